@@ -1,0 +1,115 @@
+//! Open files: what a descriptor refers to.
+
+use alloc::sync::Arc;
+use core::any::Any;
+
+use abi::{Errno, Result};
+use bitflags::bitflags;
+use fbuf::{Sink, Source};
+use nucleus::{VirtAddr, task::WaitSet};
+use vm::Pager;
+
+use crate::{Location, vnode::Emit};
+
+bitflags! {
+    /// `open` flags in Linux's values, `O_ACCMODE` bits included. (Use the constants of `abi::raw`
+    /// to name bits; this type only keeps them apart from other integers.)
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct OpenFlags: u32 { const ALL = !0; }
+
+    /// What is ready: `EPOLL*` = `POLL*` bits of Linux.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Ready: u32 {
+        const IN = 0x1;
+        const PRI = 0x2;
+        const OUT = 0x4;
+        const ERR = 0x8;
+        const HUP = 0x10;
+        const NVAL = 0x20;
+        const RDNORM = 0x40;
+        const RDBAND = 0x80;
+        const WRNORM = 0x100;
+        const WRBAND = 0x200;
+        const RDHUP = 0x2000;
+    }
+}
+
+impl OpenFlags {
+    /// Whether reading is allowed.
+    pub fn reads(self) -> bool {
+        matches!(self.bits() & 3, 0 | 2)
+    }
+
+    /// Whether writing is allowed.
+    pub fn writes(self) -> bool {
+        matches!(self.bits() & 3, 1 | 2)
+    }
+
+    /// Whether all of Linux's `bit` (`abi::raw::general::O_*`) is set.
+    pub fn has(self, bit: u32) -> bool {
+        self.bits() & bit == bit
+    }
+}
+
+/// An open file. `flags` are those of the open file at the time of the call (`O_NONBLOCK`, `O_APPEND`).
+pub trait File: Any + Send + Sync {
+    /// Reads at the file's own position, or at `at` (`pread`; `ESPIPE` where there are no positions).
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        let _ = (at, flags, to);
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes likewise. `EPIPE` makes the caller send SIGPIPE.
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        let _ = (at, flags, from);
+        Err(Errno::EINVAL)
+    }
+
+    /// Moves the position: `whence` as `lseek`.
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        let _ = (offset, whence);
+        Err(Errno::ESPIPE)
+    }
+
+    /// What is ready now; registers with `set` first, if given.
+    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
+        let _ = set;
+        Ready::IN | Ready::OUT | Ready::RDNORM | Ready::WRNORM
+    }
+
+    /// `ioctl`; the argument may be an address in the program.
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        let _ = (command, argument);
+        Err(Errno::ENOTTY)
+    }
+
+    /// Emits directory entries from the file's position on, "." and ".." included, and advances it.
+    fn list(&self, emit: &mut Emit<'_>) -> Result<()> {
+        let _ = emit;
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Where it was opened, if it has a name: for `fstat`, `fchdir`, `/proc/PID/fd`.
+    fn location(&self) -> Option<&Location> {
+        None
+    }
+
+    /// Attributes of what has no location (pipes, sockets).
+    fn attributes(&self) -> Result<crate::Attributes> {
+        Err(Errno::EBADF)
+    }
+
+    /// The text of `/proc/PID/fd/N` where there is no location: `pipe:[12]`.
+    fn describe(&self) -> alloc::vec::Vec<u8> {
+        alloc::vec::Vec::new()
+    }
+
+    /// What a mapping of it maps, and the highest protection allowed follows from the open flags.
+    fn pager(&self) -> Result<Arc<dyn Pager>> {
+        Err(Errno::ENODEV)
+    }
+
+    /// The last descriptor that refers to this open file in one table was closed (`flush` of Linux);
+    /// the drop of the `Arc` is the release.
+    fn closed(&self) {}
+}

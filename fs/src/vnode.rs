@@ -1,0 +1,218 @@
+//! What every file system offers: one vnode per file, directory, link or device.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{any::Any, time::Duration};
+
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+use vm::Pager;
+
+use crate::{File, OpenFlags};
+
+/// What a vnode is; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    Fifo = 1,
+    CharDevice = 2,
+    Directory = 4,
+    BlockDevice = 6,
+    Regular = 8,
+    Link = 10,
+    Socket = 12,
+}
+
+/// What `stat` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    pub device: u64,
+    pub inode: u64,
+    pub kind: Kind,
+    /// Permission bits, set-id bits and sticky bit: 0o7777 at most.
+    pub mode: u32,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// For device nodes, in Linux's encoding of `dev_t`.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte units.
+    pub blocks: u64,
+    pub block_size: u32,
+    /// Since the epoch.
+    pub accessed: Duration,
+    pub modified: Duration,
+    pub changed: Duration,
+    pub created: Duration,
+}
+
+/// What [`Vnode::set_attributes`] changes; `None` stays. The permission to do so has been checked.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Change {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub accessed: Option<Duration>,
+    pub modified: Option<Duration>,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Uid 0: passes every check but execution of a file that nobody may execute.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether `want` (4 read, 2 write, 1 execute or search, added up) is allowed.
+    pub fn may(&self, attributes: &Attributes, want: u32) -> bool {
+        todo!()
+    }
+}
+
+/// What a new vnode shall be.
+#[derive(Clone, Debug)]
+pub enum Make {
+    Regular,
+    Directory,
+    Link(Vec<u8>),
+    Fifo,
+    Socket,
+    CharDevice(u64),
+    BlockDevice(u64),
+}
+
+/// What `statfs` shows, in blocks of `block_size` bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Space {
+    pub magic: u64,
+    pub block_size: u64,
+    pub blocks: u64,
+    pub free: u64,
+    pub files: u64,
+    pub free_files: u64,
+    pub name_max: u64,
+}
+
+/// One directory entry on its way to `getdents`. Returns false when there is no more room.
+pub type Emit<'a> = dyn FnMut(&[u8], u64, Kind, u64) -> bool + 'a;
+
+/// A file, directory, link or device in a file system. Permission was checked by the
+/// [`Namespace`](crate::Namespace) or the caller; types were not.
+pub trait Vnode: Any + Send + Sync {
+    /// What `stat` shows.
+    fn attributes(&self) -> Result<Attributes>;
+
+    /// What it is, without the rest.
+    fn kind(&self) -> Kind;
+
+    /// Changes mode, owner or times.
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        let _ = change;
+        Err(Errno::EPERM)
+    }
+
+    /// Looks a name up in a directory (never "." or "..").
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        let _ = name;
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Makes a new entry; `EEXIST` if there is one.
+    fn create(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
+        let _ = (name, make, mode, who);
+        Err(Errno::EPERM)
+    }
+
+    /// Makes a second entry for `node`, of the same file system.
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        let _ = (name, node);
+        Err(Errno::EPERM)
+    }
+
+    /// Removes an entry; `directory` says which of `unlink` and `rmdir` it is.
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        let _ = (name, directory);
+        Err(Errno::EPERM)
+    }
+
+    /// Renames within the file system; `flags` as `renameat2`.
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        let _ = (name, to, to_name, flags);
+        Err(Errno::EPERM)
+    }
+
+    /// Emits entries from `cursor` on (0 at first; each entry comes with the cursor after it), without "." and "..".
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        let _ = (cursor, emit);
+        Err(Errno::ENOTDIR)
+    }
+
+    /// The text of a symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+
+    /// A link that leads to a place rather than to a text (`/proc/PID/exe`, `/proc/PID/fd/N`).
+    fn follow(&self) -> Option<Result<crate::Location>> {
+        None
+    }
+
+    /// Reads from byte `offset` on; 0 at or beyond the end. No lock is held while the sink takes bytes that may fault.
+    fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        let _ = (offset, to);
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes at `offset`, or at the end with `append`; returns the bytes written and the offset after them.
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        let _ = (offset, append, from);
+        Err(Errno::EINVAL)
+    }
+
+    /// Sets the size.
+    fn truncate(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Err(Errno::EINVAL)
+    }
+
+    /// Reserves or punches (`fallocate`, its mode bits).
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let _ = (mode, offset, len);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Makes an open file of its own kind (devices, FIFOs, ttys); `None` for what is read and written by offset.
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let _ = flags;
+        Ok(None)
+    }
+
+    /// What a mapping of it maps.
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        None
+    }
+
+    /// Room in its file system.
+    fn space(&self) -> Space {
+        Space::default()
+    }
+
+    /// Writes back what is dirty.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,11 @@
+//! The two machines. The compile target chooses: `x86_64` on bare metal, `sim` inside `cargo test`.
+
+#[cfg(not(target_os = "none"))]
+pub mod sim;
+#[cfg(target_os = "none")]
+mod x86_64;
+
+#[cfg(not(target_os = "none"))]
+pub(crate) use sim as machine;
+#[cfg(target_os = "none")]
+pub(crate) use x86_64 as machine;

@@ -1,0 +1,1 @@
+//! A machine inside an ordinary process.

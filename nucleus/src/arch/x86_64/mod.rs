@@ -1,0 +1,1 @@
+//! A virtual machine with x86-64 CPUs.

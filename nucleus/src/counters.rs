@@ -1,0 +1,99 @@
+//! What it cost, by cause: per-CPU, always on, one add without a lock prefix.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One counted cause.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(non_camel_case_types)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[$doc])* $name,)* }
+
+        impl Counter {
+            /// All counters in the order of `/proc/causeway/counters`.
+            pub const ALL: &'static [Counter] = &[$(Counter::$name,)*];
+
+            /// The name in `/proc/causeway/counters`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// `invlpg` on the CPU that changed the mapping.
+    tlb_local_page,
+    /// Whole-TLB flushes on the CPU that changed the mapping.
+    tlb_local_full,
+    /// Shootdowns that other CPUs had to be told of.
+    tlb_remote,
+    /// Flushes left out because the accessed bit showed that no TLB could hold the entry.
+    tlb_skipped_unaccessed,
+    /// Flushes left out because the address space was dead.
+    tlb_skipped_dead,
+    /// Interrupts sent to other CPUs for a shootdown.
+    ipi_shootdown,
+    /// Interrupts sent to other CPUs to make them reschedule.
+    ipi_reschedule,
+    /// Address-space switches (CR3 loads).
+    space_switches,
+    /// Task switches.
+    task_switches,
+    /// System calls.
+    system_calls,
+    /// Faults that found a resident object page.
+    fault_object,
+    /// Faults that found a resident anon.
+    fault_anon,
+    /// Faults that made a zero-filled page.
+    fault_zero_fill,
+    /// Faults that copied an object's page to a new anon (promotion).
+    fault_promote,
+    /// Faults that copied a shared anon.
+    fault_copy,
+    /// Write faults on an anon with one reference left: written in place.
+    fault_in_place,
+    /// Faults that found the mapping already there.
+    fault_spurious,
+    /// Faults that asked a pager.
+    fault_pager,
+    /// Faults answered with a signal.
+    fault_error,
+    /// Pages mapped ahead by the fault routine.
+    fault_ahead_pages,
+    /// Pages copied.
+    pages_copied,
+    /// Pages zeroed.
+    pages_zeroed,
+    /// Bytes copied from programs to the kernel.
+    bytes_copied_in,
+    /// Bytes copied from the kernel to programs.
+    bytes_copied_out,
+    /// Page-table frames taken.
+    page_tables_allocated,
+    /// Page-table frames given back.
+    page_tables_freed,
+    /// Frame type changes.
+    frame_type_changes,
+    /// Ephemeral mappings that cost nothing.
+    ephemeral_hits,
+    /// Ephemeral mappings that changed a page table.
+    ephemeral_misses,
+    /// Map entries allocated.
+    map_entries,
+    /// Out-of-memory kills.
+    out_of_memory_kills,
+}
+
+impl Counter {
+    /// Adds `n` on this CPU.
+    #[inline]
+    pub fn add(self, n: u64) {
+        todo!()
+    }
+
+    /// The sum over all CPUs.
+    pub fn total(self) -> u64 {
+        todo!()
+    }
+}

@@ -1,0 +1,1 @@
+//! The kernel heap: size classes on frames, with per-CPU caches.

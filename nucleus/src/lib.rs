@@ -1,0 +1,42 @@
+//! The trusted base: the only floor that may use `unsafe`.
+//!
+//! In the order in which a page of data meets it:
+//!
+//! - [`frame`]: physical memory. A [`Frame`] is a counted handle; dropping the last one frees it.
+//! - [`pmap`]: page tables, reverse mappings, TLB coherence and [`pmap::Pending`] sets.
+//! - [`ephemeral`]: the only way for the floors above to touch the bytes of a frame.
+//! - [`user`]: the only way to touch the bytes of the current program's address space.
+//! - [`trap`]: running a program until it traps.
+//! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
+//! - [`counters`]: what all of it cost, by cause.
+//! - [`arch`]: the two machines, x86-64 and the simulated one, behind one interface.
+#![cfg_attr(target_os = "none", no_std)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+extern crate alloc;
+
+pub mod addr;
+mod arch;
+pub mod boot;
+pub mod console;
+pub mod counters;
+pub mod ephemeral;
+pub mod frame;
+mod heap;
+pub mod log;
+pub mod pmap;
+pub mod power;
+pub mod random;
+pub mod sync;
+pub mod task;
+pub mod time;
+pub mod trap;
+pub mod user;
+
+pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
+pub use frame::{Frame, OutOfMemory};
+pub use pmap::{Access, Pmap, Prot};
+
+/// The simulated machine, for the tests of the floors above.
+#[cfg(not(target_os = "none"))]
+pub use arch::sim;

@@ -1,0 +1,71 @@
+//! The lock order of the whole kernel, from the first taken to the last.
+//!
+//! ```text
+//! sleeping     Mount -> Process -> Files -> Directory -> Vnode -> Pipe/Tty/Socket
+//!                -> Map -> Amap (chunk) -> Object
+//! spinning     Anon -> ... -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
+//!                -> RunQueue -> Timers -> Buddy -> Heap -> Log
+//! ```
+//! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
+
+/// A lock's place in the order. A lower one is taken first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Rank {
+    // Sleeping locks.
+    /// The mount table.
+    Mount = 10,
+    /// The process table and family links.
+    Family = 15,
+    /// One process.
+    Process = 20,
+    /// A table of open files.
+    Files = 25,
+    /// An open file's offset.
+    File = 28,
+    /// Renames across directories.
+    Rename = 29,
+    /// A directory's entries.
+    Directory = 30,
+    /// A vnode's attributes and size.
+    Vnode = 35,
+    /// A terminal.
+    Tty = 38,
+    /// A pipe or socket.
+    Pipe = 40,
+    /// An address space's map.
+    Map = 50,
+    /// A part of an amap.
+    Amap = 55,
+    /// An object's pages.
+    Object = 60,
+    /// An anon.
+    Anon = 65,
+    // Spinning locks.
+    /// Futex buckets.
+    Futex = 90,
+    /// A process's signals.
+    Signals = 100,
+    /// Small leaf data of the floors above that is never held while another lock is taken.
+    Leaf = 120,
+    /// A pmap's page-table pages.
+    Pmap = 140,
+    /// One frame's reverse mappings.
+    Reverse = 145,
+    /// A wait queue.
+    WaitQueue = 150,
+    /// A task's state.
+    Task = 155,
+    /// A run queue.
+    RunQueue = 160,
+    /// A CPU's timers.
+    Timers = 165,
+    /// The kernel heap.
+    Heap = 170,
+    /// The buddy allocator.
+    Buddy = 180,
+    /// The console ring.
+    Console = 190,
+    /// The log.
+    Log = 200,
+}

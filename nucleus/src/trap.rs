@@ -1,0 +1,107 @@
+//! Running a program until it traps.
+//!
+//! A task that runs a program loops: [`UserContext::run`], then handle the [`Event`]. Entering
+//! and leaving the program saves only what the program and the ABI of the kernel need; there is
+//! no lock and no allocation.
+
+use crate::{Access, OutOfMemory, VirtAddr};
+
+/// The registers of a program that the kernel may look at and change, in Linux's order
+/// (`user_regs_struct`).
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Registers {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub orig_rax: u64,
+    pub rip: u64,
+    /// 0x33 for a 64-bit program, 0x23 for a 32-bit one.
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+}
+
+/// A program's whole processor state.
+pub struct UserContext {
+    /// The general registers. A program can't be given privileges through them: `run` forces the
+    /// selectors and the flags to values that are safe.
+    pub regs: Registers,
+    fpu: (),
+}
+
+/// Why a program stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `syscall`: the number is in `orig_rax`, arguments in rdi, rsi, rdx, r10, r8, r9; the result
+    /// goes to `rax`.
+    SystemCall,
+    /// `int 0x80`: the number is in `orig_rax`, arguments in ebx, ecx, edx, esi, edi, ebp.
+    SystemCall32,
+    /// A page fault at an address of any value.
+    PageFault {
+        addr: VirtAddr,
+        access: Access,
+        present: bool,
+    },
+    /// Any other exception: divide error 0, debug 1, breakpoint 3, overflow 4, bound 5, invalid
+    /// opcode 6, general protection 13, stack 12, x87 16, alignment 17, SIMD 19 ...
+    Exception { vector: u8, code: u64 },
+    /// A device or timer interrupt was handled; the kernel looks for signals and may reschedule.
+    Interrupt,
+}
+
+impl UserContext {
+    /// A fresh context: registers zero, FPU in its initial state.
+    pub fn new() -> Result<UserContext, OutOfMemory> {
+        todo!()
+    }
+
+    /// A copy for a new thread or process, FPU state included.
+    pub fn duplicate(&self) -> Result<UserContext, OutOfMemory> {
+        todo!()
+    }
+
+    /// Runs the program in the current task's pmap until something happens. Preemption by the timer
+    /// comes back as [`Event::Interrupt`]; a wish to reschedule has been served before the return.
+    pub fn run(&mut self) -> Event {
+        todo!()
+    }
+
+    /// Resets the FPU to its initial state (`execve`).
+    pub fn reset_fpu(&mut self) {
+        todo!()
+    }
+
+    /// The extended state in the XSAVE layout that a signal frame carries (Linux's
+    /// `_fpstate`/`_xstate`, the software-reserved bytes included); returns its length.
+    pub fn fpu_size() -> usize {
+        todo!()
+    }
+
+    /// Copies the FPU state out for a signal frame.
+    pub fn save_fpu(&mut self, to: &mut [u8]) {
+        todo!()
+    }
+
+    /// Restores the FPU state from a signal frame; a state that the processor would refuse is
+    /// refused here with `false` and changes nothing.
+    pub fn restore_fpu(&mut self, from: &[u8]) -> bool {
+        todo!()
+    }
+}
