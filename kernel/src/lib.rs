@@ -1,10 +1,23 @@
 //! Processes and the Linux interface.
+//!
+//! In the order in which a program meets it:
+//!
+//! - [`start`]: the kernel's command line, the root, the first processes.
+//! - [`process`]: processes and threads, what they own, fork, execve, exit, wait.
+//! - [`elf`]: what a program file says.
+//! - [`syscall`]: from a number to a function; one module a subject.
+//! - [`signal`], [`futex`]: what wakes and interrupts.
+//! - [`files`], [`tty`]: what descriptors refer to.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-/// The first task: everything in the nucleus is ready.
-pub fn start() -> ! {
-    nucleus::power::stop(nucleus::power::Stop::BadStart)
-}
+pub mod files;
+pub mod process;
+pub mod signal;
+pub mod start;
+pub mod syscall;
+pub mod tty;
+
+pub use start::start;

@@ -1,0 +1,84 @@
+//! Resource limits of a process.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use abi::raw::general as raw;
+
+/// No limit.
+pub const INFINITY: u64 = u64::MAX;
+/// Number of resources.
+pub const RESOURCES: usize = 16;
+
+/// A soft and a hard limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// The limits of a process, by `RLIMIT_*`. A soft limit is read with one load.
+pub struct Limits {
+    soft: [AtomicU64; RESOURCES],
+    hard: [AtomicU64; RESOURCES],
+}
+
+impl Limits {
+    /// What the first process starts with, as on Linux.
+    pub fn initial() -> Limits {
+        let limits = Limits {
+            soft: [const { AtomicU64::new(INFINITY) }; RESOURCES],
+            hard: [const { AtomicU64::new(INFINITY) }; RESOURCES],
+        };
+        let threads = 4096;
+        for (resource, soft, hard) in [
+            (raw::RLIMIT_STACK, raw::_STK_LIM as u64, INFINITY),
+            (raw::RLIMIT_CORE, 0, INFINITY),
+            (raw::RLIMIT_NPROC, threads, threads),
+            (
+                raw::RLIMIT_NOFILE,
+                raw::INR_OPEN_CUR as u64,
+                raw::INR_OPEN_MAX as u64,
+            ),
+            (
+                raw::RLIMIT_MEMLOCK,
+                raw::MLOCK_LIMIT as u64,
+                raw::MLOCK_LIMIT as u64,
+            ),
+            (raw::RLIMIT_SIGPENDING, threads, threads),
+            (raw::RLIMIT_MSGQUEUE, 819_200, 819_200),
+            (raw::RLIMIT_NICE, 0, 0),
+            (raw::RLIMIT_RTPRIO, 0, 0),
+        ] {
+            limits.set(resource, Limit { soft, hard });
+        }
+        limits
+    }
+
+    /// A copy for a child.
+    pub fn duplicate(&self) -> Limits {
+        let copy = Limits::initial();
+        for resource in 0..RESOURCES as u32 {
+            copy.set(resource, self.get(resource));
+        }
+        copy
+    }
+
+    /// The soft limit of `resource` (`RLIMIT_*`, below [`RESOURCES`]).
+    pub fn soft(&self, resource: u32) -> u64 {
+        self.soft[resource as usize].load(Relaxed)
+    }
+
+    /// Both limits.
+    pub fn get(&self, resource: u32) -> Limit {
+        Limit {
+            soft: self.soft[resource as usize].load(Relaxed),
+            hard: self.hard[resource as usize].load(Relaxed),
+        }
+    }
+
+    /// Sets both limits; checks were made by the caller.
+    pub fn set(&self, resource: u32, limit: Limit) {
+        self.soft[resource as usize].store(limit.soft, Relaxed);
+        self.hard[resource as usize].store(limit.hard, Relaxed);
+    }
+}

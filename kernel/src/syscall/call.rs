@@ -1,0 +1,80 @@
+//! One system call in progress.
+
+use alloc::sync::Arc;
+
+use nucleus::{VirtAddr, trap::UserContext};
+
+use crate::{
+    files,
+    process::{Credentials, FsContext, Own, Process, Space, Thread},
+};
+
+/// A system call in progress: who calls, with what. Nothing here takes a lock.
+pub struct Call<'a> {
+    /// The calling thread.
+    pub thread: &'a Arc<Thread>,
+    /// What the thread uses; only the thread itself changes it.
+    pub own: &'a mut Own,
+    /// The program's registers.
+    pub context: &'a mut UserContext,
+    /// The arguments; those of a 32-bit call are zero-extended.
+    pub args: [u64; 6],
+    /// The call's number.
+    pub number: u32,
+}
+
+impl Call<'_> {
+    /// Argument `n` as an address in the program.
+    #[inline]
+    pub fn address(&self, n: usize) -> VirtAddr {
+        VirtAddr(self.args[n] as usize)
+    }
+
+    /// Argument `n` as C's `int`.
+    #[inline]
+    pub fn int(&self, n: usize) -> i32 {
+        self.args[n] as i32
+    }
+
+    /// Argument `n` as C's `unsigned int`.
+    #[inline]
+    pub fn unsigned(&self, n: usize) -> u32 {
+        self.args[n] as u32
+    }
+
+    /// Argument `n` as `size_t`.
+    #[inline]
+    pub fn size(&self, n: usize) -> usize {
+        self.args[n] as usize
+    }
+
+    /// The calling process.
+    #[inline]
+    pub fn process(&self) -> &Arc<Process> {
+        self.thread.process()
+    }
+
+    /// The open files.
+    #[inline]
+    pub fn files(&self) -> &Arc<files::Table> {
+        &self.own.files
+    }
+
+    /// Working directory, root and umask.
+    #[inline]
+    pub fn fs(&self) -> &Arc<FsContext> {
+        &self.own.fs
+    }
+
+    /// Who calls.
+    #[inline]
+    pub fn credentials(&self) -> &Arc<Credentials> {
+        &self.own.credentials
+    }
+
+    /// The address space.
+    #[inline]
+    pub fn space(&self) -> &Arc<Space> {
+        &self.own.space
+    }
+}
