@@ -3,7 +3,7 @@
 //! ```text
 //! sleeping     Mount -> Process -> Files -> Directory -> Vnode -> Pipe/Tty/Socket
 //!                -> Map -> Amap (chunk) -> Object
-//! spinning     Anon -> ... -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
+//! spinning     Anon -> Futex -> Family -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
 //!                -> RunQueue -> Timers -> Buddy -> Heap -> Log
 //! ```
 //! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
@@ -15,8 +15,6 @@ pub enum Rank {
     // Sleeping locks.
     /// The mount table.
     Mount = 10,
-    /// The process table and family links.
-    Family = 15,
     /// One process.
     Process = 20,
     /// A table of open files.
@@ -44,8 +42,12 @@ pub enum Rank {
     // Spinning locks.
     /// Futex buckets.
     Futex = 90,
+    /// The table of ids and the links between processes, groups and sessions.
+    Family = 95,
     /// A process's signals.
     Signals = 100,
+    /// One thread's pending signals, inside its process's.
+    ThreadSignals = 102,
     /// Small leaf data of the floors above that is never held while another lock is taken.
     Leaf = 120,
     /// A pmap's page-table pages.
