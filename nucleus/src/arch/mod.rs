@@ -3,7 +3,7 @@
 #[cfg(not(target_os = "none"))]
 pub mod sim;
 #[cfg(target_os = "none")]
-mod x86_64;
+pub(crate) mod x86_64;
 
 #[cfg(not(target_os = "none"))]
 pub(crate) use sim as machine;
