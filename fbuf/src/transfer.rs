@@ -1,7 +1,7 @@
 //! The two ends of a transfer.
 
 use abi::Result;
-use nucleus::{Frame, ephemeral};
+use nucleus::Frame;
 
 use crate::Slice;
 
@@ -11,14 +11,26 @@ pub trait Sink {
     fn room(&self) -> usize;
 
     /// Takes bytes of a frame, by copying or by keeping a handle. Returns how many: less than
-    /// `len` only when there is no more room. An error after some bytes were taken is reported at the next call.
+    /// `len` only when there is no more room or after an error, which is reported at the next
+    /// call. Who gives a frame to a sink that [keeps](Sink::keeps) it must not change these bytes any more.
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize>;
+
+    /// Takes a copy of bytes of a frame that may change afterwards.
+    fn put_frame_copy(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        self.put_frame(frame, offset, len)
+    }
 
     /// Takes a copy of bytes of the kernel.
     fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize>;
 
     /// Takes `len` zero bytes (a hole).
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
+
+    /// Whether [`put_frame`](Sink::put_frame) keeps a handle of the frame rather than copy. Such
+    /// a sink never touches a program's memory, so locks may be held while it takes bytes.
+    fn keeps(&self) -> bool {
+        false
+    }
 }
 
 /// Gives bytes.
@@ -26,7 +38,8 @@ pub trait Source {
     /// Bytes it still has.
     fn left(&self) -> usize;
 
-    /// Copies bytes into a frame. Returns how many: less than `len` only when it has no more.
+    /// Copies bytes into a frame. Returns how many: less than `len` only when it has no more or
+    /// after an error, which is reported at the next call.
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize>;
 
     /// Copies bytes into a buffer of the kernel.
@@ -40,60 +53,11 @@ pub trait Source {
     }
 }
 
-/// A sink over a kernel buffer.
-pub struct BytesSink<'a> {
-    pub to: &'a mut [u8],
-    pub filled: usize,
-}
-
-/// A source over kernel bytes.
-pub struct BytesSource<'a> {
-    pub from: &'a [u8],
-}
-
-impl Sink for BytesSink<'_> {
-    fn room(&self) -> usize {
-        self.to.len() - self.filled
-    }
-
-    fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let n = len.min(self.room());
-        ephemeral::map(frame).read(offset, &mut self.to[self.filled..self.filled + n]);
-        self.filled += n;
-        Ok(n)
-    }
-
-    fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize> {
-        let n = bytes.len().min(self.room());
-        self.to[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
-        self.filled += n;
-        Ok(n)
-    }
-
-    fn put_zeros(&mut self, len: usize) -> Result<usize> {
-        let n = len.min(self.room());
-        self.to[self.filled..self.filled + n].fill(0);
-        self.filled += n;
-        Ok(n)
-    }
-}
-
-impl Source for BytesSource<'_> {
-    fn left(&self) -> usize {
-        self.from.len()
-    }
-
-    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let n = len.min(self.from.len());
-        ephemeral::map(frame).write(offset, &self.from[..n]);
-        self.from = &self.from[n..];
-        Ok(n)
-    }
-
-    fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
-        let n = to.len().min(self.from.len());
-        to[..n].copy_from_slice(&self.from[..n]);
-        self.from = &self.from[n..];
-        Ok(n)
+/// What a transfer reports that `result` ended after `total` bytes: bytes moved before an error
+/// count, and the error only shows when there are none.
+pub fn moved(total: usize, result: Result<()>) -> Result<usize> {
+    match result {
+        Err(error) if total == 0 => Err(error),
+        _ => Ok(total),
     }
 }

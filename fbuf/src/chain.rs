@@ -1,0 +1,156 @@
+//! Transfers to and from aggregates: frames are kept, not copied.
+
+use abi::{Errno, Result};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Contents};
+
+use crate::{Aggregate, BytesSource, Sink, Slice, Source, moved};
+
+/// Appends to an aggregate, up to a number of bytes.
+pub struct AggregateSink<'a> {
+    to: &'a mut Aggregate,
+    room: usize,
+}
+
+/// Takes off the front of an aggregate.
+pub struct AggregateSource<'a> {
+    from: &'a mut Aggregate,
+    left: usize,
+}
+
+impl<'a> AggregateSink<'a> {
+    /// Appends `room` bytes at most.
+    pub fn new(to: &'a mut Aggregate, room: usize) -> AggregateSink<'a> {
+        AggregateSink { to, room }
+    }
+
+    /// Copies from `from` into frames of the aggregate's own.
+    fn fill(&mut self, from: &mut dyn Source) -> Result<usize> {
+        let n = self.to.fill_from(from, self.room)?;
+        self.room -= n;
+        Ok(n)
+    }
+}
+
+impl<'a> AggregateSource<'a> {
+    /// Gives `max` bytes at most.
+    pub fn new(from: &'a mut Aggregate, max: usize) -> AggregateSource<'a> {
+        let left = max.min(from.len());
+        AggregateSource { from, left }
+    }
+}
+
+/// Bytes of one frame, to be copied.
+struct FrameSource<'a> {
+    frame: &'a Frame,
+    offset: usize,
+    len: usize,
+}
+
+impl Source for FrameSource<'_> {
+    fn left(&self) -> usize {
+        self.len
+    }
+
+    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        let n = len.min(self.len);
+        let from = ephemeral::map(self.frame);
+        ephemeral::map(frame).copy_from(offset, &from, self.offset, n);
+        self.offset += n;
+        self.len -= n;
+        Ok(n)
+    }
+
+    fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
+        let n = to.len().min(self.len);
+        ephemeral::map(self.frame).read(self.offset, &mut to[..n]);
+        self.offset += n;
+        self.len -= n;
+        Ok(n)
+    }
+}
+
+impl Sink for AggregateSink<'_> {
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        let len = len.min(self.room);
+        self.to.append(Slice {
+            frame: frame.clone(),
+            offset,
+            len,
+        })?;
+        self.room -= len;
+        Ok(len)
+    }
+
+    fn put_frame_copy(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        self.fill(&mut FrameSource { frame, offset, len })
+    }
+
+    fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.fill(&mut BytesSource::new(bytes))
+    }
+
+    fn put_zeros(&mut self, len: usize) -> Result<usize> {
+        let len = len.min(self.room);
+        if len == 0 {
+            return Ok(0);
+        }
+        // One frame of zeros serves the whole hole: nobody may write into what was passed on.
+        let frame = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(PAGE_SIZE);
+            let slice = Slice {
+                frame: frame.clone(),
+                offset: 0,
+                len: n,
+            };
+            if let Err(error) = self.to.append(slice) {
+                return moved(done, Err(error));
+            }
+            self.room -= n;
+            done += n;
+        }
+        Ok(len)
+    }
+
+    fn keeps(&self) -> bool {
+        true
+    }
+}
+
+impl Source for AggregateSource<'_> {
+    fn left(&self) -> usize {
+        self.left
+    }
+
+    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        let to = ephemeral::map(frame);
+        let mut total = 0;
+        while total < len
+            && let Some(slice) = self.take_slice(len - total)
+        {
+            let from = ephemeral::map(&slice.frame);
+            to.copy_from(offset + total, &from, slice.offset, slice.len);
+            total += slice.len;
+        }
+        Ok(total)
+    }
+
+    fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
+        let max = to.len().min(self.left);
+        let n = self.from.peek(0, &mut to[..max]);
+        self.from.clip_front(n);
+        self.left -= n;
+        Ok(n)
+    }
+
+    fn take_slice(&mut self, max: usize) -> Option<Slice> {
+        let slice = self.from.take_slice(max.min(self.left))?;
+        self.left -= slice.len;
+        Some(slice)
+    }
+}

@@ -1,0 +1,255 @@
+//! Transfers to and from the current program's memory.
+//!
+//! Bytes go straight between a frame's ephemeral mapping and the program. Every call may fault,
+//! so no spin lock may be held, and no lock that resolving a fault takes.
+
+use alloc::vec::Vec;
+
+use abi::{Errno, Result};
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, user, user::BadAddress};
+
+use crate::{Sink, Source};
+
+/// The most bytes that one system call moves, as on Linux: the largest page-aligned `i32`.
+pub const MAX_TRANSFER: usize = 0x7fff_f000;
+
+/// Buffers that fit without allocation: what Linux calls `UIO_FASTIOV`.
+const INLINE: usize = 8;
+/// The most buffers in one call, `UIO_MAXIOV`.
+const MAX_BUFFERS: usize = 1024;
+
+/// One buffer of the program; inside the part of the address space that programs may use.
+#[derive(Clone, Copy, Default)]
+struct Buffer {
+    at: VirtAddr,
+    len: usize,
+}
+
+impl Buffer {
+    /// # Errors
+    /// `EFAULT` if part of it lies where no program may have memory.
+    fn new(at: VirtAddr, len: usize) -> Result<Buffer> {
+        match at.checked_add(len) {
+            Some(end) if end <= USER_END => Ok(Buffer { at, len }),
+            _ if len == 0 => Ok(Buffer {
+                at: VirtAddr(0),
+                len,
+            }),
+            _ => Err(Errno::EFAULT),
+        }
+    }
+}
+
+/// Buffers of a program, used from the first to the last.
+struct Buffers {
+    few: [Buffer; INLINE],
+    /// Used instead of `few` when there are more than [`INLINE`].
+    many: Vec<Buffer>,
+    count: usize,
+    /// The first buffer that is not used up; those before it are.
+    next: usize,
+    /// Bytes in all of them that are not used up.
+    left: usize,
+}
+
+impl Buffers {
+    fn one(at: VirtAddr, len: usize) -> Result<Buffers> {
+        let mut few = [Buffer::default(); INLINE];
+        let len = len.min(MAX_TRANSFER);
+        few[0] = Buffer::new(at, len)?;
+        Ok(Buffers {
+            few,
+            many: Vec::new(),
+            count: 1,
+            next: 0,
+            left: len,
+        })
+    }
+
+    /// Reads an array of `struct iovec`.
+    fn vector(array: VirtAddr, count: usize) -> Result<Buffers> {
+        if count > MAX_BUFFERS {
+            return Err(Errno::EINVAL);
+        }
+        let mut all = Buffers {
+            few: [Buffer::default(); INLINE],
+            many: Vec::new(),
+            count,
+            next: 0,
+            left: 0,
+        };
+        if count > INLINE {
+            all.many
+                .try_reserve_exact(count)
+                .map_err(|_| Errno::ENOMEM)?;
+            all.many.resize(count, Buffer::default());
+        }
+        for i in 0..count {
+            let address = array.checked_add(i * 16).ok_or(Errno::EFAULT)?;
+            let [at, len] = user::read::<[u64; 2]>(address).map_err(|_| Errno::EFAULT)?;
+            if len > i64::MAX as u64 {
+                return Err(Errno::EINVAL);
+            }
+            // What goes beyond the limit of one call is cut off, not refused.
+            let len = (len as usize).min(MAX_TRANSFER - all.left);
+            all.slots()[i] = Buffer::new(VirtAddr(at as usize), len)?;
+            all.left += len;
+        }
+        Ok(all)
+    }
+
+    fn slots(&mut self) -> &mut [Buffer] {
+        if self.count > INLINE {
+            &mut self.many
+        } else {
+            &mut self.few
+        }
+    }
+
+    /// The next bytes that lie together, `max` at most; empty only when there are none left or `max` is 0.
+    fn front(&mut self, max: usize) -> Buffer {
+        let next = self.next;
+        let Some(i) = self.slots()[next..].iter().position(|b| b.len > 0) else {
+            return Buffer::default();
+        };
+        self.next = next + i;
+        let Buffer { at, len } = self.slots()[next + i];
+        Buffer {
+            at,
+            len: len.min(max),
+        }
+    }
+
+    /// `n` bytes of the front are used up.
+    fn advance(&mut self, n: usize) {
+        let next = self.next;
+        let buffer = &mut self.slots()[next];
+        buffer.at = buffer.at + n;
+        buffer.len -= n;
+        self.left -= n;
+    }
+
+    /// Moves up to `len` bytes with `copy(address, bytes done, bytes)`. `copy` fails as a whole;
+    /// tried again page by page it tells how far it can go.
+    fn transfer(
+        &mut self,
+        len: usize,
+        mut copy: impl FnMut(VirtAddr, usize, usize) -> core::result::Result<(), BadAddress>,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let Buffer { at, len: n } = self.front(len - done);
+            if n == 0 {
+                break;
+            }
+            if copy(at, done, n).is_ok() {
+                self.advance(n);
+                done += n;
+                continue;
+            }
+            let piece = n.min(PAGE_SIZE - at.page_offset());
+            if piece == n || copy(at, done, piece).is_err() {
+                return crate::moved(done, Err(Errno::EFAULT));
+            }
+            self.advance(piece);
+            done += piece;
+        }
+        Ok(done)
+    }
+}
+
+/// Writes into the program's memory.
+pub struct UserSink {
+    buffers: Buffers,
+}
+
+/// Reads the program's memory.
+pub struct UserSource {
+    buffers: Buffers,
+}
+
+impl UserSink {
+    /// One buffer. More than [`MAX_TRANSFER`] bytes are cut off.
+    ///
+    /// # Errors
+    /// `EFAULT` if it lies outside of the program's part of the address space.
+    pub fn new(at: VirtAddr, len: usize) -> Result<UserSink> {
+        Ok(UserSink {
+            buffers: Buffers::one(at, len)?,
+        })
+    }
+
+    /// The buffers that `count` `struct iovec`s at `array` name.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than 1024 or a negative length, `EFAULT` for a bad address.
+    pub fn vector(array: VirtAddr, count: usize) -> Result<UserSink> {
+        Ok(UserSink {
+            buffers: Buffers::vector(array, count)?,
+        })
+    }
+}
+
+impl UserSource {
+    /// As [`UserSink::new`].
+    ///
+    /// # Errors
+    /// As [`UserSink::new`].
+    pub fn new(at: VirtAddr, len: usize) -> Result<UserSource> {
+        Ok(UserSource {
+            buffers: Buffers::one(at, len)?,
+        })
+    }
+
+    /// As [`UserSink::vector`].
+    ///
+    /// # Errors
+    /// As [`UserSink::vector`].
+    pub fn vector(array: VirtAddr, count: usize) -> Result<UserSource> {
+        Ok(UserSource {
+            buffers: Buffers::vector(array, count)?,
+        })
+    }
+}
+
+impl Sink for UserSink {
+    fn room(&self) -> usize {
+        self.buffers.left
+    }
+
+    fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        let from = ephemeral::map(frame);
+        self.buffers.transfer(len, |at, done, n| {
+            user::copy_out_page(at, &from, offset + done, n)
+        })
+    }
+
+    fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.buffers.transfer(bytes.len(), |at, done, n| {
+            user::copy_out(at, &bytes[done..done + n])
+        })
+    }
+
+    fn put_zeros(&mut self, len: usize) -> Result<usize> {
+        self.buffers.transfer(len, |at, _, n| user::clear(at, n))
+    }
+}
+
+impl Source for UserSource {
+    fn left(&self) -> usize {
+        self.buffers.left
+    }
+
+    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        let to = ephemeral::map(frame);
+        self.buffers.transfer(len, |at, done, n| {
+            user::copy_in_page(&to, offset + done, at, n)
+        })
+    }
+
+    fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
+        self.buffers.transfer(to.len(), |at, done, n| {
+            user::copy_in(&mut to[done..done + n], at)
+        })
+    }
+}
