@@ -17,6 +17,15 @@ pub const MAX_TRANSFER: usize = 0x7fff_f000;
 const INLINE: usize = 8;
 /// The most buffers in one call, `UIO_MAXIOV`.
 const MAX_BUFFERS: usize = 1024;
+/// Bytes of a `struct iovec`: an address and a length.
+const IOVEC: usize = 16;
+
+/// The 64-bit word at byte `at`, which lies inside `raw`.
+fn word(raw: &[u8], at: usize) -> usize {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&raw[at..at + 8]);
+    usize::from_le_bytes(bytes)
+}
 
 /// One buffer of the program; inside the part of the address space that programs may use.
 #[derive(Clone, Copy, Default)]
@@ -84,16 +93,21 @@ impl Buffers {
                 .map_err(|_| Errno::ENOMEM)?;
             all.many.resize(count, Buffer::default());
         }
-        for i in 0..count {
-            let address = array.checked_add(i * 16).ok_or(Errno::EFAULT)?;
-            let [at, len] = user::read::<[u64; 2]>(address).map_err(|_| Errno::EFAULT)?;
-            if len > i64::MAX as u64 {
-                return Err(Errno::EINVAL);
+        let mut raw = [0; INLINE * IOVEC];
+        for first in (0..count).step_by(INLINE) {
+            let raw = &mut raw[..(count - first).min(INLINE) * IOVEC];
+            let address = array.checked_add(first * IOVEC).ok_or(Errno::EFAULT)?;
+            user::copy_in(raw, address).map_err(|_| Errno::EFAULT)?;
+            for (i, raw) in raw.chunks_exact(IOVEC).enumerate() {
+                let (at, len) = (word(raw, 0), word(raw, 8));
+                if len > isize::MAX as usize {
+                    return Err(Errno::EINVAL);
+                }
+                // What goes beyond the limit of one call is cut off, not refused.
+                let len = len.min(MAX_TRANSFER - all.left);
+                all.slots()[first + i] = Buffer::new(VirtAddr(at), len)?;
+                all.left += len;
             }
-            // What goes beyond the limit of one call is cut off, not refused.
-            let len = (len as usize).min(MAX_TRANSFER - all.left);
-            all.slots()[i] = Buffer::new(VirtAddr(at as usize), len)?;
-            all.left += len;
         }
         Ok(all)
     }
