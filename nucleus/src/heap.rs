@@ -1,1 +1,420 @@
-//! The kernel heap: size classes on frames, with per-CPU caches.
+//! The kernel heap on bare metal. The simulated machine uses the host's.
+//!
+//! Up to [`LARGEST`] bytes: size classes. A *slab* is a block of frames cut into objects of one class;
+//! its bookkeeping stands in the record of its first frame, so that objects are naturally aligned and
+//! slabs hold nothing else. Each CPU keeps a list of free objects per class, filled and emptied in
+//! batches, so the usual allocation and free take no lock and no atomic operation. Above that: whole
+//! frames from the buddy allocator, exactly as many as needed.
+//!
+//! The heap may use the reserve to the last frame ([`frame::is_scarce`](crate::frame::is_scarce)).
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering;
+
+use crate::arch::machine;
+use crate::frame::record::{self, NONE, Record, Type, record};
+use crate::frame::{self, MAX_ORDER};
+use crate::pinned::PerCpu;
+use crate::sync::{Rank, SpinLock};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a
+/// third of an object is lost.
+const CLASSES: [usize; 16] = [
+    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048,
+];
+const LARGEST: usize = CLASSES[CLASSES.len() - 1];
+
+/// log2 of the frames in a slab of this class: at least 8 objects, so that bookkeeping is rare.
+const fn slab_order(class: usize) -> usize {
+    match CLASSES[class] {
+        0..=512 => 0,
+        513..=1024 => 1,
+        _ => 2,
+    }
+}
+
+/// Class by size in units of 16 bytes, rounded up.
+const CLASS_OF: [u8; LARGEST / 16 + 1] = {
+    let mut table = [0; LARGEST / 16 + 1];
+    let mut units = 0;
+    let mut class = 0;
+    while units < table.len() {
+        if units * 16 > CLASSES[class] {
+            class += 1;
+        }
+        table[units] = class as u8;
+        units += 1;
+    }
+    table
+};
+
+/// The class for a layout, `None` for whole frames.
+#[inline]
+fn class_of(layout: Layout) -> Option<usize> {
+    if layout.size() > LARGEST {
+        return None;
+    }
+    let class = CLASS_OF[layout.size().div_ceil(16)] as usize;
+    if layout.align() <= 16 {
+        return Some(class);
+    }
+    // Slabs are aligned to their frames, so an object is aligned to what divides its size.
+    (class..CLASSES.len()).find(|&c| CLASSES[c].is_multiple_of(layout.align()))
+}
+
+/// Free objects that a CPU keeps per class, and how many move at once: 8 KiB of each class, between 4
+/// and 32 objects.
+const fn batch(class: usize) -> usize {
+    let n = 4096 / CLASSES[class];
+    if n < 4 {
+        4
+    } else if n > 32 {
+        32
+    } else {
+        n
+    }
+}
+
+/// Free objects of one class, linked through their first words.
+struct List {
+    first: UnsafeCell<*mut u8>,
+    len: UnsafeCell<usize>,
+}
+
+// SAFETY: a list is only touched inside `PerCpu::with`, which gives it to one user at a time on its
+// own CPU.
+unsafe impl Sync for List {}
+
+impl List {
+    const fn new() -> List {
+        List {
+            first: UnsafeCell::new(null_mut()),
+            len: UnsafeCell::new(0),
+        }
+    }
+
+    /// # Safety
+    /// Inside `PerCpu::with` of the CPU whose list it is.
+    #[inline]
+    unsafe fn pop(&self) -> Option<*mut u8> {
+        // SAFETY: the caller is the list's only user; its objects are free, and a free object's first
+        // word is the next one.
+        unsafe {
+            let object = *self.first.get();
+            if object.is_null() {
+                return None;
+            }
+            *self.first.get() = object.cast::<*mut u8>().read();
+            *self.len.get() -= 1;
+            Some(object)
+        }
+    }
+
+    /// # Safety
+    /// As [`List::pop`]; `object` is a free object of the class.
+    #[inline]
+    unsafe fn push(&self, object: *mut u8) -> usize {
+        // SAFETY: as above.
+        unsafe {
+            object.cast::<*mut u8>().write(*self.first.get());
+            *self.first.get() = object;
+            *self.len.get() += 1;
+            *self.len.get()
+        }
+    }
+}
+
+/// Each CPU's free objects.
+static LISTS: PerCpu<[List; CLASSES.len()]> =
+    PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
+
+/// Slabs of one class that have a free object: a list through the records' `b`. A slab's record has
+/// the number of objects in use in `handles`, the first free object's address in `a`, and in `b` the
+/// next and the previous slab. The records of its other frames have in `b` how far the first is.
+struct Slabs {
+    first: u32,
+    /// Slabs with no object in use; one is kept, so that a single object coming and going does not
+    /// make and unmake a slab.
+    empty: usize,
+}
+
+static SLABS: [SpinLock<Slabs>; CLASSES.len()] = [const {
+    SpinLock::new(
+        Rank::Heap,
+        Slabs {
+            first: NONE,
+            empty: 0,
+        },
+    )
+}; CLASSES.len()];
+
+fn links(r: &Record) -> (u32, u32) {
+    let both = r.b.load(Ordering::Relaxed);
+    (both as u32, (both >> 32) as u32)
+}
+
+fn set_links(r: &Record, next: u32, previous: u32) {
+    r.b.store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
+}
+
+impl Slabs {
+    fn link(&mut self, index: u32) {
+        let next = self.first;
+        set_links(record(index), next, NONE);
+        if next != NONE {
+            let (after, _) = links(record(next));
+            set_links(record(next), after, index);
+        }
+        self.first = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let (next, previous) = links(record(index));
+        if previous == NONE {
+            self.first = next;
+        } else {
+            let (_, before) = links(record(previous));
+            set_links(record(previous), next, before);
+        }
+        if next != NONE {
+            let (after, _) = links(record(next));
+            set_links(record(next), after, previous);
+        }
+    }
+
+    /// Takes one object out of a slab.
+    fn take(&mut self) -> Option<*mut u8> {
+        let index = self.first;
+        if index == NONE {
+            return None;
+        }
+        let r = record(index);
+        let object = r.a.load(Ordering::Relaxed) as *mut u8;
+        // SAFETY: a slab on the list has a free object, whose first word is the next one. The lock
+        // of the class is held.
+        let next = unsafe { object.cast::<*mut u8>().read() };
+        r.a.store(next as u64, Ordering::Relaxed);
+        if r.handles.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.empty -= 1;
+        }
+        if next.is_null() {
+            self.unlink(index);
+        }
+        Some(object)
+    }
+
+    /// Puts an object back into its slab; returns the slab if it should be given up.
+    ///
+    /// # Safety
+    /// `object` is a free object of this class that is on no list.
+    unsafe fn give(&mut self, class: usize, object: *mut u8) -> Option<u32> {
+        let index = slab_of(class, object);
+        let r = record(index);
+        let first = r.a.load(Ordering::Relaxed);
+        // SAFETY: the object is free and ours by the caller's promise.
+        unsafe { object.cast::<*mut u8>().write(first as *mut u8) };
+        r.a.store(object as u64, Ordering::Relaxed);
+        if first == 0 {
+            self.link(index);
+        }
+        if r.handles.fetch_sub(1, Ordering::Relaxed) == 1 {
+            if self.empty > 0 {
+                self.unlink(index);
+                return Some(index);
+            }
+            self.empty += 1;
+        }
+        None
+    }
+}
+
+/// The first frame of the slab that holds an object: slabs are aligned to their size.
+fn slab_of(class: usize, object: *mut u8) -> u32 {
+    frame_of(object) & !((1 << slab_order(class)) - 1)
+}
+
+/// The frame behind an address in the direct map.
+fn frame_of(address: *mut u8) -> u32 {
+    let base = machine::ptr(crate::PhysAddr(0)) as usize;
+    ((address as usize - base) >> PAGE_SHIFT) as u32
+}
+
+/// Makes a slab and returns its first frame.
+fn new_slab(class: usize) -> Option<u32> {
+    let order = slab_order(class);
+    let index = frame::take_block(order, Type::Heap).ok()?;
+    let base = record::bytes(index);
+    let size = CLASSES[class];
+    let mut next: *mut u8 = null_mut();
+    for i in (0..(PAGE_SIZE << order) / size).rev() {
+        // SAFETY: inside the block just taken, which nobody else uses; aligned to 16.
+        unsafe {
+            let object = base.add(i * size);
+            object.cast::<*mut u8>().write(next);
+            next = object;
+        }
+    }
+    let r = record(index);
+    r.a.store(next as u64, Ordering::Relaxed);
+    r.handles.store(0, Ordering::Relaxed);
+    Some(index)
+}
+
+fn free_slab(class: usize, index: u32) {
+    let frames = 1 << slab_order(class);
+    record(index).a.store(0, Ordering::Relaxed);
+    frame::give_run(index..index + frames, Type::Heap);
+}
+
+/// Takes objects out of the shared slabs: one to return, and a batch for this CPU.
+#[cold]
+fn refill(class: usize, list: Option<&List>) -> *mut u8 {
+    let mut slabs = SLABS[class].lock_irq();
+    if slabs.first == NONE {
+        // The frames come from under other locks and after a look at the pools: not inside ours.
+        drop(slabs);
+        let Some(index) = new_slab(class) else {
+            return null_mut();
+        };
+        slabs = SLABS[class].lock_irq();
+        slabs.link(index);
+        slabs.empty += 1;
+    }
+    let Some(object) = slabs.take() else {
+        return null_mut();
+    };
+    if let Some(list) = list {
+        for _ in 1..batch(class) {
+            let Some(object) = slabs.take() else { break };
+            // SAFETY: the caller is inside `with`, and the object came out of a slab of the class.
+            unsafe { list.push(object) };
+        }
+    }
+    object
+}
+
+/// Puts a batch of this CPU's objects back into the shared slabs.
+#[cold]
+fn spill(class: usize, list: &List) {
+    let mut unused = [NONE; 32];
+    let mut n = 0;
+    {
+        let mut slabs = SLABS[class].lock_irq();
+        for _ in 0..batch(class) {
+            // SAFETY: the caller is inside `with`; a popped object is free and on no list.
+            unsafe {
+                let Some(object) = list.pop() else { break };
+                if let Some(index) = slabs.give(class, object) {
+                    unused[n] = index;
+                    n += 1;
+                }
+            }
+        }
+    }
+    for &index in &unused[..n] {
+        free_slab(class, index);
+    }
+}
+
+/// Frames that a large allocation needs, and the order of a block that holds them.
+fn large(layout: Layout) -> (usize, usize) {
+    let frames = layout.size().div_ceil(PAGE_SIZE);
+    let aligned = layout.align().div_ceil(PAGE_SIZE);
+    (
+        frames,
+        frames.max(aligned).next_power_of_two().ilog2() as usize,
+    )
+}
+
+#[cold]
+fn alloc_large(layout: Layout) -> *mut u8 {
+    let (frames, order) = large(layout);
+    if order > MAX_ORDER {
+        return null_mut();
+    }
+    let Ok(index) = frame::take_block(order, Type::Heap) else {
+        return null_mut();
+    };
+    let end = index + (1 << order);
+    if index + (frames as u32) < end {
+        frame::give_run(index + frames as u32..end, Type::Heap);
+    }
+    record::bytes(index)
+}
+
+struct Heap;
+
+// SAFETY: blocks come out of free lists that hold each object once, with the size and alignment
+// of their class or of whole frames; `dealloc` finds the class from the layout as `alloc` did.
+unsafe impl GlobalAlloc for Heap {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return alloc_large(layout);
+        };
+        LISTS.with(|lists| {
+            let list = lists.map(|lists| &lists[class]);
+            // SAFETY: inside `with`.
+            match list.and_then(|list| unsafe { list.pop() }) {
+                Some(object) => object,
+                None => refill(class, list),
+            }
+        })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
+        let Some(class) = class_of(layout) else {
+            let (frames, _) = large(layout);
+            let index = frame_of(object);
+            return frame::give_run(index..index + frames as u32, Type::Heap);
+        };
+        debug_assert_eq!(record(frame_of(object)).kind(), Type::Heap);
+        if cfg!(debug_assertions) {
+            // A dangling reference then shows.
+            // SAFETY: the object is the caller's to give up, of its class's size.
+            unsafe { core::ptr::write_bytes(object, 0xdd, CLASSES[class]) };
+        }
+        LISTS.with(|lists| match lists {
+            Some(lists) => {
+                let list = &lists[class];
+                // SAFETY: inside `with`; the object is free now.
+                if unsafe { list.push(object) } > 2 * batch(class) {
+                    spill(class, list);
+                }
+            }
+            None => {
+                // SAFETY: the object is free now and on no list.
+                let unused = unsafe { SLABS[class].lock_irq().give(class, object) };
+                if let Some(index) = unused {
+                    free_slab(class, index);
+                }
+            }
+        })
+    }
+
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps `size`, rounded up to the alignment, within `isize`.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (class_of(layout), class_of(new)) {
+            (Some(old), Some(new)) if old == new => return object,
+            (None, None) if large(layout).0 == large(new).0 => return object,
+            _ => {}
+        }
+        // SAFETY: the contract of `realloc`; the two blocks are different.
+        unsafe {
+            let to = self.alloc(new);
+            if !to.is_null() {
+                core::ptr::copy_nonoverlapping(object, to, size.min(layout.size()));
+                self.dealloc(object, layout);
+            }
+            to
+        }
+    }
+}
+
+#[global_allocator]
+static HEAP: Heap = Heap;

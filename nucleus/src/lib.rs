@@ -22,8 +22,10 @@ pub mod console;
 pub mod counters;
 pub mod ephemeral;
 pub mod frame;
+#[cfg(target_os = "none")]
 mod heap;
 pub mod log;
+mod pinned;
 pub mod pmap;
 pub mod power;
 pub mod random;

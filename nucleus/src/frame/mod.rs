@@ -1,8 +1,24 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
-//! One 32-byte record per frame (`record`), a buddy allocator with per-CPU caches (`buddy`). A
-//! frame has a type (`Writable`, page table of level 1 to 4, `Descriptor`), a type count, an
-//! existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+//! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
+//! pools of page tables kept ready (`cache`). A frame has a type (`Writable`, page table of level
+//! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+
+mod buddy;
+mod cache;
+pub(crate) mod record;
+#[cfg(all(test, not(target_os = "none")))]
+mod tests;
+
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+
+pub(crate) use buddy::{Depth, MAX_ORDER};
+pub(crate) use cache::{Table, give_table, take_table};
+use record::{Record, Type, address, bytes, record};
+
+use crate::arch::machine;
+use crate::counters::Counter;
+use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// No frame is free. A program sees it as `ENOMEM`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +47,15 @@ impl Frame {
     /// # Errors
     /// [`OutOfMemory`] when only the kernel's own reserve is left.
     pub fn alloc(contents: Contents) -> Result<Frame, OutOfMemory> {
-        todo!()
+        let index = take(Depth::Data).ok_or(OutOfMemory)?;
+        let r = record(index);
+        r.set_kind(Type::Free, Type::Writable);
+        r.handles.store(1, Ordering::Relaxed);
+        if contents == Contents::Zeroed {
+            zero(index);
+            Counter::pages_zeroed.add(1);
+        }
+        Ok(Frame { index })
     }
 
     /// The physical frame number.
@@ -41,24 +65,71 @@ impl Frame {
 
     /// Handles to this frame, mappings included. Stable at 1 only if the caller holds the only one.
     pub fn handles(&self) -> u32 {
-        todo!()
+        record(self.index).handles.load(Ordering::Acquire)
     }
 
     /// How many mappings the frame has in all pmaps.
     pub fn mappings(&self) -> u32 {
-        todo!()
+        record(self.index).mappings()
+    }
+
+    /// The frame's number among the managed ones, which is also its record's.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// A handle that was counted elsewhere: by a mapping, or by [`Frame::into_index`].
+    ///
+    /// The caller gives up the handle that it has in another form.
+    #[inline]
+    pub(crate) fn from_index(index: u32) -> Frame {
+        debug_assert_eq!(record(index).kind(), Type::Writable);
+        debug_assert!(record(index).handles.load(Ordering::Relaxed) > 0);
+        Frame { index }
+    }
+
+    /// The handle in another form.
+    #[inline]
+    pub(crate) fn into_index(self) -> u32 {
+        let index = self.index;
+        core::mem::forget(self);
+        index
+    }
+
+    /// Where the kernel reaches the frame's bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> *mut u8 {
+        bytes(self.index)
     }
 }
 
 impl Clone for Frame {
+    #[inline]
     fn clone(&self) -> Frame {
-        todo!()
+        machine::point();
+        // Relaxed as in `Arc`: a new handle is made from one that is held.
+        let old = record(self.index).handles.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(old > 0);
+        Frame { index: self.index }
     }
 }
 
 impl Drop for Frame {
+    #[inline]
     fn drop(&mut self) {
-        todo!()
+        machine::point();
+        let r = record(self.index);
+        // Release, and acquire by the last: all uses of the frame come before it is free.
+        let before = r.handles.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a frame was given up once too often");
+        if before == 1 {
+            fence(Ordering::Acquire);
+            machine::frame_freed(address(self.index));
+            r.set_kind(Type::Writable, Type::Free);
+            junk(self.index);
+            cache::give(self.index);
+        }
     }
 }
 
@@ -76,16 +147,128 @@ impl core::fmt::Debug for Frame {
     }
 }
 
+/// What freed frames are filled with in builds with assertions, so that a use after the free shows.
+#[cfg(debug_assertions)]
+const JUNK: u8 = 0xdb;
+/// In a free frame's record: the frame was filled, unlike those that nobody has had since the start.
+#[cfg(debug_assertions)]
+const JUNKED: u64 = 1;
+
+/// Fills a free frame with junk in builds with assertions.
+#[inline]
+fn junk(index: u32) {
+    #[cfg(debug_assertions)]
+    {
+        // SAFETY: the frame is free: nobody else reads or writes it.
+        unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
+        record(index).b.store(JUNKED, Ordering::Relaxed);
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = index;
+}
+
+/// Checks in builds with assertions that nobody wrote a frame while it was free.
+#[inline]
+fn check_junk(index: u32) {
+    #[cfg(debug_assertions)]
+    if record(index).b.load(Ordering::Relaxed) == JUNKED {
+        // SAFETY: the frame was taken from the free ones and belongs to the caller.
+        let page = unsafe { core::slice::from_raw_parts(bytes(index), PAGE_SIZE) };
+        let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
+        assert!(
+            ends.clone().all(|&b| b == JUNK),
+            "frame {index:#x} was written while it was free"
+        );
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = index;
+}
+
+/// Zeroes a frame that the caller owns alone.
+#[inline]
+fn zero(index: u32) {
+    // SAFETY: the caller has just taken the frame from the free ones: nobody else uses it.
+    unsafe { core::ptr::write_bytes(bytes(index), 0, PAGE_SIZE) };
+}
+
+/// Takes one frame; the caller gives it a type.
+#[inline]
+fn take(depth: Depth) -> Option<u32> {
+    if fails() {
+        return None;
+    }
+    let index = cache::take(depth).or_else(|| retry(|| cache::take(depth)))?;
+    check_junk(index);
+    Some(index)
+}
+
+/// A second attempt, after what is kept ready was given up.
+#[cold]
+fn retry(take: impl FnOnce() -> Option<u32>) -> Option<u32> {
+    if cache::drain() { take() } else { None }
+}
+
+/// Frames in heap blocks, and in blocks of the kernel's own.
+static HEAP: AtomicUsize = AtomicUsize::new(0);
+static KERNEL: AtomicUsize = AtomicUsize::new(0);
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap` or
+/// `Kernel` (stacks). The bytes are stale.
+pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
+    let depth = if kind == Type::Heap {
+        Depth::Heap
+    } else {
+        Depth::Table
+    };
+    if depth != Depth::Heap && fails() {
+        return Err(OutOfMemory);
+    }
+    let attempt = || match order {
+        0 => cache::take(depth),
+        _ => buddy::take(order, depth),
+    };
+    let index = attempt().or_else(|| retry(attempt)).ok_or(OutOfMemory)?;
+    for i in index..index + (1 << order) {
+        check_junk(i);
+        record(i).set_kind(Type::Free, kind);
+    }
+    owner_count(kind).fetch_add(1 << order, Ordering::Relaxed);
+    Ok(index)
+}
+
+/// Gives frames of one or several such blocks, or a part of one, back.
+pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
+    for i in frames.clone() {
+        machine::frame_freed(address(i));
+        record(i).set_kind(kind, Type::Free);
+        junk(i);
+    }
+    owner_count(kind).fetch_sub(frames.len(), Ordering::Relaxed);
+    if frames.len() == 1 {
+        cache::give(frames.start);
+    } else {
+        buddy::give_run(frames.start, frames.end);
+    }
+}
+
+fn owner_count(kind: Type) -> &'static AtomicUsize {
+    match kind {
+        Type::Heap => &HEAP,
+        _ => &KERNEL,
+    }
+}
+
 /// Where the machine's memory is, in frames.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// All frames that the firmware reported as usable.
     pub total: usize,
-    /// Free, per-CPU caches included.
+    /// Free, per-CPU caches and page tables kept ready included.
     pub free: usize,
     /// Held by [`Frame`] handles.
     pub data: usize,
-    /// Page tables.
+    /// Page tables in use, with their reverse links.
     pub page_tables: usize,
     /// Kernel heap.
     pub heap: usize,
@@ -95,17 +278,157 @@ pub struct Usage {
 
 /// A snapshot; exact when nothing else runs.
 pub fn usage() -> Usage {
-    todo!()
+    let total = TOTAL.load(Ordering::Relaxed);
+    let free = buddy::free_frames() + cache::kept();
+    let page_tables = cache::tables_in_use();
+    let heap = HEAP.load(Ordering::Relaxed);
+    let kernel = KERNEL.load(Ordering::Relaxed);
+    Usage {
+        total,
+        free,
+        data: total.saturating_sub(free + page_tables + heap + kernel),
+        page_tables,
+        heap,
+        kernel,
+    }
 }
 
 /// Whether so little memory is left that work which would need more kernel heap must be refused
-/// with `ENOMEM` now, while the reserve still lets everything in progress finish. One load.
+/// with `ENOMEM` now, while the reserve still lets everything in progress finish. Two loads.
 pub fn is_scarce() -> bool {
-    todo!()
+    buddy::free_frames() < buddy::scarce_below()
 }
 
-/// Called by the floors above when [`Frame::alloc`] failed or [`is_scarce`] is true; set once at
-/// start. It returns whether waiting or retrying can help.
+static RECLAIMER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Called by the floors above through [`reclaim`] when [`Frame::alloc`] failed or [`is_scarce`] is
+/// true; set once at start. It returns whether waiting or retrying can help.
 pub fn set_reclaimer(reclaim: fn() -> bool) {
-    todo!()
+    RECLAIMER.store(reclaim as *mut (), Ordering::Release);
+}
+
+/// Asks the reclaimer to find memory. The caller holds no lock.
+pub fn reclaim() -> bool {
+    let reclaim = RECLAIMER.load(Ordering::Acquire);
+    if reclaim.is_null() {
+        return false;
+    }
+    // SAFETY: the only value other than null that is ever stored is a `fn() -> bool`.
+    let reclaim = unsafe { core::mem::transmute::<*mut (), fn() -> bool>(reclaim) };
+    reclaim()
+}
+
+/// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now on (0
+/// is the next) and all after it fail; `None` stops that. Heap allocations go on.
+#[cfg(not(target_os = "none"))]
+pub fn fail_after(n: Option<u64>) {
+    FAIL_AFTER.store(n.map_or(i64::MAX, |n| n as i64), Ordering::Relaxed);
+}
+
+#[cfg(not(target_os = "none"))]
+static FAIL_AFTER: core::sync::atomic::AtomicI64 = core::sync::atomic::AtomicI64::new(i64::MAX);
+
+/// Whether this allocation is to fail on purpose.
+#[cfg(not(target_os = "none"))]
+fn fails() -> bool {
+    FAIL_AFTER.load(Ordering::Relaxed) != i64::MAX
+        && FAIL_AFTER.fetch_sub(1, Ordering::Relaxed) <= 0
+}
+
+#[cfg(target_os = "none")]
+#[inline(always)]
+fn fails() -> bool {
+    false
+}
+
+/// A run of frames that the firmware reported as usable memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    /// First frame number.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Whether anything uses it now: false for the kernel's image and what the loader left. Regions
+    /// in use can be given later by [`release`].
+    pub free: bool,
+}
+
+/// Takes over the machine's memory. The records are put at the end of the largest free region.
+///
+/// # Errors
+/// [`OutOfMemory`] if no free region can hold the records.
+///
+/// # Safety
+/// The regions are memory, don't overlap, and are reached by [`machine::ptr`]; what is `free` is
+/// used by nobody. The machine has one CPU and no task yet.
+pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
+    let start = regions.iter().map(|r| r.start).min().ok_or(OutOfMemory)?;
+    let limit = start + record::MAX_FRAMES as u64;
+    let end = regions.iter().map(|r| r.end).max().unwrap_or(start);
+    let end = end.min(limit).min(u32::MAX as u64);
+    let largest = regions
+        .iter()
+        .filter(|r| r.free && r.start < end)
+        .max_by_key(|r| r.end.min(end) - r.start)
+        .ok_or(OutOfMemory)?;
+    let count = (end - start) as usize;
+    let needed = (count * size_of::<Record>()).div_ceil(PAGE_SIZE) as u64;
+    let records_end = largest.end.min(end);
+    let records = records_end
+        .checked_sub(needed)
+        .filter(|&first| first > largest.start)
+        .ok_or(OutOfMemory)?;
+    // SAFETY: free memory, which is taken out of the free ones below; the rest is the caller's promise.
+    unsafe {
+        record::start(
+            start as u32..end as u32,
+            machine::ptr(crate::PhysAddr(records << PAGE_SHIFT)).cast(),
+        );
+        buddy::start();
+        cache::start(count);
+    }
+    #[cfg(not(target_os = "none"))]
+    fail_after(None);
+    RECLAIMER.store(core::ptr::null_mut(), Ordering::Relaxed);
+    HEAP.store(0, Ordering::Relaxed);
+    KERNEL.store(0, Ordering::Relaxed);
+    let mut total = 0;
+    for region in regions.iter().filter(|r| r.start < end) {
+        let region_end = region.end.min(end);
+        total += (region_end - region.start) as usize;
+        let free_end = match (region.free, region.start == largest.start) {
+            (false, _) => region.start,
+            (true, true) => records,
+            (true, false) => region_end,
+        };
+        add_free(region.start as u32..free_end as u32);
+        for index in free_end..region_end {
+            record(index as u32).set_kind(Type::Absent, Type::Kernel);
+        }
+        KERNEL.fetch_add((region_end - free_end) as usize, Ordering::Relaxed);
+    }
+    TOTAL.store(total, Ordering::Relaxed);
+    // A 64th of the memory, at most 4 MiB: what all system calls in progress may still need.
+    buddy::set_reserve((total / 64).min(1024));
+    Ok(())
+}
+
+fn add_free(frames: core::ops::Range<u32>) {
+    for index in frames.clone() {
+        record(index).set_kind(Type::Absent, Type::Free);
+    }
+    buddy::give_run(frames.start, frames.end);
+}
+
+/// Gives the allocator memory that was in use at [`init`]: the root archive, the loader's data.
+///
+/// # Safety
+/// The frames are of a region in use, and nobody uses them any more.
+pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
+    let managed = record::managed();
+    let start = frames.start.max(managed.start as u64) as u32;
+    let end = frames.end.min(managed.end as u64) as u32;
+    if start < end {
+        give_run(start..end, Type::Kernel);
+    }
 }
