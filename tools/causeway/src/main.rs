@@ -1,1 +1,57 @@
-fn main() {}
+//! The host command: builds the kernel and a root for it, and runs them in QEMU.
+//!
+//! A run goes through the modules so: [`options`] says what is asked for, [`project`] builds the
+//! kernel, [`root`] and [`cpio`] pack the guest's files, [`qemu`] writes the machine's command line,
+//! [`guest`] starts it and hears its end, [`run`] connects it to the user through [`terminal`] and
+//! [`input`], [`symbols`] makes a panic readable, and [`outcome`] is the exit status.
+#![forbid(unsafe_code)]
+
+mod cpio;
+mod debug;
+mod guest;
+mod image;
+mod input;
+mod options;
+mod outcome;
+mod project;
+mod qemu;
+mod root;
+mod run;
+mod symbols;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use options::{Command, Options};
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            // Help is no error; a wrong command line must not look like a guest's status.
+            let status = if error.use_stderr() {
+                outcome::FAILURE
+            } else {
+                0
+            };
+            let _ = error.print();
+            return status.into();
+        }
+    };
+    let ended = match &options.command {
+        Command::Run(options) => run::run(options),
+        Command::Debug(options) => debug::debug(options),
+        Command::Image(options) => image::image(options).map(|()| 0),
+        Command::Build(options) => project::kernel(options.profile).map(|kernel| {
+            println!("{}", kernel.display());
+            0
+        }),
+    };
+    ended
+        .unwrap_or_else(|error| {
+            eprintln!("causeway: {error:#}");
+            outcome::FAILURE
+        })
+        .into()
+}

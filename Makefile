@@ -1,0 +1,54 @@
+# make run                 a shell in a guest; `exit` or `poweroff` ends it, Ctrl-A x kills it
+# make run CMD='ls | wc'   one command: its output, and its status as make's own
+# make test                every test; the last line counts them
+# make image               causeway.iso: boots by GRUB
+# make debug               a guest that waits for gdb
+# make setup               installs what is missing (all of the above do)
+#
+# RUN='--smp 4 --mem 1G' gives options to `causeway run`; see target/debug/causeway run --help.
+
+causeway := target/debug/causeway
+sources := $(shell find tools Cargo.toml Cargo.lock -name '*.rs' -o -name 'Cargo.*')
+rust = . target/toolchain.sh &&
+
+# As written: what looks like a variable of make's in CMD is the guest's business.
+override CMD := $(value CMD)
+export CMD
+RUN ?=
+
+.PHONY: run guest test image debug setup setup-test clean help
+
+run: guest
+	$(if $(CMD),$(eval load target/status.so)$(leave $(file < target/status)))
+
+guest: $(causeway) $(if $(CMD),target/status.so)
+	@$(rust) if [ -z "$$CMD" ]; then exec $(causeway) run $(RUN); fi; \
+	$(causeway) run $(RUN) -- /bin/sh -c "$$CMD"; echo $$? >target/status
+
+test: setup-test $(causeway)
+	@$(rust) scripts/test.sh
+
+image: setup-test $(causeway)
+	@$(rust) $(causeway) image $(RUN)
+
+debug: $(causeway)
+	@$(rust) $(causeway) debug $(RUN)
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+setup:
+	@scripts/setup.sh
+
+setup-test: setup
+	@scripts/setup.sh test
+
+clean:
+	rm -rf target user/target causeway.iso
+
+# Cargo is asked only when a source is newer: a run prints nothing but the guest's output.
+$(causeway): $(sources) | setup
+	@$(rust) cargo build --package causeway >&2 && touch $@
+
+target/status.so: scripts/status.c | setup
+	@cc -shared -fPIC -O -o $@ $<

@@ -1,0 +1,66 @@
+//! `causeway debug`: a guest that waits for gdb.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::guest::Guest;
+use crate::options;
+use crate::qemu::{Accelerator, Boot};
+use crate::run::{Console, attend, root_of};
+
+/// Starts a guest whose CPUs stand still until gdb lets them go, and returns the exit status.
+///
+/// # Errors
+/// When the guest or gdb cannot be started.
+pub fn debug(options: &options::Debug) -> Result<u8> {
+    let kernel = options.guest.kernel()?;
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let root = folder.path().join("root.cpio");
+    root_of(options.guest.root.as_deref())?.write(&root)?;
+    let console = Console::of(false);
+    let boot = Boot::Kernel {
+        kernel: kernel.clone(),
+        root: Some(root),
+        command_line: console.command_line(&options.guest.append, &options.command),
+    };
+    // A breakpoint by software would be overwritten with the kernel's own bytes under KVM.
+    let accelerator = match options.guest.accelerator {
+        Accelerator::Auto => Accelerator::Tcg,
+        asked => asked,
+    };
+    let mut machine = options.guest.machine(boot, accelerator);
+    machine.extra.extend(["-S", "-gdb"].map(String::from));
+    machine
+        .extra
+        .push(format!("tcp:127.0.0.1:{}", options.port));
+    let target = format!("target remote 127.0.0.1:{}", options.port);
+    if !options.gdb {
+        eprintln!("The guest waits for gdb. In another terminal:\n");
+        eprintln!("    gdb {} -ex '{target}'\n", kernel.display());
+        eprintln!(
+            "`hbreak kernel::start` and `continue` there stop it at its first task. Ctrl-A x ends it."
+        );
+        return attend(&machine, &kernel, console, None, false);
+    }
+    let (mut guest, input, mut output) = Guest::start(&machine, false)?;
+    let path: PathBuf = std::env::temp_dir().join(format!("causeway-console-{}", options.port));
+    let mut file =
+        File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    std::thread::spawn(move || std::io::copy(&mut output, &mut file));
+    eprintln!("The guest's console output goes to {}.", path.display());
+    let gdb = Command::new("gdb")
+        .arg(&kernel)
+        .args(["-ex", &target])
+        .stdin(Stdio::inherit())
+        .status();
+    guest.kill();
+    drop(input);
+    match gdb {
+        Ok(status) if status.success() => Ok(0),
+        Ok(status) => bail!("gdb ended with {status}"),
+        Err(error) => Err(error).context("cannot run gdb: install Debian's package gdb"),
+    }
+}

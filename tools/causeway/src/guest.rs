@@ -1,0 +1,211 @@
+//! A running guest: its console, its log, its end.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+use crate::qemu::{self, Machine};
+use crate::symbols;
+
+/// How long a kernel that panicked may take to stop.
+const PANIC_GRACE: Duration = Duration::from_secs(5);
+
+/// How a guest ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// The first program ended with this status, or the guest powered itself off (0).
+    Status(u8),
+    /// The guest asked for a restart.
+    Restart,
+    /// The kernel panicked.
+    Panic,
+    /// The kernel could not start.
+    BadStart,
+    /// It did not end in time.
+    Timeout,
+    /// The user ended it.
+    Killed,
+    /// The emulator ended for a reason of its own.
+    Lost(String),
+}
+
+/// A started machine.
+pub struct Guest {
+    child: Child,
+    process: Pid,
+    log: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+    folder: TempDir,
+}
+
+impl Guest {
+    /// Starts a machine. Each line of its log is shown on standard error if `show_log`.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn start(machine: &Machine, show_log: bool) -> Result<(Self, ChildStdin, ChildStdout)> {
+        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let socket = folder.path().join("log");
+        let listener = UnixListener::bind(&socket).context("cannot make the log's socket")?;
+        let mut child = machine
+            .command(&socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(qemu::missing)?;
+        let input = child.stdin.take().context("no pipe to QEMU")?;
+        let output = child.stdout.take().context("no pipe from QEMU")?;
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&log);
+        let reader = thread::spawn(move || {
+            if let Ok((stream, _)) = listener.accept() {
+                read_log(stream, &lines, show_log);
+            }
+        });
+        let process = Pid::from_child(&child);
+        Ok((
+            Self {
+                child,
+                process,
+                log,
+                reader: Some(reader),
+                folder,
+            },
+            input,
+            output,
+        ))
+    }
+
+    /// The log's lines so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// What another thread needs to end the machine.
+    pub fn killer(&self) -> Killer {
+        Killer(self.process)
+    }
+
+    /// Ends the machine at once.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+    }
+
+    /// Waits for the end, no longer than until `deadline`; then the machine is killed.
+    ///
+    /// # Errors
+    /// When the system cannot say what became of QEMU.
+    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Ending> {
+        let mut pause = Duration::from_millis(1);
+        let mut panicked: Option<Instant> = None;
+        let ended = loop {
+            if let Some(ended) = self.child.try_wait()? {
+                break ended;
+            }
+            if panicked.is_none() && self.log().iter().any(|line| symbols::is_panic(line)) {
+                panicked = Some(Instant::now());
+            }
+            let hung = panicked.is_some_and(|since| since.elapsed() > PANIC_GRACE);
+            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if hung || late {
+                self.kill();
+                self.child.wait()?;
+                self.finish_log();
+                return Ok(if panicked.is_some() {
+                    Ending::Panic
+                } else {
+                    Ending::Timeout
+                });
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        };
+        self.finish_log();
+        Ok(match ended.code() {
+            Some(qemu::status::DONE) => Ending::Status(self.status()),
+            Some(qemu::status::PANIC) => Ending::Panic,
+            Some(qemu::status::BAD_START) => Ending::BadStart,
+            Some(qemu::status::RESTART) => Ending::Restart,
+            _ if panicked.is_some() => Ending::Panic,
+            Some(0) => Ending::Lost(
+                "the machine was reset without a word (a triple fault, or QEMU was asked to quit)"
+                    .into(),
+            ),
+            _ => Ending::Lost(format!("QEMU ended with {ended}")),
+        })
+    }
+
+    /// The status that the log names last; 0 when it names none.
+    fn status(&self) -> u8 {
+        self.log()
+            .iter()
+            .rev()
+            .find_map(|line| {
+                symbols::message(line)
+                    .strip_prefix("exit: status ")?
+                    .parse()
+                    .ok()
+            })
+            .unwrap_or(0)
+    }
+
+    /// Waits until the whole log is here. QEMU must have ended.
+    fn finish_log(&mut self) {
+        // If QEMU never connected, the reader waits for a connection: this one.
+        let _ = UnixStream::connect(self.folder.path().join("log"));
+        if let Some(reader) = self.reader.take() {
+            // A reader that panicked has said so itself.
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Ends a machine from another thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Killer(Pid);
+
+impl Killer {
+    /// Ends the machine at once.
+    pub fn kill(self) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(self.0, Signal::KILL);
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.child.wait();
+        self.finish_log();
+    }
+}
+
+fn read_log(stream: UnixStream, lines: &Mutex<Vec<String>>, show: bool) {
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    while stream
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|count| count != 0)
+    {
+        let text = String::from_utf8_lossy(&line).trim_end().to_string();
+        line.clear();
+        if show {
+            eprintln!("{text}\r");
+        }
+        lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(text);
+    }
+}

@@ -1,0 +1,180 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::outcome;
+use crate::project::Profile;
+use crate::qemu::{Accelerator, Boot, Machine};
+use crate::run::kernel_of;
+
+/// Runs Linux programs on the Causeway kernel in a virtual machine.
+#[derive(Parser, Debug)]
+#[command(name = "causeway", version, max_term_width = 100)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a guest: a shell, or one command
+    Run(Run),
+    /// Start a guest that waits for gdb
+    Debug(Debug),
+    /// Make an image of a CD that boots by GRUB
+    Image(Image),
+    /// Build the kernel and print where it is
+    Build(Build),
+}
+
+/// What every guest needs.
+#[derive(Args, Debug)]
+pub struct Guest {
+    /// Use this folder as the guest's root [default: Debian's busybox with its applets]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// CPUs, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub smp: u32,
+    /// Memory, as QEMU counts it
+    #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
+    pub memory: String,
+    /// More options for the kernel's command line
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub append: Vec<String>,
+    /// Which build of the kernel
+    #[arg(long, value_enum, default_value = "release")]
+    pub profile: Profile,
+    /// Use this kernel and build none
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// How to run the guest's instructions
+    #[arg(long = "accel", value_enum, default_value = "auto")]
+    pub accelerator: Accelerator,
+    /// A word for QEMU's command line, as it is; may be repeated
+    #[arg(long = "qemu", value_name = "WORD", allow_hyphen_values = true)]
+    pub qemu: Vec<String>,
+}
+
+impl Guest {
+    /// The kernel's file, built if need be.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn kernel(&self) -> Result<PathBuf> {
+        kernel_of(self.kernel.as_deref(), self.profile)
+    }
+
+    /// The machine that boots `boot`.
+    pub fn machine(&self, boot: Boot, accelerator: Accelerator) -> Machine {
+        Machine {
+            boot,
+            cpus: self.smp,
+            memory: self.memory.clone(),
+            accelerator,
+            extra: self.qemu.clone(),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = outcome::HELP)]
+pub struct Run {
+    #[command(flatten)]
+    pub guest: Guest,
+    /// Kill the guest after this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Show the kernel's log on standard error
+    #[arg(long)]
+    pub log: bool,
+    /// Boot this CD image, made by `causeway image`, which has its own root and options
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "command"])]
+    pub image: Option<PathBuf>,
+    /// Run this program with these arguments in place of a shell, and end with its status
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Debug {
+    #[command(flatten)]
+    pub guest: Guest,
+    /// The TCP port of this machine that gdb connects to
+    #[arg(long, default_value_t = 1234)]
+    pub port: u16,
+    /// Start gdb in this terminal; the guest's console output goes to a file
+    #[arg(long)]
+    pub gdb: bool,
+    /// Run this program in place of a shell
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Image {
+    #[command(flatten)]
+    pub guest: Guest,
+    /// The image to write
+    #[arg(short, long, value_name = "FILE", default_value = "causeway.iso")]
+    pub output: PathBuf,
+    /// Run this program in place of a shell
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Build {
+    /// Which build
+    #[arg(long, value_enum, default_value = "release")]
+    pub profile: Profile,
+}
+
+/// A positive number of seconds, whole or not.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a positive number of seconds");
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration.is_zero() {
+        Err(wrong())
+    } else {
+        Ok(duration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn words_after_the_command_are_its_own() {
+        let options =
+            Options::try_parse_from(["causeway", "run", "--smp", "2", "ls", "-l", "--log"]);
+        let Ok(Options {
+            command: Command::Run(run),
+        }) = options
+        else {
+            panic!("{options:?}")
+        };
+        assert_eq!(run.command, ["ls", "-l", "--log"]);
+        assert!(!run.log);
+    }
+
+    #[test]
+    fn cpus_and_seconds_have_limits() {
+        assert!(Options::try_parse_from(["causeway", "run", "--smp", "17"]).is_err());
+        assert!(Options::try_parse_from(["causeway", "run", "--timeout", "0"]).is_err());
+    }
+}

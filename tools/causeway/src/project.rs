@@ -1,0 +1,160 @@
+//! The project's own folder and what is built in it: the kernel, the guest programs.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+/// The kernel's target.
+const TARGET: &str = "x86_64-unknown-none";
+
+/// Which build of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Profile {
+    /// The fast one.
+    Release,
+    /// The fast one with assertions and the lock-order checker.
+    Checked,
+}
+
+impl Profile {
+    /// The name that cargo knows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Checked => "checked",
+        }
+    }
+}
+
+/// The project's folder: the one that this program was built in, else one that the current
+/// folder stands in.
+///
+/// # Errors
+/// When neither holds the project.
+pub fn home() -> Result<PathBuf> {
+    let is_home = |folder: &Path| folder.join("kernel/Cargo.toml").is_file();
+    let program = env::current_exe().ok();
+    let current = env::current_dir().ok();
+    [program, current]
+        .iter()
+        .flatten()
+        .flat_map(|path| path.ancestors())
+        .find(|folder| is_home(folder))
+        .map(Path::to_path_buf)
+        .context("cannot find the project's folder: run this inside it, or name a kernel with --kernel FILE")
+}
+
+/// Builds the kernel and returns its file. Cargo's progress goes to standard error.
+///
+/// # Errors
+/// When there is no toolchain for it, or when it does not compile.
+pub fn kernel(profile: Profile) -> Result<PathBuf> {
+    let home = home()?;
+    let mut build = cargo(&home);
+    build.args(["build", "--package", "kernel", "--bin", "causeway-kernel"]);
+    build.args(["--profile", profile.name(), "--target", TARGET]);
+    match library()? {
+        Library::Installed => {}
+        Library::Source => {
+            // The library's source needs features that a stable compiler allows only so.
+            build.env("RUSTC_BOOTSTRAP", "1");
+            build.env("CARGO_TARGET_X86_64_UNKNOWN_NONE_LINKER", "ld.lld");
+            build.arg("-Zbuild-std=core,alloc,compiler_builtins");
+            build.arg("-Zbuild-std-features=compiler-builtins-mem");
+        }
+    }
+    run_quiet_when_fresh(&mut build, "the kernel")?;
+    let folder = env::var_os("CARGO_TARGET_DIR").map_or(home.join("target"), PathBuf::from);
+    Ok(folder
+        .join(TARGET)
+        .join(profile.name())
+        .join("causeway-kernel"))
+}
+
+/// Builds the guest programs and returns the folder that they are in.
+///
+/// # Errors
+/// When they do not compile.
+pub fn guest_programs() -> Result<PathBuf> {
+    let user = home()?.join("user");
+    run_quiet_when_fresh(
+        cargo(&user).args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"]),
+        "the guest programs",
+    )?;
+    let folder = env::var_os("CARGO_TARGET_DIR").map_or(user.join("target"), PathBuf::from);
+    Ok(folder.join("x86_64-unknown-linux-gnu/release"))
+}
+
+/// Cargo in `folder`.
+fn cargo(folder: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What a cargo that started this program has set for itself is not meant for this one.
+    cargo
+        .env_remove("CARGO_MANIFEST_DIR")
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .current_dir(folder);
+    cargo
+}
+
+/// Runs a build and shows its progress, unless there is nothing to build.
+fn run_quiet_when_fresh(build: &mut Command, what: &str) -> Result<()> {
+    if io::stderr().is_terminal() {
+        build.args(["--color", "always"]);
+    }
+    let mut child = build
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| {
+            format!("cannot build {what}: no cargo here; `make setup` installs what is missing")
+        })?;
+    for line in child
+        .stderr
+        .take()
+        .into_iter()
+        .flat_map(|pipe| BufReader::new(pipe).lines())
+    {
+        let line = line?;
+        if !line.contains("Finished") {
+            eprintln!("{line}");
+        }
+    }
+    if !child.wait()?.success() {
+        bail!("{what} did not build; cargo's messages above say why");
+    }
+    Ok(())
+}
+
+/// Where `core` and `alloc` for the kernel's target come from.
+enum Library {
+    /// The compiler brought them along, built.
+    Installed,
+    /// The compiler brought their source along.
+    Source,
+}
+
+fn library() -> Result<Library> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--print", "sysroot"])
+        .output()
+        .context("no Rust compiler here; `make setup` installs one")?;
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let rustlib = sysroot.join("lib/rustlib");
+    if rustlib.join(TARGET).join("lib").is_dir() {
+        Ok(Library::Installed)
+    } else if rustlib.join("src/rust/library/alloc/Cargo.toml").is_file() {
+        Ok(Library::Source)
+    } else {
+        bail!(
+            "the Rust compiler in {} has neither the target {TARGET} nor the library's source; \
+             `make setup` installs one of them",
+            sysroot.display()
+        )
+    }
+}

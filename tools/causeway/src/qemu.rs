@@ -1,0 +1,207 @@
+//! The virtual machine: QEMU's command line, and whether KVM can be used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+/// The emulator's program.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// The statuses with which QEMU ends when the kernel writes to the debug-exit port.
+pub mod status {
+    /// The first program ended; the log has its status.
+    pub const DONE: i32 = 33;
+    /// The kernel panicked.
+    pub const PANIC: i32 = 35;
+    /// The kernel could not start.
+    pub const BAD_START: i32 = 37;
+    /// A program asked for a restart.
+    pub const RESTART: i32 = 39;
+}
+
+/// How the guest's instructions are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Accelerator {
+    /// KVM where it really works, else emulation.
+    Auto,
+    /// The host's CPU.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+/// What the machine starts.
+#[derive(Clone, Debug)]
+pub enum Boot {
+    /// This kernel with this archive and command line.
+    Kernel {
+        kernel: PathBuf,
+        root: Option<PathBuf>,
+        command_line: String,
+    },
+    /// A bootable CD image.
+    Image(PathBuf),
+}
+
+/// A machine to start.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub boot: Boot,
+    /// CPUs, 1 to 16.
+    pub cpus: u32,
+    /// Memory, in QEMU's words: `512M`.
+    pub memory: String,
+    /// `Kvm` or `Tcg`; `Auto` must be decided by [`choose`] before.
+    pub accelerator: Accelerator,
+    /// More words for QEMU's command line.
+    pub extra: Vec<String>,
+}
+
+impl Machine {
+    /// QEMU's command line for this machine: the first serial port on QEMU's standard input and
+    /// output, the second one connected to the socket `log`.
+    pub fn command(&self, log: &Path) -> Command {
+        let mut qemu = with_the_parent(QEMU);
+        qemu.args(["-machine", "q35", "-cpu", "max", "-m", &self.memory]);
+        qemu.args(["-smp", &self.cpus.to_string()]);
+        qemu.args(match self.accelerator {
+            Accelerator::Kvm => ["-accel", "kvm"],
+            _ => ["-accel", "tcg,thread=multi"],
+        });
+        qemu.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-vga",
+            "none",
+        ]);
+        qemu.arg("-no-reboot");
+        qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
+        qemu.args([
+            "-chardev",
+            "stdio,id=console,signal=off",
+            "-serial",
+            "chardev:console",
+        ]);
+        qemu.arg("-chardev")
+            .arg(format!("socket,id=log,path={}", log.display()));
+        qemu.args(["-serial", "chardev:log"]);
+        match &self.boot {
+            Boot::Kernel {
+                kernel,
+                root,
+                command_line,
+            } => {
+                qemu.arg("-kernel")
+                    .arg(kernel)
+                    .args(["-append", command_line]);
+                if let Some(root) = root {
+                    qemu.arg("-initrd").arg(root);
+                }
+            }
+            Boot::Image(image) => {
+                qemu.arg("-cdrom").arg(image).args(["-boot", "d"]);
+            }
+        }
+        qemu.args(&self.extra);
+        qemu
+    }
+}
+
+/// A command that is ended by the system when this program ends in whatever way, where there is a
+/// `setpriv` to arrange it.
+fn with_the_parent(program: &str) -> Command {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if setpriv.exists() {
+        let mut command = Command::new(setpriv);
+        command.args(["--pdeathsig", "KILL", program]);
+        command
+    } else {
+        Command::new(program)
+    }
+}
+
+/// Decides between KVM and emulation, and says why.
+///
+/// KVM is used where the CPU has virtualisation *and* this kernel, started without a root, gets as
+/// far as refusing to run: the mere presence of `/dev/kvm` does not mean that a guest can run.
+///
+/// # Errors
+/// When QEMU is not there, or KVM was asked for and does not work.
+pub fn choose(wanted: Accelerator, kernel: &Path) -> Result<(Accelerator, &'static str)> {
+    match wanted {
+        Accelerator::Tcg => Ok((Accelerator::Tcg, "as asked")),
+        Accelerator::Kvm => Ok((Accelerator::Kvm, "as asked")),
+        Accelerator::Auto => {
+            let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+            if !cpus
+                .split_ascii_whitespace()
+                .any(|flag| flag == "vmx" || flag == "svm")
+            {
+                Ok((Accelerator::Tcg, "this CPU offers no virtualisation"))
+            } else if fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/kvm")
+                .is_err()
+            {
+                Ok((Accelerator::Tcg, "/dev/kvm cannot be opened"))
+            } else if probe(kernel)? {
+                Ok((Accelerator::Kvm, "a probe boot succeeded"))
+            } else {
+                Ok((Accelerator::Tcg, "a probe boot with KVM failed"))
+            }
+        }
+    }
+}
+
+/// Whether a kernel without a root refuses to start under KVM, as it should.
+fn probe(kernel: &Path) -> Result<bool> {
+    let mut qemu = with_the_parent(QEMU);
+    qemu.args([
+        "-machine",
+        "q35",
+        "-cpu",
+        "max",
+        "-m",
+        "128M",
+        "-accel",
+        "kvm",
+        "-nodefaults",
+    ]);
+    qemu.args([
+        "-no-user-config",
+        "-display",
+        "none",
+        "-vga",
+        "none",
+        "-no-reboot",
+    ]);
+    qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"])
+        .arg("-kernel")
+        .arg(kernel);
+    qemu.stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = qemu.spawn().with_context(missing)?;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if let Some(ended) = child.try_wait()? {
+            return Ok(ended.code() == Some(status::BAD_START));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(false)
+}
+
+/// What to say when QEMU cannot be started.
+pub fn missing() -> String {
+    format!("cannot run {QEMU}: install Debian's package qemu-system-x86 (`make setup` does)")
+}
