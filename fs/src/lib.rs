@@ -1,20 +1,26 @@
 //! Vnodes and file systems.
 //!
-//! [`vnode`]: what every file system offers. [`namespace`]: mounts and the walk along a path.
-//! [`file`]: open files. [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it;
-//! [`synthetic`]: directories and files made up on demand, the base of `/proc` and `/dev`.
+//! - [`vnode`]: what every file system offers, one vnode per file, directory, link or device.
+//! - [`namespace`]: mounts, places in them, and the walk along a path.
+//! - [`file`]: open files, what a descriptor refers to.
+//! - [`device`]: the drivers behind device nodes and FIFOs.
+//! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
+//! - [`synthetic`]: directories and files made up on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod cpio;
+mod credentials;
+pub mod device;
 pub mod file;
 pub mod namespace;
 pub mod ramfs;
 pub mod synthetic;
 pub mod vnode;
 
+pub use credentials::Credentials;
 pub use file::{File, OpenFlags, Ready};
-pub use namespace::{Location, Namespace};
-pub use vnode::{Attributes, Credentials, Kind, Vnode};
+pub use namespace::{Location, Mount, Namespace, Walk};
+pub use vnode::{Attributes, Kind, Vnode};

@@ -1,13 +1,17 @@
 //! What every file system offers: one vnode per file, directory, link or device.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::{any::Any, time::Duration};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use crate::{File, OpenFlags};
+use crate::{Credentials, File, Location, OpenFlags};
 
 /// What a vnode is; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,26 +61,6 @@ pub struct Change {
     pub modified: Option<Duration>,
 }
 
-/// Who asks.
-#[derive(Clone, Debug, Default)]
-pub struct Credentials {
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-}
-
-impl Credentials {
-    /// Uid 0: passes every check but execution of a file that nobody may execute.
-    pub fn is_root(&self) -> bool {
-        self.uid == 0
-    }
-
-    /// Whether `want` (4 read, 2 write, 1 execute or search, added up) is allowed.
-    pub fn may(&self, attributes: &Attributes, want: u32) -> bool {
-        todo!()
-    }
-}
-
 /// What a new vnode shall be.
 #[derive(Clone, Debug)]
 pub enum Make {
@@ -101,17 +85,84 @@ pub struct Space {
     pub name_max: u64,
 }
 
-/// One directory entry on its way to `getdents`. Returns false when there is no more room.
+/// Where a vnode hangs in its file system.
+#[derive(Clone)]
+pub struct Place {
+    pub parent: Arc<dyn Vnode>,
+    pub name: Arc<[u8]>,
+    /// It has been removed from there.
+    pub removed: bool,
+}
+
+/// To be embedded in a vnode that something can be mounted on: tells a walk at the price of one
+/// load that nothing is.
+#[derive(Default)]
+pub struct MountPoint {
+    /// Mounts on the vnode, in all namespaces.
+    mounts: AtomicU32,
+}
+
+impl MountPoint {
+    /// Nothing is mounted here.
+    pub const fn new() -> MountPoint {
+        MountPoint {
+            mounts: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether something may be mounted here.
+    pub fn is_covered(&self) -> bool {
+        self.mounts.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn cover(&self) {
+        self.mounts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn uncover(&self) {
+        self.mounts.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One directory entry on its way to `getdents`: name, inode, kind, and the cursor after it.
+/// Returns false when there is no room for this one; it will be emitted again then.
 pub type Emit<'a> = dyn FnMut(&[u8], u64, Kind, u64) -> bool + 'a;
 
 /// A file, directory, link or device in a file system. Permission was checked by the
-/// [`Namespace`](crate::Namespace) or the caller; types were not.
+/// [`Walk`](crate::Walk) or the caller; types were not.
 pub trait Vnode: Any + Send + Sync {
     /// What `stat` shows.
     fn attributes(&self) -> Result<Attributes>;
 
     /// What it is, without the rest.
     fn kind(&self) -> Kind;
+
+    /// Whether `who` may do `want` (4 read, 2 write, 1 execute or search, added up).
+    ///
+    /// # Errors
+    /// `EACCES`.
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        match who.may(&self.attributes()?, want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    /// Where it hangs; `None` for the root of a file system and for what keeps no record. A
+    /// directory must keep one, for ".." and `getcwd`. Takes no sleeping lock.
+    fn place(&self) -> Option<Place> {
+        None
+    }
+
+    /// The directory that holds this one; `None` for the root of a file system.
+    fn parent(&self) -> Option<Arc<dyn Vnode>> {
+        self.place().map(|place| place.parent)
+    }
+
+    /// Where mounts on it are noted; `None` if nothing can be mounted on it.
+    fn mount_point(&self) -> Option<&MountPoint> {
+        None
+    }
 
     /// Changes mode, owner or times.
     fn set_attributes(&self, change: Change) -> Result<()> {
@@ -137,6 +188,12 @@ pub trait Vnode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
+    /// Makes a regular file without a name (`O_TMPFILE`), which [`link`](Vnode::link) may give one.
+    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+        let _ = (mode, who);
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Makes a second entry for `node`, of the same file system.
     fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
         let _ = (name, node);
@@ -155,7 +212,9 @@ pub trait Vnode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
-    /// Emits entries from `cursor` on (0 at first; each entry comes with the cursor after it), without "." and "..".
+    /// Emits entries from `cursor` on (0 at first; each entry comes with the cursor after it, below
+    /// 2^62), without "." and "..". An entry that exists all the time is emitted once,
+    /// whatever is made or removed meanwhile. No lock is held while `emit` runs.
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         let _ = (cursor, emit);
         Err(Errno::ENOTDIR)
@@ -195,9 +254,23 @@ pub trait Vnode: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Makes an open file of its own kind (devices, FIFOs, ttys); `None` for what is read and written by offset.
-    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        let _ = flags;
+    /// The first offset from `offset` on that is in a hole (`hole`; the end counts as one) or in data.
+    ///
+    /// # Errors
+    /// `ENXIO` where there is none.
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.attributes()?.size;
+        match offset < size {
+            true if hole => Ok(size),
+            true => Ok(offset),
+            false => Err(Errno::ENXIO),
+        }
+    }
+
+    /// Makes an open file of its own kind (devices, FIFOs, ttys), which remembers that it was
+    /// opened `at`; `None` for what is read and written by offset.
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let _ = (at, flags);
         Ok(None)
     }
 

@@ -25,6 +25,8 @@ pub enum Rank {
     Rename = 29,
     /// A directory's entries.
     Directory = 30,
+    /// What is mounted on the vnodes of one mount.
+    Covered = 32,
     /// A vnode's attributes and size.
     Vnode = 35,
     /// A terminal.

@@ -1,4 +1,7 @@
 //! Open files: what a descriptor refers to.
+//!
+//! [`VnodeFile`]: over a vnode that is read and written by offset. [`PlaceFile`]: a mere handle to a
+//! place (`O_PATH`). Pipes, terminals and devices bring [`File`]s of their own.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -10,6 +13,14 @@ use nucleus::{VirtAddr, task::WaitSet};
 use vm::Pager;
 
 use crate::{Location, vnode::Emit};
+
+mod listing;
+mod mapped;
+mod open;
+mod place;
+
+pub use open::VnodeFile;
+pub use place::PlaceFile;
 
 bitflags! {
     /// `open` flags in Linux's values, `O_ACCMODE` bits included. (Use the constants of `abi::raw`

@@ -1,0 +1,161 @@
+//! The drivers behind device nodes and FIFOs. The floor above registers them at start; opening a node asks
+//! the one that has its number.
+
+use alloc::sync::{Arc, Weak};
+use core::{any::Any, ops::RangeInclusive};
+
+use abi::{Errno, Result};
+use nucleus::sync::{Mutex, Rank, SpinLock};
+
+use crate::{File, Location, OpenFlags};
+
+/// Opens the device `number` whose node is at `at`, which the open file remembers.
+pub type OpenDevice = fn(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>>;
+
+/// Opens the FIFO whose node is at `at`; its ends meet through `state`.
+pub type OpenFifo =
+    fn(at: &Location, state: &Attachment, flags: OpenFlags) -> Result<Arc<dyn File>>;
+
+/// A device number as programs see it, `dev_t`.
+pub const fn number(major: u32, minor: u32) -> u64 {
+    let (major, minor) = (major as u64, minor as u64);
+    (major & 0xfff) << 8 | major >> 12 << 44 | minor & 0xff | minor >> 8 << 20
+}
+
+/// The major number in a `dev_t`: which driver.
+pub const fn major(number: u64) -> u32 {
+    (number >> 8 & 0xfff | number >> 44 << 12) as u32
+}
+
+/// The minor number in a `dev_t`: which of the driver's devices.
+pub const fn minor(number: u64) -> u32 {
+    (number & 0xff | (number >> 20 & 0xff_ffff) << 8) as u32
+}
+
+#[derive(Clone)]
+struct Driver {
+    major: u32,
+    minors: RangeInclusive<u32>,
+    open: OpenDevice,
+}
+
+/// Room for drivers.
+const DRIVERS: usize = 32;
+
+struct Drivers {
+    characters: [Option<Driver>; DRIVERS],
+    fifo: Option<OpenFifo>,
+}
+
+static REGISTRY: SpinLock<Drivers> = SpinLock::new(
+    Rank::Leaf,
+    Drivers {
+        characters: [const { None }; DRIVERS],
+        fifo: None,
+    },
+);
+
+/// From now on `open` opens character devices of `major` with one of `minors`. The same
+/// range registered again replaces the driver.
+///
+/// # Errors
+/// `EBUSY` when the numbers are taken in part or the registry is full.
+pub fn register_char_device(
+    major: u32,
+    minors: RangeInclusive<u32>,
+    open: OpenDevice,
+) -> Result<()> {
+    let mut registry = REGISTRY.lock();
+    let mut free = None;
+    for slot in registry.characters.iter_mut() {
+        match slot {
+            None => free = free.or(Some(slot)),
+            Some(driver) if driver.major == major && driver.minors == minors => {
+                driver.open = open;
+                return Ok(());
+            }
+            Some(driver)
+                if driver.major == major
+                    && driver.minors.start() <= minors.end()
+                    && minors.start() <= driver.minors.end() =>
+            {
+                return Err(Errno::EBUSY);
+            }
+            Some(_) => {}
+        }
+    }
+    *free.ok_or(Errno::EBUSY)? = Some(Driver {
+        major,
+        minors,
+        open,
+    });
+    Ok(())
+}
+
+/// From now on `open` opens FIFOs.
+pub fn register_fifo(open: OpenFifo) {
+    REGISTRY.lock().fifo = Some(open);
+}
+
+/// Opens a character device.
+///
+/// # Errors
+/// `ENXIO` when no driver has the number, and the driver's own.
+pub fn open_char_device(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    let (major, minor) = (major(number), minor(number));
+    let open = REGISTRY
+        .lock()
+        .characters
+        .iter()
+        .flatten()
+        .find(|driver| driver.major == major && driver.minors.contains(&minor))
+        .map(|driver| driver.open);
+    open.ok_or(Errno::ENXIO)?(at, number, flags)
+}
+
+/// Opens a FIFO.
+///
+/// # Errors
+/// `ENXIO` when nothing opens FIFOs, and the opener's own.
+pub fn open_fifo(at: &Location, state: &Attachment, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    let open = REGISTRY.lock().fifo;
+    open.ok_or(Errno::ENXIO)?(at, state, flags)
+}
+
+/// What the openers of one node share (the pipe of a FIFO), while any of them holds it.
+pub struct Attachment {
+    shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
+}
+
+impl Attachment {
+    /// Nothing yet.
+    pub const fn new() -> Attachment {
+        Attachment {
+            shared: Mutex::new(Rank::Vnode, None),
+        }
+    }
+
+    /// What is attached, or what `make` gives, if nobody holds what was attached before. `make` must take no lock below [`Rank::Vnode`].
+    ///
+    /// # Errors
+    /// Those of `make`; `EINVAL` if something of another type is attached.
+    pub fn get_or_make<T: Any + Send + Sync>(
+        &self,
+        make: impl FnOnce() -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
+        let mut shared = self.shared.lock();
+        if let Some(held) = shared.as_ref().and_then(Weak::upgrade) {
+            return held.downcast().map_err(|_| Errno::EINVAL);
+        }
+        let made = make()?;
+        let weak: Weak<T> = Arc::downgrade(&made);
+        *shared = Some(weak);
+        Ok(made)
+    }
+}
+
+impl Default for Attachment {
+    fn default() -> Attachment {
+        Attachment::new()
+    }
+}

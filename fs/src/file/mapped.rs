@@ -1,0 +1,47 @@
+//! A mapped file: its vnode's pager, with the name under which it was opened.
+
+use alloc::sync::Arc;
+
+use nucleus::Frame;
+use vm::{Description, Object, Pager, PagerError};
+
+use crate::Location;
+
+/// Passes everything on to the vnode's pager; only knows the path as well, and keeps the mount busy.
+pub(super) struct Mapped {
+    pub(super) location: Location,
+    pub(super) pager: Arc<dyn Pager>,
+}
+
+impl Pager for Mapped {
+    fn object(&self) -> &Object {
+        self.pager.object()
+    }
+
+    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+        self.pager.get(index)
+    }
+
+    fn put(&self, index: u64) -> Result<(), PagerError> {
+        self.pager.put(index)
+    }
+
+    fn reference(&self, writable: bool) {
+        self.pager.reference(writable);
+    }
+
+    fn detach(&self, writable: bool) {
+        self.pager.detach(writable);
+    }
+
+    fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
+        self.pager.about_to_write(index)
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            name: self.location.path_without_locks(),
+            ..self.pager.describe()
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! An open file over a vnode.
+
+use alloc::sync::Arc;
+
+use abi::raw::general::{O_APPEND, S_IXGRP, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET};
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+use nucleus::sync::{Mutex, Rank};
+use vm::Pager;
+
+use super::{File, OpenFlags, listing, mapped::Mapped};
+use crate::{
+    Attributes, Credentials, Kind, Location,
+    vnode::{Change, Emit},
+};
+
+/// An open regular file or directory: a position in a vnode that is read and written by offset.
+///
+/// The position's lock is held across a read or write at the position, so that those of several
+/// processes that share it follow each other. The program's memory may fault meanwhile; no fault takes this lock.
+pub struct VnodeFile {
+    location: Location,
+    position: Mutex<u64>,
+    /// Writing takes the set-id bits away: whoever opened it is not root.
+    clears_privilege: bool,
+}
+
+impl VnodeFile {
+    /// Opened at `location` by `who`; permission was checked.
+    pub fn new(location: Location, flags: OpenFlags, who: &Credentials) -> Arc<VnodeFile> {
+        Arc::new(VnodeFile {
+            clears_privilege: flags.writes() && !who.is_root(),
+            location,
+            position: Mutex::new(Rank::File, 0),
+        })
+    }
+
+    fn is_directory(&self) -> bool {
+        self.location.vnode().kind() == Kind::Directory
+    }
+
+    /// A file that someone else may write must not keep the right to run as its owner.
+    fn clear_privilege(&self) -> Result<()> {
+        let Attributes { mode, .. } = self.location.attributes()?;
+        let mut cleared = mode & !0o4000;
+        if mode & S_IXGRP != 0 {
+            cleared &= !0o2000;
+        }
+        if cleared != mode {
+            self.location.vnode().set_attributes(Change {
+                mode: Some(cleared),
+                ..Change::default()
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl File for VnodeFile {
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if !flags.reads() {
+            return Err(Errno::EBADF);
+        }
+        let vnode = self.location.vnode();
+        if self.is_directory() {
+            return Err(Errno::EISDIR);
+        }
+        if let Some(at) = at {
+            return vnode.read(at, to);
+        }
+        let mut position = self.position.lock();
+        let n = vnode.read(*position, to)?;
+        *position += n as u64;
+        Ok(n)
+    }
+
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        if !flags.writes() {
+            return Err(Errno::EBADF);
+        }
+        if self.clears_privilege && from.left() > 0 {
+            self.clear_privilege()?;
+        }
+        let vnode = self.location.vnode();
+        let append = flags.has(O_APPEND);
+        if let Some(at) = at {
+            return Ok(vnode.write(at, append, from)?.0);
+        }
+        let mut position = self.position.lock();
+        let (n, end) = vnode.write(*position, append, from)?;
+        *position = end;
+        Ok(n)
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        let mut position = self.position.lock();
+        let vnode = self.location.vnode();
+        let base = match whence {
+            SEEK_SET => 0,
+            SEEK_CUR => *position,
+            // The end of a directory has no position of its own.
+            SEEK_END if self.is_directory() => return Err(Errno::EINVAL),
+            SEEK_END => vnode.attributes()?.size,
+            SEEK_DATA | SEEK_HOLE if !self.is_directory() => {
+                let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                *position = vnode.seek_data(from, whence == SEEK_HOLE)?;
+                return Ok(*position);
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        let to = (base as i64).checked_add(offset).ok_or(Errno::EOVERFLOW)?;
+        *position = u64::try_from(to).map_err(|_| Errno::EINVAL)?;
+        Ok(*position)
+    }
+
+    fn list(&self, emit: &mut Emit<'_>) -> Result<()> {
+        if !self.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let mut position = self.position.lock();
+        *position = listing::list(self.location.vnode(), *position, emit)?;
+        Ok(())
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        self.location.attributes()
+    }
+
+    fn pager(&self) -> Result<Arc<dyn Pager>> {
+        let pager = self.location.vnode().clone().pager();
+        Ok(Arc::new(Mapped {
+            pager: pager.ok_or(Errno::ENODEV)?,
+            location: self.location.clone(),
+        }))
+    }
+}

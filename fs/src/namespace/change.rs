@@ -1,0 +1,192 @@
+//! Making, linking, removing and renaming.
+
+use alloc::sync::Arc;
+
+use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use abi::{Errno, Result};
+
+use super::{
+    Location, Walk,
+    location::same_vnode,
+    walk::{Child, Component, Last, Walker},
+};
+use crate::{
+    Kind, Vnode,
+    credentials::{EXECUTE, WRITE},
+    vnode::Make,
+};
+
+impl Walk<'_> {
+    /// `mknod`, `mkdir`, `symlink`.
+    ///
+    /// # Errors
+    /// Those of [`resolve`](Walk::resolve), `EEXIST`, `EACCES`, `EROFS`, `EPERM` for a device if not root, those of the file system.
+    pub fn make(&self, path: &[u8], make: Make, mode: u32) -> Result<Location> {
+        if matches!(make, Make::CharDevice(_) | Make::BlockDevice(_)) && !self.who.is_root() {
+            return Err(Errno::EPERM);
+        }
+        let directory = matches!(make, Make::Directory);
+        let mut walker = Walker::new(self, path)?;
+        let c = walker.new_name(directory)?;
+        let child = walker.create(&c, make, mode & 0o7777)?;
+        let place = walker.arrive(&c, child, false)?;
+        place.ok_or(Errno::EEXIST)
+    }
+
+    /// `link`: a further name for `from`.
+    ///
+    /// # Errors
+    /// `EPERM` for a directory, `EXDEV` across mounts, and those of [`make`](Walk::make).
+    pub fn link(&self, from: &Location, path: &[u8]) -> Result<()> {
+        let mut walker = Walker::new(self, path)?;
+        let c = walker.new_name(false)?;
+        if !Arc::ptr_eq(walker.mount(), &from.mount) {
+            return Err(Errno::EXDEV);
+        }
+        if from.vnode.kind() == Kind::Directory {
+            return Err(Errno::EPERM);
+        }
+        walker.writable()?;
+        let directory = walker.vnode();
+        directory.access(self.who, WRITE | EXECUTE)?;
+        directory.link(walker.name(&c), &from.vnode)
+    }
+
+    /// `unlink` and `rmdir`.
+    ///
+    /// # Errors
+    /// As Linux, `EBUSY` for what something is mounted on.
+    pub fn remove(&self, path: &[u8], directory: bool) -> Result<()> {
+        let mut walker = Walker::new(self, path)?;
+        let c = match walker.run()? {
+            Last::Name(c) => c,
+            _ if !directory => return Err(Errno::EISDIR),
+            Last::Dot => return Err(Errno::EINVAL),
+            Last::DotDot => return Err(Errno::ENOTEMPTY),
+            Last::Root => return Err(Errno::EBUSY),
+        };
+        walker.writable()?;
+        let child = walker.look_up(&c)?;
+        let is_directory = child.vnode.kind() == Kind::Directory;
+        if !directory && c.slash {
+            return Err(match is_directory {
+                true => Errno::EISDIR,
+                false => Errno::ENOTDIR,
+            });
+        }
+        walker.may_remove(&child)?;
+        if directory && !is_directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if !directory && is_directory {
+            return Err(Errno::EISDIR);
+        }
+        if child.crossed() {
+            return Err(Errno::EBUSY);
+        }
+        walker.vnode().remove(walker.name(&c), directory)
+    }
+
+    /// `renameat2`; `to` walks from its own start.
+    ///
+    /// # Errors
+    /// As Linux.
+    pub fn rename(&self, path: &[u8], to: &Walk<'_>, to_path: &[u8], flags: u32) -> Result<()> {
+        let exchange = flags & RENAME_EXCHANGE != 0;
+        let keep = flags & RENAME_NOREPLACE != 0;
+        if flags & !(RENAME_EXCHANGE | RENAME_NOREPLACE) != 0 || exchange && keep {
+            return Err(Errno::EINVAL);
+        }
+        let mut from = Walker::new(self, path)?;
+        let from_last = from.run()?;
+        let mut to = Walker::new(to, to_path)?;
+        let to_last = to.run()?;
+        if !Arc::ptr_eq(from.mount(), to.mount()) {
+            return Err(Errno::EXDEV);
+        }
+        let Last::Name(a) = from_last else {
+            return Err(Errno::EBUSY);
+        };
+        let Last::Name(b) = to_last else {
+            return Err(if keep { Errno::EEXIST } else { Errno::EBUSY });
+        };
+        from.writable()?;
+        let source = from.look_up(&a)?;
+        let target = match to.look_up(&b) {
+            Ok(_) if keep => return Err(Errno::EEXIST),
+            Ok(target) => Some(target),
+            Err(Errno::ENOENT) if exchange => return Err(Errno::ENOENT),
+            Err(Errno::ENOENT) => None,
+            Err(error) => return Err(error),
+        };
+        let source_is_directory = source.vnode.kind() == Kind::Directory;
+        let target_is_directory = target
+            .as_ref()
+            .is_some_and(|t| t.vnode.kind() == Kind::Directory);
+        // A slash behind a name says that it is a directory; a name that is to come takes after the source.
+        if a.slash && !source_is_directory
+            || b.slash
+                && !(if exchange {
+                    target_is_directory
+                } else {
+                    source_is_directory
+                })
+        {
+            return Err(Errno::ENOTDIR);
+        }
+        from.may_remove(&source)?;
+        let same_directory = same_vnode(from.vnode(), to.vnode());
+        match &target {
+            Some(target) => {
+                to.may_remove(target)?;
+                if source.crossed() || target.crossed() {
+                    return Err(Errno::EBUSY);
+                }
+                if exchange && target_is_directory && !same_directory {
+                    target.vnode.access(self.who, WRITE)?;
+                }
+            }
+            None => {
+                to.vnode().access(self.who, WRITE | EXECUTE)?;
+                if source.crossed() {
+                    return Err(Errno::EBUSY);
+                }
+            }
+        }
+        if source_is_directory && !same_directory {
+            // Its ".." changes.
+            source.vnode.access(self.who, WRITE)?;
+        }
+        from.vnode()
+            .rename(from.name(&a), to.vnode(), to.name(&b), flags)
+    }
+}
+
+impl Walker<'_> {
+    /// Walks to the directory that is to get a new entry, and gives its name. A slash behind it is right only if a directory is to come.
+    fn new_name(&mut self, directory: bool) -> Result<Component> {
+        let Last::Name(c) = self.run()? else {
+            return Err(Errno::EEXIST);
+        };
+        match self.look_up(&c) {
+            Ok(_) => Err(Errno::EEXIST),
+            Err(Errno::ENOENT) if c.slash && !directory => Err(Errno::ENOENT),
+            Err(Errno::ENOENT) => Ok(c),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the entry for `child` may go from the directory where the walker is.
+    fn may_remove(&self, child: &Child) -> Result<()> {
+        let directory: &Arc<dyn Vnode> = self.vnode();
+        let who = self.walk.who;
+        if who.is_root() {
+            return Ok(());
+        }
+        directory.access(who, WRITE | EXECUTE)?;
+        match who.may_remove(&directory.attributes()?, &child.vnode.attributes()?) {
+            true => Ok(()),
+            false => Err(Errno::EPERM),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A place: a vnode reached through a mount.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+
+use abi::{Errno, Result};
+
+use super::Mount;
+use crate::{Attributes, Credentials, Vnode, vnode::Change};
+
+/// A vnode reached by a name through a mount: what `dirfd`, `cwd`, `root` and open files hold.
+///
+/// A directory knows its own parent and name; for anything else, which may have several names,
+/// the place remembers by which it was reached. Renames above it therefore show at once.
+#[derive(Clone)]
+pub struct Location {
+    pub(super) mount: Arc<Mount>,
+    pub(super) vnode: Arc<dyn Vnode>,
+    /// The directory and the name by which it was reached, unless it is a directory.
+    pub(super) reached: Option<(Arc<dyn Vnode>, Name)>,
+}
+
+/// A name; most fit without allocation.
+#[derive(Clone)]
+pub(super) enum Name {
+    Short { len: u8, bytes: [u8; 30] },
+    Long(Box<[u8]>),
+}
+
+impl Name {
+    pub(super) fn new(name: &[u8]) -> Name {
+        let mut bytes = [0; 30];
+        match bytes.get_mut(..name.len()) {
+            Some(to) => {
+                to.copy_from_slice(name);
+                Name::Short {
+                    len: name.len() as u8,
+                    bytes,
+                }
+            }
+            None => Name::Long(name.into()),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Name::Short { len, bytes } => &bytes[..*len as usize],
+            Name::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Location {
+    /// The root of a mount.
+    pub(super) fn of_mount(mount: &Arc<Mount>) -> Location {
+        Location {
+            mount: mount.clone(),
+            vnode: mount.root().clone(),
+            reached: None,
+        }
+    }
+
+    /// The vnode here.
+    pub fn vnode(&self) -> &Arc<dyn Vnode> {
+        &self.vnode
+    }
+
+    /// The mount through which it was reached.
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    /// What `stat` shows.
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.vnode().attributes()
+    }
+
+    /// Whether both are the same place.
+    pub fn same(&self, other: &Location) -> bool {
+        Arc::ptr_eq(&self.mount, &other.mount) && same_vnode(&self.vnode, &other.vnode)
+    }
+
+    /// Fails on a mount that must not be changed.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn writable(&self) -> Result<()> {
+        match self.mount.is_read_only() {
+            true => Err(Errno::EROFS),
+            false => Ok(()),
+        }
+    }
+
+    /// The absolute path as seen from `root`, with " (deleted)" behind it if it has no name any more and
+    /// "(unreachable)" in front if `root` is not above it.
+    pub fn path(&self, root: &Location) -> Vec<u8> {
+        let climb = self.climb(Some(root), true);
+        let mut path = Vec::new();
+        if !climb.reached_root {
+            path.extend_from_slice(b"(unreachable)");
+        }
+        climb.write(&mut path);
+        path
+    }
+
+    /// The path from the root of all mounts. Takes no sleeping lock, so a file with several names may show one
+    /// that it had when it was opened.
+    pub fn path_without_locks(&self) -> Vec<u8> {
+        let mut path = Vec::new();
+        self.climb(None, false).write(&mut path);
+        path
+    }
+
+    /// Whether its last name was removed: `getcwd` gives `ENOENT` then.
+    pub fn is_removed(&self) -> bool {
+        self.vnode.place().is_some_and(|place| place.removed)
+    }
+
+    /// Whether it is the root of a mount.
+    pub fn is_mount_root(&self) -> bool {
+        same_vnode(&self.vnode, self.mount.root())
+    }
+
+    /// The way up to `root`, or to the top. `verify`: ask the directory whether the remembered name still holds.
+    fn climb(&self, root: Option<&Location>, verify: bool) -> Climb {
+        let mut climb = Climb {
+            names: Vec::new(),
+            removed: false,
+            reached_root: root.is_none(),
+        };
+        let (mut mount, mut vnode) = (self.mount.clone(), self.vnode.clone());
+        if let Some((parent, name)) = &self.reached
+            && self.is_reached_so(parent, name.bytes(), verify)
+        {
+            climb.names.push(name.bytes().into());
+            vnode = parent.clone();
+        }
+        loop {
+            if let Some(root) = root
+                && same_vnode(&vnode, &root.vnode)
+                && Arc::ptr_eq(&mount, &root.mount)
+            {
+                climb.reached_root = true;
+                return climb;
+            }
+            if same_vnode(&vnode, mount.root()) {
+                let Some(at) = mount.at() else {
+                    return climb;
+                };
+                (mount, vnode) = (at.mount.clone(), at.vnode.clone());
+                continue;
+            }
+            let Some(place) = vnode.place() else {
+                return climb;
+            };
+            climb.removed |= place.removed;
+            climb.names.push(place.name);
+            vnode = place.parent;
+        }
+    }
+
+    /// Whether the name by which it was reached is to be shown.
+    fn is_reached_so(&self, parent: &Arc<dyn Vnode>, name: &[u8], verify: bool) -> bool {
+        let Some(place) = self.vnode.place() else {
+            return true;
+        };
+        if same_vnode(&place.parent, parent) && *place.name == *name {
+            // The vnode's own record, which also says whether it was removed.
+            return false;
+        }
+        if verify {
+            parent
+                .lookup(name)
+                .is_ok_and(|there| same_vnode(&there, &self.vnode))
+        } else {
+            // Only one of several names can be lost without that the record says so.
+            self.attributes().is_ok_and(|it| it.links > 1)
+        }
+    }
+
+    /// `chmod`.
+    ///
+    /// # Errors
+    /// `EPERM` for others than the owner, `EROFS`.
+    pub fn change_mode(&self, who: &Credentials, mode: u32) -> Result<()> {
+        self.writable()?;
+        let now = self.attributes()?;
+        if !who.owns(&now) {
+            return Err(Errno::EPERM);
+        }
+        let mode = who.allowed_mode(mode & 0o7777, now.gid);
+        self.vnode.set_attributes(Change {
+            mode: Some(mode),
+            ..Change::default()
+        })
+    }
+
+    /// `chown`; `None` keeps.
+    ///
+    /// # Errors
+    /// `EPERM` unless root, or the owner who gives it to a group of its own, `EROFS`.
+    pub fn change_owner(
+        &self,
+        who: &Credentials,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        self.writable()?;
+        let now = self.attributes()?;
+        let allowed = uid.is_none_or(|uid| uid == now.uid)
+            && gid.is_none_or(|gid| gid == now.gid || who.in_group(gid));
+        if !who.is_root() && !(allowed && (who.uid == now.uid || uid.is_none() && gid.is_none())) {
+            return Err(Errno::EPERM);
+        }
+        // What a program of the new owner would run with must not carry over, and root is no exception.
+        let mut mode = now.mode;
+        if now.kind != crate::Kind::Directory && (uid.is_some() || gid.is_some()) {
+            mode &= !0o4000;
+            if mode & 0o010 != 0 {
+                mode &= !0o2000;
+            }
+        }
+        self.vnode.set_attributes(Change {
+            mode: (mode != now.mode).then_some(mode),
+            uid,
+            gid,
+            ..Change::default()
+        })
+    }
+
+    /// `utimensat`: new times, `None` keeps. `to_now`: both are set to the present, which who may
+    /// write the file may do as well as its owner.
+    ///
+    /// # Errors
+    /// `EPERM`, `EACCES` (`to_now`), `EROFS`.
+    pub fn change_times(
+        &self,
+        who: &Credentials,
+        accessed: Option<core::time::Duration>,
+        modified: Option<core::time::Duration>,
+        to_now: bool,
+    ) -> Result<()> {
+        self.writable()?;
+        if !who.owns(&self.attributes()?) {
+            match to_now {
+                true => self.vnode.access(who, crate::credentials::WRITE)?,
+                false => return Err(Errno::EPERM),
+            }
+        }
+        self.vnode.set_attributes(Change {
+            accessed,
+            modified,
+            ..Change::default()
+        })
+    }
+}
+
+/// Whether both are the same vnode (the data address decides; the table of operations may exist twice).
+pub(super) fn same_vnode(a: &Arc<dyn Vnode>, b: &Arc<dyn Vnode>) -> bool {
+    core::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+/// Names from a place up.
+struct Climb {
+    names: Vec<Arc<[u8]>>,
+    removed: bool,
+    reached_root: bool,
+}
+
+impl Climb {
+    fn write(&self, path: &mut Vec<u8>) {
+        for name in self.names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if self.names.is_empty() {
+            path.push(b'/');
+        }
+        if self.removed {
+            path.extend_from_slice(b" (deleted)");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Mounts, and the walk along a path.
+//!
+//! `mount`: file systems over places of others, and the tree of them. `location`: a place, and its path.
+//! `walk`: from a path to a place. `open` and `change`: what programs do with paths.
+//!
+//! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
+//! walks share: what is mounted on a vnode is asked only where its [`MountPoint`](crate::vnode::MountPoint) says so.
+
+mod change;
+mod location;
+mod mount;
+mod open;
+mod walk;
+
+pub use location::Location;
+pub use mount::{Mount, MountLine, Namespace};
+pub use walk::Walk;
+
+/// Bytes in a path, the NUL included.
+pub const PATH_MAX: usize = 4096;
+/// Bytes in a name.
+pub const NAME_MAX: usize = 255;
+/// Symbolic links followed in one walk.
+pub const LINKS_MAX: u32 = 40;

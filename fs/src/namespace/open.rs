@@ -1,0 +1,135 @@
+//! Opening.
+
+use alloc::sync::Arc;
+
+use abi::raw::general::{
+    O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, S_IFMT,
+};
+use abi::{Errno, Result};
+
+use super::{
+    Location, Walk,
+    walk::{Last, Walker},
+};
+use crate::{
+    File, Kind, OpenFlags,
+    credentials::{EXECUTE, READ, WRITE},
+    file::{PlaceFile, VnodeFile},
+    vnode::Make,
+};
+
+impl Walk<'_> {
+    /// `open`: resolves or creates with `mode` (umask already applied), checks permission, truncates, opens.
+    pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<dyn File>> {
+        let follow = !flags.has(O_NOFOLLOW);
+        if flags.has(O_PATH) {
+            let place = self.resolve(path, follow)?;
+            return open_path(place, flags);
+        }
+        if flags.has(O_TMPFILE) {
+            return self.open_unnamed(path, flags, mode & !S_IFMT);
+        }
+        if !flags.has(O_CREAT) {
+            return self.open_at(&self.resolve(path, follow)?, flags);
+        }
+        let (place, made) = self.find_or_create(path, flags, mode & 0o7777)?;
+        match made {
+            // Whatever its mode, the maker may use what it made.
+            true => self.finish_open(&place, flags),
+            false => self.open_at(&place, flags),
+        }
+    }
+
+    /// Opens a place that was resolved already (`/proc/PID/fd/N`, `execve`).
+    pub fn open_at(&self, place: &Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        if flags.has(O_PATH) {
+            return open_path(place.clone(), flags);
+        }
+        let kind = place.vnode.kind();
+        let writes = flags.writes() || flags.has(O_TRUNC);
+        match kind {
+            Kind::Link if flags.has(O_DIRECTORY) => return Err(Errno::ENOTDIR),
+            Kind::Link => return Err(Errno::ELOOP),
+            Kind::Directory if writes || flags.has(O_CREAT) => return Err(Errno::EISDIR),
+            Kind::Directory => {}
+            _ if flags.has(O_DIRECTORY) => return Err(Errno::ENOTDIR),
+            Kind::Socket => return Err(Errno::ENXIO),
+            _ => {}
+        }
+        let want = match flags.bits() & 3 {
+            0 => READ,
+            1 => WRITE,
+            _ => READ | WRITE,
+        };
+        let want = want | if flags.has(O_TRUNC) { WRITE } else { 0 };
+        place.vnode.access(self.who, want)?;
+        if writes && kind == Kind::Regular {
+            place.writable()?;
+        }
+        if flags.has(O_TRUNC) && kind == Kind::Regular {
+            place.vnode.truncate(0)?;
+        }
+        self.finish_open(place, flags)
+    }
+
+    fn finish_open(&self, place: &Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        if let Some(file) = place.vnode.clone().open(place, flags)? {
+            return Ok(file);
+        }
+        Ok(VnodeFile::new(place.clone(), flags, self.who))
+    }
+
+    /// What `O_CREAT` finds or makes; whether it was made.
+    fn find_or_create(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(Location, bool)> {
+        let exclusive = flags.has(O_EXCL);
+        let mut walker = Walker::new(self, path)?;
+        loop {
+            let Last::Name(c) = walker.run()? else {
+                if exclusive {
+                    return Err(Errno::EEXIST);
+                }
+                return Ok((walker.place(), false));
+            };
+            if c.slash {
+                return Err(Errno::EISDIR);
+            }
+            let (child, made) = match walker.look_up(&c) {
+                Ok(_) if exclusive => return Err(Errno::EEXIST),
+                Ok(child) => (child, false),
+                Err(Errno::ENOENT) => match walker.create(&c, Make::Regular, mode) {
+                    Ok(child) => (child, true),
+                    // Someone else was faster.
+                    Err(Errno::EEXIST) if !exclusive => (walker.look_up(&c)?, false),
+                    Err(error) => return Err(error),
+                },
+                Err(error) => return Err(error),
+            };
+            if let Some(place) = walker.arrive(&c, child, !flags.has(O_NOFOLLOW))? {
+                return Ok((place, made));
+            }
+        }
+    }
+
+    /// `O_TMPFILE`.
+    fn open_unnamed(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<dyn File>> {
+        if !flags.writes() {
+            return Err(Errno::EINVAL);
+        }
+        let mut place = self.resolve(path, !flags.has(O_NOFOLLOW))?;
+        if place.vnode.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        place.writable()?;
+        place.vnode.access(self.who, WRITE | EXECUTE)?;
+        place.vnode = place.vnode.create_unnamed(mode & 0o7777, self.who)?;
+        self.finish_open(&place, flags)
+    }
+}
+
+/// `O_PATH`: only a handle to the place.
+fn open_path(place: Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    if flags.has(O_DIRECTORY) && place.vnode.kind() != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    Ok(Arc::new(PlaceFile::new(place)))
+}

@@ -1,0 +1,383 @@
+//! The walk along a path.
+
+use alloc::{borrow::Cow, sync::Arc, vec::Vec};
+
+use abi::{Errno, Result};
+
+use super::{
+    LINKS_MAX, Location, Mount, NAME_MAX, PATH_MAX,
+    location::{Name, same_vnode},
+};
+use crate::{
+    Credentials, Kind, Vnode,
+    credentials::{EXECUTE, WRITE},
+    vnode::Make,
+};
+
+/// From where a path is walked, and as whom.
+#[derive(Clone, Copy)]
+pub struct Walk<'a> {
+    pub root: &'a Location,
+    /// Where relative paths start.
+    pub start: &'a Location,
+    pub who: &'a Credentials,
+}
+
+impl<'a> Walk<'a> {
+    /// The place that `path` names. `follow`: whether a final symbolic link is followed. Limits and errors as Linux
+    /// (`ELOOP` after 40 links, `ENAMETOOLONG`, `ENOENT` for an empty path, search permission on the way).
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Location> {
+        Walker::new(self, path)?.finish(follow)
+    }
+
+    /// The directory and the last component, for making and removing; a trailing slash is reported.
+    ///
+    /// # Errors
+    /// Those of [`resolve`](Walk::resolve); `EEXIST` if the path ends in ".", ".." or the root.
+    pub fn parent(&self, path: &[u8]) -> Result<(Location, Vec<u8>, bool)> {
+        let mut walker = Walker::new(self, path)?;
+        match walker.run()? {
+            Last::Name(c) => {
+                let name = walker.name(&c).to_vec();
+                Ok((walker.place(), name, c.slash))
+            }
+            _ => Err(Errno::EEXIST),
+        }
+    }
+
+    /// Whether `who` may do `want` (4 read, 2 write, 1 execute or search, added up; 0: it is there), as `access`.
+    ///
+    /// # Errors
+    /// `EACCES`, `EROFS`.
+    pub fn access(&self, place: &Location, want: u32) -> Result<()> {
+        if want & WRITE != 0
+            && matches!(
+                place.vnode.kind(),
+                Kind::Regular | Kind::Directory | Kind::Link
+            )
+        {
+            place.writable()?;
+        }
+        place.vnode.access(self.who, want)
+    }
+}
+
+/// One name in the path being walked.
+#[derive(Clone, Copy)]
+pub(super) struct Component {
+    start: usize,
+    end: usize,
+    /// Slashes follow it.
+    pub(super) slash: bool,
+    /// Nothing but slashes follows it.
+    last: bool,
+}
+
+/// What a path ends in.
+pub(super) enum Last {
+    /// The root, or where a link led that has no text: the walker is there.
+    Root,
+    /// ".": the walker is there.
+    Dot,
+    /// "..": the walker is there.
+    DotDot,
+    /// A name in the directory where the walker is.
+    Name(Component),
+}
+
+/// A walk under way. What it stands on is borrowed from the start until it moves, so that a short
+/// walk touches few reference counts.
+pub(super) struct Walker<'w> {
+    pub(super) walk: Walk<'w>,
+    /// The program's path, or the text of a link and what followed it.
+    path: Cow<'w, [u8]>,
+    /// How far it has come in `path`.
+    position: usize,
+    /// Slashes stood in front of `position`.
+    slash: bool,
+    links: u32,
+    mount: Cow<'w, Arc<Mount>>,
+    vnode: Cow<'w, Arc<dyn Vnode>>,
+    /// How the present place was reached where it was not by a name in its directory.
+    reached: Option<(Arc<dyn Vnode>, Name)>,
+}
+
+/// What a name in a directory is, mounts on it crossed.
+pub(super) struct Child {
+    mount: Option<Arc<Mount>>,
+    pub(super) vnode: Arc<dyn Vnode>,
+}
+
+impl Child {
+    /// Whether something is mounted on what has the name.
+    pub(super) fn crossed(&self) -> bool {
+        self.mount.is_some()
+    }
+}
+
+impl<'w> Walker<'w> {
+    pub(super) fn new(walk: &Walk<'w>, path: &'w [u8]) -> Result<Walker<'w>> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if path.len() >= PATH_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let from = match path[0] {
+            b'/' => walk.root,
+            _ => walk.start,
+        };
+        Ok(Walker {
+            walk: *walk,
+            path: Cow::Borrowed(path),
+            position: 0,
+            slash: false,
+            links: 0,
+            mount: Cow::Borrowed(&from.mount),
+            vnode: Cow::Borrowed(&from.vnode),
+            reached: None,
+        })
+    }
+
+    /// The name of a component.
+    pub(super) fn name(&self, c: &Component) -> &[u8] {
+        &self.path[c.start..c.end]
+    }
+
+    /// The vnode where the walker is.
+    pub(super) fn vnode(&self) -> &Arc<dyn Vnode> {
+        &self.vnode
+    }
+
+    /// The mount where the walker is.
+    pub(super) fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    /// Fails on a mount that must not be changed.
+    pub(super) fn writable(&self) -> Result<()> {
+        match self.mount.is_read_only() {
+            true => Err(Errno::EROFS),
+            false => Ok(()),
+        }
+    }
+
+    /// The place where the walker is.
+    pub(super) fn place(&mut self) -> Location {
+        Location {
+            mount: self.mount.as_ref().clone(),
+            vnode: self.vnode.as_ref().clone(),
+            reached: self.reached.take(),
+        }
+    }
+
+    /// The next component, if there is one.
+    fn component(&mut self) -> Result<Option<Component>> {
+        let path = &self.path;
+        let mut start = self.position;
+        while path.get(start) == Some(&b'/') {
+            start += 1;
+        }
+        self.slash |= start > self.position;
+        if start == path.len() {
+            self.position = start;
+            return Ok(None);
+        }
+        let mut end = start;
+        while end < path.len() && path[end] != b'/' {
+            end += 1;
+        }
+        if end - start > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let mut next = end;
+        while path.get(next) == Some(&b'/') {
+            next += 1;
+        }
+        self.position = next;
+        self.slash = next > end;
+        Ok(Some(Component {
+            start,
+            end,
+            slash: next > end,
+            last: next == path.len(),
+        }))
+    }
+
+    /// Walks all but the last name. The walker is in a searchable directory when a name is left.
+    pub(super) fn run(&mut self) -> Result<Last> {
+        loop {
+            let Some(c) = self.component()? else {
+                if self.slash && self.vnode.kind() != Kind::Directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                return Ok(Last::Root);
+            };
+            self.require_search()?;
+            self.reached = None;
+            match self.name(&c) {
+                b"." if c.last => return Ok(Last::Dot),
+                b"." => {}
+                b".." => {
+                    self.go_up()?;
+                    if c.last {
+                        return Ok(Last::DotDot);
+                    }
+                }
+                _ if c.last => return Ok(Last::Name(c)),
+                _ => {
+                    let child = self.look_up(&c)?;
+                    match child.vnode.kind() {
+                        Kind::Link => self.follow(&c, &child.vnode)?,
+                        _ => self.enter(child),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Walks to the end.
+    pub(super) fn finish(&mut self, follow: bool) -> Result<Location> {
+        loop {
+            let Last::Name(c) = self.run()? else {
+                return Ok(self.place());
+            };
+            let child = self.look_up(&c)?;
+            if let Some(place) = self.arrive(&c, child, follow)? {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// Ends the walk at `child`, found by the last name; `None` if it is a link that must be
+    /// followed, and the walk goes on.
+    pub(super) fn arrive(
+        &mut self,
+        c: &Component,
+        child: Child,
+        follow: bool,
+    ) -> Result<Option<Location>> {
+        let kind = child.vnode.kind();
+        if kind == Kind::Link && (follow || c.slash) {
+            self.follow(c, &child.vnode)?;
+            return Ok(None);
+        }
+        if c.slash && kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let reached = match kind {
+            Kind::Directory => None,
+            _ => Some((self.vnode.as_ref().clone(), Name::new(self.name(c)))),
+        };
+        Ok(Some(Location {
+            mount: child.mount.unwrap_or_else(|| self.mount.as_ref().clone()),
+            vnode: child.vnode,
+            reached,
+        }))
+    }
+
+    /// The walker must be in a directory that it may search.
+    fn require_search(&self) -> Result<()> {
+        if self.vnode.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if self.walk.who.is_root() {
+            return Ok(());
+        }
+        self.vnode.access(self.walk.who, EXECUTE)
+    }
+
+    /// Looks a name up in the directory where the walker is.
+    pub(super) fn look_up(&self, c: &Component) -> Result<Child> {
+        let vnode = self.vnode.lookup(self.name(c))?;
+        Ok(cross(&self.mount, vnode))
+    }
+
+    /// Makes an entry in the directory where the walker is.
+    pub(super) fn create(&self, c: &Component, make: Make, mode: u32) -> Result<Child> {
+        self.writable()?;
+        self.vnode.access(self.walk.who, WRITE | EXECUTE)?;
+        let vnode = self.vnode.create(self.name(c), make, mode, self.walk.who)?;
+        Ok(Child { mount: None, vnode })
+    }
+
+    fn enter(&mut self, child: Child) {
+        if let Some(mount) = child.mount {
+            self.mount = Cow::Owned(mount);
+        }
+        self.vnode = Cow::Owned(child.vnode);
+    }
+
+    /// One directory up, out of a mount if at its root, never above the walk's root.
+    fn go_up(&mut self) -> Result<()> {
+        loop {
+            if Arc::ptr_eq(&self.mount, &self.walk.root.mount)
+                && same_vnode(&self.vnode, &self.walk.root.vnode)
+            {
+                return Ok(());
+            }
+            if !same_vnode(&self.vnode, self.mount.root()) {
+                break;
+            }
+            let Some(at) = self.mount.at() else {
+                return Ok(());
+            };
+            let (mount, vnode) = (at.mount.clone(), at.vnode.clone());
+            self.mount = Cow::Owned(mount);
+            self.vnode = Cow::Owned(vnode);
+        }
+        if let Some(parent) = self.vnode.parent() {
+            let parent = cross(&self.mount, parent);
+            self.enter(parent);
+        }
+        Ok(())
+    }
+
+    /// Goes where the link leads that `c` names: to a place, or along its text and what follows `c`.
+    fn follow(&mut self, c: &Component, link: &Arc<dyn Vnode>) -> Result<()> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::ELOOP);
+        }
+        if let Some(place) = link.follow() {
+            let place = place?;
+            self.mount = Cow::Owned(place.mount);
+            self.vnode = Cow::Owned(place.vnode);
+            self.reached = place.reached;
+            return Ok(());
+        }
+        let mut text = link.read_link()?;
+        if text.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        let rest = &self.path[c.end..];
+        text.try_reserve_exact(rest.len())
+            .map_err(|_| Errno::ENOMEM)?;
+        text.extend_from_slice(rest);
+        if text[0] == b'/' {
+            self.mount = Cow::Borrowed(&self.walk.root.mount);
+            self.vnode = Cow::Borrowed(&self.walk.root.vnode);
+        }
+        self.path = Cow::Owned(text);
+        self.position = 0;
+        self.slash = false;
+        Ok(())
+    }
+}
+
+/// What is seen at `vnode` of `mount`: itself, or the root of what is mounted on it.
+fn cross(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Child {
+    let mut child = Child { mount: None, vnode };
+    while child
+        .vnode
+        .mount_point()
+        .is_some_and(|point| point.is_covered())
+    {
+        let Some(over) = child.mount.as_ref().unwrap_or(mount).over(&child.vnode) else {
+            break;
+        };
+        child.vnode = over.root().clone();
+        child.mount = Some(over);
+    }
+    child
+}

@@ -1,0 +1,1 @@
+//! Directories and files made up on demand.
