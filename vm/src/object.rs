@@ -51,13 +51,24 @@ impl Object {
     }
 
     /// Drops all pages from `first` on (truncation): every mapping of them is removed before this
-    /// returns, so that later accesses fault.
-    pub fn truncate(&self, first: u64) {
+    /// returns, so that later accesses fault. Returns how many pages that were.
+    pub fn truncate(&self, first: u64) -> usize {
         todo!()
     }
 
     /// As [`truncate`](Object::truncate) for `count` pages from `first` on (hole punching).
-    pub fn remove_pages(&self, first: u64, count: u64) {
+    pub fn remove_pages(&self, first: u64, count: u64) -> usize {
+        todo!()
+    }
+
+    /// Puts `frame` in the place of page `index`, and removes every mapping of the page that was
+    /// there before this returns. Returns that page, if there was one.
+    pub fn replace(&self, index: u64, frame: Frame) -> Result<Option<Frame>, PagerError> {
+        todo!()
+    }
+
+    /// The index of the first resident page from `first` on.
+    pub fn next_resident(&self, first: u64) -> Option<u64> {
         todo!()
     }
 }
@@ -93,7 +104,8 @@ pub trait Pager: Send + Sync {
         let _ = writable;
     }
 
-    /// A shared mapping is about to make a page writable (time stamps, seals).
+    /// A shared mapping is about to make a page writable (time stamps, seals). It may
+    /// [`replace`](Object::replace) the page, so the fault routine looks the page up after this.
     fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
         let _ = index;
         Ok(())

@@ -114,3 +114,13 @@ impl<T> DerefMut for CpuWriteGuard<'_, T> {
         todo!()
     }
 }
+
+impl<T> RwLock<T> {
+    /// Takes two locks of the same rank, which must be different ones, in the order of their addresses.
+    pub fn write_pair<'a>(
+        a: &'a RwLock<T>,
+        b: &'a RwLock<T>,
+    ) -> (WriteGuard<'a, T>, WriteGuard<'a, T>) {
+        todo!()
+    }
+}
