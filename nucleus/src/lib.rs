@@ -25,6 +25,7 @@ pub mod frame;
 #[cfg(target_os = "none")]
 mod heap;
 pub mod log;
+mod pairing;
 mod pinned;
 pub mod pmap;
 pub mod power;

@@ -98,3 +98,8 @@ pub fn load_u32(from: VirtAddr) -> Result<u32, BadAddress> {
 pub fn compare_exchange_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, BadAddress> {
     todo!()
 }
+
+/// Kernel code faulted on a program's address: returns whether the access may be tried again.
+pub(crate) fn resolve(at: VirtAddr, access: Access) -> bool {
+    todo!()
+}

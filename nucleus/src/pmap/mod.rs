@@ -171,3 +171,13 @@ pub fn is_modified(frame: &Frame) -> bool {
 pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
     todo!()
 }
+
+/// Makes this CPU use `pmap`'s page tables, or the kernel's own. Interrupts are off. Cheap if they are in use already.
+pub(crate) fn activate(pmap: Option<&Arc<Pmap>>) {
+    todo!()
+}
+
+/// Another CPU wants this one to invalidate. Interrupts are off.
+pub(crate) fn on_shootdown() {
+    todo!()
+}

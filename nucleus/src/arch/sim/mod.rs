@@ -131,3 +131,32 @@ pub(crate) fn random_seed() -> u64 {
 pub(crate) fn stop(code: u8) -> ! {
     todo!()
 }
+pub(crate) fn reschedule_wanted() -> bool {
+    todo!()
+}
+/// A kernel thread's stack, and its registers while it does not run.
+pub(crate) struct Context {}
+impl Context {
+    /// A thread that will run `entry(arg)` when first switched to, with interrupts off.
+    pub(crate) fn new(
+        entry: extern "C" fn(usize) -> !,
+        arg: usize,
+    ) -> Result<Context, OutOfMemory> {
+        todo!()
+    }
+    /// The thread that runs now, on the stack that the CPU was started with.
+    pub(crate) fn current_boot() -> Context {
+        todo!()
+    }
+    /// Leaves `from`, which is the running thread, and runs `to` until something switches back.
+    ///
+    /// # Safety
+    /// Interrupts are off. Both contexts live until `from` runs again; `to` does not run on any
+    /// CPU, and nobody else switches to it.
+    pub(crate) unsafe fn switch(from: &Context, to: &Context) {
+        todo!()
+    }
+}
+pub(crate) fn irqs_restore_quietly(enabled: bool) {
+    todo!()
+}

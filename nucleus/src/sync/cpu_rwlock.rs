@@ -1,0 +1,225 @@
+//! The lock for data that is read on every fault and written seldom.
+//!
+//! Each CPU has a counter in a cache line of its own. A reader adds one to the counter of the CPU
+//! on which it takes the lock and subtracts one from the counter of the CPU on which it gives the lock back, so
+//! a reader may sleep and move. One counter alone means nothing and may be negative; the sum is the number of readers.
+//!
+//! A writer sets `writing`, which turns new readers away, and sleeps until the sum is zero.
+//!
+//! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters are
+//! sequentially consistent, so for each reader one of two holds:
+//!
+//! - its addition comes before the writer's store. Then every sum that the writer takes has that one in it;
+//! - its addition comes after. Then it sees `writing`, subtracts again *on the same CPU* (preemption
+//!   is off in between) and waits: a sum has its +1, or both, or neither, never the -1 alone.
+//!
+//! A reader that holds the lock therefore adds one to every sum, one that gives it back adds one or zero, and one that
+//! is turned away adds one or zero. No term is negative: a sum of zero proves that no reader is left. The
+//! subtraction releases and the sum acquires, so what the readers did comes before what the writer does.
+//!
+//! Nobody sleeps for ever: a reader subtracts, then loads `writing` and, if it is set, wakes the writer through the
+//! parking lot, whose bucket lock the writer holds while it takes the sum that decides to sleep.
+//!
+//! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for objects.
+
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    sync::atomic::{AtomicBool, AtomicI32, Ordering},
+};
+
+use super::{Mutex, MutexGuard, Rank, held, lot};
+use crate::arch::machine;
+
+/// Alone in its cache line.
+#[repr(align(64))]
+struct Counter(AtomicI32);
+
+/// Many readers, each touching only a cache line of its CPU, or one writer, who visits them all; sleeps.
+pub struct CpuRwLock<T> {
+    readers: [Counter; machine::MAX_CPUS],
+    /// A writer has the lock or waits for the readers to leave. Read by every reader, hence on a line that
+    /// only writers change.
+    writing: AtomicBool,
+    /// One writer at a time. Also what ranks this lock.
+    writer: Mutex<()>,
+    #[cfg(debug_assertions)]
+    rank: Rank,
+    /// `readers` and `writing`
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the guards are the only way to the value.
+unsafe impl<T: Send> Send for CpuRwLock<T> {}
+// SAFETY: readers on several CPUs share `&T`, hence `Sync`; a writer moves the value, hence `Send`.
+unsafe impl<T: Send + Sync> Sync for CpuRwLock<T> {}
+
+/// Holds a [`CpuRwLock`] for reading.
+pub struct CpuReadGuard<'a, T> {
+    lock: &'a CpuRwLock<T>,
+    _not_send: PhantomData<*mut ()>,
+}
+
+/// Holds a [`CpuRwLock`] for writing.
+pub struct CpuWriteGuard<'a, T> {
+    lock: &'a CpuRwLock<T>,
+    /// Given back last.
+    _writer: MutexGuard<'a, ()>,
+}
+
+impl<T> CpuRwLock<T> {
+    /// A free lock of this rank.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            readers: [const { Counter(AtomicI32::new(0)) }; machine::MAX_CPUS],
+            writing: AtomicBool::new(false),
+            writer: Mutex::new(rank, ()),
+            #[cfg(debug_assertions)]
+            rank,
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// The value, without locking: nobody else can have the lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// Takes the value out.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
+    /// The key of readers in the parking lot.
+    fn readers_key(&self) -> usize {
+        &raw const self.writing as usize
+    }
+
+    /// The key of the writer that waits for the readers to leave.
+    fn writer_key(&self) -> usize {
+        &raw const self.readers as usize
+    }
+
+    /// Takes the lock with other readers. A task that has it must not take it again.
+    #[inline]
+    pub fn read(&self) -> CpuReadGuard<'_, T> {
+        held::may_sleep();
+        #[cfg(debug_assertions)]
+        held::check(self.rank, self.readers_key());
+        while !self.try_enter() {
+            lot::park(self.readers_key(), || self.writing.load(Ordering::Relaxed));
+        }
+        #[cfg(debug_assertions)]
+        held::acquired(self.rank, self.readers_key());
+        CpuReadGuard {
+            lock: self,
+            _not_send: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn try_enter(&self) -> bool {
+        machine::preempt_disable();
+        let mine = &self.readers[machine::cpu()].0;
+        machine::point();
+        mine.fetch_add(1, Ordering::SeqCst);
+        machine::point();
+        let entered = !self.writing.load(Ordering::SeqCst);
+        if !entered {
+            mine.fetch_sub(1, Ordering::SeqCst);
+        }
+        if machine::preempt_enable() {
+            crate::task::preempt();
+        }
+        if !entered {
+            // The writer may have counted this reader and gone to sleep.
+            lot::unpark_one(self.writer_key());
+        }
+        entered
+    }
+
+    #[inline]
+    fn leave(&self) {
+        held::released(self.readers_key());
+        machine::preempt_disable();
+        machine::point();
+        self.readers[machine::cpu()]
+            .0
+            .fetch_sub(1, Ordering::SeqCst);
+        machine::point();
+        let writing = self.writing.load(Ordering::SeqCst);
+        if machine::preempt_enable() {
+            crate::task::preempt();
+        }
+        if writing {
+            lot::unpark_one(self.writer_key());
+        }
+    }
+
+    /// Takes the lock alone.
+    pub fn write(&self) -> CpuWriteGuard<'_, T> {
+        let writer = self.writer.lock();
+        self.writing.store(true, Ordering::SeqCst);
+        machine::point();
+        while self.count_readers() != 0 {
+            lot::park(self.writer_key(), || self.count_readers() != 0);
+        }
+        CpuWriteGuard {
+            lock: self,
+            _writer: writer,
+        }
+    }
+
+    fn count_readers(&self) -> i32 {
+        self.readers[..machine::cpu_count()]
+            .iter()
+            .map(|counter| {
+                machine::point();
+                counter.0.load(Ordering::SeqCst)
+            })
+            .fold(0, i32::wrapping_add)
+    }
+}
+
+impl<T> Deref for CpuReadGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a reader is counted, so no writer has a `&mut T` (see the top of this file).
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for CpuReadGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.leave();
+    }
+}
+
+impl<T> Deref for CpuWriteGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the sum of the readers was zero after they were turned away, and the mutex keeps
+        // other writers out.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for CpuWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as for `deref`, and the guard is borrowed mutably.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for CpuWriteGuard<'_, T> {
+    fn drop(&mut self) {
+        machine::point();
+        self.lock.writing.store(false, Ordering::SeqCst);
+        lot::unpark_all(self.lock.readers_key());
+    }
+}

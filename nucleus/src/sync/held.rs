@@ -1,0 +1,157 @@
+//! The lock-order checker: which locks the current task holds, in the order in which it took them.
+//!
+//! Only builds with `debug_assertions` carry it; in others every function here is empty. The list is the
+//! task's own, so it follows a task that sleeps with a lock to another CPU. An interrupt handler borrows
+//! the list of the task that it interrupted and sees only its own part ([`InterruptScope`]): what the task holds
+//! can't wait for what the handler takes, because a handler takes no lock that is ever held with
+//! interrupts on.
+
+use super::Rank;
+
+/// Locks that one task may hold at a time; the deepest path in the tree holds seven.
+#[cfg(debug_assertions)]
+const DEPTH: usize = 32;
+
+/// What a task holds. Lives in the task.
+#[cfg(debug_assertions)]
+pub(crate) struct Held {
+    locks: [(Rank, usize); DEPTH],
+    len: usize,
+    /// Where the part of the current interrupt handler begins.
+    base: usize,
+}
+
+#[cfg(debug_assertions)]
+impl Held {
+    pub(crate) const fn new() -> Held {
+        Held {
+            locks: [(Rank::Mount, 0); DEPTH],
+            len: 0,
+            base: 0,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+fn with_held<R>(f: impl FnOnce(&mut Held) -> R) -> Option<R> {
+    let irqs = crate::arch::machine::irqs_disable();
+    // SAFETY: the list belongs to the task that runs on this CPU, and with interrupts off nothing
+    // else runs on this CPU until the closure, which calls nothing outside this file, has returned.
+    let result = unsafe { crate::task::held_locks().map(|held| f(&mut *held)) };
+    // The simulated machine would take this for a chance to deliver interrupts.
+    #[cfg(not(target_os = "none"))]
+    crate::arch::machine::irqs_restore_quietly(irqs);
+    #[cfg(target_os = "none")]
+    crate::arch::machine::irqs_restore(irqs);
+    result
+}
+
+/// Panics if a lock of `rank` at `address` may not be taken now.
+#[inline]
+pub(crate) fn check(rank: Rank, address: usize) {
+    #[cfg(debug_assertions)]
+    {
+        let worst = with_held(|held| {
+            held.locks[held.base..held.len]
+                .iter()
+                .copied()
+                .filter(|&(r, _)| r >= rank)
+                .max()
+        });
+        if let Some(Some((other, other_address))) = worst {
+            panic!(
+                "lock order: {rank:?} ({address:#x}) is taken while {other:?} ({other_address:#x}) is held"
+            );
+        }
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = (rank, address);
+}
+
+/// Notes that the current task holds the lock.
+#[inline]
+pub(crate) fn acquired(rank: Rank, address: usize) {
+    #[cfg(debug_assertions)]
+    {
+        let fits = with_held(|held| {
+            if held.len < DEPTH {
+                held.locks[held.len] = (rank, address);
+                held.len += 1;
+                true
+            } else {
+                false
+            }
+        });
+        assert!(fits != Some(false), "a task holds more than {DEPTH} locks");
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = (rank, address);
+}
+
+/// Notes that it holds the lock no more.
+#[inline]
+pub(crate) fn released(address: usize) {
+    #[cfg(debug_assertions)]
+    with_held(|held| {
+        if let Some(at) = (held.base..held.len)
+            .rev()
+            .find(|&i| held.locks[i].1 == address)
+        {
+            held.locks.copy_within(at + 1..held.len, at);
+            held.len -= 1;
+        }
+    });
+    #[cfg(not(debug_assertions))]
+    let _ = address;
+}
+
+/// Panics if the current task may not sleep here: a spin lock is held or interrupts are off.
+#[inline]
+pub(crate) fn may_sleep() {
+    #[cfg(debug_assertions)]
+    {
+        use crate::arch::machine;
+        if crate::task::held_locks().is_some() {
+            assert!(
+                machine::preempt_count() == 0,
+                "a task sleeps with preemption disabled, holding {:?}",
+                with_held(|held| held.len.checked_sub(1).map(|last| held.locks[last].0)).flatten()
+            );
+            assert!(
+                machine::irqs_enabled(),
+                "a task sleeps with interrupts disabled"
+            );
+        }
+    }
+}
+
+/// Lives while an interrupt handler runs: the handler's locks are checked among themselves.
+pub(crate) struct InterruptScope {
+    #[cfg(debug_assertions)]
+    base: Option<usize>,
+}
+
+impl InterruptScope {
+    #[inline]
+    pub(crate) fn enter() -> InterruptScope {
+        InterruptScope {
+            #[cfg(debug_assertions)]
+            base: with_held(|held| core::mem::replace(&mut held.base, held.len)),
+        }
+    }
+}
+
+impl Drop for InterruptScope {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        with_held(|held| {
+            assert!(
+                held.len == held.base,
+                "an interrupt handler kept {:?}",
+                held.locks[held.len - 1].0
+            );
+            held.base = self.base.unwrap_or(0);
+        });
+    }
+}

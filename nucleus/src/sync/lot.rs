@@ -1,0 +1,74 @@
+//! The parking lot: where tasks sleep that wait for a sleeping lock.
+//!
+//! A lock is a word; the tasks that wait for it are in the bucket that its address falls into, each with the
+//! address as its key. Buckets are touched only when a lock is contended. The bucket's lock makes
+//! "look at the word, then sleep" one step against "change the word, then wake".
+
+use core::ptr::NonNull;
+
+use super::{Rank, SpinLock};
+use crate::task::{self, Waiter, WaiterList};
+
+const BUCKETS: usize = 128;
+
+static LOT: [SpinLock<WaiterList>; BUCKETS] =
+    [const { SpinLock::new(Rank::WaitQueue, WaiterList::new()) }; BUCKETS];
+
+fn bucket(key: usize) -> &'static SpinLock<WaiterList> {
+    // Fibonacci hashing: locks lie at multiples of the size of what holds them.
+    let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    &LOT[(hash >> 57) as usize % BUCKETS]
+}
+
+/// Sleeps until [`unpark_one`] or [`unpark_all`] with the same key, if `still` holds: it runs with the
+/// bucket locked, after the task can be found in it.
+pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
+    super::held::may_sleep();
+    let bucket = bucket(key);
+    let waiter = Waiter::new(key);
+    {
+        let mut list = bucket.lock();
+        if !still() {
+            return;
+        }
+        // SAFETY: `waiter` stays where it is until it is out of the list: only a waker takes it out,
+        // and the loop below does not end before.
+        unsafe { list.push(NonNull::from(&waiter)) };
+    }
+    while !waiter.is_woken() {
+        task::block(false, || waiter.is_woken());
+    }
+    // The waker may still be looking at `waiter`; it does so with the bucket locked.
+    drop(bucket.lock());
+}
+
+/// Wakes the task that has waited longest for `key`.
+pub(crate) fn unpark_one(key: usize) {
+    let mut list = bucket(key).lock();
+    if let Some(waiter) = list.take_key(key) {
+        // SAFETY: its task can't leave `park` before the bucket is unlocked.
+        unsafe { waiter.as_ref().wake() };
+    }
+}
+
+/// Wakes all that wait for `key`.
+pub(crate) fn unpark_all(key: usize) {
+    let mut list = bucket(key).lock();
+    while let Some(waiter) = list.take_key(key) {
+        // SAFETY: as in `unpark_one`.
+        unsafe { waiter.as_ref().wake() };
+    }
+}
+
+/// Forgets all waiters, for a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn reset() {
+    for bucket in &LOT {
+        // SAFETY: the machine whose tasks used the lot is gone and the next has not started.
+        unsafe {
+            (bucket as *const SpinLock<WaiterList>)
+                .cast_mut()
+                .write(SpinLock::new(Rank::WaitQueue, WaiterList::new()))
+        };
+    }
+}

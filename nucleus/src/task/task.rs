@@ -1,0 +1,357 @@
+//! A task: what there is of it besides its stack.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::{
+    any::Any,
+    cell::UnsafeCell,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use super::scheduler;
+#[cfg(debug_assertions)]
+use crate::sync::held::Held;
+use crate::{
+    OutOfMemory, Pmap,
+    arch::machine::{self, Context},
+    pairing::{Link, Linked},
+};
+
+/// On a CPU or in a run queue, or on the way to one.
+pub(super) const RUNNABLE: u8 = 0;
+/// Asleep until woken.
+pub(super) const SLEEPING: u8 = 1;
+/// Asleep until woken or interrupted.
+pub(super) const SLEEPING_INTERRUPTIBLE: u8 = 2;
+/// Has ended.
+pub(super) const DEAD: u8 = 3;
+
+/// A kernel thread.
+pub struct Task {
+    name: &'static str,
+    attachment: Option<Arc<dyn Any + Send + Sync>>,
+    pub(super) context: Context,
+    /// Set to a sleeping state by the task itself, back by who wakes it [run queue of `cpu`].
+    pub(super) state: AtomicU8,
+    pub(super) interrupted: AtomicBool,
+    /// Whose run queue it is in or was last [run queue of `cpu`, before and after].
+    pub(super) cpu: AtomicUsize,
+    pub(super) cpus: AtomicU64,
+    pub(super) nice: AtomicI8,
+    /// Nanoseconds on a CPU, up to the last switch.
+    pub(super) run_time: AtomicU64,
+    /// Ticks that found it in its program, and in the kernel.
+    pub(super) program_ticks: AtomicU32,
+    pub(super) kernel_ticks: AtomicU32,
+    /// [run queue of `cpu`]
+    pub(super) link: UnsafeCell<Link<Task>>,
+    /// Run time weighed by the nice value, in nanoseconds [run queue of `cpu`; atomic for `yield_now`].
+    pub(super) virtual_time: AtomicU64,
+    /// Whether it is in the heap of a run queue [that run queue].
+    pub(super) queued: AtomicBool,
+    /// Runs when there is nothing else to run; never in a heap.
+    pub(super) idle: bool,
+    /// The task's own.
+    pub(super) pmap: UnsafeCell<Option<Arc<Pmap>>>,
+    /// The task's own.
+    body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
+    /// The reaper's list.
+    pub(super) next_dead: UnsafeCell<*const Task>,
+    /// The task's own, or of an interrupt handler on top of it.
+    #[cfg(debug_assertions)]
+    held: UnsafeCell<Held>,
+}
+
+// SAFETY: what is not atomic or constant is changed by one party at a time, as the fields say: the task
+// itself, the holder of a run queue's lock, the reaper.
+unsafe impl Send for Task {}
+// SAFETY: as above.
+unsafe impl Sync for Task {}
+
+// SAFETY: always the field `link`.
+unsafe impl Linked for Task {
+    fn link(this: *mut Task) -> *mut Link<Task> {
+        // SAFETY: `this` points to a task, alive while in a heap.
+        unsafe { (*this).link.get() }
+    }
+}
+
+/// What a new task is.
+pub struct Spawn {
+    /// For the log and backtraces.
+    pub name: &'static str,
+    /// The address space it runs in, none for a task that touches no program.
+    pub pmap: Option<Arc<Pmap>>,
+    /// What the floors above attach to the task, found again by [`Task::attachment`].
+    pub attachment: Option<Arc<dyn Any + Send + Sync>>,
+    /// Bit per CPU on which it may run.
+    pub cpus: u64,
+}
+
+/// Makes a task that runs `body` and ends when it returns.
+///
+/// # Errors
+/// No memory for its stack.
+pub fn spawn(spawn: Spawn, body: Box<dyn FnOnce() + Send>) -> Result<Arc<Task>, OutOfMemory> {
+    super::reap();
+    let context = Context::new(begin, 0)?;
+    let task = Arc::new(Task {
+        cpus: AtomicU64::new(spawn.cpus),
+        pmap: UnsafeCell::new(spawn.pmap),
+        attachment: spawn.attachment,
+        body: UnsafeCell::new(Some(body)),
+        ..Task::new(spawn.name, context, false)
+    });
+    if let Some(parent) = current_ref() {
+        task.nice
+            .store(parent.nice.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    #[cfg(not(target_os = "none"))]
+    registry::add(&task);
+    scheduler::start(task.clone());
+    Ok(task)
+}
+
+/// Where a new task's stack begins.
+extern "C" fn begin(_: usize) -> ! {
+    scheduler::finish_switch();
+    machine::irqs_restore(true);
+    // SAFETY: the body is the task's own.
+    let body = unsafe { (*(*current_raw()).body.get()).take() };
+    if let Some(body) = body {
+        body();
+    }
+    exit()
+}
+
+/// Ends the current task.
+fn exit() -> ! {
+    set_pmap(None);
+    #[cfg(not(target_os = "none"))]
+    registry::remove(current_raw());
+    scheduler::leave_for_ever()
+}
+
+/// The current task; null before the scheduler runs on this CPU.
+#[inline]
+pub(crate) fn current_raw() -> *const Task {
+    machine::task_pointer() as *const Task
+}
+
+/// The current task, as long as the caller runs.
+pub(super) fn current_ref<'a>() -> Option<&'a Task> {
+    // SAFETY: a running task is alive; the reference goes no further than this module's functions, which run
+    // in the task.
+    unsafe { current_raw().as_ref() }
+}
+
+/// The current task.
+///
+/// # Panics
+/// Before the first task.
+pub fn current() -> Arc<Task> {
+    let task = current_raw();
+    assert!(!task.is_null(), "there is no task yet");
+    // SAFETY: it comes from `Arc::into_raw`, and the scheduler's handle keeps it alive while it
+    // runs, so another handle may be made.
+    unsafe {
+        Arc::increment_strong_count(task);
+        Arc::from_raw(task)
+    }
+}
+
+/// Runs `f` with the current task's attachment, without touching a reference count.
+#[inline]
+pub fn with_attachment<R>(f: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R) -> R {
+    f(current_ref().and_then(|task| task.attachment.as_deref()))
+}
+
+/// Whether the current task was [interrupted](Task::interrupt). False before the first task.
+#[inline]
+pub(crate) fn is_interrupted() -> bool {
+    current_ref().is_some_and(|task| task.interrupted.load(Ordering::SeqCst))
+}
+
+/// Switches the current task to another address space, or to none (the kernel's own), at once.
+pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
+    let Some(task) = current_ref() else { return };
+    let irqs = machine::irqs_disable();
+    // SAFETY: the field is the task's own, and with interrupts off the scheduler doesn't look at it.
+    let old = unsafe {
+        crate::pmap::activate(pmap.as_ref());
+        ptr::replace(task.pmap.get(), pmap)
+    };
+    machine::irqs_restore(irqs);
+    // With interrupts on: the last handle frees page tables.
+    drop(old);
+}
+
+/// The current task's list of held locks.
+#[cfg(debug_assertions)]
+pub(crate) fn held_locks() -> Option<*mut Held> {
+    current_ref().map(|task| task.held.get())
+}
+
+impl Task {
+    fn new(name: &'static str, context: Context, idle: bool) -> Task {
+        Task {
+            name,
+            attachment: None,
+            context,
+            state: AtomicU8::new(RUNNABLE),
+            interrupted: AtomicBool::new(false),
+            cpu: AtomicUsize::new(machine::cpu()),
+            cpus: AtomicU64::new(u64::MAX),
+            nice: AtomicI8::new(0),
+            run_time: AtomicU64::new(0),
+            program_ticks: AtomicU32::new(0),
+            kernel_ticks: AtomicU32::new(0),
+            link: UnsafeCell::new(Link::new()),
+            virtual_time: AtomicU64::new(0),
+            queued: AtomicBool::new(false),
+            idle,
+            pmap: UnsafeCell::new(None),
+            body: UnsafeCell::new(None),
+            next_dead: UnsafeCell::new(ptr::null()),
+            #[cfg(debug_assertions)]
+            held: UnsafeCell::new(Held::new()),
+        }
+    }
+
+    /// The idle task of this CPU, on the stack that it booted on.
+    pub(super) fn idle() -> Task {
+        Task::new("idle", Context::current_boot(), true)
+    }
+
+    /// What it was called at [`spawn`].
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What was attached at [`spawn`].
+    pub fn attachment(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.attachment.as_ref()
+    }
+
+    /// Makes the task's current or next interruptible sleep end with [`Woken::Interrupted`](super::Woken::Interrupted), and
+    /// makes it leave its program soon if it is running one (an interrupt to its CPU).
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+        machine::point();
+        if !scheduler::wake(self, true) {
+            scheduler::poke(self);
+        }
+    }
+
+    /// Takes back an [`interrupt`](Task::interrupt) that has been dealt with.
+    pub fn clear_interrupt(&self) {
+        self.interrupted.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether an [`interrupt`](Task::interrupt) is outstanding.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst)
+    }
+
+    /// CPU time used in programs and in the kernel. The sum is exact; the ticks say how it is divided.
+    pub fn cpu_time(&self) -> (Duration, Duration) {
+        let total = scheduler::run_time(self);
+        let program = self.program_ticks.load(Ordering::Relaxed) as u64;
+        let ticks = program + self.kernel_ticks.load(Ordering::Relaxed) as u64;
+        let in_program = match ticks {
+            // Shorter than a tick: programs run more than the kernel does.
+            0 => total,
+            _ => (total as u128 * program as u128 / ticks as u128) as u64,
+        };
+        (
+            Duration::from_nanos(in_program),
+            Duration::from_nanos(total - in_program),
+        )
+    }
+
+    /// The CPU it runs or last ran on.
+    pub fn cpu(&self) -> usize {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is on a CPU or a run queue, rather than asleep.
+    pub fn is_runnable(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == RUNNABLE
+    }
+
+    /// Nice value, -20 to 19; what is beyond is taken as the nearest of them. New tasks inherit it.
+    pub fn set_nice(&self, nice: i8) {
+        self.nice.store(nice.clamp(-20, 19), Ordering::Relaxed);
+    }
+
+    /// The nice value.
+    pub fn nice(&self) -> i8 {
+        self.nice.load(Ordering::Relaxed)
+    }
+
+    /// Restricts it to CPUs (bit per CPU, at least one of those running).
+    pub fn set_cpus(&self, cpus: u64) {
+        self.cpus.store(cpus, Ordering::SeqCst);
+        scheduler::obey_affinity(self);
+    }
+
+    /// The CPUs on which it may run.
+    pub fn cpus(&self) -> u64 {
+        self.cpus.load(Ordering::Relaxed)
+    }
+}
+
+/// Who is alive, for the reports of the simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(crate) mod registry {
+    use super::*;
+    use std::sync::Mutex;
+
+    struct Entry(*const Task);
+    // SAFETY: a task is `Sync`, and is removed before it dies.
+    unsafe impl Send for Entry {}
+
+    static ALL: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+    fn all() -> std::sync::MutexGuard<'static, Vec<Entry>> {
+        ALL.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    pub(super) fn add(task: &Arc<Task>) {
+        all().push(Entry(Arc::as_ptr(task)));
+    }
+
+    pub(super) fn remove(task: *const Task) {
+        all().retain(|entry| !ptr::eq(entry.0, task));
+    }
+
+    pub(super) fn clear() {
+        all().clear();
+    }
+
+    /// The living, except the kernel's own, in a line each.
+    pub(crate) fn report() -> Vec<String> {
+        all()
+            .iter()
+            // SAFETY: registered tasks are alive, and nothing runs while the simulation reports.
+            .map(|entry| unsafe { &*entry.0 })
+            .filter(|task| task.name != "reaper")
+            .map(|task| {
+                let state = match task.state.load(Ordering::Relaxed) {
+                    RUNNABLE => "runnable",
+                    SLEEPING => "asleep",
+                    SLEEPING_INTERRUPTIBLE => "asleep, interruptible",
+                    _ => "dead",
+                };
+                format!("{} ({state}, CPU {})", task.name, task.cpu())
+            })
+            .collect()
+    }
+}
+
+/// Forgets all tasks, for a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(super) fn reset() {
+    registry::clear();
+}
