@@ -289,3 +289,9 @@ pub trait Vnode: Any + Send + Sync {
         Ok(())
     }
 }
+
+/// A device number for a file system that has no device: major 0, as Linux does.
+pub fn new_device() -> u64 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    crate::device::number(0, NEXT.fetch_add(1, Ordering::Relaxed))
+}

@@ -59,6 +59,15 @@ impl Location {
         }
     }
 
+    /// A vnode that no path leads to (a pipe, behind `/proc/PID/fd/N`), inside of a mount that is in no tree ([`Mount::internal`]).
+    pub fn inside(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Location {
+        Location {
+            mount: mount.clone(),
+            vnode,
+            reached: None,
+        }
+    }
+
     /// The vnode here.
     pub fn vnode(&self) -> &Arc<dyn Vnode> {
         &self.vnode

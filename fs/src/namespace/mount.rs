@@ -47,6 +47,11 @@ impl Mount {
         })
     }
 
+    /// A mount of the kernel's own that is in no tree, for vnodes without a path.
+    pub fn internal(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Mount> {
+        Mount::new(0, root, None, fstype, b"none", b"rw")
+    }
+
     /// Its root.
     pub fn root(&self) -> &Arc<dyn Vnode> {
         &self.root

@@ -1,0 +1,172 @@
+//! The vnodes of synthetic file systems.
+
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::time::Duration;
+
+use abi::{Errno, Result};
+use nucleus::{PAGE_SIZE, time};
+
+use super::{Directory, Entry, entry::Body, text::TextFile};
+use crate::{
+    Attributes, File, Kind, Location, OpenFlags, Vnode,
+    vnode::{Emit, Place, Space, new_device},
+};
+
+/// A name that was looked up.
+struct Node {
+    me: Weak<Node>,
+    /// The directory and the name there; `None` for the root.
+    place: Option<(Arc<Node>, Arc<[u8]>)>,
+    device: u64,
+    inode: u64,
+    magic: u64,
+    made: Duration,
+    entry: Entry,
+}
+
+/// The inode of a file system's root.
+const ROOT_INODE: u64 = 1;
+/// `PROC_SUPER_MAGIC`.
+const PROC_MAGIC: u64 = 0x9fa0;
+/// `SYSFS_MAGIC`.
+const SYSFS_MAGIC: u64 = 0x6265_6572;
+
+/// The root of a new synthetic file system; `fstype` gives the number that `statfs` shows.
+pub fn root(fstype: &str, directory: impl Directory) -> Arc<dyn Vnode> {
+    Arc::new_cyclic(|me| Node {
+        me: me.clone(),
+        place: None,
+        device: new_device(),
+        inode: ROOT_INODE,
+        magic: match fstype {
+            "sysfs" => SYSFS_MAGIC,
+            _ => PROC_MAGIC,
+        },
+        made: time::since_epoch(),
+        entry: Entry::directory(directory),
+    })
+}
+
+impl Node {
+    fn directory(&self) -> Result<&Arc<dyn Directory>> {
+        match &self.entry.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// The inode of a name in this directory: the same each time it is looked up, and, as good as always, no other's.
+    fn inode_of(&self, name: &[u8]) -> u64 {
+        let mut hash = self.inode ^ 0x9e37_79b9_7f4a_7c15;
+        for &byte in name {
+            hash = (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3);
+            hash ^= hash >> 29;
+        }
+        // Programs without large-file support read 32 bits.
+        (hash ^ hash >> 32) & 0xffff_ffff | 2
+    }
+}
+
+impl Vnode for Node {
+    fn attributes(&self) -> Result<Attributes> {
+        let kind = self.kind();
+        Ok(Attributes {
+            device: self.device,
+            inode: self.inode,
+            kind,
+            mode: self.entry.mode,
+            links: if kind == Kind::Directory { 2 } else { 1 },
+            uid: self.entry.uid,
+            gid: self.entry.gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: PAGE_SIZE as u32,
+            accessed: self.made,
+            modified: self.made,
+            changed: self.made,
+            created: self.made,
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        self.entry.kind()
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.place.as_ref().map(|(parent, name)| Place {
+            parent: parent.clone(),
+            name: name.clone(),
+            removed: false,
+        })
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        let entry = self.directory()?.lookup(name)?;
+        let parent = self.me.upgrade().ok_or(Errno::ENOENT)?;
+        Ok(Arc::new_cyclic(|me| Node {
+            me: me.clone(),
+            place: Some((parent, name.into())),
+            device: self.device,
+            inode: self.inode_of(name),
+            magic: self.magic,
+            made: time::since_epoch(),
+            entry,
+        }))
+    }
+
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        self.directory()?.list(cursor, &mut |name, kind, next| {
+            emit(name, self.inode_of(name), kind, next)
+        })
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.entry.body {
+            Body::Link { text, .. } => text(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn follow(&self) -> Option<Result<Location>> {
+        match &self.entry.body {
+            Body::Link {
+                follow: Some(follow),
+                ..
+            } => Some(follow()),
+            _ => None,
+        }
+    }
+
+    fn truncate(&self, _: u64) -> Result<()> {
+        // `> /proc/sys/...`: what is written replaces the value anyway.
+        match &self.entry.body {
+            Body::Text { store: Some(_), .. } | Body::File(_) => Ok(()),
+            _ => Err(Errno::EACCES),
+        }
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        match &self.entry.body {
+            Body::Text { store: None, .. } if flags.writes() => Err(Errno::EACCES),
+            Body::Text { show, store } => {
+                let file = TextFile::new(at.clone(), show.clone(), store.clone());
+                Ok(Some(Arc::new(file)))
+            }
+            Body::File(open) => open(at, flags).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn space(&self) -> Space {
+        Space {
+            magic: self.magic,
+            block_size: PAGE_SIZE as u64,
+            name_max: crate::namespace::NAME_MAX as u64,
+            ..Space::default()
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Generated text, and an open file of it.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use abi::raw::general::{SEEK_CUR, SEEK_SET};
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+use nucleus::sync::{Rank, SpinLock};
+
+use super::entry::{Show, Store};
+use crate::{Attributes, File, Location, OpenFlags};
+
+/// The most bytes that one `write` may bring.
+const WRITE_MAX: usize = 4096;
+
+/// Text under construction: write to it with `write!` or [`push`](Text::push). When memory runs out
+/// it takes no more, and who reads it gets `ENOMEM`.
+#[derive(Default)]
+pub struct Text {
+    bytes: Vec<u8>,
+    failed: bool,
+}
+
+impl Text {
+    /// Adds bytes as they are.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.bytes.try_reserve(bytes.len()).is_err() {
+            self.failed = true;
+        } else if !self.failed {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Adds bytes with spaces, tabs, newlines and backslashes as octal escapes, as `/proc/mounts` shows names.
+    pub fn push_escaped(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\\' => {
+                    let digit = |shift: u8| b'0' + (byte >> shift & 7);
+                    self.push(&[b'\\', digit(6), digit(3), digit(0)]);
+                }
+                _ => self.push(&[byte]),
+            }
+        }
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none yet.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.push(s.as_bytes());
+        Ok(())
+    }
+}
+
+impl Text {
+    /// What `write!` and `writeln!` call: nothing to unwrap, since a failure shows when the text is read.
+    pub fn write_fmt(&mut self, args: fmt::Arguments<'_>) {
+        // Only a broken `Display` fails here, and then its text is short.
+        let _ = fmt::Write::write_fmt(self, args);
+    }
+}
+
+/// An open text. What was generated is kept for the reads that go on in it, and generated anew when it
+/// is read from the start.
+///
+/// The position is not locked across a read, because generating takes locks of any rank; reads at one shared
+/// position at the same time may give the same bytes.
+pub(super) struct TextFile {
+    location: Location,
+    show: Arc<Show>,
+    store: Option<Arc<Store>>,
+    content: SpinLock<Option<Arc<Vec<u8>>>>,
+    position: AtomicU64,
+}
+
+impl TextFile {
+    pub(super) fn new(location: Location, show: Arc<Show>, store: Option<Arc<Store>>) -> TextFile {
+        TextFile {
+            location,
+            show,
+            store,
+            content: SpinLock::new(Rank::Leaf, None),
+            position: AtomicU64::new(0),
+        }
+    }
+
+    /// The content for a read at `at`.
+    fn content(&self, at: u64) -> Result<Arc<Vec<u8>>> {
+        if at > 0 {
+            let content = self.content.lock().clone();
+            if let Some(content) = content {
+                return Ok(content);
+            }
+        }
+        let mut text = Text::default();
+        (self.show)(&mut text)?;
+        if text.failed {
+            return Err(Errno::ENOMEM);
+        }
+        let content = Arc::new(text.bytes);
+        let old = self.content.lock().replace(content.clone());
+        // Freed with the lock open.
+        drop(old);
+        Ok(content)
+    }
+}
+
+impl File for TextFile {
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if !flags.reads() {
+            return Err(Errno::EBADF);
+        }
+        let from = at.unwrap_or_else(|| self.position.load(Ordering::Relaxed));
+        let content = self.content(from)?;
+        let start = usize::try_from(from).map_or(content.len(), |from| from.min(content.len()));
+        let rest = &content[start..];
+        let n = to.put_bytes(&rest[..rest.len().min(to.room())])?;
+        if at.is_none() {
+            self.position.store(from + n as u64, Ordering::Relaxed);
+        }
+        Ok(n)
+    }
+
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        let store = match &self.store {
+            Some(store) if flags.writes() => store,
+            _ => return Err(Errno::EBADF),
+        };
+        if from.left() > WRITE_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(from.left())
+            .map_err(|_| Errno::ENOMEM)?;
+        bytes.resize(from.left(), 0);
+        let n = from.take_bytes(&mut bytes)?;
+        store(&bytes[..n])?;
+        if at.is_none() {
+            self.position.fetch_add(n as u64, Ordering::Relaxed);
+        }
+        Ok(n)
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        let base = match whence {
+            SEEK_SET => 0,
+            SEEK_CUR => self.position.load(Ordering::Relaxed),
+            _ => return Err(Errno::EINVAL),
+        };
+        let to = (base as i64).checked_add(offset).ok_or(Errno::EOVERFLOW)?;
+        let to = u64::try_from(to).map_err(|_| Errno::EINVAL)?;
+        self.position.store(to, Ordering::Relaxed);
+        Ok(to)
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        self.location.attributes()
+    }
+}
