@@ -3,15 +3,44 @@
 //! An address space is a [`Map`] of entries. An entry has an amap of anons above and an object
 //! below; either may be absent. An [`Object`] is embedded in what it represents and is reached
 //! through [`Pager`] operations. One fault routine serves all.
+//!
+//! In the order in which a page of data meets it:
+//!
+//! - `request`: what callers ask of a map; `map`: mapping, unmapping, protection; `layout`: where
+//!   things go; `space`, `entry`: the entries that the map's lock guards; `heap`: what grows.
+//! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it.
+//! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else; `chunks`: the sparse
+//!   array under both.
+//! - `fork`: copy-on-write; `remap`, `advise`: `mremap`, `madvise` and their like; `access`: other
+//!   address spaces.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod access;
+mod advise;
+mod ahead;
+mod amap;
+mod anon;
+mod chunks;
+mod entry;
+mod fault;
+mod fork;
+mod heap;
+mod layout;
 mod map;
 mod object;
+mod pager;
+mod remap;
+mod request;
+mod space;
 
-pub use map::{
-    Advice, Backing, Entry, Fault, Inherit, Limits, Map, MapError, MapRequest, Place, Sizes,
+pub use ahead::{fault_ahead, set_fault_ahead};
+pub use layout::Layout;
+pub use map::Map;
+pub use object::Object;
+pub use pager::{Anonymous, Description, Pager, PagerError};
+pub use request::{
+    Advice, Backing, Entry, Fault, Inherit, Limits, MapError, MapRequest, Place, Sizes,
 };
-pub use object::{Anonymous, Description, Object, Pager, PagerError};

@@ -1,258 +1,370 @@
-//! Address spaces (`uvm.txt` 3).
+//! Address spaces: a map of entries over a pmap (`uvm.txt` 3).
+//!
+//! The lock order, outermost first:
+//!
+//! ```text
+//!   map ──> a chunk of an amap ──> a chunk of an object ──> pmap, one frame's mappings
+//!   read:  faults and looking                    (per-CPU reader counts: faults share no line)
+//!   write: whatever changes entries
+//! ```
+//! Who changes entries or takes rights away does it with the map write-locked *and flushes before
+//! it unlocks*: no fault, no new mapping and no copy is made while a TLB still holds an
+//! old translation of this map. References to amaps, anons and objects are dropped after that, with
+//! the map unlocked.
 
 use alloc::sync::Arc;
-use nucleus::{Access, Pmap, Prot, VirtAddr, VirtRange};
+use nucleus::{
+    PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
+    addr::{USER_END, USER_START},
+    frame,
+    pmap::Pending,
+    sync::{CpuRwLock, Rank},
+};
 
-use crate::Pager;
-
-/// What lies below a mapping's anonymous layer.
-#[derive(Clone)]
-pub enum Backing {
-    /// Nothing: zero-fill. With `shared`, the map makes an [`Anonymous`](crate::Anonymous) object.
-    Zero,
-    /// An object from byte `offset` (page-aligned) on.
-    Object { pager: Arc<dyn Pager>, offset: u64 },
-}
-
-/// Where a mapping goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// Anywhere, from the top of the mapping area down.
-    Any,
-    /// At this address if it is free, anywhere otherwise.
-    Hint(VirtAddr),
-    /// Exactly here, replacing what is there.
-    Fixed(VirtAddr),
-    /// Exactly here, or [`MapError::Exists`].
-    FixedNoReplace(VirtAddr),
-}
-
-/// What a child gets of an entry at fork (`uvm.txt` 5.4).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Inherit {
-    None,
-    Share,
-    Copy,
-    Zero,
-}
-
-/// How the program says it will use an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Advice {
-    /// Fault-ahead: three pages behind, four ahead.
-    Normal,
-    /// Fault-ahead: none.
-    Random,
-    /// Fault-ahead: none behind, eight ahead.
-    Sequential,
-    /// Give up the pages; private ones read zero or the object's content after it.
-    DontNeed,
-    /// As `DontNeed` for private anonymous memory, at leisure.
-    Free,
-    /// Map what is resident now.
-    WillNeed,
-    DontFork,
-    DoFork,
-    WipeOnFork,
-    KeepOnFork,
-}
-
-/// One mapping, with its final attributes.
-#[derive(Clone)]
-pub struct MapRequest {
-    pub place: Place,
-    /// Bytes, rounded up to pages.
-    pub len: usize,
-    pub prot: Prot,
-    /// What `protect` may raise it to later.
-    pub max_prot: Prot,
-    pub backing: Backing,
-    /// Writes go to the object rather than to an anonymous layer.
-    pub shared: bool,
-    /// A stack: faults within `RLIMIT_STACK` below it extend it downward, a guard gap stays.
-    pub grows_down: bool,
-    /// Fault everything in before returning.
-    pub populate: bool,
-    /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
-    pub label: &'static str,
-}
-
-/// Limits that the map enforces, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub address_space: u64,
-    pub data: u64,
-    pub stack: u64,
-}
-
-/// Why a map operation failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapError {
-    /// Out of memory, of room or of a limit: `ENOMEM`.
-    NoMemory,
-    /// Bad range or alignment: `EINVAL`.
-    Invalid,
-    /// Something in the range is not mapped: `ENOMEM` or `EFAULT`, as the call says.
-    NotMapped,
-    /// Would exceed the entry's maximal protection: `EACCES`.
-    Access,
-    /// `FixedNoReplace` found a mapping: `EEXIST`.
-    Exists,
-    /// Locked memory limit: `EAGAIN`.
-    Again,
-}
-
-/// Why a fault can't be resolved: which signal, with which code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// SIGSEGV, SEGV_MAPERR.
-    NotMapped,
-    /// SIGSEGV, SEGV_ACCERR.
-    Protection,
-    /// SIGBUS, BUS_ADRERR: beyond the object's end.
-    BeyondEnd,
-    /// SIGBUS, BUS_ADRERR: the backing store failed.
-    Io,
-    /// Nothing left; the kernel frees some (kills) and tries again.
-    OutOfMemory,
-}
-
-/// A copy of what an entry says, for `/proc`.
-pub struct Entry {
-    pub range: VirtRange,
-    pub prot: Prot,
-    pub shared: bool,
-    pub backing: Backing,
-    pub label: &'static str,
-    /// Pages of it mapped now, and how many of them are anonymous.
-    pub resident_pages: usize,
-    pub anonymous_pages: usize,
-}
-
-/// Sizes in pages.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Sizes {
-    pub total: usize,
-    pub peak: usize,
-    pub resident: usize,
-    pub data: usize,
-    pub stack: usize,
-    pub text: usize,
-    pub shared_resident: usize,
-    pub page_tables: usize,
-    pub entries: usize,
-}
+use crate::entry::{MapEntry, ObjectRef, Removed};
+use crate::layout::Layout;
+use crate::pager::Anonymous;
+use crate::request::{Advice, Backing, Entry, Inherit, Limits, MapError, MapRequest, Place, Sizes};
+use crate::space::Space;
 
 /// An address space: entries over a [`Pmap`]. All methods may be called by any task.
 pub struct Map {
-    _private: (),
+    pub(crate) pmap: Arc<Pmap>,
+    pub(crate) space: CpuRwLock<Space>,
+}
+
+/// `len` rounded up to pages, not zero.
+pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
+    match VirtAddr(len).page_ceil() {
+        Some(VirtAddr(0)) => Err(MapError::Invalid),
+        Some(VirtAddr(len)) => Ok(len),
+        None => Err(MapError::NoMemory),
+    }
+}
+
+/// `range` rounded out to pages, if it starts at a page and lies in the program's part.
+///
+/// # Errors
+/// [`MapError::Invalid`] if it does not start at a page, [`MapError::NotMapped`] if it ends too far up.
+pub(crate) fn page_range(range: VirtRange) -> Result<VirtRange, MapError> {
+    if !range.start.is_page_aligned() {
+        return Err(MapError::Invalid);
+    }
+    match range.end.page_ceil() {
+        Some(end) if end <= USER_END => Ok(VirtRange::new(range.start, end)),
+        _ => Err(MapError::NotMapped),
+    }
 }
 
 impl Map {
-    /// Nothing mapped. Where mappings, heap and stack start is randomised unless `fixed_layout`.
+    /// Nothing mapped. Where mappings, heap and stack go is randomised unless `fixed_layout`.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`].
     pub fn new(limits: Limits, fixed_layout: bool) -> Result<Arc<Map>, MapError> {
-        todo!()
+        let layout = Layout::new(limits.stack, fixed_layout);
+        Map::with_space(Space::new(layout, limits))
+    }
+
+    pub(crate) fn with_space(space: Space) -> Result<Arc<Map>, MapError> {
+        if frame::is_scarce() {
+            return Err(MapError::NoMemory);
+        }
+        Ok(Arc::new(Map {
+            pmap: Pmap::new()?,
+            space: CpuRwLock::new(Rank::Map, space),
+        }))
     }
 
     /// The hardware side, for [`nucleus::task::set_pmap`].
     pub fn pmap(&self) -> &Arc<Pmap> {
-        todo!()
+        &self.pmap
+    }
+
+    /// Where stack, mappings, program and heap of this address space go.
+    pub fn layout(&self) -> Layout {
+        self.space.read().layout
     }
 
     /// Establishes a mapping in one step (`uvm.txt` 3.1).
+    ///
+    /// # Errors
+    /// As [`MapError`] says; nothing has changed then.
     pub fn map(&self, request: MapRequest) -> Result<VirtAddr, MapError> {
-        todo!()
+        let len = whole_pages(request.len)?;
+        if frame::is_scarce() {
+            return Err(MapError::NoMemory);
+        }
+        let private_data = !request.shared && request.prot.contains(Prot::WRITE);
+        if private_data && !request.no_reserve {
+            check_overcommit(len)?;
+        }
+        let writable = request.shared && request.max_prot.contains(Prot::WRITE);
+        let object = match request.backing {
+            Backing::Zero if !request.shared => None,
+            Backing::Zero => {
+                let memory = Anonymous::new((len >> PAGE_SHIFT) as u64)?;
+                Some(ObjectRef::new(memory, 0, writable))
+            }
+            Backing::Object { pager, offset } => {
+                if !offset.is_multiple_of(1 << PAGE_SHIFT)
+                    || offset.checked_add(len as u64).is_none()
+                {
+                    return Err(MapError::Invalid);
+                }
+                Some(ObjectRef::new(pager, offset >> PAGE_SHIFT, writable))
+            }
+        };
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        let start = self.make_room(&mut space, request.place, len, private_data, &mut removed)?;
+        let range = VirtRange::new(start, start + len);
+        space.insert(
+            MapEntry {
+                range,
+                prot: request.prot,
+                max_prot: request.max_prot,
+                shared: request.shared,
+                grows_down: request.grows_down,
+                needs_copy: false,
+                no_reserve: request.no_reserve,
+                inherit: match request.shared {
+                    true => Inherit::Share,
+                    false => Inherit::Copy,
+                },
+                advice: Advice::Normal,
+                label: request.label,
+                shift: 0,
+                amap: None,
+                object,
+            },
+            &mut removed,
+        );
+        drop(space);
+        drop(removed);
+        if request.populate {
+            self.populate(range);
+        }
+        Ok(start)
     }
 
-    /// Removes what is mapped in the range, in two phases (`uvm.txt` 3.1).
-    pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
-        todo!()
-    }
-
-    /// Changes the protection; everything in the range must be mapped.
-    pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
-        todo!()
-    }
-
-    /// `mremap`: moves and resizes. `to` is `None` to stay where it is.
-    pub fn remap(
+    /// Finds where `len` bytes go, checks the limits and, for a fixed place, takes what is there
+    /// out, its translations flushed.
+    pub(crate) fn make_room(
         &self,
-        old: VirtRange,
-        new_len: usize,
-        may_move: bool,
-        to: Option<VirtAddr>,
-        keep_old: bool,
+        space: &mut Space,
+        place: Place,
+        len: usize,
+        private_data: bool,
+        removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
-        todo!()
+        let at = |start: VirtAddr| {
+            let end = start.checked_add(len).filter(|&end| end <= USER_END);
+            let end = end.ok_or(MapError::NoMemory)?;
+            match start.is_page_aligned() && start >= USER_START {
+                true => Ok(VirtRange::new(start, end)),
+                false => Err(MapError::Invalid),
+            }
+        };
+        space.check_count()?;
+        let pages = len >> PAGE_SHIFT;
+        let data = if private_data { pages } else { 0 };
+        let replaced = match place {
+            Place::Fixed(start) => space.mapped_pages(at(start)?),
+            _ => 0,
+        };
+        space.check_limits(pages - replaced, data)?;
+        match place {
+            Place::Hint(start) => {
+                if let Ok(range) = at(start.page_floor())
+                    && space.is_free(range)
+                {
+                    return Ok(range.start);
+                }
+                space.find_room(len).ok_or(MapError::NoMemory)
+            }
+            Place::Any => space.find_room(len).ok_or(MapError::NoMemory),
+            Place::FixedNoReplace(start) => match space.overlapping(at(start)?).next() {
+                None => Ok(start),
+                Some(_) => Err(MapError::Exists),
+            },
+            Place::Fixed(start) => {
+                let range = at(start)?;
+                if replaced != 0 {
+                    self.take_range(space, range, removed)?;
+                }
+                Ok(start)
+            }
+        }
     }
 
-    /// `madvise`.
-    pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        todo!()
+    /// The first phase of unmap: takes the entries of `range` and their translations out. The
+    /// caller drops `removed` after it has unlocked the map.
+    pub(crate) fn take_range(
+        &self,
+        space: &mut Space,
+        range: VirtRange,
+        removed: &mut Removed,
+    ) -> Result<(), MapError> {
+        space.clip_range(range)?;
+        space.take(range, removed);
+        let mut pending = Pending::new();
+        self.pmap.remove(range, &mut pending);
+        pending.flush();
+        Ok(())
     }
 
-    /// Which pages of a wholly mapped range are resident (`mincore`); calls `page` for each.
-    pub fn resident(&self, range: VirtRange, page: &mut dyn FnMut(bool)) -> Result<(), MapError> {
-        todo!()
+    /// Removes what is mapped in the range, in two phases (`uvm.txt` 3.1): entries and translations
+    /// with the map locked, then the references to amaps and objects with the map unlocked.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] for a range that is empty, unaligned or not the program's;
+    /// [`MapError::NoMemory`] if an entry can't be parted.
+    pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
+        let range = page_range(range).map_err(|_| MapError::Invalid)?;
+        if range.is_empty() {
+            return Err(MapError::Invalid);
+        }
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        if space.overlapping(range).next().is_some() {
+            self.take_range(&mut space, range, &mut removed)?;
+        }
+        drop(space);
+        drop(removed);
+        Ok(())
     }
 
-    /// Writes shared dirty pages back (`msync`).
-    pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
-        todo!()
+    /// Changes the protection; everything in the range must be mapped. What is added comes into
+    /// effect by faults, what is taken away before this returns.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing changed;
+    /// [`MapError::NoMemory`].
+    pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut removed = Removed::default();
+        let mut pending = Pending::new();
+        let mut space = self.space.write();
+        if !space.is_mapped(range) {
+            return Err(MapError::NotMapped);
+        }
+        let mut more_data = 0;
+        for entry in space.overlapping(range) {
+            if !entry.max_prot.contains(prot) {
+                return Err(MapError::Access);
+            }
+            let becomes_data = !entry.shared && !entry.grows_down && prot.contains(Prot::WRITE);
+            if becomes_data && !entry.is_data() {
+                let len = entry.range.intersect(range).len();
+                more_data += len >> PAGE_SHIFT;
+                if !entry.no_reserve {
+                    check_overcommit(len)?;
+                }
+            }
+        }
+        space.check_limits(0, more_data)?;
+        space.clip_range(range)?;
+        let mut at = range.start;
+        while at < range.end
+            && let Some(entry) = space.lookup(at)
+        {
+            at = entry.range.end;
+            if entry.prot != prot {
+                if !prot.contains(entry.prot) {
+                    self.pmap.protect(entry.range, prot, &mut pending);
+                }
+                let start = entry.range.start;
+                space.replace(start, |entry| entry.prot = prot);
+            }
+        }
+        pending.flush();
+        space.join_around(range, &mut removed);
+        drop(space);
+        drop(removed);
+        Ok(())
     }
 
-    /// Sets where the heap starts (`execve`); `brk` starts there, randomised unless the layout is fixed.
-    pub fn set_heap_start(&self, start: VirtAddr) {
-        todo!()
-    }
-
-    /// `brk`: moves the end of the heap if it can and returns where it is.
-    pub fn set_break(&self, to: VirtAddr) -> VirtAddr {
-        todo!()
-    }
-
-    /// Resolves a fault at `addr`, any value: the one fault routine. May sleep.
-    pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
-        todo!()
-    }
-
-    /// A copy for a child: entries by their inheritance, private ones copy-on-write (`uvm.txt` 5.2).
-    pub fn fork(&self) -> Result<Arc<Map>, MapError> {
-        todo!()
-    }
-
-    /// Removes everything. No task runs in it any more.
+    /// Removes everything. No task runs in it any more, so nothing is flushed.
     pub fn tear_down(&self) {
-        todo!()
+        let entries = {
+            let mut space = self.space.write();
+            self.pmap.tear_down();
+            space.take_all()
+        };
+        drop(entries);
     }
 
-    /// Calls `f` for each entry, in order of address.
+    /// Calls `f` for each entry, in order of address. `f` must not touch memory that this map maps.
     pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry)) {
-        todo!()
+        let space = self.space.read();
+        for entry in space.iter() {
+            let anonymous_pages = match &entry.amap {
+                Some(amap) => amap.count(entry.keys(entry.range)),
+                None => 0,
+            };
+            f(&Entry {
+                range: entry.range,
+                prot: entry.prot,
+                shared: entry.shared,
+                backing: match &entry.object {
+                    None => Backing::Zero,
+                    Some(object) => Backing::Object {
+                        pager: object.pager.clone(),
+                        offset: object.first << PAGE_SHIFT,
+                    },
+                },
+                label: entry.label,
+                resident_pages: self.pmap.resident_in(entry.range),
+                anonymous_pages,
+            });
+        }
     }
 
     /// Sizes for `/proc` and `getrusage`.
     pub fn sizes(&self) -> Sizes {
-        todo!()
-    }
-
-    /// Where the heap is: start and current end.
-    pub fn heap(&self) -> VirtRange {
-        todo!()
+        let resident = self.pmap.resident();
+        let space = self.space.read();
+        let shared_resident = space
+            .iter()
+            .filter(|entry| entry.object.is_some())
+            .map(|entry| self.pmap.resident_in(entry.range))
+            .sum();
+        Sizes {
+            total: space.total,
+            peak: space.peak,
+            resident: resident.pages,
+            data: space.data,
+            stack: space.stack,
+            text: space.text,
+            shared_resident,
+            page_tables: resident.page_tables,
+            entries: space.count(),
+        }
     }
 
     /// Limits from now on.
     pub fn set_limits(&self, limits: Limits) {
-        todo!()
+        self.space.write().limits = limits;
     }
+}
 
-    /// Reads another address space (`/proc/PID/mem`, `cmdline`, `process_vm_readv`); returns how many bytes could be.
-    pub fn read(&self, from: VirtAddr, to: &mut [u8]) -> usize {
-        todo!()
+impl Drop for Map {
+    fn drop(&mut self) {
+        // Nobody refers to the map, so nobody runs in it.
+        self.tear_down();
     }
+}
 
-    /// Writes another address space, copy-on-write kept (building a stack before `execve` returns); returns how many bytes could be.
-    pub fn write(&self, to: VirtAddr, from: &[u8]) -> usize {
-        todo!()
+/// Refuses what can't possibly be backed: one private writable mapping larger than all memory.
+/// Anything less is granted, as programs map far more than they touch; the reckoning comes as
+/// [`Fault::OutOfMemory`](crate::Fault::OutOfMemory). Linux's default policy does the same.
+pub(crate) fn check_overcommit(len: usize) -> Result<(), MapError> {
+    match len >> PAGE_SHIFT <= frame::usage().total {
+        true => Ok(()),
+        false => Err(MapError::NoMemory),
     }
 }

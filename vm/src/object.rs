@@ -1,148 +1,220 @@
-//! Memory objects and pagers (`uvm.txt` 4 and 6).
+//! Memory objects: the resident pages of what can be mapped (`uvm.txt` 4).
+//!
+//! An object is embedded in what it represents, a vnode for one, and lives as long. Pages stand in
+//! chunks; the lock of a chunk guards which pages are resident *and* that no new mapping of one of
+//! them appears: the fault routine enters a page with the chunk locked, truncation takes
+//! pages out with the chunk locked and then removes every mapping that exists. So a mapping
+//! of a page that left its object cannot be left behind.
 
-use alloc::sync::Arc;
-use nucleus::{Frame, OutOfMemory};
+use alloc::boxed::Box;
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use nucleus::{
+    Frame, Prot, frame,
+    pmap::{self, Pending},
+    sync::{MutexGuard, Rank},
+};
 
-/// Why a pager could not give a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PagerError {
-    /// The page lies wholly beyond the end of what the object represents: SIGBUS.
-    BeyondEnd,
-    /// The backing store failed: SIGBUS.
-    Io,
-    /// No memory.
-    OutOfMemory,
-}
+use crate::chunks::{Chunk, Chunks, Content, SLOTS, SLOTS_SHIFT};
+use crate::pager::PagerError;
 
-impl From<OutOfMemory> for PagerError {
-    fn from(_: OutOfMemory) -> PagerError {
-        PagerError::OutOfMemory
-    }
+/// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
+const TREES: usize = 9;
+
+/// A page of an object, if it is resident.
+#[derive(Default)]
+pub(crate) struct Page(Option<Frame>);
+
+impl Content for Page {
+    const RANK: Rank = Rank::Object;
 }
 
 /// The memory side of something that can be mapped: its resident pages. To be embedded.
 pub struct Object {
-    _private: (),
+    pages: Chunks<Page, TREES>,
+    count: AtomicUsize,
+}
+
+/// Neighbouring pages of an object, locked: they stay resident or absent.
+pub(crate) struct Pages<'a> {
+    pages: MutexGuard<'a, [Page; SLOTS]>,
+    first: u64,
 }
 
 impl Object {
     /// No resident pages.
     pub const fn new() -> Object {
-        Object { _private: () }
+        Object {
+            pages: Chunks::new(),
+            count: AtomicUsize::new(0),
+        }
     }
 
     /// The resident page `index` (in pages from the start).
     pub fn resident(&self, index: u64) -> Option<Frame> {
-        todo!()
+        self.lock(index)?.get(index).cloned()
     }
 
     /// Resident pages.
     pub fn resident_count(&self) -> usize {
-        todo!()
+        self.count.load(Ordering::Relaxed)
     }
 
-    /// The resident page, or the one that `make` gives; `make` runs at most once, with the object's lock held.
+    /// Locks the pages around `index` if any of them was ever resident.
+    pub(crate) fn lock(&self, index: u64) -> Option<Pages<'_>> {
+        let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
+        Some(Pages {
+            pages: chunk.lock(),
+            first: index & !(SLOTS as u64 - 1),
+        })
+    }
+
+    /// The chunk that holds page `index`, made if there is none.
+    fn chunk(&self, index: u64) -> Result<&Chunk<Page>, PagerError> {
+        let number = index >> SLOTS_SHIFT;
+        match self.pages.get(number) {
+            Some(chunk) => Ok(chunk),
+            None if frame::is_scarce() => Err(PagerError::OutOfMemory),
+            None => self
+                .pages
+                .get_or_insert(number, || Box::new(Chunk::new()))
+                .ok_or(PagerError::BeyondEnd),
+        }
+    }
+
+    /// The resident page, or the one that `make` gives; `make` runs at most once, with the lock
+    /// of the pages around it held. An index beyond 2^51 pages is beyond every end.
     pub fn get_or_insert(
         &self,
         index: u64,
         make: impl FnOnce() -> Result<Frame, PagerError>,
     ) -> Result<Frame, PagerError> {
-        todo!()
+        let mut pages = self.chunk(index)?.lock();
+        let page = &mut pages[index as usize % SLOTS];
+        if let Page(Some(frame)) = page {
+            return Ok(frame.clone());
+        }
+        let frame = make()?;
+        *page = Page(Some(frame.clone()));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(frame)
+    }
+
+    /// Calls `f` with the index and frame of each resident page in `range`, in order. No lock is
+    /// held meanwhile, so a page may have left the object by then.
+    pub fn for_each_resident(&self, range: Range<u64>, f: &mut dyn FnMut(u64, &Frame)) {
+        self.walk(&range, &mut |first, chunk, slots| {
+            let frames: [Option<Frame>; SLOTS] = {
+                let pages = chunk.lock();
+                core::array::from_fn(|i| pages[i].0.clone().filter(|_| slots.contains(&i)))
+            };
+            for (i, frame) in frames.iter().enumerate() {
+                if let Some(frame) = frame {
+                    f(first + i as u64, frame);
+                }
+            }
+            true
+        });
     }
 
     /// Drops all pages from `first` on (truncation): every mapping of them is removed before this
-    /// returns, so that later accesses fault. Returns how many pages that were.
+    /// returns, so that later accesses fault. Returns how many pages that were. What the object
+    /// represents must know its new end first, or a fault could make a page resident again.
     pub fn truncate(&self, first: u64) -> usize {
-        todo!()
+        self.remove(first..u64::MAX)
     }
 
     /// As [`truncate`](Object::truncate) for `count` pages from `first` on (hole punching).
     pub fn remove_pages(&self, first: u64, count: u64) -> usize {
-        todo!()
+        self.remove(first..first.saturating_add(count))
+    }
+
+    fn remove(&self, range: Range<u64>) -> usize {
+        let mut pending = Pending::new();
+        let mut count = 0;
+        self.walk(&range, &mut |_, chunk, slots| {
+            let mut removed: [Page; SLOTS] = Default::default();
+            removed[slots.clone()].swap_with_slice(&mut chunk.lock()[slots]);
+            for frame in removed.iter().filter_map(|page| page.0.as_ref()) {
+                count += 1;
+                // No new mapping can appear: the page is not in the object any more, and who found
+                // it there has entered it before the chunk's lock was free.
+                if frame.mappings() != 0 {
+                    pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+            }
+            true
+        });
+        pending.flush();
+        self.count.fetch_sub(count, Ordering::Relaxed);
+        count
     }
 
     /// Puts `frame` in the place of page `index`, and removes every mapping of the page that was
-    /// there before this returns. Returns that page, if there was one.
+    /// there before this returns; no fault enters the new page before the old one is out of
+    /// every TLB. Returns that page, if there was one.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
     pub fn replace(&self, index: u64, frame: Frame) -> Result<Option<Frame>, PagerError> {
-        todo!()
+        let mut pages = self.chunk(index)?.lock();
+        let page = &mut pages[index as usize % SLOTS];
+        match &page.0 {
+            Some(old) if old.mappings() != 0 => {
+                let mut pending = Pending::new();
+                pmap::page_protect(old, Prot::empty(), &mut pending);
+                pending.flush();
+            }
+            Some(_) => {}
+            None => {
+                self.count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(page.0.replace(frame))
     }
 
     /// The index of the first resident page from `first` on.
     pub fn next_resident(&self, first: u64) -> Option<u64> {
-        todo!()
+        let mut found = None;
+        self.walk(&(first..u64::MAX), &mut |start, chunk, mut slots| {
+            let pages = chunk.lock();
+            found = slots
+                .find(|&i| pages[i].0.is_some())
+                .map(|i| start + i as u64);
+            found.is_none()
+        });
+        found
+    }
+
+    /// Calls `f` for the chunks of `range` with their first index and the slots that are in it.
+    /// Stops when `f` returns false.
+    fn walk(&self, range: &Range<u64>, f: &mut dyn FnMut(u64, &Chunk<Page>, Range<usize>) -> bool) {
+        if range.is_empty() {
+            return;
+        }
+        let numbers = range.start >> SLOTS_SHIFT..((range.end - 1) >> SLOTS_SHIFT) + 1;
+        self.pages.walk(numbers, &mut |number, chunk| {
+            let first = number << SLOTS_SHIFT;
+            let slot = |index: u64| index.saturating_sub(first).min(SLOTS as u64) as usize;
+            f(first, chunk, slot(range.start)..slot(range.end))
+        });
+    }
+}
+
+impl Pages<'_> {
+    /// Whether `index` is among these.
+    pub(crate) fn cover(&self, index: u64) -> bool {
+        index & !(SLOTS as u64 - 1) == self.first
+    }
+
+    /// The resident page `index`, which is covered.
+    pub(crate) fn get(&self, index: u64) -> Option<&Frame> {
+        self.pages[index as usize % SLOTS].0.as_ref()
     }
 }
 
 impl Default for Object {
     fn default() -> Object {
         Object::new()
-    }
-}
-
-/// The operations through which the virtual-memory system uses an object. References are
-/// [`Arc`]s: `reference` and `detach` are called for each map entry that comes and goes.
-pub trait Pager: Send + Sync {
-    /// The embedded object.
-    fn object(&self) -> &Object;
-
-    /// Makes page `index` resident and returns it. The pager allocates the frame itself (`uvm.txt` 6).
-    fn get(&self, index: u64) -> Result<Frame, PagerError>;
-
-    /// Writes a dirty page back, if there is anywhere to write it.
-    fn put(&self, index: u64) -> Result<(), PagerError> {
-        let _ = index;
-        Ok(())
-    }
-
-    /// A map entry now refers to the object; `writable` if it is shared and may be written.
-    fn reference(&self, writable: bool) {
-        let _ = writable;
-    }
-
-    /// A map entry no longer refers to the object. No map lock is held.
-    fn detach(&self, writable: bool) {
-        let _ = writable;
-    }
-
-    /// A shared mapping is about to make a page writable (time stamps, seals). It may
-    /// [`replace`](Object::replace) the page, so the fault routine looks the page up after this.
-    fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
-        let _ = index;
-        Ok(())
-    }
-
-    /// What `/proc/PID/maps` shows.
-    fn describe(&self) -> Description {
-        Description::default()
-    }
-}
-
-/// The file columns of `/proc/PID/maps`.
-#[derive(Clone, Default, Debug)]
-pub struct Description {
-    pub device: u64,
-    pub inode: u64,
-    pub name: alloc::vec::Vec<u8>,
-}
-
-/// Anonymous shared memory: `MAP_SHARED | MAP_ANONYMOUS`, and the base of in-memory files.
-pub struct Anonymous {
-    object: Object,
-}
-
-impl Anonymous {
-    /// `pages` pages, zero-filled on demand.
-    pub fn new(pages: u64) -> Result<Arc<Anonymous>, OutOfMemory> {
-        todo!()
-    }
-}
-
-impl Pager for Anonymous {
-    fn object(&self) -> &Object {
-        &self.object
-    }
-
-    fn get(&self, index: u64) -> Result<Frame, PagerError> {
-        todo!()
     }
 }

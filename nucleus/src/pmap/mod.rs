@@ -95,6 +95,11 @@ impl Pmap {
         todo!()
     }
 
+    /// Pages mapped in `range`. Costs no more than a look at each page table that exists there.
+    pub fn resident_in(&self, range: VirtRange) -> usize {
+        todo!()
+    }
+
     /// Pages mapped, and page-table frames held.
     pub fn resident(&self) -> Resident {
         todo!()

@@ -1,0 +1,117 @@
+//! A place that is filled once and then read without a lock.
+
+use alloc::boxed::Box;
+use core::{
+    fmt,
+    marker::PhantomData,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+/// Empty, or a box that stays until this is dropped or taken apart through `&mut`. One word; a
+/// reader pays one load. It builds trees whose readers take no lock (`vm`'s sparse arrays).
+pub struct OnceBox<T> {
+    pointer: AtomicPtr<T>,
+    owns: PhantomData<Box<T>>,
+}
+
+// SAFETY: the value moves with the cell, as a `Box<T>` would.
+unsafe impl<T: Send> Send for OnceBox<T> {}
+// SAFETY: several threads may get `&T` (hence `T: Sync`) and any of them may put the box in
+// (hence `T: Send`); nobody changes the pointer again while a `&OnceBox` exists.
+unsafe impl<T: Send + Sync> Sync for OnceBox<T> {}
+
+impl<T> OnceBox<T> {
+    /// Empty.
+    pub const fn new() -> OnceBox<T> {
+        OnceBox {
+            pointer: AtomicPtr::new(ptr::null_mut()),
+            owns: PhantomData,
+        }
+    }
+
+    /// What is inside.
+    pub fn get(&self) -> Option<&T> {
+        // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_insert` and is
+        // freed only through `&mut self`, which this borrow excludes. Acquire pairs with the
+        // release there, so the value's initialisation is seen.
+        unsafe { self.pointer.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// What is inside, or what `make` gives. When two do this at once, one box wins and the other
+    /// is dropped.
+    pub fn get_or_insert(&self, make: impl FnOnce() -> Box<T>) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let new = Box::into_raw(make());
+        let winner = match self.pointer.compare_exchange(
+            ptr::null_mut(),
+            new,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: the exchange failed, so nobody else ever saw `new`.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        };
+        // SAFETY: `winner` is the cell's content now, not null; see `get`.
+        unsafe { &*winner }
+    }
+
+    /// Empties the cell.
+    pub fn take(&mut self) -> Option<Box<T>> {
+        let pointer = core::mem::replace(self.pointer.get_mut(), ptr::null_mut());
+        // SAFETY: a pointer that is not null came from `Box::into_raw`, and the cell has just
+        // given it up; `&mut self` shows that no `&T` from `get` is alive.
+        (!pointer.is_null()).then(|| unsafe { Box::from_raw(pointer) })
+    }
+
+    /// What is inside, to change.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        // SAFETY: as in `get`, and `&mut self` excludes every other borrow.
+        unsafe { self.pointer.get_mut().as_mut() }
+    }
+}
+
+impl<T> Default for OnceBox<T> {
+    fn default() -> OnceBox<T> {
+        OnceBox::new()
+    }
+}
+
+impl<T> Drop for OnceBox<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for OnceBox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnceBox").field(&self.get()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OnceBox;
+    use alloc::{boxed::Box, sync::Arc};
+
+    #[test]
+    fn keeps_the_first_box_and_frees_all() {
+        let count = Arc::new(());
+        let mut cell = OnceBox::new();
+        assert!(cell.get().is_none());
+        cell.get_or_insert(|| Box::new(count.clone()));
+        cell.get_or_insert(|| unreachable!());
+        assert_eq!(Arc::strong_count(&count), 2);
+        assert!(cell.take().is_some());
+        assert!(cell.take().is_none());
+        cell.get_or_insert(|| Box::new(count.clone()));
+        drop(cell);
+        assert_eq!(Arc::strong_count(&count), 1);
+    }
+}

@@ -1,0 +1,51 @@
+//! Reading and writing an address space that is not the current one (`/proc/PID/mem`, the stack of
+//! a program that `execve` is about to start).
+
+use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, addr::USER_END, ephemeral};
+
+use crate::map::Map;
+
+impl Map {
+    /// Reads another address space (`/proc/PID/mem`, `cmdline`, `process_vm_readv`); returns how many
+    /// bytes could be.
+    pub fn read(&self, from: VirtAddr, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < to.len() {
+            let Some(at) = from.checked_add(done).filter(|&at| at < USER_END) else {
+                break;
+            };
+            let len = (PAGE_SIZE - at.page_offset()).min(to.len() - done);
+            let part = &mut to[done..done + len];
+            let page = self.resolve(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
+            let Ok(frame) = page else { break };
+            ephemeral::map(&frame).read(at.page_offset(), part);
+            done += len;
+        }
+        done
+    }
+
+    /// Writes another address space, copy-on-write kept (building a stack before `execve` returns);
+    /// returns how many bytes could be.
+    pub fn write(&self, to: VirtAddr, from: &[u8]) -> usize {
+        let mut done = 0;
+        while done < from.len() {
+            let Some(at) = to.checked_add(done).filter(|&at| at < USER_END) else {
+                break;
+            };
+            let len = (PAGE_SIZE - at.page_offset()).min(from.len() - done);
+            let part = &from[done..done + len];
+            // With the map still locked: a fork between the fault and the write would make the
+            // page the child's too.
+            let written = self.resolve(at, Access::Write, |_| {
+                let (frame, prot) = self.pmap.extract(at)?;
+                prot.contains(Prot::WRITE)
+                    .then(|| ephemeral::map(&frame).write(at.page_offset(), part))
+            });
+            if written.is_err() {
+                break;
+            }
+            done += len;
+        }
+        done
+    }
+}

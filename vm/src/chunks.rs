@@ -1,0 +1,259 @@
+//! A sparse array in chunks, the representation behind amaps and objects.
+//!
+//! ```text
+//!   Chunks ── leaf ───────────────────────> chunk 0           32 slots behind one sleeping lock
+//!          ── tree 0 ── 64 leaves ────────> chunk 1..64
+//!          ── tree 1 ── 64 nodes ── 64 ───> chunk 64..4096
+//!          ── ...                                             one more level each
+//! ```
+//! Nothing is allocated for what was never touched, and a small array pays for one chunk only. A
+//! way through the tree is found by loads alone, and each chunk has a lock of its own: threads
+//! that fault in different chunks meet at no common cache line. A tree only grows while it is
+//! shared; chunks are taken out again through `&mut`.
+
+use alloc::boxed::Box;
+use core::ops::Range;
+use nucleus::sync::{Mutex, MutexGuard, OnceBox, Rank};
+
+/// Slots in a chunk: 128 KiB of an address space. The default fault-ahead window (eight pages)
+/// mostly falls into one.
+pub const SLOTS: usize = 32;
+/// log2 of [`SLOTS`].
+pub const SLOTS_SHIFT: u32 = SLOTS.trailing_zeros();
+/// Branches of a node.
+const FAN: usize = 64;
+const FAN_SHIFT: u32 = FAN.trailing_zeros();
+
+/// What a slot holds.
+pub trait Content: Default {
+    /// The rank of the lock of a chunk of these.
+    const RANK: Rank;
+}
+
+/// Consecutive slots and their lock.
+pub struct Chunk<T> {
+    slots: Mutex<[T; SLOTS]>,
+}
+
+/// Tree levels below the root. All branches of one node are of one kind.
+enum Node<T> {
+    Inner([OnceBox<Node<T>>; FAN]),
+    Leaves([OnceBox<Chunk<T>>; FAN]),
+}
+
+/// Chunk numbers from 0 to `64^TREES` excluded.
+pub struct Chunks<T, const TREES: usize> {
+    leaf: OnceBox<Chunk<T>>,
+    trees: [OnceBox<Node<T>>; TREES],
+}
+
+impl<T: Content> Chunk<T> {
+    /// All slots empty.
+    pub fn new() -> Chunk<T> {
+        Chunk::from_slots(core::array::from_fn(|_| T::default()))
+    }
+
+    /// These slots.
+    pub fn from_slots(slots: [T; SLOTS]) -> Chunk<T> {
+        Chunk {
+            slots: Mutex::new(T::RANK, slots),
+        }
+    }
+
+    /// Locks the slots.
+    pub fn lock(&self) -> MutexGuard<'_, [T; SLOTS]> {
+        self.slots.lock()
+    }
+
+    /// The slots of a chunk that nobody else can reach.
+    pub fn get_mut(&mut self) -> &mut [T; SLOTS] {
+        self.slots.get_mut()
+    }
+}
+
+impl<T: Content> Node<T> {
+    /// A node `level` levels above the chunks, 1 at least.
+    fn new(level: u32) -> Box<Node<T>> {
+        Box::new(match level {
+            1 => Node::Leaves([const { OnceBox::new() }; FAN]),
+            _ => Node::Inner([const { OnceBox::new() }; FAN]),
+        })
+    }
+
+    fn branch(number: u64, level: u32) -> usize {
+        (number >> (FAN_SHIFT * (level - 1))) as usize % FAN
+    }
+
+    /// Calls `f` for the chunks in `range`; this node's first chunk number is `base`.
+    fn walk<'a>(
+        &'a self,
+        level: u32,
+        base: u64,
+        range: &Range<u64>,
+        f: &mut dyn FnMut(u64, &'a Chunk<T>) -> bool,
+    ) -> bool {
+        let step = 1u64 << (FAN_SHIFT * (level - 1));
+        let first = range.start.saturating_sub(base) / step;
+        let end = range
+            .end
+            .saturating_sub(base)
+            .div_ceil(step)
+            .min(FAN as u64);
+        (first..end).all(|i| match self {
+            Node::Inner(nodes) => nodes[i as usize]
+                .get()
+                .is_none_or(|node| node.walk(level - 1, base + i * step, range, f)),
+            Node::Leaves(chunks) => chunks[i as usize]
+                .get()
+                .is_none_or(|chunk| f(base + i, chunk)),
+        })
+    }
+
+    /// As [`walk`](Node::walk), but takes the chunks out.
+    fn take(
+        &mut self,
+        level: u32,
+        base: u64,
+        range: &Range<u64>,
+        f: &mut dyn FnMut(u64, Box<Chunk<T>>),
+    ) {
+        let step = 1u64 << (FAN_SHIFT * (level - 1));
+        let first = range.start.saturating_sub(base) / step;
+        let end = range
+            .end
+            .saturating_sub(base)
+            .div_ceil(step)
+            .min(FAN as u64);
+        for i in first..end {
+            match self {
+                Node::Inner(nodes) => {
+                    let base = base + i * step;
+                    if let Some(node) = nodes[i as usize].get_mut() {
+                        node.take(level - 1, base, range, f);
+                    }
+                    if range.start <= base && base + step <= range.end {
+                        nodes[i as usize].take();
+                    }
+                }
+                Node::Leaves(chunks) => {
+                    if let Some(chunk) = chunks[i as usize].take() {
+                        f(base + i, chunk);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Content, const TREES: usize> Chunks<T, TREES> {
+    /// No chunks.
+    pub const fn new() -> Self {
+        Chunks {
+            leaf: OnceBox::new(),
+            trees: [const { OnceBox::new() }; TREES],
+        }
+    }
+
+    /// Which tree holds a chunk number above 0, and how many levels it has.
+    fn tree(number: u64) -> (usize, u32) {
+        let tree = number.ilog2() / FAN_SHIFT;
+        (tree as usize, tree + 1)
+    }
+
+    /// The chunk, if it was ever made.
+    pub fn get(&self, number: u64) -> Option<&Chunk<T>> {
+        if number == 0 {
+            return self.leaf.get();
+        }
+        let (tree, mut level) = Self::tree(number);
+        let mut node = self.trees.get(tree)?.get()?;
+        loop {
+            let branch = Node::<T>::branch(number, level);
+            match node {
+                Node::Inner(nodes) => node = nodes[branch].get()?,
+                Node::Leaves(chunks) => return chunks[branch].get(),
+            }
+            level -= 1;
+        }
+    }
+
+    /// The chunk, or the one that `make` gives. `None` if the number is out of range. Allocates
+    /// less than a page at a time.
+    pub fn get_or_insert(
+        &self,
+        number: u64,
+        make: impl FnOnce() -> Box<Chunk<T>>,
+    ) -> Option<&Chunk<T>> {
+        if number == 0 {
+            return Some(self.leaf.get_or_insert(make));
+        }
+        let (tree, mut level) = Self::tree(number);
+        let mut node = self.trees.get(tree)?.get_or_insert(|| Node::new(level));
+        loop {
+            let branch = Node::<T>::branch(number, level);
+            level -= 1;
+            match node {
+                Node::Inner(nodes) => node = nodes[branch].get_or_insert(|| Node::new(level)),
+                Node::Leaves(chunks) => return Some(chunks[branch].get_or_insert(make)),
+            }
+        }
+    }
+
+    /// Calls `f` for the chunks with numbers in `range`, in order, until it returns false.
+    /// Returns whether it never did.
+    pub fn walk<'a>(
+        &'a self,
+        range: Range<u64>,
+        f: &mut dyn FnMut(u64, &'a Chunk<T>) -> bool,
+    ) -> bool {
+        if range.contains(&0)
+            && let Some(chunk) = self.leaf.get()
+            && !f(0, chunk)
+        {
+            return false;
+        }
+        self.trees.iter().enumerate().all(|(tree, root)| {
+            let mut range = range.clone();
+            range.start = range.start.max(1 << (FAN_SHIFT * tree as u32));
+            range.is_empty()
+                || root
+                    .get()
+                    .is_none_or(|node| node.walk(tree as u32 + 1, 0, &range, f))
+        })
+    }
+
+    /// Takes the chunks with numbers in `range` out, in order.
+    pub fn take(&mut self, range: Range<u64>, f: &mut dyn FnMut(u64, Box<Chunk<T>>)) {
+        if range.contains(&0)
+            && let Some(chunk) = self.leaf.take()
+        {
+            f(0, chunk);
+        }
+        for (tree, root) in self.trees.iter_mut().enumerate() {
+            let mut range = range.clone();
+            range.start = range.start.max(1 << (FAN_SHIFT * tree as u32));
+            if let Some(node) = root.get_mut()
+                && !range.is_empty()
+            {
+                node.take(tree as u32 + 1, 0, &range, f);
+            }
+        }
+    }
+
+    /// The chunk, to change without its lock.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut Chunk<T>> {
+        if number == 0 {
+            return self.leaf.get_mut();
+        }
+        let (tree, mut level) = Self::tree(number);
+        let mut node = self.trees.get_mut(tree)?.get_mut()?;
+        loop {
+            let branch = Node::<T>::branch(number, level);
+            match node {
+                Node::Inner(nodes) => node = nodes[branch].get_mut()?,
+                Node::Leaves(chunks) => return chunks[branch].get_mut(),
+            }
+            level -= 1;
+        }
+    }
+}

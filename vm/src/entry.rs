@@ -1,0 +1,225 @@
+//! Entries: one mapping each, with its attributes (`uvm.txt` 2, 3, 5.2).
+
+use alloc::{collections::LinkedList, sync::Arc};
+use core::ops::Range;
+use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange};
+
+use crate::amap::{Amap, Key};
+use crate::pager::Pager;
+use crate::request::{Advice, Inherit};
+
+/// A reference to an object from page `first` on. Cloning and dropping tell the pager.
+pub(crate) struct ObjectRef {
+    pub pager: Arc<dyn Pager>,
+    /// The object's page at the entry's start.
+    pub first: u64,
+    /// Whether the entry is shared and may ever be written.
+    writable: bool,
+}
+
+impl ObjectRef {
+    pub fn new(pager: Arc<dyn Pager>, first: u64, writable: bool) -> ObjectRef {
+        pager.reference(writable);
+        ObjectRef {
+            pager,
+            first,
+            writable,
+        }
+    }
+}
+
+impl Clone for ObjectRef {
+    fn clone(&self) -> ObjectRef {
+        ObjectRef::new(self.pager.clone(), self.first, self.writable)
+    }
+}
+
+impl Drop for ObjectRef {
+    fn drop(&mut self) {
+        self.pager.detach(self.writable);
+    }
+}
+
+/// One mapping. All pages of it have the same attributes.
+pub(crate) struct MapEntry {
+    pub range: VirtRange,
+    pub prot: Prot,
+    pub max_prot: Prot,
+    /// Writes go to the object; there is no amap.
+    pub shared: bool,
+    pub grows_down: bool,
+    /// The amap may have other references: it is copied before the first write (`uvm.txt` 5.2).
+    /// Set only where there is an amap; nothing of the entry is mapped writable then.
+    pub needs_copy: bool,
+    pub no_reserve: bool,
+    pub inherit: Inherit,
+    /// `Normal`, `Random` or `Sequential`.
+    pub advice: Advice,
+    pub label: &'static str,
+    /// What added to a page number gives the amap's key: 0 until the entry is moved.
+    pub shift: i64,
+    /// The layer above; made at the first write.
+    pub amap: Option<Arc<Amap>>,
+    /// The layer below; zero-fill if there is none.
+    pub object: Option<ObjectRef>,
+}
+
+/// Entries and references that left a map: dropped when no map lock is held and every
+/// translation made through them is flushed (`uvm.txt` 3.1, the second phase of unmap).
+#[derive(Default)]
+pub(crate) struct Removed {
+    pub entries: LinkedList<MapEntry>,
+    objects: LinkedList<ObjectRef>,
+}
+
+impl MapEntry {
+    /// Pages.
+    pub fn pages(&self) -> usize {
+        self.range.len() >> PAGE_SHIFT
+    }
+
+    /// The amap's key of the page at `va`.
+    pub fn key(&self, va: VirtAddr) -> Key {
+        (va.0 >> PAGE_SHIFT) as i64 + self.shift
+    }
+
+    /// The amap's keys of `range`.
+    pub fn keys(&self, range: VirtRange) -> Range<Key> {
+        self.key(range.start)..self.key(range.end)
+    }
+
+    /// The object's page at `va`, where there is an object.
+    pub fn index(&self, object: &ObjectRef, va: VirtAddr) -> u64 {
+        object.first + ((va - self.range.start) >> PAGE_SHIFT) as u64
+    }
+
+    /// Whether a program may do `access`. What may be written or executed can be read: x86-64 has no other.
+    pub fn allows(&self, access: Access) -> bool {
+        match access {
+            Access::Read => !self.prot.is_empty(),
+            _ => self.prot.contains(access.needs()),
+        }
+    }
+
+    /// Whether it counts against `RLIMIT_DATA`.
+    pub fn is_data(&self) -> bool {
+        !self.shared && !self.grows_down && self.prot.contains(Prot::WRITE)
+    }
+
+    /// Whether it holds the code of a program.
+    pub fn is_text(&self) -> bool {
+        self.object.is_some() && self.prot & (Prot::EXEC | Prot::WRITE) == Prot::EXEC
+    }
+
+    /// Whether a write must first make the amap the entry's own.
+    pub fn lacks_own_amap(&self) -> bool {
+        self.amap.is_none() || self.needs_copy
+    }
+
+    /// Makes the amap, if there is one, the entry's own: clears needs-copy. Nothing is copied
+    /// when the others have gone.
+    pub fn unshare(&mut self) -> Result<(), OutOfMemory> {
+        if let Some(amap) = &mut self.amap
+            && Arc::get_mut(amap).is_none()
+        {
+            // The anons keep a reference through the copy, so whatever of them is mapped
+            // stays covered.
+            *amap = Arc::new(amap.copy()?);
+        }
+        self.needs_copy = false;
+        Ok(())
+    }
+
+    /// Gives the entry an amap of its own, for a write at `va`.
+    pub fn own_amap(&mut self, va: VirtAddr) -> Result<(), OutOfMemory> {
+        if self.amap.is_none() {
+            self.amap = Some(Arc::new(Amap::new(self.key(va))));
+        }
+        self.unshare()
+    }
+
+    /// Parts the entry; what comes back starts at `at`, which lies inside.
+    pub fn split_off(&mut self, at: VirtAddr) -> Result<MapEntry, OutOfMemory> {
+        self.unshare()?;
+        let key = self.key(at);
+        // Unshared, so `get_mut` succeeds wherever there is an amap.
+        let amap = self.amap.as_mut().and_then(Arc::get_mut);
+        let upper = MapEntry {
+            range: VirtRange::new(at, self.range.end),
+            amap: amap.map(|amap| Arc::new(amap.split_off(key))),
+            object: self.object.as_ref().map(|object| {
+                let mut object = object.clone();
+                object.first = self.index(&object, at);
+                object
+            }),
+            ..*self
+        };
+        self.range.end = at;
+        Ok(upper)
+    }
+
+    /// Whether `next`, which starts where this ends, could as well be one entry with it.
+    pub fn can_join(&self, next: &MapEntry) -> bool {
+        let objects = match (&self.object, &next.object) {
+            (None, None) => true,
+            (Some(a), Some(b)) => {
+                core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager))
+                    && a.writable == b.writable
+                    && self.index(a, self.range.end) == b.first
+            }
+            _ => false,
+        };
+        let own = |entry: &MapEntry| {
+            let one = |amap| Arc::strong_count(amap) == 1;
+            !entry.needs_copy && entry.amap.as_ref().is_none_or(one)
+        };
+        objects
+            && self.range.end == next.range.start
+            && self.prot == next.prot
+            && self.max_prot == next.max_prot
+            && self.shared == next.shared
+            && self.inherit == next.inherit
+            && self.advice == next.advice
+            && self.no_reserve == next.no_reserve
+            && core::ptr::eq(self.label, next.label)
+            && !self.grows_down
+            && !next.grows_down
+            && own(self)
+            && own(next)
+            && (self.shift == next.shift || self.amap.is_none() || next.amap.is_none())
+    }
+
+    /// Takes over `next`, which it [can join](MapEntry::can_join).
+    pub fn join(&mut self, mut next: MapEntry, removed: &mut Removed) {
+        self.range.end = next.range.end;
+        match (&mut self.amap, next.amap.take()) {
+            (None, theirs) => {
+                self.shift = next.shift;
+                self.amap = theirs;
+            }
+            (Some(_), None) => {}
+            (Some(ours), Some(theirs)) => {
+                if let (Some(ours), Ok(theirs)) = (Arc::get_mut(ours), Arc::try_unwrap(theirs)) {
+                    ours.absorb(theirs);
+                }
+            }
+        }
+        removed.objects.extend(next.object);
+    }
+
+    /// The entry that a child gets at fork, if any, needs-copy set on both sides (`uvm.txt` 5.2).
+    pub fn inherit(&mut self) -> Option<MapEntry> {
+        let (amap, object) = match self.inherit {
+            Inherit::None => return None,
+            Inherit::Zero => (None, None),
+            Inherit::Share | Inherit::Copy => (self.amap.clone(), self.object.clone()),
+        };
+        self.needs_copy |= amap.is_some();
+        Some(MapEntry {
+            needs_copy: amap.is_some(),
+            amap,
+            object,
+            ..*self
+        })
+    }
+}

@@ -1,0 +1,308 @@
+//! The fault routine (`uvm.txt` 5.4): one for all kinds of memory.
+//!
+//! ```text
+//!                    entry at the address?  no ──> does a stack grow to it?  no ──> NotMapped
+//!                           │ yes
+//!                    access allowed?        no ──> Protection
+//!                           │ yes
+//!   amap layer       slot of the page in the amap
+//!                      │ empty              │ an anon
+//!                      │                    ├─ read: map it; writable if it is sole and amap our own
+//!                      │                    ├─ write, needs-copy: copy the amap's slots, start again
+//!                      │                    ├─ write, one reference: write in place
+//!                      │                    └─ write, more: copy the page to a new anon
+//!   object layer     object below?
+//!                      │ yes                │ no: zero-fill into a new anon
+//!                      ├─ shared: map the object's page
+//!                      ├─ private, read: map the object's page without write permission
+//!                      └─ private, write: promote, that is, copy the page to a new anon
+//! ```
+//!
+//! *Races.* A fault holds the map's read lock from the lookup until the page is entered, so
+//! unmap, protect, fork, remap and brk, which hold the write lock until they have flushed, come wholly before or
+//! wholly after it. Two faults on one page of an entry with an amap hold the same chunk lock of the
+//! amap across looking and entering; so what is seen in a slot is what gets mapped. An object's page is entered with its chunk
+//! of the object locked, and truncation takes the page out under that lock before it removes mappings:
+//! a fault is before it, and its mapping is removed, or after it, and sees BeyondEnd.
+//! Two faults on one page of a shared mapping enter the same frame.
+//!
+//! *Replacing a page.* When a copy takes the place of a page that may be mapped, the old
+//! translation is removed and flushed first and the new one entered after: otherwise one
+//! thread could read the old page after another has written the new one. Only then is the
+//! reference to the old anon dropped (see `anon.rs`).
+//!
+//! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of zeros would be
+//! cheaper for a program that only reads, but each page that is written afterwards would cost a
+//! second fault and a flush, and the zero page's record would be a cache line that all CPUs write.
+
+use nucleus::{
+    Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter, ephemeral,
+    frame::Contents, pmap::Pending,
+};
+
+use crate::amap::Slots;
+use crate::anon::Slot;
+use crate::entry::{MapEntry, ObjectRef};
+use crate::map::Map;
+use crate::request::Fault;
+use crate::space::Space;
+
+/// What became of an attempt.
+enum Outcome {
+    /// The page is mapped. Neighbours may be worth mapping too.
+    Mapped { ahead: bool },
+    /// The entry needs an amap of its own first.
+    NeedsAmap,
+}
+
+/// One attempt at a fault, with the map read-locked.
+struct Attempt<'a> {
+    pmap: &'a Pmap,
+    entry: &'a MapEntry,
+    /// The page.
+    va: VirtAddr,
+    access: Access,
+}
+
+impl Map {
+    /// Resolves a fault at `addr`, any value: the one fault routine. May sleep.
+    ///
+    /// # Errors
+    /// Which signal the program gets; [`Fault::OutOfMemory`] changes nothing and may be tried again.
+    pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
+        let result = self.resolve(addr, access, |_| Some(()));
+        if result.is_err() {
+            Counter::fault_error.add(1);
+        }
+        result
+    }
+
+    /// Resolves a fault, then runs `then` with the map still read-locked, so that nobody but the
+    /// owner of an object can have taken the page away again; starts again if that gives `None`.
+    pub(crate) fn resolve<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        mut then: impl FnMut(&Space) -> Option<R>,
+    ) -> Result<R, Fault> {
+        let va = addr.page_floor();
+        loop {
+            let space = self.space.read();
+            let Some(entry) = space.lookup(va) else {
+                drop(space);
+                self.grow_stack(va)?;
+                continue;
+            };
+            if !entry.allows(access) {
+                return Err(Fault::Protection);
+            }
+            let attempt = Attempt {
+                pmap: &self.pmap,
+                entry,
+                va,
+                access,
+            };
+            match attempt.run()? {
+                Outcome::Mapped { ahead } => {
+                    if ahead {
+                        crate::ahead::map_neighbours(&self.pmap, entry, va);
+                    }
+                    if let Some(result) = then(&space) {
+                        return Ok(result);
+                    }
+                }
+                Outcome::NeedsAmap => {
+                    drop(space);
+                    self.own_amap(va)?;
+                }
+            }
+        }
+    }
+
+    /// Clears needs-copy of the entry at `va`, or gives it an amap (`uvm.txt` 5.2).
+    fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
+        let mut space = self.space.write();
+        match space.lookup_mut(va) {
+            Some(entry) if !entry.shared && entry.lacks_own_amap() => Ok(entry.own_amap(va)?),
+            // It changed meanwhile: the next attempt sees what it is now.
+            _ => Ok(()),
+        }
+    }
+
+    /// Faults all of `range` in as far as that works: for writing what may be written.
+    pub(crate) fn populate(&self, range: VirtRange) {
+        for va in range.pages() {
+            let prot = match self.space.read().lookup(va) {
+                Some(entry) => entry.prot,
+                None => return,
+            };
+            let access = match prot.contains(Prot::WRITE) {
+                true => Access::Write,
+                false => Access::Read,
+            };
+            if self.resolve(va, access, |_| Some(())).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl MapEntry {
+    /// What an anon of the entry may be mapped with; `sole`: nobody else refers to it.
+    pub(crate) fn anon_prot(&self, sole: bool) -> Prot {
+        match sole && !self.needs_copy {
+            true => self.prot,
+            false => self.prot - Prot::WRITE,
+        }
+    }
+}
+
+impl Attempt<'_> {
+    fn run(&self) -> Result<Outcome, Fault> {
+        let write = self.access == Access::Write;
+        let entry = self.entry;
+        let key = entry.key(self.va);
+        match (&entry.amap, &entry.object) {
+            (_, Some(object)) if entry.shared => self.map_shared(object),
+            (Some(amap), object) => {
+                let mut slots = amap.lock(key)?;
+                match (slots.get(key), object) {
+                    (Slot::Empty, _) if entry.needs_copy && (write || object.is_none()) => {
+                        Ok(Outcome::NeedsAmap)
+                    }
+                    (Slot::Empty, None) => self.zero_fill(slots),
+                    (Slot::Empty, Some(object)) if write => self.promote(slots, object),
+                    (Slot::Empty, Some(object)) => self.map_object(object),
+                    _ if write && entry.needs_copy => Ok(Outcome::NeedsAmap),
+                    _ => self.map_anon(slots),
+                }
+            }
+            (None, Some(object)) if !write => self.map_object(object),
+            (None, _) => Ok(Outcome::NeedsAmap),
+        }
+    }
+
+    /// Enters `frame` where nothing, or the same frame, is mapped.
+    fn enter(&self, frame: &Frame, prot: Prot) -> Result<(), Fault> {
+        let mut pending = Pending::new();
+        self.pmap.enter(self.va, frame, prot, &mut pending)?;
+        Ok(())
+    }
+
+    /// Whether another thread resolved the same fault before, or this CPU's TLB was behind.
+    fn is_spurious(&self) -> bool {
+        let spurious = self.pmap.permits(self.va, self.access);
+        if spurious {
+            Counter::fault_spurious.add(1);
+        }
+        spurious
+    }
+
+    /// The slot holds an anon, and the amap is the entry's own if this is a write.
+    fn map_anon(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
+        if self.is_spurious() {
+            return Ok(Outcome::Mapped { ahead: false });
+        }
+        let slot = slots.get(self.entry.key(self.va));
+        let sole = !self.entry.needs_copy && slot.make_sole();
+        let write = self.access == Access::Write;
+        let Some(anon) = slot.anon() else {
+            return Ok(Outcome::Mapped { ahead: false });
+        };
+        if write && !sole {
+            let copy = copy_of(anon.frame())?;
+            Counter::fault_copy.add(1);
+            self.replace(slot, copy)?;
+        } else {
+            match write {
+                true => Counter::fault_in_place.add(1),
+                false => Counter::fault_anon.add(1),
+            }
+            self.enter(anon.frame(), self.entry.anon_prot(sole))?;
+        }
+        Ok(Outcome::Mapped { ahead: true })
+    }
+
+    /// Puts a new anon, a copy, into the slot and maps it.
+    fn replace(&self, slot: &mut Slot, copy: Frame) -> Result<(), Fault> {
+        let mut pending = Pending::new();
+        let page = VirtRange::new(self.va, self.va + PAGE_SIZE);
+        self.pmap.remove(page, &mut pending);
+        pending.flush();
+        // Now no TLB holds the old page for this address, and the reference may go.
+        *slot = Slot::sole(copy.clone());
+        self.enter(&copy, self.entry.prot)
+    }
+
+    fn zero_fill(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
+        let frame = Frame::alloc(Contents::Zeroed)?;
+        self.enter(&frame, self.entry.prot)?;
+        *slots.get(self.entry.key(self.va)) = Slot::sole(frame);
+        Counter::fault_zero_fill.add(1);
+        Ok(Outcome::Mapped { ahead: false })
+    }
+
+    /// Copies the object's page into the amap layer.
+    fn promote(&self, mut slots: Slots<'_>, object: &ObjectRef) -> Result<Outcome, Fault> {
+        let index = self.entry.index(object, self.va);
+        let below = match object.pager.object().resident(index) {
+            Some(frame) => frame,
+            None => {
+                Counter::fault_pager.add(1);
+                object.pager.get(index)?
+            }
+        };
+        let copy = copy_of(&below)?;
+        drop(below);
+        Counter::fault_promote.add(1);
+        self.replace(slots.get(self.entry.key(self.va)), copy)?;
+        Ok(Outcome::Mapped { ahead: false })
+    }
+
+    /// A private mapping reads what the object has: mapped without write permission.
+    fn map_object(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
+        self.map_page(object, self.entry.prot - Prot::WRITE)
+    }
+
+    /// A shared mapping. A page is mapped writable at the first write only, so that the object hears of it.
+    fn map_shared(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
+        if self.access != Access::Write {
+            return self.map_object(object);
+        }
+        let index = self.entry.index(object, self.va);
+        object.pager.about_to_write(index)?;
+        self.map_page(object, self.entry.prot)
+    }
+
+    fn map_page(&self, object: &ObjectRef, prot: Prot) -> Result<Outcome, Fault> {
+        let index = self.entry.index(object, self.va);
+        let mut asked = false;
+        loop {
+            if let Some(pages) = object.pager.object().lock(index)
+                && let Some(frame) = pages.get(index)
+            {
+                if self.is_spurious() {
+                    return Ok(Outcome::Mapped { ahead: false });
+                }
+                if !asked {
+                    Counter::fault_object.add(1);
+                }
+                self.enter(frame, prot)?;
+                return Ok(Outcome::Mapped { ahead: true });
+            }
+            asked = true;
+            Counter::fault_pager.add(1);
+            // It may be truncated between this and the lock; then the pager is asked again, and
+            // says so.
+            object.pager.get(index)?;
+        }
+    }
+}
+
+/// A new frame with the same bytes.
+fn copy_of(frame: &Frame) -> Result<Frame, Fault> {
+    let copy = Frame::alloc(Contents::Stale)?;
+    ephemeral::map(&copy).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
+    Counter::pages_copied.add(1);
+    Ok(copy)
+}

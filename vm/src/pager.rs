@@ -1,0 +1,119 @@
+//! Pagers: how the virtual-memory system reaches what an object represents (`uvm.txt` 6).
+
+use alloc::{sync::Arc, vec::Vec};
+use nucleus::{
+    Frame, OutOfMemory,
+    frame::{self, Contents},
+};
+
+use crate::object::Object;
+
+/// Why a pager could not give a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PagerError {
+    /// The page lies wholly beyond the end of what the object represents: SIGBUS.
+    BeyondEnd,
+    /// The backing store failed: SIGBUS.
+    Io,
+    /// No memory.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for PagerError {
+    fn from(_: OutOfMemory) -> PagerError {
+        PagerError::OutOfMemory
+    }
+}
+
+/// The operations through which the virtual-memory system uses an object. References are
+/// [`Arc`]s: `reference` and `detach` are called for each map entry that comes and goes.
+///
+/// `get`, `about_to_write` and `reference` may be called with a map and a part of an amap locked,
+/// so they may take locks of [`Rank::Object`](nucleus::sync::Rank::Object) and later only.
+pub trait Pager: Send + Sync {
+    /// The embedded object.
+    fn object(&self) -> &Object;
+
+    /// Makes page `index` resident in [`object`](Pager::object) and returns it. The pager
+    /// allocates the frame itself (`uvm.txt` 6).
+    fn get(&self, index: u64) -> Result<Frame, PagerError>;
+
+    /// Writes a dirty page back, if there is anywhere to write it. No map lock is held.
+    fn put(&self, index: u64) -> Result<(), PagerError> {
+        let _ = index;
+        Ok(())
+    }
+
+    /// A map entry now refers to the object; `writable` if it is shared and may be written.
+    fn reference(&self, writable: bool) {
+        let _ = writable;
+    }
+
+    /// A map entry no longer refers to the object. No map lock is held.
+    fn detach(&self, writable: bool) {
+        let _ = writable;
+    }
+
+    /// A shared mapping is about to make a page writable (time stamps, seals). It may
+    /// [`replace`](Object::replace) the page, so the fault routine looks the page up after this.
+    fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
+        let _ = index;
+        Ok(())
+    }
+
+    /// What `/proc/PID/maps` shows.
+    fn describe(&self) -> Description {
+        Description::default()
+    }
+}
+
+/// The file columns of `/proc/PID/maps`.
+#[derive(Clone, Default, Debug)]
+pub struct Description {
+    pub device: u64,
+    pub inode: u64,
+    pub name: Vec<u8>,
+}
+
+/// Anonymous shared memory: `MAP_SHARED | MAP_ANONYMOUS`.
+pub struct Anonymous {
+    object: Object,
+    pages: u64,
+}
+
+impl Anonymous {
+    /// `pages` pages, zero-filled on demand.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the kernel's memory is scarce.
+    pub fn new(pages: u64) -> Result<Arc<Anonymous>, OutOfMemory> {
+        if frame::is_scarce() {
+            return Err(OutOfMemory);
+        }
+        Ok(Arc::new(Anonymous {
+            object: Object::new(),
+            pages,
+        }))
+    }
+}
+
+impl Pager for Anonymous {
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+        if index >= self.pages {
+            return Err(PagerError::BeyondEnd);
+        }
+        self.object
+            .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            name: b"/dev/zero (deleted)".to_vec(),
+            ..Description::default()
+        }
+    }
+}

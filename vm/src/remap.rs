@@ -1,0 +1,214 @@
+//! `mremap`: an entry, or a part of one, moves or changes its size.
+//!
+//! A move keeps the amap and its keys; the entry remembers the distance. The pages come to the new
+//! place by faults, eight at a time.
+
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
+
+use crate::entry::{MapEntry, Removed};
+use crate::map::{Map, check_overcommit, page_range, whole_pages};
+use crate::request::{Backing, MapError, MapRequest, Place};
+use crate::space::Space;
+
+impl Map {
+    /// `mremap`: moves and resizes. `to` is `None` to go anywhere, if it `may_move`, when there is
+    /// no room to grow in place; `keep_old` leaves an empty mapping behind (`MREMAP_DONTUNMAP`).
+    /// An empty `old` in a shared mapping makes a second mapping of the same pages.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] (`EFAULT`) if `old` is not part of one entry; else as
+    /// [`map`](Map::map).
+    pub fn remap(
+        &self,
+        old: VirtRange,
+        new_len: usize,
+        may_move: bool,
+        to: Option<VirtAddr>,
+        keep_old: bool,
+    ) -> Result<VirtAddr, MapError> {
+        let new_len = whole_pages(new_len)?;
+        let old = page_range(old)?;
+        if old.is_empty() {
+            return self.map_again(old.start, new_len, may_move, to);
+        }
+        if keep_old && (!may_move || new_len != old.len()) {
+            return Err(MapError::Invalid);
+        }
+        if let Some(to) = to {
+            let end = to.checked_add(new_len).ok_or(MapError::Invalid)?;
+            if !may_move
+                || !to.is_page_aligned()
+                || !VirtRange::new(to, end).intersect(old).is_empty()
+            {
+                return Err(MapError::Invalid);
+            }
+        }
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        let result = match to {
+            None if !keep_old && new_len <= old.len() => {
+                self.shrink(&mut space, old, new_len, &mut removed)
+            }
+            None if !keep_old => match self.grow(&mut space, old, new_len, &mut removed) {
+                Err(MapError::Exists) if may_move => {
+                    self.move_entry(&mut space, old, new_len, Place::Any, false, &mut removed)
+                }
+                Err(MapError::Exists) => Err(MapError::NoMemory),
+                result => result,
+            },
+            to => {
+                let place = to.map_or(Place::Any, Place::Fixed);
+                self.move_entry(&mut space, old, new_len, place, keep_old, &mut removed)
+            }
+        };
+        drop(space);
+        drop(removed);
+        result
+    }
+
+    /// A second mapping of what is mapped shared at `at`.
+    fn map_again(
+        &self,
+        at: VirtAddr,
+        len: usize,
+        may_move: bool,
+        to: Option<VirtAddr>,
+    ) -> Result<VirtAddr, MapError> {
+        let request = {
+            let space = self.space.read();
+            let entry = space.lookup(at).ok_or(MapError::NotMapped)?;
+            let Some(object) = entry.object.as_ref().filter(|_| entry.shared && may_move) else {
+                return Err(MapError::Invalid);
+            };
+            MapRequest {
+                place: to.map_or(Place::Any, Place::Fixed),
+                max_prot: entry.max_prot,
+                backing: Backing::Object {
+                    pager: object.pager.clone(),
+                    offset: entry.index(object, at) << PAGE_SHIFT,
+                },
+                shared: true,
+                label: entry.label,
+                ..MapRequest::zero(len, entry.prot)
+            }
+        };
+        self.map(request)
+    }
+
+    fn shrink(
+        &self,
+        space: &mut Space,
+        old: VirtRange,
+        new_len: usize,
+        removed: &mut Removed,
+    ) -> Result<VirtAddr, MapError> {
+        whole(space, old)?;
+        let tail = VirtRange::new(old.start + new_len, old.end);
+        if !tail.is_empty() {
+            self.take_range(space, tail, removed)?;
+        }
+        Ok(old.start)
+    }
+
+    /// Grows in place.
+    ///
+    /// # Errors
+    /// [`MapError::Exists`] if something is in the way.
+    fn grow(
+        &self,
+        space: &mut Space,
+        old: VirtRange,
+        new_len: usize,
+        removed: &mut Removed,
+    ) -> Result<VirtAddr, MapError> {
+        let entry = whole(space, old)?;
+        let (start, at_end, data) = (
+            entry.range.start,
+            entry.range.end == old.end,
+            entry.is_data(),
+        );
+        if !fits_object(entry, old, new_len) {
+            return Err(MapError::Invalid);
+        }
+        let end = old.start.checked_add(new_len).ok_or(MapError::Exists)?;
+        let more = VirtRange::new(old.end, end);
+        let pages = more.len() >> PAGE_SHIFT;
+        if !at_end || !space.is_free(more) {
+            return Err(MapError::Exists);
+        }
+        if data {
+            check_overcommit(more.len())?;
+        }
+        space.check_limits(pages, if data { pages } else { 0 })?;
+        space.replace(start, |entry| entry.range.end = end);
+        space.join_around(more, removed);
+        Ok(old.start)
+    }
+
+    /// Moves `old` to `place`, `new_len` bytes there.
+    fn move_entry(
+        &self,
+        space: &mut Space,
+        old: VirtRange,
+        new_len: usize,
+        place: Place,
+        keep_old: bool,
+        removed: &mut Removed,
+    ) -> Result<VirtAddr, MapError> {
+        let entry = whole(space, old)?;
+        let data = entry.is_data();
+        if !fits_object(entry, old, new_len) || (keep_old && entry.shared) {
+            return Err(MapError::Invalid);
+        }
+        if data {
+            check_overcommit(new_len)?;
+        }
+        // Both ends first: from here on only the place can fail, and nothing of the old entry is lost then.
+        let moved = VirtRange::new(old.start, old.start + new_len.min(old.len()));
+        space.clip_range(moved)?;
+        let to = self.make_room(space, place, new_len, data, removed)?;
+        let mut pending = Pending::new();
+        self.pmap.remove(old, &mut pending);
+        pending.flush();
+        let mut taken = Removed::default();
+        space.take(moved, &mut taken);
+        let Some(mut entry) = taken.entries.pop_front() else {
+            return Err(MapError::NotMapped);
+        };
+        if keep_old {
+            let left = MapEntry {
+                amap: None,
+                needs_copy: false,
+                object: entry.object.clone(),
+                ..entry
+            };
+            space.insert(left, removed);
+        } else if moved.end < old.end {
+            // Moving and shrinking at once: the rest goes.
+            space.clip(old.end)?;
+            space.take(VirtRange::new(moved.end, old.end), removed);
+        }
+        entry.shift += (old.start.0 >> PAGE_SHIFT) as i64 - (to.0 >> PAGE_SHIFT) as i64;
+        entry.range = VirtRange::new(to, to + new_len);
+        space.insert(entry, removed);
+        Ok(to)
+    }
+}
+
+/// The entry that holds all of `range`.
+fn whole(space: &Space, range: VirtRange) -> Result<&MapEntry, MapError> {
+    space
+        .lookup(range.start)
+        .filter(|entry| range.end <= entry.range.end)
+        .ok_or(MapError::NotMapped)
+}
+
+/// Whether the object's page numbers suffice for `len` bytes from `range`'s start on.
+fn fits_object(entry: &MapEntry, range: VirtRange, len: usize) -> bool {
+    entry.object.as_ref().is_none_or(|object| {
+        let first = entry.index(object, range.start);
+        first
+            .checked_add((len >> PAGE_SHIFT) as u64)
+            .is_some_and(|end| end < 1 << 52)
+    })
+}

@@ -1,0 +1,195 @@
+//! What callers say to a map and hear from it.
+
+use alloc::sync::Arc;
+use nucleus::{OutOfMemory, Prot, VirtAddr, VirtRange};
+
+use crate::pager::{Pager, PagerError};
+
+/// What lies below a mapping's anonymous layer.
+#[derive(Clone)]
+pub enum Backing {
+    /// Nothing: zero-fill. With `shared`, the map makes an [`Anonymous`](crate::Anonymous) object.
+    Zero,
+    /// An object from byte `offset` (page-aligned) on.
+    Object { pager: Arc<dyn Pager>, offset: u64 },
+}
+
+/// Where a mapping goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Anywhere, from the top of the mapping area down.
+    Any,
+    /// At this address if it is free, anywhere otherwise.
+    Hint(VirtAddr),
+    /// Exactly here, replacing what is there.
+    Fixed(VirtAddr),
+    /// Exactly here, or [`MapError::Exists`].
+    FixedNoReplace(VirtAddr),
+}
+
+/// What a child gets of an entry at fork (`uvm.txt` 5.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inherit {
+    None,
+    Share,
+    Copy,
+    Zero,
+}
+
+/// How the program says it will use an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Fault-ahead: three pages behind, four ahead.
+    Normal,
+    /// Fault-ahead: none.
+    Random,
+    /// Fault-ahead: none behind, eight ahead.
+    Sequential,
+    /// Give up the pages; private ones read zero or the object's content after it.
+    DontNeed,
+    /// As `DontNeed` for private anonymous memory, at leisure.
+    Free,
+    /// Map what is resident now.
+    WillNeed,
+    DontFork,
+    DoFork,
+    WipeOnFork,
+    KeepOnFork,
+}
+
+/// One mapping, with its final attributes.
+#[derive(Clone)]
+pub struct MapRequest {
+    pub place: Place,
+    /// Bytes, rounded up to pages.
+    pub len: usize,
+    pub prot: Prot,
+    /// What `protect` may raise it to later.
+    pub max_prot: Prot,
+    pub backing: Backing,
+    /// Writes go to the object rather than to an anonymous layer.
+    pub shared: bool,
+    /// A stack: faults within `RLIMIT_STACK` below it extend it downward, a guard gap stays.
+    pub grows_down: bool,
+    /// Fault everything in before returning.
+    pub populate: bool,
+    /// `MAP_NORESERVE`: not even an obvious overcommit is refused.
+    pub no_reserve: bool,
+    /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
+    pub label: &'static str,
+}
+
+/// Limits that the map enforces, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub address_space: u64,
+    pub data: u64,
+    pub stack: u64,
+}
+
+/// Why a map operation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// Out of memory, of room or of a limit: `ENOMEM`.
+    NoMemory,
+    /// Bad range or alignment: `EINVAL`.
+    Invalid,
+    /// Something in the range is not mapped: `ENOMEM` or `EFAULT`, as the call says.
+    NotMapped,
+    /// Would exceed the entry's maximal protection: `EACCES`.
+    Access,
+    /// `FixedNoReplace` found a mapping: `EEXIST`.
+    Exists,
+    /// Locked memory limit: `EAGAIN`.
+    Again,
+}
+
+/// Why a fault can't be resolved: which signal, with which code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// SIGSEGV, SEGV_MAPERR.
+    NotMapped,
+    /// SIGSEGV, SEGV_ACCERR.
+    Protection,
+    /// SIGBUS, BUS_ADRERR: beyond the object's end.
+    BeyondEnd,
+    /// SIGBUS, BUS_ADRERR: the backing store failed.
+    Io,
+    /// Nothing left; the kernel frees some (kills) and tries again.
+    OutOfMemory,
+}
+
+/// A copy of what an entry says, for `/proc`.
+pub struct Entry {
+    pub range: VirtRange,
+    pub prot: Prot,
+    pub shared: bool,
+    pub backing: Backing,
+    pub label: &'static str,
+    /// Pages of it mapped now, and how many of them are anonymous.
+    pub resident_pages: usize,
+    pub anonymous_pages: usize,
+}
+
+/// Sizes in pages.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Sizes {
+    pub total: usize,
+    pub peak: usize,
+    pub resident: usize,
+    pub data: usize,
+    pub stack: usize,
+    pub text: usize,
+    pub shared_resident: usize,
+    pub page_tables: usize,
+    pub entries: usize,
+}
+
+impl Limits {
+    /// No limits.
+    pub const NONE: Limits = Limits {
+        address_space: u64::MAX,
+        data: u64::MAX,
+        stack: u64::MAX,
+    };
+}
+
+impl MapRequest {
+    /// `len` bytes of private zero-fill memory anywhere, with these rights.
+    pub fn zero(len: usize, prot: Prot) -> MapRequest {
+        MapRequest {
+            place: Place::Any,
+            len,
+            prot,
+            max_prot: Prot::all(),
+            backing: Backing::Zero,
+            shared: false,
+            grows_down: false,
+            populate: false,
+            no_reserve: false,
+            label: "",
+        }
+    }
+}
+
+impl From<OutOfMemory> for MapError {
+    fn from(_: OutOfMemory) -> MapError {
+        MapError::NoMemory
+    }
+}
+
+impl From<OutOfMemory> for Fault {
+    fn from(_: OutOfMemory) -> Fault {
+        Fault::OutOfMemory
+    }
+}
+
+impl From<PagerError> for Fault {
+    fn from(error: PagerError) -> Fault {
+        match error {
+            PagerError::BeyondEnd => Fault::BeyondEnd,
+            PagerError::Io => Fault::Io,
+            PagerError::OutOfMemory => Fault::OutOfMemory,
+        }
+    }
+}
