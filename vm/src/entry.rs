@@ -181,7 +181,7 @@ impl MapEntry {
             && self.inherit == next.inherit
             && self.advice == next.advice
             && self.no_reserve == next.no_reserve
-            && core::ptr::eq(self.label, next.label)
+            && self.label == next.label
             && !self.grows_down
             && !next.grows_down
             && own(self)

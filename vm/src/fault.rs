@@ -165,16 +165,19 @@ impl Attempt<'_> {
         match (&entry.amap, &entry.object) {
             (_, Some(object)) if entry.shared => self.map_shared(object),
             (Some(amap), object) => {
-                let mut slots = amap.lock(key)?;
-                match (slots.get(key), object) {
-                    (Slot::Empty, _) if entry.needs_copy && (write || object.is_none()) => {
-                        Ok(Outcome::NeedsAmap)
-                    }
-                    (Slot::Empty, None) => self.zero_fill(slots),
-                    (Slot::Empty, Some(object)) if write => self.promote(slots, object),
-                    (Slot::Empty, Some(object)) => self.map_object(object),
+                // Nobody adds to an amap that others refer to, so what is absent stays so.
+                let mut slots = match entry.needs_copy {
+                    true => amap.lock_present(key),
+                    false => Some(amap.lock(key)?),
+                };
+                let empty = slots.as_mut().is_none_or(|slots| slots.get(key).is_empty());
+                match (slots, object) {
                     _ if write && entry.needs_copy => Ok(Outcome::NeedsAmap),
-                    _ => self.map_anon(slots),
+                    (Some(slots), _) if !empty => self.map_anon(slots),
+                    (_slots, Some(object)) if !write => self.map_object(object),
+                    (Some(slots), Some(object)) if !entry.needs_copy => self.promote(slots, object),
+                    (Some(slots), None) if !entry.needs_copy => self.zero_fill(slots),
+                    _ => Ok(Outcome::NeedsAmap),
                 }
             }
             (None, Some(object)) if !write => self.map_object(object),

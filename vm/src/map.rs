@@ -117,7 +117,15 @@ impl Map {
         };
         let mut removed = Removed::default();
         let mut space = self.space.write();
-        let start = self.make_room(&mut space, request.place, len, private_data, &mut removed)?;
+        let pages = len >> PAGE_SHIFT;
+        let replaced = match request.place {
+            Place::Fixed(start) if start <= USER_END - len.min(USER_END.0) => {
+                space.mapped_pages(VirtRange::new(start, start + len))
+            }
+            _ => 0,
+        };
+        space.check_limits(pages - replaced, if private_data { pages } else { 0 })?;
+        let start = self.make_room(&mut space, request.place, len, &mut removed)?;
         let range = VirtRange::new(start, start + len);
         space.insert(
             MapEntry {
@@ -148,14 +156,13 @@ impl Map {
         Ok(start)
     }
 
-    /// Finds where `len` bytes go, checks the limits and, for a fixed place, takes what is there
-    /// out, its translations flushed.
+    /// Finds where `len` bytes go and, for a fixed place, takes what is there out, its translations
+    /// flushed. The limits were checked.
     pub(crate) fn make_room(
         &self,
         space: &mut Space,
         place: Place,
         len: usize,
-        private_data: bool,
         removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let at = |start: VirtAddr| {
@@ -167,13 +174,6 @@ impl Map {
             }
         };
         space.check_count()?;
-        let pages = len >> PAGE_SHIFT;
-        let data = if private_data { pages } else { 0 };
-        let replaced = match place {
-            Place::Fixed(start) => space.mapped_pages(at(start)?),
-            _ => 0,
-        };
-        space.check_limits(pages - replaced, data)?;
         match place {
             Place::Hint(start) => {
                 if let Ok(range) = at(start.page_floor())
@@ -190,7 +190,7 @@ impl Map {
             },
             Place::Fixed(start) => {
                 let range = at(start)?;
-                if replaced != 0 {
+                if space.overlapping(range).next().is_some() {
                     self.take_range(space, range, removed)?;
                 }
                 Ok(start)

@@ -163,10 +163,16 @@ impl Map {
         if data {
             check_overcommit(new_len)?;
         }
-        // Both ends first: from here on only the place can fail, and nothing of the old entry is lost then.
+        let more = match keep_old {
+            true => new_len,
+            false => new_len.saturating_sub(old.len()),
+        } >> PAGE_SHIFT;
+        space.check_limits(more, if data { more } else { 0 })?;
+        // The ends first: after that only the place can be refused, and nothing is lost then.
         let moved = VirtRange::new(old.start, old.start + new_len.min(old.len()));
-        space.clip_range(moved)?;
-        let to = self.make_room(space, place, new_len, data, removed)?;
+        space.clip_range(old)?;
+        space.clip(moved.end)?;
+        let to = self.make_room(space, place, new_len, removed)?;
         let mut pending = Pending::new();
         self.pmap.remove(old, &mut pending);
         pending.flush();
@@ -183,10 +189,9 @@ impl Map {
                 ..entry
             };
             space.insert(left, removed);
-        } else if moved.end < old.end {
-            // Moving and shrinking at once: the rest goes.
-            space.clip(old.end)?;
-            space.take(VirtRange::new(moved.end, old.end), removed);
+        } else {
+            // What is left of the old place when it shrinks as well.
+            space.take(old, removed);
         }
         entry.shift += (old.start.0 >> PAGE_SHIFT) as i64 - (to.0 >> PAGE_SHIFT) as i64;
         entry.range = VirtRange::new(to, to + new_len);
