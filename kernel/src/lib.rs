@@ -14,7 +14,6 @@
 extern crate alloc;
 
 pub mod files;
-pub mod pipe;
 pub mod process;
 pub mod signal;
 pub mod start;

@@ -1,5 +1,7 @@
 //! What it cost, by cause: per-CPU, always on, one add without a lock prefix.
 
+use crate::arch::machine;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// One counted cause.
@@ -89,11 +91,16 @@ impl Counter {
     /// Adds `n` on this CPU.
     #[inline]
     pub fn add(self, n: u64) {
-        todo!()
+        machine::counter_add(self as usize, n);
     }
 
     /// The sum over all CPUs.
     pub fn total(self) -> u64 {
-        todo!()
+        (0..machine::MAX_CPUS)
+            .map(|cpu| machine::counter_read(cpu, self as usize))
+            .fold(0, u64::wrapping_add)
     }
 }
+
+/// How many counters there are.
+pub(crate) const COUNTERS: usize = Counter::ALL.len();

@@ -131,9 +131,10 @@ impl List {
 static LISTS: PerCpu<[List; CLASSES.len()]> =
     PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
 
-/// Slabs of one class that have a free object: a list through the records' `b`. A slab's record has
-/// the number of objects in use in `handles`, the first free object's address in `a`, and in `b` the
-/// next and the previous slab. The records of its other frames have in `b` how far the first is.
+/// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
+/// its first frame: in `a` the next and the previous slab, in `handles` the number of objects in use
+/// and, from bit 16 on, one more than the number of the first free object. (`map` and `b` are not
+/// touched: who follows a stale hint may look at them in any frame's record.)
 struct Slabs {
     first: u32,
     /// Slabs with no object in use; one is kept, so that a single object coming and going does not
@@ -152,12 +153,33 @@ static SLABS: [SpinLock<Slabs>; CLASSES.len()] = [const {
 }; CLASSES.len()];
 
 fn links(r: &Record) -> (u32, u32) {
-    let both = r.b.load(Ordering::Relaxed);
+    let both = r.a.load(Ordering::Relaxed);
     (both as u32, (both >> 32) as u32)
 }
 
 fn set_links(r: &Record, next: u32, previous: u32) {
-    r.b.store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
+    r.a.store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
+}
+
+/// Objects in use, and the first free one.
+fn state(class: usize, index: u32) -> (u32, *mut u8) {
+    let both = record(index).handles.load(Ordering::Relaxed);
+    let first = match both >> 16 {
+        0 => null_mut(),
+        n => record::bytes(index).wrapping_add((n as usize - 1) * CLASSES[class]),
+    };
+    (both & 0xffff, first)
+}
+
+fn set_state(class: usize, index: u32, in_use: u32, first: *mut u8) {
+    let n = if first.is_null() {
+        0
+    } else {
+        (first as usize - record::bytes(index) as usize) / CLASSES[class] + 1
+    };
+    record(index)
+        .handles
+        .store(in_use | (n as u32) << 16, Ordering::Relaxed);
 }
 
 impl Slabs {
@@ -186,18 +208,17 @@ impl Slabs {
     }
 
     /// Takes one object out of a slab.
-    fn take(&mut self) -> Option<*mut u8> {
+    fn take(&mut self, class: usize) -> Option<*mut u8> {
         let index = self.first;
         if index == NONE {
             return None;
         }
-        let r = record(index);
-        let object = r.a.load(Ordering::Relaxed) as *mut u8;
+        let (in_use, object) = state(class, index);
         // SAFETY: a slab on the list has a free object, whose first word is the next one. The lock
         // of the class is held.
         let next = unsafe { object.cast::<*mut u8>().read() };
-        r.a.store(next as u64, Ordering::Relaxed);
-        if r.handles.fetch_add(1, Ordering::Relaxed) == 0 {
+        set_state(class, index, in_use + 1, next);
+        if in_use == 0 {
             self.empty -= 1;
         }
         if next.is_null() {
@@ -212,15 +233,14 @@ impl Slabs {
     /// `object` is a free object of this class that is on no list.
     unsafe fn give(&mut self, class: usize, object: *mut u8) -> Option<u32> {
         let index = slab_of(class, object);
-        let r = record(index);
-        let first = r.a.load(Ordering::Relaxed);
+        let (in_use, first) = state(class, index);
         // SAFETY: the object is free and ours by the caller's promise.
-        unsafe { object.cast::<*mut u8>().write(first as *mut u8) };
-        r.a.store(object as u64, Ordering::Relaxed);
-        if first == 0 {
+        unsafe { object.cast::<*mut u8>().write(first) };
+        set_state(class, index, in_use - 1, object);
+        if first.is_null() {
             self.link(index);
         }
-        if r.handles.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if in_use == 1 {
             if self.empty > 0 {
                 self.unlink(index);
                 return Some(index);
@@ -257,15 +277,12 @@ fn new_slab(class: usize) -> Option<u32> {
             next = object;
         }
     }
-    let r = record(index);
-    r.a.store(next as u64, Ordering::Relaxed);
-    r.handles.store(0, Ordering::Relaxed);
+    set_state(class, index, 0, next);
     Some(index)
 }
 
 fn free_slab(class: usize, index: u32) {
     let frames = 1 << slab_order(class);
-    record(index).a.store(0, Ordering::Relaxed);
     frame::give_run(index..index + frames, Type::Heap);
 }
 
@@ -283,12 +300,14 @@ fn refill(class: usize, list: Option<&List>) -> *mut u8 {
         slabs.link(index);
         slabs.empty += 1;
     }
-    let Some(object) = slabs.take() else {
+    let Some(object) = slabs.take(class) else {
         return null_mut();
     };
     if let Some(list) = list {
         for _ in 1..batch(class) {
-            let Some(object) = slabs.take() else { break };
+            let Some(object) = slabs.take(class) else {
+                break;
+            };
             // SAFETY: the caller is inside `with`, and the object came out of a slab of the class.
             unsafe { list.push(object) };
         }

@@ -27,7 +27,6 @@ mod heap;
 pub mod log;
 mod pairing;
 mod pinned;
-mod plain;
 pub mod pmap;
 pub mod power;
 pub mod random;

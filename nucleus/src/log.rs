@@ -1,19 +1,146 @@
 //! The kernel's log: a ring in memory (`dmesg`), copied to the second serial port, never to the
 //! console, so that what a program prints stays clean.
 
+use core::cell::UnsafeCell;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crate::arch::machine;
+
+/// Bytes that are kept: some thousand lines.
+const RING: usize = 64 << 10;
+/// A longer line is cut.
+const LINE: usize = 512;
+
+/// The lock is its own and not a `SpinLock`: a panic inside must still be able to say so.
+struct Ring {
+    /// The CPU that writes, plus one; 0 if none.
+    writer: AtomicUsize,
+    bytes: UnsafeCell<[u8; RING]>,
+    /// Bytes written since boot.
+    end: AtomicU64,
+}
+
+// SAFETY: `bytes` is only touched by who set `writer`.
+unsafe impl Sync for Ring {}
+
+static LOG: Ring = Ring {
+    writer: AtomicUsize::new(0),
+    bytes: UnsafeCell::new([0; RING]),
+    end: AtomicU64::new(0),
+};
+
+/// After a panic a CPU that was stopped may hold the log for ever.
+static FORCED: AtomicBool = AtomicBool::new(false);
+
+/// Lets lines through from now on even while another CPU holds the log: for a panic, when the other
+/// CPUs have been stopped.
+pub(crate) fn force() {
+    FORCED.store(true, Ordering::Relaxed);
+}
+
+impl Ring {
+    /// Runs `f` with the bytes, alone; `None` if this CPU itself is in the middle of it (an exception
+    /// or a panic inside), so that nothing waits for itself.
+    fn with<R>(&self, f: impl FnOnce(&mut [u8; RING]) -> R) -> Option<R> {
+        let irqs = machine::irqs_disable();
+        let me = machine::cpu() + 1;
+        let mut holds = false;
+        while !holds && !FORCED.load(Ordering::Relaxed) {
+            match self
+                .writer
+                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => holds = true,
+                Err(writer) if writer == me => {
+                    machine::irqs_restore(irqs);
+                    return None;
+                }
+                Err(_) => machine::spin_hint(),
+            }
+        }
+        // SAFETY: `writer` is this CPU, or all others have been stopped.
+        let result = f(unsafe { &mut *self.bytes.get() });
+        if holds {
+            self.writer.store(0, Ordering::Release);
+        }
+        machine::irqs_restore(irqs);
+        Some(result)
+    }
+}
+
+/// A line on the stack, so that it goes out whole.
+struct Line {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        // The last byte is for the line's end.
+        for byte in s.bytes().take(LINE - 1 - self.len) {
+            // A line is one line, whatever a program's name has in it.
+            self.bytes[self.len] = if byte == b'\n' { b' ' } else { byte };
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
 /// Appends one line. Use [`log!`](crate::log!). Any context, interrupts and panics included.
 pub fn line(args: core::fmt::Arguments<'_>) {
-    todo!()
+    let mut line = Line {
+        bytes: [0; LINE],
+        len: 0,
+    };
+    let now = machine::nanoseconds() / 1000;
+    // Writing to a `Line` does not fail; a `Display` that does leaves what it wrote.
+    let _ = write!(
+        line,
+        "[{:5}.{:06}] {args}",
+        now / 1_000_000,
+        now % 1_000_000
+    );
+    line.bytes[line.len] = b'\n';
+    let text = &line.bytes[..=line.len];
+    let done = LOG.with(|ring| {
+        let mut end = LOG.end.load(Ordering::Relaxed);
+        for &byte in text {
+            ring[end as usize % RING] = byte;
+            end += 1;
+        }
+        LOG.end.store(end, Ordering::Release);
+        machine::log_put(text);
+    });
+    if done.is_none() {
+        machine::log_put(text);
+    }
 }
 
-/// Copies out of the ring from byte `offset` since boot on; returns the bytes copied and the
-/// offset to go on with.
+/// Copies out of the ring from byte `offset` since boot on, or from the oldest that is left; returns
+/// the bytes copied and the offset to go on with.
 pub fn read(offset: u64, to: &mut [u8]) -> (usize, u64) {
-    todo!()
-}
-
-/// Appends a line to the kernel's log, with the time in front.
-#[macro_export]
-macro_rules! log {
-    ($($arg:tt)*) => { $crate::log::line(format_args!($($arg)*)) };
+    let mut copied = 0;
+    let mut at = offset;
+    while copied < to.len() {
+        // A piece at a time: interrupts are off meanwhile.
+        let piece = &mut to[copied..];
+        let len = piece.len().min(LINE);
+        let piece = &mut piece[..len];
+        let got = LOG.with(|ring| {
+            let end = LOG.end.load(Ordering::Relaxed);
+            at = at.clamp(end.saturating_sub(RING as u64), end);
+            let n = piece.len().min((end - at) as usize);
+            for byte in &mut piece[..n] {
+                *byte = ring[at as usize % RING];
+                at += 1;
+            }
+            n
+        });
+        match got {
+            None | Some(0) => break,
+            Some(n) => copied += n,
+        }
+    }
+    (copied, at)
 }

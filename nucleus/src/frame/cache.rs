@@ -201,7 +201,7 @@ pub(crate) enum Table {
     Fresh(u32),
 }
 
-/// Takes a page table of `level` 1 to 4. Its record's `handles` is 0.
+/// Takes a page table of `level` 1 to 4. Its record's use count is 0.
 pub(crate) fn take_table(level: usize) -> Option<Table> {
     Counter::page_tables_allocated.add(frames_in(level) as u64);
     let ready = CACHES
@@ -239,9 +239,10 @@ fn take_pooled(level: usize) -> Option<u32> {
 }
 
 /// Gives a page table back: all its user entries are zero, no TLB and no walker can reach it, and
-/// its record's `handles` is 0.
+/// its record's use count is 0.
 pub(crate) fn give_table(level: usize, index: u32) {
-    debug_assert_eq!(record(index).handles.load(Ordering::Relaxed), 0);
+    debug_assert_eq!(record(index).type_count(), 0);
+    debug_assert!(super::is_zero(index, if level == 4 { 256 } else { 512 }));
     Counter::page_tables_freed.add(frames_in(level) as u64);
     machine::frame_freed(super::record::address(index));
     for i in 0..frames_in(level) as u32 {

@@ -152,7 +152,7 @@ impl core::fmt::Debug for Frame {
 const JUNK: u8 = 0xdb;
 /// In a free frame's record: the frame was filled, unlike those that nobody has had since the start.
 #[cfg(debug_assertions)]
-const JUNKED: u64 = 1;
+const JUNKED: u32 = 0xdbdb_dbdb;
 
 /// Fills a free frame with junk in builds with assertions.
 #[inline]
@@ -161,7 +161,7 @@ fn junk(index: u32) {
     {
         // SAFETY: the frame is free: nobody else reads or writes it.
         unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
-        record(index).b.store(JUNKED, Ordering::Relaxed);
+        record(index).handles.store(JUNKED, Ordering::Relaxed);
     }
     #[cfg(not(debug_assertions))]
     let _ = index;
@@ -171,7 +171,7 @@ fn junk(index: u32) {
 #[inline]
 fn check_junk(index: u32) {
     #[cfg(debug_assertions)]
-    if record(index).b.load(Ordering::Relaxed) == JUNKED {
+    if record(index).handles.load(Ordering::Relaxed) == JUNKED {
         // SAFETY: the frame was taken from the free ones and belongs to the caller.
         let page = unsafe { core::slice::from_raw_parts(bytes(index), PAGE_SIZE) };
         let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
@@ -189,6 +189,13 @@ fn check_junk(index: u32) {
 fn zero(index: u32) {
     // SAFETY: the caller has just taken the frame from the free ones: nobody else uses it.
     unsafe { core::ptr::write_bytes(bytes(index), 0, PAGE_SIZE) };
+}
+
+/// Whether the first `words` words of a frame that the caller owns alone are zero.
+fn is_zero(index: u32, words: usize) -> bool {
+    // SAFETY: the caller owns the frame; a word is aligned in it.
+    let words = unsafe { core::slice::from_raw_parts(bytes(index).cast::<u64>(), words) };
+    words.iter().all(|&word| word == 0)
 }
 
 /// Takes one frame; the caller gives it a type.

@@ -3,13 +3,14 @@
 //! | field | data frame | page table | free | heap |
 //! |---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, order | type, flags |
-//! | `handles` | existence count | 1 while attached, entries in use, and walkers | | |
+//! | `handles` | existence count | level 2 and up: entries in use | | a slab's objects |
 //! | `map` | lock, mapping count, first slot | | | |
-//! | `a` | | its pmap | list of free blocks | see `heap` |
-//! | `b` | | base address, pending chain | | see `heap` |
+//! | `a` | | level 1: its pmap; dead: the next dead one | list of blocks | list of slabs |
+//! | `b` | | level 1: base address and use count | | |
 //!
-//! Records live as long as the machine, so any record may be looked at without holding its frame;
-//! who comes from a stale hint validates after having pinned or locked what it found.
+//! Records live as long as the machine, so any record may be looked at without holding its frame.
+//! Who comes from a stale hint validates after having locked (`map`) or pinned (`b`) what it found;
+//! therefore these two have no other use in any type of frame.
 //!
 //! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
 //! frame's mappings, a page table's attachment. A type changes only when it is zero.
@@ -196,7 +197,8 @@ impl Record {
     #[inline]
     pub(crate) fn type_count(&self) -> u32 {
         match self.kind() {
-            Type::PageTable1 | Type::PageTable2 | Type::PageTable3 | Type::PageTable4 => {
+            Type::PageTable1 => self.b.load(Ordering::Relaxed) as u32,
+            Type::PageTable2 | Type::PageTable3 | Type::PageTable4 => {
                 self.handles.load(Ordering::Relaxed)
             }
             _ => self.mappings(),

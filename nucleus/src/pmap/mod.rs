@@ -1,14 +1,52 @@
 //! Page tables in the BSD sense: the machine-dependent layer of `uvm.txt` 2.
 //!
 //! `format` is the x86-64 page-table format, used by both machines; `table` walks and builds
-//! page tables; `reverse` links every mapping of a frame, so that page-wide operations
-//! find them without an allocation; `shootdown` tells other CPUs; [`Pending`] holds what
-//! must not be reused before they have answered.
+//! page tables, and says who may change what; `reverse` links every mapping of a frame, so that
+//! page-wide operations (`page`) find them without an allocation; `space` knows which CPU has
+//! which pmap loaded; `shootdown` tells other CPUs; [`Pending`] holds what must not be reused before
+//! they have answered.
+
+pub(crate) mod format;
+mod page;
+mod pending;
+mod reverse;
+mod shootdown;
+mod space;
+mod table;
+#[cfg(all(test, not(target_os = "none")))]
+mod tests;
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
+use crate::addr::USER_END;
+use crate::arch::machine;
+use crate::counters::Counter;
+use crate::frame::record::{managed, record};
+use crate::frame::{Table, give_table, take_table};
+use crate::sync::{Rank, SpinLock};
+use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
+use format::{ENTRIES, LEAF_SPAN, Pte, index};
+pub use page::{clear_modified, is_modified, page_protect, take_referenced};
+pub use pending::Pending;
+pub(crate) use space::{activate, leave};
+use table::{Found, Leaf, load};
+
+/// Answers the shootdowns that other CPUs ask of this one: the handler of their interrupt.
+pub(crate) fn on_shootdown() {
+    shootdown::answer();
+}
+
+/// Forgets an earlier machine.
+///
+/// # Safety
+/// The machine has one CPU and no task yet.
+#[cfg(not(target_os = "none"))]
+pub(crate) unsafe fn init() {
+    shootdown::start();
+    space::start();
+}
 
 bitflags! {
     /// What a program may do with a mapping. Everything readable on x86-64 if anything is.
@@ -41,19 +79,53 @@ impl Access {
 
 /// One hardware address space. All methods may be called on any CPU at the same time.
 pub struct Pmap {
-    _private: (),
+    /// The table of level 4.
+    root: u32,
+    /// Bit per CPU that has it loaded: see `shootdown`.
+    active: AtomicU64,
+    /// Guards the tables of level 2 to 4 (see `table`). The value: frames in page tables, with
+    /// the reverse links.
+    lock: SpinLock<usize>,
 }
 
 impl Pmap {
     /// An empty user half over the shared kernel half.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for the root.
     pub fn new() -> Result<Arc<Pmap>, OutOfMemory> {
-        todo!()
+        let root = match take_table(4).ok_or(OutOfMemory)? {
+            Table::Ready(root) => root,
+            Table::Fresh(root) => {
+                // The tables that the kernel half refers to never change: once is enough.
+                let kernel = machine::kernel_root().frame_number() as u32;
+                for i in ENTRIES / 2..ENTRIES {
+                    let pte = table::entry(kernel, i).load(Ordering::Relaxed);
+                    table::entry(root, i).store(pte, Ordering::Relaxed);
+                }
+                root
+            }
+        };
+        Ok(Arc::new(Pmap {
+            root,
+            active: AtomicU64::new(0),
+            lock: SpinLock::new(Rank::Pmap, 1),
+        }))
+    }
+
+    /// Names the pmap in shootdowns: its root's number among the managed frames.
+    #[inline]
+    fn space(&self) -> u32 {
+        self.root - managed().start
     }
 
     /// Maps `frame` at the page `va` with its final attributes in one step, replacing what was
-    /// there. The mapping holds a handle of its own. When an other frame or a wider right was
+    /// there. The mapping holds a handle of its own. When another frame or a wider right was
     /// replaced, the old one goes to `pending`. A spurious call (same frame, same or wider
     /// rights) flushes nothing.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
     pub fn enter(
         &self,
         va: VirtAddr,
@@ -61,55 +133,368 @@ impl Pmap {
         prot: Prot,
         pending: &mut Pending,
     ) -> Result<(), OutOfMemory> {
-        todo!()
+        debug_assert!(va.is_page_aligned() && va < USER_END);
+        loop {
+            if pending.is_full() {
+                pending.flush();
+            }
+            let leaf = self.make_leaf(va)?;
+            if self.enter_in(&leaf, va, frame, prot, pending) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One attempt to change the entry; false if it was changed under our hands, or had to be emptied
+    /// first. Adds at most one frame to `pending`.
+    fn enter_in(
+        &self,
+        leaf: &Leaf,
+        va: VirtAddr,
+        frame: &Frame,
+        prot: Prot,
+        pending: &mut Pending,
+    ) -> bool {
+        let i = index(va, 1);
+        let entry = leaf.entry(i);
+        let old = load(entry);
+        if !old.is_present() {
+            return install(leaf, i, frame, Pte::page(frame.index(), prot, true));
+        }
+        if old.frame() == frame.index() {
+            // The frame stays, so neither its lists nor its handles are concerned.
+            let new = old.with_rights(prot);
+            if new == old {
+                return true;
+            }
+            let new = new.accessed();
+            machine::point();
+            if entry
+                .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+            {
+                return false;
+            }
+            // Wider rights need no flush: at worst a CPU faults once more on its old entry, which
+            // makes it look again.
+            if !prot.contains(old.prot()) {
+                self.forget(old, va, pending);
+            }
+            return true;
+        }
+        // Another frame: first without any, then with the new one. A program that looks in
+        // between faults and waits for the map's lock like any other.
+        if self.take_out(leaf, i, Pte::ZERO, pending) {
+            leaf.remove_entry();
+        }
+        false
     }
 
     /// As [`enter`](Pmap::enter) but only where nothing is mapped, with the accessed bit clear
     /// (for fault-ahead). Returns whether it mapped.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table.
     pub fn enter_ahead(
         &self,
         va: VirtAddr,
         frame: &Frame,
         prot: Prot,
     ) -> Result<bool, OutOfMemory> {
-        todo!()
+        debug_assert!(va.is_page_aligned() && va < USER_END);
+        let leaf = self.make_leaf(va)?;
+        let pte = Pte::page(frame.index(), prot, false);
+        Ok(install(&leaf, index(va, 1), frame, pte))
     }
 
-    /// Removes every mapping in `range`; the frames' handles go to `pending`.
+    /// Removes every mapping in `range`; the frames' handles go to `pending`. Page tables that have
+    /// become empty go there too.
     pub fn remove(&self, range: VirtRange, pending: &mut Pending) {
-        todo!()
+        let mut range = range;
+        while let Some(Found { leaf, dying }) = self.next_leaf(range, Some(pending)) {
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
+            if dying {
+                self.empty(&leaf, |entry, va| {
+                    if entry.may_be_cached() {
+                        pending.invalidate(self, va);
+                    } else {
+                        Counter::tlb_skipped_unaccessed.add(1);
+                    }
+                    Keep::Pending
+                });
+                let table = leaf.table;
+                drop(leaf);
+                table::bury(table, pending);
+                range.start = end;
+                continue;
+            }
+            let part = range.intersect(VirtRange::new(leaf.base, end));
+            range.start = part.end;
+            for va in part.pages() {
+                if pending.is_full() {
+                    range.start = va;
+                    break;
+                }
+                if self.take_out(&leaf, index(va, 1), Pte::ZERO, pending) {
+                    leaf.remove_entry();
+                }
+            }
+            // Besides this walker nobody: the table may go.
+            if range.start == part.end && leaf.entries() == 0 {
+                self.prune(leaf, pending);
+            } else {
+                drop(leaf);
+            }
+            if pending.is_full() {
+                pending.flush();
+            }
+        }
     }
 
     /// Takes away every right in `range` that is not in `prot`; never adds one.
     pub fn protect(&self, range: VirtRange, prot: Prot, pending: &mut Pending) {
-        todo!()
+        if !prot.contains(Prot::READ) && !prot.intersects(Prot::WRITE | Prot::EXEC) {
+            return self.remove(range, pending);
+        }
+        let mut range = range;
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
+            let part = range.intersect(VirtRange::new(leaf.base, end));
+            for va in part.pages() {
+                self.narrow(leaf.table, index(va, 1), va, prot, pending);
+            }
+            range.start = part.end;
+        }
+    }
+
+    /// Takes rights away from one entry, whatever it maps.
+    fn narrow(&self, table: u32, i: usize, va: VirtAddr, prot: Prot, pending: &mut Pending) {
+        let entry = table::entry(table, i);
+        loop {
+            let old = load(entry);
+            if !old.is_present() || (prot | Prot::READ).contains(old.prot()) {
+                return;
+            }
+            let new = old.with_rights(old.prot() & prot);
+            // An exchange of the whole entry: the bits that the processor sets are not lost, and
+            // nobody's new mapping is narrowed by mistake.
+            machine::point();
+            if entry
+                .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return self.forget(old, va, pending);
+            }
+        }
+    }
+
+    /// The old state of an entry was replaced: a TLB may hold it.
+    #[inline]
+    fn forget(&self, old: Pte, va: VirtAddr, pending: &mut Pending) {
+        if old.may_be_cached() {
+            pending.invalidate(self, va);
+        } else {
+            Counter::tlb_skipped_unaccessed.add(1);
+        }
+    }
+
+    /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`, which
+    /// is not full. False if there was none. The use count of the table is the caller's business.
+    fn take_out(&self, leaf: &Leaf, i: usize, instead: Pte, pending: &mut Pending) -> bool {
+        match unmap(leaf.table, i, instead) {
+            Some(old) => {
+                self.forget(old, VirtAddr(leaf.base.0 + i * PAGE_SIZE), pending);
+                pending.add_frame(old.frame());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
+    /// and says what becomes of the frame's handle.
+    fn empty(&self, leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
+        loop {
+            for i in 0..ENTRIES {
+                let entry = leaf.entry(i);
+                while load(entry).is_present() {
+                    // The mark goes in with the exchange, so that what is removed is never nowhere.
+                    let Some(old) = unmap_keeping(leaf.table, i) else {
+                        continue;
+                    };
+                    let va = VirtAddr(leaf.base.0 + i * PAGE_SIZE);
+                    if each(old, va) == Keep::Dropped {
+                        entry.store(0, Ordering::Relaxed);
+                        drop(Frame::from_index(old.frame()));
+                    }
+                    leaf.remove_entry();
+                }
+            }
+            // Another walker that was here before the table was marked may still add an entry, or be
+            // about to finish taking one out.
+            if leaf.entries() == 0 {
+                return;
+            }
+            machine::spin_hint();
+        }
     }
 
     /// What is mapped at the page that holds `va`.
     pub fn extract(&self, va: VirtAddr) -> Option<(Frame, Prot)> {
-        todo!()
+        if va >= USER_END {
+            return None;
+        }
+        let leaf = self.leaf(va)?;
+        let entry = leaf.entry(index(va, 1));
+        loop {
+            let pte = load(entry);
+            if !pte.is_present() {
+                return None;
+            }
+            let mappings = record(pte.frame()).lock_mappings();
+            // With the lock held the mapping stays, and with it its handle.
+            if load(entry).is_present() && load(entry).frame() == pte.frame() {
+                record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
+                drop(mappings);
+                return Some((Frame::from_index(pte.frame()), pte.prot()));
+            }
+        }
     }
 
     /// Whether a program could do `access` at `va` now without a fault.
     pub fn permits(&self, va: VirtAddr, access: Access) -> bool {
-        todo!()
+        va < USER_END
+            && self
+                .leaf(va)
+                .is_some_and(|leaf| load(leaf.entry(index(va, 1))).permits(access))
     }
 
-    /// Pages mapped in `range`. Costs no more than a look at each page table that exists there.
+    /// Pages mapped in `range`. Costs no more than a look at each page table that exists there, and
+    /// at each entry of those that the range does not cover. Exact when nothing changes.
     pub fn resident_in(&self, range: VirtRange) -> usize {
-        todo!()
+        let mut pages = 0;
+        let mut range = range;
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            let all = VirtRange::new(leaf.base, VirtAddr(leaf.base.0 + LEAF_SPAN));
+            let part = range.intersect(all);
+            pages += if part == all {
+                leaf.entries()
+            } else {
+                let present = |va: &VirtAddr| load(leaf.entry(index(*va, 1))).is_present();
+                part.pages().filter(present).count()
+            };
+            range.start = all.end;
+        }
+        pages
     }
 
     /// Pages mapped, and page-table frames held.
     pub fn resident(&self) -> Resident {
-        todo!()
+        let everything = VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE);
+        Resident {
+            pages: self.resident_in(everything),
+            page_tables: *self.lock.lock(),
+        }
     }
 
     /// Removes everything without a single TLB flush. For an address space that no task will run
     /// in again; the caller's task has switched away from it ([`crate::task::set_pmap`]).
     pub fn tear_down(&self) {
-        todo!()
+        // Other CPUs may have borrowed it for tasks without a program; they are made to leave.
+        let borrowers = self.active.load(Ordering::SeqCst);
+        if borrowers != 0 {
+            shootdown::run(shootdown::What::All, borrowers);
+        }
+        assert!(
+            self.active.load(Ordering::SeqCst) == 0,
+            "an address space is torn down while a task runs in it"
+        );
+        // The tables above level 1 need no flush either: the mask is empty.
+        let mut dead = Pending::new();
+        let mut range = VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE);
+        let mut any = false;
+        while let Some(Found { leaf, dying }) = self.next_leaf(range, Some(&mut dead)) {
+            debug_assert!(dying, "the whole range covers each table");
+            any = true;
+            self.empty(&leaf, |_, _| Keep::Dropped);
+            range.start = VirtAddr(leaf.base.0 + LEAF_SPAN);
+            let table = leaf.table;
+            drop(leaf);
+            table::bury(table, &mut dead);
+        }
+        if any {
+            Counter::tlb_skipped_dead.add(1);
+        }
     }
+}
+
+impl Drop for Pmap {
+    fn drop(&mut self) {
+        self.tear_down();
+        give_table(4, self.root);
+    }
+}
+
+/// What becomes of the handle of an entry taken out of a dying table.
+#[derive(PartialEq, Eq)]
+enum Keep {
+    /// It stays in the entry, which is pending.
+    Pending,
+    /// It is given up at once: no CPU can hold the translation.
+    Dropped,
+}
+
+/// Puts a mapping into an empty entry. False if the entry is not empty.
+fn install(leaf: &Leaf, i: usize, frame: &Frame, pte: Pte) -> bool {
+    let entry = leaf.entry(i);
+    // The handle and the count first: from the moment it is linked, others may take it out again.
+    let handle = frame.clone();
+    leaf.add_entry();
+    let mut mappings = record(frame.index()).lock_mappings();
+    if entry
+        .compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        drop(mappings);
+        leaf.remove_entry();
+        return false;
+    }
+    reverse::link(&mut mappings, leaf.table, i);
+    drop(mappings);
+    handle.into_index();
+    true
+}
+
+/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle is the
+/// caller's now.
+fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
+    let entry = table::entry(table, i);
+    loop {
+        let pte = load(entry);
+        if !pte.is_present() {
+            return None;
+        }
+        let mut mappings = record(pte.frame()).lock_mappings();
+        // Only who holds this lock may replace the frame, so if it is still this one, it stays.
+        let now = load(entry);
+        if now.is_present() && now.frame() == pte.frame() {
+            return Some(page::cut(&mut mappings, table, i, instead));
+        }
+    }
+}
+
+/// As [`unmap`], leaving the frame's name in the entry as pending.
+fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
+    let pte = load(table::entry(table, i));
+    let frame = pte.is_present().then_some(pte.pending())?;
+    unmap_if(table, i, pte.frame(), frame)
+}
+
+/// As [`unmap`] if the entry maps this frame.
+fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Pte> {
+    let mut mappings = record(frame).lock_mappings();
+    let now = load(table::entry(table, i));
+    (now.is_present() && now.frame() == frame).then(|| page::cut(&mut mappings, table, i, instead))
 }
 
 /// See [`Pmap::resident`].
@@ -117,72 +502,4 @@ impl Pmap {
 pub struct Resident {
     pub pages: usize,
     pub page_tables: usize,
-}
-
-/// Mappings removed or narrowed, whose old translation some TLB may still hold, and the frames
-/// they held. Nothing but the completed flush turns what is in here into free frames: dropping a
-/// set flushes it first. One set collects many changes and costs one interrupt per CPU concerned.
-pub struct Pending {
-    _private: (),
-}
-
-impl Pending {
-    /// An empty set. No allocation.
-    pub fn new() -> Pending {
-        todo!()
-    }
-
-    /// Invalidates what is in the set on every CPU that may hold it, waits for the answers, then
-    /// gives up the frames. Interrupts must be on and no spin lock held. When this returns, no CPU uses an old translation.
-    pub fn flush(&mut self) {
-        todo!()
-    }
-
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        todo!()
-    }
-}
-
-impl Default for Pending {
-    fn default() -> Pending {
-        Pending::new()
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.flush();
-    }
-}
-
-/// Takes away, in every pmap, every right to `frame` that is not in `prot` (`Prot::empty()`
-/// removes the mappings).
-pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
-    todo!()
-}
-
-/// Collects and clears the referenced bits of all mappings of `frame`.
-pub fn take_referenced(frame: &Frame) -> bool {
-    todo!()
-}
-
-/// Whether any mapping ever wrote `frame` since the last [`clear_modified`].
-pub fn is_modified(frame: &Frame) -> bool {
-    todo!()
-}
-
-/// Clears the modified state of `frame`; later writes set it again.
-pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
-    todo!()
-}
-
-/// Makes this CPU use `pmap`'s page tables, or the kernel's own. Interrupts are off. Cheap if they are in use already.
-pub(crate) fn activate(pmap: Option<&Arc<Pmap>>) {
-    todo!()
-}
-
-/// Another CPU wants this one to invalidate. Interrupts are off.
-pub(crate) fn on_shootdown() {
-    todo!()
 }

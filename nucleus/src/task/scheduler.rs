@@ -542,11 +542,9 @@ fn schedule() {
     }
     Counter::task_switches.add(1);
     machine::set_task_pointer(ptr::from_ref(next) as usize);
-    if !next.idle {
-        // The idle task needs no space of its own and stays in the one it finds.
-        // SAFETY: the field is the next task's own, which does not run yet.
-        crate::pmap::activate(unsafe { (*next.pmap.get()).as_ref() });
-    }
+    // A task without a program, the idle task above all, borrows the space it finds.
+    // SAFETY: the field is the next task's own, which does not run yet.
+    crate::pmap::activate(unsafe { (*next.pmap.get()).as_ref() });
     // SAFETY: both are contexts of tasks that the scheduler's handles keep alive; `next` is not running anywhere, since it
     // was in this heap or is this CPU's idle task, and its registers are saved, since the lock of the queue
     // that it ran on last has been given back. Interrupts are off.

@@ -179,7 +179,11 @@ pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
     let irqs = machine::irqs_disable();
     // SAFETY: the field is the task's own, and with interrupts off the scheduler doesn't look at it.
     let old = unsafe {
-        crate::pmap::activate(pmap.as_ref());
+        match &pmap {
+            Some(pmap) => crate::pmap::activate(Some(pmap)),
+            // Not even borrowed: the caller may be about to tear it down.
+            None => crate::pmap::leave(),
+        }
         ptr::replace(task.pmap.get(), pmap)
     };
     machine::irqs_restore(irqs);

@@ -1,0 +1,19 @@
+//! The backend for frames that the direct map reaches: nothing to allocate, nothing to invalidate
+//! (`ephemeral-mappings.txt` 4.2).
+
+use super::{Flags, Mapped, Unavailable};
+use crate::Frame;
+
+#[inline]
+pub(super) fn alloc(frame: &Frame, flags: Flags) -> Result<Mapped, Unavailable> {
+    let _ = flags;
+    Ok(Mapped {
+        address: frame.bytes(),
+        hit: true,
+    })
+}
+
+#[inline]
+pub(super) fn free(frame: &Frame, address: *mut u8) {
+    debug_assert_eq!(frame.bytes(), address);
+}

@@ -1,0 +1,156 @@
+//! The format of x86-64 page-table entries, for both machines.
+
+use super::{Access, Prot};
+use crate::frame::record::address;
+use crate::{PAGE_SHIFT, PhysAddr, VirtAddr};
+
+/// Entries in a table.
+pub(crate) const ENTRIES: usize = 512;
+/// Bytes that a table of level 1 maps.
+pub(crate) const LEAF_SPAN: usize = ENTRIES << PAGE_SHIFT;
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+/// Ignored by the processor: the accessed bit was cleared and no flush followed, so a TLB may hold the
+/// entry although the accessed bit is clear.
+const SEEN: u64 = 1 << 9;
+/// Ignored by the processor, in an entry that is not present: the frame of a mapping that was
+/// removed together with its whole table, and is pending.
+const PENDING: u64 = 1 << 10;
+const NO_EXECUTE: u64 = 1 << 63;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// One entry of a page table of any level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pte(pub(crate) u64);
+
+impl Pte {
+    /// Nothing.
+    pub(crate) const ZERO: Pte = Pte(0);
+
+    /// A page of a program. An entry that is `accessed` from the start spares the processor a
+    /// locked update at first use.
+    pub(crate) fn page(frame: u32, prot: Prot, accessed: bool) -> Pte {
+        let accessed = if accessed { ACCESSED } else { 0 };
+        Pte(address(frame).0 | PRESENT | USER | accessed).with_rights(prot)
+    }
+
+    /// A reference to a table of the next lower level. What the pages below may be used for is up
+    /// to their own entries.
+    pub(crate) fn table(frame: u32) -> Pte {
+        Pte(address(frame).0 | PRESENT | WRITABLE | USER)
+    }
+
+    /// The frame of a removed mapping that is pending.
+    pub(crate) fn pending(self) -> Pte {
+        Pte(self.0 & ADDRESS | PENDING)
+    }
+
+    /// Whether this is [`Pte::pending`].
+    pub(crate) fn is_pending(self) -> bool {
+        self.0 & (PRESENT | PENDING) == PENDING
+    }
+
+    /// Whether the processor uses the entry.
+    #[inline]
+    pub(crate) fn is_present(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+
+    /// The physical address that the entry refers to.
+    pub(crate) fn address(self) -> PhysAddr {
+        PhysAddr(self.0 & ADDRESS)
+    }
+
+    /// The number of the frame that the entry refers to.
+    #[inline]
+    pub(crate) fn frame(self) -> u32 {
+        ((self.0 & ADDRESS) >> PAGE_SHIFT) as u32
+    }
+
+    /// What a program may do with the page.
+    pub(crate) fn prot(self) -> Prot {
+        let mut prot = Prot::READ;
+        prot.set(Prot::WRITE, self.0 & WRITABLE != 0);
+        prot.set(Prot::EXEC, self.0 & NO_EXECUTE == 0);
+        prot
+    }
+
+    /// The same page with other rights.
+    pub(crate) fn with_rights(self, prot: Prot) -> Pte {
+        let write = if prot.contains(Prot::WRITE) {
+            WRITABLE
+        } else {
+            0
+        };
+        let no_execute = if prot.contains(Prot::EXEC) {
+            0
+        } else {
+            NO_EXECUTE
+        };
+        Pte(self.0 & !(WRITABLE | NO_EXECUTE) | write | no_execute)
+    }
+
+    /// Whether the entry allows a program this access.
+    #[inline]
+    pub(crate) fn permits(self, access: Access) -> bool {
+        self.is_present()
+            && self.0 & USER != 0
+            && match access {
+                Access::Read => true,
+                Access::Write => self.0 & WRITABLE != 0,
+                Access::Execute => self.0 & NO_EXECUTE == 0,
+            }
+    }
+
+    /// Whether any TLB may hold the entry: the processor sets the accessed bit before it caches one.
+    #[inline]
+    pub(crate) fn may_be_cached(self) -> bool {
+        self.0 & (ACCESSED | SEEN) != 0
+    }
+
+    /// The accessed bit.
+    pub(crate) fn is_accessed(self) -> bool {
+        self.0 & ACCESSED != 0
+    }
+
+    /// The dirty bit.
+    pub(crate) fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    /// With the accessed bit set.
+    pub(crate) fn accessed(self) -> Pte {
+        Pte(self.0 | ACCESSED)
+    }
+
+    /// With the accessed bit set, and the dirty bit too: what the processor does at a write.
+    #[cfg(not(target_os = "none"))]
+    pub(crate) fn dirty(self) -> Pte {
+        Pte(self.0 | ACCESSED | DIRTY)
+    }
+
+    /// With the accessed bit clear, remembering that a TLB may hold the entry.
+    pub(crate) fn unreferenced(self) -> Pte {
+        Pte(self.0 & !ACCESSED | SEEN)
+    }
+
+    /// With the dirty bit clear.
+    pub(crate) fn clean(self) -> Pte {
+        Pte(self.0 & !DIRTY)
+    }
+}
+
+/// The place of an address in its table of `level` 1 to 4.
+#[inline]
+pub(crate) const fn index(va: VirtAddr, level: usize) -> usize {
+    (va.0 >> (PAGE_SHIFT + 9 * (level - 1))) & (ENTRIES - 1)
+}
+
+/// Bytes that an entry of a table of `level` stands for.
+pub(crate) const fn span(level: usize) -> usize {
+    1 << (PAGE_SHIFT + 9 * (level - 1))
+}

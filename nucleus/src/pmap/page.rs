@@ -1,0 +1,147 @@
+//! Operations on all mappings of one frame.
+
+use core::sync::atomic::Ordering;
+
+use super::format::{Pte, index};
+use super::table::{base_of, entry, load, owner_of, release};
+use super::{Pending, Pmap, Prot, reverse};
+use crate::arch::machine;
+use crate::frame::record::{Mappings, NONE, record};
+use crate::pinned::Pinned;
+use crate::{Frame, PAGE_SIZE, VirtAddr};
+
+/// Takes the mapping out of an entry that maps the locked frame, and puts `instead` there. Returns
+/// what was there. The use count of the table stays.
+pub(super) fn cut(mappings: &mut Mappings<'_>, table: u32, i: usize, instead: Pte) -> Pte {
+    machine::point();
+    // An exchange, so that bits which the processor sets until the last moment are seen.
+    let old = Pte(entry(table, i).swap(instead.0, Ordering::AcqRel));
+    reverse::unlink(mappings, table, i);
+    mappings.note(old.is_accessed(), old.is_dirty());
+    old
+}
+
+/// The pmap that a slot's table belongs to, and the address that its entry maps.
+///
+/// The entry is in use and the reverse lock of its frame held, so the table is attached or dying;
+/// its pmap waits for the entry to go before it goes itself.
+fn place(table: u32, i: usize) -> (&'static Pmap, VirtAddr) {
+    // SAFETY: `Pmap::drop` empties each table, for which it needs the lock that the caller holds,
+    // and waits for the table's use count; the callers lower that after they have used the pmap.
+    let pmap = unsafe { &*owner_of(table) };
+    (pmap, base_of(table) + i * PAGE_SIZE)
+}
+
+/// Takes away, in every pmap, every right to `frame` that is not in `prot` (`Prot::empty()`
+/// removes the mappings).
+pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
+    if frame.mappings() == 0 {
+        return;
+    }
+    if pending.is_full() {
+        pending.flush();
+    }
+    let _pinned = Pinned::new();
+    let mut mappings = record(frame.index()).lock_mappings();
+    if !prot.is_empty() {
+        let mut slot = mappings.first();
+        while slot != NONE {
+            let (table, i) = reverse::entry_of(slot);
+            let (pmap, va) = place(table, i);
+            pmap.narrow(table, i, va, prot, pending);
+            slot = reverse::after(slot);
+        }
+        return;
+    }
+    let mut removed = 0;
+    while mappings.first() != NONE {
+        let (table, i) = reverse::entry_of(mappings.first());
+        let (pmap, va) = place(table, i);
+        debug_assert_eq!(index(va, 1), i);
+        let old = cut(&mut mappings, table, i, Pte::ZERO);
+        pmap.forget(old, va, pending);
+        removed += 1;
+        release(table);
+    }
+    drop(mappings);
+    if removed > 0 {
+        // One handle keeps the frame until the flush as well as many do. The others can go at once;
+        // the caller's is still there, so none of them is the last.
+        pending.add_frame(frame.index());
+        record(frame.index())
+            .handles
+            .fetch_sub(removed - 1, Ordering::Release);
+    }
+}
+
+/// Calls `each` with the entry of every mapping of `frame`, its pmap and its address, with the reverse
+/// lock held.
+fn for_each(
+    mappings: &Mappings<'_>,
+    mut each: impl FnMut(&core::sync::atomic::AtomicU64, &Pmap, VirtAddr),
+) {
+    let mut slot = mappings.first();
+    while slot != NONE {
+        let (table, i) = reverse::entry_of(slot);
+        let (pmap, va) = place(table, i);
+        each(entry(table, i), pmap, va);
+        slot = reverse::after(slot);
+    }
+}
+
+/// Changes an entry from what it is to what `change` makes of it; `None` leaves it. Returns what it was
+/// before the change.
+fn change(
+    entry: &core::sync::atomic::AtomicU64,
+    change: impl Fn(Pte) -> Option<Pte>,
+) -> Option<Pte> {
+    loop {
+        let old = load(entry);
+        let new = change(old)?;
+        machine::point();
+        if entry
+            .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Some(old);
+        }
+    }
+}
+
+/// Collects and clears the referenced bits of all mappings of `frame`.
+///
+/// Nothing is flushed: a CPU that still has the translation cached will not set the bit again until
+/// it forgets it by itself, which for the choice of victims is as good.
+pub fn take_referenced(frame: &Frame) -> bool {
+    let _pinned = Pinned::new();
+    let mappings = record(frame.index()).lock_mappings();
+    let mut referenced = mappings.take_referenced();
+    for_each(&mappings, |entry, _, _| {
+        let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
+        referenced |= change(entry, accessed).is_some();
+    });
+    referenced
+}
+
+/// Whether any mapping ever wrote `frame` since the last [`clear_modified`].
+pub fn is_modified(frame: &Frame) -> bool {
+    let _pinned = Pinned::new();
+    let mappings = record(frame.index()).lock_mappings();
+    let mut modified = mappings.was_modified();
+    for_each(&mappings, |entry, _, _| modified |= load(entry).is_dirty());
+    modified
+}
+
+/// Clears the modified state of `frame`; later writes set it again, once `pending` was flushed.
+pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
+    let _pinned = Pinned::new();
+    let mappings = record(frame.index()).lock_mappings();
+    mappings.clear_modified();
+    for_each(&mappings, |entry, pmap, va| {
+        let dirty = |pte: Pte| pte.is_dirty().then(|| pte.clean());
+        if change(entry, dirty).is_some() {
+            // A CPU that has the dirty entry cached would write without telling.
+            pending.invalidate(pmap, va);
+        }
+    });
+}

@@ -1,0 +1,160 @@
+//! See [`Pending`].
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+
+use super::format::ENTRIES;
+use super::shootdown::{self, MAX_PAGES, Page, What};
+use super::table::{entry, load};
+use super::{Pmap, format};
+use crate::arch::machine;
+use crate::frame::give_table;
+use crate::frame::record::{NONE, Type, record};
+use crate::{Frame, VirtAddr};
+
+/// Frames that a set holds by itself. A table that goes as a whole brings its frames along inside,
+/// so this is about small ranges and the ends of large ones; when it is full, the set is flushed.
+const FRAMES: usize = 64;
+
+/// Mappings removed or narrowed, whose old translation some TLB may still hold, and the frames
+/// they held. Nothing but the completed flush turns what is in here into free frames: dropping a
+/// set flushes it first. One set collects many changes and costs one interrupt per CPU concerned.
+///
+/// Neither making nor filling one allocates. Page tables that were taken out are in it too: a
+/// processor may walk through them until the flush.
+pub struct Pending {
+    /// CPUs that may hold any of the old translations.
+    cpus: u64,
+    /// How many of `pages` are in use; more than it holds once they did not suffice.
+    page_count: usize,
+    frame_count: usize,
+    /// Chain of dead page tables, through their records' `a`. The removed entries of those of level
+    /// 1 are still in them, as `Pte::pending`.
+    tables: u32,
+    pages: [MaybeUninit<Page>; MAX_PAGES],
+    frames: [MaybeUninit<u32>; FRAMES],
+}
+
+impl Pending {
+    /// An empty set. No allocation.
+    #[inline]
+    pub fn new() -> Pending {
+        Pending {
+            cpus: 0,
+            page_count: 0,
+            frame_count: 0,
+            tables: NONE,
+            pages: [const { MaybeUninit::uninit() }; MAX_PAGES],
+            frames: [const { MaybeUninit::uninit() }; FRAMES],
+        }
+    }
+
+    /// Invalidates what is in the set on every CPU that may hold it, waits for the answers, then
+    /// gives up the frames. Interrupts must be on and no spin lock held. When this returns, no CPU
+    /// uses an old translation.
+    #[inline]
+    pub fn flush(&mut self) {
+        if !self.is_empty() {
+            self.flush_all();
+        }
+    }
+
+    #[cold]
+    fn flush_all(&mut self) {
+        if self.cpus != 0 {
+            let what = match self.pages.get(..self.page_count) {
+                // SAFETY: the first `page_count` pages were written by `invalidate`.
+                Some(pages) => What::Pages(unsafe { pages.assume_init_ref() }),
+                None => What::All,
+            };
+            shootdown::run(what, self.cpus);
+        }
+        self.cpus = 0;
+        self.page_count = 0;
+        for frame in &self.frames[..self.frame_count] {
+            // SAFETY: the first `frame_count` were written by `add_frame`, and each is a handle.
+            drop(Frame::from_index(unsafe { frame.assume_init() }));
+        }
+        self.frame_count = 0;
+        while self.tables != NONE {
+            let table = self.tables;
+            self.tables = record(table).a.swap(0, Ordering::Relaxed) as u32;
+            let level = match record(table).kind() {
+                Type::PageTable1 => 1,
+                Type::PageTable2 => 2,
+                _ => 3,
+            };
+            if level == 1 {
+                give_up_entries(table);
+            }
+            give_table(level, table);
+        }
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.page_count == 0 && self.frame_count == 0 && self.tables == NONE
+    }
+
+    /// A translation of `va` in `pmap` may be cached on the CPUs that have it loaded. Called after
+    /// the entry was changed by a locked instruction.
+    #[inline]
+    pub(super) fn invalidate(&mut self, pmap: &Pmap, va: VirtAddr) {
+        let cpus = pmap.active.load(Ordering::SeqCst);
+        if cpus == 0 {
+            return;
+        }
+        self.cpus |= cpus;
+        if let Some(page) = self.pages.get_mut(self.page_count) {
+            page.write(Page::new(pmap.space(), va));
+        }
+        self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
+    }
+
+    /// Whether [`add_frame`](Pending::add_frame) needs a flush first.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.frame_count == FRAMES
+    }
+
+    /// Takes over the handle that a removed mapping had. The set is not full.
+    #[inline]
+    pub(super) fn add_frame(&mut self, frame: u32) {
+        self.frames[self.frame_count].write(frame);
+        self.frame_count += 1;
+    }
+
+    /// Takes over a dead page table, whose use count is 0.
+    pub(super) fn add_table(&mut self, table: u32) {
+        record(table).a.store(self.tables as u64, Ordering::Relaxed);
+        self.tables = table;
+    }
+}
+
+/// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
+fn give_up_entries(table: u32) {
+    for index in 0..ENTRIES {
+        let entry = entry(table, index);
+        let pte = load(entry);
+        debug_assert!(pte == format::Pte::ZERO || pte.is_pending());
+        if pte.is_pending() {
+            entry.store(0, Ordering::Relaxed);
+            drop(Frame::from_index(pte.frame()));
+        }
+    }
+}
+
+impl Default for Pending {
+    fn default() -> Pending {
+        Pending::new()
+    }
+}
+
+impl Drop for Pending {
+    #[inline]
+    fn drop(&mut self) {
+        machine::point();
+        self.flush();
+    }
+}

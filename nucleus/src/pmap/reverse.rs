@@ -1,0 +1,75 @@
+//! Reverse mappings: from a frame to every page-table entry that maps it, without an allocation.
+//!
+//! Beside each table of level 1 stands a frame with one link per entry. The links of all entries that
+//! map one frame form a list; the frame's record has its head. An entry is named by its *slot*:
+//! the table's number among the managed frames times 512, plus the entry's index.
+//!
+//! A list is guarded by the reverse lock of its frame ([`Mappings`]).
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::format::ENTRIES;
+use crate::frame::record::{Mappings, NONE, bytes, managed};
+
+#[repr(C)]
+struct Link {
+    next: AtomicU32,
+    previous: AtomicU32,
+}
+
+const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
+
+fn slot(table: u32, index: usize) -> u32 {
+    (table - managed().start) * ENTRIES as u32 + index as u32
+}
+
+/// The table and the index in it of a slot.
+pub(super) fn entry_of(slot: u32) -> (u32, usize) {
+    (
+        slot / ENTRIES as u32 + managed().start,
+        slot as usize % ENTRIES,
+    )
+}
+
+fn link_of(slot: u32) -> &'static Link {
+    let (table, index) = entry_of(slot);
+    // SAFETY: slots are made from tables of level 1 only, whose next frame consists of links; a
+    // slot is on a list only while its table is in use. Frames stay in the direct map forever.
+    unsafe { &*bytes(table + 1).cast::<Link>().add(index) }
+}
+
+/// Adds the entry to the frame's list.
+pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
+    let slot = slot(table, index);
+    let next = mappings.first();
+    let link = link_of(slot);
+    link.next.store(next, Ordering::Relaxed);
+    link.previous.store(NONE, Ordering::Relaxed);
+    if next != NONE {
+        link_of(next).previous.store(slot, Ordering::Relaxed);
+    }
+    mappings.add(slot);
+}
+
+/// Takes the entry out of the frame's list.
+pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
+    let slot = slot(table, index);
+    let link = link_of(slot);
+    let next = link.next.load(Ordering::Relaxed);
+    let previous = link.previous.load(Ordering::Relaxed);
+    if next != NONE {
+        link_of(next).previous.store(previous, Ordering::Relaxed);
+    }
+    if previous == NONE {
+        debug_assert_eq!(mappings.first(), slot, "reverse mappings are damaged");
+        mappings.set_first(next);
+    } else {
+        link_of(previous).next.store(next, Ordering::Relaxed);
+    }
+    mappings.subtract();
+}
+
+/// The slot after this one in its frame's list, or [`NONE`].
+pub(super) fn after(slot: u32) -> u32 {
+    link_of(slot).next.load(Ordering::Relaxed)
+}

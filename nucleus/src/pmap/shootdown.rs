@@ -1,0 +1,185 @@
+//! Telling other CPUs to forget translations.
+//!
+//! A request stands on the stack of the CPU that makes it. It leaves a pointer in the inbox of each
+//! target, one place for each sender, and sends an interrupt to those whose inbox was empty: a CPU that has
+//! been interrupted already, and has not looked yet, will find both requests. The sender waits until
+//! all have answered, with interrupts on, and answers what it is asked itself meanwhile; so two
+//! CPUs that ask each other never wait in vain.
+//!
+//! # Who may hold a translation
+//!
+//! A pmap's `active` mask has a bit for each CPU that has it loaded. A CPU sets the bit *before* it loads the
+//! root and clears it *after* it has loaded another one; a load drops everything cached for a
+//! program's addresses. Whoever changes an entry does it by a locked instruction, and reads the mask
+//! after that. Setting the bit is a locked instruction too. So either the change comes first in the
+//! one order of all locked instructions, and the CPU finds the new entry whenever it looks; or the bit comes first, and the
+//! mask has it. A CPU that left in between needs no telling, and telling it does no harm.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use super::space;
+use crate::VirtAddr;
+use crate::arch::machine::{self, MAX_CPUS};
+use crate::counters::Counter;
+use crate::pinned::Pinned;
+
+/// Pages invalidated one by one; for more, all that the CPU has cached for programs goes. An `invlpg`
+/// takes about as long as a refill of one entry from the caches, and programs rarely have more than a
+/// thousand entries they would miss; Linux on real machines settled at 33.
+pub(super) const MAX_PAGES: usize = 32;
+
+/// A page of one pmap: its root's number among the managed frames above, the page's number below.
+#[derive(Clone, Copy)]
+pub(super) struct Page(u64);
+
+const PAGE_BITS: u32 = 36;
+
+impl Page {
+    pub(super) fn new(space: u32, va: VirtAddr) -> Page {
+        let page = (va.0 >> crate::PAGE_SHIFT) as u64 & ((1 << PAGE_BITS) - 1);
+        Page((space as u64) << PAGE_BITS | page)
+    }
+
+    fn space(self) -> u32 {
+        (self.0 >> PAGE_BITS) as u32
+    }
+
+    fn va(self) -> VirtAddr {
+        VirtAddr(((self.0 & ((1 << PAGE_BITS) - 1)) as usize) << crate::PAGE_SHIFT)
+    }
+}
+
+/// What is to be forgotten.
+#[derive(Clone, Copy)]
+pub(super) enum What<'a> {
+    /// These pages, in whichever of the pmaps a CPU has loaded.
+    Pages(&'a [Page]),
+    /// Everything cached for programs.
+    All,
+}
+
+struct Request<'a> {
+    what: What<'a>,
+    /// Bit per CPU that has not answered.
+    waiting: AtomicU64,
+}
+
+#[repr(align(64))]
+struct Inbox {
+    /// Bit per sender.
+    senders: AtomicU64,
+    requests: [AtomicPtr<()>; MAX_CPUS],
+}
+
+static INBOXES: [Inbox; MAX_CPUS] = [const {
+    Inbox {
+        senders: AtomicU64::new(0),
+        requests: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS],
+    }
+}; MAX_CPUS];
+
+/// Makes the CPUs of the mask forget, this one too if it is among them, and waits until they have.
+/// Interrupts are on, unless the mask has no other CPU.
+pub(super) fn run(what: What<'_>, cpus: u64) {
+    let pinned = Pinned::new();
+    let me = 1u64 << pinned.cpu();
+    if cpus & !me == 0 {
+        if cpus != 0 {
+            forget(pinned.cpu(), what);
+        }
+        return;
+    }
+    debug_assert!(
+        machine::irqs_enabled(),
+        "a shootdown with interrupts off may wait forever"
+    );
+    let request = Request {
+        what,
+        waiting: AtomicU64::new(cpus & !me),
+    };
+    let mut interrupts = 0u64;
+    for target in bits(cpus & !me) {
+        let inbox = &INBOXES[target];
+        let pointer = (&raw const request).cast_mut().cast::<()>();
+        inbox.requests[pinned.cpu()].store(pointer, Ordering::Relaxed);
+        machine::point();
+        // Release: who sees the bit sees the pointer, the request and the changed entries.
+        if inbox.senders.fetch_or(me, Ordering::AcqRel) == 0 {
+            interrupts |= 1 << target;
+        }
+    }
+    Counter::tlb_remote.add((cpus & !me).count_ones() as u64);
+    if interrupts != 0 {
+        Counter::ipi_shootdown.add(u64::from(interrupts.count_ones()));
+        machine::send_shootdown(interrupts);
+    }
+    // This CPU's own part, while the others are on their way.
+    if cpus & me != 0 {
+        forget(pinned.cpu(), what);
+    }
+    // Acquire: what the others did with the old translation comes before what follows.
+    while request.waiting.load(Ordering::Acquire) != 0 {
+        machine::spin_hint();
+    }
+}
+
+/// Answers what other CPUs ask of this one. Called by the interrupt handler, interrupts off.
+pub(super) fn answer() {
+    let me = machine::cpu();
+    let inbox = &INBOXES[me];
+    loop {
+        machine::point();
+        let senders = inbox.senders.swap(0, Ordering::AcqRel);
+        if senders == 0 {
+            return;
+        }
+        for sender in bits(senders) {
+            let pointer = inbox.requests[sender].load(Ordering::Relaxed);
+            // SAFETY: the sender put the pointer there before it set the bit that was just taken,
+            // and stays in `run`, where the request lives, until this CPU has cleared its own bit in
+            // `waiting`, which is the last use of it here.
+            let request = unsafe { &*pointer.cast::<Request<'_>>() };
+            forget(me, request.what);
+            request.waiting.fetch_and(!(1 << me), Ordering::Release);
+        }
+    }
+}
+
+/// Forgets on this CPU.
+fn forget(cpu: usize, what: What<'_>) {
+    if space::leave_borrowed(cpu) {
+        // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
+        return;
+    }
+    match what {
+        What::All => {
+            Counter::tlb_local_full.add(1);
+            machine::invalidate_all();
+        }
+        What::Pages(pages) => {
+            let loaded = space::loaded(cpu);
+            for page in pages.iter().filter(|page| Some(page.space()) == loaded) {
+                Counter::tlb_local_page.add(1);
+                machine::invalidate_page(page.va());
+            }
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+/// Forgets what was asked of an earlier machine.
+///
+/// The machine has one CPU and no task yet.
+pub(super) fn start() {
+    for inbox in &INBOXES {
+        inbox.senders.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,346 @@
+//! The tree of page tables of one pmap: finding, making and taking out its tables.
+//!
+//! # Who may change what
+//!
+//! | what | guarded by |
+//! |---|---|
+//! | entries of tables of level 2 to 4, and their `handles` | the pmap's lock |
+//! | which frame an entry of level 1 maps | the reverse lock of that frame, old or new |
+//! | the rights, accessed and dirty bits of an entry of level 1 | compare-exchange of the whole entry |
+//! | the use count of a table of level 1 (its record's `b`) | atomic: see below |
+//!
+//! No lock is taken inside the reverse lock, and only one of these at a time. The pmap's lock is
+//! taken outside of no other lock but the allocator's.
+//!
+//! # The use count of a table of level 1
+//!
+//! One while the table is attached to the tree, one for each entry in use, and one for each [`Leaf`].
+//! Page tables are found without the pmap's lock: the walk down may meet a table that was taken out
+//! and even used again for something else, so what it finds is a hint. The record is the truth: to
+//! make a [`Leaf`] the count is raised from a value that is not zero and stands in one word with the
+//! table's base address; then the table can't go away, and its owner is looked at. (A word of another
+//! type of frame can't be mistaken for it: `b` is zero in all of them.)
+//!
+//! A table is taken out (*killed*) in this order: under the pmap's lock, mark the count as dying, so
+//! that no new `Leaf` is made, and clear the entry above. Then take out its entries until the count
+//! says that nobody else is there. The table is reused only after the flush, like a frame: a
+//! processor may walk through it until then.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::format::{ENTRIES, LEAF_SPAN, Pte, index, span};
+use super::{Pending, Pmap};
+use crate::arch::machine;
+use crate::frame::record::{NONE, Type, bytes, find, record};
+use crate::frame::{Table, give_table, take_table};
+use crate::pinned::Pinned;
+use crate::{OutOfMemory, VirtAddr, VirtRange};
+
+/// In `b`: the use count.
+const COUNT: u64 = 0xfff;
+/// In `b`: the table is being taken out of the tree.
+const DYING: u64 = 1 << 12;
+/// In `b`: the base address.
+const BASE: u64 = !(LEAF_SPAN as u64 - 1);
+
+/// One entry of a table of any level.
+#[inline]
+pub(super) fn entry(table: u32, index: usize) -> &'static AtomicU64 {
+    debug_assert!(index < ENTRIES);
+    // SAFETY: the number of a managed frame, whose bytes are in the direct map forever; aligned, and
+    // inside the frame. A walker that follows a stale hint reads, and never writes, through this
+    // what may be another's data, and believes nothing of it before it has pinned the record.
+    unsafe { &*bytes(table).cast::<AtomicU64>().add(index) }
+}
+
+#[inline]
+pub(super) fn load(entry: &AtomicU64) -> Pte {
+    machine::point();
+    Pte(entry.load(Ordering::Acquire))
+}
+
+/// A table of level 1 that stays what it is while this lives. The task is pinned to its CPU.
+pub(super) struct Leaf {
+    pub(super) table: u32,
+    /// What the table's first entry maps.
+    pub(super) base: VirtAddr,
+    _pinned: Pinned,
+}
+
+impl Leaf {
+    /// The entry for a page in the table's span.
+    #[inline]
+    pub(super) fn entry(&self, index: usize) -> &'static AtomicU64 {
+        entry(self.table, index)
+    }
+
+    /// One entry more is in use. Before the entry is written.
+    #[inline]
+    pub(super) fn add_entry(&self) {
+        record(self.table).b.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One entry less is in use. After the entry was cleared and unlinked.
+    #[inline]
+    pub(super) fn remove_entry(&self) {
+        release(self.table);
+    }
+
+    /// Entries in use, other walkers included.
+    pub(super) fn entries(&self) -> usize {
+        let b = record(self.table).b.load(Ordering::Acquire);
+        let attached = usize::from(b & DYING == 0);
+        (b & COUNT) as usize - 1 - attached
+    }
+}
+
+impl Drop for Leaf {
+    #[inline]
+    fn drop(&mut self) {
+        release(self.table);
+    }
+}
+
+/// Lowers a table's use count. When it was the last use of a dying table, the table belongs to who
+/// killed it.
+#[inline]
+pub(super) fn release(table: u32) {
+    machine::point();
+    let old = record(table).b.fetch_sub(1, Ordering::Release);
+    debug_assert!(old & COUNT != 0, "a page table was released twice");
+}
+
+/// The pmap of a table of level 1 that has an entry in use, or that is pinned.
+pub(super) fn owner_of(table: u32) -> *const Pmap {
+    record(table).a.load(Ordering::Relaxed) as *const Pmap
+}
+
+/// What the first entry of a table of level 1 maps.
+pub(super) fn base_of(table: u32) -> VirtAddr {
+    VirtAddr((record(table).b.load(Ordering::Relaxed) & BASE) as usize)
+}
+
+fn leaf_base(va: VirtAddr) -> VirtAddr {
+    VirtAddr(va.0 & !(LEAF_SPAN - 1))
+}
+
+impl Pmap {
+    /// The table of level 1 that maps `va`, if there is one. No lock.
+    #[inline]
+    pub(super) fn leaf(&self, va: VirtAddr) -> Option<Leaf> {
+        let pinned = Pinned::new();
+        let mut table = self.root;
+        for level in [4, 3, 2] {
+            let pte = load(entry(table, index(va, level)));
+            if !pte.is_present() {
+                return None;
+            }
+            table = pte.frame();
+            find(table as u64)?;
+        }
+        self.pin(table, leaf_base(va), pinned)
+    }
+
+    /// Pins what may be this pmap's table of level 1 for `base`.
+    #[inline]
+    fn pin(&self, table: u32, base: VirtAddr, pinned: Pinned) -> Option<Leaf> {
+        let r = record(table);
+        if r.kind() != Type::PageTable1 {
+            return None;
+        }
+        let mut b = r.b.load(Ordering::Relaxed);
+        loop {
+            if b & COUNT == 0 || b & DYING != 0 || b & BASE != base.0 as u64 {
+                return None;
+            }
+            machine::point();
+            match r
+                .b
+                .compare_exchange_weak(b, b + 1, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(now) => b = now,
+            }
+        }
+        let leaf = Leaf {
+            table,
+            base,
+            _pinned: pinned,
+        };
+        // Pinned now, so this is the owner for good.
+        core::ptr::eq(owner_of(table), self).then_some(leaf)
+    }
+
+    /// The table of level 1 that maps `va`; makes it, and those above it, where it is missing.
+    pub(super) fn make_leaf(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
+        match self.leaf(va) {
+            Some(leaf) => Ok(leaf),
+            None => self.build(va),
+        }
+    }
+
+    #[cold]
+    fn build(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
+        let pinned = Pinned::new();
+        let mut frames = self.lock.lock();
+        let base = leaf_base(va);
+        let mut parent = self.root;
+        let mut level = 4;
+        loop {
+            let pte = load(entry(parent, index(va, level)));
+            if !pte.is_present() {
+                break;
+            }
+            parent = pte.frame();
+            level -= 1;
+            if level == 1 {
+                // Somebody else was faster. Under the lock it is attached, hence can be pinned.
+                return self.pin(parent, base, pinned).ok_or(OutOfMemory);
+            }
+        }
+        // Take all that is missing before anything is attached: a failure leaves nothing behind.
+        let mut tables = [NONE; 4];
+        for l in 1..level {
+            let Some(table) = take_table(l) else {
+                for l in 1..l {
+                    give_table(l, tables[l]);
+                }
+                return Err(OutOfMemory);
+            };
+            tables[l] = match table {
+                Table::Ready(index) | Table::Fresh(index) => index,
+            };
+        }
+        let leaf = record(tables[1]);
+        leaf.a.store(self as *const Pmap as u64, Ordering::Relaxed);
+        // Attached, and pinned by the caller.
+        leaf.b.store(base.0 as u64 | 2, Ordering::Release);
+        // From the bottom up, so that what is attached is whole.
+        for l in 2..level {
+            entry(tables[l], index(va, l)).store(Pte::table(tables[l - 1]).0, Ordering::Release);
+            record(tables[l]).handles.store(1, Ordering::Relaxed);
+            *frames += 1;
+        }
+        *frames += 2;
+        machine::point();
+        entry(parent, index(va, level)).store(Pte::table(tables[level - 1]).0, Ordering::Release);
+        record(parent).handles.fetch_add(1, Ordering::Relaxed);
+        Ok(Leaf {
+            table: tables[1],
+            base,
+            _pinned: pinned,
+        })
+    }
+
+    /// The first table of level 1 for anything in `range`. If the range covers all that the table
+    /// maps, it is killed: detached, and the tables above that have become empty go to `pending`.
+    pub(super) fn next_leaf(&self, range: VirtRange, kill: Option<&mut Pending>) -> Option<Found> {
+        if range.is_empty() {
+            return None;
+        }
+        let pinned = Pinned::new();
+        let mut frames = self.lock.lock();
+        let mut va = range.start;
+        let table = loop {
+            if va >= range.end {
+                return None;
+            }
+            let mut table = self.root;
+            let mut level = 4;
+            while level > 1 {
+                let pte = load(entry(table, index(va, level)));
+                if !pte.is_present() {
+                    break;
+                }
+                table = pte.frame();
+                level -= 1;
+            }
+            if level == 1 {
+                break table;
+            }
+            // Nothing under this entry: go on behind all that it stands for.
+            va = VirtAddr((va.0 | (span(level) - 1)).wrapping_add(1));
+            if va.0 == 0 {
+                return None;
+            }
+        };
+        let base = leaf_base(va);
+        let leaf = Leaf {
+            table,
+            base,
+            _pinned: pinned,
+        };
+        record(table).b.fetch_add(1, Ordering::Acquire);
+        let covered = range.start <= base && base.0 + (LEAF_SPAN - 1) < range.end.0;
+        let dying = match kill {
+            Some(pending) if covered => {
+                // The mark instead of the attachment's own count.
+                machine::point();
+                record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
+                self.detach(base, pending, &mut frames);
+                true
+            }
+            _ => false,
+        };
+        Some(Found { leaf, dying })
+    }
+
+    /// Takes a table that has become empty out of the tree, unless somebody else is using it.
+    pub(super) fn prune(&self, leaf: Leaf, pending: &mut Pending) {
+        let mut frames = self.lock.lock();
+        let b = &record(leaf.table).b;
+        let alone = leaf.base.0 as u64 | 2;
+        let dead = leaf.base.0 as u64 | DYING | 1;
+        machine::point();
+        if b.compare_exchange(alone, dead, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.detach(leaf.base, pending, &mut frames);
+            drop(frames);
+            let table = leaf.table;
+            drop(leaf);
+            bury(table, pending);
+        }
+    }
+
+    /// Clears the entry for the table of level 1 at `base`, and takes out the tables above that have
+    /// no entry left. [pmap lock]
+    fn detach(&self, base: VirtAddr, pending: &mut Pending, frames: &mut usize) {
+        let mut tables = [NONE; 5];
+        tables[4] = self.root;
+        for level in [4, 3] {
+            tables[level - 1] = load(entry(tables[level], index(base, level))).frame();
+        }
+        *frames -= 2;
+        for (level, &table) in tables.iter().enumerate().skip(2) {
+            machine::point();
+            let old = Pte(entry(table, index(base, level)).swap(0, Ordering::AcqRel));
+            // The processor may have cached the way down if it ever went there.
+            if old.may_be_cached() {
+                pending.invalidate(self, base);
+            }
+            let left = record(table).handles.fetch_sub(1, Ordering::Relaxed) - 1;
+            if left > 0 || level == 4 {
+                break;
+            }
+            *frames -= 1;
+            pending.add_table(table);
+        }
+    }
+}
+
+/// Adds a dead table of level 1 to the pending ones. Its `Leaf` was dropped.
+pub(super) fn bury(table: u32, pending: &mut Pending) {
+    let r = record(table);
+    debug_assert_eq!(r.b.load(Ordering::Relaxed) & (COUNT | DYING), DYING);
+    // Acquire: all that others did with the table comes before this.
+    r.b.swap(0, Ordering::Acquire);
+    pending.add_table(table);
+}
+
+/// See [`Pmap::next_leaf`].
+pub(super) struct Found {
+    pub(super) leaf: Leaf,
+    /// The table was killed; the caller takes out its entries and buries it.
+    pub(super) dying: bool,
+}

@@ -1,0 +1,227 @@
+//! The memory of the program that the current task runs for: every access may fault, and a fault
+//! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
+//!
+//! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched.
+//! None of these may be called with a spin lock held. Bytes are copied straight between the
+//! program's mapping and the kernel's; a partial copy may have happened when an error is returned.
+
+mod plain;
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::addr::USER_END;
+use crate::arch::machine;
+use crate::counters::Counter;
+use crate::ephemeral::Mapping;
+use crate::{Access, PAGE_SIZE, VirtAddr};
+pub use plain::{Plain, as_bytes, from_bytes, zeroed};
+
+/// The program gave an address that it may not use so. `EFAULT`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadAddress;
+
+static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets, once at start, what resolves a fault of kernel code on a program's address: it returns
+/// whether the access may be tried again. Called with interrupts on, in the context of the task.
+pub fn set_fault_hook(hook: fn(VirtAddr, Access) -> bool) {
+    HOOK.store(hook as *mut (), Ordering::Release);
+}
+
+/// A copy routine of the machine faulted on a program's address: makes the access possible, or says
+/// that it is not. Interrupts on.
+pub(crate) fn resolve(at: VirtAddr, access: Access) -> bool {
+    let hook = HOOK.load(Ordering::Acquire);
+    if hook.is_null() {
+        return false;
+    }
+    // SAFETY: the only value other than null that is ever stored is such a function.
+    let hook = unsafe { core::mem::transmute::<*mut (), fn(VirtAddr, Access) -> bool>(hook) };
+    hook(at, access)
+}
+
+/// Refuses what lies, or reaches, outside a program's part of the address space.
+#[inline]
+fn check(at: VirtAddr, len: usize) -> Result<(), BadAddress> {
+    match at.0.checked_add(len) {
+        Some(end) if end <= USER_END.0 => Ok(()),
+        _ => Err(BadAddress),
+    }
+}
+
+/// Copies `len` bytes from the program.
+///
+/// # Safety
+/// `to` is valid for writing `len` bytes.
+#[inline]
+unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
+    check(from, len)?;
+    Counter::bytes_copied_in.add(len as u64);
+    // SAFETY: `to` by the caller's promise; the program's range was checked.
+    unsafe { machine::copy_from_user(to, from, len) }.map_err(|_| BadAddress)
+}
+
+/// Copies `len` bytes to the program.
+///
+/// # Safety
+/// `from` is valid for reading `len` bytes.
+#[inline]
+unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
+    check(to, len)?;
+    Counter::bytes_copied_out.add(len as u64);
+    // SAFETY: as above.
+    unsafe { machine::copy_to_user(to, from, len) }.map_err(|_| BadAddress)
+}
+
+/// Copies from the program.
+///
+/// # Errors
+/// [`BadAddress`]; the buffer may have been changed in part.
+#[inline]
+pub fn copy_in(to: &mut [u8], from: VirtAddr) -> Result<(), BadAddress> {
+    // SAFETY: the buffer is valid for its length.
+    unsafe { copy_in_raw(to.as_mut_ptr(), from, to.len()) }
+}
+
+/// Copies to the program.
+///
+/// # Errors
+/// [`BadAddress`]; a part may have been copied.
+#[inline]
+pub fn copy_out(to: VirtAddr, from: &[u8]) -> Result<(), BadAddress> {
+    // SAFETY: the bytes are valid for their length.
+    unsafe { copy_out_raw(to, from.as_ptr(), from.len()) }
+}
+
+/// Copies from the program straight into a frame. `offset + len` is at most a page.
+///
+/// # Errors
+/// [`BadAddress`]; the frame may have been changed in part.
+pub fn copy_in_page(
+    to: &Mapping<'_>,
+    offset: usize,
+    from: VirtAddr,
+    len: usize,
+) -> Result<(), BadAddress> {
+    // SAFETY: `at` checks that the bytes lie inside the page, which stays mapped while `to` lives.
+    // Programs may use it at the same time; these are bytes without a meaning to the kernel.
+    unsafe { copy_in_raw(to.at(offset, len), from, len) }
+}
+
+/// Copies from a frame straight to the program. `offset + len` is at most a page.
+///
+/// # Errors
+/// [`BadAddress`]; a part may have been copied.
+pub fn copy_out_page(
+    to: VirtAddr,
+    from: &Mapping<'_>,
+    offset: usize,
+    len: usize,
+) -> Result<(), BadAddress> {
+    // SAFETY: as in `copy_in_page`.
+    unsafe { copy_out_raw(to, from.at(offset, len), len) }
+}
+
+/// Writes zeros.
+///
+/// # Errors
+/// [`BadAddress`]; a part may have been written.
+pub fn clear(to: VirtAddr, len: usize) -> Result<(), BadAddress> {
+    static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+    check(to, len)?;
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(PAGE_SIZE);
+        copy_out(to + done, &ZEROS[..n])?;
+        done += n;
+    }
+    Ok(())
+}
+
+/// Bytes of a string that are fetched at a time: most paths and arguments fit, and the buffer is
+/// on the stack.
+const STRING_STEP: usize = 128;
+
+/// Reads a NUL-terminated string of at most `max` bytes without the NUL. `Ok(None)` if it is
+/// longer.
+///
+/// # Errors
+/// [`BadAddress`] also if there is no memory for a string of that length.
+pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, BadAddress> {
+    let mut string = Vec::new();
+    let mut buffer = [0; STRING_STEP];
+    loop {
+        let at = from.checked_add(string.len()).ok_or(BadAddress)?;
+        // Never beyond the page: the next one may be missing, and the string may end in this one.
+        let in_page = PAGE_SIZE - at.page_offset();
+        let wanted = (max - string.len()).saturating_add(1);
+        let piece = &mut buffer[..in_page.min(wanted).min(STRING_STEP)];
+        copy_in(piece, at)?;
+        let end = piece.iter().position(|&byte| byte == 0);
+        let bytes = &piece[..end.unwrap_or(piece.len())];
+        if string.len() + bytes.len() > max {
+            return Ok(None);
+        }
+        string.try_reserve(bytes.len()).map_err(|_| BadAddress)?;
+        string.extend_from_slice(bytes);
+        if end.is_some() {
+            return Ok(Some(string));
+        }
+    }
+}
+
+/// Reads a [`Plain`] value, aligned or not.
+///
+/// # Errors
+/// [`BadAddress`].
+#[inline]
+pub fn read<T: Plain>(from: VirtAddr) -> Result<T, BadAddress> {
+    let mut value = core::mem::MaybeUninit::<T>::uninit();
+    // SAFETY: the place is valid for the size of `T`; when the copy succeeded all of it was written,
+    // and every bit pattern is a `T`.
+    unsafe {
+        copy_in_raw(value.as_mut_ptr().cast(), from, size_of::<T>())?;
+        Ok(value.assume_init())
+    }
+}
+
+/// Writes a [`Plain`] value, aligned or not.
+///
+/// # Errors
+/// [`BadAddress`]; a part may have been written.
+#[inline]
+pub fn write<T: Plain>(to: VirtAddr, value: &T) -> Result<(), BadAddress> {
+    copy_out(to, as_bytes(value))
+}
+
+/// Refuses a word that is not aligned, or not a program's.
+#[inline]
+fn check_word(at: VirtAddr) -> Result<(), BadAddress> {
+    if !at.0.is_multiple_of(4) {
+        return Err(BadAddress);
+    }
+    check(at, 4)
+}
+
+/// An aligned atomic load of a 32-bit word (futex).
+///
+/// # Errors
+/// [`BadAddress`], also if it is not aligned.
+#[inline]
+pub fn load_u32(from: VirtAddr) -> Result<u32, BadAddress> {
+    check_word(from)?;
+    // SAFETY: checked above.
+    unsafe { machine::user_load_u32(from) }.map_err(|_| BadAddress)
+}
+
+/// An aligned atomic compare-exchange on a 32-bit word; returns the old value (futex).
+///
+/// # Errors
+/// [`BadAddress`], also if it is not aligned.
+#[inline]
+pub fn compare_exchange_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, BadAddress> {
+    check_word(at)?;
+    // SAFETY: checked above.
+    unsafe { machine::user_cmpxchg_u32(at, old, new) }.map_err(|_| BadAddress)
+}
