@@ -221,6 +221,13 @@ impl Aggregate {
         Some(slice)
     }
 
+    /// The last slice, whole.
+    pub fn pop_back(&mut self) -> Option<Slice> {
+        let slice = self.slices.pop_back()?;
+        self.len -= slice.len;
+        Some(slice)
+    }
+
     /// The first slice, but no more than `max` bytes of it; `None` if that is nothing.
     pub fn take_slice(&mut self, max: usize) -> Option<Slice> {
         let first = self.slices.front_mut()?;

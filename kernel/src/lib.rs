@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod files;
+pub mod pipe;
 pub mod process;
 pub mod signal;
 pub mod start;

@@ -1,27 +1,15 @@
-//! Tables of open files.
+//! Open files of processes.
+//!
+//! - [`Table`]: from a descriptor to an open file; one a process, or shared (`CLONE_FILES`).
+//! - [`OpenFile`]: an open file description: what `dup` and `fork` share, with its status flags.
+//! - [`locks`]: `flock`, and the record locks of `fcntl`.
 
-use alloc::sync::Arc;
+pub mod locks;
+mod open;
+mod table;
 
-use abi::Result;
+pub use open::OpenFile;
+pub use table::{Reservation, Table};
 
-/// What the descriptors of a process (or of several, `CLONE_FILES`) refer to.
-pub struct Table {
-    _private: (),
-}
-
-impl Table {
-    /// No open files.
-    pub fn new() -> Arc<Table> {
-        todo!()
-    }
-
-    /// A copy with the same open files (`fork`, `execve` and `unshare` of a shared table).
-    pub fn duplicate(&self) -> Result<Arc<Table>> {
-        todo!()
-    }
-
-    /// Closes what is marked close-on-exec.
-    pub fn close_on_exec(&self) {
-        todo!()
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,27 +1,27 @@
 //! Terminals.
+//!
+//! - [`line`], `ring`, `output`, `erase`: the line discipline `N_TTY`, a state machine without locks or processes.
+//! - [`Tty`] (`terminal`): a line discipline with readers, writers and a [`Driver`] that has the wire.
+//! - `job`: the session that a terminal controls, its foreground group, the signals of job control.
+//! - `settings`: the `ioctl`s.
+//! - [`TtyFile`] (`file`): a terminal that was opened.
+//! - [`console`]: the terminal on the serial console, and the task that brings what is typed.
+//!
+//! What is typed passes `Driver` -> [`Tty::receive`] -> [`line::Line::input`] -> ring -> [`TtyFile`]; what is
+//! printed [`TtyFile`] -> [`line::Line::write`] -> `Driver`.
 
-use crate::process::Pid;
+pub mod console;
+mod erase;
+mod file;
+mod job;
+pub mod line;
+mod output;
+mod ring;
+mod settings;
+mod terminal;
 
-/// A terminal: line discipline, window size, the session it controls and its foreground group.
-pub struct Tty {
-    _private: (),
-}
+pub use file::{TtyFile, open};
+pub use terminal::{Driver, Tty};
 
-impl Tty {
-    /// The foreground process group, 0 if none.
-    pub fn foreground(&self) -> Pid {
-        todo!()
-    }
-
-    /// The terminal's device number.
-    pub fn device(&self) -> u64 {
-        todo!()
-    }
-
-    /// The leader of `session`, which this terminal controls, has ended: the terminal controls no session any more
-    /// and its foreground group gets SIGHUP and SIGCONT.
-    pub fn session_ended(&self, session: Pid) {
-        let _ = session;
-        todo!()
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ pub enum Rank {
     Mount = 10,
     /// One process.
     Process = 20,
+    /// Who reads from a pipe; taken before the files and vnodes that splice writes to.
+    PipeReading = 22,
     /// A table of open files.
     Files = 25,
     /// An open file's offset.

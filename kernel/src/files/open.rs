@@ -1,0 +1,136 @@
+//! Open file descriptions.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK,
+        O_PATH, O_TRUNC,
+    },
+};
+use fs::{File, Location, OpenFlags};
+
+use super::locks;
+
+/// Flags that `F_SETFL` changes.
+const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT | abi::raw::general::FASYNC;
+/// Flags that act only while a file is opened; `F_GETFL` does not show them.
+const ONLY_AT_OPEN: u32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC;
+
+/// An open file description: a file with its status flags. Descriptors that came from one `open` by `dup` or
+/// `fork` share it.
+pub struct OpenFile {
+    file: Arc<dyn File>,
+    flags: AtomicU32,
+    /// Who gets SIGIO (`F_SETOWN`); kept for `F_GETOWN`.
+    owner: AtomicI32,
+    /// A lock was once asked for: the drop has to look.
+    has_locks: AtomicBool,
+}
+
+impl OpenFile {
+    /// A description of `file`, opened with `flags`.
+    pub fn new(file: Arc<dyn File>, flags: OpenFlags) -> Arc<OpenFile> {
+        Arc::new(OpenFile {
+            file,
+            flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
+            owner: AtomicI32::new(0),
+            has_locks: AtomicBool::new(false),
+        })
+    }
+
+    /// The file.
+    #[inline]
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// The flags now.
+    #[inline]
+    pub fn flags(&self) -> OpenFlags {
+        OpenFlags::from_bits_retain(self.flags.load(Relaxed))
+    }
+
+    /// `F_SETFL`: changes those flags that can change.
+    pub fn set_flags(&self, flags: u32) {
+        let _ = self.flags.fetch_update(Relaxed, Relaxed, |old| {
+            Some(old & !SETTABLE | flags & SETTABLE)
+        });
+    }
+
+    /// `FIONBIO`, `FIOASYNC`: sets or clears one flag.
+    pub fn set_flag(&self, flag: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Relaxed);
+        } else {
+            self.flags.fetch_and(!flag, Relaxed);
+        }
+    }
+
+    /// Whether it is only a name (`O_PATH`).
+    pub fn is_path(&self) -> bool {
+        self.flags().has(O_PATH)
+    }
+
+    /// The file, for reading.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for that.
+    #[inline]
+    pub fn readable(&self) -> Result<&dyn File> {
+        let flags = self.flags();
+        if flags.reads() && !flags.has(O_PATH) {
+            Ok(&*self.file)
+        } else {
+            Err(Errno::EBADF)
+        }
+    }
+
+    /// The file, for writing.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for that.
+    #[inline]
+    pub fn writable(&self) -> Result<&dyn File> {
+        let flags = self.flags();
+        if flags.writes() && !flags.has(O_PATH) {
+            Ok(&*self.file)
+        } else {
+            Err(Errno::EBADF)
+        }
+    }
+
+    /// The place it was opened at.
+    pub fn location(&self) -> Option<&Location> {
+        self.file.location()
+    }
+
+    /// `F_SETOWN` and `F_GETOWN`.
+    pub fn owner(&self) -> &AtomicI32 {
+        &self.owner
+    }
+
+    /// The access mode, `O_RDONLY` to `O_RDWR`.
+    pub fn access(&self) -> u32 {
+        self.flags().bits() & O_ACCMODE
+    }
+
+    /// Whose locks belong to this description.
+    pub(super) fn lock_owner(&self) -> locks::Owner {
+        locks::Owner(core::ptr::from_ref(self).addr())
+    }
+
+    pub(super) fn note_locks(&self) {
+        self.has_locks.store(true, Relaxed);
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if *self.has_locks.get_mut() {
+            locks::release_all(self, self.lock_owner());
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Descriptor tables.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use abi::{Errno, Result};
+use nucleus::{
+    frame,
+    sync::{Rank, SpinLock},
+};
+
+use super::{OpenFile, locks};
+
+/// Descriptors that a new table has room for.
+const FIRST_SIZE: usize = 64;
+/// No limit lets a table grow beyond this (`NR_OPEN` of Linux).
+const LARGEST: usize = 1 << 20;
+
+/// What the descriptors of a process (or of several, `CLONE_FILES`) refer to.
+pub struct Table {
+    /// Held for a few instructions; never while an open file is closed or memory is allocated.
+    slots: SpinLock<Slots>,
+    /// A record lock was once asked for through this table: closing has to look.
+    has_locks: AtomicBool,
+}
+
+/// Room for `files.len()` descriptors, always a multiple of 64.
+#[derive(Default)]
+struct Slots {
+    files: Vec<Option<Arc<OpenFile>>>,
+    /// Bit per descriptor: open, or reserved by an open in progress.
+    used: Vec<u64>,
+    /// Bit per descriptor.
+    close_on_exec: Vec<u64>,
+    /// No free descriptor below.
+    lowest: usize,
+}
+
+impl Slots {
+    /// Room for `size` descriptors and none open.
+    fn with_size(size: usize) -> Result<Slots> {
+        let mut slots = Slots::default();
+        let no_memory = |_| Errno::ENOMEM;
+        slots.files.try_reserve_exact(size).map_err(no_memory)?;
+        slots.used.try_reserve_exact(size / 64).map_err(no_memory)?;
+        slots
+            .close_on_exec
+            .try_reserve_exact(size / 64)
+            .map_err(no_memory)?;
+        slots.files.resize_with(size, || None);
+        slots.used.resize(size / 64, 0);
+        slots.close_on_exec.resize(size / 64, 0);
+        Ok(slots)
+    }
+
+    /// The lowest free descriptor from `min` on; beyond the table's size if none inside is.
+    fn free(&self, min: usize) -> usize {
+        let start = min.max(self.lowest);
+        let mut word = start / 64;
+        let mut mask = !0 << (start % 64);
+        while word < self.used.len() {
+            let free = !self.used[word] & mask;
+            if free != 0 {
+                return word * 64 + free.trailing_zeros() as usize;
+            }
+            mask = !0;
+            word += 1;
+        }
+        start.max(self.files.len())
+    }
+
+    fn set(bits: &mut [u64], fd: usize, on: bool) {
+        if on {
+            bits[fd / 64] |= 1 << (fd % 64);
+        } else {
+            bits[fd / 64] &= !(1 << (fd % 64));
+        }
+    }
+
+    fn is(bits: &[u64], fd: usize) -> bool {
+        bits[fd / 64] & (1 << (fd % 64)) != 0
+    }
+
+    /// Marks a descriptor free.
+    fn release(&mut self, fd: usize) -> Option<Arc<OpenFile>> {
+        Slots::set(&mut self.used, fd, false);
+        Slots::set(&mut self.close_on_exec, fd, false);
+        self.lowest = self.lowest.min(fd);
+        self.files[fd].take()
+    }
+}
+
+/// A descriptor that is taken and refers to nothing yet. Dropping it gives it back.
+pub struct Reservation<'a> {
+    table: &'a Table,
+    fd: usize,
+}
+
+impl Reservation<'_> {
+    /// The descriptor.
+    pub fn fd(&self) -> usize {
+        self.fd
+    }
+
+    /// Makes the descriptor refer to `open`.
+    pub fn install(self, open: Arc<OpenFile>, close_on_exec: bool) -> usize {
+        let mut slots = self.table.slots.lock();
+        slots.files[self.fd] = Some(open);
+        Slots::set(&mut slots.close_on_exec, self.fd, close_on_exec);
+        drop(slots);
+        let fd = self.fd;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.table.slots.lock().release(self.fd);
+    }
+}
+
+impl Table {
+    /// No open files.
+    pub fn new() -> Arc<Table> {
+        Arc::new(Table::with(Slots::default()))
+    }
+
+    fn with(slots: Slots) -> Table {
+        Table {
+            slots: SpinLock::new(Rank::Leaf, slots),
+            has_locks: AtomicBool::new(false),
+        }
+    }
+
+    /// A copy with the same open files (`fork`, `execve` and `unshare` of a shared table).
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn duplicate(&self) -> Result<Arc<Table>> {
+        loop {
+            let size = self.slots.lock().files.len();
+            let mut copy = Slots::with_size(size)?;
+            let slots = self.slots.lock();
+            if slots.files.len() != size {
+                continue;
+            }
+            copy.files.clone_from(&slots.files);
+            copy.close_on_exec.clone_from(&slots.close_on_exec);
+            drop(slots);
+            // What was only reserved is free in the copy.
+            for fd in 0..size {
+                Slots::set(&mut copy.used, fd, copy.files[fd].is_some());
+            }
+            return Ok(Arc::new(Table::with(copy)));
+        }
+    }
+
+    /// What a descriptor refers to.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn get(&self, fd: i32) -> Result<Arc<OpenFile>> {
+        // A negative descriptor becomes an index beyond every table.
+        self.slots
+            .lock()
+            .files
+            .get(fd as u32 as usize)
+            .and_then(Clone::clone)
+            .ok_or(Errno::EBADF)
+    }
+
+    /// Takes the lowest free descriptor from `min` on, below `limit` (`RLIMIT_NOFILE`).
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM`.
+    pub fn reserve(&self, min: usize, limit: u64) -> Result<Reservation<'_>> {
+        let limit = usize::try_from(limit).unwrap_or(LARGEST).min(LARGEST);
+        loop {
+            let mut slots = self.slots.lock();
+            let fd = slots.free(min);
+            if fd >= limit {
+                return Err(Errno::EMFILE);
+            }
+            if fd < slots.files.len() {
+                Slots::set(&mut slots.used, fd, true);
+                if fd == slots.lowest {
+                    slots.lowest = fd + 1;
+                }
+                return Ok(Reservation { table: self, fd });
+            }
+            drop(slots);
+            self.grow(fd + 1)?;
+        }
+    }
+
+    /// Takes the lowest free descriptor and makes it refer to `open`.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM`.
+    pub fn install(&self, open: Arc<OpenFile>, close_on_exec: bool, limit: u64) -> Result<usize> {
+        Ok(self.reserve(0, limit)?.install(open, close_on_exec))
+    }
+
+    /// Makes `fd` refer to `open`, closing what it referred to (`dup2`).
+    ///
+    /// # Errors
+    /// `EBADF` at or above `limit`, `EBUSY` for a descriptor that an open in progress has taken, `ENOMEM`.
+    pub fn replace(
+        &self,
+        fd: i32,
+        open: Arc<OpenFile>,
+        close_on_exec: bool,
+        limit: u64,
+    ) -> Result<()> {
+        let fd = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        if fd as u64 >= limit || fd >= LARGEST {
+            return Err(Errno::EBADF);
+        }
+        let old = loop {
+            let mut slots = self.slots.lock();
+            if fd < slots.files.len() {
+                if Slots::is(&slots.used, fd) && slots.files[fd].is_none() {
+                    return Err(Errno::EBUSY);
+                }
+                Slots::set(&mut slots.used, fd, true);
+                Slots::set(&mut slots.close_on_exec, fd, close_on_exec);
+                break slots.files[fd].replace(open);
+            }
+            drop(slots);
+            self.grow(fd + 1)?;
+        };
+        if let Some(old) = old {
+            self.closed(old);
+        }
+        Ok(())
+    }
+
+    /// Closes a descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn close(&self, fd: i32) -> Result<()> {
+        let fd = fd as u32 as usize;
+        let mut slots = self.slots.lock();
+        if slots.files.get(fd).is_none_or(Option::is_none) {
+            return Err(Errno::EBADF);
+        }
+        let open = slots.release(fd);
+        drop(slots);
+        if let Some(open) = open {
+            self.closed(open);
+        }
+        Ok(())
+    }
+
+    /// Closes all descriptors from `first` to `last`, or only marks them close-on-exec.
+    pub fn close_range(&self, first: u32, last: u32, only_mark: bool) {
+        let mut fd = first as usize;
+        loop {
+            let mut slots = self.slots.lock();
+            let Some(found) = slots
+                .files
+                .iter()
+                .skip(fd)
+                .position(Option::is_some)
+                .map(|ahead| fd + ahead)
+                .filter(|&found| found <= last as usize)
+            else {
+                return;
+            };
+            fd = found;
+            if only_mark {
+                Slots::set(&mut slots.close_on_exec, fd, true);
+            } else if let Some(open) = slots.release(fd) {
+                drop(slots);
+                self.closed(open);
+            }
+            fd += 1;
+        }
+    }
+
+    /// Closes what is marked close-on-exec.
+    pub fn close_on_exec(&self) {
+        loop {
+            let mut slots = self.slots.lock();
+            let marked = (0..slots.files.len())
+                .find(|&fd| Slots::is(&slots.close_on_exec, fd) && slots.files[fd].is_some());
+            let Some(open) = marked.and_then(|fd| slots.release(fd)) else {
+                return;
+            };
+            drop(slots);
+            self.closed(open);
+        }
+    }
+
+    /// Whether a descriptor is marked close-on-exec.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn is_close_on_exec(&self, fd: i32) -> Result<bool> {
+        let slots = self.slots.lock();
+        let fd = slots.check(fd)?;
+        Ok(Slots::is(&slots.close_on_exec, fd))
+    }
+
+    /// Marks a descriptor close-on-exec, or not.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn set_close_on_exec(&self, fd: i32, on: bool) -> Result<()> {
+        let mut slots = self.slots.lock();
+        let fd = slots.check(fd)?;
+        Slots::set(&mut slots.close_on_exec, fd, on);
+        Ok(())
+    }
+
+    /// The first open descriptor from `from` on, for listings.
+    pub fn next(&self, from: usize) -> Option<usize> {
+        let slots = self.slots.lock();
+        let ahead = slots.files.get(from..)?.iter().position(Option::is_some)?;
+        Some(from + ahead)
+    }
+
+    /// Descriptors that there is room for now (`FDSize` of `/proc/PID/status`).
+    pub fn size(&self) -> usize {
+        self.slots.lock().files.len()
+    }
+
+    /// Whose record locks belong to this table.
+    pub(super) fn lock_owner(&self) -> locks::Owner {
+        locks::Owner(core::ptr::from_ref(self).addr())
+    }
+
+    pub(super) fn note_locks(&self) {
+        self.has_locks.store(true, Relaxed);
+    }
+
+    /// A descriptor of this table no longer refers to `open`.
+    fn closed(&self, open: Arc<OpenFile>) {
+        // Any close of a file ends all record locks that the process has on it, as POSIX wants.
+        if self.has_locks.load(Relaxed) {
+            locks::release_records(&open, self.lock_owner());
+        }
+        open.file().closed();
+    }
+
+    fn grow(&self, wanted: usize) -> Result<()> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        let size = wanted.next_power_of_two().clamp(FIRST_SIZE, LARGEST);
+        let mut bigger = Slots::with_size(size)?;
+        let mut slots = self.slots.lock();
+        let old = slots.files.len();
+        if old >= size {
+            return Ok(());
+        }
+        bigger.files[..old].swap_with_slice(&mut slots.files);
+        bigger.used[..old / 64].copy_from_slice(&slots.used);
+        bigger.close_on_exec[..old / 64].copy_from_slice(&slots.close_on_exec);
+        bigger.lowest = slots.lowest;
+        let empty = core::mem::replace(&mut *slots, bigger);
+        drop(slots);
+        drop(empty);
+        Ok(())
+    }
+}
+
+impl Slots {
+    fn check(&self, fd: i32) -> Result<usize> {
+        let fd = fd as u32 as usize;
+        match self.files.get(fd) {
+            Some(Some(_)) => Ok(fd),
+            _ => Err(Errno::EBADF),
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let files = core::mem::take(&mut self.slots.get_mut().files);
+        for open in files.into_iter().flatten() {
+            self.closed(open);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The open file of a pipe or FIFO.
+
+use alloc::{format, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use abi::{
+    Errno, Result,
+    raw::{general::O_NONBLOCK, ioctl::FIONREAD},
+};
+use fbuf::{Sink, Source};
+use fs::{Attributes, File, Kind, Location, OpenFlags, Ready};
+use nucleus::{VirtAddr, task::WaitSet, time, user};
+
+use super::queue::{Ends, Pipe};
+
+/// The device number of the file system in which nameless pipes seem to be.
+const PIPE_DEVICE: u64 = 0xb;
+
+/// One or both ends of a pipe.
+pub struct End {
+    pipe: Arc<Pipe>,
+    ends: Ends,
+    /// How many writers there had ever been when this was opened: without a later one a FIFO
+    /// has not hung up but only not begun.
+    writers_seen: AtomicU64,
+    /// The name of a FIFO.
+    location: Option<Location>,
+    /// Since the epoch, in nanoseconds, when it was made.
+    created: core::time::Duration,
+}
+
+/// A new pipe: its reading and its writing end.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn pair() -> Result<(Arc<End>, Arc<End>)> {
+    let pipe = Pipe::new()?;
+    let read = End::new(&pipe, true, false, None);
+    let write = End::new(&pipe, false, true, None);
+    Ok((read, write))
+}
+
+impl End {
+    /// Opens ends of a pipe. The counts of the pipe rise now and fall when the end is dropped.
+    pub(super) fn new(
+        pipe: &Arc<Pipe>,
+        reads: bool,
+        writes: bool,
+        location: Option<Location>,
+    ) -> Arc<End> {
+        let ends = Ends { reads, writes };
+        let status = pipe.status();
+        let writers_seen = if reads && status.writers == 0 {
+            status.writers_seen
+        } else {
+            0
+        };
+        pipe.open(ends);
+        Arc::new(End {
+            pipe: pipe.clone(),
+            ends,
+            writers_seen: AtomicU64::new(writers_seen),
+            location,
+            created: time::since_epoch(),
+        })
+    }
+
+    /// The pipe.
+    pub fn pipe(&self) -> &Arc<Pipe> {
+        &self.pipe
+    }
+
+    /// Which ends this is.
+    pub fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    /// A reader and a writer have met here: from now on no writer means that they are gone.
+    pub(super) fn has_met(&self) {
+        self.writers_seen.store(0, Relaxed);
+    }
+
+    /// The pipe end that an open file is.
+    pub fn of(file: &dyn File) -> Option<&End> {
+        (file as &dyn core::any::Any).downcast_ref()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.pipe.close(self.ends);
+    }
+}
+
+impl File for End {
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if at.is_some() {
+            return Err(Errno::ESPIPE);
+        }
+        self.pipe.read(!flags.has(O_NONBLOCK), to)
+    }
+
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        if at.is_some() {
+            return Err(Errno::ESPIPE);
+        }
+        self.pipe.write(!flags.has(O_NONBLOCK), from)
+    }
+
+    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
+        if let Some(set) = set {
+            if self.ends.reads {
+                set.add(self.pipe.readers());
+            }
+            if self.ends.writes {
+                set.add(self.pipe.writers());
+            }
+        }
+        let status = self.pipe.status();
+        let mut ready = Ready::empty();
+        if self.ends.reads {
+            if status.bytes > 0 {
+                ready |= Ready::IN | Ready::RDNORM;
+            }
+            if status.writers == 0 && status.writers_seen != self.writers_seen.load(Relaxed) {
+                ready |= Ready::HUP;
+            }
+        }
+        if self.ends.writes {
+            if status.has_slot {
+                ready |= Ready::OUT | Ready::WRNORM;
+            }
+            if status.readers == 0 {
+                ready |= Ready::ERR;
+            }
+        }
+        ready
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        match command {
+            FIONREAD => {
+                let bytes = self.pipe.status().bytes as i32;
+                user::write(argument, &bytes).map_err(|_| Errno::EFAULT)?;
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn location(&self) -> Option<&Location> {
+        self.location.as_ref()
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(Attributes {
+            device: PIPE_DEVICE,
+            inode: self.pipe.inode(),
+            kind: Kind::Fifo,
+            mode: 0o600,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: 4096,
+            accessed: self.created,
+            modified: self.created,
+            changed: self.created,
+            created: self.created,
+        })
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        format!("pipe:[{}]", self.pipe.inode()).into_bytes()
+    }
+}

@@ -1,0 +1,190 @@
+//! Moving slices between pipes and other files: `splice`, `tee`, `sendfile`, `copy_file_range`. Bytes are
+//! copied only by a file that can't pass its pages on.
+
+use abi::{Errno, Result};
+use fbuf::{Aggregate, AggregateSink, AggregateSource};
+use fs::{File, OpenFlags};
+use nucleus::PAGE_SIZE;
+
+use super::Pipe;
+
+/// Bytes that are on their way at once between two files: a full pipe.
+const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
+
+/// Waits until there are bytes in `from`, or returns 0 bytes' end of file as `false`.
+fn await_bytes(from: &Pipe, wait: bool) -> Result<bool> {
+    loop {
+        let status = from.status();
+        if status.bytes > 0 {
+            return Ok(true);
+        }
+        if status.writers == 0 {
+            return Ok(false);
+        }
+        if !wait {
+            return Err(Errno::EAGAIN);
+        }
+        from.wait_for_bytes()?;
+    }
+}
+
+/// Waits until a slice fits into `to`.
+fn await_slot(to: &Pipe, wait: bool) -> Result<()> {
+    loop {
+        let status = to.status();
+        if status.readers == 0 {
+            return Err(Errno::EPIPE);
+        }
+        if status.has_slot {
+            return Ok(());
+        }
+        if !wait {
+            return Err(Errno::EAGAIN);
+        }
+        to.wait_for_slot()?;
+    }
+}
+
+/// `splice` from a pipe to another one: slices change hands.
+///
+/// # Errors
+/// `EAGAIN`, `EPIPE`, a restart number, `ENOMEM`.
+pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
+    loop {
+        if !await_bytes(from, wait)? {
+            return Ok(0);
+        }
+        await_slot(to, wait)?;
+        let reading = from.lock_reading();
+        let mut moving = from.take(&reading, len)?;
+        let result = to.append(&mut moving);
+        from.put_back(&reading, moving);
+        match result {
+            // Somebody else was faster at one of the two ends.
+            Ok(0) => continue,
+            result => return result,
+        }
+    }
+}
+
+/// `tee`: the bytes stay in `from`.
+///
+/// # Errors
+/// As [`pipe_to_pipe`].
+pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
+    loop {
+        if !await_bytes(from, wait)? {
+            return Ok(0);
+        }
+        await_slot(to, wait)?;
+        let mut copy = from.duplicate(len)?;
+        match to.append(&mut copy) {
+            Ok(0) => continue,
+            result => return result,
+        }
+    }
+}
+
+/// `splice` from a pipe to another kind of file.
+///
+/// # Errors
+/// `EAGAIN`, a restart number, those of the file's write.
+pub fn pipe_to_file(
+    from: &Pipe,
+    to: &dyn File,
+    at: Option<u64>,
+    flags: OpenFlags,
+    len: usize,
+    wait: bool,
+) -> Result<usize> {
+    loop {
+        if !await_bytes(from, wait)? {
+            return Ok(0);
+        }
+        let reading = from.lock_reading();
+        let mut moving = from.take(&reading, len)?;
+        if moving.is_empty() {
+            continue;
+        }
+        let whole = moving.len();
+        let result = to.write(at, flags, &mut AggregateSource::new(&mut moving, whole));
+        // A source may be read further than the write got; what counts is what was written.
+        from.put_back(&reading, moving);
+        return result;
+    }
+}
+
+/// `splice` from another kind of file to a pipe.
+///
+/// # Errors
+/// `EAGAIN`, `EPIPE`, a restart number, those of the file's read.
+pub fn file_to_pipe(
+    from: &dyn File,
+    at: Option<u64>,
+    flags: OpenFlags,
+    to: &Pipe,
+    len: usize,
+    wait: bool,
+) -> Result<usize> {
+    await_slot(to, wait)?;
+    let status = to.status();
+    let room = status.slots * PAGE_SIZE - status.bytes.min((status.slots - 1) * PAGE_SIZE);
+    let mut moving = Aggregate::new();
+    let mut sink = AggregateSink::new(&mut moving, len.min(room));
+    from.read(at, flags, &mut sink)?;
+    let mut total = 0;
+    while !moving.is_empty() {
+        total += match to.append(&mut moving) {
+            Ok(0) => match await_slot(to, true) {
+                Ok(()) => 0,
+                Err(error) => return fbuf::moved(total, Err(error)),
+            },
+            Ok(n) => n,
+            Err(error) => return fbuf::moved(total, Err(error)),
+        };
+        // What has no position can't be read again, so it waits for room. A file gives the rest another time.
+        if at.is_some() && total > 0 {
+            break;
+        }
+    }
+    Ok(total)
+}
+
+/// Moves `len` bytes from one file, from `from_at` on, to another: `sendfile`, `copy_file_range`.
+/// Returns fewer at the end of the file or where the receiver takes no more.
+///
+/// # Errors
+/// Those of read and write, if nothing was moved.
+pub fn file_to_file(
+    (from, from_flags, from_at): (&dyn File, OpenFlags, u64),
+    (to, to_flags, to_at): (&dyn File, OpenFlags, Option<u64>),
+    len: usize,
+) -> Result<usize> {
+    let mut total = 0;
+    while total < len {
+        let mut moving = Aggregate::new();
+        let want = PIECE.min(len - total);
+        let read = from.read(
+            Some(from_at + total as u64),
+            from_flags,
+            &mut AggregateSink::new(&mut moving, want),
+        );
+        let read = match read {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) => return fbuf::moved(total, Err(error)),
+        };
+        let mut source = AggregateSource::new(&mut moving, read);
+        let written = to.write(to_at.map(|at| at + total as u64), to_flags, &mut source);
+        match written {
+            Ok(n) => {
+                total += n;
+                if n < read {
+                    break;
+                }
+            }
+            Err(error) => return fbuf::moved(total, Err(error)),
+        }
+    }
+    Ok(total)
+}

@@ -1,0 +1,75 @@
+//! The terminal on the serial console.
+
+use alloc::{boxed::Box, sync::Arc};
+
+use abi::raw::general::ONLCR;
+use nucleus::{
+    OutOfMemory, console,
+    sync::{Rank, SpinLock},
+    task::{self, Sleep, Spawn},
+};
+
+use super::terminal::{Driver, Tty};
+
+/// `/dev/ttyS0`, which `/dev/console` leads to: major 4, minor 64.
+pub const DEVICE: u64 = 4 << 8 | 64;
+
+static CONSOLE: SpinLock<Option<Arc<Tty>>> = SpinLock::new(Rank::Leaf, None);
+
+struct Port;
+
+impl Driver for Port {
+    fn write(&self, bytes: &[u8]) {
+        console::write(bytes);
+    }
+}
+
+/// The console's terminal; it is made at the first call.
+pub fn get() -> Arc<Tty> {
+    let made = CONSOLE.lock().clone();
+    if let Some(tty) = made {
+        return tty;
+    }
+    let new = Tty::new(DEVICE, Box::new(Port));
+    // Two first callers: the slower one's terminal goes, outside the lock.
+    CONSOLE.lock().get_or_insert_with(|| new.clone()).clone()
+}
+
+/// Makes the console's terminal, with `ONLCR` or without, and starts the task that brings what is typed. Signal
+/// keys act when that task gets the bytes, whatever the programs do meanwhile.
+///
+/// # Errors
+/// No memory for the task.
+pub fn start(onlcr: bool) -> Result<(), OutOfMemory> {
+    let tty = get();
+    tty.adjust_settings(|settings| {
+        if !onlcr {
+            settings.c_oflag &= !ONLCR;
+        }
+    });
+    let pump = task::spawn(
+        Spawn {
+            name: "console",
+            pmap: None,
+            attachment: None,
+            cpus: !0,
+        },
+        Box::new(move || pump(&tty)),
+    )?;
+    // A key must act at once however busy the programs are.
+    pump.set_nice(-20);
+    Ok(())
+}
+
+fn pump(tty: &Tty) {
+    let mut bytes = [0; 64];
+    loop {
+        let n = console::arrivals().wait(Sleep::SOUND, || {
+            let n = console::read(&mut bytes);
+            (n > 0).then_some(n)
+        });
+        if let Ok(n) = n {
+            tty.receive(&bytes[..n]);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A terminal that was opened.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::{
+    Errno, Result,
+    raw::general::{O_NOCTTY, O_NONBLOCK, SIGTTIN, SIGTTOU, TOSTOP},
+};
+use fbuf::{Sink, Source};
+use fs::{File, Location, OpenFlags, Ready};
+use nucleus::{VirtAddr, task::WaitSet};
+
+use super::terminal::Tty;
+use crate::process::thread;
+
+/// An open file of a terminal.
+pub struct TtyFile {
+    tty: Arc<Tty>,
+    /// The terminal's hang-ups before it was opened.
+    opened_at: u64,
+    location: Option<Location>,
+}
+
+/// Opens a terminal for the current thread, whose controlling terminal it becomes where the rules say so.
+///
+/// # Errors
+/// `EBUSY` for one that another has for itself (`TIOCEXCL`).
+pub fn open(tty: Arc<Tty>, flags: OpenFlags, location: Option<Location>) -> Result<Arc<TtyFile>> {
+    let is_root = || {
+        thread::with_current(|thread| {
+            thread
+                .shared()
+                .is_some_and(|shared| shared.credentials.fs.is_root())
+        })
+        .unwrap_or(true)
+    };
+    if tty.exclusive.load(Relaxed) && !is_root() {
+        return Err(Errno::EBUSY);
+    }
+    if !flags.has(O_NOCTTY) && flags.reads() {
+        thread::with_current(|thread| tty.take_control_if_free(thread.process()));
+    }
+    let opened_at = tty.hangups();
+    Ok(Arc::new(TtyFile {
+        tty,
+        opened_at,
+        location,
+    }))
+}
+
+impl TtyFile {
+    /// The terminal.
+    pub fn tty(&self) -> &Arc<Tty> {
+        &self.tty
+    }
+
+    fn is_hung_up(&self) -> bool {
+        self.tty.hangups() != self.opened_at
+    }
+}
+
+impl File for TtyFile {
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if at.is_some() {
+            return Err(Errno::ESPIPE);
+        }
+        if self.is_hung_up() {
+            return Ok(0);
+        }
+        self.tty.check_foreground(SIGTTIN)?;
+        self.tty.read(self.opened_at, !flags.has(O_NONBLOCK), to)
+    }
+
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        if at.is_some() {
+            return Err(Errno::ESPIPE);
+        }
+        if self.tty.lock().line.settings().c_lflag & TOSTOP != 0 {
+            self.tty.check_foreground(SIGTTOU)?;
+        }
+        self.tty.write(self.opened_at, !flags.has(O_NONBLOCK), from)
+    }
+
+    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
+        if let Some(set) = set {
+            set.add(&self.tty.readers);
+            set.add(&self.tty.writers);
+        }
+        if self.is_hung_up() {
+            return Ready::all() - Ready::PRI - Ready::NVAL - Ready::RDBAND - Ready::WRBAND;
+        }
+        let state = self.tty.lock();
+        let mut ready = Ready::empty();
+        if state.line.readable() {
+            ready |= Ready::IN | Ready::RDNORM;
+        }
+        if !state.line.is_stopped() {
+            ready |= Ready::OUT | Ready::WRNORM;
+        }
+        ready
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        if self.is_hung_up() {
+            return Err(Errno::EIO);
+        }
+        self.tty.control(command, argument)
+    }
+
+    fn location(&self) -> Option<&Location> {
+        self.location.as_ref()
+    }
+}

@@ -1,0 +1,220 @@
+//! The `ioctl`s of terminals.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::{
+    Errno, Result,
+    raw::{
+        general::{
+            SIGTTOU, SIGWINCH, TCIFLUSH, TCIOFF, TCIOFLUSH, TCION, TCOFLUSH, TCOOFF, TCOON, VSTART,
+            VSTOP, termios, termios2, winsize,
+        },
+        ioctl::{
+            FIONREAD, TCFLSH, TCGETS, TCGETS2, TCSBRK, TCSBRKP, TCSETS, TCSETS2, TCSETSF, TCSETSF2,
+            TCSETSW, TCSETSW2, TCXONC, TIOCCBRK, TIOCEXCL, TIOCGDEV, TIOCGETD, TIOCGEXCL,
+            TIOCGPGRP, TIOCGSID, TIOCGWINSZ, TIOCNOTTY, TIOCNXCL, TIOCOUTQ, TIOCSBRK, TIOCSCTTY,
+            TIOCSETD, TIOCSPGRP, TIOCSTI, TIOCSWINSZ, TIOCVHANGUP,
+        },
+    },
+};
+use nucleus::{VirtAddr, user};
+
+use super::terminal::Tty;
+use crate::process::{Thread, thread};
+
+/// The only line discipline: `N_TTY`.
+const N_TTY: i32 = 0;
+
+fn get<T: user::Plain>(from: VirtAddr) -> Result<T> {
+    user::read(from).map_err(|_| Errno::EFAULT)
+}
+
+fn put<T: user::Plain>(to: VirtAddr, value: &T) -> Result<usize> {
+    user::write(to, value).map_err(|_| Errno::EFAULT)?;
+    Ok(0)
+}
+
+/// The old structure of the same settings, without speeds.
+fn without_speeds(settings: &termios2) -> termios {
+    termios {
+        c_iflag: settings.c_iflag,
+        c_oflag: settings.c_oflag,
+        c_cflag: settings.c_cflag,
+        c_lflag: settings.c_lflag,
+        c_line: settings.c_line,
+        c_cc: settings.c_cc,
+    }
+}
+
+impl Tty {
+    /// `ioctl` by the current thread.
+    ///
+    /// # Errors
+    /// `ENOTTY` for what a terminal doesn't know, `EFAULT`, and those of the command.
+    pub(super) fn control(self: &Arc<Tty>, command: u32, argument: VirtAddr) -> Result<usize> {
+        match command {
+            TCSETS | TCSETSW | TCSETSF | TCSETS2 | TCSETSW2 | TCSETSF2 | TCFLSH | TCXONC
+            | TCSBRK | TCSBRKP | TIOCSPGRP | TIOCSETD => self.check_foreground(SIGTTOU)?,
+            _ => {}
+        }
+        match command {
+            TCGETS => {
+                let settings = without_speeds(self.lock().line.settings());
+                put(argument, &settings)
+            }
+            TCGETS2 => {
+                let settings = *self.lock().line.settings();
+                put(argument, &settings)
+            }
+            TCSETS | TCSETSW | TCSETSF => {
+                let new: termios = get(argument)?;
+                let old = *self.lock().line.settings();
+                self.set_settings(
+                    termios2 {
+                        c_iflag: new.c_iflag,
+                        c_oflag: new.c_oflag,
+                        c_cflag: new.c_cflag,
+                        c_lflag: new.c_lflag,
+                        c_line: new.c_line,
+                        c_cc: new.c_cc,
+                        ..old
+                    },
+                    command == TCSETSF,
+                )
+            }
+            TCSETS2 | TCSETSW2 | TCSETSF2 => self.set_settings(get(argument)?, command == TCSETSF2),
+            TIOCGWINSZ => {
+                let window = self.control.lock().window;
+                put(argument, &window)
+            }
+            TIOCSWINSZ => self.set_window(get(argument)?),
+            FIONREAD => {
+                let bytes = self.lock().line.available() as i32;
+                put(argument, &bytes)
+            }
+            TIOCOUTQ => put(argument, &(self.driver().unsent() as i32)),
+            TCFLSH => self.flush(argument.0 as u32),
+            TCXONC => self.flow(argument.0 as u32),
+            // Bytes are on the wire when a write returns, and a break has no meaning to anybody there.
+            TCSBRK | TCSBRKP | TIOCSBRK | TIOCCBRK => Ok(0),
+            TIOCGETD => put(argument, &N_TTY),
+            TIOCSETD => {
+                if get::<i32>(argument)? == N_TTY {
+                    Ok(0)
+                } else {
+                    Err(Errno::EINVAL)
+                }
+            }
+            TIOCGDEV => put(argument, &(self.device() as u32)),
+            TIOCEXCL => {
+                self.exclusive.store(true, Relaxed);
+                Ok(0)
+            }
+            TIOCNXCL => {
+                self.exclusive.store(false, Relaxed);
+                Ok(0)
+            }
+            TIOCGEXCL => put(argument, &i32::from(self.exclusive.load(Relaxed))),
+            // Typing into another's terminal is refused to all, as where Linux has it switched off.
+            TIOCSTI => Err(Errno::EIO),
+            _ => thread::with_current(|thread| self.control_job(thread, command, argument))
+                .unwrap_or(Err(Errno::ENOTTY)),
+        }
+    }
+
+    fn control_job(
+        self: &Arc<Tty>,
+        thread: &Thread,
+        command: u32,
+        argument: VirtAddr,
+    ) -> Result<usize> {
+        let process = thread.process();
+        let who = thread
+            .shared()
+            .map(|shared| shared.credentials.fs.clone())
+            .unwrap_or_default();
+        match command {
+            TIOCGPGRP => put(argument, &(self.foreground_for(process)? as i32)),
+            TIOCSPGRP => {
+                self.set_foreground(process, get(argument)?)?;
+                Ok(0)
+            }
+            TIOCGSID => put(argument, &(self.session_for(process)? as i32)),
+            TIOCSCTTY => {
+                self.take_control(process, &who, argument.0 == 1)?;
+                Ok(0)
+            }
+            TIOCNOTTY => {
+                self.give_up(process)?;
+                Ok(0)
+            }
+            TIOCVHANGUP => {
+                if !who.is_root() {
+                    return Err(Errno::EPERM);
+                }
+                self.hang_up();
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn set_settings(&self, settings: termios2, flush: bool) -> Result<usize> {
+        if flush {
+            self.flush_input();
+        }
+        let mut state = self.lock();
+        state.line.set_settings(settings);
+        self.flow_changed(&mut state);
+        self.refill(&mut state);
+        drop(state);
+        // What was half a line may be readable now, and the other way round.
+        self.readers.wake_all();
+        Ok(0)
+    }
+
+    fn set_window(&self, window: winsize) -> Result<usize> {
+        let mut control = self.control.lock();
+        let size = |w: &winsize| (w.ws_row, w.ws_col, w.ws_xpixel, w.ws_ypixel);
+        let changed = size(&control.window) != size(&window);
+        control.window = window;
+        drop(control);
+        if changed {
+            self.signal_foreground(SIGWINCH);
+        }
+        Ok(0)
+    }
+
+    fn flush(&self, what: u32) -> Result<usize> {
+        if !matches!(what, TCIFLUSH | TCOFLUSH | TCIOFLUSH) {
+            return Err(Errno::EINVAL);
+        }
+        if what != TCOFLUSH {
+            self.flush_input();
+        }
+        if what != TCIFLUSH {
+            self.driver().flush_output();
+        }
+        Ok(0)
+    }
+
+    fn flow(&self, action: u32) -> Result<usize> {
+        let mut state = self.lock();
+        match action {
+            TCOOFF | TCOON => {
+                state.line.set_stopped(action == TCOOFF);
+                self.flow_changed(&mut state);
+            }
+            TCIOFF | TCION => {
+                let slot = if action == TCIOFF { VSTOP } else { VSTART };
+                let byte = state.line.settings().c_cc[slot as usize];
+                if byte != super::line::DISABLED {
+                    self.driver().write(&[byte]);
+                }
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
+    }
+}
