@@ -119,9 +119,12 @@ impl Location {
         path
     }
 
-    /// Whether its last name was removed: `getcwd` gives `ENOENT` then.
+    /// Whether it has no name any more: `getcwd` gives `ENOENT` then.
     pub fn is_removed(&self) -> bool {
-        self.vnode.place().is_some_and(|place| place.removed)
+        match self.vnode.kind() {
+            crate::Kind::Directory => self.vnode.place().is_some_and(|place| place.removed),
+            _ => self.attributes().is_ok_and(|it| it.links == 0),
+        }
     }
 
     /// Whether it is the root of a mount.
@@ -181,8 +184,9 @@ impl Location {
                 .lookup(name)
                 .is_ok_and(|there| same_vnode(&there, &self.vnode))
         } else {
-            // Only one of several names can be lost without that the record says so.
-            self.attributes().is_ok_and(|it| it.links > 1)
+            // The record is of another name; that both are there can't be told without a look-up.
+            let others = if place.removed { 0 } else { 1 };
+            self.attributes().is_ok_and(|it| it.links > others)
         }
     }
 

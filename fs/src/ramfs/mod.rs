@@ -1,1 +1,142 @@
 //! The in-memory file system.
+//!
+//! `node`: every vnode, its attributes and its place. `directory`: names. `rename`. `regular`: the bytes of files,
+//! which are the pages of a [`vm::Object`] embedded in the vnode: read, write and mappings use the same frames.
+//!
+//! Locks: [`Rank::Rename`](nucleus::sync::Rank::Rename) (moves between directories) -> `Directory` (names) ->
+//! `Vnode` (who writes or truncates a file) -> the object's own. Attributes are atomics. The fault path (`get`) takes the object's lock only.
+
+mod directory;
+mod node;
+mod options;
+mod regular;
+mod rename;
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::{Errno, Result};
+use nucleus::{
+    PAGE_SIZE, frame, random,
+    sync::{Mutex, Rank},
+    time,
+};
+
+use crate::{
+    Kind, Vnode,
+    namespace::NAME_MAX,
+    vnode::{Space, new_device},
+};
+
+pub use options::Options;
+
+/// `TMPFS_MAGIC`.
+const MAGIC: u64 = 0x0102_1994;
+
+/// What the vnodes of one file system share.
+struct Ramfs {
+    device: u64,
+    /// For the hash of names: nobody outside can make names collide.
+    seed: u64,
+    next_inode: AtomicU64,
+    pages: AtomicU64,
+    max_pages: u64,
+    nodes: AtomicU64,
+    max_nodes: u64,
+    /// Held while a directory gets another parent, so that what is above what stays.
+    rename: Mutex<()>,
+}
+
+/// The root of a new, empty file system.
+pub fn root(options: Options) -> Arc<dyn Vnode> {
+    let half = (frame::usage().total / 2) as u64;
+    let fs = Arc::new(Ramfs {
+        device: new_device(),
+        seed: random::u64(),
+        next_inode: AtomicU64::new(1),
+        pages: AtomicU64::new(0),
+        max_pages: options.pages.unwrap_or(half),
+        nodes: AtomicU64::new(0),
+        max_nodes: options.nodes.unwrap_or(half).max(1),
+        rename: Mutex::new(Rank::Rename, ()),
+    });
+    // A limit of no nodes still leaves the root.
+    fs.nodes.fetch_add(1, Ordering::Relaxed);
+    node::Node::new(
+        fs,
+        node::Body::directory(),
+        options.mode,
+        options.owner,
+        None,
+    )
+}
+
+impl Ramfs {
+    fn take(count: &AtomicU64, max: u64) -> Result<()> {
+        if count.fetch_add(1, Ordering::Relaxed) >= max {
+            count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::ENOSPC);
+        }
+        Ok(())
+    }
+
+    /// Counts a page that is to come.
+    fn take_page(&self) -> Result<()> {
+        Self::take(&self.pages, self.max_pages)
+    }
+
+    /// Takes back [`take_page`](Ramfs::take_page), `n` times.
+    fn give_pages(&self, n: usize) {
+        self.pages.fetch_sub(n as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a vnode that is to come; its drop takes it back.
+    fn take_node(&self) -> Result<()> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        Self::take(&self.nodes, self.max_nodes)
+    }
+
+    fn give_node(&self) {
+        self.nodes.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn free_pages(&self) -> u64 {
+        self.max_pages
+            .saturating_sub(self.pages.load(Ordering::Relaxed))
+    }
+
+    fn space(&self) -> Space {
+        Space {
+            magic: MAGIC,
+            block_size: PAGE_SIZE as u64,
+            blocks: self.max_pages,
+            free: self.free_pages(),
+            files: self.max_nodes,
+            free_files: self
+                .max_nodes
+                .saturating_sub(self.nodes.load(Ordering::Relaxed)),
+            name_max: NAME_MAX as u64,
+        }
+    }
+}
+
+/// Nanoseconds since the epoch.
+fn now() -> u64 {
+    time::since_epoch().as_nanos() as u64
+}
+
+/// 512-byte units in a page.
+const BLOCKS_PER_PAGE: u64 = (PAGE_SIZE / 512) as u64;
+
+/// The bytes that an entry counts for in a directory's size, as Linux has it.
+const ENTRY_SIZE: u64 = 20;
+
+/// The longest text of a symbolic link.
+const LINK_MAX: usize = 4095;
+
+/// Whether nodes of this kind may have more names than one.
+fn can_link(kind: Kind) -> bool {
+    kind != Kind::Directory
+}

@@ -1,0 +1,385 @@
+//! Directories: names, and what they stand for.
+
+use alloc::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::raw::general::S_ISGID;
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, RwLock};
+
+use super::{
+    Ramfs, can_link,
+    node::{Body, Hangs, Node},
+};
+use crate::{
+    Credentials, Kind, Vnode,
+    namespace::NAME_MAX,
+    vnode::{Emit, Make},
+};
+
+/// In [`Directory::count`]: removed, takes no names any more.
+const DEAD: u32 = u32::MAX;
+
+/// Names in the order of their hashes, which are the cursors of a listing too: an entry's cursor
+/// never changes, whatever comes and goes beside it.
+pub(super) struct Directory {
+    pub(super) entries: RwLock<Entries>,
+    /// Entries, or [`DEAD`]. Changes under the lock of `entries`, but for the step from 0 to `DEAD`, which is taken
+    /// with the parent's lock alone.
+    count: AtomicU32,
+}
+
+/// One name.
+pub(super) struct Entry {
+    pub(super) name: Arc<[u8]>,
+    pub(super) node: Arc<Node>,
+}
+
+/// Names by hash; those with the same hash follow each other.
+#[derive(Default)]
+pub(super) struct Entries {
+    map: BTreeMap<u64, Entry>,
+}
+
+/// Low bits of a key that tell names with the same hash apart.
+const SAME: u64 = 0xff;
+/// Keys stay below 2^61.
+const KEY_BITS: u32 = 61;
+
+/// The first key for a name.
+fn key(fs: &Ramfs, name: &[u8]) -> u64 {
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut hash = fs.seed ^ name.len() as u64;
+    for chunk in name.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        let mixed = (hash ^ u64::from_le_bytes(word)) as u128 * MULTIPLIER as u128;
+        hash = (mixed as u64 ^ (mixed >> 64) as u64).wrapping_add(fs.seed.rotate_left(32));
+    }
+    let mixed = hash as u128 * MULTIPLIER as u128;
+    hash = mixed as u64 ^ (mixed >> 64) as u64;
+    hash >> (64 - KEY_BITS) & !SAME
+}
+
+impl Entries {
+    fn find(&self, fs: &Ramfs, name: &[u8]) -> Option<(u64, &Entry)> {
+        let first = key(fs, name);
+        let mut same = self.map.range(first..=first | SAME);
+        let found = same.find(|(_, entry)| *entry.name == *name);
+        found.map(|(key, entry)| (*key, entry))
+    }
+
+    /// The node that `name` stands for.
+    pub(super) fn get(&self, fs: &Ramfs, name: &[u8]) -> Option<&Arc<Node>> {
+        self.find(fs, name).map(|(_, entry)| &entry.node)
+    }
+
+    /// Adds a name that is not there yet.
+    pub(super) fn insert(&mut self, fs: &Ramfs, name: Arc<[u8]>, node: Arc<Node>) -> Result<()> {
+        let first = key(fs, &name);
+        // More than 256 names with one 53-bit hash don't come about by chance, nor by intent: the seed is secret.
+        let free = (first..=first | SAME).find(|key| !self.map.contains_key(key));
+        let free = free.ok_or(Errno::ENOSPC)?;
+        self.map.insert(free, Entry { name, node });
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, fs: &Ramfs, name: &[u8]) -> Option<Entry> {
+        let (key, _) = self.find(fs, name)?;
+        self.map.remove(&key)
+    }
+
+    /// Lets a name that is there stand for another node; returns the name and the old node.
+    pub(super) fn replace(
+        &mut self,
+        fs: &Ramfs,
+        name: &[u8],
+        node: Arc<Node>,
+    ) -> Option<(Arc<[u8]>, Arc<Node>)> {
+        let (key, _) = self.find(fs, name)?;
+        let entry = self.map.get_mut(&key)?;
+        let old = core::mem::replace(&mut entry.node, node);
+        Some((entry.name.clone(), old))
+    }
+}
+
+impl Directory {
+    pub(super) fn new() -> Directory {
+        Directory {
+            entries: RwLock::new(Rank::Directory, Entries::default()),
+            count: AtomicU32::new(0),
+        }
+    }
+
+    /// How many names it has.
+    pub(super) fn len(&self) -> u64 {
+        match self.count.load(Ordering::Relaxed) {
+            DEAD => 0,
+            count => count as u64,
+        }
+    }
+
+    /// Counts a name that is about to come.
+    ///
+    /// # Errors
+    /// `ENOENT` if the directory was removed.
+    pub(super) fn count_one(&self) -> Result<()> {
+        let more = |count| (count < DEAD - 1).then_some(count + 1);
+        let counted = self
+            .count
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        counted.map(|_| ()).map_err(|_| Errno::ENOENT)
+    }
+
+    /// A name is gone.
+    pub(super) fn uncount_one(&self) {
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether it was removed.
+    pub(super) fn is_dead(&self) -> bool {
+        self.count.load(Ordering::Acquire) == DEAD
+    }
+
+    /// Makes it take no more names, if it has none.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY`.
+    pub(super) fn die(&self) -> Result<()> {
+        let died = self
+            .count
+            .compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Relaxed);
+        died.map(|_| ()).map_err(|_| Errno::ENOTEMPTY)
+    }
+
+    pub(super) fn lookup(&self, fs: &Ramfs, name: &[u8]) -> Result<Arc<Node>> {
+        let entries = self.entries.read();
+        entries.get(fs, name).cloned().ok_or(Errno::ENOENT)
+    }
+
+    /// Emits in batches, each gathered under the lock and emitted without it.
+    pub(super) fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        const BATCH: usize = 16;
+        let mut from = cursor;
+        loop {
+            let mut batch = [const { None::<(u64, Arc<[u8]>, u64, Kind)> }; BATCH];
+            {
+                let entries = self.entries.read();
+                for (slot, (key, entry)) in batch.iter_mut().zip(entries.map.range(from..)) {
+                    let node = &entry.node;
+                    *slot = Some((*key, entry.name.clone(), node.inode(), node.kind()));
+                }
+            }
+            let mut full = true;
+            for slot in batch {
+                let Some((key, name, inode, kind)) = slot else {
+                    full = false;
+                    break;
+                };
+                from = key + 1;
+                if !emit(&name, inode, kind, from) {
+                    return Ok(());
+                }
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Node {
+    /// A node with the owner that a new one in this directory gets.
+    pub(super) fn make_node(
+        &self,
+        body: Body,
+        mode: u32,
+        who: &Credentials,
+        place: Option<(&Weak<Node>, Arc<[u8]>)>,
+    ) -> Result<Arc<Node>> {
+        let (mut mode, mut gid) = (mode, who.gid);
+        if self.mode() & S_ISGID != 0 {
+            // The group of a set-gid directory goes down to all that is made in it.
+            gid = self.gid();
+            match body {
+                Body::Directory(_) => mode |= S_ISGID,
+                _ if mode & 0o010 != 0 => mode = who.allowed_mode(mode, gid),
+                _ => {}
+            }
+        }
+        self.fs.take_node()?;
+        Ok(Node::new(
+            self.fs.clone(),
+            body,
+            mode,
+            (who.uid, gid),
+            place,
+        ))
+    }
+
+    pub(super) fn create_entry(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<Node>> {
+        let directory = self.as_directory()?;
+        let name = checked(name)?;
+        let mode = if matches!(make, Make::Link(_)) {
+            0o777
+        } else {
+            mode
+        };
+        let body = Body::make(make)?;
+        let node = self.make_node(body, mode, who, Some((&self.me, name.clone())))?;
+        {
+            let mut entries = directory.entries.write();
+            if entries.get(&self.fs, &name).is_some() {
+                drop(entries);
+                return Err(Errno::EEXIST);
+            }
+            directory.count_one()?;
+            if let Err(error) = entries.insert(&self.fs, name, node.clone()) {
+                directory.uncount_one();
+                return Err(error);
+            }
+            if node.is_directory() {
+                self.links.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.touch_modified();
+        Ok(node)
+    }
+
+    pub(super) fn link_entry(&self, name: &[u8], node: &Node) -> Result<()> {
+        let directory = self.as_directory()?;
+        if !can_link(node.kind()) {
+            return Err(Errno::EPERM);
+        }
+        let name = checked(name)?;
+        let handle = node.handle()?;
+        let mut entries = directory.entries.write();
+        if entries.get(&self.fs, &name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        directory.count_one()?;
+        // What lost its last name does not come back, unless it never had one.
+        let unnamed = node.unnamed.load(Ordering::Relaxed);
+        let more = |links: u32| {
+            (links > 0 || unnamed)
+                .then(|| links.checked_add(1))
+                .flatten()
+        };
+        let counted = node
+            .links
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        let inserted = match counted {
+            Ok(_) => entries.insert(&self.fs, name.clone(), handle),
+            Err(_) => Err(Errno::ENOENT),
+        };
+        if let Err(error) = inserted {
+            if counted.is_ok() {
+                node.links.fetch_sub(1, Ordering::AcqRel);
+            }
+            directory.uncount_one();
+            return Err(error);
+        }
+        node.unnamed.store(false, Ordering::Relaxed);
+        let hung = node.hang(Hangs::In(self.me.clone(), name));
+        drop(entries);
+        drop(hung);
+        node.touch_changed();
+        self.touch_modified();
+        Ok(())
+    }
+
+    pub(super) fn remove_entry(&self, name: &[u8], is_directory: bool) -> Result<()> {
+        let directory = self.as_directory()?;
+        let me = self.handle()?;
+        let mut entries = directory.entries.write();
+        let node = entries.get(&self.fs, name).ok_or(Errno::ENOENT)?;
+        match (&node.body, is_directory) {
+            (Body::Directory(child), true) => child.die()?,
+            (Body::Directory(_), false) => return Err(Errno::EISDIR),
+            (_, true) => return Err(Errno::ENOTDIR),
+            (_, false) => {}
+        }
+        let entry = entries.remove(&self.fs, name).ok_or(Errno::ENOENT)?;
+        directory.uncount_one();
+        if is_directory {
+            self.links.fetch_sub(1, Ordering::Relaxed);
+        }
+        entry.node.lose_name(&me, &entry.name);
+        drop(entries);
+        entry.node.touch_changed();
+        self.touch_modified();
+        // The node may go now, with all its pages and no lock held.
+        drop(entry);
+        Ok(())
+    }
+
+    /// The name `name` in `directory` no longer stands for it. For a directory, it is dead already.
+    pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &Arc<[u8]>) {
+        match self.is_directory() {
+            true => self.links.store(0, Ordering::Relaxed),
+            false => {
+                self.links.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        let hung_here = match &*self.place.lock() {
+            Hangs::In(parent, own) => {
+                core::ptr::eq(parent.as_ptr(), Arc::as_ptr(directory)) && own == name
+            }
+            _ => false,
+        };
+        if hung_here {
+            // It hung in a directory that lives on: nothing is freed here.
+            drop(self.hang(Hangs::Removed(directory.clone(), name.clone())));
+        }
+    }
+
+    /// Drops all entries below this node, which is going away, in a loop: directories that nobody else holds wait in a
+    /// chain through their own place, which leads nowhere any more.
+    pub(super) fn drop_below(&mut self) {
+        let mut chain = None;
+        self.chain_entries(&mut chain);
+        while let Some(node) = chain {
+            chain = node.take_removed_from();
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.chain_entries(&mut chain);
+            }
+        }
+    }
+
+    fn chain_entries(&mut self, chain: &mut Option<Arc<Node>>) {
+        let Body::Directory(directory) = &mut self.body else {
+            return;
+        };
+        let map = core::mem::take(&mut directory.entries.get_mut().map);
+        for Entry { name, node } in map.into_values() {
+            if !node.is_directory() || Arc::strong_count(&node) != 1 {
+                continue;
+            }
+            let old = match chain.take() {
+                Some(next) => node.hang(Hangs::Removed(next, name)),
+                None => node.hang(Hangs::Nowhere),
+            };
+            drop(old);
+            *chain = Some(node);
+        }
+    }
+}
+
+/// A name that may be an entry.
+fn checked(name: &[u8]) -> Result<Arc<[u8]>> {
+    match name {
+        b"" | b"." | b".." => Err(Errno::EINVAL),
+        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        _ if name.iter().any(|&b| b == b'/' || b == 0) => Err(Errno::EINVAL),
+        _ => Ok(name.into()),
+    }
+}

@@ -1,0 +1,459 @@
+//! Vnodes: attributes and place.
+
+use alloc::{
+    boxed::Box,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+use nucleus::{
+    PAGE_SIZE,
+    sync::{Rank, SpinLock},
+};
+use vm::Pager;
+
+use super::{
+    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Ramfs, directory::Directory, now, regular::Regular,
+};
+use crate::{
+    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
+    credentials::EXECUTE,
+    device::{self, Attachment},
+    vnode::{Change, Emit, Make, MountPoint, Place, Space},
+};
+
+/// A file, directory, link or device.
+pub(super) struct Node {
+    pub(super) fs: Arc<Ramfs>,
+    pub(super) me: Weak<Node>,
+    pub(super) body: Body,
+    inode: u64,
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+    /// Names; for a directory 2 and one for each directory in it.
+    pub(super) links: AtomicU32,
+    /// Made without a name: may get its first one.
+    pub(super) unnamed: AtomicBool,
+    times: Times,
+    pub(super) place: SpinLock<Hangs>,
+    mount_point: MountPoint,
+}
+
+/// Nanoseconds since the epoch.
+struct Times {
+    accessed: AtomicU64,
+    modified: AtomicU64,
+    changed: AtomicU64,
+    created: u64,
+}
+
+pub(super) enum Body {
+    Regular(Regular),
+    Directory(Directory),
+    Link(Box<[u8]>),
+    Fifo(Attachment),
+    Socket,
+    CharDevice(u64),
+    BlockDevice(u64),
+}
+
+/// Where a node hangs: at its last new name, if it has several.
+pub(super) enum Hangs {
+    /// The root, and what never had a name.
+    Nowhere,
+    /// In a directory, which holds the node.
+    In(Weak<Node>, Arc<[u8]>),
+    /// Taken off; now the node holds the directory, so that ".." still leads somewhere.
+    Removed(Arc<Node>, Arc<[u8]>),
+}
+
+impl Body {
+    pub(super) fn directory() -> Body {
+        Body::Directory(Directory::new())
+    }
+
+    /// What `create` is to make.
+    pub(super) fn make(make: Make) -> Result<Body> {
+        Ok(match make {
+            Make::Regular => Body::Regular(Regular::new()),
+            Make::Directory => Body::directory(),
+            Make::Link(text) if text.is_empty() => return Err(Errno::ENOENT),
+            Make::Link(text) if text.len() > LINK_MAX => return Err(Errno::ENAMETOOLONG),
+            Make::Link(text) => Body::Link(text.into_boxed_slice()),
+            Make::Fifo => Body::Fifo(Attachment::new()),
+            Make::Socket => Body::Socket,
+            Make::CharDevice(number) => Body::CharDevice(number),
+            Make::BlockDevice(number) => Body::BlockDevice(number),
+        })
+    }
+}
+
+impl Node {
+    /// A new node, counted already, with one name (two for a directory) at `place`, or without.
+    pub(super) fn new(
+        fs: Arc<Ramfs>,
+        body: Body,
+        mode: u32,
+        owner: (u32, u32),
+        place: Option<(&Weak<Node>, Arc<[u8]>)>,
+    ) -> Arc<Node> {
+        let links = match body {
+            Body::Directory(_) => 2,
+            _ => place.is_some() as u32,
+        };
+        let now = now();
+        Arc::new_cyclic(|me| Node {
+            me: me.clone(),
+            inode: fs.next_inode.fetch_add(1, Ordering::Relaxed),
+            fs,
+            mode: AtomicU32::new(mode),
+            uid: AtomicU32::new(owner.0),
+            gid: AtomicU32::new(owner.1),
+            links: AtomicU32::new(links),
+            unnamed: AtomicBool::new(false),
+            times: Times {
+                accessed: AtomicU64::new(now),
+                modified: AtomicU64::new(now),
+                changed: AtomicU64::new(now),
+                created: now,
+            },
+            place: SpinLock::new(
+                Rank::Leaf,
+                match place {
+                    Some((parent, name)) => Hangs::In(parent.clone(), name),
+                    None => Hangs::Nowhere,
+                },
+            ),
+            mount_point: MountPoint::new(),
+            body,
+        })
+    }
+
+    /// The node behind a vnode, if it belongs to this file system.
+    pub(super) fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
+        let any: &dyn Any = vnode.as_ref();
+        match any.downcast_ref::<Node>() {
+            Some(node) if Arc::ptr_eq(&node.fs, &self.fs) => Ok(node),
+            _ => Err(Errno::EXDEV),
+        }
+    }
+
+    /// A handle to this node.
+    ///
+    /// # Errors
+    /// `ENOENT` while the last handle is on its way out.
+    pub(super) fn handle(&self) -> Result<Arc<Node>> {
+        self.me.upgrade().ok_or(Errno::ENOENT)
+    }
+
+    pub(super) fn as_directory(&self) -> Result<&Directory> {
+        match &self.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    pub(super) fn as_regular(&self) -> Result<&Regular> {
+        match &self.body {
+            Body::Regular(file) => Ok(file),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    pub(super) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn gid(&self) -> u32 {
+        self.gid.load(Ordering::Relaxed)
+    }
+
+    /// The content changed.
+    pub(super) fn touch_modified(&self) {
+        let now = now();
+        self.times.modified.store(now, Ordering::Relaxed);
+        self.times.changed.store(now, Ordering::Relaxed);
+    }
+
+    /// Attributes changed.
+    pub(super) fn touch_changed(&self) {
+        self.times.changed.store(now(), Ordering::Relaxed);
+    }
+
+    /// The content was read: noted once after each change and once a day, which keeps most readers from writing to the node.
+    pub(super) fn touch_accessed(&self) {
+        const DAY: u64 = 86_400_000_000_000;
+        let accessed = self.times.accessed.load(Ordering::Relaxed);
+        let now = now();
+        if accessed <= self.times.modified.load(Ordering::Relaxed)
+            || accessed <= self.times.changed.load(Ordering::Relaxed)
+            || now.saturating_sub(accessed) >= DAY
+        {
+            self.times.accessed.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets where it hangs; returns where it did, to be dropped when no lock is held.
+    #[must_use]
+    pub(super) fn hang(&self, place: Hangs) -> Hangs {
+        core::mem::replace(&mut *self.place.lock(), place)
+    }
+
+    /// The directory in which it hangs or hung.
+    pub(super) fn up(&self) -> Option<Arc<Node>> {
+        match &*self.place.lock() {
+            Hangs::Nowhere => None,
+            Hangs::In(parent, _) => parent.upgrade(),
+            Hangs::Removed(parent, _) => Some(parent.clone()),
+        }
+    }
+
+    /// Its parent, if it was removed from there: what keeps the parent alive.
+    pub(super) fn take_removed_from(&self) -> Option<Arc<Node>> {
+        let mut place = self.place.lock();
+        match core::mem::replace(&mut *place, Hangs::Nowhere) {
+            Hangs::Removed(parent, _) => Some(parent),
+            other => {
+                *place = other;
+                None
+            }
+        }
+    }
+}
+
+impl Vnode for Node {
+    fn attributes(&self) -> Result<Attributes> {
+        let time = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
+        let (size, pages) = match &self.body {
+            Body::Regular(file) => (file.size(), file.pages() as u64),
+            Body::Directory(directory) => ((directory.len() + 2) * ENTRY_SIZE, 0),
+            Body::Link(text) => (text.len() as u64, 0),
+            _ => (0, 0),
+        };
+        Ok(Attributes {
+            device: self.fs.device,
+            inode: self.inode,
+            kind: self.kind(),
+            mode: self.mode(),
+            links: self.links.load(Ordering::Relaxed),
+            uid: self.uid.load(Ordering::Relaxed),
+            gid: self.gid(),
+            rdev: match self.body {
+                Body::CharDevice(number) | Body::BlockDevice(number) => number,
+                _ => 0,
+            },
+            size,
+            blocks: pages * BLOCKS_PER_PAGE,
+            block_size: PAGE_SIZE as u32,
+            accessed: time(&self.times.accessed),
+            modified: time(&self.times.modified),
+            changed: time(&self.times.changed),
+            created: Duration::from_nanos(self.times.created),
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        match self.body {
+            Body::Regular(_) => Kind::Regular,
+            Body::Directory(_) => Kind::Directory,
+            Body::Link(_) => Kind::Link,
+            Body::Fifo(_) => Kind::Fifo,
+            Body::Socket => Kind::Socket,
+            Body::CharDevice(_) => Kind::CharDevice,
+            Body::BlockDevice(_) => Kind::BlockDevice,
+        }
+    }
+
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        if who.is_root() && (want & EXECUTE == 0 || self.is_directory()) {
+            return Ok(());
+        }
+        let uid = self.uid.load(Ordering::Relaxed);
+        match who.may_by(self.kind(), self.mode(), uid, self.gid(), want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        match &*self.place.lock() {
+            Hangs::Nowhere => None,
+            Hangs::In(parent, name) => Some(Place {
+                parent: parent.upgrade()?,
+                name: name.clone(),
+                removed: false,
+            }),
+            Hangs::Removed(parent, name) => Some(Place {
+                parent: parent.clone(),
+                name: name.clone(),
+                removed: true,
+            }),
+        }
+    }
+
+    fn parent(&self) -> Option<Arc<dyn Vnode>> {
+        self.up().map(|up| up as Arc<dyn Vnode>)
+    }
+
+    fn mount_point(&self) -> Option<&MountPoint> {
+        Some(&self.mount_point)
+    }
+
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        let set = |to: &AtomicU32, value: Option<u32>| {
+            if let Some(value) = value {
+                to.store(value, Ordering::Relaxed);
+            }
+        };
+        let set_time = |to: &AtomicU64, value: Option<Duration>| {
+            if let Some(value) = value {
+                let value = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
+                to.store(value, Ordering::Relaxed);
+            }
+        };
+        set(&self.mode, change.mode);
+        set(&self.uid, change.uid);
+        set(&self.gid, change.gid);
+        set_time(&self.times.accessed, change.accessed);
+        set_time(&self.times.modified, change.modified);
+        self.touch_changed();
+        Ok(())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        let found = self.as_directory()?.lookup(&self.fs, name);
+        found.map(|node| node as Arc<dyn Vnode>)
+    }
+
+    fn create(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
+        let made = self.create_entry(name, make, mode, who);
+        made.map(|node| node as Arc<dyn Vnode>)
+    }
+
+    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+        self.as_directory()?;
+        let node = self.make_node(Body::Regular(Regular::new()), mode, who, None)?;
+        node.unnamed.store(true, Ordering::Relaxed);
+        Ok(node)
+    }
+
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        self.link_entry(name, self.of_same(node)?)
+    }
+
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        self.remove_entry(name, directory)
+    }
+
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        self.rename_entry(name, self.of_same(to)?, to_name, flags)
+    }
+
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        self.as_directory()?.list(cursor, emit)?;
+        self.touch_accessed();
+        Ok(())
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.body {
+            Body::Link(text) => Ok(text.to_vec()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        let n = self.as_regular()?.read(offset, to)?;
+        if n > 0 {
+            self.touch_accessed();
+        }
+        Ok(n)
+    }
+
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        let file = self.as_regular()?;
+        let (n, end) = file.write(&self.fs, offset, append, from)?;
+        if n > 0 {
+            self.touch_modified();
+        }
+        Ok((n, end))
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.as_regular()?.truncate(&self.fs, size)?;
+        self.touch_modified();
+        Ok(())
+    }
+
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let file = match self.as_regular() {
+            Err(Errno::EINVAL) => return Err(Errno::ENODEV),
+            file => file?,
+        };
+        file.allocate(&self.fs, mode, offset, len)?;
+        self.touch_modified();
+        Ok(())
+    }
+
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.as_regular()?.seek_data(offset, hole)
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        match &self.body {
+            Body::Fifo(state) => device::open_fifo(at, state, flags).map(Some),
+            Body::CharDevice(number) => device::open_char_device(at, *number, flags).map(Some),
+            Body::Socket | Body::BlockDevice(_) => Err(Errno::ENXIO),
+            _ => Ok(None),
+        }
+    }
+
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        match self.body {
+            Body::Regular(_) => Some(self),
+            _ => None,
+        }
+    }
+
+    fn space(&self) -> Space {
+        self.fs.space()
+    }
+}
+
+impl Drop for Node {
+    /// Frees what hangs below and what only this node kept above, however deep, without recursion.
+    fn drop(&mut self) {
+        if let Body::Regular(file) = &self.body {
+            self.fs.give_pages(file.pages());
+        }
+        self.fs.give_node();
+        let mut up = self.take_removed_from();
+        while let Some(node) = up {
+            up = Arc::into_inner(node).and_then(|node| node.take_removed_from());
+        }
+        self.drop_below();
+    }
+}
