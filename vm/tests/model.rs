@@ -1,0 +1,501 @@
+//! Address spaces against a plain model: bytes in arrays. One driver does random operations on several
+//! address spaces; accesses are done by workers on different CPUs, whose TLBs keep what they may
+//! keep. Whatever the model says an access must give, it must give; in the end, every frame
+//! and page-table page must be back.
+
+mod support;
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::Arc,
+};
+
+use nucleus::{
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    sim::{self, Config},
+    user,
+};
+use support::{File, Numbers, Worker, resolve};
+use vm::{Advice, Backing, Fault, Limits, Map, MapRequest, Pager, Place};
+
+/// Where most mappings go: few pages, so that operations meet.
+const ARENA: VirtAddr = VirtAddr(0x10_0000_0000);
+const ARENA_PAGES: usize = 96;
+const MAX_SPACES: usize = 5;
+
+type Bytes = Vec<u8>;
+/// Pages that several mappings see, by index; absent ones are beyond the end.
+type Store = Rc<RefCell<BTreeMap<u64, Bytes>>>;
+
+#[derive(Clone)]
+enum Below {
+    Zero,
+    Store(Store, u64),
+}
+
+#[derive(Clone)]
+struct Page {
+    prot: Prot,
+    shared: bool,
+    /// A private copy.
+    copy: Option<Bytes>,
+    below: Below,
+}
+
+impl Page {
+    /// What a read gives.
+    fn bytes(&self) -> Result<Bytes, Fault> {
+        match (&self.copy, &self.below) {
+            (Some(copy), _) => Ok(copy.clone()),
+            (None, Below::Zero) => Ok(vec![0; PAGE_SIZE]),
+            (None, Below::Store(store, index)) => {
+                store.borrow().get(index).cloned().ok_or(Fault::BeyondEnd)
+            }
+        }
+    }
+
+    fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Fault> {
+        let mut bytes = self.bytes()?;
+        bytes[offset..offset + from.len()].copy_from_slice(from);
+        match &self.below {
+            Below::Store(store, index) if self.shared => {
+                store.borrow_mut().insert(*index, bytes);
+            }
+            _ => self.copy = Some(bytes),
+        }
+        Ok(())
+    }
+}
+
+struct Space {
+    map: Arc<Map>,
+    workers: Vec<Worker>,
+    /// By page number.
+    pages: BTreeMap<usize, Page>,
+}
+
+impl Space {
+    fn new(map: Arc<Map>, pages: BTreeMap<usize, Page>, cpus: usize) -> Space {
+        let workers = (0..cpus).map(|cpu| Worker::new(&map, cpu)).collect();
+        Space {
+            map,
+            workers,
+            pages,
+        }
+    }
+
+    fn end(self) {
+        for worker in self.workers {
+            worker.end();
+        }
+        self.map.tear_down();
+    }
+
+    /// What an access to the page must give.
+    fn judge(&mut self, at: VirtAddr, access: Access) -> Result<&mut Page, Fault> {
+        let page = self.pages.get_mut(&(at.0 / PAGE_SIZE));
+        let page = page.ok_or(Fault::NotMapped)?;
+        let allowed = match access {
+            Access::Read => !page.prot.is_empty(),
+            _ => page.prot.contains(access.needs()),
+        };
+        if !allowed {
+            return Err(Fault::Protection);
+        }
+        page.bytes()?;
+        Ok(page)
+    }
+}
+
+struct Model {
+    numbers: Numbers,
+    cpus: usize,
+    spaces: Vec<Space>,
+    files: Vec<(Arc<File>, Store)>,
+}
+
+fn number(at: VirtAddr) -> usize {
+    at.0 / PAGE_SIZE
+}
+
+impl Model {
+    fn new(seed: u64, cpus: usize) -> Model {
+        let map = Map::new(Limits::NONE, false).expect("a map");
+        let files = (0..2).map(|i| {
+            let pages = (0..12).map(|p| (p, vec![File::byte(i, p); PAGE_SIZE]));
+            let store = Rc::new(RefCell::new(pages.collect()));
+            (File::new(i, 12), store)
+        });
+        Model {
+            numbers: Numbers::new(seed),
+            cpus,
+            spaces: vec![Space::new(map, BTreeMap::new(), cpus)],
+            files: files.collect(),
+        }
+    }
+
+    fn range(&mut self) -> VirtRange {
+        let start = self.numbers.below(ARENA_PAGES);
+        let pages = 1 + self.numbers.below(10).min(ARENA_PAGES - start - 1);
+        let start = ARENA + start * PAGE_SIZE;
+        VirtRange::new(start, start + pages * PAGE_SIZE)
+    }
+
+    fn space(&mut self) -> usize {
+        self.numbers.below(self.spaces.len())
+    }
+
+    fn prot(&mut self) -> Prot {
+        *self.numbers.pick(&[
+            Prot::READ | Prot::WRITE,
+            Prot::READ | Prot::WRITE,
+            Prot::READ | Prot::WRITE,
+            Prot::READ,
+            Prot::empty(),
+        ])
+    }
+
+    fn step(&mut self) {
+        match self.numbers.below(100) {
+            0..8 => self.map(),
+            8..12 => self.unmap(),
+            12..18 => self.protect(),
+            18..22 => self.remap(),
+            22..25 => self.dont_need(),
+            25..29 => self.fork(),
+            29..32 => self.exit(),
+            32..34 => self.truncate(),
+            34..36 => self.advise(),
+            36..68 => self.write(),
+            68..72 => self.fault(),
+            72..76 => self.foreign(),
+            _ => self.read(),
+        }
+    }
+
+    fn map(&mut self) {
+        let range = self.range();
+        let (space, prot, shared) = (self.space(), self.prot(), self.numbers.chance(40));
+        let pages = range.len() / PAGE_SIZE;
+        let (file, first) = (self.numbers.below(self.files.len()), self.numbers.below(8));
+        let (backing, store) = match self.numbers.chance(40) {
+            true => {
+                let (file, store) = &self.files[file];
+                let backing = Backing::Object {
+                    pager: file.clone() as Arc<dyn Pager>,
+                    offset: (first * PAGE_SIZE) as u64,
+                };
+                (backing, Some((store.clone(), first as u64)))
+            }
+            false if shared => {
+                let zeros = (0..pages as u64).map(|i| (i, vec![0; PAGE_SIZE]));
+                let store = Rc::new(RefCell::new(zeros.collect()));
+                (Backing::Zero, Some((store, 0)))
+            }
+            false => (Backing::Zero, None),
+        };
+        let place = match self.numbers.below(10) {
+            0 => Place::Any,
+            1 => Place::Hint(range.start),
+            2 => Place::FixedNoReplace(range.start),
+            _ => Place::Fixed(range.start),
+        };
+        let populate = self.numbers.chance(15);
+        let space = &mut self.spaces[space];
+        let result = space.map.map(MapRequest {
+            place,
+            backing,
+            shared,
+            populate,
+            ..MapRequest::zero(range.len(), prot)
+        });
+        let taken = range
+            .pages()
+            .any(|va| space.pages.contains_key(&number(va)));
+        let start = match (result, place) {
+            (Err(error), Place::FixedNoReplace(_)) if taken => {
+                assert_eq!(error, vm::MapError::Exists);
+                return;
+            }
+            (result, _) => result.expect("room"),
+        };
+        if let Place::Any | Place::Hint(_) = place {
+            let new = VirtRange::new(start, start + range.len());
+            assert!(!new.pages().any(|va| space.pages.contains_key(&number(va))));
+        } else {
+            assert_eq!(start, range.start);
+        }
+        for i in 0..pages {
+            let below = match &store {
+                None => Below::Zero,
+                Some((store, first)) => Below::Store(store.clone(), first + i as u64),
+            };
+            let page = Page {
+                prot,
+                shared,
+                copy: None,
+                below,
+            };
+            space.pages.insert(number(start) + i, page);
+        }
+        if populate && !shared && prot.contains(Prot::WRITE) {
+            // As writes of nothing, up to the first page that is beyond the end.
+            let mut new = (0..pages).map(|i| number(start) + i);
+            new.all(|n| {
+                let page = space.pages.get_mut(&n).expect("a page");
+                page.write(0, &[]).is_ok()
+            });
+        }
+    }
+
+    fn unmap(&mut self) {
+        let (range, space) = (self.range(), self.space());
+        let space = &mut self.spaces[space];
+        space.map.unmap(range).expect("unmap");
+        space
+            .pages
+            .retain(|&n, _| !range.contains(VirtAddr(n * PAGE_SIZE)));
+    }
+
+    fn protect(&mut self) {
+        let (range, space, prot) = (self.range(), self.space(), self.prot());
+        let space = &mut self.spaces[space];
+        let whole = range
+            .pages()
+            .all(|va| space.pages.contains_key(&number(va)));
+        assert_eq!(space.map.protect(range, prot).is_ok(), whole);
+        if whole {
+            for va in range.pages() {
+                space.pages.get_mut(&number(va)).expect("a page").prot = prot;
+            }
+        }
+    }
+
+    fn remap(&mut self) {
+        let (range, space, other) = (self.range(), self.space(), self.range());
+        let fixed = self.numbers.chance(50);
+        let to = fixed.then_some(other.start);
+        let space = &mut self.spaces[space];
+        let pages = other.len() / PAGE_SIZE;
+        let result = space.map.remap(range, other.len(), true, to, false);
+        // Whether it may succeed depends on where entries end, which the model does not know.
+        let Ok(start) = result else {
+            return;
+        };
+        let moved: Vec<_> = range
+            .pages()
+            .map(|va| {
+                space
+                    .pages
+                    .remove(&number(va))
+                    .expect("mapped, as it was moved")
+            })
+            .collect();
+        let last = moved[moved.len() - 1].clone();
+        for (i, page) in (0..pages).zip(moved.into_iter().map(Some).chain(std::iter::repeat(None)))
+        {
+            let page = page.unwrap_or_else(|| Page {
+                copy: None,
+                below: match &last.below {
+                    Below::Zero => Below::Zero,
+                    Below::Store(store, index) => {
+                        let more = (i + 1 - range.len() / PAGE_SIZE) as u64;
+                        Below::Store(store.clone(), index + more)
+                    }
+                },
+                ..last.clone()
+            });
+            space.pages.insert(number(start) + i, page);
+        }
+    }
+
+    fn dont_need(&mut self) {
+        let (range, space) = (self.range(), self.space());
+        let space = &mut self.spaces[space];
+        let whole = range
+            .pages()
+            .all(|va| space.pages.contains_key(&number(va)));
+        assert_eq!(space.map.advise(range, Advice::DontNeed).is_ok(), whole);
+        for va in range.pages() {
+            if let Some(page) = space.pages.get_mut(&number(va)) {
+                page.copy = None;
+            }
+        }
+    }
+
+    fn advise(&mut self) {
+        let (range, space) = (self.range(), self.space());
+        let advice = *self.numbers.pick(&[
+            Advice::Normal,
+            Advice::Random,
+            Advice::Sequential,
+            Advice::WillNeed,
+        ]);
+        // Only the addresses decide whether this succeeds, and it changes no byte.
+        let _ = self.spaces[space].map.advise(range, advice);
+    }
+
+    fn fork(&mut self) {
+        if self.spaces.len() == MAX_SPACES {
+            return;
+        }
+        let parent = self.space();
+        let parent = &self.spaces[parent];
+        let map = parent.map.fork().expect("fork");
+        let child = Space::new(map, parent.pages.clone(), self.cpus);
+        self.spaces.push(child);
+    }
+
+    fn exit(&mut self) {
+        if self.spaces.len() > 1 {
+            let space = self.space();
+            self.spaces.swap_remove(space).end();
+        }
+    }
+
+    fn truncate(&mut self) {
+        let pages = self.numbers.below(16) as u64;
+        let file = self.numbers.below(self.files.len());
+        let (file, store) = &self.files[file];
+        file.set_pages(pages);
+        let mut store = store.borrow_mut();
+        store.retain(|&index, _| index < pages);
+        for index in 0..pages {
+            store.entry(index).or_insert_with(|| vec![0; PAGE_SIZE]);
+        }
+    }
+
+    /// An address in the arena or in any mapping.
+    fn address(&mut self, space: usize) -> VirtAddr {
+        let pages: Vec<_> = self.spaces[space].pages.keys().copied().collect();
+        let page = match pages.is_empty() || self.numbers.chance(10) {
+            true => number(ARENA) + self.numbers.below(ARENA_PAGES),
+            false => *self.numbers.pick(&pages),
+        };
+        VirtAddr(page * PAGE_SIZE)
+    }
+
+    fn write(&mut self) {
+        let space = self.space();
+        let at = self.address(space);
+        let (offset, len) = (self.numbers.below(4000), 1 + self.numbers.below(90));
+        let bytes: Bytes = (0..len).map(|_| self.numbers.next() as u8).collect();
+        let worker = self.numbers.below(self.cpus);
+        let space = &mut self.spaces[space];
+        let expected = space
+            .judge(at, Access::Write)
+            .and_then(|page| page.write(offset, &bytes));
+        let done = space.workers[worker].write(at + offset, bytes);
+        assert_eq!(done, expected.is_ok(), "write at {at:?}: {expected:?}");
+    }
+
+    fn read(&mut self) {
+        let space = self.space();
+        let at = self.address(space);
+        let worker = self.numbers.below(self.cpus);
+        self.check(space, at, worker);
+    }
+
+    fn check(&mut self, space: usize, at: VirtAddr, worker: usize) {
+        let space = &mut self.spaces[space];
+        let expected = space
+            .judge(at, Access::Read)
+            .and_then(|page| page.bytes())
+            .ok();
+        let bytes = space.workers[worker].read(at, PAGE_SIZE);
+        if bytes != expected {
+            let first = |bytes: &Option<Bytes>| bytes.as_ref().map(|bytes| bytes[..8].to_vec());
+            let (got, want) = (first(&bytes), first(&expected));
+            panic!("read at {at:?} on CPU {worker}: {got:?} instead of {want:?} ...");
+        }
+    }
+
+    /// The kind of the error, from the fault routine itself.
+    fn fault(&mut self) {
+        let space = self.space();
+        let at = self.address(space);
+        let access = *self
+            .numbers
+            .pick(&[Access::Read, Access::Write, Access::Execute]);
+        let space = &mut self.spaces[space];
+        let expected = space.judge(at, access).map(|_| ());
+        if let (Ok(()), Access::Write) = (expected, access) {
+            // It may make a copy, which the model only sees when a byte changes: as good as a
+            // write of nothing.
+            let page = space.pages.get_mut(&number(at)).expect("a page");
+            page.write(0, &[]).expect("a page that can be read");
+        }
+        assert_eq!(space.map.fault(at, access), expected);
+    }
+
+    /// Accesses from outside the address space.
+    fn foreign(&mut self) {
+        let space = self.space();
+        let at = self.address(space);
+        let (offset, value) = (self.numbers.below(PAGE_SIZE), self.numbers.next() as u8);
+        let space = &mut self.spaces[space];
+        let expected = space
+            .judge(at, Access::Write)
+            .and_then(|page| page.write(offset, &[value]));
+        let done = space.map.write(at + offset, &[value]);
+        assert_eq!(done == 1, expected.is_ok());
+        let expected = space.judge(at, Access::Read).and_then(|page| page.bytes());
+        let mut byte = [0];
+        let done = space.map.read(at + offset, &mut byte);
+        assert_eq!(done == 1, expected.is_ok());
+        if let Ok(expected) = expected {
+            assert_eq!(byte[0], expected[offset]);
+        }
+    }
+
+    /// Everything in every address space, seen from every CPU.
+    fn check_all(&mut self) {
+        for space in 0..self.spaces.len() {
+            let pages: BTreeSet<_> = self.spaces[space].pages.keys().copied().collect();
+            for page in pages {
+                for worker in 0..self.cpus {
+                    self.check(space, VirtAddr(page * PAGE_SIZE), worker);
+                }
+            }
+        }
+    }
+
+    fn end(self) {
+        for space in self.spaces {
+            space.end();
+        }
+    }
+}
+
+fn against_model(seed: u64, cpus: usize, steps: usize) {
+    user::set_fault_hook(resolve);
+    let before = frame::usage();
+    let mut model = Model::new(seed, cpus);
+    for step in 0..steps {
+        model.step();
+        if step % 100 == 99 {
+            model.check_all();
+        }
+    }
+    model.check_all();
+    model.end();
+    support::expect_all_back(before);
+}
+
+#[test]
+fn address_spaces_against_the_model() {
+    let seeds = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
+    for seed in 0..seeds.unwrap_or(12) {
+        let cpus = 1 + seed as usize % 4;
+        sim::run(
+            Config {
+                cpus,
+                seed,
+                ..Config::default()
+            },
+            move || against_model(seed, cpus, 400),
+        );
+    }
+}

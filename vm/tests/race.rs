@@ -1,0 +1,289 @@
+//! Threads of one address space that run at the same time: each owns every n-th page of a mapping, writes
+//! numbers that only rise and must always read its own last one, while others fork, unmap, give
+//! up and move what lies around. A child must see each page as it was at one moment of the fork,
+//! and no change after it.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use nucleus::{
+    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    sim::{self, Config},
+    sync::{Rank, SpinLock},
+    task::{self, Sleep, Spawn, WaitQueue},
+    user,
+};
+use support::{File, Numbers, Worker, resolve};
+use vm::{Advice, Backing, Limits, Map, MapRequest, Place};
+
+const OWNED: VirtAddr = VirtAddr(0x20_0000_0000);
+const PAGES: usize = 40;
+const ELSEWHERE: VirtAddr = VirtAddr(0x30_0000_0000);
+
+/// Tasks still running.
+struct Gate {
+    running: AtomicUsize,
+    queue: WaitQueue,
+}
+
+impl Gate {
+    fn spawn(
+        self: &Arc<Gate>,
+        map: &Arc<Map>,
+        cpu: usize,
+        body: impl FnOnce(&Arc<Map>) + Send + 'static,
+    ) {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let (gate, map) = (self.clone(), map.clone());
+        let spawn = Spawn {
+            name: "racer",
+            pmap: Some(map.pmap().clone()),
+            attachment: Some(map.clone()),
+            cpus: 1 << cpu,
+        };
+        let body = Box::new(move || {
+            body(&map);
+            task::set_pmap(None);
+            drop(map);
+            gate.running.fetch_sub(1, Ordering::SeqCst);
+            gate.queue.wake_all();
+        });
+        task::spawn(spawn, body).expect("a task");
+    }
+
+    fn wait_until(&self, left: usize) {
+        let ready = || (self.running.load(Ordering::SeqCst) <= left).then_some(());
+        self.queue.wait(Sleep::SOUND, ready).expect("a sound sleep");
+    }
+}
+
+fn page(i: usize) -> VirtAddr {
+    OWNED + i * PAGE_SIZE
+}
+
+fn read(at: VirtAddr) -> u64 {
+    user::read::<u64>(at).expect("a mapped page")
+}
+
+/// Writes rising numbers to every `step`-th page and expects to find them.
+fn own(first: usize, step: usize, rounds: u64, last: &[AtomicU64]) {
+    for round in 1..=rounds {
+        for i in (first..PAGES).step_by(step) {
+            let before = round - 1;
+            let at = page(i) + 8 * (i % 16);
+            if before != 0 {
+                assert_eq!(read(at), before, "page {i}: a lost write");
+            }
+            user::write(at, &round).expect("a writable page");
+            last[i].store(round, Ordering::SeqCst);
+            assert_eq!(read(at), round, "page {i}: the write just made");
+        }
+    }
+}
+
+fn start(map: &Arc<Map>, shared: bool, private_file: Option<Arc<File>>) {
+    let request = MapRequest {
+        place: Place::Fixed(OWNED),
+        backing: match private_file {
+            Some(file) => Backing::Object {
+                pager: file,
+                offset: 0,
+            },
+            None => Backing::Zero,
+        },
+        shared,
+        ..MapRequest::zero(PAGES * PAGE_SIZE, Prot::READ | Prot::WRITE)
+    };
+    map.map(request).expect("room");
+}
+
+/// Children of a process whose threads keep writing.
+fn forks(map: &Arc<Map>, children: usize, cpu: usize, last: &[AtomicU64]) {
+    for _ in 0..children {
+        let low: Vec<_> = last.iter().map(|n| n.load(Ordering::SeqCst)).collect();
+        let child = map.fork().expect("fork");
+        let high: Vec<_> = last.iter().map(|n| n.load(Ordering::SeqCst)).collect();
+        let worker = Worker::new(&child, cpu);
+        let mut seen = Vec::new();
+        for i in 0..PAGES {
+            let at = page(i) + 8 * (i % 16);
+            let bytes = worker.read(at, 8).expect("inherited");
+            let n = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+            // A write is noted after it was made, so the child may be one ahead of the note.
+            assert!(
+                low[i] <= n && n <= high[i] + 1,
+                "page {i}: {n} at a fork between {} and {}",
+                low[i],
+                high[i]
+            );
+            seen.push(n);
+        }
+        for i in 0..PAGES {
+            if i % 3 == 0 {
+                assert!(worker.write(page(i) + 2048, vec![i as u8; 16]));
+            }
+        }
+        task::yield_now();
+        for (i, &n) in seen.iter().enumerate() {
+            let at = page(i) + 8 * (i % 16);
+            let bytes = worker.read(at, 8).expect("inherited");
+            let again = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+            assert_eq!(n, again, "page {i} of a child changed");
+        }
+        worker.end();
+        child.tear_down();
+    }
+}
+
+fn writers_and_forks(cpus: usize) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    start(&map, false, None);
+    let last: Arc<Vec<AtomicU64>> = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
+    let gate = Arc::new(Gate {
+        running: AtomicUsize::new(0),
+        queue: WaitQueue::new(),
+    });
+    for cpu in 0..cpus {
+        let last = last.clone();
+        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 12, &last));
+    }
+    let theirs = last.clone();
+    gate.spawn(&map, 0, move |map| forks(map, 4, cpus - 1, &theirs));
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// Mappings that come and go beside the pages in use, and pages given up and mapped again.
+fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
+    let mut numbers = Numbers::new(seed);
+    while !stop.load(Ordering::SeqCst) {
+        let len = (1 + numbers.below(6)) * PAGE_SIZE;
+        let at = ELSEWHERE + numbers.below(8) * PAGE_SIZE;
+        let range = VirtRange::new(at, at + len);
+        match numbers.below(5) {
+            0 | 1 => {
+                let request = MapRequest {
+                    place: Place::Fixed(at),
+                    populate: numbers.chance(50),
+                    ..MapRequest::zero(len, Prot::READ | Prot::WRITE)
+                };
+                map.map(request).expect("room");
+                for va in range.pages() {
+                    assert_eq!(read(va), 0, "a new page that is not zero");
+                    user::write(va, &numbers.next()).expect("a writable page");
+                }
+            }
+            2 => map.unmap(range).expect("unmap"),
+            3 => {
+                let _ = map.advise(range, Advice::DontNeed);
+            }
+            _ => {
+                let _ = map.remap(range, PAGE_SIZE, true, None, false).map(|to| {
+                    map.unmap(VirtRange::new(to, to + PAGE_SIZE))
+                        .expect("unmap");
+                });
+            }
+        }
+    }
+}
+
+fn writers_and_churn(cpus: usize, seed: u64, file: bool) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    start(&map, false, file.then(|| File::new(1, PAGES as u64)));
+    let last: Arc<Vec<AtomicU64>> = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
+    let stop = Arc::new(AtomicBool::new(false));
+    let gate = Arc::new(Gate {
+        running: AtomicUsize::new(0),
+        queue: WaitQueue::new(),
+    });
+    let theirs = stop.clone();
+    gate.spawn(&map, 0, move |map| churn(map, seed, &theirs));
+    for cpu in 0..cpus {
+        let last = last.clone();
+        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 10, &last));
+    }
+    gate.wait_until(1);
+    stop.store(true, Ordering::SeqCst);
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// One thread passes each number on through shared memory: who reads the newer flag must read
+/// the newer page, whatever copies are made in between.
+fn message(cpus: usize) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    start(&map, false, None);
+    let turn = Arc::new(SpinLock::new(Rank::Leaf, 0usize));
+    let gate = Arc::new(Gate {
+        running: AtomicUsize::new(0),
+        queue: WaitQueue::new(),
+    });
+    for cpu in 0..cpus {
+        let turn = turn.clone();
+        gate.spawn(&map, cpu, move |map| {
+            for _ in 0..12 {
+                // Its turn comes round: a write that all CPUs must see from now on.
+                loop {
+                    let now = *turn.lock();
+                    if now % cpus == cpu {
+                        break;
+                    }
+                    task::yield_now();
+                }
+                let now = *turn.lock();
+                let at = page(now % 5);
+                let seen = read(at);
+                let expected = if now < 5 { 0 } else { now as u64 - 4 };
+                assert_eq!(seen, expected, "a page that another CPU replaced");
+                if now % 7 == 3 {
+                    let child = map.fork().expect("fork");
+                    child.tear_down();
+                }
+                user::write(at, &(now as u64 + 1)).expect("a writable page");
+                *turn.lock() += 1;
+            }
+        });
+    }
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+fn run(seeds: u64, body: impl Fn(usize, u64) + Copy + Send + 'static) {
+    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
+    for seed in 0..wanted.unwrap_or(seeds) {
+        let cpus = 2 + seed as usize % 3;
+        let config = Config {
+            cpus,
+            seed,
+            ..Config::default()
+        };
+        sim::run(config, move || {
+            user::set_fault_hook(resolve);
+            let before = frame::usage();
+            body(cpus, seed);
+            support::expect_all_back(before);
+        });
+    }
+}
+
+#[test]
+fn writes_survive_forks() {
+    run(10, |cpus, _| writers_and_forks(cpus));
+}
+
+#[test]
+fn writes_survive_what_happens_beside_them() {
+    run(8, |cpus, seed| writers_and_churn(cpus, seed, false));
+}
+
+#[test]
+fn copies_of_a_file_survive_too() {
+    run(8, |cpus, seed| writers_and_churn(cpus, seed, true));
+}
+
+#[test]
+fn a_replaced_page_is_seen_by_all_at_once() {
+    run(10, |cpus, _| message(cpus));
+}

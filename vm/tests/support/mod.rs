@@ -1,0 +1,230 @@
+//! What the property tests share: a source of numbers, a file to map, and workers, tasks that run
+//! in an address space on a CPU of their own and do accesses through its TLB.
+
+#![allow(dead_code)]
+
+use std::sync::Arc;
+
+use nucleus::{
+    Access, Frame, PAGE_SIZE, VirtAddr, ephemeral,
+    frame::{self, Contents},
+    sync::{Rank, SpinLock},
+    task::{self, Sleep, Spawn, WaitQueue},
+    user,
+};
+use vm::{Map, Object, Pager, PagerError};
+
+/// A small generator: the tests must repeat for a seed.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    /// From 0 to `end` excluded.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+}
+
+/// A file in memory whose pages are made when they are asked for.
+pub struct File {
+    object: Object,
+    state: SpinLock<FileState>,
+}
+
+struct FileState {
+    pages: u64,
+    /// Pages from here on were cut off once: they read zero.
+    pristine: u64,
+    number: u64,
+}
+
+impl File {
+    pub fn new(number: u64, pages: u64) -> Arc<File> {
+        Arc::new(File {
+            object: Object::new(),
+            state: SpinLock::new(
+                Rank::Leaf,
+                FileState {
+                    pages,
+                    pristine: pages,
+                    number,
+                },
+            ),
+        })
+    }
+
+    /// The byte that fills page `index` of a file that was never cut.
+    pub fn byte(number: u64, index: u64) -> u8 {
+        (number * 50 + index) as u8 ^ 0x5a
+    }
+
+    pub fn set_pages(&self, pages: u64) {
+        {
+            let mut state = self.state.lock();
+            state.pages = pages;
+            state.pristine = state.pristine.min(pages);
+        }
+        self.object.truncate(pages);
+    }
+}
+
+impl Pager for File {
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+        self.object.get_or_insert(index, || {
+            let state = self.state.lock();
+            let (pages, pristine, number) = (state.pages, state.pristine, state.number);
+            drop(state);
+            if index >= pages {
+                return Err(PagerError::BeyondEnd);
+            }
+            let frame = Frame::alloc(Contents::Zeroed)?;
+            if index < pristine {
+                ephemeral::map(&frame).fill(0, PAGE_SIZE, File::byte(number, index));
+            }
+            Ok(frame)
+        })
+    }
+}
+
+/// What a worker is to do.
+pub enum Command {
+    Read(VirtAddr, usize),
+    Write(VirtAddr, Vec<u8>),
+    End,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    Bytes(Option<Vec<u8>>),
+    Written(bool),
+    Ended,
+}
+
+#[derive(Default)]
+struct Mail {
+    command: Option<Command>,
+    answer: Option<Answer>,
+}
+
+/// A task in an address space.
+pub struct Worker {
+    mail: Arc<(SpinLock<Mail>, WaitQueue)>,
+}
+
+impl Worker {
+    /// A task on `cpu` that runs in `map`.
+    pub fn new(map: &Arc<Map>, cpu: usize) -> Worker {
+        let mail = Arc::new((SpinLock::new(Rank::Leaf, Mail::default()), WaitQueue::new()));
+        let theirs = mail.clone();
+        task::spawn(
+            Spawn {
+                name: "worker",
+                pmap: Some(map.pmap().clone()),
+                attachment: Some(map.clone()),
+                cpus: 1 << cpu,
+            },
+            Box::new(move || work(&theirs.0, &theirs.1)),
+        )
+        .expect("a task");
+        Worker { mail }
+    }
+
+    pub fn call(&self, command: Command) -> Answer {
+        let (mail, queue) = &*self.mail;
+        mail.lock().command = Some(command);
+        queue.wake_all();
+        queue
+            .wait(Sleep::SOUND, || mail.lock().answer.take())
+            .expect("a sound sleep")
+    }
+
+    pub fn read(&self, from: VirtAddr, len: usize) -> Option<Vec<u8>> {
+        match self.call(Command::Read(from, len)) {
+            Answer::Bytes(bytes) => bytes,
+            other => panic!("{other:?} to a read"),
+        }
+    }
+
+    pub fn write(&self, to: VirtAddr, bytes: Vec<u8>) -> bool {
+        match self.call(Command::Write(to, bytes)) {
+            Answer::Written(done) => done,
+            other => panic!("{other:?} to a write"),
+        }
+    }
+
+    pub fn end(self) {
+        assert_eq!(self.call(Command::End), Answer::Ended);
+    }
+}
+
+fn work(mail: &SpinLock<Mail>, queue: &WaitQueue) {
+    loop {
+        let command = queue
+            .wait(Sleep::SOUND, || mail.lock().command.take())
+            .expect("a sound sleep");
+        let answer = match command {
+            Command::Read(from, len) => {
+                let mut bytes = vec![0; len];
+                Answer::Bytes(user::copy_in(&mut bytes, from).ok().map(|()| bytes))
+            }
+            Command::Write(to, bytes) => Answer::Written(user::copy_out(to, &bytes).is_ok()),
+            Command::End => {
+                // The address space may go as soon as the answer is there.
+                task::set_pmap(None);
+                Answer::Ended
+            }
+        };
+        let ended = answer == Answer::Ended;
+        mail.lock().answer = Some(answer);
+        queue.wake_all();
+        if ended {
+            return;
+        }
+    }
+}
+
+/// Resolves the faults of workers in the map that is attached to them.
+pub fn resolve(at: VirtAddr, access: Access) -> bool {
+    let map = task::with_attachment(|attachment| {
+        attachment
+            .and_then(|attachment| attachment.downcast_ref::<Map>())
+            .map(|map| map.fault(at, access))
+    });
+    matches!(map, Some(Ok(())))
+}
+
+/// Waits until ended tasks have given back what they held, then compares the frames in use.
+pub fn expect_all_back(before: frame::Usage) {
+    for _ in 0..1000 {
+        let now = frame::usage();
+        if now.data == before.data && now.page_tables == before.page_tables {
+            return;
+        }
+        task::yield_now();
+    }
+    let now = frame::usage();
+    assert_eq!(now.data, before.data, "data frames are back");
+    assert_eq!(now.page_tables, before.page_tables, "page tables are back");
+}
