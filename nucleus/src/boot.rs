@@ -1,6 +1,11 @@
 //! How the machine was started: by PVH or multiboot2, with a command line and a root archive.
 
+use core::cell::UnsafeCell;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::arch::machine;
+use crate::{PAGE_SIZE, PhysAddr, frame};
 
 /// Defines the kernel's entry: `nucleus::entry!(path::to::start)` in the binary crate, where
 /// `fn start() -> !` runs as the first task with everything in the nucleus ready.
@@ -14,24 +19,75 @@ macro_rules! entry {
     };
 }
 
+/// Longest command line in bytes, as on Linux for this machine.
+pub const MAX_COMMAND_LINE: usize = 4096;
+
+struct Buffer(UnsafeCell<[u8; MAX_COMMAND_LINE]>);
+
+// SAFETY: written by `set` only, before the length that lets others read it.
+unsafe impl Sync for Buffer {}
+
+static COMMAND_LINE: Buffer = Buffer(UnsafeCell::new([0; MAX_COMMAND_LINE]));
+static COMMAND_LINE_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Physical address and length of the archive that nobody has taken; length 0 if there is none.
+static ARCHIVE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Notes what the loader gave. Once, by the machine, before the first task. The archive, physical
+/// address and bytes, is memory that the allocator of frames holds for in use.
+#[cfg(target_os = "none")]
+pub(crate) fn set(command_line: &str, archive: Option<(u64, u64)>) {
+    let len = command_line.len().min(MAX_COMMAND_LINE);
+    // SAFETY: nobody reads the buffer while the length is 0, and this is called once.
+    let buffer = unsafe { &mut *COMMAND_LINE.0.get() };
+    buffer[..len].copy_from_slice(&command_line.as_bytes()[..len]);
+    COMMAND_LINE_LEN.store(len, Ordering::Release);
+    if let Some((start, bytes)) = archive {
+        ARCHIVE[0].store(start, Ordering::Relaxed);
+        ARCHIVE[1].store(bytes, Ordering::Release);
+    }
+}
+
 /// The kernel's command line; bytes that are not UTF-8 were replaced.
 pub fn command_line() -> &'static str {
-    todo!()
+    let len = COMMAND_LINE_LEN.load(Ordering::Acquire);
+    // SAFETY: not written any more once the length is not 0.
+    let bytes = unsafe { &(&*COMMAND_LINE.0.get())[..len] };
+    // What `set` was given is a string of no more than the buffer's length.
+    core::str::from_utf8(bytes).unwrap_or("")
 }
 
 /// The root archive that the loader left in memory. Dropping it frees its frames.
 pub struct Archive {
-    _private: (),
+    start: u64,
+    bytes: u64,
 }
 
 impl Deref for Archive {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        todo!()
+        // SAFETY: memory that belongs to this value, and that nobody writes.
+        unsafe {
+            core::slice::from_raw_parts(machine::ptr(PhysAddr(self.start)), self.bytes as usize)
+        }
+    }
+}
+
+impl Drop for Archive {
+    fn drop(&mut self) {
+        let first = self.start / PAGE_SIZE as u64;
+        let end = (self.start + self.bytes).div_ceil(PAGE_SIZE as u64);
+        // SAFETY: the frames were held for in use because of this archive, and only because of it:
+        // the loader's report was refused if they were shared with the kernel's image.
+        unsafe { frame::release(first..end) };
     }
 }
 
 /// Takes the root archive, once.
 pub fn take_archive() -> Option<Archive> {
-    todo!()
+    let bytes = ARCHIVE[1].swap(0, Ordering::AcqRel);
+    (bytes != 0).then(|| Archive {
+        start: ARCHIVE[0].load(Ordering::Relaxed),
+        bytes,
+    })
 }

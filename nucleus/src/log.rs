@@ -144,3 +144,9 @@ pub fn read(offset: u64, to: &mut [u8]) -> (usize, u64) {
     }
     (copied, at)
 }
+
+/// Appends a line to the kernel's log, with the time in front.
+#[macro_export]
+macro_rules! log {
+    ($($arg:tt)*) => { $crate::log::line(format_args!($($arg)*)) };
+}

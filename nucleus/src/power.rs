@@ -18,5 +18,5 @@ pub enum Stop {
 
 /// Stops all CPUs and ends the machine: debug-exit, else ACPI, else halt.
 pub fn stop(cause: Stop) -> ! {
-    todo!()
+    crate::arch::machine::stop(cause as u8)
 }

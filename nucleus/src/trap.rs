@@ -4,7 +4,15 @@
 //! and leaving the program saves only what the program and the ABI of the kernel need; there is
 //! no lock and no allocation.
 
+use crate::arch::machine::{self, UserState};
 use crate::{Access, OutOfMemory, VirtAddr};
+
+/// The code selector of 64-bit programs.
+pub const USER_CODE: u64 = 0x33;
+/// The code selector of 32-bit programs.
+pub const USER_CODE_32: u64 = 0x23;
+/// The selector of programs' data and stack.
+pub const USER_DATA: u64 = 0x2b;
 
 /// The registers of a program that the kernel may look at and change, in Linux's order
 /// (`user_regs_struct`).
@@ -38,11 +46,14 @@ pub struct Registers {
 }
 
 /// A program's whole processor state.
+#[repr(C, align(16))]
 pub struct UserContext {
+    /// FPU and vector registers, and the bases that the program has now.
+    state: UserState,
     /// The general registers. A program can't be given privileges through them: `run` forces the
-    /// selectors and the flags to values that are safe.
+    /// selectors and the flags to values that are safe. A program may change its FS and GS bases without the kernel's
+    /// knowledge: see [`sync_bases`](UserContext::sync_bases).
     pub regs: Registers,
-    fpu: (),
 }
 
 /// Why a program stopped running.
@@ -69,39 +80,63 @@ pub enum Event {
 impl UserContext {
     /// A fresh context: registers zero, FPU in its initial state.
     pub fn new() -> Result<UserContext, OutOfMemory> {
-        todo!()
+        let regs = Registers {
+            cs: USER_CODE,
+            ss: USER_DATA,
+            ..Registers::default()
+        };
+        Ok(UserContext {
+            state: UserState::new()?,
+            regs,
+        })
     }
 
     /// A copy for a new thread or process, FPU state included.
     pub fn duplicate(&self) -> Result<UserContext, OutOfMemory> {
-        todo!()
+        Ok(UserContext {
+            state: self.state.duplicate()?,
+            regs: self.regs,
+        })
     }
 
     /// Runs the program in the current task's pmap until something happens. Preemption by the timer
     /// comes back as [`Event::Interrupt`]; a wish to reschedule has been served before the return.
+    /// Returns [`Event::Interrupt`] at once while the task is [interrupted](crate::task::Task::interrupt).
+    #[inline]
     pub fn run(&mut self) -> Event {
-        todo!()
+        machine::run(&mut self.regs, &mut self.state)
     }
 
-    /// Resets the FPU to its initial state (`execve`).
+    /// Brings `regs.fs_base` and `regs.gs_base` up to date with what the program has made of them.
+    /// Until then they hold what the kernel last put there; what it puts there takes effect at the
+    /// next [`run`](UserContext::run) if it differs.
+    pub fn sync_bases(&mut self) {
+        [self.regs.fs_base, self.regs.gs_base] = self
+            .state
+            .take_bases([self.regs.fs_base, self.regs.gs_base]);
+    }
+
+    /// Resets the FPU to its initial state and the bases to 0 (`execve`).
     pub fn reset_fpu(&mut self) {
-        todo!()
+        self.state.reset();
+        self.regs.fs_base = 0;
+        self.regs.gs_base = 0;
     }
 
     /// The extended state in the XSAVE layout that a signal frame carries (Linux's
     /// `_fpstate`/`_xstate`, the software-reserved bytes included); returns its length.
     pub fn fpu_size() -> usize {
-        todo!()
+        UserState::stored_size()
     }
 
-    /// Copies the FPU state out for a signal frame.
+    /// Copies the FPU state out for a signal frame. `to` is [`fpu_size`](UserContext::fpu_size) long.
     pub fn save_fpu(&mut self, to: &mut [u8]) {
-        todo!()
+        self.state.store(to);
     }
 
     /// Restores the FPU state from a signal frame; a state that the processor would refuse is
     /// refused here with `false` and changes nothing.
     pub fn restore_fpu(&mut self, from: &[u8]) -> bool {
-        todo!()
+        self.state.restore(from)
     }
 }

@@ -4,7 +4,7 @@
 //! sleeping     Mount -> Process -> Files -> Directory -> Vnode -> Pipe/Tty/Socket
 //!                -> Map -> Amap (chunk) -> Object
 //! spinning     Anon -> Futex -> Family -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
-//!                -> RunQueue -> Timers -> Buddy -> Heap -> Log
+//!                -> RunQueue -> Timers -> Heap -> KernelSpace -> Buddy -> Log
 //! ```
 //! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
 
@@ -68,6 +68,8 @@ pub enum Rank {
     Timers = 165,
     /// The kernel heap.
     Heap = 170,
+    /// The kernel's own page tables and the cache of kernel stacks.
+    KernelSpace = 175,
     /// The buddy allocator.
     Buddy = 180,
     /// The console ring.

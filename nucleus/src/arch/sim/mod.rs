@@ -160,3 +160,32 @@ impl Context {
 pub(crate) fn irqs_restore_quietly(enabled: bool) {
     todo!()
 }
+/// A program's state outside the general registers.
+pub(crate) struct UserState {}
+impl UserState {
+    pub(crate) fn new() -> Result<UserState, OutOfMemory> {
+        todo!()
+    }
+    pub(crate) fn duplicate(&self) -> Result<UserState, OutOfMemory> {
+        todo!()
+    }
+    pub(crate) fn reset(&mut self) {
+        todo!()
+    }
+    /// The FS and GS bases that the program has now; `wanted` are those that the kernel last put into its registers.
+    pub(crate) fn take_bases(&mut self, wanted: [u64; 2]) -> [u64; 2] {
+        todo!()
+    }
+    pub(crate) fn stored_size() -> usize {
+        todo!()
+    }
+    pub(crate) fn store(&mut self, to: &mut [u8]) {
+        todo!()
+    }
+    pub(crate) fn restore(&mut self, from: &[u8]) -> bool {
+        todo!()
+    }
+}
+pub(crate) fn run(regs: &mut crate::trap::Registers, state: &mut UserState) -> crate::trap::Event {
+    todo!()
+}

@@ -1,159 +1,94 @@
 //! A virtual machine with x86-64 CPUs.
+//!
+//! In the order of a boot: `start` (first instructions), `init` (first Rust code), `loader` and `memory`
+//! (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the kernel's
+//! address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in), `apic`, `clock` and
+//! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
+//! interrupts), `user`, `fpu` and `copy` (programs and their memory), `context` and `stack` (kernel threads),
+//! `serial`. At the end: `panic`, `backtrace`, `power`.
 
-#![allow(dead_code, unused_variables)]
+mod acpi;
+mod apic;
+mod backtrace;
+mod clock;
+mod context;
+mod copy;
+mod cpu;
+mod entry;
+mod fault;
+mod fpu;
+mod gdt;
+mod init;
+mod irq;
+mod layout;
+mod loader;
+mod memory;
+mod panic;
+mod percpu;
+mod port;
+mod power;
+mod serial;
+mod smp;
+mod space;
+mod stack;
+mod start;
+mod user;
 
-use crate::{Access, OutOfMemory, PhysAddr, VirtAddr};
+pub(crate) use clock::{epoch_at_boot, nanoseconds, random_seed, set_timer};
+pub(crate) use context::Context;
+pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
+pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
+pub(crate) use fpu::UserState;
+pub(crate) use layout::ptr;
+pub(crate) use percpu::{
+    MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt_count, preempt_disable,
+    preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer, task_pointer,
+};
+pub(crate) use power::stop;
+pub(crate) use space::{invalidate_all, invalidate_page, kernel_root, load_space};
+pub(crate) use user::{programs_set_bases, run};
 
-/// Most CPUs that are used.
-pub(crate) const MAX_CPUS: usize = 16;
+use crate::PhysAddr;
 
-/// The CPU this runs on.
-pub(crate) fn cpu() -> usize {
-    todo!()
+/// As [`irqs_restore`]: on this machine it runs nothing by itself.
+#[inline]
+pub(crate) fn irqs_restore_quietly(before: bool) {
+    irqs_restore(before);
 }
-pub(crate) fn cpu_count() -> usize {
-    todo!()
-}
-pub(crate) fn task_pointer() -> usize {
-    todo!()
-}
-pub(crate) fn set_task_pointer(task: usize) {
-    todo!()
-}
-pub(crate) fn irqs_enabled() -> bool {
-    todo!()
-}
-/// Returns whether they were enabled.
-pub(crate) fn irqs_disable() -> bool {
-    todo!()
-}
-pub(crate) fn irqs_restore(enabled: bool) {
-    todo!()
-}
-pub(crate) fn preempt_disable() {
-    todo!()
-}
-/// Whether the count reached 0, a reschedule is wanted and interrupts are on.
-pub(crate) fn preempt_enable() -> bool {
-    todo!()
-}
-pub(crate) fn preempt_count() -> u32 {
-    todo!()
-}
-pub(crate) fn set_reschedule(wanted: bool) {
-    todo!()
-}
-pub(crate) fn counter_add(index: usize, n: u64) {
-    todo!()
-}
-pub(crate) fn counter_read(cpu: usize, index: usize) -> u64 {
-    todo!()
-}
-pub(crate) fn spin_hint() {
-    todo!()
-}
-/// A schedule point of the simulation; nothing on bare metal.
+
+/// A schedule point of the simulated machine; nothing here.
+#[inline(always)]
 pub(crate) fn point() {}
-/// The oracle of the simulation checks that no TLB can still reach the frame; nothing on bare metal.
-pub(crate) fn frame_freed(frame: PhysAddr) {}
-/// Where the kernel reaches a physical address.
-pub(crate) fn ptr(at: PhysAddr) -> *mut u8 {
-    todo!()
-}
-pub(crate) fn load_space(root: PhysAddr) {
-    todo!()
-}
-pub(crate) fn kernel_root() -> PhysAddr {
-    todo!()
-}
-pub(crate) fn invalidate_page(at: VirtAddr) {
-    todo!()
-}
-pub(crate) fn invalidate_all() {
-    todo!()
-}
+
+/// The simulated machine checks that no TLB can still reach the frame; nothing here.
+#[inline(always)]
+pub(crate) fn frame_freed(_frame: PhysAddr) {}
+
+/// Interrupts the CPUs whose bits are set, none of them this one: mappings changed.
 pub(crate) fn send_shootdown(cpus: u64) {
-    todo!()
+    let mut rest = cpus;
+    while rest != 0 {
+        apic::send(rest.trailing_zeros() as usize, irq::SHOOTDOWN);
+        rest &= rest - 1;
+    }
 }
+
+/// Interrupts another CPU: it should schedule, or leave its program.
 pub(crate) fn send_reschedule(cpu: usize) {
-    todo!()
+    apic::send(cpu, irq::RESCHEDULE);
 }
-/// Raw copies that may fault; the error is the number of bytes not copied.
-///
-/// # Safety
-/// `to` is valid for `len` bytes, and the user range lies below `USER_END`.
-pub(crate) unsafe fn copy_from_user(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), usize> {
-    todo!()
-}
-/// # Safety
-/// As [`copy_from_user`].
-pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> Result<(), usize> {
-    todo!()
-}
-/// An aligned 32-bit load; an error if the address can't be used.
-///
-/// # Safety
-/// `from` is aligned and lies below `USER_END`.
-pub(crate) unsafe fn user_load_u32(from: VirtAddr) -> Result<u32, ()> {
-    todo!()
-}
-/// An aligned 32-bit compare-exchange; gives the old value.
-///
-/// # Safety
-/// As [`user_load_u32`].
-pub(crate) unsafe fn user_cmpxchg_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, ()> {
-    todo!()
-}
-pub(crate) fn nanoseconds() -> u64 {
-    todo!()
-}
-pub(crate) fn epoch_at_boot() -> u64 {
-    todo!()
-}
-pub(crate) fn set_timer(deadline: Option<u64>) {
-    todo!()
-}
-pub(crate) fn wait_for_interrupt() {
-    todo!()
-}
+
+/// Writes to the console, waiting for the port.
 pub(crate) fn console_put(bytes: &[u8]) {
-    todo!()
+    serial::CONSOLE.put(bytes);
 }
+
+/// Takes a byte that arrived at the console.
 pub(crate) fn console_get() -> Option<u8> {
-    todo!()
+    serial::CONSOLE.get()
 }
+
+/// Writes to the log port, waiting for it.
 pub(crate) fn log_put(bytes: &[u8]) {
-    todo!()
-}
-pub(crate) fn random_seed() -> u64 {
-    todo!()
-}
-pub(crate) fn stop(code: u8) -> ! {
-    todo!()
-}
-pub(crate) fn reschedule_wanted() -> bool {
-    todo!()
-}
-/// A kernel thread's stack, and its registers while it does not run.
-pub(crate) struct Context {}
-impl Context {
-    /// A thread that will run `entry(arg)` when first switched to, with interrupts off.
-    pub(crate) fn new(
-        entry: extern "C" fn(usize) -> !,
-        arg: usize,
-    ) -> Result<Context, OutOfMemory> {
-        todo!()
-    }
-    /// The thread that runs now, on the stack that the CPU was started with.
-    pub(crate) fn current_boot() -> Context {
-        todo!()
-    }
-    /// Leaves `from`, which is the running thread, and runs `to` until something switches back.
-    ///
-    /// # Safety
-    /// Interrupts are off. Both contexts live until `from` runs again; `to` does not run on any
-    /// CPU, and nobody else switches to it.
-    pub(crate) unsafe fn switch(from: &Context, to: &Context) {
-        todo!()
-    }
+    serial::LOG.put(bytes);
 }

@@ -1,0 +1,286 @@
+//! Time: the time-stamp counter as the clock, the local APIC's timer for deadlines, the real-time
+//! clock for the date at boot.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::cpu::{Features, features, msr, time_stamp, write_msr};
+use super::port::{in8, out8};
+use super::{apic, percpu};
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+/// Ticks a second of the interval timer.
+const PIT_RATE: u64 = 1_193_182;
+/// Its ticks that a calibration lasts: 10 ms.
+const PIT_TICKS: u64 = PIT_RATE / 100;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// The counter's value at time 0.
+static START: AtomicU64 = AtomicU64::new(0);
+/// Nanoseconds a tick of the counter, times 2^32.
+static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
+/// Ticks of the counter a nanosecond, times 2^32.
+static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
+/// Ticks of the APIC's timer a nanosecond, times 2^32.
+static TIMER_PER_NS: AtomicU64 = AtomicU64::new(0);
+/// Nanoseconds since the epoch at time 0.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+fn scale(value: u64, factor: &AtomicU64) -> u64 {
+    ((u128::from(value) * u128::from(factor.load(Ordering::Relaxed))) >> 32) as u64
+}
+
+fn ratio(numerator: u64, denominator: u64) -> u64 {
+    ((u128::from(numerator) << 32) / u128::from(denominator.max(1))) as u64
+}
+
+/// Rates in ticks a second.
+struct Rates {
+    counter: u64,
+    timer: u64,
+}
+
+/// Learns the rates of the counter and the timer, and the date. Once, on the boot CPU, when its local APIC is on.
+pub fn start() {
+    let rates = told().unwrap_or_else(measured);
+    NS_PER_TICK.store(ratio(NANOSECONDS, rates.counter), Ordering::Relaxed);
+    TICKS_PER_NS.store(ratio(rates.counter, NANOSECONDS), Ordering::Relaxed);
+    TIMER_PER_NS.store(ratio(rates.timer, NANOSECONDS), Ordering::Relaxed);
+    START.store(time_stamp(), Ordering::Relaxed);
+    EPOCH.store(date() * NANOSECONDS, Ordering::Relaxed);
+}
+
+/// The rates that the CPU or the hypervisor tells.
+fn told() -> Option<Rates> {
+    if features().contains(Features::HYPERVISOR) {
+        // A convention of several hypervisors: kHz of the counter and of the APIC's timer.
+        let highest = __cpuid(0x4000_0000).eax;
+        if (0x4000_0010..0x4001_0000).contains(&highest) {
+            let leaf = __cpuid(0x4000_0010);
+            if leaf.eax != 0 && leaf.ebx != 0 {
+                return Some(Rates {
+                    counter: u64::from(leaf.eax) * 1000,
+                    timer: u64::from(leaf.ebx) * 1000,
+                });
+            }
+        }
+    }
+    if __cpuid(0).eax >= 0x15 {
+        let leaf = __cpuid_count(0x15, 0);
+        if leaf.eax != 0 && leaf.ebx != 0 && leaf.ecx != 0 {
+            let crystal = u64::from(leaf.ecx);
+            let counter = crystal * u64::from(leaf.ebx) / u64::from(leaf.eax);
+            return Some(Rates {
+                counter,
+                timer: crystal,
+            });
+        }
+    }
+    None
+}
+
+/// One look at all three clocks, as close together as it gets.
+struct Sample {
+    counter: u64,
+    timer: u32,
+    /// Counts down from 65535.
+    pit: u16,
+}
+
+fn sample() -> Sample {
+    let mut best: Option<(u64, Sample)> = None;
+    for _ in 0..5 {
+        let before = time_stamp();
+        // SAFETY: the interval timer's channel 2 drives nothing but the speaker.
+        let pit = unsafe {
+            out8(0x43, 0x80);
+            u16::from_le_bytes([in8(0x42), in8(0x42)])
+        };
+        let timer = apic::timer_count();
+        let width = time_stamp() - before;
+        if best.as_ref().is_none_or(|(least, _)| width < *least) {
+            best = Some((
+                width,
+                Sample {
+                    counter: before + width / 2,
+                    timer,
+                    pit,
+                },
+            ));
+        }
+    }
+    best.expect("five were taken").1
+}
+
+/// Measures the rates against the interval timer. The clocks are read at the begin and at the end,
+/// so a host that takes this CPU away in between spoils nothing; only when it is away for longer
+/// than the timer takes to run down (55 ms) all is done again.
+fn measured() -> Rates {
+    apic::set_timer_count(u32::MAX);
+    loop {
+        // SAFETY: as in `sample`; the speaker stays off.
+        unsafe {
+            out8(0x61, in8(0x61) & !2 | 1);
+            // Channel 2, both bytes, count down once.
+            out8(0x43, 0xb0);
+            out8(0x42, 0xff);
+            out8(0x42, 0xff);
+        }
+        let from = sample();
+        let mut to = sample();
+        while u64::from(from.pit.wrapping_sub(to.pit)) < PIT_TICKS {
+            to = sample();
+        }
+        // SAFETY: as above. The output goes up when the count has run down.
+        let ran_down = unsafe { in8(0x61) } & 0x20 != 0;
+        let elapsed = u64::from(from.pit.wrapping_sub(to.pit));
+        if !ran_down && elapsed < 0xf000 {
+            apic::set_timer_count(0);
+            let rate = |ticks: u64| {
+                (u128::from(ticks) * u128::from(PIT_RATE) / u128::from(elapsed)) as u64
+            };
+            return Rates {
+                counter: rate(to.counter - from.counter),
+                timer: rate(from.timer.wrapping_sub(to.timer).into()),
+            };
+        }
+    }
+}
+
+/// Nanoseconds since boot, monotonic, the same on all CPUs.
+#[inline]
+pub(crate) fn nanoseconds() -> u64 {
+    scale(
+        time_stamp().wrapping_sub(START.load(Ordering::Relaxed)),
+        &NS_PER_TICK,
+    )
+}
+
+/// Nanoseconds from the epoch to [`nanoseconds`] 0.
+pub(crate) fn epoch_at_boot() -> u64 {
+    EPOCH.load(Ordering::Relaxed)
+}
+
+/// Makes this CPU's timer interrupt at a time, or at once if that has passed; `None` stops it. It
+/// may fire early when the time is further away than the timer can count.
+#[inline]
+pub(crate) fn set_timer(deadline: Option<u64>) {
+    if features().contains(Features::TSC_DEADLINE) {
+        let stamp = deadline.map_or(0, |ns| {
+            let ticks = scale(ns, &TICKS_PER_NS).saturating_add(1);
+            START.load(Ordering::Relaxed).saturating_add(ticks).max(1)
+        });
+        // SAFETY: the timer's interrupt has a handler.
+        unsafe { write_msr(msr::TSC_DEADLINE, stamp) };
+        return;
+    }
+    let count = deadline.map_or(0, |ns| {
+        let ticks = scale(ns.saturating_sub(nanoseconds()), &TIMER_PER_NS);
+        ticks.saturating_add(1).min(u32::MAX.into()) as u32
+    });
+    apic::set_timer_count(count);
+}
+
+/// Spins for a time. Before [`start`] it spins for some time.
+pub fn delay(ns: u64) {
+    let rate = TICKS_PER_NS.load(Ordering::Relaxed);
+    let ticks = if rate == 0 {
+        ns * 4
+    } else {
+        scale(ns, &TICKS_PER_NS)
+    };
+    let start = time_stamp();
+    while time_stamp().wrapping_sub(start) < ticks {
+        core::hint::spin_loop();
+    }
+}
+
+fn rtc(register: u8) -> u8 {
+    // SAFETY: the clock's registers are read only; the index leaves NMIs on.
+    unsafe {
+        out8(0x70, register);
+        in8(0x71)
+    }
+}
+
+/// Seconds since the epoch by the real-time clock; it is taken to run in UTC.
+fn date() -> u64 {
+    let read = || {
+        // An update takes 2 ms at most.
+        for _ in 0..10_000 {
+            if rtc(0x0a) & 0x80 == 0 {
+                break;
+            }
+        }
+        [0, 2, 4, 7, 8, 9, 0x32].map(rtc)
+    };
+    // Twice the same, or an update came between two registers. A clock that is broken for good
+    // gives some date.
+    let mut now = read();
+    for _ in 0..10 {
+        let again = read();
+        if again == now {
+            break;
+        }
+        now = again;
+    }
+    let format = rtc(0x0b);
+    let afternoon = now[2] & 0x80 != 0;
+    now[2] &= 0x7f;
+    let plain = |v: u8| {
+        if format & 4 != 0 {
+            v
+        } else {
+            (v >> 4) * 10 + (v & 15)
+        }
+    };
+    let [second, minute, hour, day, month, year, century] = now.map(|v| u64::from(plain(v)));
+    let hour = if format & 2 != 0 {
+        hour
+    } else {
+        hour % 12 + if afternoon { 12 } else { 0 }
+    };
+    let century = if (19..=29).contains(&century) {
+        century
+    } else {
+        20
+    };
+    let days = days_since_epoch(century * 100 + year, month.clamp(1, 12), day.clamp(1, 31));
+    ((days * 24 + hour) * 60 + minute) * 60 + second
+}
+
+/// Days from 1970-01-01 to a date of the Gregorian calendar.
+fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
+    // Years that begin in March put the leap day at their end.
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    days.saturating_sub(719_468)
+}
+
+/// Bits that differ from boot to boot.
+pub(crate) fn random_seed() -> u64 {
+    use core::arch::asm;
+    let mut seed = time_stamp() ^ (percpu::cpu() as u64) << 56;
+    for _ in 0..16 {
+        let (value, ok): (u64, u8);
+        // SAFETY: the instructions exist and only write a register and the carry flag.
+        unsafe {
+            if features().contains(Features::RDSEED) {
+                asm!("rdseed {}", "setc {}", out(reg) value, out(reg_byte) ok, options(nomem, nostack));
+            } else if features().contains(Features::RDRAND) {
+                asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok, options(nomem, nostack));
+            } else {
+                (value, ok) = (time_stamp().rotate_left(32), 1);
+            }
+        }
+        if ok != 0 {
+            seed = seed.rotate_left(23) ^ value;
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    seed
+}

@@ -1,0 +1,147 @@
+//! Kernel code that touches a program's memory: the few instructions that may fault.
+//!
+//! Each is listed in a table with the place to go on at when the fault can't be resolved. With SMAP the
+//! CPU lets only the code between `stac` and `clac` through.
+
+use core::arch::global_asm;
+
+use crate::VirtAddr;
+
+global_asm!(
+    r#"
+    .macro STAC
+9999:
+    nop dword ptr [rax]
+    .pushsection .smap_sites, "a"
+    .quad 9999b
+    .quad 0xcb010f
+    .popsection
+    .endm
+    .macro FIXUP from, to
+    .pushsection .fixups, "a"
+    .quad \from
+    .quad \to
+    .popsection
+    .endm
+
+    .text
+    /* copy_bytes(rdi: to, rsi: from, rdx: length) -> bytes left. Words first; when a word faults
+       for good, the bytes before the bad page are still copied one by one. */
+    .balign 16
+    .globl user_copy_bytes
+user_copy_bytes:
+    STAC
+    mov rcx, rdx
+    and edx, 7
+    shr rcx, 3
+1:  rep movsq
+    mov ecx, edx
+2:  rep movsb
+3:  mov rax, rcx
+    CLAC
+    ret
+4:  lea rcx, [rcx * 8 + rdx]
+    jmp 2b
+    FIXUP 1b, 4b
+    FIXUP 2b, 3b
+
+    /* load_word(rdi: from, rsi: to) -> 0, or 1 if it can't be read. */
+    .balign 16
+    .globl user_load_word
+user_load_word:
+    STAC
+    mov eax, 1
+1:  mov ecx, [rdi]
+    mov [rsi], ecx
+    xor eax, eax
+2:  CLAC
+    ret
+    FIXUP 1b, 2b
+
+    /* exchange_word(rdi: at, esi: old, edx: new, rcx: to) -> 0, or 1 if it can't be written. */
+    .balign 16
+    .globl user_exchange_word
+user_exchange_word:
+    STAC
+    mov eax, esi
+1:  lock cmpxchg [rdi], edx
+    mov [rcx], eax
+    xor eax, eax
+    jmp 3f
+2:  mov eax, 1
+3:  CLAC
+    ret
+    FIXUP 1b, 2b
+    "#
+);
+
+unsafe extern "C" {
+    fn user_copy_bytes(to: usize, from: usize, len: usize) -> usize;
+    fn user_load_word(from: usize, to: *mut u32) -> u32;
+    fn user_exchange_word(at: usize, old: u32, new: u32, to: *mut u32) -> u32;
+    static __fixups_start: [u64; 2];
+    static __fixups_end: [u64; 2];
+}
+
+/// Where to go on after a fault at `rip` that can't be resolved, if that is one of ours.
+pub fn fixup(rip: u64) -> Option<u64> {
+    let mut entry = &raw const __fixups_start;
+    while entry < &raw const __fixups_end {
+        // SAFETY: the linker script collects pairs between the two symbols.
+        let [from, to] = unsafe { *entry };
+        if from == rip {
+            return Some(to);
+        }
+        // SAFETY: at most one past the end.
+        entry = unsafe { entry.add(1) };
+    }
+    None
+}
+
+fn left(bytes: usize) -> Result<(), usize> {
+    if bytes == 0 { Ok(()) } else { Err(bytes) }
+}
+
+/// Copies from the program; the error is the number of bytes not copied.
+///
+/// # Safety
+/// `to` is valid for `len` bytes, and the program's range lies below `USER_END`.
+#[inline]
+pub(crate) unsafe fn copy_from_user(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), usize> {
+    // SAFETY: the caller vouches for `to`; a fault on the other side is fixed up.
+    left(unsafe { user_copy_bytes(to as usize, from.0, len) })
+}
+
+/// Copies to the program; the error is the number of bytes not copied.
+///
+/// # Safety
+/// As [`copy_from_user`], for `from`.
+#[inline]
+pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> Result<(), usize> {
+    // SAFETY: the caller vouches for `from`; a fault on the other side is fixed up.
+    left(unsafe { user_copy_bytes(to.0, from as usize, len) })
+}
+
+/// An aligned 32-bit load; an error if the address can't be used.
+///
+/// # Safety
+/// `from` is aligned and lies below `USER_END`.
+#[inline]
+pub(crate) unsafe fn user_load_u32(from: VirtAddr) -> Result<u32, ()> {
+    let mut value = 0;
+    // SAFETY: a fault is fixed up.
+    let failed = unsafe { user_load_word(from.0, &mut value) };
+    if failed == 0 { Ok(value) } else { Err(()) }
+}
+
+/// An aligned 32-bit compare-exchange; gives the old value.
+///
+/// # Safety
+/// As [`user_load_u32`].
+#[inline]
+pub(crate) unsafe fn user_cmpxchg_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, ()> {
+    let mut value = 0;
+    // SAFETY: a fault is fixed up.
+    let failed = unsafe { user_exchange_word(at.0, old, new, &mut value) };
+    if failed == 0 { Ok(value) } else { Err(()) }
+}

@@ -1,0 +1,128 @@
+//! Segments and the task state of each CPU: what the CPU insists on in 64-bit mode.
+
+use core::arch::asm;
+use core::ptr::from_ref;
+
+use super::percpu::PerCpu;
+
+/// Kernel code.
+pub const KERNEL_CODE: u16 = 0x08;
+/// Kernel data.
+pub const KERNEL_DATA: u16 = 0x10;
+/// 32-bit programs' code, privilege 3. `sysret` counts from here.
+pub const USER_CODE_32: u16 = 0x23;
+/// Programs' data and stack.
+pub const USER_DATA: u16 = 0x2b;
+/// 64-bit programs' code.
+pub const USER_CODE: u16 = 0x33;
+const TASK_STATE: u16 = 0x38;
+
+/// Descriptors in the table: those above and the task state's two.
+pub const GDT_ENTRIES: usize = 9;
+
+const SEGMENTS: [u64; 7] = [
+    0,
+    0x00af_9b00_0000_ffff,
+    0x00cf_9300_0000_ffff,
+    0,
+    0x00cf_fb00_0000_ffff,
+    0x00cf_f300_0000_ffff,
+    0x00af_fb00_0000_ffff,
+];
+
+/// Which interrupt stack a trap takes, whatever the stack pointer was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum InterruptStack {
+    DoubleFault = 1,
+    NonMaskable = 2,
+    MachineCheck = 3,
+}
+
+/// The 64-bit task state segment.
+#[repr(C, packed(4))]
+pub struct Tss {
+    reserved: u32,
+    /// Stacks by privilege; only the first is used.
+    rsp: [u64; 3],
+    reserved2: u64,
+    /// Interrupt stacks 1 to 7.
+    ist: [u64; 7],
+    reserved3: u64,
+    reserved4: u16,
+    io_map: u16,
+}
+
+impl Tss {
+    /// Offset of the stack pointer for traps from programs.
+    pub const RSP0: usize = core::mem::offset_of!(Tss, rsp);
+
+    pub const fn new() -> Tss {
+        Tss {
+            reserved: 0,
+            rsp: [0; 3],
+            reserved2: 0,
+            ist: [0; 7],
+            reserved3: 0,
+            reserved4: 0,
+            // Past the limit: no port is open to programs.
+            io_map: size_of::<Tss>() as u16,
+        }
+    }
+}
+
+#[repr(C, packed)]
+struct TablePointer {
+    limit: u16,
+    base: u64,
+}
+
+/// Loads this CPU's descriptor table and task state. `stacks` are the tops of the interrupt
+/// stacks in the order of [`InterruptStack`].
+pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
+    // SAFETY: only this CPU touches its tables, and no trap can happen on it yet that needs them.
+    unsafe {
+        let tss = data.tss.get();
+        for (i, top) in stacks.into_iter().enumerate() {
+            (&raw mut (*tss).ist[i]).write_unaligned(top as u64);
+        }
+        let base = tss as u64;
+        let limit = size_of::<Tss>() as u64 - 1;
+        let gdt = &mut *data.gdt.get();
+        gdt[..7].copy_from_slice(&SEGMENTS);
+        gdt[7] = limit | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
+        gdt[8] = base >> 32;
+        let pointer = TablePointer {
+            limit: (GDT_ENTRIES * 8 - 1) as u16,
+            base: gdt.as_ptr() as u64,
+        };
+        asm!(
+            "lgdt [{pointer}]",
+            // A far return is the way to a new code segment.
+            "push {code}",
+            "lea {scratch}, [rip + 2f]",
+            "push {scratch}",
+            "retfq",
+            "2:",
+            "mov ss, {data:e}",
+            "ltr {task:x}",
+            pointer = in(reg) from_ref(&pointer),
+            code = const KERNEL_CODE,
+            scratch = out(reg) _,
+            data = in(reg) u32::from(KERNEL_DATA),
+            task = in(reg) TASK_STATE,
+        );
+    }
+}
+
+/// Replaces this CPU's interrupt stacks.
+pub fn set_stacks(data: &'static PerCpu, stacks: [usize; 3]) {
+    // SAFETY: only this CPU reads its task state, and none of these stacks is in use: their
+    // handlers run with interrupts off and this code runs on none of them.
+    unsafe {
+        let tss = data.tss.get();
+        for (i, top) in stacks.into_iter().enumerate() {
+            (&raw mut (*tss).ist[i]).write_unaligned(top as u64);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The kernel's half of every address space.
+//!
+//! | from | what |
+//! |---|---|
+//! | `DIRECT_MAP` | all physical memory, never executable |
+//! | `STACKS` | kernel stacks between guard pages |
+//! | `DEVICES` | device registers, uncached |
+//! | `KERNEL_BASE` | the kernel image: text, read-only data, data |
+
+use crate::PhysAddr;
+
+/// Where physical address 0 is mapped.
+pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
+/// Bytes that the direct map may grow to.
+pub const DIRECT_MAP_SIZE: usize = 64 << 40;
+/// The kernel stacks.
+pub const STACKS: usize = 0xffff_c000_0000_0000;
+/// Device registers.
+pub const DEVICES: usize = 0xffff_c080_0000_0000;
+/// What the kernel image is linked at, for physical address 0.
+pub const KERNEL_BASE: usize = 0xffff_ffff_8000_0000;
+
+unsafe extern "C" {
+    static __image_start: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __image_end: u8;
+}
+
+/// The kernel image's physical borders, page-aligned.
+#[derive(Clone, Copy)]
+pub struct Image {
+    pub start: u64,
+    pub text_end: u64,
+    pub rodata_end: u64,
+    pub end: u64,
+}
+
+/// Where the linker and the loader put the image.
+pub fn image() -> Image {
+    let at = |symbol: *const u8| (symbol as usize - KERNEL_BASE) as u64;
+    Image {
+        start: at(&raw const __image_start),
+        text_end: at(&raw const __text_end),
+        rodata_end: at(&raw const __rodata_end),
+        end: at(&raw const __image_end),
+    }
+}
+
+/// A byte of memory in the direct map.
+#[inline]
+pub fn ptr(at: PhysAddr) -> *mut u8 {
+    (DIRECT_MAP + at.0 as usize) as *mut u8
+}

@@ -1,0 +1,221 @@
+//! What each CPU has for itself, found through its GS base: single instructions reach it, so a
+//! preemption between "which CPU is this" and the access is impossible.
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::cpu::{self, msr, write_msr};
+use super::gdt::{GDT_ENTRIES, Tss};
+
+/// CPUs that the kernel can run.
+pub const MAX_CPUS: usize = 16;
+/// Room for counters; `counters.rs` has fewer.
+pub const MAX_COUNTERS: usize = 64;
+
+/// One CPU's own data. Other CPUs read the counters and nothing else.
+#[repr(C, align(64))]
+pub struct PerCpu {
+    /// This structure's address, for Rust code that wants a reference.
+    this: AtomicUsize,
+    /// The current task, as `task` sees fit.
+    task: AtomicUsize,
+    /// 0 for the boot CPU, then in the order of the firmware's table.
+    index: AtomicU32,
+    /// Preemption is allowed at 0.
+    preempt_count: AtomicU32,
+    /// Not 0: the scheduler wants to run on this CPU.
+    reschedule: AtomicU32,
+    padding: AtomicU32,
+    /// The kernel stack pointer while a program runs.
+    pub kernel_sp: AtomicUsize,
+    /// Holds a program's stack pointer for an instant on the way in.
+    pub scratch: AtomicUsize,
+    /// The `UserState` that is in this CPU's registers now, or 0.
+    pub live: AtomicUsize,
+    /// Nanoseconds since boot at which the timer is to fire; `u64::MAX` if it is not set.
+    pub deadline: AtomicU64,
+    padding2: AtomicU32,
+    pub tss: UnsafeCell<Tss>,
+    pub gdt: UnsafeCell<[u64; GDT_ENTRIES]>,
+    counters: [AtomicU64; MAX_COUNTERS],
+}
+
+// SAFETY: all but the descriptor tables is atomic, and those are changed only by their own CPU.
+unsafe impl Sync for PerCpu {}
+
+/// Offset of the slot that the CPU loads its stack pointer from when it leaves a program.
+pub const ENTRY_SP: usize = offset_of!(PerCpu, tss) + Tss::RSP0;
+
+impl PerCpu {
+    const fn new() -> PerCpu {
+        PerCpu {
+            this: AtomicUsize::new(0),
+            task: AtomicUsize::new(0),
+            index: AtomicU32::new(0),
+            preempt_count: AtomicU32::new(0),
+            reschedule: AtomicU32::new(0),
+            padding: AtomicU32::new(0),
+            kernel_sp: AtomicUsize::new(0),
+            scratch: AtomicUsize::new(0),
+            live: AtomicUsize::new(0),
+            deadline: AtomicU64::new(0),
+            padding2: AtomicU32::new(0),
+            tss: UnsafeCell::new(Tss::new()),
+            gdt: UnsafeCell::new([0; GDT_ENTRIES]),
+            counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
+        }
+    }
+}
+
+static CPUS: [PerCpu; MAX_CPUS] = [const { PerCpu::new() }; MAX_CPUS];
+/// CPUs that run.
+static COUNT: AtomicUsize = AtomicUsize::new(1);
+
+/// CPU number `index`'s data.
+pub fn of(index: usize) -> &'static PerCpu {
+    &CPUS[index]
+}
+
+/// This CPU's data; stale as soon as the caller can be preempted.
+#[inline]
+pub fn this() -> &'static PerCpu {
+    let this: *const PerCpu;
+    // SAFETY: GS base points to a `PerCpu`, whose first word is its address.
+    unsafe {
+        asm!("mov {}, gs:[0]", out(reg) this, options(pure, readonly, nostack, preserves_flags));
+        &*this
+    }
+}
+
+/// Makes this CPU number `index`.
+pub fn set_up(index: usize) {
+    let data = of(index);
+    let address = core::ptr::from_ref(data) as usize;
+    data.this.store(address, Ordering::Relaxed);
+    data.index.store(index as u32, Ordering::Relaxed);
+    // SAFETY: the data lives as long as the kernel; programs' bases start at 0.
+    unsafe {
+        write_msr(msr::GS_BASE, address as u64);
+        write_msr(msr::KERNEL_GS_BASE, 0);
+        write_msr(msr::FS_BASE, 0);
+    }
+}
+
+/// The CPU this runs on.
+#[inline]
+pub fn cpu() -> usize {
+    let index: u32;
+    // SAFETY: reads this CPU's number. Not `pure`: a preemption may change the answer.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) index, const offset_of!(PerCpu, index),
+            options(readonly, nostack, preserves_flags));
+    }
+    index as usize
+}
+
+/// CPUs that run, 1 to [`MAX_CPUS`].
+#[inline]
+pub fn cpu_count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// One more CPU runs.
+pub fn set_cpu_count(count: usize) {
+    COUNT.store(count, Ordering::Release);
+}
+
+/// The word kept for the scheduler.
+#[inline]
+pub fn task_pointer() -> usize {
+    let task;
+    // SAFETY: reads this CPU's slot.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) task, const offset_of!(PerCpu, task),
+            options(readonly, nostack, preserves_flags));
+    }
+    task
+}
+
+/// Sets the word kept for the scheduler.
+#[inline]
+pub fn set_task_pointer(task: usize) {
+    // SAFETY: writes this CPU's slot, which only `task_pointer` reads.
+    unsafe {
+        asm!("mov gs:[{}], {}", const offset_of!(PerCpu, task), in(reg) task,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Forbids preemption on this CPU until [`preempt_enable`]; they nest.
+#[inline]
+pub fn preempt_disable() {
+    // SAFETY: adds to this CPU's count; no memory access moves across.
+    unsafe {
+        asm!("inc dword ptr gs:[{}]", const offset_of!(PerCpu, preempt_count), options(nostack));
+    }
+}
+
+/// Undoes one [`preempt_disable`]; returns whether preemption is now allowed, is wanted, and
+/// interrupts are on.
+#[inline]
+pub fn preempt_enable() -> bool {
+    let allowed: u8;
+    // SAFETY: subtracts from this CPU's count; no memory access moves across.
+    unsafe {
+        asm!("dec dword ptr gs:[{}]", "setz {}", const offset_of!(PerCpu, preempt_count),
+            out(reg_byte) allowed, options(nostack));
+    }
+    allowed != 0 && reschedule_wanted() && cpu::irqs_enabled()
+}
+
+/// How often preemption is forbidden now.
+#[inline]
+pub fn preempt_count() -> u32 {
+    let count;
+    // SAFETY: reads this CPU's count.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) count, const offset_of!(PerCpu, preempt_count),
+            options(readonly, nostack, preserves_flags));
+    }
+    count
+}
+
+/// Notes whether the scheduler wants to run on this CPU.
+#[inline]
+pub fn set_reschedule(wanted: bool) {
+    // SAFETY: writes this CPU's flag.
+    unsafe {
+        asm!("mov dword ptr gs:[{}], {:e}", const offset_of!(PerCpu, reschedule),
+            in(reg) u32::from(wanted), options(nostack, preserves_flags));
+    }
+}
+
+/// Whether the scheduler wants to run on this CPU.
+#[inline]
+pub fn reschedule_wanted() -> bool {
+    let wanted: u32;
+    // SAFETY: reads this CPU's flag.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) wanted, const offset_of!(PerCpu, reschedule),
+            options(readonly, nostack, preserves_flags));
+    }
+    wanted != 0
+}
+
+/// Adds to a counter of this CPU. `index` is below [`MAX_COUNTERS`].
+#[inline]
+pub fn counter_add(index: usize, n: u64) {
+    assert!(index < MAX_COUNTERS);
+    // SAFETY: in range, and only this CPU adds: one instruction, which no interrupt splits.
+    unsafe {
+        asm!("add qword ptr gs:[{} + {} * 8], {}", const offset_of!(PerCpu, counters),
+            in(reg) index, in(reg) n, options(nostack));
+    }
+}
+
+/// Reads a counter of any CPU.
+pub fn counter_read(cpu: usize, index: usize) -> u64 {
+    of(cpu).counters[index].load(Ordering::Relaxed)
+}

@@ -1,0 +1,163 @@
+//! Starting the other CPUs, one after the other.
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::acpi::Tables;
+use super::layout::{KERNEL_BASE, ptr};
+use super::memory::{LOW_FRAMES, MemoryMap};
+use super::percpu::{self, MAX_CPUS};
+use super::stack::KernelStack;
+use super::{apic, clock, cpu, init};
+use crate::{PAGE_SHIFT, PhysAddr, task};
+
+global_asm!(
+    r#"
+    .set BASE, {base}
+    .section .rodata.trampoline, "a"
+    .code16
+    /* A CPU starts here, in real mode, with its code segment at this page's copy below 1 MiB. */
+trampoline:
+    cli
+    cld
+    movw %cs, %ax
+    movw %ax, %ds
+    lgdtl (1f - trampoline)
+    movl %cr0, %eax
+    orl $1, %eax
+    movl %eax, %cr0
+    ljmpl $0x18, $(cpu_start32 - BASE)
+    .balign 4
+1:  .short 31
+    .long boot_gdt - BASE
+trampoline_end:
+
+    .section .boot.text, "ax"
+    .code32
+cpu_start32:
+    movw $0x10, %ax
+    movw %ax, %ds
+    movl %cr4, %eax
+    orl $0x20, %eax
+    movl %eax, %cr4
+    movl $(boot_l4 - BASE), %eax
+    movl %eax, %cr3
+    movl $0xc0000080, %ecx
+    rdmsr
+    orl $0x900, %eax
+    wrmsr
+    movl $0x80010023, %eax
+    movl %eax, %cr0
+    ljmp $0x08, $(cpu_start64 - BASE)
+    .code64
+cpu_start64:
+    movabsq $1f, %rax
+    jmpq *%rax
+1:
+    xorl %eax, %eax
+    movl %eax, %ds
+    movl %eax, %ss
+    movq {stack}(%rip), %rsp
+    xorl %ebp, %ebp
+    call {main}
+    ud2
+    .text
+    "#,
+    base = const KERNEL_BASE,
+    stack = sym STACK,
+    main = sym main,
+    options(att_syntax)
+);
+
+unsafe extern "C" {
+    static trampoline: u8;
+    static trampoline_end: u8;
+}
+
+/// The stack for the CPU that is being started.
+static STACK: AtomicUsize = AtomicUsize::new(0);
+/// The number of the CPU that is being started, until it has come up.
+static STARTING: AtomicUsize = AtomicUsize::new(0);
+
+/// How long a CPU may take to come up after its second call: a virtual one may have to wait for a real one.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// Finds a page below 1 MiB for the first instructions of other CPUs.
+pub fn find_page(memory: &MemoryMap) -> Option<u8> {
+    // The first page holds the firmware's interrupt vectors and data.
+    let usable = memory
+        .ranges()
+        .iter()
+        .find(|r| r.start.max(8) < r.end.min(LOW_FRAMES))?;
+    Some(usable.start.max(8) as u8)
+}
+
+/// Starts the CPUs of the firmware's table. They come up with the kernel's address space, tables
+/// and interrupts, and join the scheduler when it runs.
+pub fn start(tables: &Tables, page: u8) {
+    let code = &raw const trampoline;
+    let at = ptr(PhysAddr(u64::from(page) << PAGE_SHIFT));
+    // SAFETY: usable memory below 1 MiB, which is given to nobody else.
+    unsafe {
+        at.copy_from_nonoverlapping(code, (&raw const trampoline_end).offset_from_unsigned(code))
+    };
+    let own = apic::id();
+    for &id in tables.cpus().iter().filter(|&&id| id != own) {
+        let index = percpu::cpu_count();
+        if index == MAX_CPUS {
+            break;
+        }
+        let Ok(stack) = KernelStack::alloc() else {
+            crate::log!("no memory to start CPU {index}");
+            break;
+        };
+        if init::make_interrupt_stacks(index).is_err() {
+            crate::log!("no memory to start CPU {index}");
+            break;
+        }
+        STACK.store(stack.leak(), Ordering::Release);
+        STARTING.store(index, Ordering::Release);
+        if start_one(id, page) {
+            percpu::set_cpu_count(index + 1);
+        } else {
+            crate::log!("the CPU with local APIC {id} does not start");
+            // It may still come up later, and must then find nothing that another one uses.
+            break;
+        }
+    }
+}
+
+fn start_one(id: u32, page: u8) -> bool {
+    apic::send_init(id);
+    // Virtual machines and CPUs of this century need no pause here; the second try makes one.
+    apic::send_start(id, page);
+    if wait_until_up(20_000_000) {
+        return true;
+    }
+    apic::send_init(id);
+    clock::delay(10_000_000);
+    apic::send_start(id, page);
+    wait_until_up(PATIENCE)
+}
+
+fn wait_until_up(patience: u64) -> bool {
+    let limit = clock::nanoseconds() + patience;
+    while STARTING.load(Ordering::Acquire) != 0 {
+        if clock::nanoseconds() > limit {
+            return false;
+        }
+        core::hint::spin_loop();
+    }
+    true
+}
+
+/// Another CPU's first Rust code, on its own stack, with the boot page tables.
+extern "C" fn main() -> ! {
+    let index = STARTING.load(Ordering::Acquire);
+    init::set_up_cpu(index);
+    apic::enable();
+    STARTING.store(0, Ordering::Release);
+    init::wait_for_scheduler();
+    cpu::irqs_disable();
+    task::run_on_this_cpu()
+}

@@ -1,0 +1,294 @@
+//! The kernel's own page tables: the top half that all address spaces share.
+//!
+//! Every level-3 table that the kernel will ever use is made at boot, so the top half of a level-4
+//! table never changes and can be copied. All entries are global.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::cpu::{Features, features};
+use super::layout::{DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
+use super::memory::MemoryMap;
+use crate::frame::record::{self, Type};
+use crate::frame::{self};
+use crate::sync::{Rank, SpinLock};
+use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
+const WRITE_THROUGH: u64 = 1 << 3;
+const UNCACHED: u64 = 1 << 4;
+const LARGE: u64 = 1 << 7;
+const GLOBAL: u64 = 1 << 8;
+const NO_EXECUTE: u64 = 1 << 63;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+const CODE: u64 = PRESENT | GLOBAL;
+const CONSTANTS: u64 = PRESENT | GLOBAL | NO_EXECUTE;
+const DATA: u64 = PRESENT | GLOBAL | NO_EXECUTE | WRITABLE;
+const REGISTERS: u64 = DATA | WRITE_THROUGH | UNCACHED;
+
+/// What a page of each level maps, as a power of two: 4 KiB, 2 MiB, 1 GiB.
+const SHIFT: [u32; 3] = [12, 21, 30];
+
+static ROOT: AtomicU64 = AtomicU64::new(0);
+/// Guards entries in the tables of the stacks.
+static TABLES: SpinLock<()> = SpinLock::new(Rank::KernelSpace, ());
+/// Pages of device registers mapped so far.
+static DEVICE_PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// The level-4 table of the kernel: its top half is the one of every address space, its lower half
+/// is empty.
+#[inline]
+pub(crate) fn kernel_root() -> PhysAddr {
+    PhysAddr(ROOT.load(Ordering::Relaxed))
+}
+
+type Tables = *mut [u64; 512];
+
+fn table(at: u64) -> Tables {
+    ptr(PhysAddr(at & ADDRESS)).cast()
+}
+
+fn slot(va: usize, level: usize) -> usize {
+    va >> (12 + 9 * (level - 1)) & 511
+}
+
+/// Early frames that the tables of [`build`] can need for memory that ends at `top` bytes: one a GiB
+/// and one a 512 GiB for the direct map, and a few where pages of different sizes or rights meet.
+pub fn early_frames(top: u64) -> u64 {
+    (top >> 30) + (top >> 39) + 64
+}
+
+struct Builder<'a> {
+    memory: &'a mut MemoryMap,
+    root: u64,
+    largest: usize,
+}
+
+impl Builder<'_> {
+    fn new_table(&mut self) -> u64 {
+        let at = self.memory.take_early() << PAGE_SHIFT;
+        // SAFETY: a free frame that the boot page tables map.
+        unsafe { table(at).write([0; 512]) };
+        at
+    }
+
+    /// The table of `level` in which `va` has its entry.
+    fn descend(&mut self, va: usize, level: usize) -> Tables {
+        let mut at = self.root;
+        for upper in (level + 1..=4).rev() {
+            // SAFETY: tables that this builder made.
+            let entry = unsafe { &mut (*table(at))[slot(va, upper)] };
+            if *entry == 0 {
+                *entry = self.new_table() | PRESENT | WRITABLE;
+            }
+            at = *entry & ADDRESS;
+        }
+        table(at)
+    }
+
+    /// Maps whole frames with the largest pages that fit.
+    fn map(&mut self, mut va: usize, mut pa: u64, end: u64, rights: u64) {
+        while pa < end {
+            let fits = |level: usize| {
+                let size = 1 << SHIFT[level - 1];
+                pa % size == 0 && va as u64 % size == 0 && end - pa >= size
+            };
+            let level = (1..=self.largest).rev().find(|&l| fits(l)).unwrap_or(1);
+            let large = if level > 1 { LARGE } else { 0 };
+            let tables = self.descend(va, level);
+            // SAFETY: as in `descend`.
+            unsafe { (*tables)[slot(va, level)] = pa | rights | large };
+            pa += 1 << SHIFT[level - 1];
+            va += 1 << SHIFT[level - 1];
+        }
+    }
+
+    /// The direct map of `start..end`; the image's text and constants can't be written there either.
+    fn map_direct(&mut self, start: u64, end: u64, image: &Image) {
+        let fixed = image.start.clamp(start, end)..image.rodata_end.clamp(start, end);
+        let parts = [
+            (start, fixed.start, DATA),
+            (fixed.start, fixed.end, CONSTANTS),
+            (fixed.end, end, DATA),
+        ];
+        for (from, to, rights) in parts {
+            self.map(DIRECT_MAP + from as usize, from, to, rights);
+        }
+    }
+}
+
+/// Builds the kernel's page tables and loads them. The boot page tables are in force and map all
+/// of what `memory` set aside.
+pub fn build(memory: &mut MemoryMap) {
+    let largest = if features().contains(Features::HUGE_PAGES) {
+        3
+    } else {
+        2
+    };
+    let mut builder = Builder {
+        memory,
+        root: 0,
+        largest,
+    };
+    builder.root = builder.new_table();
+    let image = image();
+    for i in 0..builder.memory.ranges().len() {
+        let range = builder.memory.ranges()[i];
+        builder.map_direct(range.start << PAGE_SHIFT, range.end << PAGE_SHIFT, &image);
+    }
+    let mut section = |from: u64, to: u64, rights| {
+        builder.map(KERNEL_BASE + from as usize, from, to, rights);
+    };
+    section(image.start, image.text_end, CODE);
+    section(image.text_end, image.rodata_end, CONSTANTS);
+    section(image.rodata_end, image.end, DATA);
+    builder.descend(STACKS, 3);
+    builder.descend(DEVICES, 1);
+    ROOT.store(builder.root, Ordering::Relaxed);
+    load_space(kernel_root());
+    builder.memory.finish_early();
+}
+
+/// Maps device registers, uncached, for good. `None` when the window is full or the range is not
+/// a physical one.
+pub fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
+    let offset = at as usize % PAGE_SIZE;
+    let pages = (offset + bytes).div_ceil(PAGE_SIZE);
+    let first = DEVICE_PAGES.fetch_add(pages, Ordering::Relaxed);
+    if first + pages > 512 || at & !ADDRESS & !(PAGE_SIZE as u64 - 1) != 0 {
+        return None;
+    }
+    for page in 0..pages {
+        let va = DEVICES + (first + page) * PAGE_SIZE;
+        let entry = find(va)?;
+        let frame = at - offset as u64 + (page * PAGE_SIZE) as u64;
+        // SAFETY: `find` gives an entry of the device window, which nobody else has been given.
+        unsafe { entry.write_volatile(frame | REGISTERS) };
+    }
+    Some((DEVICES + first * PAGE_SIZE + offset) as *mut u8)
+}
+
+/// The level-1 entry for a kernel address, if its tables exist and no large page is in the way.
+fn find(va: usize) -> Option<*mut u64> {
+    let mut at = kernel_root().0;
+    for level in (2..=4).rev() {
+        // SAFETY: the kernel's tables are never freed.
+        let entry = unsafe { (&raw const (*table(at))[slot(va, level)]).read_volatile() };
+        if entry & PRESENT == 0 || entry & LARGE != 0 {
+            return None;
+        }
+        at = entry & ADDRESS;
+    }
+    // SAFETY: as above.
+    Some(unsafe { &raw mut (*table(at))[slot(va, 1)] })
+}
+
+/// Whether the kernel can read this address: for walks through what may be broken.
+pub fn is_mapped(va: usize) -> bool {
+    let mut at = kernel_root().0;
+    if at == 0 {
+        return true;
+    }
+    for level in (1..=4).rev() {
+        // SAFETY: as in `find`.
+        let entry = unsafe { (&raw const (*table(at))[slot(va, level)]).read_volatile() };
+        if entry & PRESENT == 0 {
+            return false;
+        }
+        if level < 4 && entry & LARGE != 0 {
+            return true;
+        }
+        at = entry & ADDRESS;
+    }
+    true
+}
+
+/// Maps a new frame at each page of a kernel stack, whose addresses are not mapped.
+///
+/// # Errors
+/// [`OutOfMemory`], with nothing mapped.
+pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
+    for page in 0..pages {
+        let mapped = make_entry(bottom + page * PAGE_SIZE).and_then(|entry| {
+            let frame = frame::take_block(0, Type::Kernel)?;
+            // SAFETY: the entry belongs to this stack, which its allocator gave to one caller.
+            unsafe { entry.write_volatile(record::address(frame).0 | DATA) };
+            Ok(())
+        });
+        if mapped.is_err() {
+            // No CPU has used these mappings: the entries have not been read by anything.
+            unmap_stack(bottom, page);
+            return Err(OutOfMemory);
+        }
+    }
+    Ok(())
+}
+
+/// Takes the frames of a stack back. No TLB holds its addresses.
+pub fn unmap_stack(bottom: usize, pages: usize) {
+    for page in 0..pages {
+        let Some(entry) = find(bottom + page * PAGE_SIZE) else {
+            continue;
+        };
+        // SAFETY: the entry belongs to this stack.
+        let old = unsafe { entry.replace(0) };
+        if old & PRESENT != 0 {
+            let frame = PhysAddr(old & ADDRESS).frame_number() as u32;
+            frame::give_run(frame..frame + 1, Type::Kernel);
+        }
+    }
+}
+
+/// As [`find`], making the tables on the way.
+fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
+    if let Some(entry) = find(va) {
+        return Ok(entry);
+    }
+    let _guard = TABLES.lock();
+    let mut at = kernel_root().0;
+    for level in (2..=4).rev() {
+        // SAFETY: the kernel's tables are never freed; the lock is held.
+        let entry = unsafe { &raw mut (*table(at))[slot(va, level)] };
+        // SAFETY: as above.
+        let mut value = unsafe { entry.read_volatile() };
+        if value & PRESENT == 0 {
+            let new = record::address(frame::take_block(0, Type::Kernel)?).0;
+            // SAFETY: a new frame, and then an entry that points to it: a walk on another CPU sees
+            // both in this order.
+            unsafe {
+                table(new).write([0; 512]);
+                value = new | PRESENT | WRITABLE;
+                core::sync::atomic::fence(Ordering::Release);
+                entry.write_volatile(value);
+            }
+        }
+        at = value & ADDRESS;
+    }
+    // SAFETY: as above.
+    Ok(unsafe { &raw mut (*table(at))[slot(va, 1)] })
+}
+
+/// Makes `root` this CPU's address space; drops all translations but the global ones.
+#[inline]
+pub(crate) fn load_space(root: PhysAddr) {
+    // SAFETY: every root has the kernel's top half, so the code that runs stays mapped.
+    unsafe { core::arch::asm!("mov cr3, {}", in(reg) root.0, options(nostack, preserves_flags)) };
+}
+
+/// Drops this CPU's translation of one page of the current address space.
+#[inline]
+pub(crate) fn invalidate_page(at: VirtAddr) {
+    // SAFETY: forgetting a translation is always right.
+    unsafe { core::arch::asm!("invlpg [{}]", in(reg) at.0, options(nostack, preserves_flags)) };
+}
+
+/// Drops this CPU's translations of the current address space, all but the global ones.
+#[inline]
+pub(crate) fn invalidate_all() {
+    // SAFETY: reloads what is loaded.
+    unsafe {
+        core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _,
+            options(nostack, preserves_flags));
+    }
+}
