@@ -110,7 +110,8 @@ impl Map {
         let space = self.space.read();
         for entry in space.overlapping(range) {
             if !entry.prot.is_empty() {
-                ahead::map_resident(&self.pmap, entry, entry.range.intersect(range));
+                let part = entry.range.intersect(range);
+                ahead::map_resident(&self.pmap, entry, part, false);
             }
         }
         match space.is_mapped(range) {

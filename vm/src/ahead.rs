@@ -1,7 +1,10 @@
 //! Fault-ahead: resident pages near a fault are mapped with it (`uvm.txt` 5.4).
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
+use nucleus::{
+    Access, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter,
+    pmap::Pending,
+};
 
 use crate::amap::Slots;
 use crate::anon::Slot;
@@ -46,15 +49,17 @@ fn window(entry: &MapEntry, va: VirtAddr) -> VirtRange {
 }
 
 /// Maps the resident pages around `va` that are not mapped yet, with the rights that a read fault
-/// would give. The map is read-locked, and the page at `va` is mapped.
-pub(crate) fn map_neighbours(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) {
+/// would give. After a `write`, anons that this entry alone refers to get back the right to be
+/// written that a fork took, so that a parent does not fault once a page after its child is gone.
+/// The map is read-locked, and the page at `va` is mapped.
+pub(crate) fn map_neighbours(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool) {
     let window = window(entry, va);
-    map_resident(pmap, entry, window);
+    map_resident(pmap, entry, window, write);
 }
 
-/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet. Stops quietly when
-/// there is no memory for a page table. The map is locked.
-pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange) {
+/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet; `widen` as in
+/// [`map_neighbours`]. Stops quietly when there is no memory for a page table. The map is locked.
+pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
     if range.len() <= PAGE_SIZE {
         return;
     }
@@ -78,9 +83,18 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange) {
         let new = match slots.as_mut().map(|slots| slots.get(key)) {
             Some(slot @ (Slot::Sole(_) | Slot::Shared(_))) => {
                 let sole = !entry.needs_copy && slot.make_sole();
-                match slot.anon() {
-                    Some(anon) => pmap.enter_ahead(va, anon.frame(), entry.anon_prot(sole)),
-                    None => continue,
+                let Some(anon) = slot.anon() else {
+                    continue;
+                };
+                let prot = entry.anon_prot(sole);
+                let new = pmap.enter_ahead(va, anon.frame(), prot);
+                if new == Ok(false) && sole && widen && !pmap.permits(va, Access::Write) {
+                    // The same frame with wider rights: nothing to flush.
+                    let mut pending = Pending::new();
+                    let widened = pmap.enter(va, anon.frame(), prot, &mut pending);
+                    widened.map(|()| true)
+                } else {
+                    new
                 }
             }
             _ => {

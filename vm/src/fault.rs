@@ -40,6 +40,7 @@ use nucleus::{
     frame::Contents, pmap::Pending,
 };
 
+use crate::ahead;
 use crate::amap::Slots;
 use crate::anon::Slot;
 use crate::entry::{MapEntry, ObjectRef};
@@ -50,7 +51,7 @@ use crate::space::Space;
 /// What became of an attempt.
 enum Outcome {
     /// The page is mapped. Neighbours may be worth mapping too.
-    Mapped { ahead: bool },
+    Mapped { neighbours: bool },
     /// The entry needs an amap of its own first.
     NeedsAmap,
 }
@@ -103,9 +104,10 @@ impl Map {
                 access,
             };
             match attempt.run()? {
-                Outcome::Mapped { ahead } => {
-                    if ahead {
-                        crate::ahead::map_neighbours(&self.pmap, entry, va);
+                Outcome::Mapped { neighbours } => {
+                    if neighbours {
+                        let write = access == Access::Write;
+                        ahead::map_neighbours(&self.pmap, entry, va, write);
                     }
                     if let Some(result) = then(&space) {
                         return Ok(result);
@@ -204,13 +206,13 @@ impl Attempt<'_> {
     /// The slot holds an anon, and the amap is the entry's own if this is a write.
     fn map_anon(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
         if self.is_spurious() {
-            return Ok(Outcome::Mapped { ahead: false });
+            return Ok(Outcome::Mapped { neighbours: false });
         }
         let slot = slots.get(self.entry.key(self.va));
         let sole = !self.entry.needs_copy && slot.make_sole();
         let write = self.access == Access::Write;
         let Some(anon) = slot.anon() else {
-            return Ok(Outcome::Mapped { ahead: false });
+            return Ok(Outcome::Mapped { neighbours: false });
         };
         if write && !sole {
             let copy = copy_of(anon.frame())?;
@@ -223,7 +225,7 @@ impl Attempt<'_> {
             }
             self.enter(anon.frame(), self.entry.anon_prot(sole))?;
         }
-        Ok(Outcome::Mapped { ahead: true })
+        Ok(Outcome::Mapped { neighbours: true })
     }
 
     /// Puts a new anon, a copy, into the slot and maps it.
@@ -242,7 +244,7 @@ impl Attempt<'_> {
         self.enter(&frame, self.entry.prot)?;
         *slots.get(self.entry.key(self.va)) = Slot::sole(frame);
         Counter::fault_zero_fill.add(1);
-        Ok(Outcome::Mapped { ahead: false })
+        Ok(Outcome::Mapped { neighbours: false })
     }
 
     /// Copies the object's page into the amap layer.
@@ -259,7 +261,7 @@ impl Attempt<'_> {
         drop(below);
         Counter::fault_promote.add(1);
         self.replace(slots.get(self.entry.key(self.va)), copy)?;
-        Ok(Outcome::Mapped { ahead: false })
+        Ok(Outcome::Mapped { neighbours: false })
     }
 
     /// A private mapping reads what the object has: mapped without write permission.
@@ -285,13 +287,13 @@ impl Attempt<'_> {
                 && let Some(frame) = pages.get(index)
             {
                 if self.is_spurious() {
-                    return Ok(Outcome::Mapped { ahead: false });
+                    return Ok(Outcome::Mapped { neighbours: false });
                 }
                 if !asked {
                     Counter::fault_object.add(1);
                 }
                 self.enter(frame, prot)?;
-                return Ok(Outcome::Mapped { ahead: true });
+                return Ok(Outcome::Mapped { neighbours: true });
             }
             asked = true;
             Counter::fault_pager.add(1);

@@ -33,6 +33,9 @@ pub struct Map {
     pub(crate) space: CpuRwLock<Space>,
 }
 
+/// Less than any machine has: no need to ask how much this one has.
+const NEVER_TOO_LARGE: usize = 4 << 20;
+
 /// `len` rounded up to pages, not zero.
 pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
     match VirtAddr(len).page_ceil() {
@@ -363,8 +366,8 @@ impl Drop for Map {
 /// Anything less is granted, as programs map far more than they touch; the reckoning comes as
 /// [`Fault::OutOfMemory`](crate::Fault::OutOfMemory). Linux's default policy does the same.
 pub(crate) fn check_overcommit(len: usize) -> Result<(), MapError> {
-    match len >> PAGE_SHIFT <= frame::usage().total {
-        true => Ok(()),
-        false => Err(MapError::NoMemory),
+    if len <= NEVER_TOO_LARGE || len >> PAGE_SHIFT <= frame::usage().total {
+        return Ok(());
     }
+    Err(MapError::NoMemory)
 }
