@@ -131,13 +131,12 @@ fn interrupt_stacks(index: usize) -> [usize; 3] {
         .map(|slot| slot.load(Ordering::Relaxed))
 }
 
-/// Gives a CPU other than the first its data, tables, address space and modes.
+/// Gives a CPU other than the first its data, tables and modes.
 pub fn set_up_cpu(index: usize) {
     user::clear_selectors();
     percpu::set_up(index);
     gdt::load(percpu::of(index), interrupt_stacks(index));
     entry::load_table();
-    space::load_space(space::kernel_root());
     cpu::set_controls();
     fpu::enable();
     user::enable_syscall();

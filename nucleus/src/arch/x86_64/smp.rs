@@ -57,6 +57,9 @@ cpu_start64:
     xorl %eax, %eax
     movl %eax, %ds
     movl %eax, %ss
+    /* The stack is in the kernel's address space only. */
+    movq {root}(%rip), %rax
+    movq %rax, %cr3
     movq {stack}(%rip), %rsp
     xorl %ebp, %ebp
     call {main}
@@ -64,6 +67,7 @@ cpu_start64:
     .text
     "#,
     base = const KERNEL_BASE,
+    root = sym super::space::ROOT,
     stack = sym STACK,
     main = sym main,
     options(att_syntax)
@@ -151,7 +155,7 @@ fn wait_until_up(patience: u64) -> bool {
     true
 }
 
-/// Another CPU's first Rust code, on its own stack, with the boot page tables.
+/// Another CPU's first Rust code, on its own stack, in the kernel's address space.
 extern "C" fn main() -> ! {
     let index = STARTING.load(Ordering::Acquire);
     init::set_up_cpu(index);

@@ -30,7 +30,8 @@ const REGISTERS: u64 = DATA | WRITE_THROUGH | UNCACHED;
 /// What a page of each level maps, as a power of two: 4 KiB, 2 MiB, 1 GiB.
 const SHIFT: [u32; 3] = [12, 21, 30];
 
-static ROOT: AtomicU64 = AtomicU64::new(0);
+/// The kernel's level-4 table; the start of other CPUs loads it.
+pub static ROOT: AtomicU64 = AtomicU64::new(0);
 /// Guards entries in the tables of the stacks.
 static TABLES: SpinLock<()> = SpinLock::new(Rank::KernelSpace, ());
 /// Pages of device registers mapped so far.
