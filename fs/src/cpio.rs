@@ -250,16 +250,19 @@ impl<'a> Unpacker<'a> {
         let identity = (header.major, header.minor, header.inode);
         let regular = matches!(make, Make::Regular);
         let several = header.links > 1 && !matches!(make, Make::Directory);
-        if several && let Some(first) = self.links.get(&identity).cloned() {
-            if first.vnode().kind() == header.kind() {
+        if several
+            && let Some(first) = self.links.get(&identity).cloned()
+            && first.vnode().kind() == header.kind()
+        {
+            if !self.is_named(&first, name) {
                 self.clear_way(name, false)?;
                 self.walk.link(&first, name)?;
-                // The data may come with any of the names.
-                if regular && !data.is_empty() {
-                    fill(&first, data)?;
-                }
-                return self.finish(header, &first);
             }
+            // The data may come with any of the names.
+            if regular && !data.is_empty() {
+                fill(&first, data)?;
+            }
+            return self.finish(header, &first);
         }
         let place = match self.clear_way(name, matches!(make, Make::Directory))? {
             Some(directory) => directory,
@@ -288,6 +291,12 @@ impl<'a> Unpacker<'a> {
             }
         }
         self.walk.make(name, make, mode)
+    }
+
+    /// Whether `file` has this name already.
+    fn is_named(&self, file: &Location, name: &[u8]) -> bool {
+        let there = self.walk.resolve(name, false);
+        there.is_ok_and(|there| there.same(file))
     }
 
     /// Removes what has the name, unless it is a directory that is to be one; then returns it.

@@ -63,13 +63,21 @@ impl Node {
         if across && source.is_directory() && to.is_below(&source) {
             return Err(Errno::EINVAL);
         }
+        // The target is above the source: it is not empty, whatever the source is.
+        if across
+            && let Some(target) = &target
+            && target.is_directory()
+            && self.is_below(target)
+        {
+            return Err(match flags & RENAME_EXCHANGE {
+                0 => Errno::ENOTEMPTY,
+                _ => Errno::EINVAL,
+            });
+        }
         let gone = match target {
             Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EEXIST),
             Some(target) if Arc::ptr_eq(&source, &target) => return Ok(()),
             Some(target) if flags & RENAME_EXCHANGE != 0 => {
-                if across && target.is_directory() && self.is_below(&target) {
-                    return Err(Errno::EINVAL);
-                }
                 self.exchange(
                     &mut pair,
                     (name, source.clone()),

@@ -1,0 +1,37 @@
+//! What the tests of this crate share.
+#![allow(dead_code)]
+
+use nucleus::sim::{self, Config};
+
+/// A generator of numbers from a seed (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 33) % n as u64) as usize
+    }
+
+    /// Up to `max` bytes.
+    pub fn bytes(&mut self, max: usize) -> Vec<u8> {
+        let len = self.below(max + 1);
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// How many seeds to try: `CAUSEWAY_ROUNDS` times the usual number.
+pub fn rounds(usual: u64) -> u64 {
+    let times = std::env::var("CAUSEWAY_ROUNDS").ok();
+    usual * times.and_then(|times| times.parse().ok()).unwrap_or(1)
+}
