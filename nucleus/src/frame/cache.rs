@@ -203,7 +203,9 @@ pub(crate) enum Table {
 
 /// Takes a page table of `level` 1 to 4. Its record's use count is 0.
 pub(crate) fn take_table(level: usize) -> Option<Table> {
-    Counter::page_tables_allocated.add(frames_in(level) as u64);
+    if super::fails() {
+        return None;
+    }
     let ready = CACHES
         .with(|cache| cache?.tables[level - 1].pop())
         .or_else(|| take_pooled(level));
@@ -212,16 +214,20 @@ pub(crate) fn take_table(level: usize) -> Option<Table> {
         for i in 0..frames_in(level) as u32 {
             record(index + i).set_cached(false);
         }
+        Counter::page_tables_allocated.add(frames_in(level) as u64);
         return Some(Table::Ready(index));
     }
-    let index = match order_of(level) {
-        0 => take(Depth::Table)?,
-        order => buddy::take(order, Depth::Table)?,
+    let attempt = || match order_of(level) {
+        0 => take(Depth::Table),
+        order => buddy::take(order, Depth::Table),
     };
+    let index = attempt().or_else(|| super::retry(attempt))?;
     for i in 0..frames_in(level) as u32 {
+        super::check_junk(index + i);
         record(index + i).set_kind(Type::Free, Type::page_table(level));
         record(index + i).handles.store(0, Ordering::Relaxed);
     }
+    Counter::page_tables_allocated.add(frames_in(level) as u64);
     TYPED.fetch_add(frames_in(level), Ordering::Relaxed);
     super::zero(index);
     Some(Table::Fresh(index))

@@ -332,6 +332,12 @@ pub fn fail_after(n: Option<u64>) {
     FAIL_AFTER.store(n.map_or(i64::MAX, |n| n as i64), Ordering::Relaxed);
 }
 
+/// Gives up what this CPU and the pools keep; returns whether that was anything.
+#[cfg(all(test, not(target_os = "none")))]
+pub(crate) fn drain_for_test() -> bool {
+    cache::drain()
+}
+
 #[cfg(not(target_os = "none"))]
 static FAIL_AFTER: core::sync::atomic::AtomicI64 = core::sync::atomic::AtomicI64::new(i64::MAX);
 

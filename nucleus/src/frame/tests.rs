@@ -1,1 +1,228 @@
+//! Frames on the simulated machine, against simple models.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::ephemeral;
+use crate::sim::{self, Config, random_u64};
+use crate::task::{self, Sleep, Spawn, WaitQueue};
+
+/// Runs `body` as `count` tasks and waits for all.
+fn together(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
+    let body = Arc::new(body);
+    let done = Arc::new((AtomicUsize::new(0), WaitQueue::new()));
+    for i in 0..count {
+        let (body, done) = (body.clone(), done.clone());
+        let spawn = Spawn {
+            name: "test",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+        };
+        let run = move || {
+            body(i);
+            done.0.fetch_add(1, Ordering::SeqCst);
+            done.1.wake_all();
+        };
+        task::spawn(spawn, Box::new(run)).unwrap();
+    }
+    let all = || (done.0.load(Ordering::SeqCst) == count).then_some(());
+    done.1.wait(Sleep::SOUND, all).unwrap();
+}
+
+fn machines(name: &str, pages: usize, body: impl Fn() + Send + Sync + Clone + 'static) {
+    for cpus in [1, 2, 4] {
+        let config = Config {
+            cpus,
+            pages,
+            ..Config::default()
+        };
+        sim::check(name, 0..30, config, body.clone());
+    }
+}
+
+fn below(n: usize) -> usize {
+    (random_u64() % n as u64) as usize
+}
+
+#[test]
+fn frames_are_owned_by_one() {
+    machines("frames are owned by one", 512, || {
+        let before = usage();
+        together(4, |task| {
+            let mut held: Vec<(Frame, u64)> = Vec::new();
+            for _ in 0..300 {
+                if held.is_empty() || below(100) < 55 {
+                    let zeroed = below(2) == 0;
+                    let contents = if zeroed {
+                        Contents::Zeroed
+                    } else {
+                        Contents::Stale
+                    };
+                    let Ok(frame) = Frame::alloc(contents) else {
+                        held.clear();
+                        continue;
+                    };
+                    let tag = (task as u64) << 32 | random_u64() >> 40;
+                    let page = ephemeral::map(&frame);
+                    if zeroed {
+                        let mut bytes = [1; PAGE_SIZE];
+                        page.read(0, &mut bytes);
+                        assert_eq!(bytes, [0; PAGE_SIZE]);
+                    }
+                    page.write(0, &tag.to_le_bytes());
+                    page.write(PAGE_SIZE - 8, &tag.to_le_bytes());
+                    drop(page);
+                    assert_eq!(frame.handles(), 1);
+                    held.push((frame, tag));
+                } else {
+                    let (frame, tag) = held.swap_remove(below(held.len()));
+                    let copy = frame.clone();
+                    drop(frame);
+                    for offset in [0, PAGE_SIZE - 8] {
+                        let mut bytes = [0; 8];
+                        ephemeral::map(&copy).read(offset, &mut bytes);
+                        assert_eq!(u64::from_le_bytes(bytes), tag);
+                    }
+                }
+            }
+        });
+        assert_eq!(usage(), before);
+    });
+}
+
+#[test]
+fn blocks_split_and_merge() {
+    machines("blocks split and merge", 1024, || {
+        let before = usage();
+        let largest = || {
+            let mut blocks = Vec::new();
+            for order in (0..=MAX_ORDER).rev() {
+                while let Some(index) = buddy::take(order, Depth::Heap) {
+                    blocks.push((index, order));
+                }
+            }
+            for &(index, order) in &blocks {
+                buddy::give(index, order);
+            }
+            let mut orders: Vec<_> = blocks.iter().map(|block| block.1).collect();
+            orders.sort_unstable();
+            orders
+        };
+        // What the machine kept in caches stays there meanwhile.
+        let orders = largest();
+        let mut held: BTreeMap<u32, usize> = BTreeMap::new();
+        for _ in 0..400 {
+            if below(2) == 0 {
+                let order = below(6);
+                let Some(index) = buddy::take(order, Depth::Heap) else {
+                    continue;
+                };
+                assert_eq!(index % (1 << order), 0);
+                let end = index + (1 << order);
+                let below = held.range(..end).next_back();
+                assert!(below.is_none_or(|(&at, &o)| at + (1 << o) <= index));
+                held.insert(index, order);
+            } else if let Some(&index) = held.keys().nth(below(held.len().max(1))) {
+                let order = held.remove(&index).unwrap();
+                buddy::give(index, order);
+            }
+        }
+        for (index, order) in held {
+            // Any way of cutting a block up gives the same frames back.
+            if order > 0 && below(2) == 0 {
+                buddy::give_run(index + 1, index + (1 << order));
+                buddy::give(index, 0);
+            } else {
+                buddy::give(index, order);
+            }
+        }
+        assert_eq!(largest(), orders);
+        assert_eq!(usage(), before);
+    });
+}
+
+#[test]
+fn the_reserve_is_not_for_programs() {
+    machines("the reserve is not for programs", 1024, || {
+        let before = usage();
+        let mut held = Vec::new();
+        while let Ok(frame) = Frame::alloc(Contents::Stale) {
+            held.push(frame);
+        }
+        assert!(!is_scarce(), "programs' pages alone leave the kernel alone");
+        assert!(held.len() > before.free * 9 / 10);
+        let mut tables = Vec::new();
+        while let Some(table) = take_table(1) {
+            tables.push(table);
+        }
+        assert!(!tables.is_empty(), "page tables go deeper than pages");
+        let mut heap = Vec::new();
+        while let Ok(index) = take_block(0, Type::Heap) {
+            heap.push(index);
+        }
+        assert!(is_scarce());
+        assert_eq!(usage().free, cache::kept());
+        for index in heap {
+            give_run(index..index + 1, Type::Heap);
+        }
+        for table in tables {
+            let (Table::Ready(index) | Table::Fresh(index)) = table;
+            give_table(1, index);
+        }
+        assert!(Frame::alloc(Contents::Stale).is_ok());
+        held.clear();
+        assert_eq!(usage(), before);
+    });
+}
+
+#[test]
+fn tables_are_kept_ready() {
+    machines("tables are kept ready", 1024, || {
+        let before = usage();
+        let changes = Counter::frame_type_changes.total();
+        for level in 1..=4 {
+            let take = |n: usize| -> Vec<u32> {
+                let tables = (0..n).map(|_| take_table(level).unwrap());
+                let index = |table| match table {
+                    Table::Ready(index) | Table::Fresh(index) => index,
+                };
+                tables.map(index).collect()
+            };
+            let first = take(20);
+            assert!(first.iter().all(|&i| !record(i).is_cached()));
+            let frames = if level == 1 { 40 } else { 20 };
+            assert_eq!(usage().page_tables, before.page_tables + frames);
+            first.iter().for_each(|&i| give_table(level, i));
+            assert!(first.iter().all(|&i| record(i).is_cached()));
+            assert_eq!(usage().page_tables, before.page_tables);
+            // The same ones again, with no change of type.
+            let changes = Counter::frame_type_changes.total();
+            let second = take(20);
+            assert_eq!(Counter::frame_type_changes.total(), changes);
+            assert!(second.iter().all(|i| first.contains(i)));
+            second.iter().for_each(|&i| give_table(level, i));
+        }
+        assert!(Counter::frame_type_changes.total() >= changes + 80);
+        assert_eq!(usage().data, before.data);
+        assert_eq!(usage().free, before.free);
+        while cache::drain() {}
+        assert_eq!(usage(), before);
+    });
+}
+
+#[test]
+fn allocations_fail_on_purpose() {
+    machines("allocations fail on purpose", 256, || {
+        fail_after(Some(2));
+        let first = Frame::alloc(Contents::Zeroed);
+        let second = Frame::alloc(Contents::Zeroed);
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(Frame::alloc(Contents::Zeroed), Err(OutOfMemory));
+        assert_eq!(Frame::alloc(Contents::Zeroed), Err(OutOfMemory));
+        fail_after(None);
+        assert!(Frame::alloc(Contents::Zeroed).is_ok());
+    });
+}

@@ -1,1 +1,479 @@
+//! Page tables on the simulated machine: against a model, and against each other.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use super::*;
+use crate::frame::{Contents, Usage, fail_after, usage};
+use crate::sim::{self, Config, random_u64};
+use crate::task::{self, Sleep, Spawn, WaitQueue};
+use crate::{ephemeral, user};
+
+fn below(n: usize) -> usize {
+    (random_u64() % n as u64) as usize
+}
+
+fn machines(
+    name: &str,
+    cpus: &[usize],
+    seeds: u64,
+    body: impl Fn() + Send + Sync + Clone + 'static,
+) {
+    for &cpus in cpus {
+        let config = Config {
+            cpus,
+            pages: 1024,
+            ..Config::default()
+        };
+        sim::check(&format!("{name} on {cpus}"), 0..seeds, config, body.clone());
+    }
+}
+
+/// Counts tasks that have ended.
+#[derive(Default)]
+struct Gate {
+    count: AtomicUsize,
+    queue: WaitQueue,
+}
+
+impl Gate {
+    fn wait_for(&self, n: usize) {
+        let passed = || (self.count.load(Ordering::SeqCst) >= n).then_some(());
+        self.queue.wait(Sleep::SOUND, passed).unwrap();
+    }
+}
+
+fn spawn(gate: &Arc<Gate>, pmap: Option<Arc<Pmap>>, body: impl FnOnce() + Send + 'static) {
+    let gate = gate.clone();
+    let spawn = Spawn {
+        name: "test",
+        pmap,
+        attachment: None,
+        cpus: u64::MAX,
+    };
+    let run = move || {
+        body();
+        // What the task ran in is left before anybody is told, so that it can be torn down.
+        task::set_pmap(None);
+        gate.count.fetch_add(1, Ordering::SeqCst);
+        gate.queue.wake_all();
+    };
+    task::spawn(spawn, Box::new(run)).unwrap();
+}
+
+/// Pages that the tests use: the ends of two neighbouring tables of level 1, pages far from them, and
+/// the last page of all.
+const PAGES: usize = 48;
+
+fn va_of(page: usize) -> VirtAddr {
+    match page {
+        0..24 => VirtAddr(0x4060_0000 - 12 * PAGE_SIZE + page * PAGE_SIZE),
+        24..36 => VirtAddr(0x7f00_0000_0000 + (page - 24) * PAGE_SIZE),
+        36..47 => VirtAddr(0x10_0000_0000 + (page - 36) * LEAF_SPAN),
+        _ => USER_END - PAGE_SIZE,
+    }
+}
+
+/// A range, often one that covers whole tables.
+fn random_range() -> VirtRange {
+    let start = va_of(below(PAGES));
+    match below(4) {
+        0 => VirtRange::new(start, start + PAGE_SIZE),
+        1 => VirtRange::new(start, start + (1 + below(20)) * PAGE_SIZE),
+        2 => {
+            let base = VirtAddr(start.0 & !(LEAF_SPAN - 1));
+            VirtRange::new(base, base + LEAF_SPAN * (1 + below(3)))
+        }
+        _ => VirtRange::new(VirtAddr(below(2) * start.0), USER_END),
+    }
+    .intersect(VirtRange::new(VirtAddr(0), USER_END))
+}
+
+fn random_prot() -> Prot {
+    [
+        Prot::READ,
+        Prot::READ | Prot::WRITE,
+        Prot::READ | Prot::EXEC,
+        Prot::all(),
+    ][below(4)]
+}
+
+/// Frames with their number at byte 8.
+fn tagged_frames(count: usize) -> Vec<Frame> {
+    let tagged = |i: usize| {
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        ephemeral::map(&frame).write(8, &(i as u64).to_le_bytes());
+        frame
+    };
+    (0..count).map(tagged).collect()
+}
+
+/// Nothing is lost: not a frame, not a page table, not a link.
+fn assert_back(before: Usage) {
+    let now = usage();
+    assert_eq!(now.data, before.data, "data frames");
+    assert_eq!(now.page_tables, before.page_tables, "page tables");
+    assert_eq!(now.free, before.free, "free frames");
+}
+
+struct Model {
+    pmaps: Vec<Arc<Pmap>>,
+    maps: Vec<BTreeMap<usize, (usize, Prot)>>,
+    frames: Vec<Frame>,
+    modified: Vec<bool>,
+}
+
+impl Model {
+    fn new(pmaps: usize, frames: usize) -> Model {
+        Model {
+            pmaps: (0..pmaps).map(|_| Pmap::new().unwrap()).collect(),
+            maps: vec![BTreeMap::new(); pmaps],
+            frames: tagged_frames(frames),
+            modified: vec![false; frames],
+        }
+    }
+
+    fn step(&mut self) {
+        let mut pending = Pending::new();
+        let p = below(self.pmaps.len());
+        let pmap = self.pmaps[p].clone();
+        let map = &mut self.maps[p];
+        match below(16) {
+            0..5 => {
+                let (page, f, prot) = (below(PAGES), below(self.frames.len()), random_prot());
+                pmap.enter(va_of(page), &self.frames[f], prot, &mut pending)
+                    .unwrap();
+                map.insert(page, (f, prot));
+            }
+            5..7 => {
+                let (page, f, prot) = (below(PAGES), below(self.frames.len()), random_prot());
+                let entered = pmap.enter_ahead(va_of(page), &self.frames[f], prot);
+                assert_eq!(entered, Ok(!map.contains_key(&page)));
+                map.entry(page).or_insert((f, prot));
+            }
+            7..9 => {
+                let range = random_range();
+                pmap.remove(range, &mut pending);
+                map.retain(|&page, _| !range.contains(va_of(page)));
+            }
+            9 => {
+                let (range, prot) = (random_range(), random_prot());
+                pmap.protect(range, prot, &mut pending);
+                for (&page, (_, rights)) in map {
+                    if range.contains(va_of(page)) {
+                        *rights &= prot;
+                    }
+                }
+            }
+            10 => {
+                let (f, prot) = (below(self.frames.len()), random_prot());
+                page_protect(&self.frames[f], prot, &mut pending);
+                for (frame, rights) in self.maps.iter_mut().flat_map(BTreeMap::values_mut) {
+                    if *frame == f {
+                        *rights &= prot;
+                    }
+                }
+            }
+            11 => {
+                let f = below(self.frames.len());
+                page_protect(&self.frames[f], Prot::empty(), &mut pending);
+                for map in &mut self.maps {
+                    map.retain(|_, (frame, _)| *frame != f);
+                }
+            }
+            12 => {
+                let f = below(self.frames.len());
+                take_referenced(&self.frames[f]);
+            }
+            13 => {
+                let f = below(self.frames.len());
+                clear_modified(&self.frames[f], &mut pending);
+                self.modified[f] = false;
+            }
+            _ => {
+                // As a program on whatever CPU this is: reads see the frame that is mapped, writes
+                // go where they may and leave a trace.
+                task::set_pmap(Some(pmap.clone()));
+                let page = below(PAGES);
+                let at = va_of(page);
+                let mapped = self.maps[p].get(&page);
+                let read = user::read::<u64>(at + 8).ok();
+                assert_eq!(read, mapped.map(|&(f, _)| f as u64));
+                let write = user::write(at + 16, &1u32).is_ok();
+                assert_eq!(write, mapped.is_some_and(|m| m.1.contains(Prot::WRITE)));
+                if let Some(&(f, _)) = mapped.filter(|_| write) {
+                    self.modified[f] = true;
+                }
+                if below(2) == 0 {
+                    task::set_pmap(None);
+                }
+            }
+        }
+        // Often one flush for several changes, as it comes.
+        pending.flush();
+        drop(pending);
+        self.check_one(p, below(PAGES));
+    }
+
+    fn check_one(&self, p: usize, page: usize) {
+        let expected = self.maps[p].get(&page);
+        let found = self.pmaps[p].extract(va_of(page));
+        let found = found.as_ref().map(|(frame, prot)| (frame, *prot));
+        let model = expected.map(|&(f, prot)| (&self.frames[f], prot));
+        assert_eq!(found, model, "page {page} of pmap {p}");
+        for access in [Access::Read, Access::Write, Access::Execute] {
+            let allowed = expected.is_some_and(|(_, prot)| prot.contains(access.needs()));
+            assert_eq!(self.pmaps[p].permits(va_of(page), access), allowed);
+        }
+    }
+
+    fn check_all(&self) {
+        for (p, pmap) in self.pmaps.iter().enumerate() {
+            (0..PAGES).for_each(|page| self.check_one(p, page));
+            assert_eq!(pmap.resident().pages, self.maps[p].len());
+            let range = random_range();
+            let inside = |page: &&usize| range.contains(va_of(**page));
+            assert_eq!(
+                pmap.resident_in(range),
+                self.maps[p].keys().filter(inside).count()
+            );
+        }
+        for (f, frame) in self.frames.iter().enumerate() {
+            let uses = self.maps.iter().flat_map(BTreeMap::values);
+            let uses = uses.filter(|used| used.0 == f).count() as u32;
+            assert_eq!(frame.mappings(), uses);
+            assert_eq!(frame.handles(), uses + 1);
+            assert_eq!(is_modified(frame), self.modified[f], "frame {f}");
+        }
+    }
+}
+
+#[test]
+fn a_pmap_is_a_map() {
+    machines("a pmap is a map", &[1, 2, 4], 40, || {
+        user::set_fault_hook(|_, _| false);
+        let before = usage();
+        let mut model = Model::new(3, 6);
+        let gate = Arc::<Gate>::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        // Programs that look at all pages all the time, on other CPUs if there are any.
+        for p in 0..model.pmaps.len() {
+            let stop = stop.clone();
+            spawn(&gate, Some(model.pmaps[p].clone()), move || {
+                while !stop.load(Ordering::SeqCst) {
+                    if let Ok(tag) = user::read::<u64>(va_of(below(PAGES)) + 8) {
+                        assert!(tag < 6, "no frame has the tag {tag:#x}");
+                    }
+                    task::yield_now();
+                }
+            });
+        }
+        for _ in 0..15 {
+            for _ in 0..20 {
+                model.step();
+            }
+            model.check_all();
+        }
+        stop.store(true, Ordering::SeqCst);
+        gate.wait_for(model.pmaps.len());
+        task::set_pmap(None);
+        if below(2) == 0 {
+            model.pmaps.iter().for_each(|pmap| pmap.tear_down());
+        }
+        drop(model);
+        assert_back(before);
+    });
+}
+
+#[test]
+fn all_at_once() {
+    machines("all at once", &[2, 3, 4], 60, || {
+        user::set_fault_hook(|_, _| false);
+        let before = usage();
+        let pmaps: Arc<Vec<_>> = Arc::new((0..2).map(|_| Pmap::new().unwrap()).collect());
+        let frames = Arc::new(tagged_frames(4));
+        let gate = Arc::<Gate>::default();
+        for me in 0..4 {
+            let (pmaps, frames) = (pmaps.clone(), frames.clone());
+            spawn(&gate, Some(pmaps[me % 2].clone()), move || {
+                let mut pending = Pending::new();
+                for _ in 0..60 {
+                    let pmap = &pmaps[below(pmaps.len())];
+                    let frame = &frames[below(frames.len())];
+                    let at = va_of(below(PAGES));
+                    match below(9) {
+                        0 | 1 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
+                        2 => drop(pmap.enter_ahead(at, frame, random_prot())),
+                        3 => pmap.remove(random_range(), &mut pending),
+                        4 => pmap.protect(random_range(), random_prot(), &mut pending),
+                        5 => page_protect(frame, Prot::empty(), &mut pending),
+                        6 => page_protect(frame, random_prot(), &mut pending),
+                        7 => {
+                            if let Some((frame, _)) = pmap.extract(at) {
+                                take_referenced(&frame);
+                                clear_modified(&frame, &mut pending);
+                            }
+                        }
+                        _ => {
+                            let _ = user::write(at + 16, &1u32);
+                            if let Ok(tag) = user::read::<u64>(at + 8) {
+                                assert!(tag < 4, "no frame has the tag {tag:#x}");
+                            }
+                        }
+                    }
+                    if below(3) == 0 {
+                        pending.flush();
+                    }
+                }
+            });
+        }
+        gate.wait_for(4);
+        // What is mapped and what is linked are the same.
+        for frame in frames.iter() {
+            let maps = |pmap: &Arc<Pmap>| {
+                let here = |page: &usize| {
+                    let found = pmap.extract(va_of(*page));
+                    found.is_some_and(|(found, _)| found == *frame)
+                };
+                (0..PAGES).filter(here).count()
+            };
+            let mapped = pmaps.iter().map(maps).sum::<usize>() as u32;
+            assert_eq!(frame.mappings(), mapped);
+            assert_eq!(frame.handles(), mapped + 1);
+        }
+        for pmap in pmaps.iter() {
+            let mapped = (0..PAGES).filter(|&page| pmap.extract(va_of(page)).is_some());
+            assert_eq!(pmap.resident().pages, mapped.count());
+            pmap.tear_down();
+            assert_eq!(pmap.resident(), Resident { pages: 0, page_tables: 1 });
+        }
+        drop(pmaps);
+        drop(frames);
+        assert_back(before);
+    });
+}
+
+#[test]
+fn a_large_range_comes_back_whole() {
+    machines("a large range comes back whole", &[1, 2], 6, || {
+        let before = usage();
+        let frame = tagged_frames(1).remove(0);
+        let pmap = Pmap::new().unwrap();
+        let mut pending = Pending::new();
+        let start = VirtAddr(0x4000_0000 + 5 * PAGE_SIZE);
+        let pages = 3 * ENTRIES;
+        for i in 0..pages {
+            pmap.enter(start + i * PAGE_SIZE, &frame, Prot::READ, &mut pending)
+                .unwrap();
+        }
+        assert_eq!(frame.mappings(), pages as u32);
+        assert_eq!(
+            pmap.resident(),
+            Resident { pages, page_tables: 1 + 2 + 4 * 2 }
+        );
+        let range = VirtRange::new(start, start + pages * PAGE_SIZE);
+        pmap.remove(range, &mut pending);
+        assert_eq!(frame.mappings(), 0);
+        assert_eq!(pmap.resident(), Resident { pages: 0, page_tables: 1 });
+        pending.flush();
+        assert_eq!(frame.handles(), 1);
+        drop((frame, pmap));
+        assert_back(before);
+    });
+}
+
+#[test]
+fn only_who_may_hold_it_is_told() {
+    machines("only who may hold it is told", &[2, 4], 20, || {
+        user::set_fault_hook(|_, _| false);
+        let frames = tagged_frames(1);
+        let pmap = Pmap::new().unwrap();
+        let at = VirtAddr(0x1000);
+        let page = VirtRange::new(at, at + PAGE_SIZE);
+        let mut pending = Pending::new();
+        let sent = || Counter::ipi_shootdown.total();
+        let start = sent();
+        // Nobody runs in it.
+        pmap.enter(at, &frames[0], Prot::READ, &mut pending).unwrap();
+        pmap.remove(page, &mut pending);
+        pending.flush();
+        assert_eq!(sent(), start);
+        // Only this CPU runs in it; other CPUs have never seen it.
+        let gate = Arc::<Gate>::default();
+        let inner = (pmap.clone(), frames[0].clone());
+        let spawn = Spawn {
+            name: "pinned",
+            pmap: Some(pmap.clone()),
+            attachment: None,
+            cpus: 1,
+        };
+        let done = gate.clone();
+        let run = move || {
+            let (pmap, frame) = inner;
+            let mut pending = Pending::new();
+            for _ in 0..10 {
+                pmap.enter(at, &frame, Prot::all(), &mut pending).unwrap();
+                assert_eq!(user::read::<u64>(at + 8), Ok(0));
+                pmap.protect(page, Prot::READ, &mut pending);
+                pending.flush();
+                assert!(user::write(at + 8, &0u64).is_err());
+                pmap.remove(page, &mut pending);
+                pending.flush();
+                assert!(user::read::<u64>(at + 8).is_err());
+                // Never touched: not even this CPU has anything to forget.
+                let skipped = Counter::tlb_skipped_unaccessed.total();
+                assert_eq!(pmap.enter_ahead(VirtAddr(0x7000_0000_0000), &frame, Prot::READ), Ok(true));
+                let far = VirtRange::new(VirtAddr(0x7000_0000_0000), VirtAddr(0x7000_0000_1000));
+                pmap.remove(far, &mut pending);
+                assert_eq!(Counter::tlb_skipped_unaccessed.total(), skipped + 1);
+                pending.flush();
+            }
+            drop(pending);
+            task::set_pmap(None);
+            drop(pmap);
+            done.count.fetch_add(1, Ordering::SeqCst);
+            done.queue.wake_all();
+        };
+        task::spawn(spawn, Box::new(run)).unwrap();
+        gate.wait_for(1);
+        assert_eq!(sent(), start);
+        // A dead one is nobody's business.
+        for i in 0..100 {
+            pmap.enter(at + i * PAGE_SIZE, &frames[0], Prot::READ, &mut pending)
+                .unwrap();
+        }
+        let local = Counter::tlb_local_page.total() + Counter::tlb_local_full.total();
+        pmap.tear_down();
+        assert_eq!(sent(), start);
+        assert_eq!(
+            Counter::tlb_local_page.total() + Counter::tlb_local_full.total(),
+            local
+        );
+    });
+}
+
+#[test]
+fn out_of_memory_leaves_nothing_behind() {
+    machines("out of memory leaves nothing behind", &[1, 2], 10, || {
+        let before = usage();
+        let frame = tagged_frames(1).remove(0);
+        for n in 0..6 {
+            // Frames kept ready would satisfy everything.
+            while crate::frame::drain_for_test() {}
+            fail_after(Some(n));
+            let mut pending = Pending::new();
+            if let Ok(pmap) = Pmap::new() {
+                let at = VirtAddr(0x1234_5678_9000);
+                let entered = pmap.enter(at, &frame, Prot::READ, &mut pending);
+                assert_eq!(entered.is_ok(), pmap.permits(at, Access::Read));
+                assert_eq!(entered.is_ok(), frame.mappings() == 1);
+            }
+            fail_after(None);
+            assert_eq!(frame.mappings(), 0);
+            assert_eq!(frame.handles(), 1);
+        }
+        drop(frame);
+        assert_back(before);
+    });
+}
