@@ -3,7 +3,7 @@
 
 use core::cell::UnsafeCell;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch::machine;
 
@@ -30,40 +30,25 @@ static LOG: Ring = Ring {
     end: AtomicU64::new(0),
 };
 
-/// After a panic a CPU that was stopped may hold the log for ever.
-static FORCED: AtomicBool = AtomicBool::new(false);
-
-/// Lets lines through from now on even while another CPU holds the log: for a panic, when the other
-/// CPUs have been stopped.
-pub(crate) fn force() {
-    FORCED.store(true, Ordering::Relaxed);
-}
-
 impl Ring {
     /// Runs `f` with the bytes, alone; `None` if this CPU itself is in the middle of it (an exception
     /// or a panic inside), so that nothing waits for itself.
     fn with<R>(&self, f: impl FnOnce(&mut [u8; RING]) -> R) -> Option<R> {
         let irqs = machine::irqs_disable();
         let me = machine::cpu() + 1;
-        let mut holds = false;
-        while !holds && !FORCED.load(Ordering::Relaxed) {
-            match self
-                .writer
+        while let Err(writer) =
+            self.writer
                 .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => holds = true,
-                Err(writer) if writer == me => {
-                    machine::irqs_restore(irqs);
-                    return None;
-                }
-                Err(_) => machine::spin_hint(),
+        {
+            if writer == me {
+                machine::irqs_restore(irqs);
+                return None;
             }
+            machine::spin_hint();
         }
-        // SAFETY: `writer` is this CPU, or all others have been stopped.
+        // SAFETY: `writer` says that this CPU is the only one here, and interrupts are off.
         let result = f(unsafe { &mut *self.bytes.get() });
-        if holds {
-            self.writer.store(0, Ordering::Release);
-        }
+        self.writer.store(0, Ordering::Release);
         machine::irqs_restore(irqs);
         Some(result)
     }

@@ -83,14 +83,18 @@ struct Pool {
     frames: [u32; POOL],
 }
 
-const NEW_POOL: SpinLock<Pool> = SpinLock::new(
-    Rank::Buddy,
-    Pool {
-        len: 0,
-        frames: [0; POOL],
-    },
-);
-static POOLS: Restart<[SpinLock<Pool>; 4]> = Restart::new([NEW_POOL; 4]);
+/// Empty ones for the four levels.
+const fn new_pools() -> [SpinLock<Pool>; 4] {
+    [const {
+        let empty = Pool {
+            len: 0,
+            frames: [0; POOL],
+        };
+        SpinLock::new(Rank::Buddy, empty)
+    }; 4]
+}
+
+static POOLS: Restart<[SpinLock<Pool>; 4]> = Restart::new(new_pools());
 /// Frames in [`POOLS`].
 static POOLED: AtomicUsize = AtomicUsize::new(0);
 /// Frames of page-table types, those kept ready included.
@@ -112,7 +116,7 @@ pub(super) unsafe fn start(managed: usize) {
         }
     }
     // SAFETY: the caller promises to be alone.
-    unsafe { POOLS.set([NEW_POOL; 4]) };
+    unsafe { POOLS.set(new_pools()) };
     POOLED.store(0, Ordering::Relaxed);
     TYPED.store(0, Ordering::Relaxed);
     // At most a 64th of the memory in the hands of all CPUs together.

@@ -2,7 +2,7 @@
 
 use super::{Access, Prot};
 use crate::frame::record::address;
-use crate::{PAGE_SHIFT, PhysAddr, VirtAddr};
+use crate::{PAGE_SHIFT, VirtAddr};
 
 /// Entries in a table.
 pub(crate) const ENTRIES: usize = 512;
@@ -58,11 +58,6 @@ impl Pte {
     #[inline]
     pub(crate) fn is_present(self) -> bool {
         self.0 & PRESENT != 0
-    }
-
-    /// The physical address that the entry refers to.
-    pub(crate) fn address(self) -> PhysAddr {
-        PhysAddr(self.0 & ADDRESS)
     }
 
     /// The number of the frame that the entry refers to.
@@ -125,12 +120,6 @@ impl Pte {
     /// With the accessed bit set.
     pub(crate) fn accessed(self) -> Pte {
         Pte(self.0 | ACCESSED)
-    }
-
-    /// With the accessed bit set, and the dirty bit too: what the processor does at a write.
-    #[cfg(not(target_os = "none"))]
-    pub(crate) fn dirty(self) -> Pte {
-        Pte(self.0 | ACCESSED | DIRTY)
     }
 
     /// With the accessed bit clear, remembering that a TLB may hold the entry.

@@ -64,7 +64,9 @@ impl Pending {
         if self.cpus != 0 {
             let what = match self.pages.get(..self.page_count) {
                 // SAFETY: the first `page_count` pages were written by `invalidate`.
-                Some(pages) => What::Pages(unsafe { pages.assume_init_ref() }),
+                Some(pages) => {
+                    What::Pages(unsafe { &*(core::ptr::from_ref(pages) as *const [Page]) })
+                }
                 None => What::All,
             };
             shootdown::run(what, self.cpus);

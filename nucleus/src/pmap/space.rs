@@ -108,6 +108,7 @@ pub(super) fn loaded(cpu: usize) -> Option<u32> {
 }
 
 /// Forgets what an earlier machine had loaded. The machine has one CPU and no task yet.
+#[cfg(not(target_os = "none"))]
 pub(super) fn start() {
     for slot in &LOADED {
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -201,15 +201,15 @@ impl Pmap {
         // Take all that is missing before anything is attached: a failure leaves nothing behind.
         let mut tables = [NONE; 4];
         for l in 1..level {
-            let Some(table) = take_table(l) else {
-                for l in 1..l {
-                    give_table(l, tables[l]);
+            match take_table(l) {
+                Some(Table::Ready(table) | Table::Fresh(table)) => tables[l] = table,
+                None => {
+                    for (l, &table) in tables.iter().enumerate().take(l).skip(1) {
+                        give_table(l, table);
+                    }
+                    return Err(OutOfMemory);
                 }
-                return Err(OutOfMemory);
-            };
-            tables[l] = match table {
-                Table::Ready(index) | Table::Fresh(index) => index,
-            };
+            }
         }
         let leaf = record(tables[1]);
         leaf.a.store(self as *const Pmap as u64, Ordering::Relaxed);

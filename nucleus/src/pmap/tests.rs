@@ -346,7 +346,13 @@ fn all_at_once() {
             let mapped = (0..PAGES).filter(|&page| pmap.extract(va_of(page)).is_some());
             assert_eq!(pmap.resident().pages, mapped.count());
             pmap.tear_down();
-            assert_eq!(pmap.resident(), Resident { pages: 0, page_tables: 1 });
+            assert_eq!(
+                pmap.resident(),
+                Resident {
+                    pages: 0,
+                    page_tables: 1
+                }
+            );
         }
         drop(pmaps);
         drop(frames);
@@ -370,12 +376,21 @@ fn a_large_range_comes_back_whole() {
         assert_eq!(frame.mappings(), pages as u32);
         assert_eq!(
             pmap.resident(),
-            Resident { pages, page_tables: 1 + 2 + 4 * 2 }
+            Resident {
+                pages,
+                page_tables: 1 + 2 + 4 * 2
+            }
         );
         let range = VirtRange::new(start, start + pages * PAGE_SIZE);
         pmap.remove(range, &mut pending);
         assert_eq!(frame.mappings(), 0);
-        assert_eq!(pmap.resident(), Resident { pages: 0, page_tables: 1 });
+        assert_eq!(
+            pmap.resident(),
+            Resident {
+                pages: 0,
+                page_tables: 1
+            }
+        );
         pending.flush();
         assert_eq!(frame.handles(), 1);
         drop((frame, pmap));
@@ -395,7 +410,8 @@ fn only_who_may_hold_it_is_told() {
         let sent = || Counter::ipi_shootdown.total();
         let start = sent();
         // Nobody runs in it.
-        pmap.enter(at, &frames[0], Prot::READ, &mut pending).unwrap();
+        pmap.enter(at, &frames[0], Prot::READ, &mut pending)
+            .unwrap();
         pmap.remove(page, &mut pending);
         pending.flush();
         assert_eq!(sent(), start);
@@ -423,7 +439,10 @@ fn only_who_may_hold_it_is_told() {
                 assert!(user::read::<u64>(at + 8).is_err());
                 // Never touched: not even this CPU has anything to forget.
                 let skipped = Counter::tlb_skipped_unaccessed.total();
-                assert_eq!(pmap.enter_ahead(VirtAddr(0x7000_0000_0000), &frame, Prot::READ), Ok(true));
+                assert_eq!(
+                    pmap.enter_ahead(VirtAddr(0x7000_0000_0000), &frame, Prot::READ),
+                    Ok(true)
+                );
                 let far = VirtRange::new(VirtAddr(0x7000_0000_0000), VirtAddr(0x7000_0000_1000));
                 pmap.remove(far, &mut pending);
                 assert_eq!(Counter::tlb_skipped_unaccessed.total(), skipped + 1);
