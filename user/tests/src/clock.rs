@@ -1,0 +1,173 @@
+//! Time: clocks, sleeping, timers, the time that a process used.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{CLOCK_MONOTONIC, CLOCK_REALTIME, clockid_t, timespec};
+
+use crate::support::Outcome;
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("clock: clocks go forward", forward),
+    ("clock: threads agree", agreement),
+    ("clock: sleeping lasts as long as asked", sleeping),
+    ("clock: absolute sleeping", absolute),
+    ("clock: used time", used),
+    ("clock: refusals", refusals),
+];
+
+fn now(clock: clockid_t) -> Result<i64, String> {
+    let mut time = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    call!(clock_gettime(clock, &mut time));
+    ensure!(
+        (0..1_000_000_000).contains(&time.tv_nsec),
+        "{} ns",
+        time.tv_nsec
+    );
+    Ok(time.tv_sec * 1_000_000_000 + time.tv_nsec)
+}
+
+fn forward() -> Outcome {
+    for clock in [
+        CLOCK_REALTIME,
+        CLOCK_MONOTONIC,
+        libc::CLOCK_BOOTTIME,
+        libc::CLOCK_MONOTONIC_RAW,
+    ] {
+        let start = now(clock)?;
+        let mut last = start;
+        for _ in 0..5000 {
+            let next = now(clock)?;
+            ensure!(
+                next >= last,
+                "clock {clock} went back by {} ns",
+                last - next
+            );
+            last = next;
+        }
+        ensure!(last > start, "clock {clock} stood still");
+    }
+    let year = now(CLOCK_REALTIME)? / 1_000_000_000 / (365 * 24 * 3600) + 1970;
+    ensure!((2024..2100).contains(&year), "the year is {year}");
+    let mut day = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    call!(gettimeofday(&mut day, ptr::null_mut()));
+    let difference = now(CLOCK_REALTIME)? / 1000 - (day.tv_sec * 1_000_000 + day.tv_usec);
+    ensure!(
+        (0..1_000_000).contains(&difference),
+        "gettimeofday differs by {difference} us"
+    );
+    Ok(())
+}
+
+/// The clock may not go back from one CPU to another.
+fn agreement() -> Outcome {
+    use std::sync::atomic::{AtomicI64, Ordering};
+    static LATEST: AtomicI64 = AtomicI64::new(0);
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            std::thread::spawn(|| {
+                for _ in 0..20_000 {
+                    let before = LATEST.load(Ordering::SeqCst);
+                    let time = now(CLOCK_MONOTONIC)?;
+                    ensure!(
+                        time >= before,
+                        "back by {} ns between threads",
+                        before - time
+                    );
+                    LATEST.fetch_max(time, Ordering::SeqCst);
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    threads
+        .into_iter()
+        .try_for_each(|thread| thread.join().map_err(|_| "a panic".to_string())?)
+}
+
+fn sleeping() -> Outcome {
+    for milliseconds in [1, 5, 20, 100] {
+        let start = Instant::now();
+        crate::support::pause_ms(milliseconds);
+        let time = start.elapsed();
+        ensure!(
+            time >= Duration::from_millis(milliseconds),
+            "{milliseconds} ms took {time:?}"
+        );
+        ensure!(
+            time < Duration::from_millis(milliseconds + 2000),
+            "{milliseconds} ms: {time:?}"
+        );
+    }
+    Ok(())
+}
+
+fn absolute() -> Outcome {
+    let end = now(CLOCK_MONOTONIC)? + 30_000_000;
+    let time = timespec {
+        tv_sec: end / 1_000_000_000,
+        tv_nsec: end % 1_000_000_000,
+    };
+    // SAFETY: the time lives across the call.
+    let error = unsafe {
+        libc::clock_nanosleep(CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, ptr::null_mut())
+    };
+    ensure!(error == 0, "clock_nanosleep: {error}");
+    ensure!(now(CLOCK_MONOTONIC)? >= end, "woken early");
+    // In the past: at once.
+    // SAFETY: as above.
+    unsafe { libc::clock_nanosleep(CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, ptr::null_mut()) };
+    Ok(())
+}
+
+fn used() -> Outcome {
+    let before = now(libc::CLOCK_PROCESS_CPUTIME_ID)?;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(200) {
+        std::hint::spin_loop();
+    }
+    let spun = now(libc::CLOCK_PROCESS_CPUTIME_ID)? - before;
+    ensure!(spun > 20_000_000, "200 ms of spinning used {spun} ns");
+    let before = now(libc::CLOCK_PROCESS_CPUTIME_ID)?;
+    crate::support::pause_ms(200);
+    let slept = now(libc::CLOCK_PROCESS_CPUTIME_ID)? - before;
+    ensure!(slept < 100_000_000, "200 ms of sleep used {slept} ns");
+    // SAFETY: all zeros is a valid structure to be overwritten.
+    let mut times: libc::tms = unsafe { std::mem::zeroed() };
+    call!(times(&mut times));
+    ensure!(
+        times.tms_utime + times.tms_stime > 0,
+        "times says nothing was used"
+    );
+    Ok(())
+}
+
+fn refusals() -> Outcome {
+    let mut time = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    refused!(EINVAL, clock_gettime(77, &mut time));
+    refused!(EFAULT, syscall(libc::SYS_clock_gettime, CLOCK_REALTIME, 8));
+    time.tv_nsec = 1_000_000_000;
+    refused!(EINVAL, nanosleep(&time, ptr::null_mut()));
+    time = timespec {
+        tv_sec: -1,
+        tv_nsec: 0,
+    };
+    refused!(EINVAL, nanosleep(&time, ptr::null_mut()));
+    call!(clock_getres(CLOCK_MONOTONIC, &mut time));
+    ensure!(
+        time.tv_sec == 0 && time.tv_nsec > 0,
+        "the resolution is {} ns",
+        time.tv_nsec
+    );
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Memory runs out: errors or a kill, and everything comes back.
+
+use std::time::{Duration, Instant};
+
+use crate::proc::{counter, kibibytes, only_causeway};
+use crate::support::{End, Outcome, PAGE, errno, map, pause_ms, pipe, poke, spawn, wait};
+use crate::{Test, call, ensure};
+
+pub const TESTS: &[Test] = &[
+    ("exhaustion: a hog is killed, the others live", hog),
+    ("exhaustion: several hogs", hogs),
+    ("exhaustion: a full file system", full),
+    ("exhaustion: endless forks", fork_bomb),
+    ("exhaustion: pipes take no endless memory", pipe_bomb),
+    ("exhaustion: endless maps", map_bomb),
+];
+
+/// Runs `storm`, after which nearly all memory must be free again.
+fn comes_back(storm: fn() -> Outcome) -> Outcome {
+    only_causeway()?;
+    let before = kibibytes("/proc/meminfo", "MemFree")?;
+    storm()?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let after = kibibytes("/proc/meminfo", "MemFree")?;
+        // Frames in the kernel's own caches do not count as free.
+        if after + 2048 >= before {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{before} KiB were free, now {after}"
+        );
+        pause_ms(50);
+    }
+}
+
+fn devour() -> Outcome {
+    loop {
+        let memory = map(256 * PAGE)?;
+        (0..256).for_each(|page| poke(memory.wrapping_add(page * PAGE), 1));
+    }
+}
+
+fn hog() -> Outcome {
+    comes_back(|| {
+        let kills = counter("out_of_memory_kills")?;
+        let other = spawn(|| {
+            loop {
+                pause_ms(10);
+                poke(map(PAGE)?, 1);
+            }
+        })?;
+        let end = wait(spawn(devour)?)?;
+        ensure!(
+            end == End::Signal(libc::SIGKILL),
+            "the hog ended with {end:?}"
+        );
+        ensure!(
+            counter("out_of_memory_kills")? == kills + 1,
+            "the kill was not counted"
+        );
+        let mut status = 0;
+        let found = call!(waitpid(other, &mut status, libc::WNOHANG));
+        ensure!(
+            found == 0,
+            "a small process was killed too: {:?}",
+            End::of(status)
+        );
+        call!(kill(other, libc::SIGKILL));
+        wait(other)?;
+        Ok(())
+    })
+}
+
+fn hogs() -> Outcome {
+    comes_back(|| {
+        let hogs: Vec<_> = (0..4).map(|_| spawn(devour)).collect::<Result<_, _>>()?;
+        for hog in hogs {
+            let end = wait(hog)?;
+            ensure!(
+                end == End::Signal(libc::SIGKILL),
+                "a hog ended with {end:?}"
+            );
+        }
+        Ok(())
+    })
+}
+
+fn full() -> Outcome {
+    comes_back(|| {
+        let path = crate::support::c("/tmp/full");
+        let open = call!(open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o600));
+        let bytes = vec![1u8; 1 << 20];
+        let mut total = 0usize;
+        let error = loop {
+            // SAFETY: writes from a live buffer.
+            let count = unsafe { libc::write(open, bytes.as_ptr().cast(), bytes.len()) };
+            if count == -1 {
+                break errno();
+            }
+            total += count as usize;
+            if total > 8 << 30 {
+                break 0;
+            }
+        };
+        call!(close(open));
+        call!(unlink(path.as_ptr()));
+        ensure!(
+            [libc::ENOSPC, libc::ENOMEM].contains(&error),
+            "errno {error} after {total} bytes"
+        );
+        Ok(())
+    })
+}
+
+fn fork_bomb() -> Outcome {
+    comes_back(|| {
+        let mut children = Vec::new();
+        let failed = loop {
+            // SAFETY: the child only waits.
+            match unsafe { libc::fork() } {
+                -1 => break errno(),
+                0 => loop {
+                    // SAFETY: waits for a signal.
+                    unsafe { libc::pause() };
+                },
+                child => children.push(child),
+            }
+            if children.len() == 3000 {
+                break 0;
+            }
+        };
+        for &child in &children {
+            call!(kill(child, libc::SIGKILL));
+        }
+        for &child in &children {
+            wait(child)?;
+        }
+        ensure!(
+            [0, libc::EAGAIN, libc::ENOMEM].contains(&failed),
+            "fork failed with {failed}"
+        );
+        ensure!(children.len() > 50, "only {} children", children.len());
+        Ok(())
+    })
+}
+
+fn pipe_bomb() -> Outcome {
+    comes_back(|| {
+        let child = spawn(|| {
+            let bytes = vec![1u8; 65536];
+            loop {
+                let (_reader, writer) = match pipe(libc::O_NONBLOCK) {
+                    Ok(ends) => ends,
+                    Err(_) => return Ok(()),
+                };
+                // SAFETY: writes from a live buffer; failing is part of the test.
+                unsafe { libc::write(writer, bytes.as_ptr().cast(), bytes.len()) };
+            }
+        })?;
+        let end = wait(child)?;
+        let fine = end == End::Exit(0) || end == End::Signal(libc::SIGKILL);
+        ensure!(fine, "ended with {end:?}");
+        Ok(())
+    })
+}
+
+fn map_bomb() -> Outcome {
+    comes_back(|| {
+        let child = spawn(|| {
+            for round in 0..2_000_000u64 {
+                // Alternating protections: no two neighbours can be merged.
+                let protection = if round % 2 == 0 {
+                    libc::PROT_READ
+                } else {
+                    libc::PROT_NONE
+                };
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                // SAFETY: a new map, never used.
+                let map =
+                    unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
+                if map == libc::MAP_FAILED {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        })?;
+        let end = wait(child)?;
+        let fine = end == End::Exit(0) || end == End::Signal(libc::SIGKILL);
+        ensure!(fine, "ended with {end:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,175 @@
+//! What a program used is back when it is gone.
+
+use std::fs;
+
+use crate::proc::{kibibytes, only_causeway};
+use crate::support::{End, Outcome, PAGE, child, folder, map, pause_ms, pipe, poke, spawn, wait};
+use crate::{Test, call, ensure};
+
+pub const TESTS: &[Test] = &[
+    ("leaks: forks and exits", forks),
+    ("leaks: execs", execs),
+    ("leaks: maps and unmaps", maps),
+    ("leaks: killed in the middle", killed),
+    ("leaks: pipes", pipes),
+    ("leaks: files", files),
+    ("leaks: threads", threads),
+    ("leaks: page tables", page_tables),
+];
+
+/// Runs `storm` once to fill caches, then again; the second time nothing may be lost.
+fn nothing_lost(storm: fn() -> Outcome) -> Outcome {
+    only_causeway()?;
+    let settled = || -> Result<u64, String> {
+        pause_ms(100);
+        kibibytes("/proc/meminfo", "MemFree")
+    };
+    child(storm)?;
+    child(storm)?;
+    // Per-CPU caches of free frames and the kernel's heap may keep some; what is lost every time
+    // grows with the rounds.
+    let mut losses = Vec::new();
+    for _ in 0..4 {
+        let before = settled()?;
+        child(storm)?;
+        losses.push(before as i64 - settled()? as i64);
+    }
+    let total: i64 = losses.iter().sum();
+    ensure!(
+        total < 128,
+        "{total} KiB were lost in four rounds: {losses:?}"
+    );
+    Ok(())
+}
+
+fn forks() -> Outcome {
+    nothing_lost(|| {
+        let memory = map(64 * PAGE)?;
+        for round in 0..40 {
+            (0..64).for_each(|page| poke(memory.wrapping_add(page * PAGE), round));
+            let one = spawn(|| {
+                (0..64).for_each(|page| poke(memory.wrapping_add(page * PAGE), 9));
+                child(|| Ok(()))
+            })?;
+            (0..64).for_each(|page| poke(memory.wrapping_add(page * PAGE), 7));
+            ensure!(wait(one)? == End::Exit(0), "a child failed");
+        }
+        Ok(())
+    })
+}
+
+fn execs() -> Outcome {
+    nothing_lost(|| {
+        for _ in 0..30 {
+            let status = std::process::Command::new("/proc/self/exe")
+                .args(["--as", "exit", "0"])
+                .status();
+            ensure!(status.is_ok_and(|status| status.success()), "exec failed");
+        }
+        Ok(())
+    })
+}
+
+fn maps() -> Outcome {
+    nothing_lost(|| {
+        for round in 1..40usize {
+            let memory = map(round * 16 * PAGE)?;
+            (0..round * 16).for_each(|page| poke(memory.wrapping_add(page * PAGE), 1));
+            for hole in (0..round * 16).step_by(5) {
+                call!(munmap(memory.wrapping_add(hole * PAGE).cast(), PAGE));
+            }
+            call!(mprotect(
+                memory.wrapping_add(PAGE).cast(),
+                PAGE,
+                libc::PROT_READ
+            ));
+            if round % 2 == 0 {
+                call!(munmap(memory.cast(), round * 16 * PAGE));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn killed() -> Outcome {
+    nothing_lost(|| {
+        for round in 0..25 {
+            let child = spawn(|| {
+                loop {
+                    let memory = map(40 * PAGE)?;
+                    (0..40).for_each(|page| poke(memory.wrapping_add(page * PAGE), 1));
+                    let (_reader, writer) = pipe(libc::O_NONBLOCK)?;
+                    call!(write(writer, memory.cast(), 10 * PAGE));
+                    spawn(|| {
+                        loop {
+                            pause_ms(1);
+                            if call!(getppid()) == 1 {
+                                return Ok(());
+                            }
+                        }
+                    })?;
+                    pause_ms(1);
+                }
+            })?;
+            pause_ms(2 + round % 5);
+            call!(kill(child, libc::SIGKILL));
+            wait(child)?;
+        }
+        pause_ms(100);
+        Ok(())
+    })
+}
+
+fn pipes() -> Outcome {
+    nothing_lost(|| {
+        let memory = map(16 * PAGE)?;
+        for _ in 0..50 {
+            let (reader, writer) = pipe(0)?;
+            call!(write(writer, memory.cast(), 16 * PAGE));
+            call!(read(reader, memory.cast(), 5 * PAGE));
+            call!(close(reader));
+            call!(close(writer));
+        }
+        Ok(())
+    })
+}
+
+fn files() -> Outcome {
+    nothing_lost(|| {
+        let folder = folder("leaks")?;
+        for number in 0..50 {
+            let path = format!("{folder}/{number}");
+            fs::write(&path, vec![1; 50_000]).map_err(|error| error.to_string())?;
+            fs::rename(&path, format!("{path}-renamed")).map_err(|error| error.to_string())?;
+        }
+        fs::remove_dir_all(&folder).map_err(|error| error.to_string())
+    })
+}
+
+fn threads() -> Outcome {
+    nothing_lost(|| {
+        for _ in 0..10 {
+            let threads: Vec<_> = (0..16).map(|_| std::thread::spawn(|| ())).collect();
+            for thread in threads {
+                thread.join().map_err(|_| "a thread panicked")?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn page_tables() -> Outcome {
+    nothing_lost(|| {
+        // A page in each of many 2 MiB regions: a page table each.
+        let regions = 200;
+        let size = regions << 21;
+        let memory = map(size)?;
+        (0..regions).for_each(|region| poke(memory.wrapping_add(region << 21), 1));
+        child(|| {
+            (0..regions).for_each(|region| poke(memory.wrapping_add(region << 21), 2));
+            Ok(())
+        })?;
+        call!(munmap(memory.cast(), size / 2));
+        Ok(())
+    })
+}

@@ -1,0 +1,150 @@
+//! Runs the tests, each in a process group of its own with a limit of time, and prints a line each.
+//!
+//! usage: `guest-tests [--list] [--seconds N] [WORD...]`: the tests whose names contain a WORD, or all.
+
+mod support;
+
+mod bad_elf;
+mod bad_pointers;
+mod clock;
+mod exhaustion;
+mod files;
+mod floating;
+mod leaks;
+mod legacy;
+mod memory;
+mod names;
+mod pipes;
+mod polling;
+mod proc;
+mod processes;
+mod protection;
+mod signals;
+mod threads;
+
+use std::time::{Duration, Instant};
+
+use support::{End, Outcome};
+
+/// A test and its name.
+pub type Test = (&'static str, fn() -> Outcome);
+
+/// Why a test that cannot run here is left out: the start of its error.
+pub const SKIP: &str = "skip: ";
+
+fn main() {
+    // The tests run this program again for what only a fresh process can show.
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.get(1).is_some_and(|word| word == "--as") {
+        std::process::exit(processes::act(&arguments[2..]));
+    }
+    let mut seconds = 60;
+    let mut words = Vec::new();
+    let mut rest = arguments.iter().skip(1);
+    let mut list = false;
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "--list" => list = true,
+            "--seconds" => seconds = rest.next().and_then(|n| n.parse().ok()).unwrap_or(seconds),
+            _ => words.push(word.clone()),
+        }
+    }
+    let tests: Vec<Test> = [
+        memory::TESTS,
+        protection::TESTS,
+        threads::TESTS,
+        signals::TESTS,
+        processes::TESTS,
+        pipes::TESTS,
+        polling::TESTS,
+        files::TESTS,
+        names::TESTS,
+        clock::TESTS,
+        proc::TESTS,
+        floating::TESTS,
+        legacy::TESTS,
+        bad_pointers::TESTS,
+        bad_elf::TESTS,
+        leaks::TESTS,
+        exhaustion::TESTS,
+    ]
+    .concat();
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in tests {
+        if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {
+            continue;
+        }
+        if list {
+            println!("{name}");
+            continue;
+        }
+        let start = Instant::now();
+        let outcome = run(test, start + Duration::from_secs(seconds));
+        let time = start.elapsed().as_millis();
+        match outcome {
+            Ok(()) => {
+                passed += 1;
+                println!("ok {name} ({time} ms)");
+            }
+            Err(why) if why.starts_with(SKIP) => println!("{SKIP}{name}: {}", &why[SKIP.len()..]),
+            Err(why) => {
+                failed += 1;
+                println!("FAIL {name}: {why}");
+            }
+        }
+    }
+    if !list {
+        println!("guest tests: {passed} passed, {failed} failed");
+    }
+    std::process::exit(i32::from(failed != 0));
+}
+
+/// Runs one test in a process group of its own, which is killed afterwards.
+fn run(test: fn() -> Outcome, deadline: Instant) -> Outcome {
+    let (reader, writer) = support::pipe(libc::O_CLOEXEC)?;
+    let child = call!(fork());
+    if child == 0 {
+        // SAFETY: plain system calls on this process's own descriptors and memory.
+        unsafe {
+            libc::setpgid(0, 0);
+            libc::close(reader);
+            if let Err(why) = test() {
+                libc::write(writer, why.as_ptr().cast(), why.len().min(4000));
+                libc::_exit(1);
+            }
+            libc::_exit(0);
+        }
+    }
+    // SAFETY: both sides set the group, so that it exists before either goes on.
+    unsafe { libc::setpgid(child, child) };
+    call!(close(writer));
+    let end = loop {
+        let mut status = 0;
+        let found = call!(waitpid(child, &mut status, libc::WNOHANG));
+        if found == child {
+            break Some(End::of(status));
+        }
+        if Instant::now() > deadline {
+            break None;
+        }
+        support::pause_ms(1);
+    };
+    // SAFETY: the group is this test's own.
+    unsafe { libc::kill(-child, libc::SIGKILL) };
+    let outcome = match end {
+        Some(End::Exit(0)) => Ok(()),
+        Some(End::Exit(1)) => {
+            let mut why = [0u8; 4096];
+            let count = call!(read(reader, why.as_mut_ptr().cast(), why.len()));
+            Err(String::from_utf8_lossy(&why[..count as usize]).into_owned())
+        }
+        Some(end) => Err(format!("ended with {end:?}")),
+        None => {
+            let mut status = 0;
+            call!(waitpid(child, &mut status, 0));
+            Err("did not end in time".into())
+        }
+    };
+    call!(close(reader));
+    outcome
+}

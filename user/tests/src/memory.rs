@@ -1,0 +1,608 @@
+//! Maps: flags, sharing, copy-on-write, growth, moves, limits.
+
+use std::ptr;
+
+use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
+
+use crate::support::{
+    End, Outcome, PAGE, child, file, map, map_with, peek, poke, shared_map, spawn, wait,
+};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("memory: anonymous memory is zero", anonymous),
+    ("memory: fixed maps replace", fixed),
+    ("memory: bad maps are refused", refusals),
+    ("memory: unmapping splits", split),
+    ("memory: private file maps", private_file),
+    ("memory: shared file maps", shared_file),
+    ("memory: shared anonymous maps cross fork", shared_anonymous),
+    ("memory: copy on write after fork", copy_on_write),
+    ("memory: a copy of a copy", copies_of_copies),
+    ("memory: brk grows and shrinks", program_break),
+    ("memory: mremap", remap),
+    ("memory: madvise DONTNEED", dont_need),
+    ("memory: RLIMIT_AS", limit_space),
+    ("memory: RLIMIT_DATA", limit_data),
+    ("memory: addresses are random", randomised),
+    ("memory: many maps", many),
+    ("memory: random maps against a model", model),
+];
+
+const READ_WRITE: i32 = PROT_READ | PROT_WRITE;
+
+fn anonymous() -> Outcome {
+    let pages = 300;
+    let memory = map(pages * PAGE)?;
+    for page in 0..pages {
+        for at in [0, 1, PAGE / 2, PAGE - 1] {
+            let byte = memory.wrapping_add(page * PAGE + at);
+            ensure!(peek(byte) == 0, "page {page} was not zero at {at}");
+            poke(byte, page as u8);
+        }
+    }
+    for page in 0..pages {
+        ensure!(
+            peek(memory.wrapping_add(page * PAGE)) == page as u8,
+            "page {page} lost its byte"
+        );
+    }
+    call!(munmap(memory.cast(), pages * PAGE));
+    Ok(())
+}
+
+fn fixed() -> Outcome {
+    let memory = map(8 * PAGE)?;
+    for page in 0..8 {
+        poke(memory.wrapping_add(page * PAGE), 0xaa);
+    }
+    let middle = memory.wrapping_add(3 * PAGE);
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    let new = call!(mmap(
+        middle.cast(),
+        2 * PAGE,
+        READ_WRITE,
+        flags | MAP_FIXED,
+        -1,
+        0
+    ));
+    ensure!(new == middle.cast(), "MAP_FIXED gave another address");
+    for (page, expected) in [0xaa, 0xaa, 0xaa, 0, 0, 0xaa, 0xaa, 0xaa]
+        .into_iter()
+        .enumerate()
+    {
+        let byte = peek(memory.wrapping_add(page * PAGE));
+        ensure!(byte == expected, "page {page} holds {byte:#x}");
+    }
+    let noreplace = flags | libc::MAP_FIXED_NOREPLACE;
+    refused!(
+        EEXIST,
+        mmap(middle.cast(), PAGE, READ_WRITE, noreplace, -1, 0)
+    );
+    call!(munmap(middle.cast(), PAGE));
+    let new = call!(mmap(middle.cast(), PAGE, READ_WRITE, noreplace, -1, 0));
+    ensure!(
+        new == middle.cast(),
+        "MAP_FIXED_NOREPLACE gave another address"
+    );
+    call!(munmap(middle.cast(), PAGE));
+    let new = call!(mmap(middle.cast(), PAGE, READ_WRITE, flags, -1, 0));
+    ensure!(new == middle.cast(), "a free hint was not taken");
+    Ok(())
+}
+
+fn refusals() -> Outcome {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    refused!(EINVAL, mmap(ptr::null_mut(), 0, READ_WRITE, flags, -1, 0));
+    refused!(
+        EINVAL,
+        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_ANONYMOUS, -1, 0)
+    );
+    refused!(
+        EINVAL,
+        mmap(8 as *mut _, PAGE, READ_WRITE, flags | MAP_FIXED, -1, 0)
+    );
+    refused!(
+        ENOMEM,
+        mmap(ptr::null_mut(), 1 << 47, READ_WRITE, flags, -1, 0)
+    );
+    refused!(
+        ENOMEM,
+        mmap(ptr::null_mut(), usize::MAX - 8, READ_WRITE, flags, -1, 0)
+    );
+    refused!(
+        EBADF,
+        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_PRIVATE, 999, 0)
+    );
+    let (path, both) = file("refusals", b"text")?;
+    refused!(
+        EINVAL,
+        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_PRIVATE, both, 7)
+    );
+    let path = crate::support::c(&path);
+    let reader = call!(open(path.as_ptr(), libc::O_RDONLY));
+    refused!(
+        EACCES,
+        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_SHARED, reader, 0)
+    );
+    let shared = call!(mmap(
+        ptr::null_mut(),
+        PAGE,
+        PROT_READ,
+        MAP_SHARED,
+        reader,
+        0
+    ));
+    refused!(EACCES, mprotect(shared, PAGE, READ_WRITE));
+    let writer = call!(open(path.as_ptr(), libc::O_WRONLY));
+    refused!(
+        EACCES,
+        mmap(ptr::null_mut(), PAGE, PROT_READ, MAP_PRIVATE, writer, 0)
+    );
+    let (reader, _writer) = crate::support::pipe(0)?;
+    refused!(
+        ENODEV,
+        mmap(ptr::null_mut(), PAGE, PROT_READ, MAP_PRIVATE, reader, 0)
+    );
+    let memory = map(PAGE)?;
+    refused!(EINVAL, munmap(memory.wrapping_add(1).cast(), PAGE));
+    refused!(EINVAL, munmap(memory.cast(), 0));
+    refused!(EINVAL, munmap(memory.cast(), usize::MAX));
+    refused!(
+        EINVAL,
+        mprotect(memory.wrapping_add(1).cast(), PAGE, PROT_READ)
+    );
+    refused!(EINVAL, madvise(memory.cast(), PAGE, 9999));
+    call!(munmap(memory.cast(), PAGE));
+    refused!(ENOMEM, mprotect(memory.cast(), PAGE, PROT_READ));
+    refused!(ENOMEM, madvise(memory.cast(), PAGE, libc::MADV_DONTNEED));
+    Ok(())
+}
+
+fn split() -> Outcome {
+    let memory = map(64 * PAGE)?;
+    for page in 0..64 {
+        poke(memory.wrapping_add(page * PAGE), page as u8 + 1);
+    }
+    for page in (1..64).step_by(2) {
+        call!(munmap(memory.wrapping_add(page * PAGE).cast(), PAGE));
+    }
+    for page in (0..64).step_by(2) {
+        ensure!(
+            peek(memory.wrapping_add(page * PAGE)) == page as u8 + 1,
+            "page {page} changed"
+        );
+    }
+    // Holes are no error.
+    call!(munmap(memory.cast(), 64 * PAGE));
+    Ok(())
+}
+
+fn private_file() -> Outcome {
+    let bytes: Vec<u8> = (0..3 * PAGE + 100).map(|at| (at / 7) as u8).collect();
+    let (_, open) = file("private", &bytes)?;
+    let memory = map_with(bytes.len(), READ_WRITE, MAP_PRIVATE, open)?;
+    for (at, &byte) in bytes.iter().enumerate() {
+        ensure!(
+            peek(memory.wrapping_add(at)) == byte,
+            "byte {at} is not the file's"
+        );
+    }
+    ensure!(
+        peek(memory.wrapping_add(bytes.len())) == 0,
+        "the tail of the last page is not zero"
+    );
+    poke(memory.wrapping_add(PAGE), 0xee);
+    let mut back = [0u8; 1];
+    call!(pread(open, back.as_mut_ptr().cast(), 1, PAGE as i64));
+    ensure!(back[0] == bytes[PAGE], "a private write reached the file");
+    // A write to the file shows where the page was not copied yet.
+    call!(pwrite(open, [0x55u8].as_ptr().cast(), 1, 2 * PAGE as i64));
+    ensure!(
+        peek(memory.wrapping_add(2 * PAGE)) == 0x55,
+        "a write to the file does not show"
+    );
+    ensure!(
+        peek(memory.wrapping_add(PAGE)) == 0xee,
+        "the private copy was lost"
+    );
+    // The map outlives the descriptor.
+    call!(close(open));
+    ensure!(
+        peek(memory.wrapping_add(3 * PAGE)) == bytes[3 * PAGE],
+        "the file went away"
+    );
+    Ok(())
+}
+
+fn shared_file() -> Outcome {
+    let (path, open) = file("shared", &[1; 2 * PAGE])?;
+    let memory = map_with(2 * PAGE, READ_WRITE, MAP_SHARED, open)?;
+    poke(memory.wrapping_add(5), 77);
+    let mut back = [0u8; 10];
+    call!(pread(open, back.as_mut_ptr().cast(), 10, 0));
+    ensure!(
+        back == [1, 1, 1, 1, 1, 77, 1, 1, 1, 1],
+        "read does not see the map: {back:?}"
+    );
+    child(|| {
+        let other = map_with(2 * PAGE, READ_WRITE, MAP_SHARED, open)?;
+        ensure!(
+            peek(other.wrapping_add(5)) == 77,
+            "another map does not see it"
+        );
+        poke(other.wrapping_add(PAGE), 88);
+        Ok(())
+    })?;
+    ensure!(
+        peek(memory.wrapping_add(PAGE)) == 88,
+        "the child's write does not show"
+    );
+    call!(msync(memory.cast(), 2 * PAGE, libc::MS_SYNC));
+    call!(munmap(memory.cast(), 2 * PAGE));
+    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+    ensure!(
+        bytes[5] == 77 && bytes[PAGE] == 88,
+        "the file lost what was written"
+    );
+    Ok(())
+}
+
+fn shared_anonymous() -> Outcome {
+    let memory = shared_map(3 * PAGE)?;
+    poke(memory, 1);
+    child(|| {
+        ensure!(
+            peek(memory) == 1,
+            "the child does not see the parent's write"
+        );
+        poke(memory.wrapping_add(PAGE), 2);
+        child(|| {
+            poke(memory.wrapping_add(2 * PAGE), 3);
+            Ok(())
+        })
+    })?;
+    ensure!(
+        peek(memory.wrapping_add(PAGE)) == 2,
+        "the child's write is lost"
+    );
+    ensure!(
+        peek(memory.wrapping_add(2 * PAGE)) == 3,
+        "the grandchild's write is lost"
+    );
+    Ok(())
+}
+
+fn copy_on_write() -> Outcome {
+    let pages = 200;
+    let memory = map(pages * PAGE)?;
+    let at = |page: usize| memory.wrapping_add(page * PAGE);
+    (0..pages).for_each(|page| poke(at(page), 1));
+    for round in 0..4u8 {
+        let child = spawn(|| {
+            for page in (0..pages).step_by(2) {
+                ensure!(peek(at(page)) == 1, "page {page} is not the parent's");
+                poke(at(page), 100 + round);
+            }
+            crate::support::pause_ms(5);
+            for page in 0..pages {
+                let expected = if page % 2 == 0 { 100 + round } else { 1 };
+                ensure!(
+                    peek(at(page)) == expected,
+                    "page {page} changed under the child"
+                );
+            }
+            Ok(())
+        })?;
+        for page in (0..pages).step_by(3) {
+            poke(at(page), 1);
+            poke(at(page).wrapping_add(8), round);
+        }
+        ensure!(wait(child)? == End::Exit(0), "the child failed");
+        for page in 0..pages {
+            ensure!(
+                peek(at(page)) == 1,
+                "the child's write shows in page {page}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn copies_of_copies() -> Outcome {
+    let memory = map(16 * PAGE)?;
+    fn descend(memory: *mut u8, depth: u8) -> Outcome {
+        for page in 0..16 {
+            let at = memory.wrapping_add(page * PAGE);
+            let expected = if page as u8 >= depth {
+                0
+            } else {
+                page as u8 + 1
+            };
+            ensure!(
+                peek(at) == expected,
+                "page {page} at depth {depth} holds {}",
+                peek(at)
+            );
+        }
+        if depth == 16 {
+            return Ok(());
+        }
+        poke(memory.wrapping_add(usize::from(depth) * PAGE), depth + 1);
+        child(|| descend(memory, depth + 1))?;
+        poke(memory.wrapping_add(usize::from(depth) * PAGE), 0xff);
+        ensure!(
+            depth == 0 || peek(memory) == 1,
+            "an ancestor's page changed"
+        );
+        Ok(())
+    }
+    descend(memory, 0)
+}
+
+fn program_break() -> Outcome {
+    let start = call!(sbrk(0)) as usize;
+    call!(brk((start + 40 * PAGE) as *mut _));
+    let at = |page: usize| ((start + PAGE) & !(PAGE - 1)).wrapping_add(page * PAGE) as *mut u8;
+    for page in 0..38 {
+        ensure!(
+            peek(at(page)) == 0,
+            "page {page} of the new heap is not zero"
+        );
+        poke(at(page), 9);
+    }
+    call!(brk((start + 2 * PAGE) as *mut _));
+    call!(brk((start + 40 * PAGE) as *mut _));
+    ensure!(
+        peek(at(30)) == 0,
+        "a page that was given back kept its byte"
+    );
+    call!(brk(start as *mut _));
+    ensure!(call!(sbrk(0)) as usize == start, "the break did not return");
+    Ok(())
+}
+
+fn remap() -> Outcome {
+    let memory = map(4 * PAGE)?;
+    (0..4).for_each(|page| poke(memory.wrapping_add(page * PAGE), page as u8 + 1));
+    refused!(
+        EINVAL,
+        mremap(memory.wrapping_add(1).cast(), PAGE, 2 * PAGE, 0)
+    );
+    refused!(EINVAL, mremap(memory.cast(), PAGE, 0, 0));
+    // Something right behind it: it cannot grow where it is.
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    let block = map(12 * PAGE)?;
+    call!(munmap(block.cast(), 8 * PAGE));
+    let moved = block.wrapping_add(4 * PAGE);
+    call!(mremap(
+        memory.cast(),
+        4 * PAGE,
+        4 * PAGE,
+        libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+        moved
+    ));
+    for page in 0..4 {
+        ensure!(
+            peek(moved.wrapping_add(page * PAGE)) == page as u8 + 1,
+            "page {page} was lost"
+        );
+    }
+    refused!(ENOMEM, mremap(moved.cast(), 4 * PAGE, 8 * PAGE, 0));
+    let grown = call!(mremap(
+        moved.cast(),
+        4 * PAGE,
+        64 * PAGE,
+        libc::MREMAP_MAYMOVE
+    ))
+    .cast::<u8>();
+    for page in 0..4 {
+        ensure!(
+            peek(grown.wrapping_add(page * PAGE)) == page as u8 + 1,
+            "page {page} lost in a move"
+        );
+    }
+    ensure!(
+        peek(grown.wrapping_add(63 * PAGE)) == 0,
+        "the new part is not zero"
+    );
+    let shrunk = call!(mremap(grown.cast(), 64 * PAGE, 2 * PAGE, 0)).cast::<u8>();
+    ensure!(
+        shrunk == grown && peek(grown.wrapping_add(PAGE)) == 2,
+        "shrinking moved it"
+    );
+    call!(mmap(
+        grown.wrapping_add(2 * PAGE).cast(),
+        PAGE,
+        READ_WRITE,
+        flags,
+        -1,
+        0
+    ));
+    refused!(
+        EFAULT,
+        mremap(moved.cast(), PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE)
+    );
+    Ok(())
+}
+
+fn dont_need() -> Outcome {
+    let memory = map(4 * PAGE)?;
+    (0..4).for_each(|page| poke(memory.wrapping_add(page * PAGE), 5));
+    call!(madvise(
+        memory.wrapping_add(PAGE).cast(),
+        2 * PAGE,
+        libc::MADV_DONTNEED
+    ));
+    for (page, expected) in [5, 0, 0, 5].into_iter().enumerate() {
+        let byte = peek(memory.wrapping_add(page * PAGE));
+        ensure!(byte == expected, "page {page} holds {byte}");
+    }
+    let (_, open) = file("dontneed", &[3; PAGE])?;
+    let memory = map_with(PAGE, READ_WRITE, MAP_PRIVATE, open)?;
+    poke(memory, 4);
+    call!(madvise(memory.cast(), PAGE, libc::MADV_DONTNEED));
+    ensure!(peek(memory) == 3, "the file's byte did not come back");
+    for advice in [
+        libc::MADV_NORMAL,
+        libc::MADV_RANDOM,
+        libc::MADV_SEQUENTIAL,
+        libc::MADV_WILLNEED,
+    ] {
+        call!(madvise(memory.cast(), PAGE, advice));
+    }
+    Ok(())
+}
+
+/// Sets both limits of a resource.
+pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) -> Outcome {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    call!(setrlimit(resource, &limit));
+    Ok(())
+}
+
+fn limit_space() -> Outcome {
+    limit(libc::RLIMIT_AS, 64 << 20)?;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    refused!(
+        ENOMEM,
+        mmap(ptr::null_mut(), 64 << 20, PROT_READ, flags, -1, 0)
+    );
+    let memory = map(16 << 20)?;
+    refused!(
+        ENOMEM,
+        mremap(memory.cast(), 16 << 20, 63 << 20, libc::MREMAP_MAYMOVE)
+    );
+    call!(munmap(memory.cast(), 16 << 20));
+    map(16 << 20)?;
+    Ok(())
+}
+
+fn limit_data() -> Outcome {
+    limit(libc::RLIMIT_DATA, 16 << 20)?;
+    refused!(ENOMEM, sbrk(17 << 20));
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    refused!(
+        ENOMEM,
+        mmap(ptr::null_mut(), 17 << 20, READ_WRITE, flags, -1, 0)
+    );
+    // What cannot be written privately is not data.
+    call!(mmap(ptr::null_mut(), 17 << 20, PROT_READ, flags, -1, 0));
+    Ok(())
+}
+
+fn randomised() -> Outcome {
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let output = std::process::Command::new("/proc/self/exe")
+            .args(["--as", "addresses"])
+            .output()
+            .map_err(|error| error.to_string())?;
+        seen.push(String::from_utf8_lossy(&output.stdout).trim().to_string());
+    }
+    ensure!(
+        seen.iter().all(|line| line.split(' ').count() == 3),
+        "no addresses: {seen:?}"
+    );
+    for field in 0..3 {
+        let mut values: Vec<_> = seen
+            .iter()
+            .filter_map(|line| line.split(' ').nth(field))
+            .collect();
+        values.sort_unstable();
+        values.dedup();
+        ensure!(
+            values.len() > 1,
+            "address {field} was the same in four runs: {}",
+            values[0]
+        );
+    }
+    Ok(())
+}
+
+fn many() -> Outcome {
+    let count = 3000;
+    let memory = map(2 * count * PAGE)?;
+    for page in 0..count {
+        // Every second page gets another protection: neighbours cannot be merged.
+        call!(mprotect(
+            memory.wrapping_add(2 * page * PAGE).cast(),
+            PAGE,
+            PROT_READ
+        ));
+    }
+    for page in 0..count {
+        poke(memory.wrapping_add((2 * page + 1) * PAGE), 1);
+        ensure!(
+            peek(memory.wrapping_add(2 * page * PAGE)) == 0,
+            "page {page} is not zero"
+        );
+    }
+    child(|| {
+        ensure!(peek(memory.wrapping_add(PAGE)) == 1, "lost in the child");
+        call!(munmap(memory.cast(), 2 * count * PAGE));
+        Ok(())
+    })?;
+    call!(munmap(memory.cast(), 2 * count * PAGE));
+    Ok(())
+}
+
+/// Random maps, unmaps, protections, moves, forks and writes, compared with plain arrays.
+fn model() -> Outcome {
+    const PAGES: usize = 96;
+    let seed = 4711;
+    let mut numbers = crate::support::Numbers::new(seed);
+    let base = map(PAGES * PAGE)?;
+    // None: not mapped; else the byte at the start of the page.
+    let mut model = vec![Some(0u8); PAGES];
+    for step in 0..4000 {
+        let first = numbers.below(PAGES as u64) as usize;
+        let count = 1 + numbers.below(8.min(PAGES - first) as u64) as usize;
+        let at = base.wrapping_add(first * PAGE);
+        match numbers.below(7) {
+            0 => {
+                call!(munmap(at.cast(), count * PAGE));
+                model[first..first + count].fill(None);
+            }
+            1 => {
+                let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+                call!(mmap(at.cast(), count * PAGE, READ_WRITE, flags, -1, 0));
+                model[first..first + count].fill(Some(0));
+            }
+            2 if model[first..first + count].iter().all(Option::is_some) => {
+                call!(madvise(at.cast(), count * PAGE, libc::MADV_DONTNEED));
+                model[first..first + count].fill(Some(0));
+            }
+            3 if model[first..first + count].iter().all(Option::is_some) => {
+                call!(mprotect(at.cast(), count * PAGE, PROT_READ));
+                call!(mprotect(at.cast(), count * PAGE, READ_WRITE));
+            }
+            4 if step % 8 == 0 => child(|| compare(base, &model))?,
+            _ => {
+                for page in first..first + count {
+                    if let Some(byte) = &mut model[page] {
+                        *byte = numbers.next() as u8;
+                        poke(base.wrapping_add(page * PAGE), *byte);
+                    }
+                }
+            }
+        }
+    }
+    compare(base, &model).map_err(|why| format!("{why} (seed {seed})"))
+}
+
+fn compare(base: *mut u8, model: &[Option<u8>]) -> Outcome {
+    for (page, expected) in model.iter().enumerate() {
+        if let Some(expected) = expected {
+            let byte = peek(base.wrapping_add(page * PAGE));
+            ensure!(
+                byte == *expected,
+                "page {page} holds {byte}, {expected} expected"
+            );
+        }
+    }
+    Ok(())
+}

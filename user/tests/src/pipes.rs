@@ -1,0 +1,431 @@
+//! Pipes: order, atomicity, ends, what was written stays what it was.
+
+use std::ptr;
+
+use libc::{O_CLOEXEC, O_NONBLOCK, c_int};
+
+use crate::support::{
+    End, Numbers, Outcome, PAGE, c, errno, folder, handle, map, pause_ms, peek, pipe, poke, spawn,
+    wait,
+};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("pipes: bytes in order", order),
+    ("pipes: capacity", capacity),
+    ("pipes: writes up to PIPE_BUF are atomic", atomic),
+    ("pipes: a reader learns of the end", end_of_file),
+    ("pipes: a writer learns of the end", broken),
+    ("pipes: a large stream between processes", stream),
+    ("pipes: what was written cannot be changed", immutable),
+    ("pipes: a page that is read is the reader's own", own_pages),
+    ("pipes: vectors", vectors),
+    ("pipes: through several processes", chain),
+    ("pipes: FIFOs", fifos),
+    ("pipes: refusals", refusals),
+];
+
+fn write_all(to: c_int, mut bytes: &[u8]) -> Outcome {
+    while !bytes.is_empty() {
+        let count = call!(write(to, bytes.as_ptr().cast(), bytes.len()));
+        bytes = &bytes[count as usize..];
+    }
+    Ok(())
+}
+
+fn read_some(from: c_int, buffer: &mut [u8]) -> Result<usize, String> {
+    Ok(call!(read(from, buffer.as_mut_ptr().cast(), buffer.len())) as usize)
+}
+
+fn order() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    write_all(writer, b"one two ")?;
+    write_all(writer, b"three")?;
+    let mut buffer = [0u8; 100];
+    let count = read_some(reader, &mut buffer[..4])?;
+    ensure!(&buffer[..count] == b"one ", "{:?}", &buffer[..count]);
+    let count = read_some(reader, &mut buffer)?;
+    ensure!(&buffer[..count] == b"two three", "{:?}", &buffer[..count]);
+    Ok(())
+}
+
+fn capacity() -> Outcome {
+    let (reader, writer) = pipe(O_NONBLOCK)?;
+    let mut buffer = vec![0u8; PAGE];
+    refused!(EAGAIN, read(reader, buffer.as_mut_ptr().cast(), 1));
+    let mut total = 0;
+    loop {
+        // SAFETY: writes from a live buffer.
+        let count = unsafe { libc::write(writer, buffer.as_ptr().cast(), PAGE) };
+        if count == -1 {
+            ensure!(errno() == libc::EAGAIN, "errno {}", errno());
+            break;
+        }
+        total += count;
+    }
+    ensure!(total == 65536, "{total} bytes fit");
+    let mut waiting: c_int = 0;
+    call!(ioctl(reader, libc::FIONREAD, &mut waiting));
+    ensure!(waiting == 65536, "FIONREAD says {waiting}");
+    let size = call!(fcntl(writer, libc::F_GETPIPE_SZ));
+    ensure!(size == 65536, "F_GETPIPE_SZ says {size}");
+    call!(read(reader, buffer.as_mut_ptr().cast(), PAGE));
+    call!(write(writer, buffer.as_ptr().cast(), PAGE));
+    refused!(EAGAIN, write(writer, buffer.as_ptr().cast(), 1));
+    Ok(())
+}
+
+fn atomic() -> Outcome {
+    const WRITERS: u8 = 6;
+    const TIMES: usize = 200;
+    let (reader, writer) = pipe(0)?;
+    let sizes = [1, 7, 100, 512, 1000, 4096];
+    let children: Vec<_> = (0..WRITERS)
+        .map(|number| {
+            spawn(|| {
+                let size = sizes[usize::from(number)];
+                let mut record = vec![number; size];
+                record[0] = number;
+                for _ in 0..TIMES {
+                    let count = call!(write(writer, record.as_ptr().cast(), size));
+                    ensure!(
+                        count as usize == size,
+                        "a write of {size} was cut to {count}"
+                    );
+                }
+                Ok(())
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    call!(close(writer));
+    let mut all = Vec::new();
+    let mut buffer = [0u8; 5000];
+    loop {
+        let count = read_some(reader, &mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        all.extend_from_slice(&buffer[..count]);
+    }
+    let mut at = 0;
+    while at < all.len() {
+        let number = all[at];
+        let size = sizes[usize::from(number)];
+        ensure!(
+            all.len() >= at + size && all[at..at + size].iter().all(|&byte| byte == number),
+            "a record of writer {number} was torn at {at}"
+        );
+        at += size;
+    }
+    ensure!(
+        at == sizes.iter().sum::<usize>() * TIMES,
+        "{at} bytes arrived"
+    );
+    for child in children {
+        ensure!(wait(child)? == End::Exit(0), "a writer failed");
+    }
+    Ok(())
+}
+
+fn end_of_file() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let child = spawn(|| {
+        pause_ms(20);
+        call!(write(writer, b"last".as_ptr().cast(), 4));
+        Ok(())
+    })?;
+    call!(close(writer));
+    let mut buffer = [0u8; 10];
+    ensure!(
+        read_some(reader, &mut buffer)? == 4,
+        "the last bytes were lost"
+    );
+    ensure!(read_some(reader, &mut buffer)? == 0, "no end of file");
+    ensure!(
+        read_some(reader, &mut buffer)? == 0,
+        "the end of file went away"
+    );
+    wait(child)?;
+    Ok(())
+}
+
+fn broken() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    call!(close(reader));
+    let child = spawn(|| {
+        // SAFETY: Rust ignores SIGPIPE; this gives it its default action back.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        call!(write(writer, b"x".as_ptr().cast(), 1));
+        Ok(())
+    })?;
+    let end = wait(child)?;
+    ensure!(end == End::Signal(libc::SIGPIPE), "ended with {end:?}");
+    // SAFETY: ignores the signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
+    // A writer that waits for room is woken.
+    let (reader, writer) = pipe(0)?;
+    let child = spawn(|| {
+        call!(close(reader));
+        let bytes = vec![0u8; 1 << 20];
+        // SAFETY: writes from a live buffer.
+        let first = unsafe { libc::write(writer, bytes.as_ptr().cast(), bytes.len()) };
+        ensure!(first > 0 && first < 1 << 20, "the first write gave {first}");
+        refused!(EPIPE, write(writer, bytes.as_ptr().cast(), 1));
+        Ok(())
+    })?;
+    call!(close(writer));
+    pause_ms(30);
+    call!(close(reader));
+    ensure!(wait(child)? == End::Exit(0), "the writer failed");
+    Ok(())
+}
+
+/// A byte of the test stream.
+fn pattern(at: usize) -> u8 {
+    (at.wrapping_mul(31) ^ (at >> 8).wrapping_mul(17) ^ (at >> 16)) as u8
+}
+
+fn stream() -> Outcome {
+    const TOTAL: usize = 24 << 20;
+    for (seed, sizes) in [(1, 70_000), (2, 9_000), (3, 300_000)] {
+        let (reader, writer) = pipe(0)?;
+        let child = spawn(|| {
+            call!(close(reader));
+            let mut numbers = Numbers::new(seed);
+            let mut buffer = vec![0u8; sizes + PAGE];
+            let mut sent = 0;
+            while sent < TOTAL / 3 {
+                let size = 1 + numbers.below(sizes as u64) as usize;
+                let size = size.min(TOTAL / 3 - sent);
+                // Sometimes aligned to a page, so that whole pages may be handed over.
+                let start = if numbers.below(2) == 0 {
+                    0
+                } else {
+                    numbers.below(64) as usize
+                };
+                for (index, byte) in buffer[start..start + size].iter_mut().enumerate() {
+                    *byte = pattern(sent + index);
+                }
+                write_all(writer, &buffer[start..start + size])?;
+                sent += size;
+            }
+            Ok(())
+        })?;
+        call!(close(writer));
+        let mut numbers = Numbers::new(seed + 100);
+        let mut buffer = vec![0u8; sizes];
+        let mut received = 0;
+        loop {
+            let size = 1 + numbers.below(sizes as u64) as usize;
+            let count = read_some(reader, &mut buffer[..size])?;
+            if count == 0 {
+                break;
+            }
+            for (index, &byte) in buffer[..count].iter().enumerate() {
+                let expected = pattern(received + index);
+                ensure!(
+                    byte == expected,
+                    "byte {} is {byte}, not {expected}",
+                    received + index
+                );
+            }
+            received += count;
+        }
+        ensure!(received == TOTAL / 3, "{received} bytes arrived");
+        ensure!(wait(child)? == End::Exit(0), "the writer failed");
+        call!(close(reader));
+    }
+    Ok(())
+}
+
+fn immutable() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let pages = 8;
+    let memory = map(pages * PAGE)?;
+    for round in 0..20u8 {
+        (0..pages).for_each(|page| poke(memory.wrapping_add(page * PAGE), round));
+        let count = call!(write(writer, memory.cast(), pages * PAGE));
+        ensure!(
+            count as usize == pages * PAGE,
+            "only {count} bytes were taken"
+        );
+        (0..pages).for_each(|page| poke(memory.wrapping_add(page * PAGE), 0xff));
+        let mut buffer = vec![0u8; pages * PAGE];
+        let count = read_some(reader, &mut buffer)?;
+        ensure!(count == pages * PAGE, "{count} bytes arrived");
+        for page in 0..pages {
+            let byte = buffer[page * PAGE];
+            ensure!(
+                byte == round,
+                "round {round}: page {page} arrived as {byte}"
+            );
+        }
+    }
+    // Unmapped after the write, it still arrives.
+    (0..pages).for_each(|page| poke(memory.wrapping_add(page * PAGE), 0x77));
+    call!(write(writer, memory.cast(), pages * PAGE));
+    call!(munmap(memory.cast(), pages * PAGE));
+    let mut buffer = vec![0u8; pages * PAGE];
+    read_some(reader, &mut buffer)?;
+    ensure!(
+        (0..pages).all(|page| buffer[page * PAGE] == 0x77),
+        "lost after munmap"
+    );
+    Ok(())
+}
+
+fn own_pages() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let (from, to) = (map(4 * PAGE)?, map(4 * PAGE)?);
+    (0..4).for_each(|page| poke(from.wrapping_add(page * PAGE), 1));
+    call!(write(writer, from.cast(), 4 * PAGE));
+    call!(read(reader, to.cast(), 4 * PAGE));
+    (0..4).for_each(|page| poke(to.wrapping_add(page * PAGE), 2));
+    for page in 0..4 {
+        let byte = peek(from.wrapping_add(page * PAGE));
+        ensure!(byte == 1, "the writer's page {page} changed to {byte}");
+    }
+    Ok(())
+}
+
+fn vectors() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let parts: Vec<Vec<u8>> = (0..5u8).map(|n| vec![n; 1000 * usize::from(n)]).collect();
+    let out: Vec<_> = parts
+        .iter()
+        .map(|part| libc::iovec {
+            iov_base: part.as_ptr() as *mut _,
+            iov_len: part.len(),
+        })
+        .collect();
+    let count = call!(writev(writer, out.as_ptr(), 5));
+    ensure!(count == 10_000, "writev wrote {count}");
+    let (mut first, mut second) = (vec![9u8; 3000], vec![9u8; 9000]);
+    let into = [
+        libc::iovec {
+            iov_base: first.as_mut_ptr().cast(),
+            iov_len: 3000,
+        },
+        libc::iovec {
+            iov_base: second.as_mut_ptr().cast(),
+            iov_len: 9000,
+        },
+    ];
+    let count = call!(readv(reader, into.as_ptr(), 2));
+    ensure!(count == 10_000, "readv read {count}");
+    let all: Vec<u8> = first.iter().chain(&second[..7000]).copied().collect();
+    ensure!(all == parts.concat(), "the bytes changed");
+    refused!(EINVAL, writev(writer, out.as_ptr(), -1));
+    refused!(
+        EFAULT,
+        writev(
+            writer,
+            ptr::dangling::<libc::iovec>().wrapping_byte_add(8),
+            2
+        )
+    );
+    Ok(())
+}
+
+fn chain() -> Outcome {
+    let (mut from, first) = pipe(O_CLOEXEC)?;
+    let mut children = Vec::new();
+    for _ in 0..6 {
+        let (next, to) = pipe(O_CLOEXEC)?;
+        children.push(spawn(|| {
+            call!(close(first));
+            call!(close(next));
+            let mut buffer = vec![0u8; 40_000];
+            loop {
+                let count = read_some(from, &mut buffer)?;
+                if count == 0 {
+                    return Ok(());
+                }
+                buffer[..count]
+                    .iter_mut()
+                    .for_each(|byte| *byte = byte.wrapping_add(1));
+                write_all(to, &buffer[..count])?;
+            }
+        })?);
+        call!(close(from));
+        call!(close(to));
+        from = next;
+    }
+    let total = 3 << 20;
+    children.push(spawn(|| {
+        let bytes: Vec<u8> = (0..total).map(pattern).collect();
+        write_all(first, &bytes)
+    })?);
+    call!(close(first));
+    let mut buffer = vec![0u8; 65536];
+    let mut received = 0;
+    loop {
+        let count = read_some(from, &mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        for (index, byte) in buffer[..count].iter().enumerate() {
+            let expected = pattern(received + index).wrapping_add(6);
+            ensure!(
+                *byte == expected,
+                "byte {} is {byte}, not {expected}",
+                received + index
+            );
+        }
+        received += count;
+    }
+    ensure!(received == total, "{received} bytes arrived");
+    for child in children {
+        ensure!(
+            wait(child)? == End::Exit(0),
+            "a process of the chain failed"
+        );
+    }
+    Ok(())
+}
+
+fn fifos() -> Outcome {
+    let path = c(&format!("{}/fifo", folder("fifos")?));
+    call!(mkfifo(path.as_ptr(), 0o600));
+    refused!(EEXIST, mkfifo(path.as_ptr(), 0o600));
+    refused!(ENXIO, open(path.as_ptr(), libc::O_WRONLY | O_NONBLOCK));
+    let child = spawn(|| {
+        let writer = call!(open(path.as_ptr(), libc::O_WRONLY));
+        write_all(writer, b"through a name")
+    })?;
+    let reader = call!(open(path.as_ptr(), libc::O_RDONLY));
+    let mut buffer = [0u8; 100];
+    let mut count = 0;
+    loop {
+        let more = read_some(reader, &mut buffer[count..])?;
+        if more == 0 {
+            break;
+        }
+        count += more;
+    }
+    ensure!(
+        &buffer[..count] == b"through a name",
+        "{:?}",
+        &buffer[..count]
+    );
+    ensure!(wait(child)? == End::Exit(0), "the writer failed");
+    Ok(())
+}
+
+fn refusals() -> Outcome {
+    extern "C" fn ignore(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+    handle(libc::SIGPIPE, ignore, 0)?;
+    let (reader, writer) = pipe(0)?;
+    let mut byte = 0u8;
+    refused!(EBADF, write(reader, (&raw const byte).cast(), 1));
+    refused!(EBADF, read(writer, (&raw mut byte).cast(), 1));
+    refused!(ESPIPE, lseek(reader, 0, libc::SEEK_SET));
+    refused!(ESPIPE, pread(reader, (&raw mut byte).cast(), 1, 0));
+    refused!(EFAULT, pipe2(8 as *mut _, 0));
+    refused!(EINVAL, pipe2((&raw mut byte).cast(), 0x10));
+    refused!(EFAULT, write(writer, 8 as *const _, 5));
+    call!(write(writer, b"x".as_ptr().cast(), 1));
+    refused!(EFAULT, read(reader, 8 as *mut _, 5));
+    Ok(())
+}
