@@ -336,14 +336,12 @@ pub fn patch_smap() {
     let mut site = &raw const __smap_sites_start;
     let end = &raw const __smap_sites_end;
     while site < end {
-        // SAFETY: the linker script collects pairs of an address of a 4-byte no-op in the text and
+        // SAFETY: the linker script collects pairs of the address of a 3-byte no-op in the text and
         // the 3-byte instruction for it; the boot page tables let text be written.
         unsafe {
             let [address, instruction] = *site;
             let bytes = instruction.to_le_bytes();
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, 3);
-            // What is left of the longer no-op.
-            (address as *mut u8).add(3).write(0x90);
             site = site.add(1);
         }
     }

@@ -9,7 +9,7 @@ use super::acpi::Tables;
 use super::percpu::{self, MAX_CPUS, PerCpu};
 use super::stack::KernelStack;
 use super::{
-    apic, clock, cpu, entry, fpu, gdt, irq, layout, loader, power, serial, smp, space, user,
+    apic, clock, cpu, drill, entry, fpu, gdt, irq, layout, loader, power, serial, smp, space, user,
 };
 use crate::frame::{self, OutOfMemory};
 use crate::power::Stop;
@@ -97,7 +97,10 @@ pub extern "C" fn main(kind: u32, info: u32) -> ! {
         crate::log!("no interrupt line for the console");
     }
     SCHEDULER_RUNS.store(true, Ordering::Release);
-    task::run_boot_cpu(Box::new(|| causeway_start()))
+    task::run_boot_cpu(Box::new(|| {
+        drill::run_if_asked();
+        causeway_start()
+    }))
 }
 
 fn report(tables: &Tables) {

@@ -6,6 +6,7 @@
 //! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
 //! interrupts), `user`, `fpu` and `copy` (programs and their memory), `context` and `stack` (kernel threads),
 //! `serial`. At the end: `panic`, `backtrace`, `power`.
+//! `drill` breaks all that on purpose.
 
 mod acpi;
 mod apic;
@@ -14,6 +15,7 @@ mod clock;
 mod context;
 mod copy;
 mod cpu;
+mod drill;
 mod entry;
 mod fault;
 mod fpu;

@@ -1,0 +1,404 @@
+//! Drills: `drill=NAME` on the kernel's command line breaks the kernel on purpose, so that a test sees
+//! that the end is the promised one, or exercises the machine below the floors above.
+//!
+//! | name | what | the end |
+//! |---|---|---|
+//! | `panic` | a panic, two calls deep | panic |
+//! | `overflow` | endless recursion | panic: kernel stack overflow |
+//! | `fault` | a write to the kernel's text | panic: page fault |
+//! | `hang` | all CPUs spin with interrupts off | none |
+//! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or panic |
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+
+use super::cpu;
+use crate::frame::Contents;
+use crate::pmap::Pending;
+use crate::power::{Stop, stop};
+use crate::task::{self, Sleep, Spawn};
+use crate::trap::{Event, USER_CODE_32, UserContext};
+use crate::user::{self, BadAddress};
+use crate::{Access, Frame, Pmap, Prot, VirtAddr, boot, ephemeral};
+
+/// Runs the drill that the command line asks for, if any. In the first task.
+pub fn run_if_asked() {
+    let asked = boot::command_line()
+        .split(' ')
+        .find_map(|word| word.strip_prefix("drill="));
+    match asked {
+        Some("panic") => outer(),
+        Some("overflow") => {
+            overflow(1);
+        }
+        // SAFETY: it is not: the page is write-protected, and the fault is what is wanted.
+        Some("fault") => unsafe { (run_if_asked as *const () as *mut u8).write_volatile(0xcc) },
+        Some("hang") => hang(),
+        Some("machine") => machine(),
+        _ => {}
+    }
+}
+
+#[inline(never)]
+fn outer() {
+    inner();
+    core::hint::black_box(());
+}
+
+#[inline(never)]
+fn inner() {
+    panic!("the drill asked for it");
+}
+
+#[inline(never)]
+fn overflow(depth: usize) -> usize {
+    let room = core::hint::black_box([depth; 64]);
+    overflow(depth + 1) + room[depth % 64]
+}
+
+fn hang() -> ! {
+    for _ in 0..task::cpu_count() {
+        let _ = task::spawn(kernel_task("hang"), Box::new(spin));
+    }
+    spin();
+    unreachable!("it spins")
+}
+
+fn spin() {
+    cpu::irqs_disable();
+    loop {
+        cpu::spin_hint();
+    }
+}
+
+fn kernel_task(name: &'static str) -> Spawn {
+    Spawn {
+        name,
+        pmap: None,
+        attachment: None,
+        cpus: u64::MAX,
+    }
+}
+
+global_asm!(
+    r#"
+    .section .rodata.drill, "a"
+drill_call:
+    mov eax, 0x1234
+    syscall
+    /* The answer to the first call is the number of the second. */
+    syscall
+    ud2
+drill_call32:
+    mov eax, 20
+    int 0x80
+    ud2
+drill_load:
+    mov rax, [rdi]
+    ud2
+drill_store:
+    mov [rdi], rax
+    ud2
+drill_divide:
+    xor ecx, ecx
+    div ecx
+drill_spin:
+    jmp drill_spin
+drill_step:
+    nop
+    nop
+    ud2
+drill_privileged:
+    cli
+    ud2
+    /* Holds rdi in vector registers for rsi rounds. */
+drill_vectors:
+    movq xmm0, rdi
+    movq xmm15, rdi
+    fninit
+    push rdi
+    fild qword ptr [rsp]
+1:
+    movq rax, xmm0
+    cmp rax, rdi
+    jne 2f
+    movq rax, xmm15
+    cmp rax, rdi
+    jne 2f
+    dec rsi
+    jnz 1b
+    fistp qword ptr [rsp]
+    pop rax
+    cmp rax, rdi
+    jne 2f
+    syscall
+2:
+    ud2
+drill_end:
+    .text
+    "#
+);
+
+unsafe extern "C" {
+    static drill_call: u8;
+    static drill_call32: u8;
+    static drill_load: u8;
+    static drill_store: u8;
+    static drill_divide: u8;
+    static drill_spin: u8;
+    static drill_step: u8;
+    static drill_privileged: u8;
+    static drill_vectors: u8;
+    static drill_end: u8;
+}
+
+const CODE: VirtAddr = VirtAddr(0x40_0000);
+const STACK: VirtAddr = VirtAddr(0x7fff_0000_0000);
+/// Nothing is mapped here until the hook maps it.
+const HOLE: VirtAddr = VirtAddr(0x1234_5000);
+
+/// A program of the drill: its address space, and its registers at one of the labels.
+fn program(at: *const u8) -> (Arc<Pmap>, UserContext) {
+    let pmap = Pmap::new().expect("memory for the drill");
+    let start = &raw const drill_call;
+    // SAFETY: the labels stand in this order in one section.
+    let code = unsafe {
+        core::slice::from_raw_parts(start, (&raw const drill_end).offset_from_unsigned(start))
+    };
+    let mut pending = Pending::new();
+    let mut map = |va: VirtAddr, bytes: &[u8], prot| {
+        let frame = Frame::alloc(Contents::Zeroed).expect("memory for the drill");
+        ephemeral::map(&frame).write(0, bytes);
+        pmap.enter(va, &frame, prot, &mut pending)
+            .expect("memory for the drill");
+    };
+    map(CODE, code, Prot::READ | Prot::EXEC);
+    map(STACK, &[], Prot::READ | Prot::WRITE);
+    let mut context = UserContext::new().expect("memory for the drill");
+    context.regs.rip = CODE.0 as u64 + (at as u64 - start as u64);
+    context.regs.rsp = STACK.0 as u64 + 0x800;
+    (pmap, context)
+}
+
+/// Runs until something other than an interrupt happens.
+fn run(context: &mut UserContext) -> Event {
+    loop {
+        let event = context.run();
+        if event != Event::Interrupt {
+            return event;
+        }
+    }
+}
+
+fn machine() -> ! {
+    calls();
+    exceptions();
+    faults();
+    copies();
+    crate::log!("drill: one program at a time is right");
+    vectors();
+    crate::log!("drill: many programs at a time are right");
+    crate::log!("exit: status 0");
+    stop(Stop::Done)
+}
+
+const INVALID_OPCODE: Event = Event::Exception { vector: 6, code: 0 };
+
+fn calls() {
+    let (pmap, mut context) = program(&raw const drill_call);
+    task::set_pmap(Some(pmap));
+    context.regs.r15 = 15;
+    context.regs.rbx = 3;
+    assert_eq!(run(&mut context), Event::SystemCall);
+    assert_eq!(context.regs.orig_rax, 0x1234);
+    let next = CODE.0 as u64 + 7;
+    assert_eq!((context.regs.rip, context.regs.rcx), (next, next));
+    assert_eq!((context.regs.r15, context.regs.rbx), (15, 3));
+    context.regs.rax = 77;
+    assert_eq!(run(&mut context), Event::SystemCall);
+    assert_eq!(context.regs.orig_rax, 77);
+    // A changed register makes the return take the other way.
+    context.regs.rcx = 1;
+    assert_eq!(run(&mut context), INVALID_OPCODE);
+    assert_eq!((context.regs.rcx, context.regs.orig_rax), (1, u64::MAX));
+
+    let (pmap, mut context) = program(&raw const drill_call32);
+    task::set_pmap(Some(pmap));
+    for selector in [context.regs.cs, USER_CODE_32] {
+        context.regs.cs = selector;
+        context.regs.rip =
+            CODE.0 as u64 + (&raw const drill_call32 as u64 - &raw const drill_call as u64);
+        assert_eq!(run(&mut context), Event::SystemCall32);
+        assert_eq!(context.regs.orig_rax, 20);
+        assert_eq!(context.regs.cs, selector);
+    }
+}
+
+fn exceptions() {
+    let cases = [
+        (&raw const drill_divide, 0),
+        (&raw const drill_privileged, 13),
+    ];
+    for (at, vector) in cases {
+        let (pmap, mut context) = program(at);
+        task::set_pmap(Some(pmap));
+        assert_eq!(run(&mut context), Event::Exception { vector, code: 0 });
+    }
+    let (pmap, mut context) = program(&raw const drill_step);
+    task::set_pmap(Some(pmap));
+    context.regs.rflags = cpu::rflags::TRAP | cpu::rflags::IO_PRIVILEGE;
+    assert_eq!(run(&mut context), Event::Exception { vector: 1, code: 0 });
+    assert_eq!(context.regs.rflags & cpu::rflags::IO_PRIVILEGE, 0);
+    let (pmap, mut context) = program(&raw const drill_spin);
+    task::set_pmap(Some(pmap));
+    assert_eq!(context.run(), Event::Interrupt);
+}
+
+fn faults() {
+    let (pmap, mut context) = program(&raw const drill_load);
+    task::set_pmap(Some(pmap));
+    let mut expect = |at: *const u8, rdi: usize, event: Event| {
+        context.regs.rip = CODE.0 as u64 + (at as u64 - &raw const drill_call as u64);
+        context.regs.rdi = rdi as u64;
+        assert_eq!(run(&mut context), event, "access to {rdi:#x}");
+    };
+    let fault = |addr: usize, access, present| Event::PageFault {
+        addr: VirtAddr(addr),
+        access,
+        present,
+    };
+    let load = &raw const drill_load;
+    let store = &raw const drill_store;
+    expect(load, STACK.0, INVALID_OPCODE);
+    expect(load, HOLE.0 + 1, fault(HOLE.0 + 1, Access::Read, false));
+    expect(store, CODE.0, fault(CODE.0, Access::Write, true));
+    let kernel = machine as *const () as usize;
+    expect(load, kernel, fault(kernel, Access::Read, true));
+    let outside = Event::Exception {
+        vector: 13,
+        code: 0,
+    };
+    expect(load, 0x8000_0000_0000, outside);
+    // Jumps to where nothing is, where the kernel is, and where no address is.
+    for (rip, event) in [
+        (HOLE.0, fault(HOLE.0, Access::Execute, false)),
+        (STACK.0, fault(STACK.0, Access::Execute, true)),
+        (kernel, fault(kernel, Access::Execute, true)),
+        (0x8000_0000_0000, outside),
+    ] {
+        context.regs.rip = rip as u64;
+        assert_eq!(run(&mut context), event, "jump to {rip:#x}");
+    }
+}
+
+fn copies() {
+    let (pmap, _context) = program(&raw const drill_load);
+    task::set_pmap(Some(pmap.clone()));
+    assert_eq!(user::write(STACK, &5u64), Ok(()));
+    assert_eq!(user::read::<u64>(STACK), Ok(5));
+    assert_eq!(user::write(CODE, &5u64), Err(BadAddress));
+    for bad in [
+        HOLE.0,
+        0,
+        0x8000_0000_0000,
+        usize::MAX - 7,
+        machine as *const () as usize,
+    ] {
+        assert_eq!(user::read::<u64>(VirtAddr(bad)), Err(BadAddress));
+        assert_eq!(user::write(VirtAddr(bad), &5u64), Err(BadAddress));
+        assert_eq!(user::load_u32(VirtAddr(bad & !3)), Err(BadAddress));
+        assert_eq!(
+            user::compare_exchange_u32(VirtAddr(bad & !3), 0, 1),
+            Err(BadAddress)
+        );
+    }
+    assert_eq!(user::compare_exchange_u32(STACK, 5, 6), Ok(5));
+    assert_eq!(user::load_u32(STACK), Ok(6));
+    // Across the border of a page that is not there: all bytes before it arrive.
+    let edge = VirtAddr(STACK.0 + crate::PAGE_SIZE - 13);
+    assert_eq!(user::copy_out(edge, &[9; 32]), Err(BadAddress));
+    let mut bytes = [0; 13];
+    assert_eq!(user::copy_in(&mut bytes, edge), Ok(()));
+    assert_eq!(bytes, [9; 13]);
+    user::set_fault_hook(|at, access| {
+        let (true, Access::Write) = (at.page_floor() == HOLE, access) else {
+            return false;
+        };
+        let frame = Frame::alloc(Contents::Zeroed).expect("memory for the drill");
+        let pmap = task::current()
+            .attachment()
+            .and_then(|a| a.clone().downcast::<Pmap>().ok());
+        let pmap = pmap.expect("the task has its pmap attached");
+        let mut pending = Pending::new();
+        pmap.enter(HOLE, &frame, Prot::READ | Prot::WRITE, &mut pending)
+            .is_ok()
+    });
+    let done = Arc::new(AtomicUsize::new(0));
+    let mine = done.clone();
+    let body = move || {
+        assert_eq!(user::read::<u64>(HOLE), Err(BadAddress));
+        assert_eq!(user::write(HOLE + 8, &7u64), Ok(()));
+        assert_eq!(user::read::<u64>(HOLE + 8), Ok(7));
+        mine.fetch_add(1, Ordering::SeqCst);
+    };
+    let spawn = Spawn {
+        pmap: Some(pmap.clone()),
+        attachment: Some(pmap),
+        ..kernel_task("copies")
+    };
+    task::spawn(spawn, Box::new(body)).expect("memory for the drill");
+    wait_for(&done, 1);
+}
+
+fn wait_for(done: &AtomicUsize, count: usize) {
+    while done.load(Ordering::SeqCst) < count {
+        let soon = crate::time::since_boot() + Duration::from_millis(1);
+        task::sleep(Sleep {
+            interruptible: false,
+            deadline: Some(soon),
+        });
+    }
+}
+
+/// More programs than CPUs, each with its own values in the vector registers and in FS.
+fn vectors() {
+    let count = task::cpu_count() * 3 + 1;
+    let done = Arc::new(AtomicUsize::new(0));
+    for i in 0..count {
+        let (pmap, mut context) = program(&raw const drill_vectors);
+        let done = done.clone();
+        let body = move || {
+            let value = 0x1111_0000 + i as u64;
+            context.regs.rdi = value;
+            context.regs.rsi = 3_000_000;
+            context.regs.fs_base = value;
+            assert_eq!(
+                run(&mut context),
+                Event::SystemCall,
+                "the registers of another program"
+            );
+            context.sync_bases();
+            assert_eq!(context.regs.fs_base, value);
+            let mut copy = context.duplicate().expect("memory for the drill");
+            let mut frame = alloc::vec![0; UserContext::fpu_size()];
+            copy.save_fpu(&mut frame);
+            assert_eq!(frame[160..168], value.to_le_bytes());
+            assert!(context.restore_fpu(&frame));
+            frame[27] = 0xff;
+            assert!(
+                !context.restore_fpu(&frame),
+                "a control word that the CPU refuses"
+            );
+            done.fetch_add(1, Ordering::SeqCst);
+        };
+        let spawn = Spawn {
+            pmap: Some(pmap),
+            ..kernel_task("vectors")
+        };
+        task::spawn(spawn, Box::new(body)).expect("memory for the drill");
+    }
+    wait_for(&done, count);
+}
