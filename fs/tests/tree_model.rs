@@ -176,7 +176,11 @@ impl Model {
     ) -> Result<Inode> {
         let (at, last) = self.parent_of(start, path, links)?;
         let Last::Name(name, slash) = last else {
-            return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
+            return Err(if exclusive {
+                Errno::EEXIST
+            } else {
+                Errno::EISDIR
+            });
         };
         if slash {
             return Err(Errno::EISDIR);
@@ -272,7 +276,11 @@ impl Model {
         }
         if let Some(target) = target {
             if target_is && self.is_below(a, target) {
-                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+                return Err(if exchange {
+                    Errno::EINVAL
+                } else {
+                    Errno::ENOTEMPTY
+                });
             }
             if target == source {
                 return Ok(());
@@ -280,8 +288,7 @@ impl Model {
             if exchange {
                 self.entries_mut(a).insert(a_name, target);
                 self.entries_mut(b).insert(b_name, source);
-                for (node, is, old, new) in [(source, source_is, a, b), (target, target_is, b, a)]
-                {
+                for (node, is, old, new) in [(source, source_is, a, b), (target, target_is, b, a)] {
                     if is {
                         self.nodes[old].1 -= 1;
                         self.nodes[new].1 += 1;
@@ -362,7 +369,11 @@ impl Both {
                 let expected = self.model.open_create(ROOT, &a, exclusive, &mut 0);
                 let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR | flags);
                 let got = self.with_walk(|walk| walk.open(&a, flags, 0o644));
-                assert_eq!(got.map(|_| ()), expected.map(|_| ()), "open {show} {flags:?}");
+                assert_eq!(
+                    got.map(|_| ()),
+                    expected.map(|_| ()),
+                    "open {show} {flags:?}"
+                );
             }
             1 | 2 => {
                 let name = self.model.new_name(&a, true);
@@ -432,12 +443,13 @@ impl Both {
     /// Writes, truncates or reads a file.
     fn change_file(&mut self, a: &[u8], show: &str) {
         let flags = OpenFlags::from_bits_retain(O_RDWR);
-        let expected = self.model.resolve(a, true).and_then(|node| {
-            match self.model.is_directory(node) {
-                true => Err(Errno::EISDIR),
-                false => Ok(node),
-            }
-        });
+        let expected =
+            self.model
+                .resolve(a, true)
+                .and_then(|node| match self.model.is_directory(node) {
+                    true => Err(Errno::EISDIR),
+                    false => Ok(node),
+                });
         let got = self.with_walk(|walk| walk.open(a, flags, 0));
         let (file, node) = match (got, expected) {
             (Ok(file), Ok(node)) => (file, node),
@@ -452,13 +464,20 @@ impl Both {
         let offset = self.random.below(20000);
         match self.random.below(3) {
             0 => {
-                file.location().unwrap().vnode().truncate(offset as u64).unwrap();
+                file.location()
+                    .unwrap()
+                    .vnode()
+                    .truncate(offset as u64)
+                    .unwrap();
                 bytes.resize(offset, 0);
             }
             1 => {
                 let data = self.random.bytes(9000);
                 let mut source = BytesSource::new(&data);
-                assert_eq!(file.write(Some(offset as u64), flags, &mut source), Ok(data.len()));
+                assert_eq!(
+                    file.write(Some(offset as u64), flags, &mut source),
+                    Ok(data.len())
+                );
                 if !data.is_empty() {
                     bytes.resize(bytes.len().max(offset + data.len()), 0);
                     bytes[offset..offset + data.len()].copy_from_slice(&data);
@@ -527,24 +546,19 @@ fn read_all(file: &dyn File) -> Vec<u8> {
 
 #[test]
 fn behaves_as_a_tree_of_maps() {
-    for seed in 1..=support::rounds(30) {
-        support::on_machine(seed, 1, move || {
-            let free = nucleus::frame::usage().data;
-            let mut both = Both {
-                model: Model::new(),
-                namespace: Namespace::new(ramfs::root(Options::default()), "rootfs"),
-                who: Credentials::default(),
-                random: Random::new(seed),
-            };
-            for i in 0..1500 {
-                both.step();
-                if i % 50 == 0 {
-                    both.compare();
-                }
+    support::on_machines(20, 1, |seed| {
+        let mut both = Both {
+            model: Model::new(),
+            namespace: Namespace::new(ramfs::root(Options::default()), "rootfs"),
+            who: Credentials::default(),
+            random: Random::new(seed),
+        };
+        for i in 0..1500 {
+            both.step();
+            if i % 50 == 0 {
+                both.compare();
             }
-            both.compare();
-            drop(both);
-            assert_eq!(nucleus::frame::usage().data, free, "frames that did not come back");
-        });
-    }
+        }
+        both.compare();
+    });
 }

@@ -30,8 +30,21 @@ impl Random {
     }
 }
 
-/// How many seeds to try: `CAUSEWAY_ROUNDS` times the usual number.
-pub fn rounds(usual: u64) -> u64 {
-    let times = std::env::var("CAUSEWAY_ROUNDS").ok();
-    usual * times.and_then(|times| times.parse().ok()).unwrap_or(1)
+/// Runs `body` on a simulated machine for each of `usual` seeds, or for as many as `SEEDS` says.
+/// Every frame that held data must be free again at the end.
+pub fn on_machines(usual: u64, cpus: usize, body: impl Fn(u64) + Copy + Send + 'static) {
+    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
+    for seed in 1..=wanted.unwrap_or(usual) {
+        let config = Config {
+            cpus,
+            seed,
+            ..Config::default()
+        };
+        sim::run(config, move || {
+            let before = nucleus::frame::usage().data;
+            body(seed);
+            let after = nucleus::frame::usage().data;
+            assert_eq!(after, before, "frames that did not come back");
+        });
+    }
 }

@@ -1,0 +1,180 @@
+//! Aggregates, compared with plain bytes under random operations.
+
+use fbuf::{
+    Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, Sink, Slice, Source,
+};
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral, frame,
+    frame::Contents,
+    sim::{self, Config},
+};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 33) % n as u64) as usize
+    }
+
+    fn bytes(&mut self, max: usize) -> Vec<u8> {
+        let len = self.below(max + 1);
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn content(aggregate: &Aggregate) -> Vec<u8> {
+    let mut bytes = vec![0; aggregate.len()];
+    assert_eq!(aggregate.peek(0, &mut bytes), bytes.len());
+    bytes
+}
+
+fn check(aggregate: &Aggregate, model: &[u8]) {
+    assert_eq!(aggregate.len(), model.len());
+    assert!(content(aggregate) == model);
+    let sum: usize = aggregate.slices().map(|slice| slice.len).sum();
+    assert_eq!(sum, model.len());
+    for slice in aggregate.slices() {
+        assert!(slice.len > 0 && slice.end() <= PAGE_SIZE);
+    }
+    let mut slices = aggregate.slices().peekable();
+    while let (Some(a), Some(b)) = (slices.next(), slices.peek()) {
+        let continues = a.frame == b.frame && a.end() == b.offset;
+        assert!(!continues, "neighbours that are one slice");
+    }
+}
+
+/// A part of a frame of random bytes.
+fn slice(random: &mut Random) -> (Slice, Vec<u8>) {
+    let bytes: Vec<u8> = (0..PAGE_SIZE).map(|_| random.next() as u8).collect();
+    let frame = Frame::alloc(Contents::Stale).unwrap();
+    ephemeral::map(&frame).write(0, &bytes);
+    let offset = random.below(PAGE_SIZE);
+    let len = random.below(PAGE_SIZE - offset + 1);
+    let slice = Slice { frame, offset, len };
+    (slice, bytes[offset..offset + len].to_vec())
+}
+
+fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
+    let some = random.below(model.len() + 10);
+    match random.below(11) {
+        0 => {
+            let (slice, bytes) = slice(random);
+            aggregate.append(slice).unwrap();
+            model.extend(bytes);
+        }
+        1 => {
+            let (slice, bytes) = slice(random);
+            aggregate.prepend(slice).unwrap();
+            model.splice(..0, bytes);
+        }
+        2 => {
+            let bytes = random.bytes(9000);
+            let max = random.below(9000);
+            let n = aggregate.fill_from(&mut BytesSource::new(&bytes), max);
+            assert_eq!(n, Ok(bytes.len().min(max)));
+            model.extend(&bytes[..bytes.len().min(max)]);
+        }
+        3 => {
+            let front = aggregate.take_front(some).unwrap();
+            let rest = model.split_off(some.min(model.len()));
+            check(&front, model);
+            *model = rest;
+        }
+        4 => {
+            // Apart and together again: slices that were cut grow together.
+            let mut rest = aggregate.split_off(some).unwrap();
+            check(aggregate, &model[..some.min(model.len())]);
+            let before = aggregate.slice_count() + rest.slice_count();
+            aggregate.join(&mut rest).unwrap();
+            assert!(rest.is_empty() && aggregate.slice_count() <= before);
+        }
+        5 => {
+            let n = some / 3;
+            aggregate.clip_front(n);
+            model.drain(..n.min(model.len()));
+        }
+        6 => {
+            let n = some / 3;
+            aggregate.clip_back(n);
+            model.truncate(model.len().saturating_sub(n));
+        }
+        7 => {
+            let mut bytes = vec![0; random.below(9000)];
+            let mut sink = BytesSink::new(&mut bytes);
+            let n = aggregate.drain_into(&mut sink, some).unwrap();
+            assert_eq!(n, some.min(model.len()).min(bytes.len()));
+            assert!(bytes[..n] == model[..n]);
+            model.drain(..n);
+        }
+        8 => {
+            let mut other = Aggregate::new();
+            let room = random.below(9000);
+            let mut sink = AggregateSink::new(&mut other, room);
+            let n = aggregate.drain_into(&mut sink, some).unwrap();
+            let zeros = random.below(10000).min(sink.room());
+            assert_eq!(sink.put_zeros(zeros), Ok(zeros));
+            let mut bytes: Vec<u8> = model.drain(..n).collect();
+            bytes.resize(n + zeros, 0);
+            check(&other, &bytes);
+            aggregate.join(&mut other).unwrap();
+            model.extend(bytes);
+        }
+        9 => {
+            let mut copy = aggregate.clone();
+            let mut source = AggregateSource::new(&mut copy, some);
+            let mut bytes = vec![0; random.below(5000)];
+            let n = source.take_bytes(&mut bytes).unwrap();
+            assert_eq!(n, bytes.len().min(some).min(model.len()));
+            assert!(bytes[..n] == model[..n]);
+            let frame = Frame::alloc(Contents::Zeroed).unwrap();
+            let left = source.left();
+            let m = source.take_into(&frame, 10, 3000).unwrap();
+            assert_eq!(m, left.min(3000));
+            let mut page = [0; PAGE_SIZE];
+            ephemeral::map(&frame).read(0, &mut page);
+            assert!(page[10..10 + m] == model[n..n + m] && page[10 + m..].iter().all(|&b| b == 0));
+        }
+        _ => {
+            let mut bytes = [0; 500];
+            let n = aggregate.peek(some, &mut bytes);
+            let from = some.min(model.len());
+            assert_eq!(n, (model.len() - from).min(500));
+            assert!(bytes[..n] == model[from..from + n]);
+        }
+    }
+}
+
+#[test]
+fn aggregates_are_chains_of_bytes() {
+    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
+    for seed in 1..=wanted.unwrap_or(20) {
+        let config = Config {
+            cpus: 1,
+            seed,
+            ..Config::default()
+        };
+        sim::run(config, move || {
+            let before = frame::usage().data;
+            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let (mut aggregate, mut model) = (Aggregate::new(), Vec::new());
+            for _ in 0..800 {
+                step(&mut random, &mut aggregate, &mut model);
+                check(&aggregate, &model);
+                // Passing on costs no frames: what others hold must not change.
+                if model.len() > 60000 {
+                    aggregate.clip_front(50000);
+                    model.drain(..50000);
+                }
+            }
+            drop(aggregate);
+            assert_eq!(frame::usage().data, before, "frames that did not come back");
+        });
+    }
+}
