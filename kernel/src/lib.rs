@@ -13,7 +13,9 @@
 
 extern crate alloc;
 
+pub mod device;
 pub mod files;
+pub mod mounts;
 pub mod pipe;
 pub mod process;
 pub mod signal;

@@ -180,7 +180,7 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, wait: bool) -> Result<()>
     };
     may_allocate()?;
     open.note_locks();
-    let mut attempt = || {
+    let attempt = || {
         let mut registry = REGISTRY.lock();
         let locks = registry.files.entry(file).or_default();
         // A change of mode is not atomic: the old lock goes first, as on Linux.

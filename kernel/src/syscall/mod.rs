@@ -9,10 +9,21 @@
 //! [`signal`](crate::signal).
 
 mod call;
+mod change;
+mod dirs;
+mod fcntl;
+mod io;
+mod names;
+mod open;
+mod path;
+mod poll;
+mod splice;
+mod stat;
 
 use abi::{Errno, Result};
 
 pub use call::Call;
+pub use stat::attributes_of;
 
 /// The body of a system call.
 pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
@@ -21,7 +32,17 @@ pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 pub const COUNT: usize = 512;
 
 /// The handlers of 64-bit programs by number.
-pub static TABLE: [Handler; COUNT] = table(&[]);
+pub static TABLE: [Handler; COUNT] = table(&[
+    change::CALLS,
+    dirs::CALLS,
+    fcntl::CALLS,
+    io::CALLS,
+    names::CALLS,
+    open::CALLS,
+    poll::CALLS,
+    splice::CALLS,
+    stat::CALLS,
+]);
 
 /// The table made of lists of handlers by number.
 const fn table(lists: &[&[(u32, Handler)]]) -> [Handler; COUNT] {

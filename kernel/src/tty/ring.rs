@@ -78,11 +78,6 @@ impl Ring {
         self.head -= count.min(self.unfinished());
     }
 
-    /// The bytes of the unfinished line, first to last.
-    pub fn unfinished_bytes(&self) -> impl Iterator<Item = u8> + '_ {
-        (self.canon..self.head).map(|at| self.bytes[at % CAPACITY])
-    }
-
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.tail = self.head;

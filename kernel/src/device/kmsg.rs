@@ -1,0 +1,154 @@
+//! `/dev/kmsg`: the kernel's log, a record a read.
+
+use alloc::{format, sync::Arc};
+use core::time::Duration;
+
+use abi::{
+    Errno, Result,
+    raw::general::{O_NONBLOCK, SEEK_DATA, SEEK_END, SEEK_SET},
+};
+use fbuf::{Sink, Source};
+use fs::{File, Location, OpenFlags, Ready};
+use nucleus::{
+    log,
+    sync::{Mutex, Rank},
+    task::{self, Sleep, WaitSet, Woken},
+    time,
+};
+
+use crate::signal;
+
+/// The minor.
+pub const KMSG: u32 = 11;
+
+/// The log wakes nobody, so that it can be written in any context; who waits for a line looks this often.
+const LOOK: Duration = Duration::from_millis(200);
+/// A longer line is cut, as the log itself does.
+const LINE: usize = 512;
+/// "Informational", from the kernel itself.
+const PRIORITY: u32 = 6;
+
+struct Kmsg {
+    location: Location,
+    /// The byte of the log, counted from boot, that is read next.
+    position: Mutex<u64>,
+}
+
+/// Opens the log from its oldest line on.
+pub fn open(at: &Location, _: OpenFlags) -> Result<Arc<dyn File>> {
+    Ok(Arc::new(Kmsg {
+        location: at.clone(),
+        position: Mutex::new(Rank::File, 0),
+    }))
+}
+
+/// The first line from `offset` on, and what is behind it.
+fn next_line(offset: u64, line: &mut [u8; LINE]) -> Option<(usize, u64)> {
+    let (n, end) = log::read(offset, line);
+    if n == 0 {
+        return None;
+    }
+    // Old lines may be gone: the bytes then begin later than asked for.
+    let start = end - n as u64;
+    let len = line[..n].iter().position(|&b| b == b'\n').unwrap_or(n);
+    let next = start + (len + 1).min(n) as u64;
+    Some((len, next))
+}
+
+/// The time in front of a line of the log, in microseconds, and the text behind it.
+fn split_time(line: &[u8]) -> (u64, &[u8]) {
+    let parse = || {
+        let rest = line.strip_prefix(b"[")?;
+        let end = rest.iter().position(|&b| b == b']')?;
+        let time = core::str::from_utf8(&rest[..end]).ok()?.trim();
+        let (seconds, micros) = time.split_once('.')?;
+        let seconds: u64 = seconds.parse().ok()?;
+        let micros: u64 = micros.parse().ok()?;
+        let text = rest[end + 1..].strip_prefix(b" ")?;
+        Some((seconds * 1_000_000 + micros, text))
+    };
+    parse().unwrap_or((0, line))
+}
+
+impl File for Kmsg {
+    fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        let mut line = [0; LINE];
+        let mut position = self.position.lock();
+        let (len, next) = loop {
+            if let Some(found) = next_line(*position, &mut line) {
+                break found;
+            }
+            if flags.has(O_NONBLOCK) {
+                return Err(Errno::EAGAIN);
+            }
+            let woken = task::sleep(Sleep {
+                interruptible: true,
+                deadline: Some(time::since_boot() + LOOK),
+            });
+            if woken == Woken::Interrupted {
+                return Err(signal::ERESTARTSYS);
+            }
+        };
+        let (micros, text) = split_time(&line[..len]);
+        let head = format!("{PRIORITY},{},{micros},-;", *position);
+        if head.len() + text.len() + 1 > to.room() {
+            return Err(Errno::EINVAL);
+        }
+        let mut total = 0;
+        for part in [head.as_bytes(), text, b"\n"] {
+            total += to.put_bytes(part)?;
+        }
+        *position = next;
+        Ok(total)
+    }
+
+    fn write(&self, _: Option<u64>, _: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        let total = from.left();
+        let mut text = [0; LINE];
+        let n = from.take_bytes(&mut text)?;
+        let text = alloc::string::String::from_utf8_lossy(&text[..n]);
+        let text = text.trim_end_matches('\n');
+        // A priority in front is Linux's way to say how grave it is; the log has one level.
+        let text = match text.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
+            Some((level, rest)) if level.parse::<u32>().is_ok() => rest,
+            _ => text,
+        };
+        nucleus::log!("{text}");
+        Ok(total)
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        if offset != 0 {
+            return Err(Errno::ESPIPE);
+        }
+        let mut position = self.position.lock();
+        match whence {
+            SEEK_SET | SEEK_DATA => *position = 0,
+            SEEK_END => {
+                let mut bytes = [0; LINE];
+                loop {
+                    let (n, end) = log::read(*position, &mut bytes);
+                    *position = end;
+                    if n == 0 {
+                        break;
+                    }
+                }
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
+    }
+
+    fn poll<'a>(&'a self, _: Option<&mut WaitSet<'a>>) -> Ready {
+        let mut line = [0; LINE];
+        let mut ready = Ready::OUT | Ready::WRNORM;
+        if next_line(*self.position.lock(), &mut line).is_some() {
+            ready |= Ready::IN | Ready::RDNORM;
+        }
+        ready
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
+    }
+}

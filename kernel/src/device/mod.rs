@@ -1,0 +1,101 @@
+//! Devices: what the nodes in `/dev` open.
+//!
+//! `memory`: null, zero, full, random, urandom. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
+//! [`root`] is the file system with the nodes.
+
+mod kmsg;
+mod memory;
+mod terminal;
+
+use alloc::sync::Arc;
+
+use abi::Result;
+use fs::{
+    Credentials, Vnode,
+    device::{number, register_char_device, register_fifo},
+    ramfs,
+    vnode::Make,
+};
+use nucleus::sync::{Mutex, Rank};
+
+use crate::pipe;
+
+/// Majors, as on Linux.
+const MEMORY: u32 = 1;
+const SERIAL: u32 = 4;
+const TERMINAL: u32 = 5;
+
+/// The nodes: name, device number, mode.
+const NODES: &[(&[u8], u64, u32)] = &[
+    (b"null", number(MEMORY, memory::NULL), 0o666),
+    (b"zero", number(MEMORY, memory::ZERO), 0o666),
+    (b"full", number(MEMORY, memory::FULL), 0o666),
+    (b"random", number(MEMORY, memory::RANDOM), 0o666),
+    (b"urandom", number(MEMORY, memory::URANDOM), 0o666),
+    (b"kmsg", number(MEMORY, kmsg::KMSG), 0o644),
+    (b"ttyS0", number(SERIAL, terminal::SERIAL_0), 0o660),
+    (b"tty", number(TERMINAL, terminal::CONTROLLING), 0o666),
+    (b"console", number(TERMINAL, terminal::CONSOLE), 0o600),
+];
+
+/// Symbolic links to what a process has open.
+const LINKS: &[(&[u8], &[u8])] = &[
+    (b"fd", b"/proc/self/fd"),
+    (b"stdin", b"/proc/self/fd/0"),
+    (b"stdout", b"/proc/self/fd/1"),
+    (b"stderr", b"/proc/self/fd/2"),
+];
+
+/// Tells the file systems who opens device nodes and FIFOs.
+///
+/// # Errors
+/// `EBUSY` if the numbers are taken.
+pub fn register() -> Result<()> {
+    register_char_device(MEMORY, memory::NULL..=kmsg::KMSG, |at, device, flags| {
+        match fs::device::minor(device) {
+            kmsg::KMSG => kmsg::open(at, flags),
+            minor => memory::open(at, minor),
+        }
+    })?;
+    register_char_device(
+        SERIAL,
+        terminal::SERIAL_0..=terminal::SERIAL_0,
+        terminal::open,
+    )?;
+    register_char_device(
+        TERMINAL,
+        terminal::CONTROLLING..=terminal::CONSOLE,
+        terminal::open,
+    )?;
+    register_fifo(pipe::open_fifo);
+    Ok(())
+}
+
+/// The file system of `/dev`: there is one, however often it is mounted.
+///
+/// # Errors
+/// Those of making files.
+pub fn root() -> Result<Arc<dyn Vnode>> {
+    static ROOT: Mutex<Option<Arc<dyn Vnode>>> = Mutex::new(Rank::Files, None);
+    let mut root = ROOT.lock();
+    if let Some(root) = &*root {
+        return Ok(root.clone());
+    }
+    let made = populate()?;
+    *root = Some(made.clone());
+    Ok(made)
+}
+
+fn populate() -> Result<Arc<dyn Vnode>> {
+    let who = Credentials::default();
+    let root = ramfs::root(ramfs::Options::default());
+    for &(name, device, mode) in NODES {
+        root.create(name, Make::CharDevice(device), mode, &who)?;
+    }
+    for &(name, text) in LINKS {
+        root.create(name, Make::Link(text.to_vec()), 0o777, &who)?;
+    }
+    root.create(b"shm", Make::Directory, 0o1777, &who)?;
+    root.create(b"pts", Make::Directory, 0o755, &who)?;
+    Ok(root)
+}

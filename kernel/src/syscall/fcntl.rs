@@ -1,0 +1,207 @@
+//! `fcntl` and `flock`.
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_fcntl, __NR_flock, F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GETFD, F_GETFL, F_GETLK,
+        F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW,
+        F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, F_RDLCK, F_SETFD, F_SETFL, F_SETLK, F_SETLKW,
+        F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX,
+        LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
+    },
+};
+use nucleus::{PAGE_SIZE, user};
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::{Call, Handler};
+use crate::{
+    files::{
+        OpenFile,
+        locks::{self, For, Mode, Record},
+    },
+    pipe::End,
+};
+
+/// The calls of this module.
+pub const CALLS: &[(u32, Handler)] = &[(__NR_fcntl, fcntl), (__NR_flock, flock_call)];
+
+fn fcntl(call: &mut Call<'_>) -> Result<usize> {
+    let (fd, command, argument) = (call.int(0), call.unsigned(1), call.args[2]);
+    let files = call.files();
+    let open = files.get(fd)?;
+    if open.is_path()
+        && !matches!(
+            command,
+            F_DUPFD | F_DUPFD_CLOEXEC | F_DUPFD_QUERY | F_GETFD | F_SETFD | F_GETFL
+        )
+    {
+        return Err(Errno::EBADF);
+    }
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => {
+            let limit = call.descriptor_limit();
+            let min = argument as u32;
+            if u64::from(min) >= limit {
+                return Err(Errno::EINVAL);
+            }
+            let slot = files.reserve(min as usize, limit)?;
+            Ok(slot.install(open, command == F_DUPFD_CLOEXEC))
+        }
+        F_DUPFD_QUERY => {
+            let other = files.get(argument as i32)?;
+            Ok(usize::from(alloc::sync::Arc::ptr_eq(&open, &other)))
+        }
+        F_GETFD => Ok(usize::from(files.is_close_on_exec(fd)?)),
+        F_SETFD => {
+            files.set_close_on_exec(fd, argument as u32 & FD_CLOEXEC != 0)?;
+            Ok(0)
+        }
+        F_GETFL => Ok(open.flags().bits() as usize),
+        F_SETFL => {
+            open.set_flags(argument as u32);
+            Ok(0)
+        }
+        F_GETLK | F_OFD_GETLK | F_SETLK | F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => {
+            record_lock(call, &open, command)
+        }
+        F_GETPIPE_SZ => {
+            let end = End::of(&**open.file()).ok_or(Errno::EBADF)?;
+            Ok(end.pipe().status().slots * PAGE_SIZE)
+        }
+        F_SETPIPE_SZ => {
+            let end = End::of(&**open.file()).ok_or(Errno::EBADF)?;
+            end.pipe().resize(argument as u32 as usize)
+        }
+        F_SETOWN => {
+            open.owner().store(argument as i32, Relaxed);
+            Ok(0)
+        }
+        F_GETOWN => Ok(open.owner().load(Relaxed) as isize as usize),
+        F_SETOWN_EX => {
+            let owner: f_owner_ex = user::read(call.address(2)).map_err(|_| Errno::EFAULT)?;
+            let id = match owner.type_ as u32 {
+                F_OWNER_TID | F_OWNER_PID => owner.pid,
+                F_OWNER_PGRP => -owner.pid,
+                _ => return Err(Errno::EINVAL),
+            };
+            open.owner().store(id, Relaxed);
+            Ok(0)
+        }
+        F_GETOWN_EX => {
+            let id = open.owner().load(Relaxed);
+            let kind = if id < 0 { F_OWNER_PGRP } else { F_OWNER_PID };
+            let owner = f_owner_ex {
+                type_: kind as _,
+                pid: id.abs(),
+            };
+            user::write(call.address(2), &owner).map_err(|_| Errno::EFAULT)?;
+            Ok(0)
+        }
+        // The default: SIGIO.
+        F_GETSIG => Ok(0),
+        F_SETSIG if argument == 0 => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The bytes that a `struct flock` means, `start..=last`.
+fn range(open: &OpenFile, lock: &flock) -> Result<(u64, u64)> {
+    let base = match lock.l_whence as u32 {
+        SEEK_SET => 0,
+        SEEK_CUR => open.file().seek(0, SEEK_CUR)? as i64,
+        SEEK_END => open.location().ok_or(Errno::EINVAL)?.attributes()?.size as i64,
+        _ => return Err(Errno::EINVAL),
+    };
+    let start = base.checked_add(lock.l_start).ok_or(Errno::EOVERFLOW)?;
+    let (first, last) = match lock.l_len {
+        0 => (start, i64::MAX),
+        len if len > 0 => (start, start.checked_add(len - 1).ok_or(Errno::EOVERFLOW)?),
+        len => (
+            start.checked_add(len).ok_or(Errno::EINVAL)?,
+            start.checked_sub(1).ok_or(Errno::EINVAL)?,
+        ),
+    };
+    if first < 0 || last < 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok((first as u64, last as u64))
+}
+
+fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> {
+    let mut lock: flock = user::read(call.address(2)).map_err(|_| Errno::EFAULT)?;
+    let of_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
+    if of_description && lock.l_pid != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let by = if of_description {
+        For::Description
+    } else {
+        For::Process(call.files())
+    };
+    let (start, last) = range(open, &lock)?;
+    let mode = match lock.l_type as u32 {
+        F_RDLCK => Some(Mode::Shared),
+        F_WRLCK => Some(Mode::Exclusive),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    let record = Record {
+        mode: mode.unwrap_or(Mode::Shared),
+        start,
+        last,
+        pid: if of_description {
+            0
+        } else {
+            call.process().pid()
+        },
+    };
+    if matches!(command, F_GETLK | F_OFD_GETLK) {
+        if mode.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        match locks::conflicting_record(open, by, &record)? {
+            None => lock.l_type = F_UNLCK as _,
+            Some(held) => {
+                let exclusive = held.mode == Mode::Exclusive;
+                lock.l_type = if exclusive { F_WRLCK } else { F_RDLCK } as _;
+                lock.l_whence = SEEK_SET as _;
+                lock.l_start = held.start as i64;
+                lock.l_len = if held.last == i64::MAX as u64 {
+                    0
+                } else {
+                    (held.last - held.start + 1) as i64
+                };
+                lock.l_pid = if held.pid == 0 { -1 } else { held.pid as i32 };
+            }
+        }
+        user::write(call.address(2), &lock).map_err(|_| Errno::EFAULT)?;
+        return Ok(0);
+    }
+    match mode {
+        None => locks::unlock_record(open, by, &record)?,
+        Some(Mode::Shared) if !open.flags().reads() => return Err(Errno::EBADF),
+        Some(Mode::Exclusive) if !open.flags().writes() => return Err(Errno::EBADF),
+        Some(_) => {
+            let wait = matches!(command, F_SETLKW | F_OFD_SETLKW);
+            locks::lock_record(open, by, record, wait)?;
+        }
+    }
+    Ok(0)
+}
+
+fn flock_call(call: &mut Call<'_>) -> Result<usize> {
+    let open = call.files().get(call.int(0))?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let operation = call.unsigned(1);
+    let mode = match operation & !LOCK_NB {
+        LOCK_SH => Some(Mode::Shared),
+        LOCK_EX => Some(Mode::Exclusive),
+        LOCK_UN => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    locks::lock_whole(&open, mode, operation & LOCK_NB == 0)?;
+    Ok(0)
+}

@@ -1,0 +1,342 @@
+//! Waiting for any of several files: `poll` and `select`.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::time::Duration;
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_poll, __NR_ppoll, __NR_pselect6, __NR_select, RLIMIT_NOFILE, pollfd, timespec, timeval,
+    },
+};
+use fs::Ready;
+use nucleus::{
+    VirtAddr,
+    task::{Sleep, WaitSet, Woken},
+    time, user,
+};
+
+use super::{Call, Handler};
+use crate::{files::OpenFile, signal::ERESTARTNOHAND};
+
+/// The calls of this module.
+pub const CALLS: &[(u32, Handler)] = &[
+    (__NR_poll, poll),
+    (__NR_ppoll, ppoll),
+    (__NR_select, select),
+    (__NR_pselect6, pselect),
+];
+
+/// A file and what is wanted of it.
+struct Watched {
+    open: Arc<OpenFile>,
+    wanted: Ready,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// Not at all.
+    No,
+    Until(Duration),
+    Forever,
+}
+
+impl Wait {
+    fn for_duration(duration: Duration) -> Wait {
+        if duration.is_zero() {
+            return Wait::No;
+        }
+        match time::since_boot().checked_add(duration) {
+            Some(end) => Wait::Until(end),
+            None => Wait::Forever,
+        }
+    }
+
+    /// What is left of it now.
+    fn left(self) -> Duration {
+        match self {
+            Wait::Until(end) => end.saturating_sub(time::since_boot()),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// Looks at all files; the number of those of which something wanted is ready.
+fn look<'a>(
+    watched: &'a [Watched],
+    found: &mut [Ready],
+    mut set: Option<&mut WaitSet<'a>>,
+) -> usize {
+    let mut count = 0;
+    for (watched, found) in watched.iter().zip(found) {
+        let ready = watched.open.file().poll(set.as_deref_mut());
+        *found = ready & watched.wanted;
+        count += usize::from(!found.is_empty());
+    }
+    count
+}
+
+/// Waits until something wanted is ready of one file at least. Returns the number of those files, 0 after the time.
+fn wait_for_any(watched: &[Watched], found: &mut [Ready], wait: Wait) -> Result<usize> {
+    let count = look(watched, found, None);
+    if count > 0 || wait == Wait::No {
+        return Ok(count);
+    }
+    let sleep = Sleep {
+        interruptible: true,
+        deadline: match wait {
+            Wait::Until(end) => Some(end),
+            _ => None,
+        },
+    };
+    let mut set = WaitSet::new();
+    // From here on every change wakes; what changed since the first look is seen by this one.
+    let mut count = look(watched, found, Some(&mut set));
+    while count == 0 {
+        let woken = set.wait(sleep);
+        count = look(watched, found, None);
+        if count > 0 {
+            break;
+        }
+        match woken {
+            Ok(()) => {}
+            Err(Woken::TimedOut) => return Ok(0),
+            Err(Woken::Interrupted) => return Err(ERESTARTNOHAND),
+        }
+    }
+    Ok(count)
+}
+
+fn reserve<T>(n: usize) -> Result<Vec<T>> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(n).map_err(|_| Errno::ENOMEM)?;
+    Ok(vec)
+}
+
+fn poll(call: &mut Call<'_>) -> Result<usize> {
+    let wait = match call.int(2) {
+        milliseconds if milliseconds < 0 => Wait::Forever,
+        milliseconds => Wait::for_duration(Duration::from_millis(milliseconds as u64)),
+    };
+    poll_files(call, wait)
+}
+
+fn ppoll(call: &mut Call<'_>) -> Result<usize> {
+    let at = call.address(2);
+    let wait = read_timespec(at)?;
+    set_mask(call, call.address(3), call.size(4))?;
+    let result = poll_files(call, wait);
+    write_timespec(at, wait, result)
+}
+
+fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
+    let (at, count) = (call.address(0), call.unsigned(1) as usize);
+    if count as u64 > call.process().limits().soft(RLIMIT_NOFILE) {
+        return Err(Errno::EINVAL);
+    }
+    let entry = |i: usize| at.checked_add(i * size_of::<pollfd>()).ok_or(Errno::EFAULT);
+    let mut asked: Vec<pollfd> = reserve(count)?;
+    for i in 0..count {
+        asked.push(user::read(entry(i)?).map_err(|_| Errno::EFAULT)?);
+    }
+    // Descriptors that are not open are an answer at once; negative ones are left out.
+    let mut watched = reserve(count)?;
+    let mut bad = 0;
+    for poll in &mut asked {
+        poll.revents = 0;
+        if poll.fd < 0 {
+            continue;
+        }
+        match call.files().get(poll.fd) {
+            Ok(open) => {
+                let wanted = Ready::from_bits_truncate(poll.events as u16 as u32);
+                watched.push(Watched {
+                    open,
+                    wanted: wanted | Ready::ERR | Ready::HUP | Ready::NVAL,
+                });
+            }
+            Err(_) => {
+                poll.revents = Ready::NVAL.bits() as i16;
+                bad += 1;
+            }
+        }
+    }
+    let mut found = reserve(watched.len())?;
+    found.resize(watched.len(), Ready::empty());
+    let wait = if bad > 0 { Wait::No } else { wait };
+    let ready = wait_for_any(&watched, &mut found, wait)?;
+    let mut answers = found.iter();
+    for (i, poll) in asked.iter_mut().enumerate() {
+        if poll.fd >= 0
+            && poll.revents == 0
+            && let Some(found) = answers.next()
+        {
+            poll.revents = found.bits() as i16;
+        }
+        // Only the answer is written: the program may use the rest of the structure meanwhile.
+        let to = entry(i)? + core::mem::offset_of!(pollfd, revents);
+        user::write(to, &poll.revents).map_err(|_| Errno::EFAULT)?;
+    }
+    Ok(ready + bad)
+}
+
+/// A relative time of `ppoll` or `pselect6`; none at all is for ever.
+fn read_timespec(at: VirtAddr) -> Result<Wait> {
+    if at.0 == 0 {
+        return Ok(Wait::Forever);
+    }
+    let time: timespec = user::read(at).map_err(|_| Errno::EFAULT)?;
+    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
+    let nanoseconds = u32::try_from(time.tv_nsec)
+        .ok()
+        .filter(|&ns| ns < 1_000_000_000)
+        .ok_or(Errno::EINVAL)?;
+    Ok(Wait::for_duration(Duration::new(seconds, nanoseconds)))
+}
+
+/// Tells the program how much of its time is left. Whether it can be told doesn't matter to the result, as on Linux.
+fn write_timespec(at: VirtAddr, wait: Wait, result: Result<usize>) -> Result<usize> {
+    if at.0 != 0 {
+        let left = wait.left();
+        let mut out: timespec = user::zeroed();
+        out.tv_sec = left.as_secs() as i64;
+        out.tv_nsec = left.subsec_nanos().into();
+        let _ = user::write(at, &out);
+    }
+    result
+}
+
+/// The signal mask that a call wants while it waits.
+fn set_mask(call: &Call<'_>, at: VirtAddr, size: usize) -> Result<()> {
+    if at.0 == 0 {
+        return Ok(());
+    }
+    if size != size_of::<u64>() {
+        return Err(Errno::EINVAL);
+    }
+    let mask: u64 = user::read(at).map_err(|_| Errno::EFAULT)?;
+    call.thread.set_temporary_mask(mask);
+    Ok(())
+}
+
+fn select(call: &mut Call<'_>) -> Result<usize> {
+    let at = call.address(4);
+    let wait = if at.0 == 0 {
+        Wait::Forever
+    } else {
+        let time: timeval = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
+        let microseconds = u64::try_from(time.tv_usec).map_err(|_| Errno::EINVAL)?;
+        let rest = Duration::from_micros(microseconds);
+        match Duration::from_secs(seconds).checked_add(rest) {
+            Some(duration) => Wait::for_duration(duration),
+            None => Wait::Forever,
+        }
+    };
+    let result = select_files(call, wait);
+    if at.0 != 0 {
+        let left = wait.left();
+        let mut out: timeval = user::zeroed();
+        out.tv_sec = left.as_secs() as i64;
+        out.tv_usec = left.subsec_micros().into();
+        // As with `ppoll`: the result stands whether or not the program can be told.
+        let _ = user::write(at, &out);
+    }
+    result
+}
+
+fn pselect(call: &mut Call<'_>) -> Result<usize> {
+    let at = call.address(4);
+    let wait = read_timespec(at)?;
+    let mask = call.address(5);
+    if mask.0 != 0 {
+        // The sixth argument is a pointer to a pointer and a size.
+        let [mask, size]: [usize; 2] = user::read(mask).map_err(|_| Errno::EFAULT)?;
+        set_mask(call, VirtAddr(mask), size)?;
+    }
+    let result = select_files(call, wait);
+    write_timespec(at, wait, result)
+}
+
+/// What each of the three sets of `select` asks for.
+const ASKS: [Ready; 3] = [
+    Ready::IN
+        .union(Ready::RDNORM)
+        .union(Ready::RDBAND)
+        .union(Ready::HUP)
+        .union(Ready::ERR),
+    Ready::OUT
+        .union(Ready::WRNORM)
+        .union(Ready::WRBAND)
+        .union(Ready::ERR),
+    Ready::PRI,
+];
+
+fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
+    let count = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
+    // Bits beyond the table can't be of open files; Linux leaves them out, too.
+    let count = count.min(call.files().size());
+    let words = count.div_ceil(64);
+    let mut asked: [Vec<u64>; 3] = [reserve(words)?, reserve(words)?, reserve(words)?];
+    for (set, asked) in asked.iter_mut().enumerate() {
+        let at = call.address(1 + set);
+        for word in 0..words {
+            let bits = if at.0 == 0 {
+                0
+            } else {
+                let at = at.checked_add(word * 8).ok_or(Errno::EFAULT)?;
+                user::read(at).map_err(|_| Errno::EFAULT)?
+            };
+            asked.push(bits);
+        }
+    }
+    let is_in = |set: &[u64], fd: usize| set[fd / 64] & 1 << (fd % 64) != 0;
+    let mut watched = Vec::new();
+    let mut descriptors = Vec::new();
+    for fd in 0..count {
+        let mut wanted = Ready::empty();
+        for (set, asks) in asked.iter().zip(ASKS) {
+            if is_in(set, fd) {
+                wanted |= asks;
+            }
+        }
+        if wanted.is_empty() {
+            continue;
+        }
+        let open = call.files().get(fd as i32)?;
+        if open.is_path() {
+            return Err(Errno::EBADF);
+        }
+        watched.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        descriptors.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        watched.push(Watched { open, wanted });
+        descriptors.push(fd);
+    }
+    let mut found = reserve(watched.len())?;
+    found.resize(watched.len(), Ready::empty());
+    wait_for_any(&watched, &mut found, wait)?;
+    let mut total = 0;
+    for (set, asks) in asked.iter_mut().zip(ASKS) {
+        let mut answer: Vec<u64> = reserve(words)?;
+        answer.resize(words, 0);
+        for (&fd, &found) in descriptors.iter().zip(&found) {
+            if is_in(set, fd) && found.intersects(asks) {
+                answer[fd / 64] |= 1 << (fd % 64);
+                total += 1;
+            }
+        }
+        *set = answer;
+    }
+    for (set, answer) in asked.iter().enumerate() {
+        let at = call.address(1 + set);
+        if at.0 == 0 {
+            continue;
+        }
+        for (word, bits) in answer.iter().enumerate() {
+            let at = at.checked_add(word * 8).ok_or(Errno::EFAULT)?;
+            user::write(at, bits).map_err(|_| Errno::EFAULT)?;
+        }
+    }
+    Ok(total)
+}
