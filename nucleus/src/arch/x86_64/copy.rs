@@ -9,12 +9,21 @@ use crate::VirtAddr;
 
 global_asm!(
     r#"
-    .macro STAC
+    /* Room for `stac` and `clac`, written over when the CPU has SMAP. */
+    .macro OPEN_USER
 9999:
     nop dword ptr [rax]
     .pushsection .smap_sites, "a"
     .quad 9999b
     .quad 0xcb010f
+    .popsection
+    .endm
+    .macro CLOSE_USER
+9999:
+    nop dword ptr [rax]
+    .pushsection .smap_sites, "a"
+    .quad 9999b
+    .quad 0xca010f
     .popsection
     .endm
     .macro FIXUP from, to
@@ -30,7 +39,7 @@ global_asm!(
     .balign 16
     .globl user_copy_bytes
 user_copy_bytes:
-    STAC
+    OPEN_USER
     mov rcx, rdx
     and edx, 7
     shr rcx, 3
@@ -38,7 +47,7 @@ user_copy_bytes:
     mov ecx, edx
 2:  rep movsb
 3:  mov rax, rcx
-    CLAC
+    CLOSE_USER
     ret
 4:  lea rcx, [rcx * 8 + rdx]
     jmp 2b
@@ -49,12 +58,12 @@ user_copy_bytes:
     .balign 16
     .globl user_load_word
 user_load_word:
-    STAC
+    OPEN_USER
     mov eax, 1
 1:  mov ecx, [rdi]
     mov [rsi], ecx
     xor eax, eax
-2:  CLAC
+2:  CLOSE_USER
     ret
     FIXUP 1b, 2b
 
@@ -62,14 +71,14 @@ user_load_word:
     .balign 16
     .globl user_exchange_word
 user_exchange_word:
-    STAC
+    OPEN_USER
     mov eax, esi
 1:  lock cmpxchg [rdi], edx
     mov [rcx], eax
     xor eax, eax
     jmp 3f
 2:  mov eax, 1
-3:  CLAC
+3:  CLOSE_USER
     ret
     FIXUP 1b, 2b
     "#
