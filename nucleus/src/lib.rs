@@ -29,6 +29,7 @@ mod pairing;
 mod pinned;
 pub mod pmap;
 pub mod power;
+pub mod processor;
 pub mod random;
 pub mod sync;
 pub mod task;

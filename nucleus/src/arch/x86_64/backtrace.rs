@@ -19,7 +19,7 @@ pub fn frame_pointer() -> usize {
 /// broken: every step is checked before it is read.
 pub fn walk(mut pointer: usize, mut show: impl FnMut(usize)) {
     for _ in 0..DEPTH {
-        let readable = pointer % 8 == 0
+        let readable = pointer.is_multiple_of(8)
             && pointer >> 47 == 0x1_ffff
             && space::is_mapped(pointer)
             && space::is_mapped(pointer + 8);

@@ -180,6 +180,11 @@ pub(crate) fn set_timer(deadline: Option<u64>) {
     apic::set_timer_count(count);
 }
 
+/// The rate of the time-stamp counter, which is the CPU's nominal one.
+pub fn kilohertz() -> u64 {
+    scale(1_000_000, &TICKS_PER_NS)
+}
+
 /// Spins for a time. Before [`start`] it spins for some time.
 pub fn delay(ns: u64) {
     let rate = TICKS_PER_NS.load(Ordering::Relaxed);

@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
+use crate::processor::Processor;
+
 /// Model-specific registers.
 pub mod msr {
     pub const APIC_BASE: u32 = 0x1b;
@@ -28,7 +30,6 @@ pub mod rflags {
     pub const DIRECTION: u64 = 1 << 10;
     pub const IO_PRIVILEGE: u64 = 3 << 12;
     pub const NESTED: u64 = 1 << 14;
-    pub const RESUME: u64 = 1 << 16;
     pub const ALIGNMENT: u64 = 1 << 18;
     /// What a program may set: carry, parity, adjust, zero, sign, trap, direction, overflow,
     /// resume, alignment check, identification.
@@ -113,6 +114,54 @@ pub fn detect() {
         set(Features::HUGE_PAGES, __cpuid(0x8000_0001).edx, 26);
     }
     FEATURES.store(found.bits(), Ordering::Relaxed);
+}
+
+/// What programs may want to know of the CPUs.
+pub(crate) fn processor() -> Processor {
+    let mut vendor = [0; 12];
+    let zero = __cpuid(0);
+    for (part, word) in vendor
+        .chunks_exact_mut(4)
+        .zip([zero.ebx, zero.edx, zero.ecx])
+    {
+        part.copy_from_slice(&word.to_le_bytes());
+    }
+    let mut name = [0; 48];
+    if __cpuid(0x8000_0000).eax >= 0x8000_0004 {
+        for (part, leaf) in name.chunks_exact_mut(16).zip(0x8000_0002..) {
+            let found = __cpuid(leaf);
+            let words = [found.eax, found.ebx, found.ecx, found.edx];
+            for (bytes, word) in part.chunks_exact_mut(4).zip(words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+    let one = __cpuid(1);
+    let family = one.eax >> 8 & 15;
+    let model = one.eax >> 4 & 15;
+    Processor {
+        vendor,
+        name,
+        family: if family == 15 {
+            family + (one.eax >> 20 & 0xff)
+        } else {
+            family
+        },
+        model: if family == 6 || family == 15 {
+            model | one.eax >> 12 & 0xf0
+        } else {
+            model
+        },
+        stepping: one.eax & 15,
+        kilohertz: super::clock::kilohertz(),
+        // Linux's: the feature word of leaf 1; ring 3 may use the instructions for FS and GS bases.
+        capabilities: one.edx.into(),
+        capabilities2: if features().contains(Features::FSGSBASE) {
+            2
+        } else {
+            0
+        },
+    }
 }
 
 /// Sets this CPU's control registers: every protection that it has is on.

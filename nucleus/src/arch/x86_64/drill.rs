@@ -54,6 +54,7 @@ fn inner() {
 }
 
 #[inline(never)]
+#[allow(unconditional_recursion)]
 fn overflow(depth: usize) -> usize {
     let room = core::hint::black_box([depth; 64]);
     overflow(depth + 1) + room[depth % 64]

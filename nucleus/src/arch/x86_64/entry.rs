@@ -305,7 +305,7 @@ trap_on_own_stack:
 );
 
 unsafe extern "C" {
-    static trap_stubs: [[u8; 16]; 256];
+    static trap_stubs: u8;
     fn syscall_entry();
     fn enter_user_registers(registers: *mut Registers) -> Exit;
     static __smap_sites_start: [u64; 2];
@@ -351,6 +351,8 @@ pub fn patch_smap() {
     };
 }
 
+/// Bytes between two vectors' entries.
+const STUB: u64 = 16;
 const PRESENT: u64 = 1 << 15;
 const INTERRUPT_GATE: u64 = 0xe << 8;
 const FROM_PROGRAMS: u64 = 3 << 13;
@@ -362,9 +364,8 @@ static mut TABLE: Table = Table([[0; 2]; 256]);
 
 /// Fills the interrupt descriptor table. Once, on the boot CPU.
 pub fn build_table() {
-    for vector in 0..256 {
-        // SAFETY: only the addresses are taken.
-        let stub = unsafe { &raw const trap_stubs[vector] } as u64;
+    for vector in 0..256usize {
+        let stub = (&raw const trap_stubs) as u64 + vector as u64 * STUB;
         let stack = match vector {
             2 => InterruptStack::NonMaskable as u64,
             8 => InterruptStack::DoubleFault as u64,

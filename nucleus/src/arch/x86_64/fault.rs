@@ -13,7 +13,6 @@ pub mod vector {
     pub const STACK: u64 = 12;
     pub const PROTECTION: u64 = 13;
     pub const PAGE_FAULT: u64 = 14;
-    pub const MACHINE_CHECK: u64 = 18;
     /// First vector that a device may use.
     pub const DEVICES: u64 = 32;
 }

@@ -39,6 +39,7 @@ mod user;
 pub(crate) use clock::{epoch_at_boot, nanoseconds, random_seed, set_timer};
 pub(crate) use context::Context;
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
+pub(crate) use cpu::processor;
 pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
 pub(crate) use fpu::UserState;
 pub(crate) use layout::ptr;
@@ -48,15 +49,9 @@ pub(crate) use percpu::{
 };
 pub(crate) use power::stop;
 pub(crate) use space::{invalidate_all, invalidate_page, kernel_root, load_space};
-pub(crate) use user::{programs_set_bases, run};
+pub(crate) use user::run;
 
 use crate::PhysAddr;
-
-/// As [`irqs_restore`]: on this machine it runs nothing by itself.
-#[inline]
-pub(crate) fn irqs_restore_quietly(before: bool) {
-    irqs_restore(before);
-}
 
 /// A schedule point of the simulated machine; nothing here.
 #[inline(always)]

@@ -45,15 +45,3 @@ pub unsafe fn out16(port: u16, value: u16) {
     // SAFETY: the caller answers for the device behind the port.
     unsafe { asm!("out dx, ax", in("ax") value, in("dx") port, options(nostack, preserves_flags)) };
 }
-
-/// Writes 32 bits to an I/O port.
-///
-/// # Safety
-/// As [`in8`].
-#[inline]
-pub unsafe fn out32(port: u16, value: u32) {
-    // SAFETY: the caller answers for the device behind the port.
-    unsafe {
-        asm!("out dx, eax", in("eax") value, in("dx") port, options(nostack, preserves_flags))
-    };
-}

@@ -93,7 +93,7 @@ impl Builder<'_> {
         while pa < end {
             let fits = |level: usize| {
                 let size = 1 << SHIFT[level - 1];
-                pa % size == 0 && va as u64 % size == 0 && end - pa >= size
+                pa.is_multiple_of(size) && (va as u64).is_multiple_of(size) && end - pa >= size
             };
             let level = (1..=self.largest).rev().find(|&l| fits(l)).unwrap_or(1);
             let large = if level > 1 { LARGE } else { 0 };

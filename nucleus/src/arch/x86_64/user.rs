@@ -1,6 +1,6 @@
 //! Running a program.
 
-use super::cpu::{self, Features, features, msr, rflags, write_msr};
+use super::cpu::{self, msr, rflags, write_msr};
 use super::entry::{self, INT_80, SYSCALL};
 use super::fault::{self, vector};
 use super::fpu::UserState;
@@ -118,9 +118,4 @@ pub fn clear_selectors() {
         core::arch::asm!("mov ds, {0:e}", "mov es, {0:e}", "mov fs, {0:e}", "mov gs, {0:e}",
             in(reg) 0u32, options(nostack, preserves_flags));
     }
-}
-
-/// Whether programs may change their FS and GS bases without a system call (`AT_HWCAP2`).
-pub(crate) fn programs_set_bases() -> bool {
-    features().contains(Features::FSGSBASE)
 }
