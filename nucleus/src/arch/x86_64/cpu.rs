@@ -188,6 +188,16 @@ pub fn set_controls() {
     }
 }
 
+/// Drops all translations, global ones too.
+pub fn flush_global() {
+    // SAFETY: forgetting translations is always right; the register ends as it was. An interrupt in
+    // between finds a CPU that keeps none.
+    unsafe {
+        asm!("mov {0}, cr4", "btr {0}, 7", "mov cr4, {0}", "bts {0}, 7", "mov cr4, {0}",
+            out(reg) _, options(nostack));
+    }
+}
+
 /// Reads a model-specific register.
 ///
 /// # Safety

@@ -202,6 +202,8 @@ fn machine() -> ! {
     crate::log!("drill: one program at a time is right");
     vectors();
     crate::log!("drill: many programs at a time are right");
+    stacks();
+    crate::log!("drill: stacks come and go");
     crate::log!("exit: status 0");
     stop(Stop::Done)
 }
@@ -402,4 +404,35 @@ fn vectors() {
         task::spawn(spawn, Box::new(body)).expect("memory for the drill");
     }
     wait_for(&done, count);
+}
+
+/// Many threads at once, several times: their stacks' memory comes back.
+fn stacks() {
+    let mut before = 0;
+    for round in 0..4 {
+        let done = Arc::new(AtomicUsize::new(0));
+        let (count, gate) = (300, Arc::new(AtomicUsize::new(0)));
+        for _ in 0..count {
+            let (done, gate) = (done.clone(), gate.clone());
+            let body = move || {
+                wait_for(&gate, 1);
+                done.fetch_add(1, Ordering::SeqCst);
+            };
+            task::spawn(kernel_task("stack"), Box::new(body)).expect("memory for the drill");
+        }
+        gate.store(1, Ordering::SeqCst);
+        wait_for(&done, count);
+        // The last ones are still on their way out.
+        let soon = crate::time::since_boot() + Duration::from_millis(30);
+        task::sleep(Sleep {
+            interruptible: false,
+            deadline: Some(soon),
+        });
+        task::reap();
+        let used = crate::frame::usage().kernel;
+        match round {
+            0 => before = used,
+            _ => assert!(used <= before + 2 * 32 * 8, "{before} frames, then {used}"),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Interrupts from devices, from the timer and from other CPUs: the vectors and what they call.
 
-use super::apic;
+use super::{apic, space};
 use crate::{console, pmap, task, time};
 
 /// First serial port.
@@ -11,6 +11,8 @@ pub const TIMER: u8 = 0xf0;
 pub const RESCHEDULE: u8 = 0xf1;
 /// Another CPU changed mappings.
 pub const SHOOTDOWN: u8 = 0xf2;
+/// Another CPU changed mappings of the kernel's half.
+pub const FLUSH: u8 = 0xf3;
 /// What the local APIC gives when there was nothing after all; it wants no answer.
 pub const SPURIOUS: u8 = 0xff;
 
@@ -26,6 +28,7 @@ pub fn handle(vector: u64, in_program: bool) {
         TIMER => time::on_timer(in_program),
         RESCHEDULE => task::on_reschedule(),
         SHOOTDOWN => pmap::on_shootdown(),
+        FLUSH => space::answer_flush(),
         CONSOLE => console::on_input(),
         // The two legacy interrupt controllers are masked, but may raise a spurious one.
         _ => {}

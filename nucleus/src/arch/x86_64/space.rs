@@ -5,9 +5,11 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu::{Features, features};
+use super::cpu::{self, Features, features};
 use super::layout::{DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
 use super::memory::MemoryMap;
+use super::percpu::{self, MAX_CPUS};
+use super::{apic, irq};
 use crate::frame::record::{self, Type};
 use crate::frame::{self};
 use crate::sync::{Rank, SpinLock};
@@ -34,6 +36,9 @@ const SHIFT: [u32; 3] = [12, 21, 30];
 pub static ROOT: AtomicU64 = AtomicU64::new(0);
 /// Guards entries in the tables of the stacks.
 static TABLES: SpinLock<()> = SpinLock::new(Rank::KernelSpace, ());
+/// Flushes of the kernel's half that were asked for, and up to which each CPU has answered.
+static FLUSHES_ASKED: AtomicU64 = AtomicU64::new(0);
+static FLUSHES_DONE: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 /// Pages of device registers mapped so far.
 static DEVICE_PAGES: AtomicUsize = AtomicUsize::new(0);
 
@@ -226,6 +231,42 @@ pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
+/// Makes a stack's addresses invalid; TLBs may still hold them until
+/// [`flush_everywhere`]. The frames stay noted for [`unmap_stack`].
+pub fn hide_stack(bottom: usize, pages: usize) {
+    for page in 0..pages {
+        if let Some(entry) = find(bottom + page * PAGE_SIZE) {
+            // SAFETY: the entry belongs to this stack, which nobody uses.
+            unsafe { entry.write_volatile(entry.read_volatile() & !PRESENT) };
+        }
+    }
+}
+
+/// Makes all CPUs forget all translations of the kernel's half, and waits until they have. Interrupts are
+/// on, and the caller holds no spin lock.
+pub fn flush_everywhere() {
+    percpu::preempt_disable();
+    let wanted = FLUSHES_ASKED.fetch_add(1, Ordering::SeqCst) + 1;
+    answer_flush();
+    for cpu in (0..percpu::cpu_count()).filter(|&cpu| cpu != percpu::cpu()) {
+        apic::send(cpu, irq::FLUSH);
+        while FLUSHES_DONE[cpu].load(Ordering::Acquire) < wanted {
+            core::hint::spin_loop();
+        }
+    }
+    if percpu::preempt_enable() {
+        crate::task::preempt();
+    }
+}
+
+/// Makes this CPU forget all translations, those of the kernel's half too.
+pub fn answer_flush() {
+    // An interrupt between the reading and the flush would only note more flushes than it knows of.
+    let asked = FLUSHES_ASKED.load(Ordering::SeqCst);
+    cpu::flush_global();
+    FLUSHES_DONE[percpu::cpu()].fetch_max(asked, Ordering::AcqRel);
+}
+
 /// Takes the frames of a stack back. No TLB holds its addresses.
 pub fn unmap_stack(bottom: usize, pages: usize) {
     for page in 0..pages {
@@ -234,7 +275,7 @@ pub fn unmap_stack(bottom: usize, pages: usize) {
         };
         // SAFETY: the entry belongs to this stack.
         let old = unsafe { entry.replace(0) };
-        if old & PRESENT != 0 {
+        if old & ADDRESS != 0 {
             let frame = PhysAddr(old & ADDRESS).frame_number() as u32;
             frame::give_run(frame..frame + 1, Type::Kernel);
         }

@@ -3,10 +3,11 @@
 //! Each has a slot of the kernel's address space: the lower part is never mapped, so that an overflow
 //! faults (and, for want of a stack to push the fault on, double-faults on a stack of its own).
 //! A stack that is given back stays mapped and is the next one to be handed out: making a thread
-//! changes no mapping and flushes nothing.
+//! changes no mapping and flushes nothing. Only when many are free do some give their memory back, all
+//! with one flush.
 
 use super::layout::STACKS;
-use super::space;
+use super::{cpu, percpu, space};
 use crate::sync::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
 
@@ -17,16 +18,83 @@ pub const SIZE: usize = 32 << 10;
 const SLOT: usize = 64 << 10;
 /// Stacks at most, and so threads at most.
 const MAX: usize = 32 << 10;
+/// Free stacks that are kept for good: 1 MiB.
+const KEPT: usize = 32;
+/// Free stacks with which the memory of those beyond [`KEPT`] is given back.
+const TOO_MANY: usize = 2 * KEPT;
 
 struct Stacks {
-    /// The bottom address of a stack that is free, 0 if there is none. Each holds the next one's
-    /// in its lowest word.
+    /// The bottom address of a stack that is free and mapped, 0 if there is none. Each holds the next
+    /// one's in its lowest word.
     free: usize,
-    /// Slots that were ever mapped.
+    /// How many those are.
+    free_count: usize,
+    /// Slots that were ever used.
     used: usize,
+    /// Bit per used slot: free and not mapped.
+    unmapped: [u64; MAX / 64],
+    unmapped_count: usize,
 }
 
-static CACHE: SpinLock<Stacks> = SpinLock::new(Rank::KernelSpace, Stacks { free: 0, used: 0 });
+static STACKS_STATE: SpinLock<Stacks> = SpinLock::new(
+    Rank::KernelSpace,
+    Stacks {
+        free: 0,
+        free_count: 0,
+        used: 0,
+        unmapped: [0; MAX / 64],
+        unmapped_count: 0,
+    },
+);
+
+fn bottom_of(slot: usize) -> usize {
+    STACKS + (slot + 1) * SLOT - SIZE
+}
+
+fn slot_of(bottom: usize) -> usize {
+    (bottom - STACKS) / SLOT
+}
+
+impl Stacks {
+    fn pop(&mut self) -> Option<usize> {
+        let bottom = self.free;
+        if bottom == 0 {
+            return None;
+        }
+        // SAFETY: a free stack is mapped, belongs to the list, and starts with this word.
+        self.free = unsafe { *(bottom as *const usize) };
+        self.free_count -= 1;
+        Some(bottom)
+    }
+
+    fn push(&mut self, bottom: usize) {
+        // SAFETY: the stack is mapped and nobody runs on it any more.
+        unsafe { *(bottom as *mut usize) = self.free };
+        self.free = bottom;
+        self.free_count += 1;
+    }
+
+    /// A slot that is not mapped.
+    fn take_slot(&mut self) -> Option<usize> {
+        if self.unmapped_count > 0 {
+            let word = self.unmapped.iter().position(|&word| word != 0)?;
+            let bit = self.unmapped[word].trailing_zeros() as usize;
+            self.unmapped[word] &= !(1 << bit);
+            self.unmapped_count -= 1;
+            return Some(word * 64 + bit);
+        }
+        if self.used == MAX {
+            return None;
+        }
+        self.used += 1;
+        Some(self.used - 1)
+    }
+
+    fn give_slot(&mut self, slot: usize) {
+        self.unmapped[slot / 64] |= 1 << (slot % 64);
+        self.unmapped_count += 1;
+    }
+}
 
 /// A kernel stack in use.
 pub struct KernelStack {
@@ -39,26 +107,16 @@ impl KernelStack {
     /// # Errors
     /// [`OutOfMemory`] when there is no memory or no slot.
     pub fn alloc() -> Result<KernelStack, OutOfMemory> {
-        let bottom = {
-            let mut stacks = CACHE.lock();
-            if stacks.free != 0 {
-                let bottom = stacks.free;
-                // SAFETY: a free stack is mapped, belongs to the cache, and starts with this word.
-                stacks.free = unsafe { *(bottom as *const usize) };
+        let slot = {
+            let mut stacks = STACKS_STATE.lock();
+            if let Some(bottom) = stacks.pop() {
                 return Ok(KernelStack { bottom });
             }
-            if stacks.used == MAX {
-                return Err(OutOfMemory);
-            }
-            stacks.used += 1;
-            STACKS + stacks.used * SLOT - SIZE
+            stacks.take_slot().ok_or(OutOfMemory)?
         };
+        let bottom = bottom_of(slot);
         if space::map_stack(bottom, SIZE / PAGE_SIZE).is_err() {
-            // The slot is lost only if others were taken meanwhile.
-            let mut stacks = CACHE.lock();
-            if STACKS + stacks.used * SLOT - SIZE == bottom {
-                stacks.used -= 1;
-            }
+            STACKS_STATE.lock().give_slot(slot);
             return Err(OutOfMemory);
         }
         Ok(KernelStack { bottom })
@@ -79,10 +137,27 @@ impl KernelStack {
 
 impl Drop for KernelStack {
     fn drop(&mut self) {
-        let mut stacks = CACHE.lock();
-        // SAFETY: the stack is mapped and nobody runs on it any more.
-        unsafe { *(self.bottom as *mut usize) = stacks.free };
-        stacks.free = self.bottom;
+        // Waiting for other CPUs is for callers that keep none of them waiting.
+        let may_wait = cpu::irqs_enabled() && percpu::preempt_count() == 0;
+        let mut stacks = STACKS_STATE.lock();
+        stacks.push(self.bottom);
+        if stacks.free_count < TOO_MANY || !may_wait {
+            return;
+        }
+        let mut surplus = [0; TOO_MANY - KEPT];
+        for bottom in &mut surplus {
+            *bottom = stacks.pop().unwrap_or(0);
+        }
+        drop(stacks);
+        let surplus = || surplus.iter().copied().filter(|&bottom| bottom != 0);
+        for bottom in surplus() {
+            space::hide_stack(bottom, SIZE / PAGE_SIZE);
+        }
+        space::flush_everywhere();
+        for bottom in surplus() {
+            space::unmap_stack(bottom, SIZE / PAGE_SIZE);
+            STACKS_STATE.lock().give_slot(slot_of(bottom));
+        }
     }
 }
 
