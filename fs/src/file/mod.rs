@@ -115,6 +115,11 @@ pub trait File: Any + Send + Sync {
         alloc::vec::Vec::new()
     }
 
+    /// Where the same thing can be opened again (`/proc/PID/fd/N`), where there is no location.
+    fn reopen(&self) -> Option<Location> {
+        None
+    }
+
     /// What a mapping of it maps, and the highest protection allowed follows from the open flags.
     fn pager(&self) -> Result<Arc<dyn Pager>> {
         Err(Errno::ENODEV)

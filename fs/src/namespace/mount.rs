@@ -52,6 +52,11 @@ impl Mount {
         Mount::new(0, root, None, fstype, b"none", b"rw")
     }
 
+    /// A place outside of every tree, for what has a vnode but no name.
+    pub fn nameless(vnode: Arc<dyn Vnode>, fstype: &'static str) -> Location {
+        Location::of_mount(&Mount::new(0, vnode, None, fstype, b"none", b"rw"))
+    }
+
     /// Its root.
     pub fn root(&self) -> &Arc<dyn Vnode> {
         &self.root

@@ -48,6 +48,16 @@ impl Text {
         }
     }
 
+    /// Adds bytes with newlines as octal escapes, as `/proc/PID/maps` shows names.
+    pub fn push_escaped_newlines(&mut self, bytes: &[u8]) {
+        for (i, part) in bytes.split(|&b| b == b'\n').enumerate() {
+            if i > 0 {
+                self.push(b"\\012");
+            }
+            self.push(part);
+        }
+    }
+
     /// Bytes so far.
     pub fn len(&self) -> usize {
         self.bytes.len()

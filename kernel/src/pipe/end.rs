@@ -1,17 +1,23 @@
 //! The open file of a pipe or FIFO.
 
 use alloc::{format, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use abi::{
     Errno, Result,
     raw::{general::O_NONBLOCK, ioctl::FIONREAD},
 };
 use fbuf::{Sink, Source};
-use fs::{Attributes, File, Kind, Location, OpenFlags, Ready};
+use fs::{Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
 use nucleus::{VirtAddr, task::WaitSet, time, user};
 
-use super::queue::{Ends, Pipe};
+use super::{
+    fifo::open_pipe,
+    queue::{Ends, Pipe},
+};
 
 /// The device number of the file system in which nameless pipes seem to be.
 const PIPE_DEVICE: u64 = 0xb;
@@ -25,8 +31,8 @@ pub struct End {
     writers_seen: AtomicU64,
     /// The name of a FIFO.
     location: Option<Location>,
-    /// Since the epoch, in nanoseconds, when it was made.
-    created: core::time::Duration,
+    /// Since the epoch, when it was made.
+    created: Duration,
 }
 
 /// A new pipe: its reading and its writing end.
@@ -153,26 +159,58 @@ impl File for End {
     }
 
     fn attributes(&self) -> Result<Attributes> {
-        Ok(Attributes {
-            device: PIPE_DEVICE,
-            inode: self.pipe.inode(),
-            kind: Kind::Fifo,
-            mode: 0o600,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            block_size: 4096,
-            accessed: self.created,
-            modified: self.created,
-            changed: self.created,
+        Ok(attributes(&self.pipe, self.created))
+    }
+
+    fn reopen(&self) -> Option<Location> {
+        let nameless = Nameless {
+            pipe: self.pipe.clone(),
             created: self.created,
-        })
+        };
+        Some(Mount::nameless(Arc::new(nameless), "pipefs"))
     }
 
     fn describe(&self) -> Vec<u8> {
         format!("pipe:[{}]", self.pipe.inode()).into_bytes()
+    }
+}
+
+/// The vnode of a pipe without a name, made when somebody goes through `/proc/PID/fd`.
+struct Nameless {
+    pipe: Arc<Pipe>,
+    created: Duration,
+}
+
+impl Vnode for Nameless {
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(attributes(&self.pipe, self.created))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Fifo
+    }
+
+    fn open(self: Arc<Self>, _: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        open_pipe(&self.pipe, None, flags).map(Some)
+    }
+}
+
+fn attributes(pipe: &Pipe, created: Duration) -> Attributes {
+    Attributes {
+        device: PIPE_DEVICE,
+        inode: pipe.inode(),
+        kind: Kind::Fifo,
+        mode: 0o600,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        block_size: 4096,
+        accessed: created,
+        modified: created,
+        changed: created,
+        created,
     }
 }

@@ -15,7 +15,7 @@ mod waiter;
 pub use queue::{Sleep, WaitQueue, WaitSet, Woken, sleep};
 pub use reaper::reap;
 pub(crate) use scheduler::{block, on_reschedule, preempt, run_boot_cpu, run_on_this_cpu};
-pub use scheduler::{cpu, cpu_count, yield_now};
+pub use scheduler::{cpu, cpu_count, cpu_times, yield_now};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};

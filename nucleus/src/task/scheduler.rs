@@ -22,6 +22,7 @@ use core::{
     cell::UnsafeCell,
     ptr::{self, NonNull},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
+    time::Duration,
 };
 
 use super::{
@@ -90,6 +91,12 @@ struct Inner {
     idle: *const Task,
     /// When `current` was last charged for its time, nanoseconds since boot.
     charged_at: u64,
+    /// Nanoseconds in which there was nothing to run, and in which there was.
+    idle_time: u64,
+    busy_time: u64,
+    /// Ticks that found a program running, and the kernel.
+    program_ticks: u64,
+    kernel_ticks: u64,
     /// Whether `current` has been asked to give way and has not yet.
     kicked: bool,
     /// Who was switched away from and must not go into this heap: dead, or not allowed here.
@@ -109,6 +116,10 @@ impl RunQueue {
                 current: ptr::null(),
                 idle: ptr::null(),
                 charged_at: 0,
+                idle_time: 0,
+                busy_time: 0,
+                program_ticks: 0,
+                kernel_ticks: 0,
                 kicked: false,
                 leaving: ptr::null(),
             }),
@@ -159,8 +170,10 @@ impl RunQueue {
         let ran = now.saturating_sub(inner.charged_at);
         inner.charged_at = now;
         if current.idle {
+            inner.idle_time += ran;
             return;
         }
+        inner.busy_time += ran;
         current.run_time.fetch_add(ran, Ordering::Relaxed);
         let nice = current.nice.load(Ordering::Relaxed) as i64;
         let virtual_time = current.virtual_time.load(Ordering::Relaxed)
@@ -184,6 +197,27 @@ static IDLE: AtomicU64 = AtomicU64::new(0);
 /// The number of CPUs running, 1 to 16.
 pub fn cpu_count() -> usize {
     machine::cpu_count()
+}
+
+/// Time that a CPU, below [`cpu_count`], has spent in programs, in the kernel, and without anything to run. The sum of
+/// the first two is exact; the ticks say how it is divided.
+pub fn cpu_times(cpu: usize) -> [Duration; 3] {
+    let irqs = machine::irqs_disable();
+    let queue = &QUEUES[cpu];
+    let inner = queue.lock();
+    queue.charge(inner, machine::nanoseconds());
+    let (idle, busy) = (inner.idle_time, inner.busy_time);
+    let (program, ticks) = (
+        inner.program_ticks,
+        inner.program_ticks + inner.kernel_ticks,
+    );
+    queue.unlock();
+    machine::irqs_restore(irqs);
+    let in_program = match ticks {
+        0 => busy,
+        _ => (busy as u128 * program as u128 / ticks as u128) as u64,
+    };
+    [in_program, busy - in_program, idle].map(Duration::from_nanos)
 }
 
 /// The CPU this runs on; it may be another one by the time the caller looks at the answer.
@@ -581,6 +615,13 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
         .heap
         .first_key()
         .is_some_and(|first| first <= current.virtual_time.load(Ordering::Relaxed));
+    if !current.idle {
+        if in_program {
+            inner.program_ticks += 1;
+        } else {
+            inner.kernel_ticks += 1;
+        }
+    }
     queue.unlock();
     if behind {
         machine::set_reschedule(true);
