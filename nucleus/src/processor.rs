@@ -16,6 +16,8 @@ pub struct Processor {
     pub capabilities: u64,
     /// `AT_HWCAP2`.
     pub capabilities2: u64,
+    /// What `cpuid` says of abilities: leaf 1 `edx` and `ecx`, leaf 7 `ebx`, leaf 0x8000_0001 `edx` and `ecx`.
+    pub features: [u32; 5],
 }
 
 impl Processor {
@@ -56,5 +58,6 @@ pub fn processor() -> Processor {
         kilohertz: 1_000_000,
         capabilities: 0,
         capabilities2: 0,
+        features: [0; 5],
     }
 }

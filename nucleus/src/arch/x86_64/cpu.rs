@@ -139,7 +139,13 @@ pub(crate) fn processor() -> Processor {
     let one = __cpuid(1);
     let family = one.eax >> 8 & 15;
     let model = one.eax >> 4 & 15;
+    let seven = match zero.eax >= 7 {
+        true => __cpuid_count(7, 0).ebx,
+        false => 0,
+    };
+    let extended = __cpuid(0x8000_0001);
     Processor {
+        features: [one.edx, one.ecx, seven, extended.edx, extended.ecx],
         vendor,
         name,
         family: if family == 15 {
