@@ -26,7 +26,7 @@ guest: $(causeway) $(if $(CMD),target/status.so)
 	$(causeway) run $(RUN) -- /bin/sh -c "$$CMD"; echo $$? >target/status
 
 test: setup-test $(causeway)
-	@$(rust) scripts/test.sh
+	@$(rust) $(causeway) test
 
 image: setup-test $(causeway)
 	@$(rust) $(causeway) image $(RUN)

@@ -3,7 +3,8 @@
 //! A run goes through the modules so: [`options`] says what is asked for, [`project`] builds the
 //! kernel, [`root`] and [`cpio`] pack the guest's files, [`qemu`] writes the machine's command line,
 //! [`guest`] starts it and hears its end, [`run`] connects it to the user through [`terminal`] and
-//! [`input`], [`symbols`] makes a panic readable, and [`outcome`] is the exit status.
+//! [`input`], [`symbols`] makes a panic readable, and [`outcome`] is the exit status. [`test`] does
+//! all this many times.
 #![forbid(unsafe_code)]
 
 mod cpio;
@@ -19,6 +20,7 @@ mod root;
 mod run;
 mod symbols;
 mod terminal;
+mod test;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(options),
         Command::Debug(options) => debug::debug(options),
         Command::Image(options) => image::image(options).map(|()| 0),
+        Command::Test(options) => test::test(options),
         Command::Build(options) => project::kernel(options.profile).map(|kernel| {
             println!("{}", kernel.display());
             0

@@ -27,6 +27,8 @@ pub enum Command {
     Debug(Debug),
     /// Make an image of a CD that boots by GRUB
     Image(Image),
+    /// Run every test
+    Test(Test),
     /// Build the kernel and print where it is
     Build(Build),
 }
@@ -126,6 +128,16 @@ pub struct Image {
     /// Run this program in place of a shell
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Test {
+    /// How long the program of random system calls runs, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub seconds: u64,
+    /// Only the groups of tests with one of these words in their names
+    #[arg(value_name = "WORD")]
+    pub groups: Vec<String>,
 }
 
 #[derive(Args, Debug)]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 /// The kernel's target.
-const TARGET: &str = "x86_64-unknown-none";
+pub const TARGET: &str = "x86_64-unknown-none";
 
 /// Which build of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -90,7 +90,7 @@ pub fn guest_programs() -> Result<PathBuf> {
 }
 
 /// Cargo in `folder`.
-fn cargo(folder: &Path) -> Command {
+pub fn cargo(folder: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // What a cargo that started this program has set for itself is not meant for this one.
     cargo
@@ -128,6 +128,11 @@ fn run_quiet_when_fresh(build: &mut Command, what: &str) -> Result<()> {
         bail!("{what} did not build; cargo's messages above say why");
     }
     Ok(())
+}
+
+/// Whether the compiler brought the library for the kernel's target along, built.
+pub fn has_target() -> bool {
+    matches!(library(), Ok(Library::Installed))
 }
 
 /// Where `core` and `alloc` for the kernel's target come from.

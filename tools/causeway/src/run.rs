@@ -151,6 +151,15 @@ impl Console {
         }
     }
 
+    /// The console of a command between pipes.
+    pub fn pipes() -> Self {
+        Self {
+            terminal: None,
+            plain: true,
+            quiet: true,
+        }
+    }
+
     /// The kernel's command line for this console, the user's options and command.
     pub fn command_line(self, append: &[String], command: &[String]) -> String {
         let mut words: Vec<String> = Vec::new();

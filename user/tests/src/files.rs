@@ -245,7 +245,7 @@ fn sizes() -> Outcome {
     );
     refused!(EINVAL, ftruncate(open, -1));
     refused!(EISDIR, truncate(c"/tmp".as_ptr(), 0));
-    crate::memory::limit(libc::RLIMIT_FSIZE, 20_000)?;
+    crate::growth::limit(libc::RLIMIT_FSIZE, 20_000)?;
     // SAFETY: ignores the signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     refused!(EFBIG, pwrite(open, b"x".as_ptr().cast(), 1, 20_000));

@@ -10,6 +10,7 @@ mod clock;
 mod exhaustion;
 mod files;
 mod floating;
+mod growth;
 mod leaks;
 mod legacy;
 mod memory;
@@ -51,6 +52,7 @@ fn main() {
     }
     let tests: Vec<Test> = [
         memory::TESTS,
+        growth::TESTS,
         protection::TESTS,
         threads::TESTS,
         signals::TESTS,

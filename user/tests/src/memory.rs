@@ -19,11 +19,7 @@ pub const TESTS: &[Test] = &[
     ("memory: shared anonymous maps cross fork", shared_anonymous),
     ("memory: copy on write after fork", copy_on_write),
     ("memory: a copy of a copy", copies_of_copies),
-    ("memory: brk grows and shrinks", program_break),
-    ("memory: mremap", remap),
     ("memory: madvise DONTNEED", dont_need),
-    ("memory: RLIMIT_AS", limit_space),
-    ("memory: RLIMIT_DATA", limit_data),
     ("memory: addresses are random", randomised),
     ("memory: many maps", many),
     ("memory: random maps against a model", model),
@@ -340,92 +336,6 @@ fn copies_of_copies() -> Outcome {
     descend(memory, 0)
 }
 
-fn program_break() -> Outcome {
-    let start = call!(sbrk(0)) as usize;
-    call!(brk((start + 40 * PAGE) as *mut _));
-    let at = |page: usize| ((start + PAGE) & !(PAGE - 1)).wrapping_add(page * PAGE) as *mut u8;
-    for page in 0..38 {
-        ensure!(
-            peek(at(page)) == 0,
-            "page {page} of the new heap is not zero"
-        );
-        poke(at(page), 9);
-    }
-    call!(brk((start + 2 * PAGE) as *mut _));
-    call!(brk((start + 40 * PAGE) as *mut _));
-    ensure!(
-        peek(at(30)) == 0,
-        "a page that was given back kept its byte"
-    );
-    call!(brk(start as *mut _));
-    ensure!(call!(sbrk(0)) as usize == start, "the break did not return");
-    Ok(())
-}
-
-fn remap() -> Outcome {
-    let memory = map(4 * PAGE)?;
-    (0..4).for_each(|page| poke(memory.wrapping_add(page * PAGE), page as u8 + 1));
-    refused!(
-        EINVAL,
-        mremap(memory.wrapping_add(1).cast(), PAGE, 2 * PAGE, 0)
-    );
-    refused!(EINVAL, mremap(memory.cast(), PAGE, 0, 0));
-    // Something right behind it: it cannot grow where it is.
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    let block = map(12 * PAGE)?;
-    call!(munmap(block.cast(), 8 * PAGE));
-    let moved = block.wrapping_add(4 * PAGE);
-    call!(mremap(
-        memory.cast(),
-        4 * PAGE,
-        4 * PAGE,
-        libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-        moved
-    ));
-    for page in 0..4 {
-        ensure!(
-            peek(moved.wrapping_add(page * PAGE)) == page as u8 + 1,
-            "page {page} was lost"
-        );
-    }
-    refused!(ENOMEM, mremap(moved.cast(), 4 * PAGE, 8 * PAGE, 0));
-    let grown = call!(mremap(
-        moved.cast(),
-        4 * PAGE,
-        64 * PAGE,
-        libc::MREMAP_MAYMOVE
-    ))
-    .cast::<u8>();
-    for page in 0..4 {
-        ensure!(
-            peek(grown.wrapping_add(page * PAGE)) == page as u8 + 1,
-            "page {page} lost in a move"
-        );
-    }
-    ensure!(
-        peek(grown.wrapping_add(63 * PAGE)) == 0,
-        "the new part is not zero"
-    );
-    let shrunk = call!(mremap(grown.cast(), 64 * PAGE, 2 * PAGE, 0)).cast::<u8>();
-    ensure!(
-        shrunk == grown && peek(grown.wrapping_add(PAGE)) == 2,
-        "shrinking moved it"
-    );
-    call!(mmap(
-        grown.wrapping_add(2 * PAGE).cast(),
-        PAGE,
-        READ_WRITE,
-        flags,
-        -1,
-        0
-    ));
-    refused!(
-        EFAULT,
-        mremap(moved.cast(), PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE)
-    );
-    Ok(())
-}
-
 fn dont_need() -> Outcome {
     let memory = map(4 * PAGE)?;
     (0..4).for_each(|page| poke(memory.wrapping_add(page * PAGE), 5));
@@ -451,46 +361,6 @@ fn dont_need() -> Outcome {
     ] {
         call!(madvise(memory.cast(), PAGE, advice));
     }
-    Ok(())
-}
-
-/// Sets both limits of a resource.
-pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) -> Outcome {
-    let limit = libc::rlimit {
-        rlim_cur: bytes,
-        rlim_max: bytes,
-    };
-    call!(setrlimit(resource, &limit));
-    Ok(())
-}
-
-fn limit_space() -> Outcome {
-    limit(libc::RLIMIT_AS, 64 << 20)?;
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    refused!(
-        ENOMEM,
-        mmap(ptr::null_mut(), 64 << 20, PROT_READ, flags, -1, 0)
-    );
-    let memory = map(16 << 20)?;
-    refused!(
-        ENOMEM,
-        mremap(memory.cast(), 16 << 20, 63 << 20, libc::MREMAP_MAYMOVE)
-    );
-    call!(munmap(memory.cast(), 16 << 20));
-    map(16 << 20)?;
-    Ok(())
-}
-
-fn limit_data() -> Outcome {
-    limit(libc::RLIMIT_DATA, 16 << 20)?;
-    refused!(ENOMEM, sbrk(17 << 20));
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    refused!(
-        ENOMEM,
-        mmap(ptr::null_mut(), 17 << 20, READ_WRITE, flags, -1, 0)
-    );
-    // What cannot be written privately is not data.
-    call!(mmap(ptr::null_mut(), 17 << 20, PROT_READ, flags, -1, 0));
     Ok(())
 }
 
@@ -582,8 +452,8 @@ fn model() -> Outcome {
             }
             4 if step % 8 == 0 => child(|| compare(base, &model))?,
             _ => {
-                for page in first..first + count {
-                    if let Some(byte) = &mut model[page] {
+                for (page, byte) in model.iter_mut().enumerate().skip(first).take(count) {
+                    if let Some(byte) = byte {
                         *byte = numbers.next() as u8;
                         poke(base.wrapping_add(page * PAGE), *byte);
                     }

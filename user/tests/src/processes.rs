@@ -295,7 +295,11 @@ fn exec_refusals() -> Outcome {
     refused!(EFAULT, execve(8 as *const _, words.as_ptr(), environment()));
     refused!(
         EFAULT,
-        execve(c"/proc/self/exe".as_ptr(), 8 as *const _, environment())
+        execve(
+            c"/proc/self/exe".as_ptr(),
+            0x1000 as *const _,
+            environment()
+        )
     );
     let bad = [8 as *const libc::c_char, ptr::null()];
     refused!(
@@ -468,7 +472,7 @@ fn deep() -> Outcome {
 fn inherited() -> Outcome {
     call!(umask(0o027));
     call!(chdir(c"/tmp".as_ptr()));
-    crate::memory::limit(libc::RLIMIT_NOFILE, 50)?;
+    crate::growth::limit(libc::RLIMIT_NOFILE, 50)?;
     child(|| {
         ensure!(call!(umask(0)) == 0o027, "the mask was not inherited");
         let here = std::env::current_dir().map_err(|error| error.to_string())?;

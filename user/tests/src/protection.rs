@@ -234,7 +234,7 @@ impl Place {
 fn stack_limit() -> Outcome {
     let here = 0u8;
     let start = Place::near(&here);
-    crate::memory::limit(libc::RLIMIT_STACK, 1 << 20)?;
+    crate::growth::limit(libc::RLIMIT_STACK, 1 << 20)?;
     let fault = fault_of(|| _ = descend(3 << 20))?;
     let used = fault.map(|fault| start.0.wrapping_sub(fault.address));
     ensure!(

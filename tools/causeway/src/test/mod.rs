@@ -1,0 +1,104 @@
+//! `causeway test`: everything that `make test` runs, with one line for each thing tested.
+//!
+//! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
+//! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
+//! [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
+//! unusual ways.
+
+mod boot;
+mod host;
+mod programs;
+mod session;
+mod starts;
+mod strangers;
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::options;
+use crate::project::{self, Profile};
+
+/// Counts what passed and what failed, and says so.
+pub struct Report {
+    passed: u32,
+    failed: Vec<String>,
+    /// Only what has one of these words in its name is run.
+    words: Vec<String>,
+}
+
+impl Report {
+    /// Whether a group of tests is to be run.
+    pub fn wants(&self, group: &str) -> bool {
+        let wanted =
+            self.words.is_empty() || self.words.iter().any(|word| group.contains(word.as_str()));
+        if wanted {
+            println!("== {group}");
+        }
+        wanted
+    }
+
+    /// Counts tests that passed and printed their own lines.
+    pub fn passed(&mut self, count: u32) {
+        self.passed += count;
+    }
+
+    /// Notes one test's outcome.
+    pub fn note(&mut self, name: &str, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => {
+                self.passed += 1;
+                println!("ok {name}");
+            }
+            Err(why) => {
+                println!("FAIL {name}: {why}");
+                self.failed.push(name.into());
+            }
+        }
+    }
+
+    /// Runs one test and notes its outcome and time.
+    pub fn run(&mut self, name: &str, test: impl FnOnce() -> Result<(), String>) {
+        let start = Instant::now();
+        let outcome = test();
+        self.note(
+            &format!("{name} ({:.1} s)", start.elapsed().as_secs_f64()),
+            outcome,
+        );
+    }
+}
+
+/// Runs the tests and returns the exit status.
+///
+/// # Errors
+/// When something that the tests need cannot be built.
+pub fn test(options: &options::Test) -> Result<u8> {
+    let start = Instant::now();
+    let mut report = Report {
+        passed: 0,
+        failed: Vec::new(),
+        words: options.groups.clone(),
+    };
+    host::run(&mut report)?;
+    let kernel = project::kernel(Profile::Checked)?;
+    let fast_kernel = project::kernel(Profile::Release)?;
+    let programs = project::guest_programs()?;
+    let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    starts::run(&bench, &mut report);
+    session::run(&bench, &mut report);
+    strangers::run(&bench, &mut report)?;
+    programs::run(&bench, &mut report, options.seconds);
+    println!();
+    for name in &report.failed {
+        println!("failed: {name}");
+    }
+    let time = start.elapsed().as_secs();
+    println!(
+        "{} passed, {} failed ({}:{:02} minutes)",
+        report.passed,
+        report.failed.len(),
+        time / 60,
+        time % 60
+    );
+    Ok(u8::from(!report.failed.is_empty()))
+}

@@ -1,0 +1,76 @@
+//! The guest test programs, on 1, 2 and 4 CPUs.
+
+use std::time::Duration;
+
+use super::Report;
+use super::boot::{Bench, Finished, Plan, finish};
+use crate::guest::Ending;
+use crate::run::Console;
+
+/// Boots and runs them; the program of random calls runs for `seconds`.
+pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
+    let root = match bench.root() {
+        Ok(root) => root,
+        Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
+    };
+    for cpus in [1, 2, 4] {
+        if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
+            let command = ["/tests/guest-tests"];
+            let mut plan = Plan::new(&root, &command);
+            plan.cpus = cpus;
+            plan.timeout = Duration::from_secs(240);
+            match watched(bench, &plan) {
+                Ok(finished) => count(bench, report, cpus, &finished),
+                Err(why) => report.note(&format!("guest tests, {cpus} CPUs"), Err(why)),
+            }
+        }
+    }
+    for cpus in [2, 4] {
+        if report.wants(&format!("guest: random calls, {cpus} CPUs")) {
+            let seconds_word = seconds.to_string();
+            let command = ["/tests/random-calls", "--seconds", &seconds_word];
+            let mut plan = Plan::new(&root, &command);
+            plan.cpus = cpus;
+            plan.timeout = Duration::from_secs(seconds + 60);
+            let outcome = watched(bench, &plan).and_then(|finished| {
+                if finished.ending == Ending::Status(0) {
+                    Ok(())
+                } else {
+                    Err(finished.why(&bench.checked))
+                }
+            });
+            report.note(&format!("random calls, {cpus} CPUs"), outcome);
+        }
+    }
+}
+
+/// Boots and shows each line as it comes.
+fn watched(bench: &Bench, plan: &Plan) -> Result<Finished, String> {
+    let words: Vec<String> = plan.command.iter().map(ToString::to_string).collect();
+    let machine = bench.machine(plan, &Console::pipes().command_line(&[], &words));
+    finish(&machine, b"", plan.timeout, |line| println!("  {line}"))
+        .map_err(|error| format!("{error:#}"))
+}
+
+/// Counts the lines of the test program.
+fn count(bench: &Bench, report: &mut Report, cpus: u32, finished: &Finished) {
+    let text = finished.text();
+    let mut whole = false;
+    for line in text.lines() {
+        if line.starts_with("ok ") {
+            report.passed(1);
+        } else if let Some((name, why)) = line
+            .strip_prefix("FAIL ")
+            .and_then(|rest| rest.split_once(": "))
+        {
+            report.note(&format!("{name}, {cpus} CPUs"), Err(why.into()));
+        }
+        whole |= line.starts_with("guest tests:");
+    }
+    if !whole || !matches!(finished.ending, Ending::Status(0 | 1)) {
+        report.note(
+            &format!("guest tests, {cpus} CPUs: to the end"),
+            Err(finished.why(&bench.checked)),
+        );
+    }
+}
