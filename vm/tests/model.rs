@@ -486,16 +486,13 @@ fn against_model(seed: u64, cpus: usize, steps: usize) {
 
 #[test]
 fn address_spaces_against_the_model() {
-    let seeds = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
-    for seed in 0..seeds.unwrap_or(12) {
-        let cpus = 1 + seed as usize % 4;
-        sim::run(
-            Config {
-                cpus,
-                seed,
-                ..Config::default()
-            },
-            move || against_model(seed, cpus, 400),
-        );
+    for cpus in [1, 2, 4] {
+        let config = Config {
+            cpus,
+            ..Config::default()
+        };
+        sim::check("model", 0..5, config, move || {
+            against_model(sim::random_u64(), cpus, 400);
+        });
     }
 }

@@ -189,7 +189,8 @@ fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
     }
 }
 
-fn writers_and_churn(cpus: usize, seed: u64, file: bool) {
+fn writers_and_churn(cpus: usize, file: bool) {
+    let seed = sim::random_u64();
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, file.then(|| File::new(1, PAGES as u64)));
     let last: Arc<Vec<AtomicU64>> = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
@@ -250,19 +251,16 @@ fn message(cpus: usize) {
     map.tear_down();
 }
 
-fn run(seeds: u64, body: impl Fn(usize, u64) + Copy + Send + 'static) {
-    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
-    for seed in 0..wanted.unwrap_or(seeds) {
-        let cpus = 2 + seed as usize % 3;
+fn run(name: &str, seeds: u64, body: impl Fn(usize) + Copy + Send + Sync + 'static) {
+    for cpus in 2..=4 {
         let config = Config {
             cpus,
-            seed,
             ..Config::default()
         };
-        sim::run(config, move || {
+        sim::check(name, 0..seeds, config, move || {
             user::set_fault_hook(resolve);
             let before = frame::usage();
-            body(cpus, seed);
+            body(cpus);
             support::expect_all_back(before);
         });
     }
@@ -270,20 +268,20 @@ fn run(seeds: u64, body: impl Fn(usize, u64) + Copy + Send + 'static) {
 
 #[test]
 fn writes_survive_forks() {
-    run(10, |cpus, _| writers_and_forks(cpus));
+    run("forks", 4, writers_and_forks);
 }
 
 #[test]
 fn writes_survive_what_happens_beside_them() {
-    run(8, |cpus, seed| writers_and_churn(cpus, seed, false));
+    run("beside", 3, |cpus| writers_and_churn(cpus, false));
 }
 
 #[test]
 fn copies_of_a_file_survive_too() {
-    run(8, |cpus, seed| writers_and_churn(cpus, seed, true));
+    run("file", 3, |cpus| writers_and_churn(cpus, true));
 }
 
 #[test]
 fn a_replaced_page_is_seen_by_all_at_once() {
-    run(10, |cpus, _| message(cpus));
+    run("message", 4, message);
 }
