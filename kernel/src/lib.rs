@@ -14,7 +14,9 @@
 extern crate alloc;
 
 pub mod device;
+pub mod elf;
 pub mod files;
+pub mod futex;
 pub mod mounts;
 pub mod pipe;
 pub mod process;

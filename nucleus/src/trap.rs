@@ -116,11 +116,11 @@ impl UserContext {
             .take_bases([self.regs.fs_base, self.regs.gs_base]);
     }
 
-    /// Resets the FPU to its initial state and the bases to 0 (`execve`).
+    /// Resets the FPU to its initial state; the bases stay.
     pub fn reset_fpu(&mut self) {
+        self.sync_bases();
+        // What the registers say differs now from what the state says, and counts.
         self.state.reset();
-        self.regs.fs_base = 0;
-        self.regs.gs_base = 0;
     }
 
     /// The extended state in the XSAVE layout that a signal frame carries (Linux's

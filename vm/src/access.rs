@@ -48,4 +48,14 @@ impl Map {
         }
         done
     }
+    /// What names a byte of shared memory in every address space that maps it: the address of its object, and the byte
+    /// in the object. `None` if `va` is not in a shared mapping (futexes).
+    pub fn shared_location(&self, va: VirtAddr) -> Option<(usize, u64)> {
+        let space = self.space.read();
+        let entry = space.lookup(va).filter(|entry| entry.shared)?;
+        let object = entry.object.as_ref()?;
+        let page = entry.index(object, va);
+        let byte = page * PAGE_SIZE as u64 + va.page_offset() as u64;
+        Some((core::ptr::from_ref(object.pager.object()) as usize, byte))
+    }
 }

@@ -12,3 +12,18 @@ pub struct Credentials {
     /// File-system user and group id, supplementary groups.
     pub fs: fs::Credentials,
 }
+
+impl Credentials {
+    /// Effective uid 0: may do what needs a capability on Linux.
+    pub fn is_privileged(&self) -> bool {
+        self.effective_uid == 0
+    }
+
+    /// Whether a signal may be sent to a process with these credentials.
+    pub fn may_signal(&self, target: &Credentials) -> bool {
+        self.is_privileged()
+            || [self.real_uid, self.effective_uid]
+                .iter()
+                .any(|uid| *uid == target.real_uid || *uid == target.saved_uid)
+    }
+}

@@ -82,3 +82,14 @@ impl Limits {
         self.hard[resource as usize].store(limit.hard, Relaxed);
     }
 }
+
+impl Limits {
+    /// Those that an address space enforces.
+    pub fn of_map(&self) -> vm::Limits {
+        vm::Limits {
+            address_space: self.soft(raw::RLIMIT_AS),
+            data: self.soft(raw::RLIMIT_DATA),
+            stack: self.soft(raw::RLIMIT_STACK),
+        }
+    }
+}

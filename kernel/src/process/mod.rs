@@ -7,51 +7,106 @@
 //! - [`family`]: parents and children, process groups, sessions, the table of ids: one spin lock
 //!   that is held for a few steps at a time.
 //! - [`Space`]: an address space and what `execve` put into it.
+//! - [`run`]: the loop of a thread. [`fork`], [`exec`], [`exit`], [`wait`]: its life.
 
 mod context;
 mod credentials;
+pub mod exec;
+mod exit;
 pub mod family;
+pub mod fork;
 mod limits;
+mod memory;
+mod run;
 mod space;
+mod stack;
 pub mod thread;
+mod times;
+pub mod wait;
 
-use alloc::sync::{Arc, Weak};
-use core::time::Duration;
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
+
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::WaitQueue,
+};
 
 pub use context::FsContext;
 pub use credentials::Credentials;
+pub use exit::exit_group;
 pub use family::{Group, Session};
-pub use limits::Limits;
-pub use space::Space;
+pub use limits::{INFINITY, Limit, Limits, RESOURCES};
+pub(crate) use memory::resolve_for_kernel;
+pub use memory::{kill_largest, resolve_fault};
+pub use run::run;
+pub use space::{Layout, Space};
 pub use thread::{Own, Shared, Thread};
+pub use times::{Spent, Times, Usage};
 
-use crate::signal;
+use crate::signal::{self, Actions};
 
 /// A process, thread, group or session id; positive.
 pub type Pid = u32;
 
-/// Processor time in programs and in the kernel.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Times {
-    /// In programs.
-    pub user: Duration,
-    /// In the kernel.
-    pub system: Duration,
-}
-
 /// A process: one or more threads.
 pub struct Process {
     pid: Pid,
-    /// Time since boot when it was forked.
+    /// Time since boot when it was made.
     started: Duration,
-    /// Parent, children, group, session, status; guarded by the family lock.
-    pub(crate) kin: family::Kin,
-    /// Pending signals, the threads, stop and exit of the whole process.
-    pub(crate) signals: signal::ProcessSignals,
+    /// Copies of what the family table says, readable without its lock.
+    pub(in crate::process) parent: AtomicU32,
+    pub(in crate::process) group: AtomicU32,
+    pub(in crate::process) session: AtomicU32,
+    /// `execve` has succeeded since it was made (`setpgid`).
+    pub(in crate::process) has_executed: AtomicBool,
+    /// Pending signals, the threads, stop and end of the whole process.
+    pub signals: signal::ProcessSignals,
+    /// Woken when a child changes its state.
+    pub(crate) child_events: WaitQueue,
+    /// Timers that send signals.
+    pub(crate) timers: signal::timer::Timers,
     limits: Limits,
+    /// What ended threads and children that were waited for have used.
+    spent: SpinLock<Spent>,
+    /// Real user id, for the parent of a zombie.
+    real_uid: AtomicU32,
+    /// The name of the thread that ended last, for a zombie.
+    last_name: SpinLock<Vec<u8>>,
+    /// `PR_SET_DUMPABLE`.
+    pub dumpable: AtomicU32,
+    personality: AtomicU32,
+    no_new_privileges: AtomicBool,
+    subreaper: AtomicBool,
 }
 
 impl Process {
+    /// A process without threads, not in the family yet.
+    pub fn new(pid: Pid, actions: Arc<Actions>, unkillable: bool, limits: Limits) -> Arc<Process> {
+        Arc::new(Process {
+            pid,
+            started: nucleus::time::since_boot(),
+            parent: AtomicU32::new(0),
+            group: AtomicU32::new(0),
+            session: AtomicU32::new(0),
+            has_executed: AtomicBool::new(false),
+            signals: signal::ProcessSignals::new(actions, unkillable),
+            child_events: WaitQueue::new(),
+            timers: signal::timer::Timers::new(),
+            limits,
+            spent: SpinLock::new(Rank::Leaf, Spent::default()),
+            real_uid: AtomicU32::new(0),
+            last_name: SpinLock::new(Rank::Leaf, Vec::new()),
+            dumpable: AtomicU32::new(1),
+            personality: AtomicU32::new(0),
+            no_new_privileges: AtomicBool::new(false),
+            subreaper: AtomicBool::new(false),
+        })
+    }
+
     /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
@@ -69,60 +124,137 @@ impl Process {
 
     /// The parent's id, 0 for the first process.
     pub fn parent_pid(&self) -> Pid {
-        todo!()
+        self.parent.load(Relaxed)
     }
 
-    /// The process group.
+    /// The id of its process group.
+    pub fn group_id(&self) -> Pid {
+        self.group.load(Relaxed)
+    }
+
+    /// The id of its session.
+    pub fn session_id(&self) -> Pid {
+        self.session.load(Relaxed)
+    }
+
+    /// The process group; one of its own and without members once it was waited for.
     pub fn group(&self) -> Arc<Group> {
-        todo!()
+        family::group_of(self.pid)
     }
 
-    /// The session.
+    /// The session; one of its own once it was waited for.
     pub fn session(&self) -> Arc<Session> {
-        todo!()
+        self.group().session().clone()
     }
 
     /// The thread that stands for the process in `/proc/PID`: the leader, as long as it lives. `None` for a zombie.
     pub fn leader(&self) -> Option<Arc<Thread>> {
-        todo!()
+        self.signals.first_thread()
     }
 
     /// All threads that have not ended.
-    pub fn threads(&self) -> alloc::vec::Vec<Arc<Thread>> {
-        todo!()
+    pub fn threads(&self) -> Vec<Arc<Thread>> {
+        self.signals.threads()
     }
 
     /// Whether it has ended and waits to be waited for.
     pub fn is_zombie(&self) -> bool {
-        todo!()
+        self.signals.thread_count() == 0
     }
 
     /// The state letter of `/proc/PID/stat`: R, S, D, T or Z.
     pub fn state(&self) -> char {
-        todo!()
+        let Some(leader) = self.leader() else {
+            return 'Z';
+        };
+        leader.state()
     }
 
-    /// Processor time of all its threads, ended ones included.
-    pub fn times(&self) -> Times {
-        todo!()
+    /// The real user id, of a zombie too.
+    pub fn real_uid(&self) -> u32 {
+        self.real_uid.load(Relaxed)
     }
 
-    /// Processor time of the children that were waited for.
-    pub fn children_times(&self) -> Times {
-        todo!()
+    pub(crate) fn set_real_uid(&self, uid: u32) {
+        self.real_uid.store(uid, Relaxed);
     }
 
-    /// The process with this id.
+    /// What a child takes over from its parent besides what `clone` shares or copies.
+    pub(in crate::process) fn inherit(&self, parent: &Process) {
+        self.set_real_uid(parent.real_uid());
+        self.dumpable.store(parent.dumpable.load(Relaxed), Relaxed);
+        self.personality.store(parent.personality(), Relaxed);
+        self.no_new_privileges
+            .store(parent.has_no_new_privileges(), Relaxed);
+    }
+
+    /// `personality`.
+    pub fn personality(&self) -> u32 {
+        self.personality.load(Relaxed)
+    }
+
+    /// Sets what [`personality`](Self::personality) gives; of its bits only `ADDR_NO_RANDOMIZE` does anything.
+    pub fn set_personality(&self, personality: u32) {
+        self.personality.store(personality, Relaxed);
+    }
+
+    /// Whether address spaces of new programs are not randomised (`ADDR_NO_RANDOMIZE`).
+    pub fn has_fixed_layout(&self) -> bool {
+        const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
+        self.personality() & ADDR_NO_RANDOMIZE != 0
+    }
+
+    /// `PR_SET_NO_NEW_PRIVS`: set-id bits have no effect from now on.
+    pub fn set_no_new_privileges(&self) {
+        self.no_new_privileges.store(true, Relaxed);
+    }
+
+    /// See [`set_no_new_privileges`](Self::set_no_new_privileges).
+    pub fn has_no_new_privileges(&self) -> bool {
+        self.no_new_privileges.load(Relaxed)
+    }
+
+    /// `PR_SET_CHILD_SUBREAPER`: orphaned descendants become its children.
+    pub fn set_subreaper(&self, on: bool) {
+        self.subreaper.store(on, Relaxed);
+    }
+
+    /// See [`set_subreaper`](Self::set_subreaper).
+    pub fn is_subreaper(&self) -> bool {
+        self.subreaper.load(Relaxed)
+    }
+
+    /// The name of the process, a zombie's too.
+    pub fn name(&self) -> Vec<u8> {
+        match self.leader() {
+            Some(leader) => leader.name(),
+            None => self.last_name.lock().clone(),
+        }
+    }
+
+    pub(in crate::process) fn set_last_name(&self, name: Vec<u8>) {
+        *self.last_name.lock() = name;
+    }
+
+    /// The process with this id, a zombie perhaps.
     pub fn find(pid: Pid) -> Option<Arc<Process>> {
-        let _ = pid;
-        todo!()
+        family::find_process(pid)
     }
 
-    /// Ids of all processes, zombies included, rising.
-    pub fn all() -> alloc::vec::Vec<Arc<Process>> {
-        todo!()
+    /// All processes, zombies included, by rising id.
+    pub fn all() -> Vec<Arc<Process>> {
+        family::all()
+    }
+
+    /// The parent has ended: threads that asked for it get a signal (`PR_SET_PDEATHSIG`).
+    pub(in crate::process) fn parent_ended(&self, parent: &Process) {
+        for thread in self.threads() {
+            let signal = thread.parent_death_signal();
+            if signal != 0 {
+                let info = signal::Info::user(signal, parent.pid, parent.real_uid());
+                // A process on its way out needs no signal.
+                let _ = signal::send_to_process(self, info);
+            }
+        }
     }
 }
-
-/// A parent that may be gone.
-pub(crate) type Parent = Weak<Process>;

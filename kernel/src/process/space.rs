@@ -2,6 +2,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 
+use abi::{Errno, Result};
 use fs::Location;
 use nucleus::VirtRange;
 use vm::Map;
@@ -9,40 +10,70 @@ use vm::Map;
 /// An address space in use. Threads that run in it hold it; the last one to let go tears the map down.
 pub struct Space {
     map: Arc<Map>,
+    layout: Layout,
+}
+
+/// What `execve` put into an address space.
+#[derive(Clone)]
+pub struct Layout {
     /// The program file.
-    exe: Location,
+    pub exe: Location,
+    /// The program's code: first to last executable segment.
+    pub code: VirtRange,
     /// Where the argument strings stand.
-    arguments: VirtRange,
+    pub arguments: VirtRange,
     /// Where the environment strings stand.
-    environment: VirtRange,
+    pub environment: VirtRange,
+    /// The stack pointer that the program started with.
+    pub stack_start: usize,
     /// The auxiliary vector, as the program got it.
-    auxiliary: Vec<u64>,
+    pub auxiliary: Vec<u64>,
 }
 
 impl Space {
+    /// An address space that is complete.
+    pub fn new(map: Arc<Map>, layout: Layout) -> Arc<Space> {
+        Arc::new(Space { map, layout })
+    }
+
+    /// A copy for a child.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn fork(&self) -> Result<Arc<Space>> {
+        let map = self.map.fork().map_err(|_| Errno::ENOMEM)?;
+        Ok(Space::new(map, self.layout.clone()))
+    }
+
     /// The map.
+    #[inline]
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
 
+    /// What `execve` put into it.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// The program file (`/proc/PID/exe`).
     pub fn exe(&self) -> &Location {
-        &self.exe
+        &self.layout.exe
     }
 
     /// Where the argument strings stand, NUL-terminated (`/proc/PID/cmdline`).
     pub fn arguments(&self) -> VirtRange {
-        self.arguments
+        self.layout.arguments
     }
 
     /// Where the environment strings stand (`/proc/PID/environ`).
     pub fn environment(&self) -> VirtRange {
-        self.environment
+        self.layout.environment
     }
 
-    /// The auxiliary vector (`/proc/PID/auxv`).
+    /// The auxiliary vector.
     pub fn auxiliary(&self) -> &[u64] {
-        &self.auxiliary
+        &self.layout.auxiliary
     }
 }
 

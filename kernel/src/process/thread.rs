@@ -1,30 +1,56 @@
 //! Threads.
 
-use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use nucleus::{sync::SpinLock, task::Task};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::{self, Task},
+};
 
 use super::{Credentials, FsContext, Pid, Process, Space};
-use crate::{files, signal};
+use crate::{files, futex, signal, syscall::Handler};
+
+/// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
+pub const NAME_LEN: usize = 16;
 
 /// A thread: what runs a program.
 pub struct Thread {
     tid: AtomicU32,
     process: Arc<Process>,
-    task: SpinLock<Option<Arc<Task>>>,
     /// Pending signals, mask.
-    pub(crate) signals: signal::ThreadSignals,
+    pub signals: signal::ThreadSignals,
+    /// What it sleeps on in `futex`.
+    pub(crate) futex: Arc<futex::Waiter>,
     shared: SpinLock<Option<Shared>>,
-    name: SpinLock<[u8; 16]>,
+    name: SpinLock<[u8; NAME_LEN]>,
+    parent_death_signal: AtomicU32,
+    minor_faults: AtomicU64,
+    nice: AtomicI32,
+    cpus: AtomicU64,
 }
 
-/// What a thread uses, by itself.
+/// What a thread uses, by itself: nobody else changes or reads it.
 pub struct Own {
     pub space: Arc<Space>,
     pub files: Arc<files::Table>,
     pub fs: Arc<FsContext>,
     pub credentials: Arc<Credentials>,
+    /// Where to store 0 and wake a futex when the thread ends (`set_tid_address`); 0 for nowhere.
+    pub clear_child_tid: u64,
+    /// Head of the robust futex list; 0 for none.
+    pub robust_list: u64,
+    pub alt_stack: signal::AltStack,
+    /// Error code, trap number and address of the last fault that ended in a signal, for signal frames.
+    pub last_fault: [u64; 3],
+    /// What `restart_syscall` calls.
+    pub restart: Option<(Handler, [u64; 6])>,
+    /// The last system call came by `int 0x80`.
+    pub compatible_call: bool,
+    /// The thread has called `exit`: its wait status.
+    pub ended: Option<i32>,
+    /// The parent waits for it (`vfork`).
+    pub vfork: Option<Arc<super::fork::Release>>,
 }
 
 /// What others may look at while the thread lives.
@@ -36,10 +62,66 @@ pub struct Shared {
     pub credentials: Arc<Credentials>,
 }
 
+impl Own {
+    /// What a new thread starts with.
+    pub fn new(shared: Shared) -> Own {
+        Own {
+            space: shared.space,
+            files: shared.files,
+            fs: shared.fs,
+            credentials: shared.credentials,
+            clear_child_tid: 0,
+            robust_list: 0,
+            alt_stack: signal::AltStack::default(),
+            last_fault: [0; 3],
+            restart: None,
+            compatible_call: false,
+            ended: None,
+            vfork: None,
+        }
+    }
+
+    /// The copy that others may look at.
+    pub fn shared(&self) -> Shared {
+        Shared {
+            space: self.space.clone(),
+            files: self.files.clone(),
+            fs: self.fs.clone(),
+            credentials: self.credentials.clone(),
+        }
+    }
+}
+
 impl Thread {
+    /// A thread that does not run yet. Nice value and CPUs come from `like`.
+    pub fn new(
+        tid: Pid,
+        process: Arc<Process>,
+        mask: signal::SignalSet,
+        shared: Option<Shared>,
+        like: Option<&Thread>,
+    ) -> Arc<Thread> {
+        Arc::new(Thread {
+            tid: AtomicU32::new(tid),
+            process,
+            signals: signal::ThreadSignals::new(mask),
+            futex: futex::Waiter::new(),
+            shared: SpinLock::new(Rank::Leaf, shared),
+            name: SpinLock::new(Rank::Leaf, like.map_or([0; NAME_LEN], |l| *l.name.lock())),
+            parent_death_signal: AtomicU32::new(0),
+            minor_faults: AtomicU64::new(0),
+            nice: AtomicI32::new(like.map_or(0, Thread::nice)),
+            cpus: AtomicU64::new(like.map_or(all_cpus(), Thread::cpus)),
+        })
+    }
+
     /// The thread id.
     pub fn tid(&self) -> Pid {
         self.tid.load(Relaxed)
+    }
+
+    pub(super) fn set_tid(&self, tid: Pid) {
+        self.tid.store(tid, Relaxed);
     }
 
     /// The process.
@@ -49,7 +131,7 @@ impl Thread {
 
     /// The task that runs it; `None` when it has ended.
     pub fn task(&self) -> Option<Arc<Task>> {
-        self.task.lock().clone()
+        self.signals.task()
     }
 
     /// What it uses; `None` when it has ended.
@@ -57,21 +139,110 @@ impl Thread {
         self.shared.lock().clone()
     }
 
+    /// The address space it runs in; `None` when it has ended.
+    pub fn space(&self) -> Option<Arc<Space>> {
+        self.shared.lock().as_ref().map(|s| s.space.clone())
+    }
+
+    /// Shows others what the thread uses from now on. To be called by the thread itself after each change of its
+    /// [`Own`].
+    pub fn publish(&self, shared: Option<Shared>) {
+        let old = core::mem::replace(&mut *self.shared.lock(), shared);
+        drop(old);
+    }
+
     /// The name (`comm`) without padding.
-    pub fn name(&self) -> alloc::vec::Vec<u8> {
+    pub fn name(&self) -> Vec<u8> {
         let name = *self.name.lock();
         let len = name.iter().position(|&b| b == 0).unwrap_or(name.len());
         name[..len].to_vec()
     }
+
+    /// Sets the name, of which at most 15 bytes are kept.
+    pub fn set_name(&self, name: &[u8]) {
+        let mut padded = [0; NAME_LEN];
+        let len = name
+            .iter()
+            .position(|&b| b == 0)
+            .unwrap_or(name.len())
+            .min(NAME_LEN - 1);
+        padded[..len].copy_from_slice(&name[..len]);
+        *self.name.lock() = padded;
+    }
+
+    /// The state letter of `/proc/PID/stat`: R, S, T or Z.
+    pub fn state(&self) -> char {
+        if self.process.signals.stopped().is_some() {
+            return 'T';
+        }
+        match self.task() {
+            Some(task) if task.is_runnable() => 'R',
+            Some(_) => 'S',
+            None => 'Z',
+        }
+    }
+
+    /// The signal for when the parent ends, 0 for none.
+    pub fn parent_death_signal(&self) -> u32 {
+        self.parent_death_signal.load(Relaxed)
+    }
+
+    /// See [`parent_death_signal`](Self::parent_death_signal).
+    pub fn set_parent_death_signal(&self, signal: u32) {
+        self.parent_death_signal.store(signal, Relaxed);
+    }
+
+    /// Faults that needed no device.
+    pub fn minor_faults(&self) -> u64 {
+        self.minor_faults.load(Relaxed)
+    }
+
+    pub(super) fn count_fault(&self) {
+        // Only the thread itself counts: no need for an atomic addition.
+        self.minor_faults
+            .store(self.minor_faults.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// The nice value, -20 to 19.
+    pub fn nice(&self) -> i32 {
+        self.nice.load(Relaxed)
+    }
+
+    /// Sets the nice value, -20 to 19.
+    pub fn set_nice(&self, nice: i32) {
+        self.nice.store(nice, Relaxed);
+        if let Some(task) = self.task() {
+            task.set_nice(nice as i8);
+        }
+    }
+
+    /// The CPUs it may run on, a bit each.
+    pub fn cpus(&self) -> u64 {
+        self.cpus.load(Relaxed)
+    }
+
+    /// Restricts it to CPUs, of which one at least exists.
+    pub fn set_cpus(&self, cpus: u64) {
+        self.cpus.store(cpus, Relaxed);
+        if let Some(task) = self.task() {
+            task.set_cpus(cpus);
+        }
+    }
+}
+
+/// A bit for each CPU.
+pub fn all_cpus() -> u64 {
+    u64::MAX >> (64 - task::cpu_count())
 }
 
 /// The current thread. A system call has it in its [`Call`](crate::syscall::Call) for nothing.
 pub fn current() -> Option<Arc<Thread>> {
-    todo!()
+    let task = task::current();
+    let attachment = task.attachment()?.clone();
+    attachment.downcast::<Thread>().ok()
 }
 
 /// Runs `f` with the current thread, without touching a reference count; `None` in a task of the kernel.
 pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
-    let _ = f;
-    todo!()
+    task::with_attachment(|attachment| attachment?.downcast_ref::<Thread>().map(f))
 }

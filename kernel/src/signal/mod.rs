@@ -1,9 +1,34 @@
 //! Signals.
+//!
+//! A signal is *posted* ([`send`]) to a thread or a process: it is dropped if it would be ignored, ends
+//! the process at once if it is deadly, and is queued ([`queue`]) otherwise; a thread that wants it gets
+//! [`ThreadSignals::attention`] and an interrupt. On its way back to the program the
+//! thread takes it ([`deliver`]) and builds a frame for the handler ([`frame`]), stops or ends.
+//!
+//! One spin lock a process guards its pending signals, its thread list and its stopping and
+//! ending. The path of a system call without signals reads one flag.
 
-use abi::{Errno, Result};
+mod action;
+mod deliver;
+mod frame;
+mod info;
+mod queue;
+mod send;
+mod set;
+mod state;
+pub mod timer;
+
+use abi::Errno;
 use nucleus::task::Woken;
 
-use crate::process::{Pid, Process, Thread};
+pub use action::{Action, Actions, DEFAULT, IGNORE};
+pub use deliver::{Flow, attend, log_unhandled, synchronous};
+pub use frame::{AltStack, sigreturn};
+pub use info::{Fields, Info, SI_TKILL};
+pub use queue::Queue;
+pub use send::{force, send_to_group, send_to_process, send_to_thread};
+pub use set::SignalSet;
+pub use state::{Ending, ProcessSignals, ThreadSignals};
 
 /// The call is restarted if the handler has `SA_RESTART`, or if there is none; else `EINTR`.
 /// The usual answer of a call whose sleep a signal ended.
@@ -12,70 +37,9 @@ pub const ERESTARTSYS: Errno = Errno::internal(512);
 pub const ERESTARTNOINTR: Errno = Errno::internal(513);
 /// The call is restarted only if no handler runs (`poll`, `sigsuspend`).
 pub const ERESTARTNOHAND: Errno = Errno::internal(514);
-/// As [`ERESTARTNOHAND`], but what is restarted is what [`Call::restart_with`](crate::syscall::Call) left.
+/// As [`ERESTARTNOHAND`], but what is restarted is what
+/// [`Call::restart_with`](crate::syscall::Call::restart_with) left.
 pub const ERESTART_RESTARTBLOCK: Errno = Errno::internal(516);
-
-/// What a program is told about a signal.
-#[derive(Clone, Copy, Debug)]
-pub struct Info {
-    /// 1 to 64.
-    pub signal: u32,
-    /// `SI_*`, `SEGV_*`, `CLD_*` ...
-    pub code: i32,
-}
-
-impl Info {
-    /// Sent by the kernel itself.
-    pub fn kernel(signal: u32) -> Info {
-        Info {
-            signal,
-            code: abi::raw::general::SI_KERNEL as i32,
-        }
-    }
-}
-
-/// A process's signals.
-pub struct ProcessSignals {
-    _private: (),
-}
-
-/// A thread's signals.
-pub struct ThreadSignals {
-    _private: (),
-}
-
-/// Sends to one thread. Any context.
-pub fn send_to_thread(thread: &Thread, info: Info) -> Result<()> {
-    let _ = (thread, info);
-    todo!()
-}
-
-/// Sends to a process. Any context.
-pub fn send_to_process(process: &Process, info: Info) -> Result<()> {
-    let _ = (process, info);
-    todo!()
-}
-
-/// Sends to all members of a group; `ESRCH` if it has none. Not in interrupt context. No permission check.
-pub fn send_to_group(group: Pid, info: Info) -> Result<()> {
-    let _ = (group, info);
-    todo!()
-}
-
-impl Thread {
-    /// Whether the thread blocks or ignores the signal (`SIGTTIN`, `SIGTTOU` rules).
-    pub fn blocks_or_ignores(&self, signal: u32) -> bool {
-        let _ = signal;
-        todo!()
-    }
-
-    /// Replaces the mask until the next return to the program (`ppoll`, `pselect`): a handler
-    /// that is then run sees the old one restored after it.
-    pub fn set_temporary_mask(&self, mask: u64) {
-        let _ = mask;
-        todo!()
-    }
-}
 
 /// The answer of a call whose sleep ended without its condition: `ERESTARTSYS`, or `ETIMEDOUT`.
 pub fn woken(why: Woken) -> Errno {

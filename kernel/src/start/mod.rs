@@ -1,6 +1,68 @@
 //! From the first task to the first program.
+//!
+//! [`command_line`] says what is wanted, [`root`] unpacks the archive and mounts what belongs into it,
+//! [`init`] is the first process, in the kernel or a program.
+
+mod command_line;
+mod init;
+mod root;
+
+use alloc::string::String;
+
+use nucleus::{
+    boot, console, log,
+    power::{self, Stop},
+    user,
+};
+
+use crate::{process, signal, tty};
+
+pub use command_line::Options;
 
 /// The first task: everything in the nucleus is ready.
 pub fn start() -> ! {
-    nucleus::power::stop(nucleus::power::Stop::BadStart)
+    user::set_fault_hook(process::resolve_for_kernel);
+    let options = match command_line::parse(boot::command_line()) {
+        Ok(options) => options,
+        Err(message) => give_up(&message),
+    };
+    if tty::console::start(options.onlcr).is_err() || signal::timer::start().is_err() {
+        give_up("no memory to start with");
+    }
+    let namespace = match root::mount() {
+        Ok(namespace) => namespace,
+        Err(message) => give_up(&message),
+    };
+    match init::run(&options, &namespace) {
+        Ok(status) => finish(status),
+        Err(message) => give_up(&message),
+    }
+}
+
+/// A start that can't be: one line on the console says why.
+fn give_up(message: &str) -> ! {
+    let mut line = String::from("causeway: ");
+    line.push_str(message);
+    line.push_str("\r\n");
+    console::write(line.as_bytes());
+    log!("{message}");
+    power::stop(Stop::BadStart)
+}
+
+/// The first program has ended with this wait status: says so and stops the machine.
+pub(crate) fn finish(status: i32) -> ! {
+    let code = if status & 0x7f == 0 {
+        status >> 8 & 0xff
+    } else {
+        // As a shell counts a death by signal.
+        128 + (status & 0x7f)
+    };
+    log!("exit: status {code}");
+    power::stop(Stop::Done)
+}
+
+/// `poweroff` and `halt`: an orderly end.
+pub(crate) fn power_off() -> ! {
+    log!("exit: status 0");
+    power::stop(Stop::Done)
 }

@@ -2,11 +2,18 @@
 
 use alloc::sync::Arc;
 
-use nucleus::{VirtAddr, trap::UserContext};
+use abi::{Errno, Result};
+use nucleus::{
+    VirtAddr,
+    trap::UserContext,
+    user::{self, Plain},
+};
 
+use super::Handler;
 use crate::{
     files,
     process::{Credentials, FsContext, Own, Process, Space, Thread},
+    signal::ERESTART_RESTARTBLOCK,
 };
 
 /// A system call in progress: who calls, with what. Nothing here takes a lock.
@@ -76,5 +83,28 @@ impl Call<'_> {
     #[inline]
     pub fn space(&self) -> &Arc<Space> {
         &self.own.space
+    }
+
+    /// Reads the structure that argument `n` points to.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn read<T: Plain>(&self, n: usize) -> Result<T> {
+        user::read(self.address(n)).map_err(|_| Errno::EFAULT)
+    }
+
+    /// Writes the structure that argument `n` points to.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn write<T: Plain>(&self, n: usize, value: &T) -> Result<()> {
+        user::write(self.address(n), value).map_err(|_| Errno::EFAULT)
+    }
+
+    /// The answer of a call that a signal interrupted and that can't be made again with the same arguments (a relative
+    /// time): if no handler runs, `handler` is called with `args` instead.
+    pub fn restart_with(&mut self, handler: Handler, args: [u64; 6]) -> Errno {
+        self.own.restart = Some((handler, args));
+        ERESTART_RESTARTBLOCK
     }
 }

@@ -1,7 +1,7 @@
 //! System calls: from a number to a function.
 //!
 //! A handler is a [`Handler`]: it takes the [`Call`] and gives what the program sees in its
-//! result register. Each module lists its handlers by number in a constant `CALLS`; [`TABLE`] is
+//! result register. Each module lists its handlers by number in a constant `CALLS`; the table is
 //! made of these lists when the kernel is compiled. A second, shorter table of the same
 //! functions serves `int 0x80`.
 //!
@@ -10,20 +10,41 @@
 
 mod call;
 mod change;
+mod credentials;
 mod dirs;
+mod execute;
 mod fcntl;
+mod identity;
 mod io;
+mod limits;
+mod memory;
+mod misc;
 mod names;
 mod open;
 mod path;
 mod poll;
+mod process;
+mod schedule;
+mod signal;
 mod splice;
 mod stat;
+mod system;
+mod table32;
+mod time;
+mod wait;
 
-use abi::{Errno, Result};
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{counters::Counter, trap::UserContext};
+
+use crate::process::{Own, Thread};
 
 pub use call::Call;
 pub use stat::attributes_of;
+pub use system::{CLOCK_TICKS, hostname};
+pub use time::{read_timespec, write_timespec};
 
 /// The body of a system call.
 pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
@@ -32,17 +53,35 @@ pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 pub const COUNT: usize = 512;
 
 /// The handlers of 64-bit programs by number.
-pub static TABLE: [Handler; COUNT] = table(&[
+static TABLE: [Handler; COUNT] = table(&[
     change::CALLS,
+    credentials::CALLS,
     dirs::CALLS,
+    execute::CALLS,
     fcntl::CALLS,
+    identity::CALLS,
     io::CALLS,
+    limits::CALLS,
+    memory::CALLS,
+    misc::CALLS,
     names::CALLS,
     open::CALLS,
     poll::CALLS,
+    process::CALLS,
+    schedule::CALLS,
+    signal::CALLS,
     splice::CALLS,
     stat::CALLS,
+    system::CALLS,
+    time::CALLS,
+    wait::CALLS,
 ]);
+
+/// The handlers of `int 0x80` by number.
+static TABLE_32: [Handler; COUNT] = table(&[table32::CALLS]);
+
+/// How often a number without a handler was called; the last slot stands for all numbers beyond the table.
+static UNKNOWN: [AtomicU32; COUNT + 1] = [const { AtomicU32::new(0) }; COUNT + 1];
 
 /// The table made of lists of handlers by number.
 const fn table(lists: &[&[(u32, Handler)]]) -> [Handler; COUNT] {
@@ -62,6 +101,77 @@ const fn table(lists: &[&[(u32, Handler)]]) -> [Handler; COUNT] {
 
 /// No such system call.
 fn unknown(call: &mut Call<'_>) -> Result<usize> {
-    let _ = call;
+    UNKNOWN[(call.number as usize).min(COUNT)].fetch_add(1, Relaxed);
     Err(Errno::ENOSYS)
+}
+
+/// The numbers without a handler that programs have called, and how often; the number [`COUNT`] stands for itself
+/// and all above it.
+pub fn unknown_calls() -> Vec<(usize, u32)> {
+    UNKNOWN
+        .iter()
+        .map(|count| count.load(Relaxed))
+        .enumerate()
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+/// Serves the `syscall` instruction.
+pub fn serve(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) {
+    let regs = &context.regs;
+    let number = regs.orig_rax as u32;
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    own.compatible_call = false;
+    let result = dispatch(&TABLE, thread, own, context, number, args);
+    context.regs.rax = result as u64;
+}
+
+/// Serves `int 0x80`: arguments and result have 32 bits.
+pub fn serve32(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) {
+    let regs = &context.regs;
+    let number = regs.orig_rax as u32;
+    let args = [regs.rbx, regs.rcx, regs.rdx, regs.rsi, regs.rdi, regs.rbp]
+        .map(|arg| u64::from(arg as u32));
+    own.compatible_call = true;
+    let result = dispatch(&TABLE_32, thread, own, context, number, args);
+    context.regs.rax = result as i32 as i64 as u64;
+}
+
+#[inline]
+fn dispatch(
+    table: &[Handler; COUNT],
+    thread: &Arc<Thread>,
+    own: &mut Own,
+    context: &mut UserContext,
+    number: u32,
+    args: [u64; 6],
+) -> isize {
+    Counter::system_calls.add(1);
+    let handler = table.get(number as usize).copied().unwrap_or(unknown);
+    let mut call = Call {
+        thread,
+        own,
+        context,
+        args,
+        number,
+    };
+    match handler(&mut call) {
+        Ok(value) => value as isize,
+        Err(error) => {
+            if error.number() >= 512 {
+                // Restarted or turned into EINTR before the program goes on.
+                thread.signals.call_attention();
+            }
+            error.as_return()
+        }
+    }
+}
+
+/// The number of `restart_syscall` for the entry that the last call came by.
+pub fn restart_number(own: &Own) -> u64 {
+    if own.compatible_call {
+        table32::RESTART
+    } else {
+        u64::from(raw::__NR_restart_syscall)
+    }
 }

@@ -216,7 +216,8 @@ fn set_mask(call: &Call<'_>, at: VirtAddr, size: usize) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     let mask: u64 = user::read(at).map_err(|_| Errno::EFAULT)?;
-    call.thread.set_temporary_mask(mask);
+    call.thread
+        .set_temporary_mask(crate::signal::SignalSet(mask));
     Ok(())
 }
 

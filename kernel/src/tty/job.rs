@@ -119,7 +119,7 @@ impl Tty {
     }
 
     /// Opened by a leader of a session without a terminal: becomes its controlling terminal, if it is free.
-    pub(super) fn take_control_if_free(self: &Arc<Tty>, process: &Process) {
+    pub fn take_control_if_free(self: &Arc<Tty>, process: &Process) {
         let session = process.session();
         if process.pid() == session.id()
             && session.terminal().is_none()

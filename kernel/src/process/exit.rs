@@ -1,0 +1,51 @@
+//! The end of threads and processes.
+
+use alloc::sync::Arc;
+
+use nucleus::task;
+
+use super::{Own, Process, Thread, family};
+use crate::{futex, start};
+
+/// Ends all threads of the process with this wait status.
+pub fn exit_group(process: &Process, status: i32) {
+    process.signals.end(status);
+}
+
+/// The current task's thread ends: it gives up what it uses, and its process ends if it was the last.
+pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
+    let process = thread.process().clone();
+    futex::leave(&thread, &mut own);
+    if let Some(release) = own.vfork.take() {
+        release.release();
+    }
+    process.add_thread_usage(&thread.usage());
+    thread.signals.set_task(None);
+    thread.publish(None);
+    // The address space is torn down by its last user, who must not run in it any more.
+    task::set_pmap(None);
+    drop(own);
+
+    let tid = thread.tid();
+    let ended = process.signals.remove_thread(&thread, status);
+    if ended.is_some() {
+        process.set_last_name(thread.name());
+    }
+    family::remove_thread(tid);
+    if let Some(status) = ended {
+        end_process(&process, status);
+    }
+}
+
+fn end_process(process: &Arc<Process>, status: i32) {
+    process.timers.clear();
+    if process.session_id() == process.pid()
+        && let Some(terminal) = process.session().set_terminal(None)
+    {
+        terminal.session_ended(process.pid());
+    }
+    if process.pid() == family::INIT {
+        start::finish(status);
+    }
+    family::end_process(process, status);
+}

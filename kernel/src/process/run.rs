@@ -1,0 +1,134 @@
+//! The loop of a thread: run the program, do what it asked for or ran into, look after its signals.
+
+use alloc::{sync::Arc, vec::Vec};
+
+use nucleus::{
+    Access,
+    task::{self},
+    trap::{Event, UserContext},
+};
+use vm::Fault;
+
+use super::{Own, Thread, exit, memory};
+use crate::{
+    signal::{self, Flow, attend, force, synchronous},
+    syscall,
+};
+
+/// The body of a thread's task.
+pub fn run(thread: Arc<Thread>, mut own: Own, mut context: UserContext) {
+    let task = task::current();
+    task.set_nice(thread.nice() as i8);
+    thread.signals.set_task(Some(task));
+    let status = serve(&thread, &mut own, &mut context);
+    drop(context);
+    exit::end_thread(thread, own, status);
+}
+
+/// Runs the program until the thread ends; returns its wait status.
+fn serve(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) -> i32 {
+    loop {
+        if thread.signals.needs_attention() {
+            if let Some(status) = own.ended {
+                return status;
+            }
+            if let Flow::End(status) = attend(thread, own, context) {
+                return status;
+            }
+        }
+        match context.run() {
+            Event::SystemCall => syscall::serve(thread, own, context),
+            Event::SystemCall32 => syscall::serve32(thread, own, context),
+            Event::Interrupt => {
+                context.regs.orig_rax = u64::MAX;
+                thread.process().timers.check_processor_time(thread);
+            }
+            event => {
+                context.regs.orig_rax = u64::MAX;
+                trapped(thread, own, context, event);
+            }
+        }
+    }
+}
+
+/// Vectors of the two floating-point exceptions.
+const X87: u8 = 16;
+const SIMD: u8 = 19;
+
+/// The exception bits that are set and not masked.
+fn floating_exceptions(context: &mut UserContext, x87: bool) -> u64 {
+    let mut state = Vec::new();
+    let size = UserContext::fpu_size();
+    if state.try_reserve_exact(size).is_err() {
+        return 0;
+    }
+    state.resize(size, 0u8);
+    context.save_fpu(&mut state);
+    // The layout of `fxsave`: control word, status word, ..., MXCSR at 24.
+    let half = |at: usize| u64::from(u16::from_le_bytes([state[at], state[at + 1]]));
+    let (set, masked) = if x87 {
+        (half(2), half(0))
+    } else {
+        (half(24), half(24) >> 7)
+    };
+    set & !masked & 0x3f
+}
+
+/// A fault or another exception.
+fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut event: Event) {
+    let mut failed: Option<Fault> = None;
+    match event {
+        Event::PageFault {
+            addr,
+            access,
+            present,
+        } => {
+            thread.count_fault();
+            match memory::resolve_fault(thread, own.space.map(), addr, access) {
+                Ok(()) => return,
+                Err(fault) => failed = Some(fault),
+            }
+            let mut code = 4 | u64::from(present);
+            match access {
+                Access::Read => {}
+                Access::Write => code |= 2,
+                Access::Execute => code |= 16,
+            }
+            own.last_fault = [code, 14, addr.0 as u64];
+        }
+        Event::Exception { vector, code } => {
+            if let X87 | SIMD = vector {
+                event = Event::Exception {
+                    vector,
+                    code: floating_exceptions(context, vector == X87),
+                };
+            }
+            own.last_fault = [code, u64::from(vector), own.last_fault[2]];
+        }
+        _ => {}
+    }
+    if failed == Some(Fault::OutOfMemory) {
+        // The largest process was chosen to end and this one is it, or nothing can be freed at all.
+        thread
+            .process()
+            .signals
+            .end(abi::raw::general::SIGKILL as i32);
+        thread.signals.call_attention();
+        return;
+    }
+    if let Some(info) = synchronous(event, failed, context.regs.rip) {
+        if signal::log_unhandled(thread, &info) {
+            nucleus::log!(
+                "{}[{}]: signal {} code {} address {:#x} ip {:#x} sp {:#x}",
+                alloc::string::String::from_utf8_lossy(&thread.name()),
+                thread.tid(),
+                info.signal,
+                info.code,
+                own.last_fault[2],
+                context.regs.rip,
+                context.regs.rsp,
+            );
+        }
+        force(thread, info);
+    }
+}

@@ -1,0 +1,113 @@
+//! Processor time and faults of a process.
+
+use core::time::Duration;
+
+use super::{Process, Thread};
+
+/// Processor time in programs and in the kernel.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Times {
+    /// In programs.
+    pub user: Duration,
+    /// In the kernel.
+    pub system: Duration,
+}
+
+/// What something has used up.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Usage {
+    pub times: Times,
+    /// Faults that needed no device.
+    pub minor_faults: u64,
+    /// The largest number of resident pages.
+    pub peak_pages: u64,
+}
+
+/// What ended threads and waited-for children have used.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Spent {
+    pub threads: Usage,
+    pub children: Usage,
+}
+
+impl Times {
+    /// Both together.
+    pub fn total(&self) -> Duration {
+        self.user + self.system
+    }
+}
+
+impl Usage {
+    /// Adds up; the peak is the higher one.
+    pub fn add(&mut self, other: &Usage) {
+        self.times.user += other.times.user;
+        self.times.system += other.times.system;
+        self.minor_faults += other.minor_faults;
+        self.peak_pages = self.peak_pages.max(other.peak_pages);
+    }
+}
+
+impl Thread {
+    /// What the thread has used.
+    pub fn usage(&self) -> Usage {
+        let (user, system) = self.task().map(|task| task.cpu_time()).unwrap_or_default();
+        let peak = self.shared().map_or(0, |s| s.space.map().sizes().peak);
+        Usage {
+            times: Times { user, system },
+            minor_faults: self.minor_faults(),
+            peak_pages: peak as u64,
+        }
+    }
+
+    /// Processor time of the thread.
+    pub fn times(&self) -> Times {
+        let (user, system) = self.task().map(|task| task.cpu_time()).unwrap_or_default();
+        Times { user, system }
+    }
+}
+
+impl Process {
+    /// What all its threads have used, ended ones included.
+    pub fn usage(&self) -> Usage {
+        let mut usage = self.spent.lock().threads;
+        for thread in self.threads() {
+            usage.add(&thread.usage());
+        }
+        usage
+    }
+
+    /// What the children that were waited for have used.
+    pub fn children_usage(&self) -> Usage {
+        self.spent.lock().children
+    }
+
+    /// Processor time of all its threads, ended ones included.
+    pub fn times(&self) -> Times {
+        let mut usage = self.spent.lock().threads;
+        for thread in self.threads() {
+            usage.add(&Usage {
+                times: thread.times(),
+                ..Usage::default()
+            });
+        }
+        usage.times
+    }
+
+    /// Processor time of the children that were waited for.
+    pub fn children_times(&self) -> Times {
+        self.children_usage().times
+    }
+
+    /// A thread has ended.
+    pub(super) fn add_thread_usage(&self, usage: &Usage) {
+        self.spent.lock().threads.add(usage);
+    }
+
+    /// A child was waited for.
+    pub(super) fn add_child(&self, child: &Process) {
+        let spent = *child.spent.lock();
+        let mut own = self.spent.lock();
+        own.children.add(&spent.threads);
+        own.children.add(&spent.children);
+    }
+}

@@ -1,0 +1,66 @@
+//! Waiting for children.
+
+use alloc::sync::Arc;
+
+use abi::Result;
+use nucleus::task::Sleep;
+
+use super::{
+    Process, Thread,
+    family::{self, Change, Wanted},
+};
+use crate::signal;
+
+/// Waits until a child changes its state as wanted. `Ok(None)`: none has, and `block` is false.
+///
+/// # Errors
+/// `ECHILD` if there is no such child; a restart number if a signal came.
+pub fn wait(
+    process: &Arc<Process>,
+    wanted: &Wanted,
+    block: bool,
+) -> Result<Option<(Arc<Process>, Change)>> {
+    let parent = process.pid();
+    let found = if block {
+        process
+            .child_events
+            .wait(Sleep::INTERRUPTIBLE, || {
+                family::take_change(parent, wanted).transpose()
+            })
+            .map_err(signal::woken)??
+    } else {
+        match family::take_change(parent, wanted)? {
+            Some(found) => found,
+            None => return Ok(None),
+        }
+    };
+    if matches!(found.1, Change::Ended(_)) && !wanted.keep {
+        process.add_child(&found.0);
+    }
+    Ok(Some(found))
+}
+
+impl Thread {
+    /// Sleeps until `ready` gives a value; only the end of the process interrupts it. `None` then.
+    pub(super) fn wait_unless_killed<T>(
+        &self,
+        queue: &nucleus::task::WaitQueue,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            match queue.wait(Sleep::INTERRUPTIBLE, &mut ready) {
+                Ok(value) => return Some(value),
+                Err(_) if self.is_dying() => return None,
+                // Another signal: the thread looks at it when it returns to its program.
+                Err(_) => {
+                    if let Some(task) = self.task() {
+                        task.clear_interrupt();
+                    }
+                    if self.is_dying() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Posting signals.
+
+use abi::{Errno, Result, raw::general as raw};
+
+use super::{
+    Action, DEFAULT, IGNORE, Info, SignalSet,
+    action::{Fate, default_of},
+    state::State,
+};
+use crate::process::{Pid, Process, Thread, family};
+
+/// Sends to one thread. Not in interrupt context. No permission check.
+///
+/// # Errors
+/// `EAGAIN` if a real-time signal finds no room.
+pub fn send_to_thread(thread: &Thread, info: Info) -> Result<()> {
+    post(thread.process(), Some(thread), info)
+}
+
+/// Sends to a process: some thread that does not block the signal takes it. Not in interrupt context.
+/// No permission check.
+///
+/// # Errors
+/// As [`send_to_thread`].
+pub fn send_to_process(process: &Process, info: Info) -> Result<()> {
+    post(process, None, info)
+}
+
+/// Sends to all members of a group. Not in interrupt context. No permission check.
+///
+/// # Errors
+/// `ESRCH` if the group has no members.
+pub fn send_to_group(group: Pid, info: Info) -> Result<()> {
+    let members = family::members(group);
+    if members.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    for process in members {
+        post(&process, None, info)?;
+    }
+    Ok(())
+}
+
+/// Makes the thread take the signal before its program goes on: if it is blocked or ignored, it
+/// gets its default first. For what the program's own instructions cause.
+pub fn force(thread: &Thread, info: Info) {
+    let process = thread.process();
+    let mut state = process.signals.lock();
+    let action = state.actions.get(info.signal);
+    let blocked = thread.signals.mask().has(info.signal);
+    if blocked || action.handler == IGNORE {
+        state.actions.set(info.signal, Action::default());
+        state.unkillable = false;
+    } else if action.handler == DEFAULT {
+        state.unkillable = false;
+    }
+    // From the kernel: there is always room, if only for the signal without its details.
+    let _ = thread.signals.inner.lock().pending.push(info, u64::MAX);
+    drop(state);
+    if blocked {
+        thread.set_mask(thread.signals.mask().without(SignalSet::one(info.signal)));
+    }
+    thread.signals.notify();
+}
+
+fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
+    let signal = info.signal;
+    let mut state = process.signals.lock();
+    if state.threads.is_empty() {
+        return Ok(());
+    }
+    // Job control: these undo each other whatever becomes of the signal itself.
+    if signal == raw::SIGCONT {
+        forget(&mut state, SignalSet::STOPS);
+        process.signals.go_on(&mut state);
+    } else if SignalSet::STOPS.has(signal) {
+        forget(&mut state, SignalSet::one(raw::SIGCONT));
+    }
+
+    let action = state.actions.get(signal);
+    if state.unkillable && action.handler == DEFAULT {
+        return Ok(());
+    }
+    let open = |thread: &Thread| !thread.signals.mask().has(signal);
+    let (wanted, unblocked) = match target {
+        Some(thread) => (thread.signals.wants(signal), open(thread)),
+        None => (
+            state.threads.iter().any(|t| t.signals.wants(signal)),
+            state.threads.iter().any(|t| open(t)),
+        ),
+    };
+    // A blocked signal waits even if it would be ignored now: the action may change before it is taken.
+    if action.ignores(signal) && unblocked {
+        return Ok(());
+    }
+    let deadly = action.handler == DEFAULT
+        && default_of(signal) == Fate::Terminate
+        && !SignalSet::CORE.has(signal)
+        && unblocked;
+    if deadly || signal == raw::SIGKILL {
+        process.signals.begin_end(&mut state, signal as i32);
+        return Ok(());
+    }
+
+    let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
+    match target {
+        Some(thread) => {
+            thread.signals.inner.lock().pending.push(info, limit)?;
+            if wanted {
+                thread.signals.notify();
+            }
+        }
+        None => {
+            state.pending.push(info, limit)?;
+            if let Some(thread) = state.threads.iter().find(|t| t.signals.wants(signal)) {
+                thread.signals.notify();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Drops pending signals of the process and all its threads.
+fn forget(state: &mut State, set: SignalSet) {
+    state.pending.remove(set);
+    for thread in &state.threads {
+        thread.signals.inner.lock().pending.remove(set);
+    }
+}

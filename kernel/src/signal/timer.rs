@@ -1,0 +1,518 @@
+//! Timers that send signals: `setitimer`, `alarm`, `timer_create`.
+//!
+//! Timers of wall-clock time stand in one queue; a task of the kernel sleeps until the first
+//! of them is due and sends the signals, so that none is ever sent in interrupt context. Timers
+//! of processor time are looked at by the thread itself when the clock's tick interrupted it.
+
+use alloc::{
+    boxed::Box,
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{
+    OutOfMemory,
+    sync::{Rank, SpinLock},
+    task::{self, Sleep, Spawn, WaitQueue},
+    time,
+};
+
+use super::{Fields, Info, send_to_process, send_to_thread};
+use crate::process::{Pid, Process, Thread, family, thread};
+
+/// POSIX timers that a process may have.
+const POSIX_MAX: usize = 1024;
+
+/// When a timer expires next, and how often after it.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Time left; zero for a timer that does not run.
+    pub value: Duration,
+    /// Zero for once.
+    pub interval: Duration,
+}
+
+/// What a timer measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    /// Time since boot.
+    Boot,
+    /// Time since the epoch.
+    Epoch,
+    /// Processor time of the process, in programs only or with the kernel's part.
+    Processor { kernel_too: bool },
+}
+
+/// What an expiry does.
+#[derive(Clone, Copy, Debug)]
+pub struct Notify {
+    /// 0 for nothing.
+    pub signal: u32,
+    pub value: u64,
+    /// One thread rather than the process.
+    pub thread: Option<Pid>,
+}
+
+struct Timer {
+    id: Id,
+    clock: Clock,
+    /// On its clock (`Boot` for both wall clocks); `None` if it does not run.
+    deadline: Option<Duration>,
+    interval: Duration,
+    notify: Notify,
+    /// Tells expiries of an earlier setting apart.
+    generation: u64,
+    /// Expiries after the one whose signal was sent last.
+    overrun: i32,
+}
+
+/// Names a timer of a process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Id {
+    /// `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`.
+    Interval(u32),
+    /// `timer_create`.
+    Posix(i32),
+}
+
+/// A process's timers.
+pub struct Timers {
+    list: SpinLock<Vec<Timer>>,
+    /// Whether one of processor time runs.
+    processor: AtomicBool,
+}
+
+/// When a timer is due; the number keeps those of the same moment apart.
+type Due = (Duration, u64);
+
+struct Entry {
+    process: Weak<Process>,
+    id: Id,
+}
+
+static QUEUE: SpinLock<BTreeMap<Due, Entry>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+static CHANGED: WaitQueue = WaitQueue::new();
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Starts the task that sends the signals.
+///
+/// # Errors
+/// No memory.
+pub fn start() -> core::result::Result<(), OutOfMemory> {
+    let spawn = Spawn {
+        name: "timers",
+        pmap: None,
+        attachment: None,
+        cpus: thread::all_cpus(),
+    };
+    task::spawn(
+        spawn,
+        Box::new(|| {
+            loop {
+                keep();
+            }
+        }),
+    )
+    .map(drop)
+}
+
+/// Sleeps until the first timer is due or the queue changes, and expires what is due.
+fn keep() {
+    let first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
+    let how = Sleep {
+        interruptible: false,
+        deadline: first.map(|due| due.0),
+    };
+    // Either end of the sleep is followed by a look at the queue.
+    let _ = CHANGED.wait(how, || {
+        let now_first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
+        (now_first != first).then_some(())
+    });
+    loop {
+        let now = time::since_boot();
+        let mut queue = QUEUE.lock();
+        let Some(entry) = queue.first_entry().filter(|e| e.key().0 <= now) else {
+            return;
+        };
+        let generation = entry.key().1;
+        let entry = entry.remove();
+        drop(queue);
+        if let Some(process) = entry.process.upgrade() {
+            expire(&process, entry.id, generation, now);
+        }
+    }
+}
+
+fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
+    let (notify, next, overrun) = {
+        let mut list = process.timers.list.lock();
+        let Some(timer) = list
+            .iter_mut()
+            .find(|t| t.id == id && t.generation == generation)
+        else {
+            return;
+        };
+        timer.advance(now);
+        (timer.notify, timer.deadline, timer.overrun)
+    };
+    if let Some(deadline) = next {
+        enqueue(process, id, deadline, generation);
+    }
+    send(process, id, &notify, overrun);
+}
+
+fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, generation: u64) {
+    let entry = Entry {
+        process: Arc::downgrade(process),
+        id,
+    };
+    QUEUE.lock().insert((deadline, generation), entry);
+    CHANGED.wake_all();
+}
+
+fn dequeue(deadline: Duration, generation: u64) {
+    let gone = QUEUE.lock().remove(&(deadline, generation));
+    drop(gone);
+}
+
+fn send(process: &Process, id: Id, notify: &Notify, overrun: i32) {
+    if notify.signal == 0 {
+        return;
+    }
+    let info = match id {
+        Id::Interval(_) => Info::kernel(notify.signal),
+        Id::Posix(id) => Info {
+            signal: notify.signal,
+            code: raw::SI_TIMER,
+            errno: 0,
+            fields: Fields::Timer {
+                id,
+                overrun,
+                value: notify.value,
+            },
+        },
+    };
+    // A real-time signal without room is lost, as on Linux.
+    let _ = match notify.thread {
+        None => send_to_process(process, info),
+        Some(tid) => family::find_thread(tid).map_or(Ok(()), |t| send_to_thread(&t, info)),
+    };
+}
+
+impl Timer {
+    /// It has expired: sets the next deadline after `now`, and counts the expiries left out.
+    fn advance(&mut self, now: Duration) {
+        let Some(deadline) = self.deadline else {
+            return;
+        };
+        if self.interval.is_zero() {
+            self.deadline = None;
+            self.overrun = 0;
+            return;
+        }
+        let late = now.saturating_sub(deadline).as_nanos() / self.interval.as_nanos();
+        self.overrun = i32::try_from(late).unwrap_or(i32::MAX);
+        let skipped = u32::try_from(late + 1).unwrap_or(u32::MAX);
+        self.deadline = Some(deadline + self.interval.saturating_mul(skipped));
+    }
+}
+
+impl Timers {
+    /// No timers.
+    pub const fn new() -> Timers {
+        Timers {
+            list: SpinLock::new(Rank::Leaf, Vec::new()),
+            processor: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds a POSIX timer that does not run; returns its id.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there are too many.
+    pub fn create(&self, clock: Clock, notify: Notify) -> Result<i32> {
+        let mut list = self.list.lock();
+        if list.len() >= POSIX_MAX || list.try_reserve(1).is_err() {
+            return Err(Errno::EAGAIN);
+        }
+        let taken = |id: i32| list.iter().any(|t| t.id == Id::Posix(id));
+        let Some(id) = (0..).find(|id| !taken(*id)) else {
+            return Err(Errno::EAGAIN);
+        };
+        let value = if notify.value == u64::MAX {
+            id as u64
+        } else {
+            notify.value
+        };
+        list.push(Timer {
+            id: Id::Posix(id),
+            clock,
+            deadline: None,
+            interval: Duration::ZERO,
+            notify: Notify { value, ..notify },
+            generation: 0,
+            overrun: 0,
+        });
+        Ok(id)
+    }
+
+    /// Removes a POSIX timer.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none.
+    pub fn delete(&self, id: i32) -> Result<()> {
+        let mut list = self.list.lock();
+        let at = list
+            .iter()
+            .position(|t| t.id == Id::Posix(id))
+            .ok_or(Errno::EINVAL)?;
+        let timer = list.remove(at);
+        drop(list);
+        if let Some(deadline) = timer.deadline {
+            dequeue(deadline, timer.generation);
+        }
+        Ok(())
+    }
+
+    /// The expiries after the one whose signal was sent last.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is no such timer.
+    pub fn overrun(&self, id: i32) -> Result<i32> {
+        let list = self.list.lock();
+        let timer = list.iter().find(|t| t.id == Id::Posix(id));
+        timer.map(|t| t.overrun).ok_or(Errno::EINVAL)
+    }
+
+    /// Removes POSIX timers (`execve`).
+    pub fn clear_posix(&self) {
+        self.remove(|id| matches!(id, Id::Posix(_)));
+    }
+
+    /// Removes all timers.
+    pub fn clear(&self) {
+        self.remove(|_| true);
+    }
+
+    fn remove(&self, which: impl Fn(Id) -> bool) {
+        loop {
+            let timer = {
+                let mut list = self.list.lock();
+                let Some(at) = list.iter().position(|t| which(t.id)) else {
+                    return;
+                };
+                list.swap_remove(at)
+            };
+            if let Some(deadline) = timer.deadline {
+                dequeue(deadline, timer.generation);
+            }
+        }
+    }
+}
+
+/// Now, on a clock; `Boot` stands for both wall clocks.
+fn now_on(process: &Process, clock: Clock) -> Duration {
+    match clock {
+        Clock::Boot | Clock::Epoch => time::since_boot(),
+        Clock::Processor { kernel_too } => {
+            let times = process.times();
+            if kernel_too {
+                times.total()
+            } else {
+                times.user
+            }
+        }
+    }
+}
+
+/// The time left and the interval of a timer.
+///
+/// # Errors
+/// `EINVAL` if there is no such POSIX timer.
+pub fn get(process: &Process, id: Id) -> Result<Setting> {
+    let (clock, deadline, interval) = {
+        let list = process.timers.list.lock();
+        match list.iter().find(|t| t.id == id) {
+            Some(timer) => (timer.clock, timer.deadline, timer.interval),
+            None if matches!(id, Id::Interval(_)) => return Ok(Setting::default()),
+            None => return Err(Errno::EINVAL),
+        }
+    };
+    let now = now_on(process, clock);
+    // A timer that is due and has not expired yet still runs.
+    let left = |deadline: Duration| deadline.saturating_sub(now).max(Duration::from_nanos(1));
+    Ok(Setting {
+        value: deadline.map_or(Duration::ZERO, left),
+        interval,
+    })
+}
+
+/// Sets a timer and returns its old setting; with `absolute`, `value` is a time on the timer's clock.
+///
+/// # Errors
+/// `EINVAL` if there is no such POSIX timer, `ENOMEM`.
+pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Result<Setting> {
+    let old = get(process, id)?;
+    let kind = match id {
+        Id::Interval(which) => Some(which),
+        Id::Posix(_) => None,
+    };
+    let timers = &process.timers;
+    let clock = {
+        let mut list = timers.list.lock();
+        if let Some(which) = kind
+            && !list.iter().any(|t| t.id == id)
+        {
+            let (clock, signal) = match which {
+                raw::ITIMER_VIRTUAL => (Clock::Processor { kernel_too: false }, raw::SIGVTALRM),
+                raw::ITIMER_PROF => (Clock::Processor { kernel_too: true }, raw::SIGPROF),
+                _ => (Clock::Boot, raw::SIGALRM),
+            };
+            list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            list.push(Timer {
+                id,
+                clock,
+                deadline: None,
+                interval: Duration::ZERO,
+                notify: Notify {
+                    signal,
+                    value: 0,
+                    thread: None,
+                },
+                generation: 0,
+                overrun: 0,
+            });
+        }
+        list.iter()
+            .find(|t| t.id == id)
+            .map(|t| t.clock)
+            .ok_or(Errno::EINVAL)?
+    };
+    let now = now_on(process, clock);
+    let deadline = if new.value.is_zero() {
+        None
+    } else if !absolute {
+        now.checked_add(new.value)
+    } else if clock == Clock::Epoch {
+        // Kept on the clock since boot; a step of the time of day does not move it.
+        let left = new.value.saturating_sub(time::since_epoch());
+        now.checked_add(left)
+    } else {
+        Some(new.value)
+    };
+    let generation = GENERATION.fetch_add(1, Relaxed);
+    let before = {
+        let mut list = timers.list.lock();
+        let timer = list.iter_mut().find(|t| t.id == id).ok_or(Errno::EINVAL)?;
+        let before = (timer.deadline, timer.generation);
+        timer.deadline = deadline;
+        timer.interval = new.interval;
+        timer.generation = generation;
+        timer.overrun = 0;
+        before
+    };
+    match clock {
+        Clock::Processor { .. } => timers.processor.store(true, Relaxed),
+        Clock::Boot | Clock::Epoch => {
+            if let (Some(deadline), generation) = before {
+                dequeue(deadline, generation);
+            }
+            if let Some(deadline) = deadline {
+                enqueue(process, id, deadline, generation);
+            }
+        }
+    }
+    Ok(old)
+}
+
+impl Timers {
+    /// Expires timers of processor time and enforces `RLIMIT_CPU`. Called after each tick that interrupted a thread of the process.
+    pub fn check_processor_time(&self, thread: &Thread) {
+        let process = thread.process();
+        let limit = process.limits().get(raw::RLIMIT_CPU);
+        if !self.processor.load(Relaxed) && limit.soft == u64::MAX {
+            return;
+        }
+        let times = process.times();
+        let seconds = times.total().as_secs();
+        if seconds >= limit.hard {
+            process.signals.end(raw::SIGKILL as i32);
+        } else if seconds >= limit.soft {
+            // Once a second from now on.
+            let mut next = limit;
+            next.soft = seconds + 1;
+            process.limits().set(raw::RLIMIT_CPU, next);
+            let _ = send_to_process(process, Info::kernel(raw::SIGXCPU));
+        }
+        if !self.processor.load(Relaxed) {
+            return;
+        }
+        let mut due: [Option<(Id, Notify, i32)>; 4] = [None; 4];
+        let mut running = false;
+        {
+            let mut list = self.list.lock();
+            let mut slots = due.iter_mut();
+            for timer in list.iter_mut() {
+                let Clock::Processor { kernel_too } = timer.clock else {
+                    continue;
+                };
+                let now = if kernel_too {
+                    times.total()
+                } else {
+                    times.user
+                };
+                running |= timer.deadline.is_some();
+                // Those that find no slot expire at the next tick.
+                if timer.deadline.is_some_and(|d| d <= now)
+                    && let Some(slot) = slots.next()
+                {
+                    timer.advance(now);
+                    *slot = Some((timer.id, timer.notify, timer.overrun));
+                }
+            }
+        }
+        if !running {
+            self.processor.store(false, Relaxed);
+        }
+        for (id, notify, overrun) in due.into_iter().flatten() {
+            send(process, id, &notify, overrun);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_timer_counts_what_it_left_out() {
+        let mut timer = Timer {
+            id: Id::Interval(0),
+            clock: Clock::Boot,
+            deadline: Some(Duration::from_millis(100)),
+            interval: Duration::from_millis(10),
+            notify: Notify {
+                signal: 14,
+                value: 0,
+                thread: None,
+            },
+            generation: 1,
+            overrun: 0,
+        };
+        timer.advance(Duration::from_millis(100));
+        assert_eq!(timer.deadline, Some(Duration::from_millis(110)));
+        assert_eq!(timer.overrun, 0);
+        timer.advance(Duration::from_millis(135));
+        assert_eq!(timer.deadline, Some(Duration::from_millis(140)));
+        assert_eq!(timer.overrun, 2);
+        timer.interval = Duration::ZERO;
+        timer.advance(Duration::from_millis(141));
+        assert_eq!(timer.deadline, None);
+    }
+}

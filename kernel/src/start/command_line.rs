@@ -1,0 +1,196 @@
+//! The kernel's command line: words of `name=value` up to ` -- `, then the command to run.
+
+use alloc::{format, string::String, vec::Vec};
+
+/// What the command line asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Whether the console turns newlines into carriage return and newline (`onlcr=0|1`).
+    pub onlcr: bool,
+    /// The program to run as the first process (`init=PATH`); none for the kernel's own.
+    pub init: Option<Vec<u8>>,
+    /// The command and its arguments; empty for a login shell.
+    pub command: Vec<Vec<u8>>,
+}
+
+/// Parses the command line.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn parse(line: &str) -> Result<Options, String> {
+    let mut options = Options {
+        onlcr: true,
+        init: None,
+        command: Vec::new(),
+    };
+    let (own, command) = split(line);
+    for word in own.split_ascii_whitespace() {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        match (name, value) {
+            ("onlcr", Some("0")) => options.onlcr = false,
+            ("onlcr", Some("1")) => options.onlcr = true,
+            ("onlcr", _) => return Err(format!("option '{word}': onlcr is 0 or 1")),
+            ("init", Some(path)) if path.starts_with('/') => {
+                options.init = Some(path.as_bytes().to_vec());
+            }
+            ("init", _) => {
+                return Err(format!("option '{word}': init wants an absolute path"));
+            }
+            _ => {
+                return Err(format!(
+                    "unknown option '{word}' on the kernel's command line"
+                ));
+            }
+        }
+    }
+    if let Some(command) = command {
+        options.command = words(command)?;
+    }
+    Ok(options)
+}
+
+/// The kernel's part, and what follows the word `--`.
+fn split(line: &str) -> (&str, Option<&str>) {
+    let mut from = 0;
+    while let Some(found) = line[from..].find("--") {
+        let at = from + found;
+        let before = line[..at]
+            .chars()
+            .next_back()
+            .is_none_or(char::is_whitespace);
+        let after = line[at + 2..]
+            .chars()
+            .next()
+            .is_none_or(char::is_whitespace);
+        if before && after {
+            return (&line[..at], Some(&line[at + 2..]));
+        }
+        from = at + 2;
+    }
+    (line, None)
+}
+
+/// Splits as a shell does: `'...'`, `"..."` and `\` quote.
+fn words(text: &str) -> Result<Vec<Vec<u8>>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<u8>> = None;
+    let mut bytes = text.bytes();
+    let unfinished = |what: &str| format!("the command after -- has {what}");
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match bytes.next() {
+                        Some(b'\'') => break,
+                        Some(byte) => word.push(byte),
+                        None => return Err(unfinished("an open '")),
+                    }
+                }
+            }
+            b'"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match bytes.next() {
+                        Some(b'"') => break,
+                        Some(b'\\') => match bytes.next() {
+                            Some(byte @ (b'"' | b'\\' | b'$' | b'`')) => word.push(byte),
+                            Some(byte) => word.extend([b'\\', byte]),
+                            None => return Err(unfinished("an open \"")),
+                        },
+                        Some(byte) => word.push(byte),
+                        None => return Err(unfinished("an open \"")),
+                    }
+                }
+            }
+            b'\\' => match bytes.next() {
+                Some(byte) => word.get_or_insert_default().push(byte),
+                None => return Err(unfinished("a \\ at its end")),
+            },
+            b' ' | b'\t' | b'\n' => words.extend(word.take()),
+            byte => word.get_or_insert_default().push(byte),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Vec<String> {
+        let options = parse(line).unwrap();
+        let text = |word: &Vec<u8>| String::from_utf8(word.clone()).unwrap();
+        options.command.iter().map(text).collect()
+    }
+
+    #[test]
+    fn nothing_is_a_login_shell() {
+        assert_eq!(
+            parse(""),
+            Ok(Options {
+                onlcr: true,
+                init: None,
+                command: Vec::new()
+            })
+        );
+    }
+
+    #[test]
+    fn options_and_a_quoted_command() {
+        let options = parse("onlcr=0 init=/sbin/init -- a").unwrap();
+        assert!(!options.onlcr);
+        assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
+        assert_eq!(
+            command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
+            [
+                "/bin/sh",
+                "-c",
+                r#"echo "a  b""#,
+                r#"it's "so" \n"#,
+                "x y",
+                "",
+                "--"
+            ]
+        );
+        assert_eq!(command("onlcr=1 --"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, part) in [
+            ("onclr=1", "onclr=1"),
+            ("onlcr=2", "onlcr=2"),
+            ("onlcr", "onlcr"),
+            ("init=sh", "absolute"),
+            ("--x", "--x"),
+            ("-- 'a", "open '"),
+            ("-- \"a", "open \""),
+            ("-- a\\", "\\"),
+        ] {
+            let message = parse(line).unwrap_err();
+            assert!(message.contains(part), "{line}: {message}");
+            assert!(!message.contains('\n'));
+        }
+    }
+
+    /// Whatever the bytes, an answer and no panic.
+    #[test]
+    fn random_lines_never_panic() {
+        let alphabet: Vec<char> = "-- '\"\\=ainotlcr01/é\t".chars().collect();
+        let mut seed = 1u64;
+        for _ in 0..50_000 {
+            let mut line = String::new();
+            for _ in 0..seed % 24 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                line.push(alphabet[(seed >> 33) as usize % alphabet.len()]);
+            }
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) >> 1;
+            let _ = parse(&line);
+        }
+    }
+}

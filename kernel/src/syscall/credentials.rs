@@ -1,0 +1,338 @@
+//! User and group ids.
+
+use alloc::{sync::Arc, vec::Vec};
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{VirtAddr, user};
+
+use super::{Call, Handler};
+use crate::process::Credentials;
+
+/// Most supplementary groups (`NGROUPS_MAX`).
+const GROUPS_MAX: usize = 65_536;
+/// "Leave as it is" in `setreuid` and its like.
+const KEEP: u32 = u32::MAX;
+
+pub(super) const CALLS: &[(u32, Handler)] = &[
+    (raw::__NR_getuid, getuid),
+    (raw::__NR_geteuid, geteuid),
+    (raw::__NR_getgid, getgid),
+    (raw::__NR_getegid, getegid),
+    (raw::__NR_getresuid, getresuid),
+    (raw::__NR_getresgid, getresgid),
+    (raw::__NR_setuid, setuid),
+    (raw::__NR_setgid, setgid),
+    (raw::__NR_setreuid, setreuid),
+    (raw::__NR_setregid, setregid),
+    (raw::__NR_setresuid, setresuid),
+    (raw::__NR_setresgid, setresgid),
+    (raw::__NR_setfsuid, setfsuid),
+    (raw::__NR_setfsgid, setfsgid),
+    (raw::__NR_getgroups, getgroups),
+    (raw::__NR_setgroups, setgroups),
+    (raw::__NR_capget, capget),
+    (raw::__NR_capset, capset),
+];
+
+pub(super) fn getuid(call: &mut Call<'_>) -> Result<usize> {
+    Ok(call.credentials().real_uid as usize)
+}
+
+pub(super) fn geteuid(call: &mut Call<'_>) -> Result<usize> {
+    Ok(call.credentials().effective_uid as usize)
+}
+
+pub(super) fn getgid(call: &mut Call<'_>) -> Result<usize> {
+    Ok(call.credentials().real_gid as usize)
+}
+
+pub(super) fn getegid(call: &mut Call<'_>) -> Result<usize> {
+    Ok(call.credentials().effective_gid as usize)
+}
+
+fn getresuid(call: &mut Call<'_>) -> Result<usize> {
+    let c = call.credentials().clone();
+    call.write(0, &c.real_uid)?;
+    call.write(1, &c.effective_uid)?;
+    call.write(2, &c.saved_uid)?;
+    Ok(0)
+}
+
+fn getresgid(call: &mut Call<'_>) -> Result<usize> {
+    let c = call.credentials().clone();
+    call.write(0, &c.real_gid)?;
+    call.write(1, &c.effective_gid)?;
+    call.write(2, &c.saved_gid)?;
+    Ok(0)
+}
+
+/// Makes `new` the caller's credentials.
+fn adopt(call: &mut Call<'_>, new: Credentials) {
+    let old = call.credentials();
+    if new.effective_uid != old.effective_uid || new.effective_gid != old.effective_gid {
+        // Who changes its identity is no longer an open book, nor tied to its parent.
+        call.process()
+            .dumpable
+            .store(0, core::sync::atomic::Ordering::Relaxed);
+        call.thread.set_parent_death_signal(0);
+    }
+    call.process().set_real_uid(new.real_uid);
+    call.own.credentials = Arc::new(new);
+    call.thread.publish(Some(call.own.shared()));
+}
+
+fn copy(call: &Call<'_>) -> Credentials {
+    Credentials::clone(call.credentials())
+}
+
+fn setuid(call: &mut Call<'_>) -> Result<usize> {
+    let uid = call.unsigned(0);
+    let mut new = copy(call);
+    if uid == KEEP {
+        return Err(Errno::EINVAL);
+    }
+    if new.is_privileged() {
+        new.real_uid = uid;
+        new.saved_uid = uid;
+    } else if uid != new.real_uid && uid != new.saved_uid {
+        return Err(Errno::EPERM);
+    }
+    new.effective_uid = uid;
+    new.fs.uid = uid;
+    adopt(call, new);
+    Ok(0)
+}
+
+fn setgid(call: &mut Call<'_>) -> Result<usize> {
+    let gid = call.unsigned(0);
+    let mut new = copy(call);
+    if gid == KEEP {
+        return Err(Errno::EINVAL);
+    }
+    if new.is_privileged() {
+        new.real_gid = gid;
+        new.saved_gid = gid;
+    } else if gid != new.real_gid && gid != new.saved_gid {
+        return Err(Errno::EPERM);
+    }
+    new.effective_gid = gid;
+    new.fs.gid = gid;
+    adopt(call, new);
+    Ok(0)
+}
+
+/// `setreuid` for user or group ids given as (real, effective, saved): the new ones.
+fn set_pair(
+    [real, effective, saved]: [u32; 3],
+    [new_real, new_effective]: [u32; 2],
+    privileged: bool,
+) -> Result<[u32; 3]> {
+    let may = |id: u32, allowed: &[u32]| privileged || allowed.contains(&id);
+    let mut ids = [real, effective, saved];
+    if new_real != KEEP {
+        if !may(new_real, &[real, effective]) {
+            return Err(Errno::EPERM);
+        }
+        ids[0] = new_real;
+    }
+    if new_effective != KEEP {
+        if !may(new_effective, &[real, effective, saved]) {
+            return Err(Errno::EPERM);
+        }
+        ids[1] = new_effective;
+    }
+    if new_real != KEEP || (new_effective != KEEP && new_effective != real) {
+        ids[2] = ids[1];
+    }
+    Ok(ids)
+}
+
+/// `setresuid` likewise.
+fn set_triple(old: [u32; 3], new: [u32; 3], privileged: bool) -> Result<[u32; 3]> {
+    let mut ids = old;
+    for (id, new) in ids.iter_mut().zip(new) {
+        if new != KEEP {
+            if !privileged && !old.contains(&new) {
+                return Err(Errno::EPERM);
+            }
+            *id = new;
+        }
+    }
+    Ok(ids)
+}
+
+fn set_uids(
+    call: &mut Call<'_>,
+    change: impl FnOnce([u32; 3], bool) -> Result<[u32; 3]>,
+) -> Result<usize> {
+    let mut new = copy(call);
+    let old = [new.real_uid, new.effective_uid, new.saved_uid];
+    [new.real_uid, new.effective_uid, new.saved_uid] = change(old, new.is_privileged())?;
+    new.fs.uid = new.effective_uid;
+    adopt(call, new);
+    Ok(0)
+}
+
+fn set_gids(
+    call: &mut Call<'_>,
+    change: impl FnOnce([u32; 3], bool) -> Result<[u32; 3]>,
+) -> Result<usize> {
+    let mut new = copy(call);
+    let old = [new.real_gid, new.effective_gid, new.saved_gid];
+    [new.real_gid, new.effective_gid, new.saved_gid] = change(old, new.is_privileged())?;
+    new.fs.gid = new.effective_gid;
+    adopt(call, new);
+    Ok(0)
+}
+
+fn setreuid(call: &mut Call<'_>) -> Result<usize> {
+    let new = [call.unsigned(0), call.unsigned(1)];
+    set_uids(call, |old, privileged| set_pair(old, new, privileged))
+}
+
+fn setregid(call: &mut Call<'_>) -> Result<usize> {
+    let new = [call.unsigned(0), call.unsigned(1)];
+    set_gids(call, |old, privileged| set_pair(old, new, privileged))
+}
+
+fn setresuid(call: &mut Call<'_>) -> Result<usize> {
+    let new = [call.unsigned(0), call.unsigned(1), call.unsigned(2)];
+    set_uids(call, |old, privileged| set_triple(old, new, privileged))
+}
+
+fn setresgid(call: &mut Call<'_>) -> Result<usize> {
+    let new = [call.unsigned(0), call.unsigned(1), call.unsigned(2)];
+    set_gids(call, |old, privileged| set_triple(old, new, privileged))
+}
+
+/// Returns the old one whether it changed or not, as Linux does.
+fn setfsuid(call: &mut Call<'_>) -> Result<usize> {
+    let uid = call.unsigned(0);
+    let mut new = copy(call);
+    let old = new.fs.uid;
+    let known = [new.real_uid, new.effective_uid, new.saved_uid, old];
+    if uid != KEEP && (new.is_privileged() || known.contains(&uid)) {
+        new.fs.uid = uid;
+        adopt(call, new);
+    }
+    Ok(old as usize)
+}
+
+fn setfsgid(call: &mut Call<'_>) -> Result<usize> {
+    let gid = call.unsigned(0);
+    let mut new = copy(call);
+    let old = new.fs.gid;
+    let known = [new.real_gid, new.effective_gid, new.saved_gid, old];
+    if gid != KEEP && (new.is_privileged() || known.contains(&gid)) {
+        new.fs.gid = gid;
+        adopt(call, new);
+    }
+    Ok(old as usize)
+}
+
+fn getgroups(call: &mut Call<'_>) -> Result<usize> {
+    let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
+    let credentials = call.credentials().clone();
+    let groups = &credentials.fs.groups;
+    if size == 0 {
+        return Ok(groups.len());
+    }
+    if size < groups.len() {
+        return Err(Errno::EINVAL);
+    }
+    let base = call.address(1);
+    for (at, group) in groups.iter().enumerate() {
+        let address = VirtAddr(base.0.wrapping_add(at * 4));
+        user::write(address, group).map_err(|_| Errno::EFAULT)?;
+    }
+    Ok(groups.len())
+}
+
+fn setgroups(call: &mut Call<'_>) -> Result<usize> {
+    if !call.credentials().is_privileged() {
+        return Err(Errno::EPERM);
+    }
+    let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
+    if size > GROUPS_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let mut groups = Vec::new();
+    groups.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
+    let base = call.address(1);
+    for at in 0..size {
+        let address = VirtAddr(base.0.wrapping_add(at * 4));
+        groups.push(user::read(address).map_err(|_| Errno::EFAULT)?);
+    }
+    let mut new = copy(call);
+    new.fs.groups = groups;
+    adopt(call, new);
+    Ok(0)
+}
+
+/// Words of the capability sets in each version of the interface.
+fn capability_words(call: &Call<'_>) -> Result<usize> {
+    let [version, _]: [u32; 2] = call.read(0)?;
+    match version {
+        raw::_LINUX_CAPABILITY_VERSION_1 => Ok(1),
+        raw::_LINUX_CAPABILITY_VERSION_2 | raw::_LINUX_CAPABILITY_VERSION_3 => Ok(2),
+        _ => {
+            call.write(0, &raw::_LINUX_CAPABILITY_VERSION_3)?;
+            Err(Errno::EINVAL)
+        }
+    }
+}
+
+/// Uid 0 has all capabilities and the others none.
+fn capget(call: &mut Call<'_>) -> Result<usize> {
+    let words = capability_words(call)?;
+    if call.args[1] == 0 {
+        return Ok(0);
+    }
+    let last = raw::CAP_LAST_CAP;
+    for word in 0..words {
+        let all = match word {
+            0 => u32::MAX,
+            _ => u32::MAX >> (63 - last),
+        };
+        let held = if call.credentials().is_privileged() {
+            all
+        } else {
+            0
+        };
+        let address = VirtAddr(call.address(1).0.wrapping_add(word * 12));
+        // Effective, permitted, inheritable.
+        user::write(address, &[held, held, 0u32]).map_err(|_| Errno::EFAULT)?;
+    }
+    Ok(0)
+}
+
+/// Capabilities follow the user id: giving some up is granted and changes nothing, gaining any is not.
+fn capset(call: &mut Call<'_>) -> Result<usize> {
+    let words = capability_words(call)?;
+    for word in 0..words {
+        let address = VirtAddr(call.address(1).0.wrapping_add(word * 12));
+        let sets: [u32; 3] = user::read(address).map_err(|_| Errno::EFAULT)?;
+        if !call.credentials().is_privileged() && sets[..2].iter().any(|set| *set != 0) {
+            return Err(Errno::EPERM);
+        }
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_user_moves_between_its_own_ids_only() {
+        let ids = [1000, 1000, 2000];
+        assert_eq!(
+            set_triple(ids, [KEEP, 2000, KEEP], false),
+            Ok([1000, 2000, 2000])
+        );
+        assert_eq!(set_triple(ids, [0, KEEP, KEEP], false), Err(Errno::EPERM));
+        assert_eq!(set_pair(ids, [KEEP, 2000], false), Ok([1000, 2000, 2000]));
+        assert_eq!(set_pair(ids, [2000, KEEP], false), Err(Errno::EPERM));
+        assert_eq!(set_pair([0, 0, 0], [5, 6], true), Ok([5, 6, 6]));
+    }
+}

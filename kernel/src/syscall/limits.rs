@@ -1,0 +1,140 @@
+//! Resource limits and usage.
+
+use alloc::sync::Arc;
+use core::time::Duration;
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{PAGE_SIZE, user};
+
+use super::{CLOCK_TICKS, Call, Handler};
+use crate::process::{INFINITY, Limit, Pid, Process, RESOURCES, Usage};
+
+pub(super) const CALLS: &[(u32, Handler)] = &[
+    (raw::__NR_getrlimit, getrlimit),
+    (raw::__NR_setrlimit, setrlimit),
+    (raw::__NR_prlimit64, prlimit64),
+    (raw::__NR_getrusage, getrusage),
+    (raw::__NR_times, times),
+];
+
+/// `RLIMIT_NOFILE` can't be raised above this (`/proc/sys/fs/nr_open`).
+const FILES_MAX: u64 = 1 << 20;
+
+fn resource(call: &Call<'_>, n: usize) -> Result<u32> {
+    let resource = call.unsigned(n);
+    if resource as usize >= RESOURCES {
+        return Err(Errno::EINVAL);
+    }
+    Ok(resource)
+}
+
+fn set(call: &Call<'_>, target: &Arc<Process>, resource: u32, new: [u64; 2]) -> Result<()> {
+    let [soft, hard] = new;
+    if soft > hard {
+        return Err(Errno::EINVAL);
+    }
+    if resource == raw::RLIMIT_NOFILE && hard > FILES_MAX {
+        return Err(Errno::EPERM);
+    }
+    let limits = target.limits();
+    if hard > limits.get(resource).hard && !call.credentials().is_privileged() {
+        return Err(Errno::EPERM);
+    }
+    limits.set(resource, Limit { soft, hard });
+    if matches!(
+        resource,
+        raw::RLIMIT_AS | raw::RLIMIT_DATA | raw::RLIMIT_STACK
+    ) && let Some(space) = target.leader().and_then(|leader| leader.space())
+    {
+        space.map().set_limits(limits.of_map());
+    }
+    Ok(())
+}
+
+fn getrlimit(call: &mut Call<'_>) -> Result<usize> {
+    let Limit { soft, hard } = call.process().limits().get(resource(call, 0)?);
+    call.write(1, &[soft, hard])?;
+    Ok(0)
+}
+
+fn setrlimit(call: &mut Call<'_>) -> Result<usize> {
+    let resource = resource(call, 0)?;
+    let new = call.read(1)?;
+    set(call, &call.process().clone(), resource, new)?;
+    Ok(0)
+}
+
+fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
+    let resource = resource(call, 1)?;
+    let target = match call.int(0) {
+        0 => call.process().clone(),
+        pid => Pid::try_from(pid)
+            .ok()
+            .and_then(Process::find)
+            .ok_or(Errno::ESRCH)?,
+    };
+    if !Arc::ptr_eq(&target, call.process())
+        && !call.credentials().is_privileged()
+        && target.real_uid() != call.credentials().real_uid
+    {
+        return Err(Errno::EPERM);
+    }
+    let new: Option<[u64; 2]> = match call.args[2] {
+        0 => None,
+        _ => Some(call.read(2)?),
+    };
+    let old = target.limits().get(resource);
+    if let Some(new) = new {
+        set(call, &target, resource, new)?;
+    }
+    if call.args[3] != 0 {
+        call.write(3, &[old.soft, old.hard])?;
+    }
+    let _: u64 = INFINITY;
+    Ok(0)
+}
+
+fn timeval(time: Duration) -> raw::__kernel_old_timeval {
+    raw::__kernel_old_timeval {
+        tv_sec: time.as_secs() as i64,
+        tv_usec: i64::from(time.subsec_micros()),
+    }
+}
+
+/// As `struct rusage`.
+pub(super) fn encode_usage(usage: &Usage) -> raw::rusage {
+    let mut out: raw::rusage = user::zeroed();
+    out.ru_utime = timeval(usage.times.user);
+    out.ru_stime = timeval(usage.times.system);
+    out.ru_maxrss = (usage.peak_pages * (PAGE_SIZE as u64 / 1024)) as i64;
+    out.ru_minflt = usage.minor_faults as i64;
+    out
+}
+
+fn getrusage(call: &mut Call<'_>) -> Result<usize> {
+    let usage = match call.int(0) {
+        0 => call.process().usage(),
+        raw::RUSAGE_CHILDREN => call.process().children_usage(),
+        1 => call.thread.usage(),
+        _ => return Err(Errno::EINVAL),
+    };
+    call.write(1, &encode_usage(&usage))?;
+    Ok(0)
+}
+
+/// A time in clock ticks.
+fn ticks(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
+}
+
+fn times(call: &mut Call<'_>) -> Result<usize> {
+    if call.args[0] != 0 {
+        let own = call.process().times();
+        let children = call.process().children_times();
+        call.write(
+            0,
+            &[own.user, own.system, children.user, children.system].map(ticks),
+        )?;
+    }
+    Ok(ticks(nucleus::time::since_boot()) as usize)
+}

@@ -1,0 +1,468 @@
+//! Address spaces.
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
+use vm::{Advice, Backing, MapError, MapRequest, Place};
+
+use super::{Call, Handler};
+
+pub(super) const CALLS: &[(u32, Handler)] = &[
+    (raw::__NR_mmap, mmap),
+    (raw::__NR_munmap, munmap),
+    (raw::__NR_mprotect, mprotect),
+    (raw::__NR_mremap, mremap),
+    (raw::__NR_madvise, madvise),
+    (raw::__NR_brk, brk),
+    (raw::__NR_mincore, mincore),
+    (raw::__NR_msync, msync),
+    (raw::__NR_mlock, mlock),
+    (raw::__NR_mlock2, mlock2),
+    (raw::__NR_munlock, munlock),
+    (raw::__NR_mlockall, mlockall),
+    (raw::__NR_munlockall, munlockall),
+];
+
+/// Flags that `MAP_SHARED_VALIDATE` accepts.
+const VALIDATED: u32 = raw::MAP_SHARED
+    | raw::MAP_PRIVATE
+    | raw::MAP_FIXED
+    | raw::MAP_ANONYMOUS
+    | raw::MAP_DENYWRITE
+    | raw::MAP_EXECUTABLE
+    | raw::MAP_UNINITIALIZED
+    | raw::MAP_GROWSDOWN
+    | raw::MAP_LOCKED
+    | raw::MAP_NORESERVE
+    | raw::MAP_POPULATE
+    | raw::MAP_NONBLOCK
+    | raw::MAP_STACK
+    | raw::MAP_HUGETLB
+    | raw::MAP_32BIT
+    | raw::MAP_FIXED_NOREPLACE;
+
+/// Mappings with `MAP_32BIT` end here at the latest.
+const END_32BIT: usize = 1 << 31;
+
+/// The errno of most calls.
+fn errno(error: MapError) -> Errno {
+    match error {
+        MapError::NoMemory | MapError::NotMapped => Errno::ENOMEM,
+        MapError::Invalid => Errno::EINVAL,
+        MapError::Access => Errno::EACCES,
+        MapError::Exists => Errno::EEXIST,
+        MapError::Again => Errno::EAGAIN,
+    }
+}
+
+fn prot(bits: u32) -> Prot {
+    let mut prot = Prot::empty();
+    prot.set(Prot::READ, bits & raw::PROT_READ != 0);
+    prot.set(Prot::WRITE, bits & raw::PROT_WRITE != 0);
+    prot.set(Prot::EXEC, bits & raw::PROT_EXEC != 0);
+    prot
+}
+
+/// The pages of a range that starts at one.
+///
+/// # Errors
+/// `EINVAL` if it does not start at a page or ends too far up.
+fn pages(start: VirtAddr, len: usize) -> Result<VirtRange> {
+    if !start.is_page_aligned() {
+        return Err(Errno::EINVAL);
+    }
+    let end = start
+        .checked_add(len)
+        .and_then(VirtAddr::page_ceil)
+        .filter(|end| *end >= start)
+        .ok_or(Errno::EINVAL)?;
+    Ok(VirtRange::new(start, end))
+}
+
+/// Whether the whole range lies where programs may map.
+fn is_user(range: VirtRange) -> bool {
+    range.end <= USER_END
+}
+
+fn place(address: VirtAddr, flags: u32) -> Result<Place> {
+    if flags & raw::MAP_FIXED_NOREPLACE != 0 || flags & raw::MAP_FIXED != 0 {
+        if !address.is_page_aligned() {
+            return Err(Errno::EINVAL);
+        }
+        return Ok(if flags & raw::MAP_FIXED_NOREPLACE != 0 {
+            Place::FixedNoReplace(address)
+        } else {
+            Place::Fixed(address)
+        });
+    }
+    let hint = address.page_floor();
+    Ok(if hint.0 == 0 {
+        Place::Any
+    } else {
+        Place::Hint(hint)
+    })
+}
+
+fn mmap(call: &mut Call<'_>) -> Result<usize> {
+    let address = call.address(0);
+    let len = call.size(1);
+    let prot_bits = call.unsigned(2);
+    let flags = call.unsigned(3);
+    let offset = call.args[5];
+    if offset % PAGE_SIZE as u64 != 0 || len == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let whole = VirtAddr(len).page_ceil().ok_or(Errno::ENOMEM)?.0;
+    let shared = match flags & raw::MAP_TYPE {
+        raw::MAP_PRIVATE => false,
+        raw::MAP_SHARED => true,
+        raw::MAP_SHARED_VALIDATE => {
+            if flags & !(VALIDATED | raw::MAP_TYPE) != 0 {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            true
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    if flags & raw::MAP_HUGETLB != 0 {
+        // There are no huge pages set aside.
+        return Err(if flags & raw::MAP_ANONYMOUS != 0 {
+            Errno::ENOMEM
+        } else {
+            Errno::EINVAL
+        });
+    }
+    let prot = prot(prot_bits);
+    let mut request = MapRequest {
+        place: place(address, flags)?,
+        shared,
+        grows_down: flags & raw::MAP_GROWSDOWN != 0,
+        populate: flags & raw::MAP_LOCKED != 0
+            || (flags & raw::MAP_POPULATE != 0 && flags & raw::MAP_NONBLOCK == 0),
+        no_reserve: flags & raw::MAP_NORESERVE != 0,
+        ..MapRequest::zero(whole, prot)
+    };
+    if flags & raw::MAP_ANONYMOUS == 0 {
+        offset
+            .checked_add(whole as u64)
+            .filter(|end| *end <= i64::MAX as u64)
+            .ok_or(Errno::EOVERFLOW)?;
+        let open = call.files().get(call.int(4))?;
+        if open.is_path() {
+            return Err(Errno::EBADF);
+        }
+        if !open.flags().reads() {
+            return Err(Errno::EACCES);
+        }
+        if shared && !open.flags().writes() {
+            if prot.contains(Prot::WRITE) {
+                return Err(Errno::EACCES);
+            }
+            request.max_prot = Prot::READ | Prot::EXEC;
+        }
+        if request.grows_down {
+            return Err(Errno::EINVAL);
+        }
+        request.backing = Backing::Object {
+            pager: open.file().pager()?,
+            offset,
+        };
+    } else if shared && request.grows_down {
+        return Err(Errno::EINVAL);
+    }
+    if flags & raw::MAP_32BIT != 0 && flags & (raw::MAP_FIXED | raw::MAP_FIXED_NOREPLACE) == 0 {
+        return map_low(call, request);
+    }
+    map(call, request)
+}
+
+fn map(call: &Call<'_>, request: MapRequest) -> Result<usize> {
+    match call.space().map().map(request) {
+        Ok(at) => Ok(at.0),
+        // A place outside of what programs may map.
+        Err(MapError::NotMapped) => Err(Errno::ENOMEM),
+        Err(error) => Err(errno(error)),
+    }
+}
+
+/// `MAP_32BIT`: the lowest free place in the first two gigabytes.
+fn map_low(call: &Call<'_>, request: MapRequest) -> Result<usize> {
+    const FIRST: usize = 0x4000_0000;
+    let mut at = FIRST;
+    let mut taken = alloc::vec::Vec::new();
+    call.space().map().for_each_entry(&mut |entry| {
+        if entry.range.end.0 > FIRST && entry.range.start.0 < END_32BIT {
+            taken.push(entry.range);
+        }
+    });
+    for range in taken {
+        if range.start.0 >= at && range.start.0 - at >= request.len {
+            break;
+        }
+        at = at.max(range.end.0);
+    }
+    if at
+        .checked_add(request.len)
+        .is_none_or(|end| end > END_32BIT)
+    {
+        return Err(Errno::ENOMEM);
+    }
+    let place = Place::FixedNoReplace(VirtAddr(at));
+    map(call, MapRequest { place, ..request })
+}
+
+fn munmap(call: &mut Call<'_>) -> Result<usize> {
+    let range = pages(call.address(0), call.size(1))?;
+    if range.is_empty() || !is_user(range) {
+        return Err(Errno::EINVAL);
+    }
+    call.space().map().unmap(range).map_err(errno)?;
+    Ok(0)
+}
+
+fn mprotect(call: &mut Call<'_>) -> Result<usize> {
+    let bits = call.unsigned(2);
+    let grows = raw::PROT_GROWSDOWN | raw::PROT_GROWSUP;
+    let known = raw::PROT_READ | raw::PROT_WRITE | raw::PROT_EXEC | raw::PROT_SEM | grows;
+    if bits & !known != 0 || bits & grows == grows {
+        return Err(Errno::EINVAL);
+    }
+    let start = call.address(0);
+    if !start.is_page_aligned() {
+        return Err(Errno::EINVAL);
+    }
+    if call.size(1) == 0 {
+        return Ok(0);
+    }
+    let mut range = pages(start, call.size(1)).map_err(|_| Errno::ENOMEM)?;
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    if bits & grows != 0 {
+        // From the start of the stack that holds the range on.
+        let mut first = None;
+        call.space().map().for_each_entry(&mut |entry| {
+            if entry.range.contains(start) && entry.label == "[stack]" {
+                first = Some(entry.range.start);
+            }
+        });
+        if bits & raw::PROT_GROWSUP != 0 {
+            return Err(Errno::EINVAL);
+        }
+        range = VirtRange::new(first.ok_or(Errno::EINVAL)?, range.end);
+    }
+    call.space()
+        .map()
+        .protect(range, prot(bits))
+        .map_err(errno)?;
+    Ok(0)
+}
+
+fn mremap(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.unsigned(3);
+    let known = raw::MREMAP_MAYMOVE | raw::MREMAP_FIXED | raw::MREMAP_DONTUNMAP;
+    let may_move = flags & raw::MREMAP_MAYMOVE != 0;
+    let fixed = flags & raw::MREMAP_FIXED != 0;
+    let keep_old = flags & raw::MREMAP_DONTUNMAP != 0;
+    let whole = |len: usize| VirtAddr(len).page_ceil().ok_or(Errno::EINVAL);
+    let old_len = whole(call.size(1))?.0;
+    let new_len = whole(call.size(2))?.0;
+    if flags & !known != 0
+        || ((fixed || keep_old) && !may_move)
+        || (keep_old && old_len != new_len)
+        || new_len == 0
+        // A second mapping of shared pages, by a length of zero, is not to be had.
+        || old_len == 0
+    {
+        return Err(Errno::EINVAL);
+    }
+    let old = pages(call.address(0), old_len)?;
+    if !is_user(old) {
+        return Err(Errno::EFAULT);
+    }
+    let to = (fixed || (keep_old && call.args[4] != 0)).then(|| call.address(4));
+    if let Some(to) = to {
+        let new = pages(to, new_len)?;
+        if !is_user(new) || (fixed && !new.intersect(old).is_empty()) {
+            return Err(Errno::EINVAL);
+        }
+    }
+    match call
+        .space()
+        .map()
+        .remap(old, new_len, may_move, to, keep_old)
+    {
+        Ok(at) => Ok(at.0),
+        Err(MapError::NotMapped) => Err(Errno::EFAULT),
+        Err(error) => Err(errno(error)),
+    }
+}
+
+fn madvise(call: &mut Call<'_>) -> Result<usize> {
+    let range = pages(call.address(0), call.size(1))?;
+    let advice = match call.unsigned(2) {
+        raw::MADV_NORMAL => Advice::Normal,
+        raw::MADV_RANDOM => Advice::Random,
+        raw::MADV_SEQUENTIAL => Advice::Sequential,
+        raw::MADV_WILLNEED | raw::MADV_POPULATE_READ => Advice::WillNeed,
+        raw::MADV_DONTNEED | raw::MADV_DONTNEED_LOCKED => Advice::DontNeed,
+        raw::MADV_FREE => Advice::Free,
+        raw::MADV_DONTFORK => Advice::DontFork,
+        raw::MADV_DOFORK => Advice::DoFork,
+        raw::MADV_WIPEONFORK => Advice::WipeOnFork,
+        raw::MADV_KEEPONFORK => Advice::KeepOnFork,
+        // Hints about huge pages, merging, core files and reclaim: nothing here works that way.
+        raw::MADV_MERGEABLE
+        | raw::MADV_UNMERGEABLE
+        | raw::MADV_HUGEPAGE
+        | raw::MADV_NOHUGEPAGE
+        | raw::MADV_DONTDUMP
+        | raw::MADV_DODUMP
+        | raw::MADV_COLD
+        | raw::MADV_PAGEOUT => return Ok(0),
+        _ => return Err(Errno::EINVAL),
+    };
+    if range.is_empty() {
+        return Ok(0);
+    }
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    call.space().map().advise(range, advice).map_err(errno)?;
+    Ok(0)
+}
+
+fn brk(call: &mut Call<'_>) -> Result<usize> {
+    Ok(call.space().map().set_break(call.address(0)).0)
+}
+
+fn mincore(call: &mut Call<'_>) -> Result<usize> {
+    let range = pages(call.address(0), call.size(1)).map_err(|error| {
+        if call.address(0).is_page_aligned() {
+            Errno::ENOMEM
+        } else {
+            error
+        }
+    })?;
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    let map = call.space().map().clone();
+    // A piece at a time: the answer is written to the program with no lock held.
+    let mut start = range.start;
+    let mut to = call.address(2);
+    while start < range.end {
+        let mut buffer = [0u8; 256];
+        let end = VirtAddr((start.0 + (buffer.len() << PAGE_SHIFT)).min(range.end.0));
+        let mut count = 0;
+        map.resident(VirtRange::new(start, end), &mut |resident| {
+            if let Some(slot) = buffer.get_mut(count) {
+                *slot = u8::from(resident);
+                count += 1;
+            }
+        })
+        .map_err(errno)?;
+        user::copy_out(to, &buffer[..count]).map_err(|_| Errno::EFAULT)?;
+        to = VirtAddr(to.0.wrapping_add(count));
+        start = end;
+    }
+    Ok(0)
+}
+
+fn msync(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.unsigned(2);
+    if flags & !(raw::MS_ASYNC | raw::MS_INVALIDATE | raw::MS_SYNC) != 0
+        || flags & raw::MS_ASYNC != 0 && flags & raw::MS_SYNC != 0
+        || !call.address(0).is_page_aligned()
+    {
+        return Err(Errno::EINVAL);
+    }
+    let range = pages(call.address(0), call.size(1)).map_err(|_| Errno::ENOMEM)?;
+    if range.is_empty() {
+        return Ok(0);
+    }
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    call.space().map().sync(range).map_err(errno)?;
+    Ok(0)
+}
+
+/// The pages that a range touches.
+fn touched(call: &Call<'_>) -> Result<VirtRange> {
+    let start = call.address(0);
+    let end = start
+        .checked_add(call.size(1))
+        .and_then(VirtAddr::page_ceil)
+        .filter(|end| *end >= start && *end <= USER_END)
+        .ok_or(Errno::ENOMEM)?;
+    Ok(VirtRange::new(start.page_floor(), end))
+}
+
+/// Nothing is ever paged out: to lock pages is to bring them in, and to check that they are mapped.
+fn lock(call: &mut Call<'_>, bring_in: bool) -> Result<usize> {
+    let range = touched(call)?;
+    let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
+    if !call.credentials().is_privileged() && range.len() as u64 > limit {
+        return Err(if limit == 0 {
+            Errno::EPERM
+        } else {
+            Errno::ENOMEM
+        });
+    }
+    let map = call.space().map().clone();
+    map.resident(range, &mut |_| {}).map_err(errno)?;
+    if bring_in {
+        for page in range.pages() {
+            if map.fault(page, nucleus::Access::Read).is_err() {
+                return Err(Errno::ENOMEM);
+            }
+            if call.thread.is_dying() {
+                return Err(Errno::EINTR);
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn mlock(call: &mut Call<'_>) -> Result<usize> {
+    lock(call, true)
+}
+
+fn mlock2(call: &mut Call<'_>) -> Result<usize> {
+    match call.unsigned(2) {
+        0 => lock(call, true),
+        raw::MLOCK_ONFAULT => lock(call, false),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn munlock(call: &mut Call<'_>) -> Result<usize> {
+    let range = touched(call)?;
+    call.space()
+        .map()
+        .resident(range, &mut |_| {})
+        .map_err(errno)?;
+    Ok(0)
+}
+
+fn mlockall(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.unsigned(0);
+    let known = raw::MCL_CURRENT | raw::MCL_FUTURE | raw::MCL_ONFAULT;
+    if flags & !known != 0 || flags & (raw::MCL_CURRENT | raw::MCL_FUTURE) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
+    let total = call.space().map().sizes().total * PAGE_SIZE;
+    if !call.credentials().is_privileged() && total as u64 > limit {
+        return Err(if limit == 0 {
+            Errno::EPERM
+        } else {
+            Errno::ENOMEM
+        });
+    }
+    Ok(0)
+}
+
+fn munlockall(_: &mut Call<'_>) -> Result<usize> {
+    Ok(0)
+}

@@ -1,0 +1,199 @@
+//! The system as a whole: names, figures, the log, the end.
+
+use abi::{
+    Errno, Result,
+    raw::{general as raw, system::new_utsname},
+};
+use nucleus::{
+    PAGE_SIZE, VirtAddr, frame, log,
+    power::{self, Stop},
+    sync::{Rank, SpinLock},
+    time, user,
+};
+
+use super::{Call, Handler};
+use crate::{process::family, start};
+
+/// Clock ticks per second in what programs are told (`AT_CLKTCK`, `times`).
+pub const CLOCK_TICKS: u32 = 100;
+/// Longest host or domain name.
+const NAME_MAX: usize = 64;
+/// The Linux version whose interface this kernel follows.
+const RELEASE: &[u8] = b"6.1.0-causeway";
+/// The log's size in bytes, as `syslog` gives it.
+const LOG_LEN: usize = 64 * 1024;
+
+pub(super) const CALLS: &[(u32, Handler)] = &[
+    (raw::__NR_uname, uname),
+    (raw::__NR_sethostname, sethostname),
+    (raw::__NR_setdomainname, setdomainname),
+    (raw::__NR_sysinfo, sysinfo),
+    (raw::__NR_syslog, syslog),
+    (raw::__NR_reboot, reboot),
+];
+
+#[derive(Clone, Copy)]
+struct Name {
+    bytes: [u8; NAME_MAX],
+    len: usize,
+}
+
+impl Name {
+    const fn new(text: &[u8]) -> Name {
+        let mut bytes = [0; NAME_MAX];
+        let mut at = 0;
+        while at < text.len() {
+            bytes[at] = text[at];
+            at += 1;
+        }
+        Name {
+            bytes,
+            len: text.len(),
+        }
+    }
+}
+
+static HOST: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"causeway"));
+static DOMAIN: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"(none)"));
+
+/// The host's name.
+pub fn hostname() -> alloc::vec::Vec<u8> {
+    let name = *HOST.lock();
+    name.bytes[..name.len].to_vec()
+}
+
+/// The release and version strings of `uname`.
+pub fn release() -> (&'static [u8], &'static [u8]) {
+    (RELEASE, b"#1 SMP Causeway")
+}
+
+fn uname(call: &mut Call<'_>) -> Result<usize> {
+    let fill = |field: &mut [core::ffi::c_char], text: &[u8]| {
+        for (to, from) in field.iter_mut().zip(text) {
+            *to = *from as core::ffi::c_char;
+        }
+    };
+    let (host, domain) = (*HOST.lock(), *DOMAIN.lock());
+    let (release, version) = release();
+    let mut names: new_utsname = user::zeroed();
+    fill(&mut names.sysname, b"Linux");
+    fill(&mut names.nodename, &host.bytes[..host.len]);
+    fill(&mut names.release, release);
+    fill(&mut names.version, version);
+    fill(&mut names.machine, b"x86_64");
+    fill(&mut names.domainname, &domain.bytes[..domain.len]);
+    call.write(0, &names)?;
+    Ok(0)
+}
+
+fn set_name(call: &Call<'_>, name: &SpinLock<Name>) -> Result<usize> {
+    if !call.credentials().is_privileged() {
+        return Err(Errno::EPERM);
+    }
+    let len = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
+    let mut new = Name {
+        bytes: [0; NAME_MAX],
+        len,
+    };
+    let to = new.bytes.get_mut(..len).ok_or(Errno::EINVAL)?;
+    user::copy_in(to, call.address(0)).map_err(|_| Errno::EFAULT)?;
+    *name.lock() = new;
+    Ok(0)
+}
+
+fn sethostname(call: &mut Call<'_>) -> Result<usize> {
+    set_name(call, &HOST)
+}
+
+fn setdomainname(call: &mut Call<'_>) -> Result<usize> {
+    set_name(call, &DOMAIN)
+}
+
+fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
+    let usage = frame::usage();
+    let population = family::population();
+    let mut words = [0u64; 14];
+    words[0] = time::since_boot().as_secs();
+    // Load averages stay 0; then total and free memory.
+    words[4] = (usage.total * PAGE_SIZE) as u64;
+    words[5] = (usage.free * PAGE_SIZE) as u64;
+    words[10] = population.threads.min(usize::from(u16::MAX)) as u64;
+    // All sizes are in bytes.
+    words[13] = 1;
+    call.write(0, &words)?;
+    Ok(0)
+}
+
+/// `klogctl`: reading the log and asking for its size. Nothing clears it, and its level is fixed.
+fn syslog(call: &mut Call<'_>) -> Result<usize> {
+    const READ: i32 = 2;
+    const READ_ALL: i32 = 3;
+    const READ_CLEAR: i32 = 4;
+    const UNREAD: i32 = 9;
+    const SIZE: i32 = 10;
+    let action = call.int(0);
+    if action != READ_ALL && action != SIZE && !call.credentials().is_privileged() {
+        return Err(Errno::EPERM);
+    }
+    match action {
+        0 | 1 | 5..=8 => Ok(0),
+        READ | READ_ALL | READ_CLEAR => {
+            let len = usize::try_from(call.int(2)).map_err(|_| Errno::EINVAL)?;
+            read_log(call.address(1), len)
+        }
+        UNREAD => Ok(0),
+        SIZE => Ok(LOG_LEN),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Copies the end of the log, at most `len` bytes.
+fn read_log(to: VirtAddr, len: usize) -> Result<usize> {
+    let mut buffer = [0; 512];
+    // Once to learn where it ends, once to copy its last part.
+    let mut end = 0;
+    loop {
+        let (count, next) = log::read(end, &mut buffer);
+        end = next;
+        if count == 0 {
+            break;
+        }
+    }
+    let mut at = end.saturating_sub(len as u64);
+    let mut done = 0;
+    while done < len {
+        let room = buffer.len().min(len - done);
+        let (count, next) = log::read(at, &mut buffer[..room]);
+        if count == 0 {
+            break;
+        }
+        let address = VirtAddr(to.0.wrapping_add(done));
+        user::copy_out(address, &buffer[..count]).map_err(|_| Errno::EFAULT)?;
+        done += count;
+        at = next;
+    }
+    Ok(done)
+}
+
+fn reboot(call: &mut Call<'_>) -> Result<usize> {
+    if !call.credentials().is_privileged() {
+        return Err(Errno::EPERM);
+    }
+    let second = [
+        raw::LINUX_REBOOT_MAGIC2,
+        raw::LINUX_REBOOT_MAGIC2A,
+        raw::LINUX_REBOOT_MAGIC2B,
+        raw::LINUX_REBOOT_MAGIC2C,
+    ];
+    if call.unsigned(0) != raw::LINUX_REBOOT_MAGIC1 || !second.contains(&call.unsigned(1)) {
+        return Err(Errno::EINVAL);
+    }
+    match call.unsigned(2) {
+        raw::LINUX_REBOOT_CMD_CAD_ON | raw::LINUX_REBOOT_CMD_CAD_OFF => Ok(0),
+        raw::LINUX_REBOOT_CMD_HALT | raw::LINUX_REBOOT_CMD_POWER_OFF => start::power_off(),
+        raw::LINUX_REBOOT_CMD_RESTART | raw::LINUX_REBOOT_CMD_RESTART2 => {
+            power::stop(Stop::Restart)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
