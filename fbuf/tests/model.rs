@@ -160,7 +160,7 @@ fn aggregates_are_chains_of_bytes() {
             seed,
             ..Config::default()
         };
-        sim::run(config, move || {
+        let ran = sim::run(config, move || {
             let before = frame::usage().data;
             let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             let (mut aggregate, mut model) = (Aggregate::new(), Vec::new());
@@ -176,5 +176,8 @@ fn aggregates_are_chains_of_bytes() {
             drop(aggregate);
             assert_eq!(frame::usage().data, before, "frames that did not come back");
         });
+        if let Err(failure) = ran {
+            panic!("{failure}");
+        }
     }
 }

@@ -40,11 +40,14 @@ pub fn on_machines(usual: u64, cpus: usize, body: impl Fn(u64) + Copy + Send + '
             seed,
             ..Config::default()
         };
-        sim::run(config, move || {
+        let ran = sim::run(config, move || {
             let before = nucleus::frame::usage().data;
             body(seed);
             let after = nucleus::frame::usage().data;
             assert_eq!(after, before, "frames that did not come back");
         });
+        if let Err(failure) = ran {
+            panic!("{failure}");
+        }
     }
 }
