@@ -21,6 +21,6 @@ gzip -9 < tree/c/3 | wc -c; zcat tree/c/3.gz | tail -n 1; printf 'x%.0s' $(seq 1
 dd if=/dev/zero of=zeros bs=1k count=100 2>/dev/null; wc -c zeros; md5sum zeros; dd if=tree/c/3 bs=7 skip=3 count=2 2>/dev/null; echo
 truncate -s 1000000 sparse; wc -c < sparse; truncate -s 5 tree/a/b/2; cat tree/a/b/2
 du -s zeros | awk '{print ($1 >= 100)}'; df . | wc -l; touch new; [ -s new ]; echo $?; [ -x tree/c ] && [ ! -e none ] && echo tests
-basename /a/b.c .c; dirname /a/b.c; realpath tree/../tree/a | sed 's,.*/tree,tree,'; pwd -P | grep -c /; mktemp -d ./temp.XXXXXX | wc -c
+basename /a/b.c .c; dirname /a/b.c; realpath tree/../tree/a | sed 's,.*/tree,tree,'; pwd -P | grep -c /; mktemp -d -p . | wc -c
 echo data | tee one two; cat one two; install -m 700 one three; stat -c %a three; ls -i tree/hard tree/a/1 | awk '{print $1}' | uniq | wc -l
 cat /etc/none 2>&1; mkdir tree 2>&1; cd none 2>&1; rm none 2>&1; ls -l none 2>&1; cat tree 2>&1; rmdir tree 2>&1
