@@ -113,7 +113,7 @@ global_asm!(
     .endm
 
     /* Room for `clac`, written over when the CPU has SMAP. */
-    .macro CLOSE_USER
+    .macro CLOSE_USER_ON_ENTRY
 9999:
     nop dword ptr [rax]
     .pushsection .smap_sites, "a"
@@ -151,7 +151,7 @@ trap_common:
     xchg rdi, [rsp]
     PUSH_REST
     cld
-    CLOSE_USER
+    CLOSE_USER_ON_ENTRY
     mov rsi, rsp
     sub rsp, 8
     call {kernel_trap}
@@ -170,7 +170,7 @@ trap_common:
     mov qword ptr [rsp + {orig_rax}], -1
     mov rsp, gs:[{kernel_sp}]
     cld
-    CLOSE_USER
+    CLOSE_USER_ON_ENTRY
     pop r15
     pop r14
     pop r13
@@ -263,7 +263,7 @@ trap_on_own_stack:
     xchg rdi, [rsp]
     PUSH_REST
     cld
-    CLOSE_USER
+    CLOSE_USER_ON_ENTRY
     mov ecx, {gs_base}
     rdmsr
     mov r12d, eax
