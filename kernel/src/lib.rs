@@ -7,7 +7,8 @@
 //! - [`elf`]: what a program file says.
 //! - [`syscall`]: from a number to a function; one module a subject.
 //! - [`signal`], [`futex`]: what wakes and interrupts.
-//! - [`files`], [`tty`]: what descriptors refer to.
+//! - [`files`], [`pipe`], [`tty`], [`device`]: what descriptors refer to.
+//! - [`mounts`], [`proc`]: what programs find under `/`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -17,8 +18,10 @@ pub mod device;
 pub mod elf;
 pub mod files;
 pub mod futex;
+pub mod load;
 pub mod mounts;
 pub mod pipe;
+pub mod proc;
 pub mod process;
 pub mod signal;
 pub mod start;

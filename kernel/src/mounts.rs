@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fs::{Kind, Namespace, Vnode, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
-use crate::device;
+use crate::{device, proc};
 
 static NAMESPACE: SpinLock<Option<Arc<Namespace>>> = SpinLock::new(Rank::Leaf, None);
 
@@ -30,6 +30,7 @@ pub fn namespace() -> Arc<Namespace> {
 /// `ENODEV` for an unknown name, `EINVAL` for bad options.
 pub fn make(name: &[u8], options: &[u8]) -> Result<(&'static str, Arc<dyn Vnode>)> {
     match name {
+        b"proc" => Ok(("proc", proc::root())),
         b"devtmpfs" => Ok(("devtmpfs", device::root()?)),
         b"tmpfs" => Ok(("tmpfs", ramfs::root(ramfs::Options::parse(options)?))),
         b"ramfs" => Ok(("ramfs", ramfs::root(ramfs::Options::parse(options)?))),

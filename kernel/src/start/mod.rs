@@ -15,7 +15,7 @@ use nucleus::{
     user,
 };
 
-use crate::{process, signal, tty};
+use crate::{load, process, signal, tty};
 
 pub use command_line::Options;
 
@@ -26,7 +26,10 @@ pub fn start() -> ! {
         Ok(options) => options,
         Err(message) => give_up(&message),
     };
-    if tty::console::start(options.onlcr).is_err() || signal::timer::start().is_err() {
+    let tasks = tty::console::start(options.onlcr)
+        .and_then(|()| signal::timer::start())
+        .and_then(|()| load::start());
+    if tasks.is_err() {
         give_up("no memory to start with");
     }
     let namespace = match root::mount() {

@@ -43,7 +43,7 @@ use crate::process::{Own, Thread};
 
 pub use call::Call;
 pub use stat::attributes_of;
-pub use system::{CLOCK_TICKS, hostname};
+pub use system::{CLOCK_TICKS, hostname, release};
 pub use time::{read_timespec, write_timespec};
 
 /// The body of a system call.

@@ -12,7 +12,7 @@ use nucleus::{
 };
 
 use super::{Call, Handler};
-use crate::{process::family, start};
+use crate::{load, process::family, start};
 
 /// Clock ticks per second in what programs are told (`AT_CLKTCK`, `times`).
 pub const CLOCK_TICKS: u32 = 100;
@@ -114,7 +114,7 @@ fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
     let population = family::population();
     let mut words = [0u64; 14];
     words[0] = time::since_boot().as_secs();
-    // Load averages stay 0; then total and free memory.
+    words[1..4].copy_from_slice(&load::fixed_point());
     words[4] = (usage.total * PAGE_SIZE) as u64;
     words[5] = (usage.free * PAGE_SIZE) as u64;
     words[10] = population.threads.min(usize::from(u16::MAX)) as u64;

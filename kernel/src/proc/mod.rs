@@ -1,0 +1,45 @@
+//! `/proc`: what programs may know, in Linux's formats.
+//!
+//! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `memory`: its
+//! mappings. `descriptors`: its open files. `sys`: settings. `causeway`: what only this kernel has.
+
+mod causeway;
+mod descriptors;
+mod memory;
+mod process;
+mod status;
+mod sys;
+mod system;
+
+use alloc::{format, sync::Arc};
+
+use abi::Errno;
+use fs::{
+    Vnode,
+    synthetic::{self, Entry, Table},
+};
+
+use crate::process::thread;
+
+/// Clock ticks per second in the numbers that programs read (`USER_HZ`).
+pub(crate) const TICKS: u64 = 100;
+
+/// The root of a new `/proc`. All of them show the same.
+pub fn root() -> Arc<dyn Vnode> {
+    let own = |text: fn(&thread::Thread) -> alloc::string::String| {
+        Entry::link(move || {
+            thread::with_current(text)
+                .map(alloc::string::String::into_bytes)
+                .ok_or(Errno::ENOENT)
+        })
+    };
+    let table = Table::new()
+        .with("self", own(|thread| format!("{}", thread.process().pid())))
+        .with(
+            "thread-self",
+            own(|thread| format!("{}/task/{}", thread.process().pid(), thread.tid())),
+        )
+        .with("causeway", Entry::directory(causeway::directory()))
+        .with("sys", Entry::directory(sys::directory()));
+    synthetic::root("proc", system::add(table).otherwise(process::Processes))
+}

@@ -1,0 +1,353 @@
+//! A directory a process, and in it a directory a thread.
+
+use alloc::{format, string::ToString, sync::Arc, vec::Vec};
+
+use abi::{Errno, Result};
+use fs::{
+    Kind, Location,
+    synthetic::{Directory, EmitName, Entry, Text},
+};
+use nucleus::{PAGE_SIZE, VirtRange};
+
+use super::{descriptors, memory, status};
+use crate::{
+    mounts,
+    process::{Pid, Process, Shared, Thread, family, thread},
+};
+
+/// The directories of all processes.
+pub struct Processes;
+
+/// A number in a name, as Linux wants it: no sign, no leading zero.
+pub(super) fn number(name: &[u8]) -> Option<u32> {
+    if name.is_empty() || name.len() > 1 && name[0] == b'0' {
+        return None;
+    }
+    if !name.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    core::str::from_utf8(name).ok()?.parse().ok()
+}
+
+/// Who owns what is shown of a process.
+pub(super) fn owned(entry: Entry, process: &Process) -> Entry {
+    let shared = process.leader().and_then(|leader| leader.shared());
+    match shared {
+        Some(shared) => entry.owner(
+            shared.credentials.effective_uid,
+            shared.credentials.effective_gid,
+        ),
+        None => entry.owner(process.real_uid(), 0),
+    }
+}
+
+impl Directory for Processes {
+    fn lookup(&self, name: &[u8]) -> Result<Entry> {
+        let pid = number(name).ok_or(Errno::ENOENT)?;
+        // A thread's id leads to its process, too, though it is not listed.
+        let process = match Process::find(pid) {
+            Some(process) => process,
+            None => family::find_thread(pid)
+                .ok_or(Errno::ENOENT)?
+                .process()
+                .clone(),
+        };
+        let entry = Entry::directory(Subject {
+            process: process.clone(),
+            tid: None,
+        });
+        Ok(owned(entry, &process))
+    }
+
+    fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+        for process in Process::all() {
+            let pid = process.pid();
+            if u64::from(pid) > cursor
+                && !emit(pid.to_string().as_bytes(), Kind::Directory, pid.into())
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A process, or one of its threads.
+#[derive(Clone)]
+pub(super) struct Subject {
+    pub process: Arc<Process>,
+    /// Of `/proc/PID/task/TID`.
+    pub tid: Option<Pid>,
+}
+
+impl Subject {
+    /// The thread that answers for the subject.
+    ///
+    /// # Errors
+    /// `ESRCH` when it has ended.
+    pub fn thread(&self) -> Result<Arc<Thread>> {
+        match self.tid {
+            None => self.process.leader(),
+            Some(tid) => self
+                .process
+                .threads()
+                .into_iter()
+                .find(|thread| thread.tid() == tid),
+        }
+        .ok_or(Errno::ESRCH)
+    }
+
+    /// What it uses.
+    ///
+    /// # Errors
+    /// `ESRCH` when it has ended.
+    pub fn shared(&self) -> Result<Shared> {
+        self.thread()?.shared().ok_or(Errno::ESRCH)
+    }
+
+    /// What it uses, for the eyes of its owner and root only.
+    ///
+    /// # Errors
+    /// `EACCES`, `ESRCH`.
+    pub fn private(&self) -> Result<Shared> {
+        let shared = self.shared()?;
+        let own = |who: &Thread| {
+            who.shared().is_some_and(|mine| {
+                let (mine, its) = (&mine.credentials, &shared.credentials);
+                mine.fs.is_root()
+                    || mine.fs.uid == its.effective_uid
+                        && mine.fs.uid == its.saved_uid
+                        && mine.fs.uid == its.real_uid
+            })
+        };
+        match thread::with_current(own) {
+            Some(false) => Err(Errno::EACCES),
+            _ => Ok(shared),
+        }
+    }
+}
+
+/// Files in the directory of a process, and which of them that of a thread has.
+type Make = fn(Subject) -> Entry;
+const FILES: &[(&str, Make)] = &[
+    ("auxv", |s| {
+        secret(s, |s, out| {
+            for word in s.private()?.space.auxiliary() {
+                out.push(&word.to_le_bytes());
+            }
+            Ok(())
+        })
+    }),
+    ("cmdline", |s| {
+        text(s, |s, out| {
+            strings(s, out, |shared| shared.space.arguments())
+        })
+    }),
+    ("comm", |s| {
+        let named = s.clone();
+        text(s, |s, out| {
+            out.push(&name(s));
+            out.push(b"\n");
+            Ok(())
+        })
+        .writable(move |bytes| {
+            let name = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+            named.thread()?.set_name(name);
+            Ok(())
+        })
+    }),
+    ("cwd", |s| place(s, |shared| shared.fs.cwd())),
+    ("environ", |s| {
+        secret(s, |s, out| {
+            s.private()?;
+            strings(s, out, |shared| shared.space.environment())
+        })
+    }),
+    ("exe", |s| place(s, |shared| shared.space.exe().clone())),
+    ("fd", |s| {
+        Entry::directory(descriptors::Descriptors { subject: s }).mode(0o500)
+    }),
+    ("fdinfo", |s| {
+        Entry::directory(descriptors::Positions { subject: s }).mode(0o500)
+    }),
+    ("limits", |s| text(s, status::limits)),
+    ("maps", |s| text(s, memory::maps)),
+    ("mountinfo", |s| text(s, mountinfo)),
+    ("mounts", |s| text(s, mount_table)),
+    ("oom_score", |s| {
+        text(s, |_, out| {
+            writeln!(out, "0");
+            Ok(())
+        })
+    }),
+    ("oom_score_adj", |s| {
+        text(s, |_, out| {
+            writeln!(out, "0");
+            Ok(())
+        })
+    }),
+    ("root", |s| place(s, |shared| shared.fs.root())),
+    ("smaps", |s| secret(s, memory::smaps)),
+    ("stat", |s| text(s, status::stat)),
+    ("statm", |s| text(s, status::statm)),
+    ("status", |s| text(s, status::status)),
+    ("task", |s| Entry::directory(Threads { process: s.process })),
+    ("wchan", |s| {
+        text(s, |s, out| {
+            let running = s.thread()?.task().is_some_and(|task| task.is_runnable());
+            out.push(if running { b"0" } else { b"sleep" });
+            Ok(())
+        })
+    }),
+];
+
+impl Directory for Subject {
+    fn lookup(&self, name: &[u8]) -> Result<Entry> {
+        let (_, make) = FILES
+            .iter()
+            .filter(|(own, _)| self.tid.is_none() || *own != "task")
+            .find(|(own, _)| own.as_bytes() == name)
+            .ok_or(Errno::ENOENT)?;
+        Ok(owned(make(self.clone()), &self.process))
+    }
+
+    fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+        for (i, (name, _)) in FILES.iter().enumerate().skip(cursor as usize) {
+            if self.tid.is_some() && *name == "task" {
+                continue;
+            }
+            let kind = match *name {
+                "fd" | "fdinfo" | "task" => Kind::Directory,
+                "cwd" | "exe" | "root" => Kind::Link,
+                _ => Kind::Regular,
+            };
+            if !emit(name.as_bytes(), kind, i as u64 + 1) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The threads of a process.
+struct Threads {
+    process: Arc<Process>,
+}
+
+impl Directory for Threads {
+    fn lookup(&self, name: &[u8]) -> Result<Entry> {
+        let tid = number(name).ok_or(Errno::ENOENT)?;
+        let subject = Subject {
+            process: self.process.clone(),
+            tid: Some(tid),
+        };
+        subject.thread().map_err(|_| Errno::ENOENT)?;
+        Ok(owned(Entry::directory(subject), &self.process))
+    }
+
+    fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+        let mut ids: Vec<Pid> = self.process.threads().iter().map(|t| t.tid()).collect();
+        ids.sort_unstable();
+        for tid in ids.into_iter().filter(|&tid| u64::from(tid) > cursor) {
+            if !emit(tid.to_string().as_bytes(), Kind::Directory, tid.into()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name, of a zombie too.
+pub(super) fn name(subject: &Subject) -> Vec<u8> {
+    match (subject.tid, subject.thread()) {
+        (Some(_), Ok(thread)) => thread.name(),
+        _ => subject.process.name(),
+    }
+}
+
+fn text(subject: Subject, show: fn(&Subject, &mut Text) -> Result<()>) -> Entry {
+    Entry::text(move |out| show(&subject, out))
+}
+
+fn secret(subject: Subject, show: fn(&Subject, &mut Text) -> Result<()>) -> Entry {
+    text(subject, show).mode(0o400)
+}
+
+/// A link to a place, which follows it wherever names lead.
+fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
+    let shown = subject.clone();
+    Entry::place(
+        move || {
+            let place = which(&shown.private()?);
+            let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
+            let root = root.unwrap_or_else(|| mounts::namespace().root());
+            Ok(place.path(&root))
+        },
+        move || Ok(which(&subject.private()?)),
+    )
+}
+
+/// Strings on the stack of a program.
+fn strings(subject: &Subject, out: &mut Text, which: fn(&Shared) -> VirtRange) -> Result<()> {
+    let Ok(shared) = subject.shared() else {
+        // A zombie has none.
+        return Ok(());
+    };
+    let range = which(&shared);
+    let mut piece = [0; 512];
+    let mut at = range.start;
+    while at < range.end {
+        let want = piece.len().min(range.end - at);
+        let n = shared.space.map().read(at, &mut piece[..want]);
+        out.push(&piece[..n]);
+        if n < want {
+            break;
+        }
+        at = at + n;
+    }
+    Ok(())
+}
+
+fn mount_table(_: &Subject, out: &mut Text) -> Result<()> {
+    for line in mounts::namespace().mounts() {
+        out.push_escaped(&line.source);
+        out.push(b" ");
+        out.push_escaped(&line.at);
+        write!(out, " {} ", line.fstype);
+        out.push_escaped(&line.options);
+        out.push(b" 0 0\n");
+    }
+    Ok(())
+}
+
+fn mountinfo(_: &Subject, out: &mut Text) -> Result<()> {
+    for (i, line) in mounts::namespace().mounts().into_iter().enumerate() {
+        let (id, parent) = (i + 1, usize::from(i > 0));
+        write!(out, "{id} {parent} 0:{id} / ");
+        out.push_escaped(&line.at);
+        let access = if line.options.starts_with(b"ro") {
+            "ro"
+        } else {
+            "rw"
+        };
+        write!(out, " {access} - {} ", line.fstype);
+        out.push_escaped(&line.source);
+        out.push(b" ");
+        out.push_escaped(&line.options);
+        out.push(b"\n");
+    }
+    Ok(())
+}
+
+/// Bytes of so many pages in KiB.
+pub(super) fn kib(pages: usize) -> usize {
+    pages * (PAGE_SIZE / 1024)
+}
+
+/// A file's text of `/proc/PID/fd`, for those without a place.
+pub(super) fn nameless(text: Vec<u8>) -> Vec<u8> {
+    if text.is_empty() {
+        return format!("anon_inode:[{}]", "file").into_bytes();
+    }
+    text
+}

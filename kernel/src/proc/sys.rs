@@ -1,0 +1,109 @@
+//! `/proc/sys`: settings. What can't be changed here is read-only.
+
+use alloc::{format, string::String, vec::Vec};
+
+use fs::synthetic::{Entry, Table};
+use nucleus::random;
+
+use crate::{pipe, process::family, syscall};
+
+fn value(value: &'static str) -> Entry {
+    Entry::text(move |out| {
+        writeln!(out, "{value}");
+        Ok(())
+    })
+}
+
+fn number(value: u64) -> Entry {
+    Entry::text(move |out| {
+        writeln!(out, "{value}");
+        Ok(())
+    })
+}
+
+/// A line that is asked for when it is read.
+fn bytes(line: fn() -> Vec<u8>) -> Entry {
+    Entry::text(move |out| {
+        out.push(&line());
+        out.push(b"\n");
+        Ok(())
+    })
+}
+
+/// A random identifier in its usual form, version 4.
+fn identifier() -> String {
+    let (high, low) = (random::u64(), random::u64());
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xfff,
+        low >> 48 & 0x3fff | 0x8000,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+/// `/proc/sys`.
+pub fn directory() -> Table {
+    Table::new()
+        .with("fs", Entry::directory(fs()))
+        .with("kernel", Entry::directory(kernel()))
+        .with("vm", Entry::directory(vm()))
+}
+
+fn fs() -> Table {
+    Table::new()
+        .with("file-max", number(i64::MAX as u64))
+        .with("nr_open", number(1 << 20))
+        .with(
+            "pipe-max-size",
+            number((pipe::MAX_SLOTS * nucleus::PAGE_SIZE) as u64),
+        )
+}
+
+fn kernel() -> Table {
+    let boot_id = identifier();
+    Table::new()
+        .with("cap_last_cap", value("40"))
+        .with("hostname", bytes(syscall::hostname))
+        .with("domainname", value("(none)"))
+        .with("ngroups_max", value("65536"))
+        .with("osrelease", bytes(|| syscall::release().0.to_vec()))
+        .with("ostype", value("Linux"))
+        .with("overflowgid", value("65534"))
+        .with("overflowuid", value("65534"))
+        .with("pid_max", number(u64::from(family::LAST_PID) + 1))
+        .with("random", Entry::directory(random_files(boot_id)))
+        .with("randomize_va_space", value("2"))
+        .with("threads-max", number(u64::from(family::LAST_PID) + 1))
+        .with("version", bytes(|| syscall::release().1.to_vec()))
+}
+
+fn random_files(boot_id: String) -> Table {
+    Table::new()
+        .with(
+            "boot_id",
+            Entry::text(move |out| {
+                writeln!(out, "{boot_id}");
+                Ok(())
+            }),
+        )
+        .with("entropy_avail", value("256"))
+        .with("poolsize", value("256"))
+        .with(
+            "uuid",
+            Entry::text(|out| {
+                writeln!(out, "{}", identifier());
+                Ok(())
+            }),
+        )
+}
+
+fn vm() -> Table {
+    Table::new()
+        .with("max_map_count", value("65530"))
+        .with("mmap_min_addr", value("4096"))
+        .with("overcommit_memory", value("0"))
+        .with("overcommit_ratio", value("50"))
+        .with("swappiness", value("60"))
+}

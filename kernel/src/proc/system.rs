@@ -1,0 +1,293 @@
+//! The machine as a whole.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use fs::synthetic::{Entry, Table, Text};
+use nucleus::{PAGE_SIZE, boot, counters::Counter, frame, processor, task, time};
+
+use super::TICKS;
+use crate::{
+    load, mounts,
+    process::{Process, family},
+    syscall,
+};
+
+/// Adds the files to the root of `/proc`.
+pub fn add(table: Table) -> Table {
+    let file = |show: fn(&mut Text)| {
+        Entry::text(move |out| {
+            show(out);
+            Ok(())
+        })
+    };
+    table
+        .with(
+            "cmdline",
+            file(|out| writeln!(out, "{}", boot::command_line())),
+        )
+        .with("cpuinfo", file(cpuinfo))
+        .with("devices", file(devices))
+        .with("filesystems", file(filesystems))
+        .with("loadavg", file(loadavg))
+        .with("meminfo", file(meminfo))
+        .with("mounts", Entry::link(|| Ok(b"self/mounts".to_vec())))
+        .with(
+            "partitions",
+            file(|out| writeln!(out, "major minor  #blocks  name\n")),
+        )
+        .with("stat", file(stat))
+        .with("swaps", file(swaps))
+        .with("uptime", file(uptime))
+        .with("version", file(version))
+        .with("vmstat", file(vmstat))
+}
+
+/// Names of feature bits, by word of [`Processor::features`](nucleus::processor::Processor) and bit, in Linux's order.
+const FEATURES: [&[(u32, &str)]; 5] = [
+    &[
+        (0, "fpu"),
+        (1, "vme"),
+        (2, "de"),
+        (3, "pse"),
+        (4, "tsc"),
+        (5, "msr"),
+        (6, "pae"),
+        (7, "mce"),
+        (8, "cx8"),
+        (9, "apic"),
+        (11, "sep"),
+        (12, "mtrr"),
+        (13, "pge"),
+        (14, "mca"),
+        (15, "cmov"),
+        (16, "pat"),
+        (17, "pse36"),
+        (19, "clflush"),
+        (22, "acpi"),
+        (23, "mmx"),
+        (24, "fxsr"),
+        (25, "sse"),
+        (26, "sse2"),
+        (27, "ss"),
+        (28, "ht"),
+    ],
+    &[
+        (0, "pni"),
+        (1, "pclmulqdq"),
+        (3, "monitor"),
+        (9, "ssse3"),
+        (12, "fma"),
+        (13, "cx16"),
+        (17, "pcid"),
+        (19, "sse4_1"),
+        (20, "sse4_2"),
+        (21, "x2apic"),
+        (22, "movbe"),
+        (23, "popcnt"),
+        (24, "tsc_deadline_timer"),
+        (25, "aes"),
+        (26, "xsave"),
+        (28, "avx"),
+        (29, "f16c"),
+        (30, "rdrand"),
+        (31, "hypervisor"),
+    ],
+    &[
+        (0, "fsgsbase"),
+        (3, "bmi1"),
+        (5, "avx2"),
+        (7, "smep"),
+        (8, "bmi2"),
+        (9, "erms"),
+        (10, "invpcid"),
+        (18, "rdseed"),
+        (19, "adx"),
+        (20, "smap"),
+        (23, "clflushopt"),
+        (24, "clwb"),
+        (29, "sha_ni"),
+    ],
+    &[
+        (11, "syscall"),
+        (20, "nx"),
+        (22, "mmxext"),
+        (25, "fxsr_opt"),
+        (26, "pdpe1gb"),
+        (27, "rdtscp"),
+        (29, "lm"),
+        (30, "3dnowext"),
+        (31, "3dnow"),
+    ],
+    &[
+        (0, "lahf_lm"),
+        (2, "svm"),
+        (5, "abm"),
+        (6, "sse4a"),
+        (8, "3dnowprefetch"),
+    ],
+];
+
+fn cpuinfo(out: &mut Text) {
+    let processor = processor::processor();
+    let count = task::cpu_count();
+    let (mhz, khz) = (processor.kilohertz / 1000, processor.kilohertz % 1000);
+    for cpu in 0..count {
+        writeln!(out, "processor\t: {cpu}");
+        writeln!(out, "vendor_id\t: {}", processor.vendor());
+        writeln!(out, "cpu family\t: {}", processor.family);
+        writeln!(out, "model\t\t: {}", processor.model);
+        writeln!(out, "model name\t: {}", processor.name());
+        writeln!(out, "stepping\t: {}", processor.stepping);
+        writeln!(out, "cpu MHz\t\t: {mhz}.{khz:03}");
+        writeln!(out, "physical id\t: 0");
+        writeln!(out, "siblings\t: {count}");
+        writeln!(out, "core id\t\t: {cpu}");
+        writeln!(out, "cpu cores\t: {count}");
+        writeln!(out, "fpu\t\t: yes");
+        writeln!(out, "fpu_exception\t: yes");
+        writeln!(out, "wp\t\t: yes");
+        write!(out, "flags\t\t:");
+        for (word, names) in processor.features.iter().zip(FEATURES) {
+            for (bit, name) in names {
+                if word >> bit & 1 != 0 {
+                    write!(out, " {name}");
+                }
+            }
+        }
+        // Two loops a cycle is what Linux's loop takes where it is measured.
+        writeln!(out, "\nbogomips\t: {}.{:02}\n", mhz * 2, khz / 5);
+    }
+}
+
+fn devices(out: &mut Text) {
+    writeln!(
+        out,
+        "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:"
+    );
+}
+
+fn filesystems(out: &mut Text) {
+    for name in mounts::KNOWN {
+        writeln!(out, "nodev\t{name}");
+    }
+}
+
+fn loadavg(out: &mut Text) {
+    let population = family::population();
+    let (running, threads, last) = (load::running(), population.threads, population.last_pid);
+    for load in load::averages() {
+        write!(out, "{}.{:02} ", load / 100, load % 100);
+    }
+    writeln!(out, "{running}/{threads} {last}");
+}
+
+/// KiB in files of the in-memory root file system.
+fn files_kib() -> u64 {
+    let space = mounts::namespace().root().vnode().space();
+    space.blocks.saturating_sub(space.free) * space.block_size / 1024
+}
+
+fn meminfo(out: &mut Text) {
+    let usage = frame::usage();
+    let kib = |frames: usize| (frames * PAGE_SIZE / 1024) as u64;
+    let files = files_kib().min(kib(usage.data));
+    let anonymous = kib(usage.data) - files;
+    let mut line = |name: &str, kib: u64| {
+        let width = 24 - name.len();
+        writeln!(out, "{name}:{kib:>width$} kB", width = width - 1);
+    };
+    line("MemTotal", kib(usage.total));
+    line("MemFree", kib(usage.free));
+    line("MemAvailable", kib(usage.free));
+    line("Buffers", 0);
+    line("Cached", files);
+    line("SwapCached", 0);
+    line("Active", anonymous);
+    line("Inactive", files);
+    line("Unevictable", 0);
+    line("Mlocked", 0);
+    line("SwapTotal", 0);
+    line("SwapFree", 0);
+    line("Dirty", 0);
+    line("Writeback", 0);
+    line("AnonPages", anonymous);
+    line("Mapped", 0);
+    line("Shmem", files);
+    line("KReclaimable", 0);
+    line("Slab", kib(usage.heap));
+    line("SReclaimable", 0);
+    line("SUnreclaim", kib(usage.heap));
+    line("KernelStack", 0);
+    line("PageTables", kib(usage.page_tables));
+    line("CommitLimit", kib(usage.total));
+    line("Committed_AS", anonymous);
+}
+
+fn ticks(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(TICKS) / 1_000_000_000) as u64
+}
+
+/// Time of a CPU: in programs, in the kernel, idle.
+fn stat(out: &mut Text) {
+    let cpus: Vec<_> = (0..task::cpu_count()).map(task::cpu_times).collect();
+    let mut line = |name: core::fmt::Arguments<'_>, [user, system, idle]: [Duration; 3]| {
+        writeln!(
+            out,
+            "{name} {} 0 {} {} 0 0 0 0 0 0",
+            ticks(user),
+            ticks(system),
+            ticks(idle)
+        );
+    };
+    let sum = cpus.iter().fold([Duration::ZERO; 3], |sum, times| {
+        [sum[0] + times[0], sum[1] + times[1], sum[2] + times[2]]
+    });
+    line(format_args!("cpu "), sum);
+    for (cpu, times) in cpus.iter().enumerate() {
+        line(format_args!("cpu{cpu}"), *times);
+    }
+    let processes = Process::all();
+    let running = processes.iter().filter(|p| p.state() == 'R').count();
+    let booted = time::since_epoch().saturating_sub(time::since_boot());
+    writeln!(out, "intr 0");
+    writeln!(out, "ctxt {}", Counter::task_switches.total());
+    writeln!(out, "btime {}", booted.as_secs());
+    writeln!(out, "processes {}", family::population().last_pid);
+    writeln!(out, "procs_running {}", running.max(1));
+    writeln!(out, "procs_blocked 0");
+}
+
+fn swaps(out: &mut Text) {
+    writeln!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority");
+}
+
+fn uptime(out: &mut Text) {
+    let up = time::since_boot();
+    let idle: Duration = (0..task::cpu_count())
+        .map(|cpu| task::cpu_times(cpu)[2])
+        .sum();
+    let hundredths = |time: Duration| (time.as_secs(), time.subsec_millis() / 10);
+    let ((up, up_part), (idle, idle_part)) = (hundredths(up), hundredths(idle));
+    writeln!(out, "{up}.{up_part:02} {idle}.{idle_part:02}");
+}
+
+fn version(out: &mut Text) {
+    out.push(b"Linux version ");
+    let (release, version) = syscall::release();
+    out.push(release);
+    out.push(b" (causeway) ");
+    out.push(version);
+    out.push(b"\n");
+}
+
+fn vmstat(out: &mut Text) {
+    let usage = frame::usage();
+    let faults: u64 = super::causeway::FAULTS.iter().map(|c| c.total()).sum();
+    writeln!(out, "nr_free_pages {}", usage.free);
+    writeln!(out, "nr_page_table_pages {}", usage.page_tables);
+    writeln!(out, "pgfault {faults}");
+    writeln!(out, "pgmajfault 0");
+    writeln!(out, "pswpin 0");
+    writeln!(out, "pswpout 0");
+}
