@@ -227,7 +227,10 @@ fn fill(
     let map = unfinished.map();
     let bias = place(map, program, false)?;
     segments(map, program, file, bias)?;
-    map.set_heap_start(VirtAddr((bias.wrapping_add(program.end)) as usize));
+    let end = bias
+        .wrapping_add(program.end)
+        .next_multiple_of(PAGE_SIZE as u64);
+    map.set_heap_start(VirtAddr(end as usize));
     let own_entry = bias.wrapping_add(program.header.entry);
     let mut entry = own_entry;
     let mut base = 0;
