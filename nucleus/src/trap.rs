@@ -104,7 +104,7 @@ impl UserContext {
     /// Returns [`Event::Interrupt`] at once while the task is [interrupted](crate::task::Task::interrupt).
     #[inline]
     pub fn run(&mut self) -> Event {
-        machine::run(&mut self.regs, &mut self.state)
+        machine::run_program(&mut self.regs, &mut self.state)
     }
 
     /// Brings `regs.fs_base` and `regs.gs_base` up to date with what the program has made of them.

@@ -28,4 +28,4 @@ pub(crate) use spin::RawSpin;
 pub use spin::{SpinGuard, SpinIrqGuard, SpinLock};
 
 #[cfg(test)]
-mod tests {}
+mod tests;

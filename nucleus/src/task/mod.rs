@@ -23,7 +23,10 @@ pub(crate) use task::{current_raw, is_interrupted};
 pub(crate) use waiter::{Waiter, WaiterList};
 
 #[cfg(test)]
-mod tests {}
+mod tests;
+
+#[cfg(not(target_os = "none"))]
+pub(crate) use task::registry::report;
 
 /// Forgets all tasks, for a new simulated machine.
 #[cfg(not(target_os = "none"))]

@@ -33,7 +33,7 @@ use crate::{
     arch::machine::{self, Context},
     counters::Counter,
     pairing::PairingHeap,
-    sync::{InterruptScope, Rank, RawSpin, held},
+    sync::{Rank, RawSpin, held},
     time,
 };
 
@@ -717,6 +717,13 @@ pub(crate) fn run_boot_cpu(main: Box<dyn FnOnce() + Send>) -> ! {
         attachment: None,
         cpus: u64::MAX,
     };
+    let main = Box::new(|| {
+        // A task may be restricted to any CPU from the start.
+        while (ONLINE.load(Ordering::SeqCst).count_ones() as usize) < machine::cpu_count() {
+            yield_now();
+        }
+        main();
+    });
     task::spawn(spawn, main).expect("memory for the first tasks");
     idle()
 }

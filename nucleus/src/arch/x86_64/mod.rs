@@ -49,7 +49,7 @@ pub(crate) use percpu::{
 };
 pub(crate) use power::stop;
 pub(crate) use space::{invalidate_all, invalidate_page, kernel_root, load_space};
-pub(crate) use user::run;
+pub(crate) use user::run as run_program;
 
 use crate::PhysAddr;
 

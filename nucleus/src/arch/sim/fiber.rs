@@ -1,0 +1,111 @@
+//! Stacks that are switched between by hand, so that a simulated CPU changes hands in nanoseconds.
+//!
+//! All fibers of a simulation run on one thread of the host.
+
+use core::arch::global_asm;
+use std::sync::Mutex;
+
+/// Bytes of a fiber's stack; the host commits what is touched.
+const STACK: usize = 512 << 10;
+/// Bytes below it that can't be touched.
+const GUARD: usize = 64 << 10;
+
+global_asm!(
+    ".balign 16",
+    ".globl causeway_sim_switch",
+    // rdi: where the old stack pointer goes, rsi: the new one.
+    "causeway_sim_switch:",
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "mov [rdi], rsp",
+    "mov rsp, rsi",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".balign 16",
+    ".globl causeway_sim_begin",
+    // The first return of a new fiber: entry in r12, its argument in r13.
+    "causeway_sim_begin:",
+    "mov rdi, r13",
+    "call r12",
+    "ud2",
+);
+
+unsafe extern "C" {
+    fn causeway_sim_switch(from: *mut usize, to: usize);
+    fn causeway_sim_begin();
+
+    fn mmap(at: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
+    fn mprotect(at: *mut u8, len: usize, prot: i32) -> i32;
+}
+
+/// Leaves the running fiber, whose stack pointer goes to `*from`, for the one at `to`.
+///
+/// # Safety
+/// `to` was put where it is by a switch or by [`Stack::prepare`], and has not been switched to since.
+pub(super) unsafe fn switch(from: *mut usize, to: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { causeway_sim_switch(from, to) }
+}
+
+/// A stack with a guard below. Dropped ones are kept for the next.
+pub(super) struct Stack {
+    base: usize,
+}
+
+static POOL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+impl Stack {
+    pub(super) fn new() -> Stack {
+        if let Some(base) = POOL.lock().ok().and_then(|mut pool| pool.pop()) {
+            return Stack { base };
+        }
+        const READ_WRITE: i32 = 3;
+        const PRIVATE_ANONYMOUS: i32 = 0x22;
+        // SAFETY: new memory, of which the lower part is made inaccessible.
+        let base = unsafe {
+            let base = mmap(
+                core::ptr::null_mut(),
+                STACK + GUARD,
+                READ_WRITE,
+                PRIVATE_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert!(base as isize != -1, "no memory for a stack");
+            assert!(mprotect(base, GUARD, 0) == 0, "no guard below a stack");
+            base as usize
+        };
+        Stack { base }
+    }
+
+    /// Makes the stack begin with `entry(arg)`; gives the stack pointer to switch to.
+    pub(super) fn prepare(&self, entry: extern "C" fn(usize) -> !, arg: usize) -> usize {
+        let begin = causeway_sim_begin as *const () as usize;
+        // In the order in which the switch takes them; then an end for whoever walks the stack.
+        let frame = [0, 0, arg, entry as usize, 0, 0, begin, 0, 0];
+        let top = (self.base + GUARD + STACK) as *mut usize;
+        // SAFETY: within the stack, which nobody runs on.
+        unsafe {
+            let start = top.sub(frame.len());
+            start.copy_from_nonoverlapping(frame.as_ptr(), frame.len());
+            start as usize
+        }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if let Ok(mut pool) = POOL.lock() {
+            pool.push(self.base);
+        }
+    }
+}

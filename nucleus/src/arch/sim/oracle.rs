@@ -1,0 +1,131 @@
+//! What must never be true of TLBs, checked when the kernel says that it is not.
+
+use super::{machine::machine, tlb::Table};
+use crate::{PAGE_SHIFT, PhysAddr, VirtRange};
+
+/// Now, for [`promise`]: taken when a flush begins.
+pub(crate) fn coherence_stamp() -> u64 {
+    machine().map_or(0, |m| m.stamp.get())
+}
+
+/// The kernel has flushed `range` of the space with this root: what any CPU held of it when the flush began
+/// (`since`) and still holds must be what the page tables say, or less.
+pub(crate) fn promise(root: PhysAddr, range: VirtRange, since: u64) {
+    let Some(m) = machine() else { return };
+    let pages = range.start.0 >> PAGE_SHIFT..range.end.0.div_ceil(1 << PAGE_SHIFT);
+    if pages.is_empty() {
+        return;
+    }
+    for (index, cpu) in m.cpus.iter().enumerate() {
+        if cpu.root.get() != root {
+            continue;
+        }
+        let tlb = cpu.tlb.borrow();
+        for (&page, entry) in tlb.pages.range(pages.clone()) {
+            let now = lookup(root, page);
+            let stale = match now {
+                None => true,
+                Some((frame, write, execute)) => {
+                    frame != entry.frame || entry.write && !write || entry.execute && !execute
+                }
+            };
+            if stale && entry.stamp <= since {
+                m.fail(format!(
+                    "stale translation: CPU {index} still holds {:#x} -> frame {:#x} (write {}, execute {}), \
+                     the page tables say {now:x?}",
+                    page << PAGE_SHIFT,
+                    entry.frame,
+                    entry.write,
+                    entry.execute
+                ));
+            }
+        }
+        for (&span, table) in tlb.tables.range(pages.start >> 9..pages.end.div_ceil(512)) {
+            check_table(index, root, span, table, since);
+        }
+    }
+}
+
+/// A held table must still be the one that the tables above lead to.
+fn check_table(index: usize, root: PhysAddr, span: usize, table: &Table, since: u64) {
+    let Some(m) = machine() else { return };
+    if table.stamp <= since && last_table(root, span << 9).is_none_or(|at| at != table.at) {
+        m.fail(format!(
+            "stale table: CPU {index} still walks the table at {:?} for {:#x}",
+            table.at,
+            span << (PAGE_SHIFT + 9)
+        ));
+    }
+}
+
+/// The table of level 1 for a page, without touching any bit.
+fn last_table(root: PhysAddr, page: usize) -> Option<PhysAddr> {
+    let m = machine()?;
+    let mut table = root;
+    for level in (2..=4).rev() {
+        let index = page >> (9 * (level - 1)) & 511;
+        let entry = m.entry(table + index as u64 * 8).load(super::machine::WORD);
+        if entry & 1 == 0 {
+            return None;
+        }
+        table = PhysAddr(entry & 0x000f_ffff_ffff_f000);
+    }
+    Some(table)
+}
+
+/// Frame, whether writable, whether executable: what the tables say now.
+fn lookup(root: PhysAddr, page: usize) -> Option<(u64, bool, bool)> {
+    let m = machine()?;
+    let (mut write, mut execute) = (true, true);
+    let mut table = root;
+    for level in (1..=4).rev() {
+        let index = page >> (9 * (level - 1)) & 511;
+        let entry = m.entry(table + index as u64 * 8).load(super::machine::WORD);
+        if entry & 1 == 0 {
+            return None;
+        }
+        write &= entry & 2 != 0;
+        execute &= entry >> 63 == 0;
+        table = PhysAddr(entry & 0x000f_ffff_ffff_f000);
+    }
+    Some((table.frame_number(), write, execute))
+}
+
+/// The frame goes back to the allocator: no CPU may be able to reach it by anything that it holds.
+pub(crate) fn frame_freed(frame: PhysAddr) {
+    let Some(m) = machine() else { return };
+    let number = frame.frame_number();
+    for (index, cpu) in m.cpus.iter().enumerate() {
+        if cpu.root.get().frame_number() == number {
+            m.fail(format!(
+                "frame {number:#x} is freed while it is the root table of CPU {index}"
+            ));
+        }
+    }
+    if m.reached
+        .get(number as usize)
+        .is_none_or(|count| count.get() == 0)
+    {
+        return;
+    }
+    for (index, cpu) in m.cpus.iter().enumerate() {
+        let tlb = cpu.tlb.borrow();
+        let page = tlb.pages.iter().find(|(_, entry)| entry.frame == number);
+        if let Some((page, _)) = page {
+            m.fail(format!(
+                "frame {number:#x} is freed while CPU {index} holds a translation of {:#x} to it",
+                page << PAGE_SHIFT
+            ));
+        }
+        let table = tlb
+            .tables
+            .iter()
+            .find(|(_, table)| table.at.frame_number() == number);
+        if let Some((span, _)) = table {
+            m.fail(format!(
+                "page table {number:#x} is freed while CPU {index} walks it for {:#x}",
+                span << (PAGE_SHIFT + 9)
+            ));
+        }
+    }
+}

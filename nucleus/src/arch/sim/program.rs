@@ -1,0 +1,73 @@
+//! Programs of the simulated machine: closures that get the registers and say why they stopped.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::machine::{machine, point};
+use crate::{
+    OutOfMemory,
+    trap::{Event, Registers},
+};
+
+type Program = Arc<dyn Fn(&mut Registers) -> Event + Send + Sync>;
+
+static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
+
+fn program() -> MutexGuard<'static, Option<Program>> {
+    PROGRAM.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// What [`UserContext::run`](crate::trap::UserContext::run) does on this machine until the run ends: one call is one stretch of a program, between
+/// two traps. It tells programs apart by the registers, and touches memory through [`crate::user`].
+pub fn set_program(run: impl Fn(&mut Registers) -> Event + Send + Sync + 'static) {
+    *program() = Some(Arc::new(run));
+}
+
+pub(super) fn reset() {
+    *program() = None;
+}
+
+/// The state of a program's CPU besides its general registers: none here.
+pub(crate) struct UserState;
+
+impl UserState {
+    pub(crate) fn new() -> Result<UserState, OutOfMemory> {
+        Ok(UserState)
+    }
+
+    pub(crate) fn duplicate(&self) -> Result<UserState, OutOfMemory> {
+        Ok(UserState)
+    }
+
+    pub(crate) fn reset(&mut self) {}
+
+    /// The FS and GS bases that the program has now: what the kernel last gave it.
+    pub(crate) fn take_bases(&mut self, wanted: [u64; 2]) -> [u64; 2] {
+        wanted
+    }
+
+    pub(crate) fn stored_size() -> usize {
+        0
+    }
+
+    pub(crate) fn store(&mut self, _: &mut [u8]) {}
+
+    pub(crate) fn restore(&mut self, from: &[u8]) -> bool {
+        from.is_empty()
+    }
+}
+
+/// Runs the program until something happens.
+pub(crate) fn run(registers: &mut Registers, _: &mut UserState) -> Event {
+    let run = program()
+        .clone()
+        .expect("a program that sim::set_program gave");
+    if let Some(m) = machine() {
+        m.cpu().in_program.set(true);
+    }
+    point();
+    let event = run(registers);
+    if let Some(m) = machine() {
+        m.cpu().in_program.set(false);
+    }
+    event
+}

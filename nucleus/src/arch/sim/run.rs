@@ -1,0 +1,176 @@
+//! Running a test on a fresh machine, once or with many seeds.
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::{Arc, Mutex, Once},
+};
+
+use super::machine::{FIRST_FRAME, Machine, machine};
+
+/// What the machine is.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// 1 to 16.
+    pub cpus: usize,
+    /// Frames of memory.
+    pub pages: usize,
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// Points after which the run is taken to have no end.
+    pub max_points: u64,
+    /// The run ends with its body, whatever the other tasks do. Without it, every task must come to its end, and
+    /// one that sleeps for ever is a failure.
+    pub daemons: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            cpus: 2,
+            pages: 2048,
+            seed: 0,
+            max_points: 20_000_000,
+            daemons: false,
+        }
+    }
+}
+
+/// Why a run failed: a panic of a task, a deadlock, or what the oracle saw.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub message: String,
+    /// The end of the kernel's log.
+    pub log: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}", self.seed, self.message)?;
+        if !self.log.is_empty() {
+            write!(f, "\nkernel log:\n{}", self.log)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The nucleus has one set of global state in a process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+type Body = Box<dyn FnOnce() + Send>;
+
+/// Boots a machine with all of the nucleus's state new and runs `body` as its first task.
+///
+/// # Errors
+/// A task panicked, all sleep for ever, there was no end, or the oracle objected.
+pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let _one = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
+    catch_panics();
+    // A thread of its own: a panic inside leaves the thread's panic state behind.
+    let runner = std::thread::spawn(move || {
+        reset();
+        let machine = Machine::new(config);
+        let mut body: Option<Body> = Some(Box::new(body));
+        machine.run(boot, &raw mut body as usize);
+        let outcome = machine.outcome.take().unwrap_or(Ok(()));
+        outcome.map_err(|message| {
+            let log = machine.log.take();
+            let tail = log.len().saturating_sub(4000);
+            Failure {
+                seed: config.seed,
+                message,
+                log: String::from_utf8_lossy(&log[tail..]).into_owned(),
+            }
+        })
+    });
+    match runner.join() {
+        Ok(result) => result,
+        Err(_) => panic!("the simulator itself panicked with seed {}", config.seed),
+    }
+}
+
+/// Runs `body` with each of the seeds and panics at the first failure, naming the seed.
+///
+/// The environment variable `SIM_SEED=n` runs that seed alone, `SIM_SEEDS=n` that many from the first on.
+pub fn check(
+    name: &str,
+    seeds: Range<u64>,
+    config: Config,
+    body: impl Fn() + Send + Sync + 'static,
+) {
+    let number = |variable| {
+        std::env::var(variable)
+            .ok()
+            .and_then(|value| value.parse::<u64>().ok())
+    };
+    let seeds = match (number("SIM_SEED"), number("SIM_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => seeds.start..seeds.start + count,
+        (None, None) => seeds,
+    };
+    let body = Arc::new(body);
+    for seed in seeds {
+        let body = body.clone();
+        if let Err(failure) = run(Config { seed, ..config }, move || body()) {
+            panic!("{name}: {failure}\nrepeat with SIM_SEED={seed}");
+        }
+    }
+}
+
+/// Everything that a machine's tasks left in the nucleus's global state goes.
+fn reset() {
+    crate::sync::lot::reset();
+    crate::task::reset();
+    crate::time::reset();
+    super::program::reset();
+}
+
+extern "C" fn boot(body: usize) -> ! {
+    let m = machine().expect("the machine that boots");
+    // SAFETY: `run` put it there and waits.
+    let body = unsafe { (*(body as *mut Option<Body>)).take() };
+    let memory = crate::frame::Region {
+        start: FIRST_FRAME,
+        end: FIRST_FRAME + m.config.pages as u64,
+        free: true,
+    };
+    // SAFETY: all memory of the machine but the first frames, which only this module uses; no task
+    // runs yet.
+    unsafe { crate::frame::init(&[memory]) }.expect("a machine with more memory");
+    // SAFETY: this CPU is alone, and there is no task yet.
+    unsafe {
+        crate::pmap::init();
+        crate::random::init();
+    }
+    crate::time::init();
+    m.start_others();
+    crate::task::run_boot_cpu(Box::new(move || {
+        if let Some(body) = body {
+            body();
+        }
+        machine().expect("the machine that boots").body_ended();
+    }))
+}
+
+/// Makes a panic on a simulated machine end its run, with nothing unwound: what would be unwound may need the machine.
+fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let Some(m) = machine() else {
+                return usual(info);
+            };
+            let mut message = info.to_string();
+            if std::env::var_os("RUST_BACKTRACE").is_some() {
+                message += &format!("\n{}", std::backtrace::Backtrace::force_capture());
+            }
+            m.fail(format!("CPU {}: {message}", m.current()));
+        }));
+    });
+}

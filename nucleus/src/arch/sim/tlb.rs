@@ -1,0 +1,248 @@
+//! Translation: page-table walks, and the TLB of each CPU.
+//!
+//! A TLB holds what hardware may hold, for as long as it may: entries go only when they are invalidated, when the space is
+//! changed, or by chance. It also keeps the tables that it found on the way to them (Intel's paging-structure
+//! caches), which any invalidation empties. At any point a CPU may fill an entry for an address that
+//! no one asked for; as on hardware, that sets the accessed bit first, and a write sets the dirty bit before it is done.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::machine::{Machine, WORD, machine};
+use crate::{Access, PAGE_SHIFT, PhysAddr, VirtAddr};
+
+const PRESENT: u64 = 1;
+const WRITE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+const NO_EXECUTE: u64 = 1 << 63;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// Addresses that were used lately, among which a CPU guesses.
+const HISTORY: usize = 32;
+
+/// A translation that is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) frame: u64,
+    pub(super) write: bool,
+    pub(super) execute: bool,
+    /// Whether the entry in memory had its dirty bit set: only then may a write go ahead.
+    dirty: bool,
+    /// When it was made.
+    pub(super) stamp: u64,
+}
+
+/// A last-level table that is held, with the rights on the way to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) at: PhysAddr,
+    write: bool,
+    execute: bool,
+    pub(super) stamp: u64,
+}
+
+/// What a CPU holds of the current space. By page number, and by page number over 512.
+#[derive(Default)]
+pub(super) struct Tlb {
+    pub(super) pages: BTreeMap<usize, Entry>,
+    pub(super) tables: BTreeMap<usize, Table>,
+    history: VecDeque<usize>,
+}
+
+impl Tlb {
+    fn forget_tables(&mut self, m: &Machine) {
+        for table in std::mem::take(&mut self.tables).values() {
+            unreach(m, table.at.frame_number());
+        }
+    }
+
+    fn forget_page(&mut self, m: &Machine, page: usize) {
+        if let Some(entry) = self.pages.remove(&page) {
+            unreach(m, entry.frame);
+        }
+    }
+
+    fn forget_all(&mut self, m: &Machine) {
+        self.forget_tables(m);
+        for entry in std::mem::take(&mut self.pages).values() {
+            unreach(m, entry.frame);
+        }
+    }
+}
+
+fn reach(m: &Machine, frame: u64) {
+    if let Some(count) = m.reached.get(frame as usize) {
+        count.set(count.get() + 1);
+    }
+}
+
+fn unreach(m: &Machine, frame: u64) {
+    if let Some(count) = m.reached.get(frame as usize) {
+        count.set(count.get() - 1);
+    }
+}
+
+/// Uses another root table; everything held of the old space goes.
+pub(crate) fn load_space(root: PhysAddr) {
+    let Some(m) = machine() else { return };
+    let cpu = m.cpu();
+    cpu.root.set(root);
+    cpu.tlb.borrow_mut().forget_all(m);
+}
+
+/// Invalidates what this CPU holds for one page.
+pub(crate) fn invalidate_page(at: VirtAddr) {
+    let Some(m) = machine() else { return };
+    let mut tlb = m.cpu().tlb.borrow_mut();
+    tlb.forget_page(m, at.0 >> PAGE_SHIFT);
+    tlb.forget_tables(m);
+}
+
+/// Invalidates all that this CPU holds.
+pub(crate) fn invalidate_all() {
+    let Some(m) = machine() else { return };
+    m.cpu().tlb.borrow_mut().forget_all(m);
+}
+
+/// Translates an address of the program for an access, as the CPU would; `None` is a page fault.
+pub(super) fn translate(m: &Machine, at: VirtAddr, access: Access) -> Option<PhysAddr> {
+    let page = at.0 >> PAGE_SHIFT;
+    let allows = |entry: &Entry| match access {
+        Access::Read => true,
+        Access::Write => entry.write,
+        Access::Execute => entry.execute,
+    };
+    let held = {
+        let mut tlb = m.cpu().tlb.borrow_mut();
+        tlb.history.push_back(page);
+        if tlb.history.len() > HISTORY {
+            tlb.history.pop_front();
+        }
+        if m.random.one_in(64) {
+            // No TLB is infinite.
+            tlb.forget_page(m, page);
+        }
+        tlb.pages.get(&page).copied()
+    };
+    if let Some(entry) = held {
+        if allows(&entry) && (access != Access::Write || entry.dirty) {
+            return Some(physical(entry, at));
+        }
+        // A fault invalidates the entry that caused it; a first write looks at the tables again. Whether a CPU faults on
+        // a held entry without looking again is its own business.
+        m.cpu().tlb.borrow_mut().forget_page(m, page);
+        if !allows(&entry) && m.random.one_in(2) {
+            return None;
+        }
+    }
+    let entry = fill(m, page, access == Access::Write)?;
+    if !allows(&entry) {
+        m.cpu().tlb.borrow_mut().forget_page(m, page);
+        return None;
+    }
+    Some(physical(entry, at))
+}
+
+fn physical(entry: Entry, at: VirtAddr) -> PhysAddr {
+    PhysAddr((entry.frame << PAGE_SHIFT) + at.page_offset() as u64)
+}
+
+/// Walks the tables for a page and holds what it finds. `for_write` sets the dirty bit where writing is allowed.
+fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
+    let root = m.cpu().root.get();
+    let held = m.cpu().tlb.borrow().tables.get(&(page >> 9)).copied();
+    let table = match held {
+        Some(table) if !m.random.one_in(4) => table,
+        _ => {
+            let mut table = Table {
+                at: root,
+                write: true,
+                execute: true,
+                stamp: 0,
+            };
+            for level in (2..=4).rev() {
+                let entry = touch(m, table.at, page >> (9 * (level - 1)), |_| 0)?;
+                table.write &= entry & WRITE != 0;
+                table.execute &= entry & NO_EXECUTE == 0;
+                table.at = PhysAddr(entry & ADDRESS);
+                if entry & LARGE != 0 {
+                    m.fail(format!(
+                        "a large page at level {level} in a program's space"
+                    ));
+                }
+            }
+            table.stamp = next_stamp(m);
+            table
+        }
+    };
+    let leaf = touch(m, table.at, page, |entry| {
+        if for_write && table.write && entry & WRITE != 0 {
+            DIRTY
+        } else {
+            0
+        }
+    })?;
+    let entry = Entry {
+        frame: (leaf & ADDRESS) >> PAGE_SHIFT,
+        write: table.write && leaf & WRITE != 0,
+        execute: table.execute && leaf & NO_EXECUTE == 0,
+        dirty: leaf & DIRTY != 0,
+        stamp: next_stamp(m),
+    };
+    let mut tlb = m.cpu().tlb.borrow_mut();
+    tlb.forget_page(m, page);
+    reach(m, entry.frame);
+    tlb.pages.insert(page, entry);
+    if !tlb.tables.contains_key(&(page >> 9)) {
+        reach(m, table.at.frame_number());
+        tlb.tables.insert(page >> 9, table);
+    }
+    Some(entry)
+}
+
+/// Reads an entry of a table, setting the accessed bit and `more` in one atomic step, as a walk
+/// does. `None` if it is not present for programs.
+fn touch(m: &Machine, table: PhysAddr, index: usize, more: impl Fn(u64) -> u64) -> Option<u64> {
+    let word = m.entry(table + (index & 511) as u64 * 8);
+    // Other CPUs go on between two steps of a walk, but no interrupt arrives in an instruction.
+    m.step();
+    let mut entry = word.load(WORD);
+    loop {
+        if entry & PRESENT == 0 || entry & USER == 0 {
+            return None;
+        }
+        let new = entry | ACCESSED | more(entry);
+        if new == entry {
+            return Some(entry);
+        }
+        match word.compare_exchange(entry, new, WORD, WORD) {
+            Ok(_) => return Some(new),
+            Err(now) => entry = now,
+        }
+    }
+}
+
+fn next_stamp(m: &Machine) -> u64 {
+    m.stamp.set(m.stamp.get() + 1);
+    m.stamp.get()
+}
+
+/// Fills an entry that no one asked for, near an address that was used.
+pub(super) fn speculate(m: &Machine) {
+    let Ok(tlb) = m.cpu().tlb.try_borrow() else {
+        return;
+    };
+    if tlb.history.is_empty() {
+        return;
+    }
+    let base = tlb.history[m.random.below(tlb.history.len() as u64) as usize];
+    drop(tlb);
+    let page = (base + m.random.below(9) as usize).saturating_sub(4);
+    if page < crate::addr::USER_END.0 >> PAGE_SHIFT
+        && !m.cpu().tlb.borrow().pages.contains_key(&page)
+    {
+        fill(m, page, false);
+    }
+}

@@ -1,0 +1,267 @@
+//! Locks on the simulated machine, with many schedules.
+
+use std::{
+    cell::UnsafeCell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::*;
+use crate::{
+    sim::{self, Config},
+    task::{self, Spawn},
+};
+
+fn spawn(body: impl FnOnce() + Send + 'static) {
+    let spawn = Spawn {
+        name: "test",
+        pmap: None,
+        attachment: None,
+        cpus: u64::MAX,
+    };
+    task::spawn(spawn, Box::new(body)).unwrap();
+}
+
+fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
+    for cpus in 1..=4 {
+        let config = Config {
+            cpus,
+            pages: 256,
+            ..Config::default()
+        };
+        sim::check(&format!("{name} on {cpus}"), 0..60, config, body.clone());
+    }
+}
+
+/// A counter that notices when two are inside.
+struct Fragile {
+    inside: AtomicUsize,
+    count: UnsafeCell<usize>,
+}
+
+unsafe impl Sync for Fragile {}
+
+impl Fragile {
+    fn new() -> Fragile {
+        Fragile {
+            inside: AtomicUsize::new(0),
+            count: UnsafeCell::new(0),
+        }
+    }
+
+    fn write(&self) {
+        assert_eq!(self.inside.fetch_add(1000, Ordering::SeqCst), 0);
+        sim::point();
+        unsafe { *self.count.get() += 1 };
+        sim::point();
+        assert_eq!(self.inside.fetch_sub(1000, Ordering::SeqCst), 1000);
+    }
+
+    fn read(&self, sleep: bool) {
+        assert!(self.inside.fetch_add(1, Ordering::SeqCst) < 1000);
+        if sleep {
+            task::yield_now();
+        }
+        sim::point();
+        assert!(self.inside.fetch_sub(1, Ordering::SeqCst) < 1000);
+    }
+}
+
+const TASKS: usize = 4;
+const ROUNDS: usize = 8;
+
+/// Runs `round` in all tasks, then looks at the count.
+fn contend<L: Send + Sync + 'static>(lock: L, writes: usize, round: fn(&L, &Fragile, usize)) {
+    let shared = Arc::new((lock, Fragile::new(), AtomicUsize::new(0)));
+    for number in 0..TASKS {
+        let shared = shared.clone();
+        spawn(move || {
+            for i in 0..ROUNDS {
+                round(&shared.0, &shared.1, number + i);
+            }
+            if shared.2.fetch_add(1, Ordering::SeqCst) == TASKS - 1 {
+                assert_eq!(unsafe { *shared.1.count.get() }, writes);
+            }
+        });
+    }
+}
+
+#[test]
+fn spin_locks_exclude() {
+    on_many_machines("spin", || {
+        contend(
+            SpinLock::new(Rank::Leaf, ()),
+            TASKS * ROUNDS,
+            |lock, fragile, i| {
+                let _guard = match i % 3 {
+                    0 => match lock.try_lock() {
+                        Some(guard) => guard,
+                        None => lock.lock(),
+                    },
+                    _ => lock.lock(),
+                };
+                fragile.write();
+            },
+        );
+        contend(
+            SpinLock::new(Rank::WaitQueue, ()),
+            TASKS * ROUNDS,
+            |lock, fragile, _| {
+                let _guard = lock.lock_irq();
+                fragile.write();
+            },
+        );
+    });
+}
+
+#[test]
+fn mutexes_exclude() {
+    on_many_machines("mutex", || {
+        contend(
+            Mutex::new(Rank::Object, ()),
+            TASKS * ROUNDS,
+            |lock, fragile, i| {
+                let _guard = match i % 3 {
+                    0 => match lock.try_lock() {
+                        Some(guard) => guard,
+                        None => lock.lock(),
+                    },
+                    _ => lock.lock(),
+                };
+                if i % 2 == 0 {
+                    task::yield_now();
+                }
+                fragile.write();
+            },
+        );
+    });
+}
+
+#[test]
+fn reader_writer_locks_exclude() {
+    on_many_machines("rwlock", || {
+        contend(
+            RwLock::new(Rank::Vnode, ()),
+            TASKS * ROUNDS / 4,
+            |lock, fragile, i| match i % 4 {
+                0 => {
+                    let _guard = lock.write();
+                    fragile.write();
+                }
+                _ => {
+                    let _guard = lock.read();
+                    fragile.read(i % 2 == 0);
+                }
+            },
+        );
+    });
+}
+
+#[test]
+fn cpu_reader_writer_locks_exclude() {
+    on_many_machines("cpu rwlock", || {
+        contend(
+            CpuRwLock::new(Rank::Map, ()),
+            TASKS * ROUNDS / 4,
+            |lock, fragile, i| match i % 4 {
+                0 => {
+                    let _guard = lock.write();
+                    fragile.write();
+                }
+                // Sleepers may go on on another CPU.
+                _ => {
+                    let _guard = lock.read();
+                    fragile.read(i % 2 == 0);
+                }
+            },
+        );
+    });
+}
+
+#[test]
+fn pairs_do_not_deadlock() {
+    on_many_machines("pairs", || {
+        let locks = Arc::new([
+            Mutex::new(Rank::Directory, 0),
+            Mutex::new(Rank::Directory, 0),
+        ]);
+        for number in 0..TASKS {
+            let locks = locks.clone();
+            spawn(move || {
+                for _ in 0..ROUNDS {
+                    let (mut a, mut b) =
+                        Mutex::lock_pair(&locks[number % 2], &locks[(number + 1) % 2]);
+                    task::yield_now();
+                    *a += 1;
+                    *b += 1;
+                }
+            });
+        }
+    });
+}
+
+fn failure_of(body: impl FnOnce() + Send + 'static) -> String {
+    match sim::run(Config::default(), body) {
+        Ok(()) => panic!("nobody objected"),
+        Err(failure) => failure.message,
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn wrong_order_is_noticed() {
+    let message = failure_of(|| {
+        let map = Mutex::new(Rank::Map, ());
+        let object = Mutex::new(Rank::Object, ());
+        let _object = object.lock();
+        let _map = map.lock();
+    });
+    assert!(message.contains("Map"), "{message}");
+    assert!(message.contains("Object"), "{message}");
+    let message = failure_of(|| {
+        let a = Mutex::new(Rank::Map, ());
+        let b = Mutex::new(Rank::Map, ());
+        let _a = a.lock();
+        let _b = b.lock();
+    });
+    assert!(message.contains("lock order"), "{message}");
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn sleeping_with_a_spin_lock_is_noticed() {
+    let message = failure_of(|| {
+        let spin = SpinLock::new(Rank::Leaf, ());
+        let _spin = spin.lock();
+        task::yield_now();
+    });
+    assert!(message.contains("preemption disabled"), "{message}");
+}
+
+#[test]
+fn deadlock_is_noticed() {
+    let message = failure_of(|| {
+        let lock = Box::leak(Box::new(Mutex::new(Rank::Map, ())));
+        std::mem::forget(lock.lock());
+        spawn(|| drop(lock.lock()));
+    });
+    assert!(message.contains("asleep"), "{message}");
+}
+
+#[test]
+fn orders_allow_release_in_any_order() {
+    on_many_machines("any order", || {
+        let a = Mutex::new(Rank::Map, ());
+        let b = Mutex::new(Rank::Object, ());
+        let c = Mutex::new(Rank::Anon, ());
+        let first = a.lock();
+        let second = b.lock();
+        drop(first);
+        let third = c.lock();
+        drop(second);
+        drop(third);
+        drop(a.lock());
+    });
+}

@@ -1,0 +1,458 @@
+//! Tasks, wait queues and timers on the simulated machine, with many schedules.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    sim::{self, Config},
+    time::{self, Timer},
+};
+
+fn spawn_on(cpus: u64, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
+    let spawn = Spawn {
+        name: "test",
+        pmap: None,
+        attachment: None,
+        cpus,
+    };
+    super::spawn(spawn, Box::new(body)).unwrap()
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> Arc<Task> {
+    spawn_on(u64::MAX, body)
+}
+
+fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
+    for cpus in 1..=4 {
+        let config = Config {
+            cpus,
+            pages: 256,
+            ..Config::default()
+        };
+        sim::check(&format!("{name} on {cpus}"), 0..60, config, body.clone());
+    }
+}
+
+/// Waits until `count` has reached `n`.
+struct Gate {
+    count: AtomicUsize,
+    queue: WaitQueue,
+}
+
+impl Gate {
+    fn new() -> Arc<Gate> {
+        Arc::new(Gate {
+            count: AtomicUsize::new(0),
+            queue: WaitQueue::new(),
+        })
+    }
+
+    fn pass(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.queue.wake_all();
+    }
+
+    fn wait_for(&self, n: usize) {
+        let passed = || (self.count.load(Ordering::SeqCst) >= n).then_some(());
+        self.queue.wait(Sleep::SOUND, passed).unwrap();
+    }
+}
+
+#[test]
+fn all_tasks_run() {
+    on_many_machines("all run", || {
+        let gate = Gate::new();
+        for i in 0..20 {
+            let gate = gate.clone();
+            spawn(move || {
+                for _ in 0..i {
+                    yield_now();
+                }
+                gate.pass();
+            });
+        }
+        gate.wait_for(20);
+    });
+}
+
+#[test]
+fn computing_tasks_share_a_cpu() {
+    on_many_machines("share", || {
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..3 {
+            let done = done.clone();
+            // Each computes until all have begun: only preemption lets the others begin.
+            spawn_on(1, move || {
+                done.fetch_add(1, Ordering::SeqCst);
+                while done.load(Ordering::SeqCst) < 3 {
+                    sim::point();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn affinity_is_kept() {
+    on_many_machines("affinity", || {
+        for i in 0..8 {
+            let cpus = 1 << (i % cpu_count());
+            let task = spawn_on(cpus, move || {
+                for _ in 0..10 {
+                    assert_eq!(cpus, 1 << cpu());
+                    yield_now();
+                    assert_eq!(cpus, 1 << cpu());
+                    let soon = time::since_boot() + Duration::from_micros(i as u64);
+                    sleep(Sleep {
+                        deadline: Some(soon),
+                        ..Sleep::SOUND
+                    });
+                }
+                let other = 1 << ((i + 1) % cpu_count());
+                current().set_cpus(other);
+                assert_eq!(other, 1 << cpu());
+            });
+            drop(task);
+        }
+        let moved = Arc::new(AtomicBool::new(false));
+        let seen = moved.clone();
+        let last = 1 << (cpu_count() - 1);
+        let task = spawn(move || {
+            while !seen.load(Ordering::SeqCst) {
+                sim::point();
+            }
+            while 1 << cpu() != last {
+                sim::point();
+            }
+        });
+        task.set_cpus(last);
+        moved.store(true, Ordering::SeqCst);
+    });
+}
+
+/// A bounded queue of numbers whose users sleep when they must.
+struct Channel {
+    items: crate::sync::SpinLock<Vec<usize>>,
+    arrivals: WaitQueue,
+    room: WaitQueue,
+}
+
+impl Channel {
+    const ROOM: usize = 2;
+
+    fn send(&self, item: usize) {
+        let put = || {
+            let mut items = self.items.lock();
+            (items.len() < Self::ROOM).then(|| items.push(item))
+        };
+        self.room.wait(Sleep::SOUND, put).unwrap();
+        self.arrivals.wake_one();
+    }
+
+    fn receive(&self) -> usize {
+        let take = || self.items.lock().pop();
+        let item = self.arrivals.wait(Sleep::SOUND, take).unwrap();
+        self.room.wake_one();
+        item
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    on_many_machines("channel", || {
+        let channel = Arc::new(Channel {
+            items: crate::sync::SpinLock::new(crate::sync::Rank::Leaf, Vec::new()),
+            arrivals: WaitQueue::new(),
+            room: WaitQueue::new(),
+        });
+        let sum = Arc::new(AtomicUsize::new(0));
+        let gate = Gate::new();
+        for _ in 0..3 {
+            let (sender, receiver) = (channel.clone(), channel.clone());
+            let (sum, gate) = (sum.clone(), gate.clone());
+            spawn(move || (1..=10).for_each(|i| sender.send(i)));
+            spawn(move || {
+                for _ in 0..10 {
+                    sum.fetch_add(receiver.receive(), Ordering::SeqCst);
+                }
+                gate.pass();
+            });
+        }
+        gate.wait_for(3);
+        assert_eq!(sum.load(Ordering::SeqCst), 3 * 55);
+    });
+}
+
+#[test]
+fn a_wake_up_for_who_gives_up_goes_to_the_next() {
+    on_many_machines("give up", || {
+        // As many tokens as tasks that wait without an end; others give up in the middle.
+        let tokens = Arc::new(AtomicUsize::new(0));
+        let queue = Arc::new(WaitQueue::new());
+        let take = |tokens: &AtomicUsize| {
+            tokens
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .ok()
+        };
+        let given_up = Gate::new();
+        for i in 0..3u64 {
+            let (tokens, queue, given_up) = (tokens.clone(), queue.clone(), given_up.clone());
+            spawn(move || {
+                let how = Sleep {
+                    deadline: Some(time::since_boot() + Duration::from_micros(i)),
+                    ..Sleep::SOUND
+                };
+                if queue.wait(how, || take(&tokens)).is_ok() {
+                    // Gives back what it took.
+                    tokens.fetch_add(1, Ordering::SeqCst);
+                    queue.wake_one();
+                }
+                given_up.pass();
+            });
+        }
+        let gate = Gate::new();
+        for _ in 0..3 {
+            let (tokens, queue, gate) = (tokens.clone(), queue.clone(), gate.clone());
+            spawn(move || {
+                queue.wait(Sleep::SOUND, || take(&tokens)).unwrap();
+                gate.pass();
+            });
+        }
+        for _ in 0..3 {
+            tokens.fetch_add(1, Ordering::SeqCst);
+            queue.wake_one();
+            yield_now();
+        }
+        gate.wait_for(3);
+        given_up.wait_for(3);
+    });
+}
+
+#[test]
+fn interruptions_end_sleeps() {
+    on_many_machines("interrupt", || {
+        let ended = Gate::new();
+        let queue = Arc::new(WaitQueue::new());
+        let tasks: Vec<_> = (0..4)
+            .map(|_| {
+                let (ended, queue) = (ended.clone(), queue.clone());
+                spawn(move || {
+                    let result = queue.wait(Sleep::INTERRUPTIBLE, || None::<()>);
+                    assert_eq!(result, Err(Woken::Interrupted));
+                    assert!(current().is_interrupted());
+                    current().clear_interrupt();
+                    ended.pass();
+                })
+            })
+            .collect();
+        for task in &tasks {
+            yield_now();
+            task.interrupt();
+        }
+        ended.wait_for(4);
+    });
+}
+
+#[test]
+fn sound_sleeps_are_not_interrupted() {
+    on_many_machines("sound", || {
+        let gate = Gate::new();
+        let inner = gate.clone();
+        let task = spawn(move || inner.wait_for(1));
+        task.interrupt();
+        for _ in 0..5 {
+            yield_now();
+        }
+        gate.pass();
+    });
+}
+
+#[test]
+fn sleeps_last_long_enough_and_not_much_longer() {
+    on_many_machines("sleep", || {
+        let gate = Gate::new();
+        for i in 0..5 {
+            let gate = gate.clone();
+            spawn(move || {
+                let end = time::since_boot() + Duration::from_millis(i * 7);
+                let how = Sleep {
+                    deadline: Some(end),
+                    ..Sleep::SOUND
+                };
+                assert_eq!(sleep(how), Woken::TimedOut);
+                assert!(time::since_boot() >= end);
+                gate.pass();
+            });
+        }
+        gate.wait_for(5);
+    });
+}
+
+#[test]
+fn wait_sets_notice_any_queue() {
+    on_many_machines("wait set", || {
+        let queues: Arc<[WaitQueue; 3]> = Arc::new([const { WaitQueue::new() }; 3]);
+        let flags: Arc<[AtomicBool; 3]> = Arc::new([const { AtomicBool::new(false) }; 3]);
+        let (wakers, setters) = (queues.clone(), flags.clone());
+        let poller = spawn(move || {
+            let mut set = WaitSet::new();
+            queues.iter().for_each(|queue| set.add(queue));
+            let mut seen = 0;
+            while seen < 3 {
+                let ready = flags
+                    .iter()
+                    .filter(|flag| flag.swap(false, Ordering::SeqCst))
+                    .count();
+                seen += ready;
+                if ready == 0 {
+                    set.wait(Sleep::SOUND).unwrap();
+                }
+            }
+            let late = time::since_boot() + Duration::from_micros(3);
+            let how = Sleep {
+                deadline: Some(late),
+                ..Sleep::SOUND
+            };
+            while set.wait(how).is_ok() {}
+            assert!(time::since_boot() >= late);
+        });
+        drop(poller);
+        for i in [2, 0, 1] {
+            setters[i].store(true, Ordering::SeqCst);
+            wakers[i].wake_all();
+            yield_now();
+        }
+    });
+}
+
+#[test]
+fn timers_fire_once_or_not_at_all_after_a_drop() {
+    on_many_machines("timer", || {
+        let gate = Gate::new();
+        for i in 0..6u64 {
+            let gate = gate.clone();
+            spawn(move || {
+                let alive = Arc::new(AtomicBool::new(true));
+                let fired = Arc::new(AtomicU32::new(0));
+                let (seen, count) = (alive.clone(), fired.clone());
+                let deadline = time::since_boot() + Duration::from_nanos(i * 300);
+                let timer = Timer::at(
+                    deadline,
+                    Arc::new(move || {
+                        assert!(time::since_boot() >= deadline);
+                        sim::point();
+                        assert!(seen.load(Ordering::SeqCst), "fired after its drop");
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }),
+                );
+                if i % 2 == 0 {
+                    for _ in 0..i {
+                        sim::point();
+                    }
+                } else {
+                    let after = deadline + Duration::from_millis(1);
+                    sleep(Sleep {
+                        deadline: Some(after),
+                        ..Sleep::SOUND
+                    });
+                }
+                drop(timer);
+                alive.store(false, Ordering::SeqCst);
+                let count = fired.load(Ordering::SeqCst);
+                assert!(count <= 1);
+                gate.pass();
+            });
+        }
+        gate.wait_for(6);
+    });
+}
+
+#[test]
+fn a_timer_may_drop_itself() {
+    on_many_machines("own timer", || {
+        let slot = Arc::new(Mutex::new(None::<Timer>));
+        let gate = Gate::new();
+        let (inner, inner_gate) = (slot.clone(), gate.clone());
+        let timer = Timer::at(
+            time::since_boot() + Duration::from_millis(1),
+            Arc::new(move || {
+                drop(inner.lock().unwrap().take());
+                inner_gate.pass();
+            }),
+        );
+        *slot.lock().unwrap() = Some(timer);
+        gate.wait_for(1);
+    });
+}
+
+#[test]
+fn cpu_time_is_what_was_used() {
+    on_many_machines("cpu time", || {
+        let used = Arc::new(AtomicU64::new(0));
+        let inner = used.clone();
+        let gate = Gate::new();
+        let passed = gate.clone();
+        let task = spawn(move || {
+            let begin = time::since_boot();
+            while time::since_boot() < begin + Duration::from_millis(5) {
+                sim::point();
+            }
+            let (program, kernel) = current().cpu_time();
+            inner.store((program + kernel).as_nanos() as u64, Ordering::SeqCst);
+            passed.pass();
+            sleep(Sleep {
+                deadline: Some(time::since_boot() + Duration::from_secs(1)),
+                ..Sleep::SOUND
+            });
+        });
+        gate.wait_for(1);
+        let end = time::since_boot() + Duration::from_millis(500);
+        sleep(Sleep {
+            deadline: Some(end),
+            ..Sleep::SOUND
+        });
+        let (program, kernel) = task.cpu_time();
+        assert!((program + kernel).as_nanos() as u64 >= used.load(Ordering::SeqCst));
+        assert!(program + kernel < Duration::from_millis(400));
+    });
+}
+
+#[test]
+fn nicer_tasks_get_less() {
+    let config = Config {
+        cpus: 1,
+        pages: 256,
+        ..Config::default()
+    };
+    sim::check("nice", 0..20, config, || {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks: Vec<_> = [0, 10]
+            .into_iter()
+            .map(|nice| {
+                let stop = stop.clone();
+                let task = spawn(move || {
+                    while !stop.load(Ordering::SeqCst) {
+                        sim::point();
+                    }
+                });
+                task.set_nice(nice);
+                task
+            })
+            .collect();
+        sleep(Sleep {
+            deadline: Some(time::since_boot() + Duration::from_secs(4)),
+            ..Sleep::SOUND
+        });
+        stop.store(true, Ordering::SeqCst);
+        let used = |task: &Task| task.cpu_time().0 + task.cpu_time().1;
+        // The weights are 9.3 to 1.
+        assert!(used(&tasks[0]) > used(&tasks[1]) * 4);
+        assert!(used(&tasks[0]) < used(&tasks[1]) * 20);
+    });
+}
