@@ -1,7 +1,7 @@
-//! Threads of one address space that run at the same time: each owns every n-th page of a mapping, writes
-//! numbers that only rise and must always read its own last one, while others fork, unmap, give
-//! up and move what lies around. A child must see each page as it was at one moment of the fork,
-//! and no change after it.
+//! Threads of one address space that run at the same time: each owns a word in every page of a
+//! mapping, writes numbers that only rise and must always read its own last one, while others fork, unmap, give
+//! up and move what lies around. A child must see each word as it was at one moment of the fork,
+//! and no change after it; the parent must see nothing of what the child writes.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{File, Numbers, Worker, resolve};
 use vm::{Advice, Backing, Limits, Map, MapRequest, Place};
 
 const OWNED: VirtAddr = VirtAddr(0x20_0000_0000);
-const PAGES: usize = 40;
+const PAGES: usize = 41;
 const ELSEWHERE: VirtAddr = VirtAddr(0x30_0000_0000);
 
 /// Tasks still running.
@@ -67,18 +67,31 @@ fn read(at: VirtAddr) -> u64 {
     user::read::<u64>(at).expect("a mapped page")
 }
 
-/// Writes rising numbers to every `step`-th page and expects to find them.
-fn own(first: usize, step: usize, rounds: u64, last: &[AtomicU64]) {
+/// Where thread `thread` writes in page `i`.
+fn word(i: usize, thread: usize) -> VirtAddr {
+    page(i) + 8 * (thread * 16 + i % 16)
+}
+
+/// Where only children write.
+fn childs_word(i: usize) -> VirtAddr {
+    page(i) + 2048
+}
+
+/// Words written so far, by page and thread.
+type Last = Arc<Vec<AtomicU64>>;
+
+/// Writes rising numbers to every page and expects to find them.
+fn own(thread: usize, threads: usize, rounds: u64, last: &Last) {
     for round in 1..=rounds {
-        for i in (first..PAGES).step_by(step) {
-            let before = round - 1;
-            let at = page(i) + 8 * (i % 16);
-            if before != 0 {
-                assert_eq!(read(at), before, "page {i}: a lost write");
-            }
+        for i in 0..PAGES {
+            // Each in an order of its own, so that they meet and part.
+            let i = (i * (2 * thread + 1) + thread * 7) % PAGES;
+            let at = word(i, thread);
+            assert_eq!(read(at), round - 1, "page {i}: a lost write");
             user::write(at, &round).expect("a writable page");
-            last[i].store(round, Ordering::SeqCst);
+            last[i * threads + thread].store(round, Ordering::SeqCst);
             assert_eq!(read(at), round, "page {i}: the write just made");
+            assert_eq!(read(childs_word(i)), 0, "page {i}: what a child wrote");
         }
     }
 }
@@ -100,57 +113,66 @@ fn start(map: &Arc<Map>, shared: bool, private_file: Option<Arc<File>>) {
 }
 
 /// Children of a process whose threads keep writing.
-fn forks(map: &Arc<Map>, children: usize, cpu: usize, last: &[AtomicU64]) {
+fn forks(map: &Arc<Map>, children: usize, cpu: usize, threads: usize, last: &Last) {
+    let noted = || -> Vec<u64> { last.iter().map(|n| n.load(Ordering::SeqCst)).collect() };
     for _ in 0..children {
-        let low: Vec<_> = last.iter().map(|n| n.load(Ordering::SeqCst)).collect();
+        let low = noted();
         let child = map.fork().expect("fork");
-        let high: Vec<_> = last.iter().map(|n| n.load(Ordering::SeqCst)).collect();
+        let high = noted();
         let worker = Worker::new(&child, cpu);
+        let look = |i: usize, thread: usize| -> u64 {
+            let bytes = worker.read(word(i, thread), 8).expect("inherited");
+            u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+        };
         let mut seen = Vec::new();
         for i in 0..PAGES {
-            let at = page(i) + 8 * (i % 16);
-            let bytes = worker.read(at, 8).expect("inherited");
-            let n = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-            // A write is noted after it was made, so the child may be one ahead of the note.
-            assert!(
-                low[i] <= n && n <= high[i] + 1,
-                "page {i}: {n} at a fork between {} and {}",
-                low[i],
-                high[i]
-            );
-            seen.push(n);
-        }
-        for i in 0..PAGES {
-            if i % 3 == 0 {
-                assert!(worker.write(page(i) + 2048, vec![i as u8; 16]));
+            if i % 2 == 0 {
+                assert!(worker.write(childs_word(i), vec![0xc5; 16]));
+            }
+            for thread in 0..threads {
+                let n = look(i, thread);
+                // A write is noted after it was made: the child may be one ahead of the note.
+                let (low, high) = (low[i * threads + thread], high[i * threads + thread] + 1);
+                assert!(
+                    (low..=high).contains(&n),
+                    "page {i}: {n} at a fork between {low} and {high}"
+                );
+                seen.push(n);
+            }
+            if i % 5 == 0 {
+                assert!(worker.write(childs_word(i), vec![0xc6; 16]));
             }
         }
-        task::yield_now();
-        for (i, &n) in seen.iter().enumerate() {
-            let at = page(i) + 8 * (i % 16);
-            let bytes = worker.read(at, 8).expect("inherited");
-            let again = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-            assert_eq!(n, again, "page {i} of a child changed");
+        for (n, &before) in seen.iter().enumerate() {
+            let (i, thread) = (n / threads, n % threads);
+            assert_eq!(look(i, thread), before, "page {i} of a child changed");
         }
         worker.end();
         child.tear_down();
     }
 }
 
+fn notes(threads: usize) -> Last {
+    Arc::new((0..PAGES * threads).map(|_| AtomicU64::new(0)).collect())
+}
+
+fn gate() -> Arc<Gate> {
+    Arc::new(Gate {
+        running: AtomicUsize::new(0),
+        queue: WaitQueue::new(),
+    })
+}
+
 fn writers_and_forks(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
-    let last: Arc<Vec<AtomicU64>> = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
-    let gate = Arc::new(Gate {
-        running: AtomicUsize::new(0),
-        queue: WaitQueue::new(),
-    });
+    let (last, gate) = (notes(cpus), gate());
     for cpu in 0..cpus {
         let last = last.clone();
-        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 12, &last));
+        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 8, &last));
     }
     let theirs = last.clone();
-    gate.spawn(&map, 0, move |map| forks(map, 4, cpus - 1, &theirs));
+    gate.spawn(&map, 0, move |map| forks(map, 4, cpus - 1, cpus, &theirs));
     gate.wait_until(0);
     map.tear_down();
 }
@@ -193,17 +215,13 @@ fn writers_and_churn(cpus: usize, file: bool) {
     let seed = sim::random_u64();
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, file.then(|| File::new(1, PAGES as u64)));
-    let last: Arc<Vec<AtomicU64>> = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
+    let (last, gate) = (notes(cpus), gate());
     let stop = Arc::new(AtomicBool::new(false));
-    let gate = Arc::new(Gate {
-        running: AtomicUsize::new(0),
-        queue: WaitQueue::new(),
-    });
     let theirs = stop.clone();
     gate.spawn(&map, 0, move |map| churn(map, seed, &theirs));
     for cpu in 0..cpus {
         let last = last.clone();
-        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 10, &last));
+        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 6, &last));
     }
     gate.wait_until(1);
     stop.store(true, Ordering::SeqCst);
@@ -217,10 +235,7 @@ fn message(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
     let turn = Arc::new(SpinLock::new(Rank::Leaf, 0usize));
-    let gate = Arc::new(Gate {
-        running: AtomicUsize::new(0),
-        queue: WaitQueue::new(),
-    });
+    let gate = gate();
     for cpu in 0..cpus {
         let turn = turn.clone();
         gate.spawn(&map, cpu, move |map| {
@@ -247,6 +262,43 @@ fn message(cpus: usize) {
             }
         });
     }
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// One thread writes a word and then says so; another that has heard it must read it, while a third
+/// writes to the same page and forks replace the page under all of them.
+fn order(cpus: usize) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    start(&map, false, None);
+    let (said, gate) = (Arc::new(AtomicU64::new(0)), gate());
+    let theirs = said.clone();
+    gate.spawn(&map, 1, move |_| {
+        for n in 1..=200 {
+            user::write(page(0) + 8, &n).expect("a writable page");
+            theirs.store(n, Ordering::SeqCst);
+        }
+    });
+    let theirs = said.clone();
+    gate.spawn(&map, cpus - 1, move |_| {
+        while theirs.load(Ordering::SeqCst) < 200 {
+            let heard = theirs.load(Ordering::SeqCst);
+            sim::point();
+            let seen = read(page(0) + 8);
+            assert!(seen >= heard, "read {seen} after {heard} was written");
+        }
+    });
+    let theirs = said.clone();
+    gate.spawn(&map, 0, move |map| {
+        let mut n = 0u64;
+        while theirs.load(Ordering::SeqCst) < 200 {
+            n += 1;
+            let child = map.fork().expect("fork");
+            user::write(page(0) + 16, &n).expect("a writable page");
+            child.tear_down();
+            assert_eq!(read(page(0) + 16), n);
+        }
+    });
     gate.wait_until(0);
     map.tear_down();
 }
@@ -284,4 +336,9 @@ fn copies_of_a_file_survive_too() {
 #[test]
 fn a_replaced_page_is_seen_by_all_at_once() {
     run("message", 4, message);
+}
+
+#[test]
+fn what_was_said_to_be_written_is_read() {
+    run("order", 6, order);
 }
