@@ -194,6 +194,10 @@ impl Family {
     #[must_use]
     fn join(&mut self, pid: Pid, group: Arc<Group>) -> Option<Arc<Group>> {
         let member = self.members.get_mut(&pid)?;
+        if member.group.id == group.id {
+            // Parent and child may both ask for the same.
+            return Some(group);
+        }
         let old = core::mem::replace(&mut member.group, group.clone());
         member.process.group.store(group.id, Relaxed);
         member.process.session.store(group.session.id, Relaxed);
