@@ -40,6 +40,7 @@ const CR0_PROTECTED: u64 = 1 << 0;
 const CR0_MONITOR_FPU: u64 = 1 << 1;
 const CR0_NUMERIC_ERROR: u64 = 1 << 5;
 const CR0_WRITE_PROTECT: u64 = 1 << 16;
+const CR0_ALIGNMENT_MASK: u64 = 1 << 18;
 const CR0_PAGING: u64 = 1 << 31;
 
 const CR4_PAE: u64 = 1 << 5;
@@ -173,7 +174,12 @@ pub(crate) fn processor() -> Processor {
 /// Sets this CPU's control registers: every protection that it has is on.
 pub fn set_controls() {
     let has = |feature, bit| if features().contains(feature) { bit } else { 0 };
-    let cr0 = CR0_PROTECTED | CR0_MONITOR_FPU | CR0_NUMERIC_ERROR | CR0_WRITE_PROTECT | CR0_PAGING;
+    let cr0 = CR0_PROTECTED
+        | CR0_MONITOR_FPU
+        | CR0_NUMERIC_ERROR
+        | CR0_WRITE_PROTECT
+        | CR0_ALIGNMENT_MASK
+        | CR0_PAGING;
     let cr4 = CR4_PAE
         | CR4_MACHINE_CHECK
         | CR4_GLOBAL

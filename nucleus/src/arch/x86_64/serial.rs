@@ -64,7 +64,7 @@ impl Port {
         self.write(DATA, 1);
         self.write(INTERRUPTS, 0);
         self.write(LINE_CONTROL, 3);
-        self.write(FIFO_CONTROL, 0xc7);
+        self.write(FIFO_CONTROL, 0x07);
         // Data terminal ready, request to send, and the gate of the interrupt line.
         self.write(MODEM_CONTROL, 0x0b);
         self.works.store(true, Ordering::Relaxed);
