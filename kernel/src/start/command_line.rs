@@ -7,6 +7,8 @@ use alloc::{format, string::String, vec::Vec};
 pub struct Options {
     /// Whether the console turns newlines into carriage return and newline (`onlcr=0|1`).
     pub onlcr: bool,
+    /// Whether the console shows what is typed (`echo=0|1`).
+    pub echo: bool,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
     /// The command and its arguments; empty for a login shell.
@@ -20,6 +22,7 @@ pub struct Options {
 pub fn parse(line: &str) -> Result<Options, String> {
     let mut options = Options {
         onlcr: true,
+        echo: true,
         init: None,
         command: Vec::new(),
     };
@@ -32,6 +35,9 @@ pub fn parse(line: &str) -> Result<Options, String> {
         match (name, value) {
             ("onlcr", Some("0")) => options.onlcr = false,
             ("onlcr", Some("1")) => options.onlcr = true,
+            ("echo", Some("0")) => options.echo = false,
+            ("echo", Some("1")) => options.echo = true,
+            ("echo", _) => return Err(format!("option '{word}': echo is 0 or 1")),
             ("onlcr", _) => return Err(format!("option '{word}': onlcr is 0 or 1")),
             ("init", Some(path)) if path.starts_with('/') => {
                 options.init = Some(path.as_bytes().to_vec());
@@ -134,6 +140,7 @@ mod tests {
             parse(""),
             Ok(Options {
                 onlcr: true,
+                echo: true,
                 init: None,
                 command: Vec::new()
             })
@@ -165,6 +172,7 @@ mod tests {
         for (line, part) in [
             ("onclr=1", "onclr=1"),
             ("onlcr=2", "onlcr=2"),
+            ("echo=on", "echo=on"),
             ("onlcr", "onlcr"),
             ("init=sh", "absolute"),
             ("--x", "--x"),

@@ -26,7 +26,7 @@ pub fn start() -> ! {
         Ok(options) => options,
         Err(message) => give_up(&message),
     };
-    let tasks = tty::console::start(options.onlcr)
+    let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
         .and_then(|()| load::start());
     if tasks.is_err() {

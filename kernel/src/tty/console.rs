@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, sync::Arc};
 
-use abi::raw::general::ONLCR;
+use abi::raw::general::{ECHO, ONLCR};
 use nucleus::{
     OutOfMemory, console,
     sync::{Rank, SpinLock},
@@ -35,16 +35,19 @@ pub fn get() -> Arc<Tty> {
     CONSOLE.lock().get_or_insert_with(|| new.clone()).clone()
 }
 
-/// Makes the console's terminal, with `ONLCR` or without, and starts the task that brings what is typed. Signal
+/// Makes the console's terminal, with `ONLCR` and `ECHO` or without, and starts the task that brings what is typed. Signal
 /// keys act when that task gets the bytes, whatever the programs do meanwhile.
 ///
 /// # Errors
 /// No memory for the task.
-pub fn start(onlcr: bool) -> Result<(), OutOfMemory> {
+pub fn start(onlcr: bool, echo: bool) -> Result<(), OutOfMemory> {
     let tty = get();
     tty.adjust_settings(|settings| {
         if !onlcr {
             settings.c_oflag &= !ONLCR;
+        }
+        if !echo {
+            settings.c_lflag &= !ECHO;
         }
     });
     let pump = task::spawn(

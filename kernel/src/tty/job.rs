@@ -131,10 +131,11 @@ impl Tty {
 
     fn adopt(self: &Arc<Tty>, process: &Process) {
         let session = process.session();
+        let foreground = process.group_id();
         {
             let mut control = self.control.lock();
             control.session = session.id();
-            control.foreground = process.group().id();
+            control.foreground = foreground;
         }
         session.set_terminal(Some(self.clone()));
     }
