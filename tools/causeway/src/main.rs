@@ -7,6 +7,7 @@
 //! all this many times.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod cpio;
 mod debug;
 mod guest;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Debug(options) => debug::debug(options),
         Command::Image(options) => image::image(options).map(|()| 0),
         Command::Test(options) => test::test(options),
+        Command::CompareLinux(options) => compare::compare(options).map(|()| 0),
         Command::Build(options) => project::kernel(options.profile).map(|kernel| {
             println!("{}", kernel.display());
             0

@@ -29,6 +29,8 @@ pub enum Command {
     Image(Image),
     /// Run every test
     Test(Test),
+    /// Measure the start of this kernel against Linux's
+    CompareLinux(Compare),
     /// Build the kernel and print where it is
     Build(Build),
 }
@@ -138,6 +140,20 @@ pub struct Test {
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Compare {
+    /// How many starts of each, in turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub pairs: u32,
+    /// CPUs, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub smp: u32,
+    /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
+    #[arg(long, value_name = "FILE")]
+    pub linux: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
