@@ -73,7 +73,8 @@ fn uname(call: &mut Call<'_>) -> Result<usize> {
             *to = *from as core::ffi::c_char;
         }
     };
-    let (host, domain) = (*HOST.lock(), *DOMAIN.lock());
+    let host = *HOST.lock();
+    let domain = *DOMAIN.lock();
     let (release, version) = release();
     let mut names: new_utsname = user::zeroed();
     fill(&mut names.sysname, b"Linux");
