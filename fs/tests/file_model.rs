@@ -237,11 +237,12 @@ impl Both {
         assert_eq!(bytes.is_ok(), there == data.len(), "at {at} end {end}");
         // Of a copy that failed, what lies in the file's pages was made.
         let inside = self.model.len().saturating_sub(at).min(there);
-        if bytes.is_ok() {
-            self.model[at..at + inside].copy_from_slice(&data[..inside]);
-        } else if there > 0 {
-            user::copy_out(self.window + at, &data[..there]).unwrap();
-            self.model[at..at + inside].copy_from_slice(&data[..inside]);
+        if there > 0 {
+            if bytes.is_err() {
+                user::copy_out(self.window + at, &data[..there]).unwrap();
+            }
+            let from = at.min(self.model.len());
+            self.model[from..from + inside].copy_from_slice(&data[..inside]);
         }
     }
 

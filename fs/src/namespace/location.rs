@@ -5,7 +5,10 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use abi::{Errno, Result};
 
 use super::Mount;
-use crate::{Attributes, Credentials, Vnode, vnode::Change};
+use crate::{
+    Attributes, Credentials, Vnode,
+    vnode::{Change, Place},
+};
 
 /// A vnode reached by a name through a mount: what `dirfd`, `cwd`, `root` and open files hold.
 ///
@@ -140,11 +143,19 @@ impl Location {
             reached_root: root.is_none(),
         };
         let (mut mount, mut vnode) = (self.mount.clone(), self.vnode.clone());
-        if let Some((parent, name)) = &self.reached
-            && self.is_reached_so(parent, name.bytes(), verify)
-        {
-            climb.names.push(name.bytes().into());
-            vnode = parent.clone();
+        if let Some((parent, name)) = &self.reached {
+            let place = self.vnode.place();
+            let recorded =
+                |place: &Place| same_vnode(&place.parent, parent) && *place.name == *name.bytes();
+            // Where the vnode's own record is of this name, it also says whether it was removed.
+            if !place.as_ref().is_some_and(recorded) {
+                let holds = self.is_named(parent, name.bytes(), place.as_ref(), verify);
+                if holds || place.is_none() {
+                    climb.removed = !holds;
+                    climb.names.push(name.bytes().into());
+                    vnode = parent.clone();
+                }
+            }
         }
         loop {
             if let Some(root) = root
@@ -170,24 +181,22 @@ impl Location {
         }
     }
 
-    /// Whether the name by which it was reached is to be shown.
-    fn is_reached_so(&self, parent: &Arc<dyn Vnode>, name: &[u8], verify: bool) -> bool {
-        let Some(place) = self.vnode.place() else {
-            return true;
-        };
-        if same_vnode(&place.parent, parent) && *place.name == *name {
-            // The vnode's own record, which also says whether it was removed.
-            return false;
-        }
+    /// Whether it has the name `name` in `parent`, although its own record, `place`, says something else.
+    fn is_named(
+        &self,
+        parent: &Arc<dyn Vnode>,
+        name: &[u8],
+        place: Option<&Place>,
+        verify: bool,
+    ) -> bool {
         if verify {
-            parent
+            return parent
                 .lookup(name)
-                .is_ok_and(|there| same_vnode(&there, &self.vnode))
-        } else {
-            // The record is of another name; that both are there can't be told without a look-up.
-            let others = if place.removed { 0 } else { 1 };
-            self.attributes().is_ok_and(|it| it.links > others)
+                .is_ok_and(|there| same_vnode(&there, &self.vnode));
         }
+        // The record is of another name. That both are there can't be told without a look-up.
+        let others = place.is_some_and(|place| !place.removed) as u32;
+        self.attributes().is_ok_and(|it| it.links > others)
     }
 
     /// `chmod`.

@@ -324,12 +324,13 @@ impl Node {
 
     /// The name `name` in `directory` no longer stands for it. For a directory, it is dead already.
     pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &Arc<[u8]>) {
-        match self.is_directory() {
-            true => self.links.store(0, Ordering::Relaxed),
-            false => {
-                self.links.fetch_sub(1, Ordering::AcqRel);
+        let last = match self.is_directory() {
+            true => {
+                self.links.store(0, Ordering::Relaxed);
+                true
             }
-        }
+            false => self.links.fetch_sub(1, Ordering::AcqRel) == 1,
+        };
         let hung_here = match &*self.place.lock() {
             Hangs::In(parent, own) => {
                 core::ptr::eq(parent.as_ptr(), Arc::as_ptr(directory)) && own == name
@@ -337,8 +338,13 @@ impl Node {
             _ => false,
         };
         if hung_here {
+            // With names left, the directory may still hold the node, so the node must not hold the directory.
+            let place = match last {
+                true => Hangs::Removed(directory.clone(), name.clone()),
+                false => Hangs::Nowhere,
+            };
             // It hung in a directory that lives on: nothing is freed here.
-            drop(self.hang(Hangs::Removed(directory.clone(), name.clone())));
+            drop(self.hang(place));
         }
     }
 

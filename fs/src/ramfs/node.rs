@@ -67,11 +67,11 @@ pub(super) enum Body {
 
 /// Where a node hangs: at its last new name, if it has several.
 pub(super) enum Hangs {
-    /// The root, and what never had a name.
+    /// The root, what never had a name, and what lost the name on record and has others.
     Nowhere,
     /// In a directory, which holds the node.
     In(Weak<Node>, Arc<[u8]>),
-    /// Taken off; now the node holds the directory, so that ".." still leads somewhere.
+    /// Its last name is gone; now the node holds the directory, so that ".." still leads somewhere.
     Removed(Arc<Node>, Arc<[u8]>),
 }
 
