@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! sleeping     Mount -> Process -> Files -> Directory -> Vnode -> Pipe/Tty/Socket
-//!                -> Map -> Amap (chunk) -> Object
-//! spinning     Anon -> Futex -> Family -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
+//!                -> Futex -> Map -> Amap (chunk) -> Object
+//! spinning     Anon -> Family -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
 //!                -> RunQueue -> Timers -> Heap -> KernelSpace -> Buddy -> Log
 //! ```
 //! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
@@ -35,6 +35,8 @@ pub enum Rank {
     Tty = 38,
     /// A pipe or socket.
     Pipe = 40,
+    /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
+    Futex = 45,
     /// An address space's map.
     Map = 50,
     /// A part of an amap.
@@ -44,8 +46,6 @@ pub enum Rank {
     /// An anon.
     Anon = 65,
     // Spinning locks.
-    /// Futex buckets.
-    Futex = 90,
     /// The table of ids and the links between processes, groups and sessions.
     Family = 95,
     /// A process's signals.
