@@ -96,7 +96,9 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
     let deadly = action.handler == DEFAULT
         && default_of(signal) == Fate::Terminate
         && !SignalSet::CORE.has(signal)
-        && unblocked;
+        && unblocked
+        // A stopped process dies when it goes on.
+        && state.stop.is_none();
     if deadly || signal == raw::SIGKILL {
         process.signals.begin_end(&mut state, signal as i32);
         return Ok(());
