@@ -127,7 +127,7 @@ impl Directory {
     /// # Errors
     /// `ENOENT` if the directory was removed.
     pub(super) fn count_one(&self) -> Result<()> {
-        let more = |count| (count < DEAD - 1).then_some(count + 1);
+        let more = |count| (count < DEAD - 1).then(|| count + 1);
         let counted = self
             .count
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
