@@ -228,7 +228,8 @@ impl Both {
     /// Writes through the shared mapping, at times in the last page behind the end.
     fn write_mapping(&mut self, at: usize) {
         let end = self.model.len().next_multiple_of(PAGE_SIZE).min(WINDOW);
-        let data = self.random.bytes(3000);
+        let mut data = self.random.bytes(3000);
+        data.truncate(WINDOW - at);
         let bytes = user::copy_out(self.window + at, &data);
         if data.is_empty() {
             return;
