@@ -8,9 +8,19 @@ use vm::{Description, Object, Pager, PagerError};
 use crate::Location;
 
 /// Passes everything on to the vnode's pager; only knows the path as well, and keeps the mount busy.
-pub(super) struct Mapped {
-    pub(super) location: Location,
-    pub(super) pager: Arc<dyn Pager>,
+struct Mapped {
+    location: Location,
+    pager: Arc<dyn Pager>,
+}
+
+impl Location {
+    /// What a mapping of the file here maps; it shows this place's path.
+    pub fn pager(&self) -> Option<Arc<dyn Pager>> {
+        Some(Arc::new(Mapped {
+            pager: self.vnode().clone().pager()?,
+            location: self.clone(),
+        }))
+    }
 }
 
 impl Pager for Mapped {

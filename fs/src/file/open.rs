@@ -8,7 +8,7 @@ use fbuf::{Sink, Source};
 use nucleus::sync::{Mutex, Rank};
 use vm::Pager;
 
-use super::{File, OpenFlags, listing, mapped::Mapped};
+use super::{File, OpenFlags, listing};
 use crate::{
     Attributes, Credentials, Kind, Location,
     vnode::{Change, Emit},
@@ -131,10 +131,6 @@ impl File for VnodeFile {
     }
 
     fn pager(&self) -> Result<Arc<dyn Pager>> {
-        let pager = self.location.vnode().clone().pager();
-        Ok(Arc::new(Mapped {
-            pager: pager.ok_or(Errno::ENODEV)?,
-            location: self.location.clone(),
-        }))
+        self.location.pager().ok_or(Errno::ENODEV)
     }
 }

@@ -233,6 +233,11 @@ impl Namespace {
         Ok(())
     }
 
+    /// All mounts, in the order of mounting.
+    pub fn all(&self) -> Vec<Arc<Mount>> {
+        self.table.lock().mounts.clone()
+    }
+
     /// What `/proc/mounts` shows.
     pub fn mounts(&self) -> Vec<MountLine> {
         let mounts = self.table.lock().mounts.clone();

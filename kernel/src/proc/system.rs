@@ -182,10 +182,19 @@ fn loadavg(out: &mut Text) {
     writeln!(out, "{running}/{threads} {last}");
 }
 
-/// KiB in files of the in-memory root file system.
+/// KiB in files of the in-memory file systems, each counted once however often it is mounted.
 fn files_kib() -> u64 {
-    let space = mounts::namespace().root().vnode().space();
-    space.blocks.saturating_sub(space.free) * space.block_size / 1024
+    let mut seen = Vec::new();
+    let mut total = 0;
+    for mount in mounts::namespace().all() {
+        let device = mount.root().attributes().map_or(0, |a| a.device);
+        if !seen.contains(&device) {
+            seen.push(device);
+            let space = mount.root().space();
+            total += space.blocks.saturating_sub(space.free) * space.block_size / 1024;
+        }
+    }
+    total
 }
 
 fn meminfo(out: &mut Text) {

@@ -406,7 +406,7 @@ fn place(map: &Map, program: &Program, anywhere: bool) -> Result<u64> {
 
 /// Maps the segments of a program: file pages by the file's pager, zeros after them.
 fn segments(map: &Map, program: &Program, file: &Location, bias: u64) -> Result<()> {
-    let pager = file.vnode().clone().pager().ok_or(Errno::ENOEXEC)?;
+    let pager = file.pager().ok_or(Errno::ENOEXEC)?;
     let page = PAGE_SIZE as u64;
     for segment in &program.segments {
         let start = bias.wrapping_add(segment.address);
