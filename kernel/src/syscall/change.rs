@@ -54,12 +54,12 @@ fn change_mode(call: &Call<'_>, place: &Location, mode: u32) -> Result<usize> {
     Ok(0)
 }
 
-fn chmod(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn chmod(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     change_mode(call, &place, call.unsigned(1))
 }
 
-fn fchmod(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn fchmod(call: &mut Call<'_>) -> Result<usize> {
     match open_place(call, call.int(0))? {
         Some(place) => change_mode(call, &place, call.unsigned(1)),
         // Nobody can open a nameless pipe by its mode.
@@ -85,17 +85,17 @@ fn change_owner(call: &Call<'_>, place: &Location, uid: u32, gid: u32) -> Result
     Ok(0)
 }
 
-fn chown(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn chown(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     change_owner(call, &place, call.unsigned(1), call.unsigned(2))
 }
 
-fn lchown(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn lchown(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW)?;
     change_owner(call, &place, call.unsigned(1), call.unsigned(2))
 }
 
-fn fchown(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn fchown(call: &mut Call<'_>) -> Result<usize> {
     match open_place(call, call.int(0))? {
         Some(place) => change_owner(call, &place, call.unsigned(1), call.unsigned(2)),
         None => Ok(0),
@@ -248,7 +248,7 @@ fn set_times_at(call: &Call<'_>, times: Times, flags: u32) -> Result<usize> {
     times.set(call, &place)
 }
 
-fn truncate(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
     let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::EINVAL)?;
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     match place.vnode().kind() {
@@ -264,7 +264,7 @@ fn truncate(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::EINVAL)?;
     let open = call.files().get(call.int(0))?;
     if open.is_path() {

@@ -85,7 +85,7 @@ fn copy(call: &Call<'_>) -> Credentials {
     Credentials::clone(call.credentials())
 }
 
-fn setuid(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setuid(call: &mut Call<'_>) -> Result<usize> {
     let uid = call.unsigned(0);
     let mut new = copy(call);
     if uid == KEEP {
@@ -103,7 +103,7 @@ fn setuid(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn setgid(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setgid(call: &mut Call<'_>) -> Result<usize> {
     let gid = call.unsigned(0);
     let mut new = copy(call);
     if gid == KEEP {
@@ -185,22 +185,22 @@ fn set_gids(
     Ok(0)
 }
 
-fn setreuid(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setreuid(call: &mut Call<'_>) -> Result<usize> {
     let new = [call.unsigned(0), call.unsigned(1)];
     set_uids(call, |old, privileged| set_pair(old, new, privileged))
 }
 
-fn setregid(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setregid(call: &mut Call<'_>) -> Result<usize> {
     let new = [call.unsigned(0), call.unsigned(1)];
     set_gids(call, |old, privileged| set_pair(old, new, privileged))
 }
 
-fn setresuid(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setresuid(call: &mut Call<'_>) -> Result<usize> {
     let new = [call.unsigned(0), call.unsigned(1), call.unsigned(2)];
     set_uids(call, |old, privileged| set_triple(old, new, privileged))
 }
 
-fn setresgid(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setresgid(call: &mut Call<'_>) -> Result<usize> {
     let new = [call.unsigned(0), call.unsigned(1), call.unsigned(2)];
     set_gids(call, |old, privileged| set_triple(old, new, privileged))
 }
@@ -230,7 +230,7 @@ fn setfsgid(call: &mut Call<'_>) -> Result<usize> {
     Ok(old as usize)
 }
 
-fn getgroups(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn getgroups(call: &mut Call<'_>) -> Result<usize> {
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     let credentials = call.credentials().clone();
     let groups = &credentials.fs.groups;
@@ -248,7 +248,7 @@ fn getgroups(call: &mut Call<'_>) -> Result<usize> {
     Ok(groups.len())
 }
 
-fn setgroups(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setgroups(call: &mut Call<'_>) -> Result<usize> {
     if !call.credentials().is_privileged() {
         return Err(Errno::EPERM);
     }

@@ -38,14 +38,14 @@ fn enterable(call: &Call<'_>, place: &Location) -> Result<()> {
     place.vnode().access(&call.credentials().fs, X_OK)
 }
 
-fn chdir(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn chdir(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     enterable(call, &place)?;
     call.fs().set_cwd(place);
     Ok(0)
 }
 
-fn fchdir(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let place = open.location().ok_or(Errno::ENOTDIR)?;
     enterable(call, place)?;
@@ -53,7 +53,7 @@ fn fchdir(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn chroot(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     enterable(call, &place)?;
     if !call.credentials().fs.is_root() {
@@ -63,7 +63,7 @@ fn chroot(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn getcwd(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn getcwd(call: &mut Call<'_>) -> Result<usize> {
     let (to, size) = (call.address(0), call.size(1));
     let cwd = call.fs().cwd();
     if cwd.is_removed() {
@@ -81,7 +81,7 @@ fn getcwd(call: &mut Call<'_>) -> Result<usize> {
     Ok(path.len())
 }
 
-fn umask(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn umask(call: &mut Call<'_>) -> Result<usize> {
     Ok(call.fs().set_umask(call.unsigned(0)) as usize)
 }
 

@@ -74,13 +74,13 @@ fn offset(argument: u64) -> Result<u64> {
     Ok(argument)
 }
 
-fn read(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn read(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::new(call.address(1), check_size(call.size(2))?)?;
     read_from(&open, None, 0, &mut to)
 }
 
-fn write(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn write(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::new(call.address(1), check_size(call.size(2))?)?;
     write_to(&open, None, 0, &mut from)
@@ -166,7 +166,7 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     write_to(&open, at, extra, &mut from)
 }
 
-fn lseek(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn lseek(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     if open.is_path() {
         return Err(Errno::EBADF);
@@ -209,7 +209,7 @@ fn bytes_left(open: &OpenFile, argument: VirtAddr) -> Result<usize> {
     Ok(0)
 }
 
-fn fsync(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn fsync(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     if open.is_path() {
         return Err(Errno::EBADF);
@@ -239,7 +239,7 @@ fn sync_range(call: &mut Call<'_>) -> Result<usize> {
     }
 }
 
-fn sync(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn sync(call: &mut Call<'_>) -> Result<usize> {
     // Every file system that there is keeps its files in memory or writes through.
     call.fs().root().vnode().sync()?;
     Ok(0)

@@ -210,7 +210,7 @@ fn map_low(call: &Call<'_>, request: MapRequest) -> Result<usize> {
     map(call, MapRequest { place, ..request })
 }
 
-fn munmap(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn munmap(call: &mut Call<'_>) -> Result<usize> {
     let range = pages(call.address(0), call.size(1))?;
     if range.is_empty() || !is_user(range) {
         return Err(Errno::EINVAL);
@@ -219,7 +219,7 @@ fn munmap(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn mprotect(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn mprotect(call: &mut Call<'_>) -> Result<usize> {
     let bits = call.unsigned(2);
     let grows = raw::PROT_GROWSDOWN | raw::PROT_GROWSUP;
     let known = raw::PROT_READ | raw::PROT_WRITE | raw::PROT_EXEC | raw::PROT_SEM | grows;
@@ -257,7 +257,7 @@ fn mprotect(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn mremap(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.unsigned(3);
     let known = raw::MREMAP_MAYMOVE | raw::MREMAP_FIXED | raw::MREMAP_DONTUNMAP;
     let may_move = flags & raw::MREMAP_MAYMOVE != 0;
@@ -297,7 +297,7 @@ fn mremap(call: &mut Call<'_>) -> Result<usize> {
     }
 }
 
-fn madvise(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn madvise(call: &mut Call<'_>) -> Result<usize> {
     let range = pages(call.address(0), call.size(1))?;
     let advice = match call.unsigned(2) {
         raw::MADV_NORMAL => Advice::Normal,
@@ -331,7 +331,7 @@ fn madvise(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn brk(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn brk(call: &mut Call<'_>) -> Result<usize> {
     Ok(call.space().map().set_break(call.address(0)).0)
 }
 
@@ -424,7 +424,7 @@ fn lock(call: &mut Call<'_>, bring_in: bool) -> Result<usize> {
     Ok(0)
 }
 
-fn mlock(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn mlock(call: &mut Call<'_>) -> Result<usize> {
     lock(call, true)
 }
 
@@ -436,7 +436,7 @@ fn mlock2(call: &mut Call<'_>) -> Result<usize> {
     }
 }
 
-fn munlock(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn munlock(call: &mut Call<'_>) -> Result<usize> {
     let range = touched(call)?;
     call.space()
         .map()

@@ -158,7 +158,7 @@ fn arch_prctl(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn prctl(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
     let rest_is_zero = |from: usize| call.args[from..5].iter().all(|arg| *arg == 0);
     match call.unsigned(0) {
         raw_prctl::PR_SET_NAME => {
@@ -233,7 +233,7 @@ fn read_name(call: &Call<'_>, name: &mut [u8; NAME_LEN]) -> Result<()> {
     Ok(())
 }
 
-fn getrandom(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn getrandom(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.unsigned(2);
     let both = raw::GRND_INSECURE | raw::GRND_RANDOM;
     if flags & !(raw::GRND_NONBLOCK | both) != 0 || flags & both == both {

@@ -33,11 +33,15 @@ mod table32;
 mod time;
 mod wait;
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{counters::Counter, trap::UserContext};
+use nucleus::{
+    counters::Counter,
+    sync::{Rank, SpinLock},
+    trap::UserContext,
+};
 
 use crate::process::{Own, Thread};
 
@@ -80,8 +84,16 @@ static TABLE: [Handler; COUNT] = table(&[
 /// The handlers of `int 0x80` by number.
 static TABLE_32: [Handler; COUNT] = table(&[table32::CALLS]);
 
-/// How often a number without a handler was called; the last slot stands for all numbers beyond the table.
-static UNKNOWN: [AtomicU32; COUNT + 1] = [const { AtomicU32::new(0) }; COUNT + 1];
+/// How often a number without a handler was called.
+static UNKNOWN: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
+
+/// The same for numbers beyond the table. Programs may call any number: only so many are told apart, and
+/// the others are counted together under [`ANY_OTHER`].
+static FAR_UNKNOWN: SpinLock<BTreeMap<u32, u32>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+const FAR_UNKNOWN_MAX: usize = 128;
+
+/// Stands for all numbers that [`unknown_calls`] does not tell apart.
+pub const ANY_OTHER: u32 = u32::MAX;
 
 /// The table made of lists of handlers by number.
 const fn table(lists: &[&[(u32, Handler)]]) -> [Handler; COUNT] {
@@ -101,19 +113,31 @@ const fn table(lists: &[&[(u32, Handler)]]) -> [Handler; COUNT] {
 
 /// No such system call.
 fn unknown(call: &mut Call<'_>) -> Result<usize> {
-    UNKNOWN[(call.number as usize).min(COUNT)].fetch_add(1, Relaxed);
+    match UNKNOWN.get(call.number as usize) {
+        Some(count) => {
+            count.fetch_add(1, Relaxed);
+        }
+        None => {
+            let mut far = FAR_UNKNOWN.lock();
+            let known = far.len() < FAR_UNKNOWN_MAX || far.contains_key(&call.number);
+            let number = if known { call.number } else { ANY_OTHER };
+            let count = far.entry(number).or_insert(0);
+            *count = count.saturating_add(1);
+        }
+    }
     Err(Errno::ENOSYS)
 }
 
-/// The numbers without a handler that programs have called, and how often; the number [`COUNT`] stands for itself
-/// and all above it.
-pub fn unknown_calls() -> Vec<(usize, u32)> {
-    UNKNOWN
-        .iter()
-        .map(|count| count.load(Relaxed))
-        .enumerate()
-        .filter(|(_, count)| *count > 0)
-        .collect()
+/// The numbers without a handler that programs have called, rising, and how often.
+pub fn unknown_calls() -> Vec<(u32, u32)> {
+    let near = UNKNOWN.iter().enumerate().filter_map(|(number, count)| {
+        let count = count.load(Relaxed);
+        (count > 0).then_some((number as u32, count))
+    });
+    let mut calls: Vec<(u32, u32)> = near.collect();
+    calls.reserve(FAR_UNKNOWN_MAX + 1);
+    calls.extend(FAR_UNKNOWN.lock().iter().map(|(n, c)| (*n, *c)));
+    calls
 }
 
 /// Serves the `syscall` instruction.

@@ -53,12 +53,12 @@ fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> R
     Ok(0)
 }
 
-fn mkdir(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn mkdir(call: &mut Call<'_>) -> Result<usize> {
     let mode = call.unsigned(1) & 0o1777;
     make(call, AT_FDCWD, call.address(0), Make::Directory, mode)
 }
 
-fn mkdirat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn mkdirat(call: &mut Call<'_>) -> Result<usize> {
     let mode = call.unsigned(2) & 0o1777;
     make(call, call.int(0), call.address(1), Make::Directory, mode)
 }
@@ -76,7 +76,7 @@ fn node(mode: u32, device: u32) -> Result<Make> {
     })
 }
 
-fn mknod(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn mknod(call: &mut Call<'_>) -> Result<usize> {
     let mode = call.unsigned(1);
     let what = node(mode, call.unsigned(2))?;
     make(call, AT_FDCWD, call.address(0), what, mode)
@@ -96,20 +96,20 @@ fn make_link(call: &Call<'_>, text: VirtAddr, dirfd: i32, path: VirtAddr) -> Res
     make(call, dirfd, path, Make::Link(text), 0o777)
 }
 
-fn symlink(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn symlink(call: &mut Call<'_>) -> Result<usize> {
     make_link(call, call.address(0), AT_FDCWD, call.address(1))
 }
 
-fn symlinkat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn symlinkat(call: &mut Call<'_>) -> Result<usize> {
     make_link(call, call.address(0), call.int(1), call.address(2))
 }
 
-fn link(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn link(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.address(0), call.address(1));
     add_link(call, (AT_FDCWD, old), (AT_FDCWD, new), 0)
 }
 
-fn linkat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn linkat(call: &mut Call<'_>) -> Result<usize> {
     let old = (call.int(0), call.address(1));
     let new = (call.int(2), call.address(3));
     add_link(call, old, new, call.unsigned(4))
@@ -143,15 +143,15 @@ fn remove(call: &Call<'_>, dirfd: i32, path: VirtAddr, directory: bool) -> Resul
     Ok(0)
 }
 
-fn unlink(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn unlink(call: &mut Call<'_>) -> Result<usize> {
     remove(call, AT_FDCWD, call.address(0), false)
 }
 
-fn rmdir(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn rmdir(call: &mut Call<'_>) -> Result<usize> {
     remove(call, AT_FDCWD, call.address(0), true)
 }
 
-fn unlinkat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn unlinkat(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.unsigned(2);
     check_flags(flags, AT_REMOVEDIR)?;
     remove(
@@ -175,18 +175,18 @@ fn move_name(
     Ok(0)
 }
 
-fn rename(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn rename(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.address(0), call.address(1));
     move_name(call, (AT_FDCWD, old), (AT_FDCWD, new), 0)
 }
 
-fn renameat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn renameat(call: &mut Call<'_>) -> Result<usize> {
     let old = (call.int(0), call.address(1));
     let new = (call.int(2), call.address(3));
     move_name(call, old, new, 0)
 }
 
-fn renameat2(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn renameat2(call: &mut Call<'_>) -> Result<usize> {
     let old = (call.int(0), call.address(1));
     let new = (call.int(2), call.address(3));
     move_name(call, old, new, call.unsigned(4))
@@ -205,7 +205,7 @@ fn getdents(call: &mut Call<'_>) -> Result<usize> {
     list(call, Layout::Old)
 }
 
-fn getdents64(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn getdents64(call: &mut Call<'_>) -> Result<usize> {
     list(call, Layout::New)
 }
 

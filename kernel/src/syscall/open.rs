@@ -71,7 +71,7 @@ impl Call<'_> {
     }
 }
 
-fn open(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn open(call: &mut Call<'_>) -> Result<usize> {
     open_file(
         call,
         AT_FDCWD,
@@ -81,12 +81,12 @@ fn open(call: &mut Call<'_>) -> Result<usize> {
     )
 }
 
-fn creat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn creat(call: &mut Call<'_>) -> Result<usize> {
     let flags = O_CREAT | O_WRONLY | O_TRUNC;
     open_file(call, AT_FDCWD, call.address(0), flags, call.unsigned(1))
 }
 
-fn openat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn openat(call: &mut Call<'_>) -> Result<usize> {
     let (flags, mode) = (call.unsigned(2), call.unsigned(3));
     open_file(call, call.int(0), call.address(1), flags, mode)
 }
@@ -179,12 +179,12 @@ fn open_file(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32, mode: u32)
     Ok(slot.install(OpenFile::new(file, flags), close_on_exec))
 }
 
-fn close(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn close(call: &mut Call<'_>) -> Result<usize> {
     call.files().close(call.int(0))?;
     Ok(0)
 }
 
-fn close_range(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn close_range(call: &mut Call<'_>) -> Result<usize> {
     let (first, last, flags) = (call.unsigned(0), call.unsigned(1), call.unsigned(2));
     check_flags(flags, CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)?;
     if first > last {
@@ -198,12 +198,12 @@ fn close_range(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn dup(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn dup(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     call.files().install(open, false, call.descriptor_limit())
 }
 
-fn dup2(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn dup2(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.int(0), call.int(1));
     let open = call.files().get(old)?;
     if old != new {
@@ -213,7 +213,7 @@ fn dup2(call: &mut Call<'_>) -> Result<usize> {
     Ok(new as usize)
 }
 
-fn dup3(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn dup3(call: &mut Call<'_>) -> Result<usize> {
     let (old, new, flags) = (call.int(0), call.int(1), call.unsigned(2));
     check_flags(flags, O_CLOEXEC)?;
     if old == new {
@@ -226,11 +226,11 @@ fn dup3(call: &mut Call<'_>) -> Result<usize> {
     Ok(new as usize)
 }
 
-fn pipe(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn pipe(call: &mut Call<'_>) -> Result<usize> {
     make_pipe(call, 0)
 }
 
-fn pipe2(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn pipe2(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.unsigned(1);
     // Packets (`O_DIRECT`) are not offered, as on kernels that were built without them.
     check_flags(flags, O_CLOEXEC | O_NONBLOCK)?;

@@ -114,7 +114,7 @@ fn reserve<T>(n: usize) -> Result<Vec<T>> {
     Ok(vec)
 }
 
-fn poll(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn poll(call: &mut Call<'_>) -> Result<usize> {
     let wait = match call.int(2) {
         milliseconds if milliseconds < 0 => Wait::Forever,
         milliseconds => Wait::for_duration(Duration::from_millis(milliseconds as u64)),

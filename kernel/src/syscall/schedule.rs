@@ -181,12 +181,12 @@ fn chosen(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
 }
 
 /// Gives 20 less the nice value, so that no answer looks like an error.
-fn getpriority(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn getpriority(call: &mut Call<'_>) -> Result<usize> {
     let best = chosen(call)?.iter().map(|thread| thread.nice()).min();
     Ok((20 - best.unwrap_or(0)) as usize)
 }
 
-fn setpriority(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn setpriority(call: &mut Call<'_>) -> Result<usize> {
     let nice = call.int(2).clamp(-20, 19);
     let lowest = 20 - call.process().limits().soft(raw::RLIMIT_NICE).min(40) as i32;
     for thread in chosen(call)? {

@@ -258,12 +258,12 @@ fn send_to_thread(call: &Call<'_>, process: Option<i32>, tid: i32, signal: u32) 
     Ok(0)
 }
 
-fn tkill(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn tkill(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
     send_to_thread(call, None, call.int(0), signal)
 }
 
-fn tgkill(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn tgkill(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 2)?;
     send_to_thread(call, Some(call.int(0)), call.int(1), signal)
 }

@@ -143,11 +143,11 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn access(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn access(call: &mut Call<'_>) -> Result<usize> {
     check_access(call, AT_FDCWD, call.address(0), call.unsigned(1), 0)
 }
 
-fn faccessat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn faccessat(call: &mut Call<'_>) -> Result<usize> {
     check_access(call, call.int(0), call.address(1), call.unsigned(2), 0)
 }
 
@@ -217,7 +217,7 @@ fn check_place(
     Ok(0)
 }
 
-fn readlink(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn readlink(call: &mut Call<'_>) -> Result<usize> {
     read_link(
         call,
         AT_FDCWD,
@@ -227,7 +227,7 @@ fn readlink(call: &mut Call<'_>) -> Result<usize> {
     )
 }
 
-fn readlinkat(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn readlinkat(call: &mut Call<'_>) -> Result<usize> {
     let (dirfd, path, to, size) = (call.int(0), call.address(1), call.address(2), call.int(3));
     read_link(call, dirfd, path, to, size)
 }

@@ -67,7 +67,7 @@ pub fn release() -> (&'static [u8], &'static [u8]) {
     (RELEASE, b"#1 SMP Causeway")
 }
 
-fn uname(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
     let fill = |field: &mut [core::ffi::c_char], text: &[u8]| {
         for (to, from) in field.iter_mut().zip(text) {
             *to = *from as core::ffi::c_char;
@@ -126,7 +126,7 @@ fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
 }
 
 /// `klogctl`: reading the log and asking for its size. Nothing clears it, and its level is fixed.
-fn syslog(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn syslog(call: &mut Call<'_>) -> Result<usize> {
     const READ: i32 = 2;
     const READ_ALL: i32 = 3;
     const READ_CLEAR: i32 = 4;
@@ -176,7 +176,7 @@ fn read_log(to: VirtAddr, len: usize) -> Result<usize> {
     Ok(done)
 }
 
-fn reboot(call: &mut Call<'_>) -> Result<usize> {
+pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
     if !call.credentials().is_privileged() {
         return Err(Errno::EPERM);
     }

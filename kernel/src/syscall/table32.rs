@@ -1,10 +1,15 @@
-//! `int 0x80`: the calls of 32-bit programs whose arguments are numbers or plain bytes, so that one body
-//! serves both.
+//! `int 0x80`: the calls of 32-bit programs whose arguments are numbers, bytes or structures of one
+//! layout in both worlds, so that one body serves both.
 //!
 //! The bindings for this target know the numbers of 64-bit programs only; these are those of
 //! `asm/unistd_32.h`.
 
-use super::{Handler, credentials, identity, process, schedule, signal, time};
+use abi::Result;
+
+use super::{
+    Call, Handler, change, credentials, dirs, identity, io, memory, misc, names, open, poll,
+    process, schedule, signal, stat, system, time,
+};
 
 /// `restart_syscall`.
 pub(super) const RESTART: u64 = 0;
@@ -13,23 +18,99 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (0, signal::restart_syscall),
     (1, process::exit),
     (2, process::fork),
+    (3, io::read),
+    (4, io::write),
+    (5, open::open),
+    (6, open::close),
+    (8, open::creat),
+    (9, names::link),
+    (10, names::unlink),
+    (12, dirs::chdir),
     (13, time::time_),
+    (14, names::mknod),
+    (15, change::chmod),
+    (19, lseek),
     (20, identity::getpid),
     (27, time::alarm),
     (29, signal::pause),
+    (33, stat::access),
+    (36, io::sync),
     (37, signal::kill),
+    (38, names::rename),
+    (39, names::mkdir),
+    (40, names::rmdir),
+    (41, open::dup),
+    (42, open::pipe),
+    (45, memory::brk),
     (57, identity::setpgid),
+    (60, dirs::umask),
+    (61, dirs::chroot),
+    (63, open::dup2),
     (64, identity::getppid),
     (65, identity::getpgrp),
     (66, identity::setsid),
+    (83, names::symlink),
+    (85, stat::readlink),
+    (88, system::reboot),
+    (91, memory::munmap),
+    (92, change::truncate),
+    (93, change::ftruncate),
+    (94, change::fchmod),
+    (96, schedule::getpriority),
+    (97, schedule::setpriority),
+    (103, system::syslog),
+    (118, io::fsync),
+    (122, system::uname),
+    (125, memory::mprotect),
     (132, identity::getpgid),
+    (133, dirs::fchdir),
     (147, identity::getsid),
+    (150, memory::mlock),
+    (151, memory::munlock),
     (158, schedule::sched_yield),
+    (163, memory::mremap),
+    (168, poll::poll),
+    (172, misc::prctl),
+    (183, dirs::getcwd),
     (190, process::vfork),
+    (198, change::lchown),
     (199, credentials::getuid),
     (200, credentials::getgid),
     (201, credentials::geteuid),
     (202, credentials::getegid),
+    (203, credentials::setreuid),
+    (204, credentials::setregid),
+    (205, credentials::getgroups),
+    (206, credentials::setgroups),
+    (207, change::fchown),
+    (208, credentials::setresuid),
+    (210, credentials::setresgid),
+    (212, change::chown),
+    (213, credentials::setuid),
+    (214, credentials::setgid),
+    (219, memory::madvise),
+    (220, names::getdents64),
     (224, identity::gettid),
+    (238, signal::tkill),
     (252, process::exit_group),
+    (270, signal::tgkill),
+    (295, open::openat),
+    (296, names::mkdirat),
+    (301, names::unlinkat),
+    (302, names::renameat),
+    (303, names::linkat),
+    (304, names::symlinkat),
+    (305, stat::readlinkat),
+    (307, stat::faccessat),
+    (330, open::dup3),
+    (331, open::pipe2),
+    (353, names::renameat2),
+    (355, misc::getrandom),
+    (436, open::close_range),
 ];
+
+/// The offset is a signed number of 32 bits.
+fn lseek(call: &mut Call<'_>) -> Result<usize> {
+    call.args[1] = i64::from(call.int(1)) as u64;
+    io::lseek(call)
+}
