@@ -77,7 +77,7 @@ impl Builder {
     }
 
     fn pad(&mut self, to: usize) {
-        while (self.bytes.len() - self.start) % to != 0 {
+        while !(self.bytes.len() - self.start).is_multiple_of(to) {
             self.bytes.push(0);
         }
     }

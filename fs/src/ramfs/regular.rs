@@ -303,23 +303,26 @@ impl Regular {
         if mode & FALLOC_FL_ZERO_RANGE != 0 {
             self.punch(fs, offset, end)?;
         }
-        let pages = end.div_ceil(PAGE) - offset / PAGE;
-        if pages > fs.free_pages() + self.pages() as u64 {
+        let size = self.size();
+        // A page behind the end could be mapped, which must fail: with KEEP_SIZE none are made there.
+        let end = if keep_size { end.min(size) } else { end };
+        let (first, last) = (offset / PAGE, end.div_ceil(PAGE));
+        if last.saturating_sub(first) > fs.free_pages() + self.pages() as u64 {
             return Err(Errno::ENOSPC);
         }
-        if end > self.size() {
+        if end > size {
             self.clear_behind_end()?;
         }
-        for index in offset / PAGE..end.div_ceil(PAGE) {
-            self.make_resident(fs, index, || true)
-                .map_err(|e| match e {
+        for index in first..last {
+            if let Err(error) = self.make_resident(fs, index, || true) {
+                fs.give_pages(self.object.truncate(size.div_ceil(PAGE)));
+                return Err(match error {
                     PagerError::Io => Errno::ENOSPC,
                     other => errno(other),
-                })?;
+                });
+            }
         }
-        if !keep_size {
-            self.size.fetch_max(end, Ordering::Release);
-        }
+        self.size.fetch_max(end, Ordering::Release);
         Ok(())
     }
 
