@@ -312,19 +312,22 @@ impl Pmap {
             tables[level - 1] = load(entry(tables[level], index(base, level))).frame();
         }
         *frames -= 2;
+        let mut walked = false;
         for (level, &table) in tables.iter().enumerate().skip(2) {
             machine::point();
             let old = Pte(entry(table, index(base, level)).swap(0, Ordering::AcqRel));
-            // The processor may have cached the way down if it ever went there.
-            if old.may_be_cached() {
-                pending.invalidate(self, base);
-            }
+            walked |= old.may_be_cached();
             let left = record(table).handles.fetch_sub(1, Ordering::Relaxed) - 1;
             if left > 0 || level == 4 {
                 break;
             }
             *frames -= 1;
             pending.add_table(table);
+        }
+        // A processor that ever went this way may have cached it; invalidating any one page makes
+        // it forget all such ways.
+        if walked {
+            pending.invalidate(self, base);
         }
     }
 }
