@@ -33,6 +33,9 @@ pub struct Pending {
     tables: u32,
     pages: [MaybeUninit<Page>; MAX_PAGES],
     frames: [MaybeUninit<u32>; FRAMES],
+    /// When the first of the translations was changed, for the oracle.
+    #[cfg(not(target_os = "none"))]
+    since: u64,
 }
 
 impl Pending {
@@ -46,6 +49,8 @@ impl Pending {
             tables: NONE,
             pages: [const { MaybeUninit::uninit() }; MAX_PAGES],
             frames: [const { MaybeUninit::uninit() }; FRAMES],
+            #[cfg(not(target_os = "none"))]
+            since: 0,
         }
     }
 
@@ -70,6 +75,10 @@ impl Pending {
                 None => What::All,
             };
             shootdown::run(what, self.cpus);
+            #[cfg(not(target_os = "none"))]
+            if let What::Pages(pages) = what {
+                pages.iter().for_each(|page| page.promise(self.since));
+            }
         }
         self.cpus = 0;
         self.page_count = 0;
@@ -106,6 +115,10 @@ impl Pending {
         let cpus = pmap.active.load(Ordering::SeqCst);
         if cpus == 0 {
             return;
+        }
+        #[cfg(not(target_os = "none"))]
+        if self.page_count == 0 {
+            self.since = machine::coherence_stamp();
         }
         self.cpus |= cpus;
         if let Some(page) = self.pages.get_mut(self.page_count) {

@@ -251,7 +251,7 @@ impl Model {
 
 #[test]
 fn a_pmap_is_a_map() {
-    machines("a pmap is a map", &[1, 2, 4], 40, || {
+    machines("a pmap is a map", &[1, 2, 4], 12, || {
         user::set_fault_hook(|_, _| false);
         let before = usage();
         let mut model = Model::new(3, 6);
@@ -278,9 +278,8 @@ fn a_pmap_is_a_map() {
         stop.store(true, Ordering::SeqCst);
         gate.wait_for(model.pmaps.len());
         task::set_pmap(None);
-        if below(2) == 0 {
-            model.pmaps.iter().for_each(|pmap| pmap.tear_down());
-        }
+        // A CPU that only borrows a space keeps it until it is told, or runs something else.
+        model.pmaps.iter().for_each(|pmap| pmap.tear_down());
         drop(model);
         assert_back(before);
     });
@@ -288,7 +287,7 @@ fn a_pmap_is_a_map() {
 
 #[test]
 fn all_at_once() {
-    machines("all at once", &[2, 3, 4], 60, || {
+    machines("all at once", &[2, 3, 4], 20, || {
         user::set_fault_hook(|_, _| false);
         let before = usage();
         let pmaps: Arc<Vec<_>> = Arc::new((0..2).map(|_| Pmap::new().unwrap()).collect());
