@@ -1,10 +1,18 @@
 //! Faults, and what happens when no memory is left.
 
-use core::time::Duration;
+use alloc::{
+    string::String,
+    sync::{Arc, Weak},
+};
+use core::{
+    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
+    time::Duration,
+};
 
 use nucleus::{
     Access, VirtAddr,
     counters::Counter,
+    sync::{Rank, SpinLock},
     task::{self, Sleep},
     time,
 };
@@ -13,6 +21,7 @@ use vm::{Fault, Map};
 use abi::raw::general as raw;
 
 use super::{Process, Thread, thread};
+use crate::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -54,29 +63,62 @@ pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
     .unwrap_or(false)
 }
 
-/// Ends the process with the most resident pages, or waits for one that is ending already. Returns whether
-/// there is any.
+/// The address space of the process that was ended last, until all of its memory is back.
+static VICTIM: SpinLock<Option<(Weak<Map>, Duration)>> = SpinLock::new(Rank::Leaf, None);
+
+/// Somebody is choosing the next one.
+static CHOOSING: AtomicBool = AtomicBool::new(false);
+
+/// How long to wait for a victim's memory before another one is chosen: the first may sleep on something
+/// that only the others can give it.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Ends the process with the most resident pages, unless the memory of one that was ended before is still
+/// on its way back. Returns whether waiting makes sense.
 pub fn kill_largest() -> bool {
+    if CHOOSING.swap(true, Acquire) {
+        return true;
+    }
+    let answer = victim_is_leaving() || choose();
+    CHOOSING.store(false, Release);
+    answer
+}
+
+fn victim_is_leaving() -> bool {
+    let mut victim = VICTIM.lock();
+    match &*victim {
+        Some((map, until)) if map.strong_count() > 0 && time::since_boot() < *until => true,
+        _ => {
+            *victim = None;
+            false
+        }
+    }
+}
+
+fn choose() -> bool {
     let mut largest = None;
     let mut most = 0;
     for process in Process::all() {
-        // A space whose last thread is on its way out has no leader any more; its memory comes back by itself.
+        // The address space of a process that has just ended comes back by itself.
         let Some(space) = process.leader().and_then(|leader| leader.space()) else {
             continue;
         };
         let resident = space.map().sizes().resident;
         if resident > most && process.pid() != super::family::INIT {
             most = resident;
-            largest = Some(process);
+            largest = Some((process, space));
         }
     }
-    let Some(victim) = largest else { return false };
-    if victim.signals.ending().is_none() {
-        let name = victim.leader().map(|l| l.name()).unwrap_or_default();
+    let Some((victim, space)) = largest else {
+        return false;
+    };
+    let until = time::since_boot() + GRACE;
+    *VICTIM.lock() = Some((Arc::downgrade(space.map()), until));
+    if !matches!(victim.signals.ending(), Some(Ending::Exit(_))) {
         nucleus::log!(
             "out of memory: killed process {} ({}), {} resident pages",
             victim.pid(),
-            alloc::string::String::from_utf8_lossy(&name),
+            String::from_utf8_lossy(&victim.name()),
             most,
         );
         Counter::out_of_memory_kills.add(1);
