@@ -16,8 +16,9 @@ use core::{
 use crate::{
     arch::machine,
     pairing::{Link, Linked, PairingHeap},
-    sync::{InterruptScope, Rank, SpinLock},
-    task::{Task, scheduler},
+    pinned::Restart,
+    sync::{Rank, SpinLock},
+    task::{self, Task, scheduler},
 };
 
 /// Timer interrupts per second on a busy CPU.
@@ -153,7 +154,8 @@ impl CpuTimers {
     }
 }
 
-static CPUS: [CpuTimers; machine::MAX_CPUS] = [const { CpuTimers::new() }; machine::MAX_CPUS];
+static CPUS: [Restart<CpuTimers>; machine::MAX_CPUS] =
+    [const { Restart::new(CpuTimers::new()) }; machine::MAX_CPUS];
 
 impl TimerNode {
     const fn new(action: Action) -> TimerNode {
@@ -237,7 +239,6 @@ pub(crate) fn has_tick() -> bool {
 /// The machine's timer has fired on this CPU. Interrupts off. `in_program`: whether it interrupted a program
 /// rather than the kernel.
 pub(crate) fn on_timer(in_program: bool) {
-    let _scope = InterruptScope::enter();
     let own = &CPUS[machine::cpu()];
     own.programmed.store(NEVER, Ordering::Relaxed);
     let now = machine::nanoseconds();
@@ -261,7 +262,7 @@ pub(crate) fn on_timer(in_program: bool) {
         match &node.action {
             // SAFETY: the sleeper outlives its node, and the node is kept by `firing`.
             Action::Wake(task) => unsafe {
-                scheduler::wake(&**task, false);
+                task::wake(&**task, false);
             },
             Action::Call(expire) => {
                 // A handle of our own: the function may drop the timer, and the node with it.
@@ -284,6 +285,6 @@ pub(crate) fn on_timer(in_program: bool) {
 pub(crate) fn reset() {
     for cpu in &CPUS {
         // SAFETY: the machine that used them is gone and the next has not started.
-        unsafe { (cpu as *const CpuTimers).cast_mut().write(CpuTimers::new()) };
+        unsafe { cpu.set(CpuTimers::new()) };
     }
 }

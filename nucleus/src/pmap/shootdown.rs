@@ -18,10 +18,11 @@
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::space;
-use crate::VirtAddr;
 use crate::arch::machine::{self, MAX_CPUS};
 use crate::counters::Counter;
+use crate::frame::record::{address, managed};
 use crate::pinned::Pinned;
+use crate::{PhysAddr, VirtAddr};
 
 /// Pages invalidated one by one; for more, all that the CPU has cached for programs goes. An `invlpg`
 /// takes about as long as a refill of one entry from the caches, and programs rarely have more than a
@@ -42,6 +43,10 @@ impl Page {
 
     fn space(self) -> u32 {
         (self.0 >> PAGE_BITS) as u32
+    }
+
+    fn root(self) -> PhysAddr {
+        address(managed().start + self.space())
     }
 
     fn va(self) -> VirtAddr {
@@ -90,6 +95,17 @@ static INBOXES: [Inbox; MAX_CPUS] = [const {
 /// Makes the CPUs of the mask forget, this one too if it is among them, and waits until they have.
 /// Interrupts are on, unless the mask has no other CPU.
 pub(super) fn run(what: What<'_>, cpus: u64) {
+    let since = machine::coherence_stamp();
+    tell(what, cpus);
+    match what {
+        What::All => machine::promise_all(cpus, since),
+        What::Pages(pages) => pages
+            .iter()
+            .for_each(|page| machine::promise_page(page.root(), page.va(), since)),
+    }
+}
+
+fn tell(what: What<'_>, cpus: u64) {
     let pinned = Pinned::new();
     let me = 1u64 << pinned.cpu();
     if cpus & !me == 0 {

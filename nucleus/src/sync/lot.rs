@@ -7,12 +7,18 @@
 use core::ptr::NonNull;
 
 use super::{Rank, SpinLock};
-use crate::task::{self, Waiter, WaiterList};
+use crate::{
+    pinned::Restart,
+    task::{self, Waiter, WaiterList},
+};
 
 const BUCKETS: usize = 128;
 
-static LOT: [SpinLock<WaiterList>; BUCKETS] =
-    [const { SpinLock::new(Rank::WaitQueue, WaiterList::new()) }; BUCKETS];
+const fn empty() -> SpinLock<WaiterList> {
+    SpinLock::new(Rank::WaitQueue, WaiterList::new())
+}
+
+static LOT: [Restart<SpinLock<WaiterList>>; BUCKETS] = [const { Restart::new(empty()) }; BUCKETS];
 
 fn bucket(key: usize) -> &'static SpinLock<WaiterList> {
     // Fibonacci hashing: locks lie at multiples of the size of what holds them.
@@ -65,10 +71,6 @@ pub(crate) fn unpark_all(key: usize) {
 pub(crate) fn reset() {
     for bucket in &LOT {
         // SAFETY: the machine whose tasks used the lot is gone and the next has not started.
-        unsafe {
-            (bucket as *const SpinLock<WaiterList>)
-                .cast_mut()
-                .write(SpinLock::new(Rank::WaitQueue, WaiterList::new()))
-        };
+        unsafe { bucket.set(empty()) };
     }
 }

@@ -1,21 +1,27 @@
 //! Kernel threads: preemptive, on per-CPU run queues, with sleeping and interruption.
 //!
 //! - `task.rs`: [`Task`], [`spawn`] and what a task may ask of itself.
-//! - `scheduler.rs`: run queues, choosing, switching, waking, moving between CPUs, the idle loop.
+//! - `run_queue.rs`: a CPU's tasks in the order in which they are to run.
+//! - `scheduler.rs`: switching, sleeping, preempting, the tick, the idle loop.
+//! - `placement.rs`: waking, and which CPU a task goes to.
 //! - `waiter.rs`, `queue.rs`: sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`].
 //! - `reaper.rs`: giving back the stacks of tasks that have ended.
 
+mod placement;
 mod queue;
 mod reaper;
+mod run_queue;
 pub(crate) mod scheduler;
 #[allow(clippy::module_inception)]
 mod task;
 mod waiter;
 
+pub(crate) use placement::wake;
 pub use queue::{Sleep, WaitQueue, WaitSet, Woken, sleep};
 pub use reaper::reap;
+pub use run_queue::cpu_times;
 pub(crate) use scheduler::{block, on_reschedule, preempt, run_boot_cpu, run_on_this_cpu};
-pub use scheduler::{cpu, cpu_count, cpu_times, yield_now};
+pub use scheduler::{cpu, cpu_count, yield_now};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};
@@ -31,7 +37,7 @@ pub(crate) use task::registry::report;
 /// Forgets all tasks, for a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn reset() {
-    scheduler::reset();
+    run_queue::reset();
     reaper::reset();
     task::reset();
 }

@@ -2,38 +2,61 @@
 //!
 //! A task can't free the stack that it runs on, and the next task, which finds it dead, is inside the scheduler
 //! with interrupts off, where nothing can be freed. So the dead are listed, and freed by the next
-//! [`spawn`](super::spawn) or [`reap`], or by the reaper, a task that sleeps until there is one.
+//! [`spawn`](super::spawn) or [`reap`], or else by the reaper, a task that an idle CPU wakes.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::ptr;
+use core::{
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use super::{Sleep, Spawn, Task, WaitQueue};
-use crate::sync::{Rank, SpinLock};
+use crate::{
+    pinned::Restart,
+    sync::{Rank, SpinLock},
+};
 
 struct Dead {
     first: *const Task,
 }
 
+impl Dead {
+    const fn new() -> Dead {
+        Dead { first: ptr::null() }
+    }
+}
+
 // SAFETY: the pointers own a handle each to a `Task`, which is `Send` and `Sync`.
 unsafe impl Send for Dead {}
 
-static DEAD: SpinLock<Dead> = SpinLock::new(Rank::Task, Dead { first: ptr::null() });
-static ARRIVALS: WaitQueue = WaitQueue::new();
+static DEAD: Restart<SpinLock<Dead>> = Restart::new(SpinLock::new(Rank::Task, Dead::new()));
+/// Whether `DEAD` has any, to look at without its lock.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// Where the reaper sleeps.
+static REAPER: Restart<WaitQueue> = Restart::new(WaitQueue::new());
 
 /// Lists a task that will never run again. Any context; the scheduler's handle goes with it.
 pub(super) fn bury(task: *const Task) {
-    {
-        let mut dead = DEAD.lock_irq();
-        // SAFETY: the scheduler's handle keeps it alive, and a dead task's link is this list's.
-        unsafe { *(*task).next_dead.get() = dead.first };
-        dead.first = task;
-    }
-    ARRIVALS.wake_one();
+    let mut dead = DEAD.lock_irq();
+    // SAFETY: the scheduler's handle keeps it alive, and a dead task's link is this list's.
+    unsafe { *(*task).next_dead.get() = dead.first };
+    dead.first = task;
+    WANTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether there is something for the reaper to do.
+pub(super) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// Wakes the reaper. Returns whether it slept.
+pub(super) fn wake() -> bool {
+    REAPER.wake_one()
 }
 
 /// Frees the stacks of all tasks that have ended. Not with a spin lock held; what was attached to them may be dropped here.
 pub fn reap() {
-    loop {
+    while is_wanted() {
         let task = {
             let mut dead = DEAD.lock_irq();
             let task = dead.first;
@@ -42,6 +65,7 @@ pub fn reap() {
             }
             // SAFETY: listed tasks are alive.
             dead.first = unsafe { *(*task).next_dead.get() };
+            WANTED.store(!dead.first.is_null(), Ordering::Relaxed);
             task
         };
         // SAFETY: `bury` got the scheduler's handle, which came from `Arc::into_raw`.
@@ -59,9 +83,8 @@ pub(super) fn start() {
     };
     let body = Box::new(|| {
         loop {
-            let some = || (!DEAD.lock_irq().first.is_null()).then_some(());
             // A sound sleep ends with its condition only.
-            let _ = ARRIVALS.wait(Sleep::SOUND, some);
+            let _ = REAPER.wait(Sleep::SOUND, || is_wanted().then_some(()));
             reap();
         }
     });
@@ -73,9 +96,8 @@ pub(super) fn start() {
 pub(super) fn reset() {
     // SAFETY: the machine that used them is gone and the next has not started.
     unsafe {
-        (&raw const DEAD)
-            .cast_mut()
-            .write(SpinLock::new(Rank::Task, Dead { first: ptr::null() }));
-        (&raw const ARRIVALS).cast_mut().write(WaitQueue::new());
+        DEAD.set(SpinLock::new(Rank::Task, Dead::new()));
+        REAPER.set(WaitQueue::new());
     }
+    WANTED.store(false, Ordering::Relaxed);
 }

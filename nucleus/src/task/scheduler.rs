@@ -1,223 +1,35 @@
-//! Who runs where, and for how long.
-//!
-//! Each CPU has a run queue ordered by *virtual time*: the time a task has run, weighed by its nice value. The task
-//! that is furthest behind runs next, so all get their share; one that has slept is behind, but by no more than
-//! [`SLEEPER_CREDIT`], so it gets the CPU soon and can't hoard. `floor` is the least virtual time in the queue, never going
-//! back; a task that changes CPUs keeps its distance from the floor.
+//! Who runs, and for how long: switching, sleeping, preempting, the tick, the idle loop.
 //!
 //! A CPU that has nothing to do takes a task from another, or sleeps until an interrupt; its bit is set in
 //! [`IDLE`] then, and who wakes a task looks there first. A CPU with work has a tick,
 //! a hundred times a second, which ends time slices and evens out the queues.
-//!
-//! # Locking
-//!
-//! A run queue's lock is held, with interrupts off, *across* the switch: the next task gives it back in
-//! [`finish_switch`]. So whoever holds the lock and finds that a task is not `current` knows that
-//! its registers are saved. A task belongs to the queue that its `cpu` names. When it moves, it is out
-//! of the old heap before its `cpu` changes under the new one's lock; between, it is runnable, in no
-//! heap and on no CPU, and only the mover touches it. Two run queues are never locked at once.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::{
-    cell::UnsafeCell,
-    ptr::{self, NonNull},
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
-    time::Duration,
+    ptr,
+    sync::atomic::{Ordering, fence},
 };
 
 use super::{
-    Task, reaper,
+    Task,
+    placement::{allowed, place, steal, take_over},
+    reaper,
+    run_queue::{IDLE, ONLINE, QUEUES},
     task::{self, DEAD, RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw, current_ref},
 };
 use crate::{
     arch::machine::{self, Context},
     counters::Counter,
-    pairing::PairingHeap,
-    sync::{Rank, RawSpin, held},
+    sync::held,
     time,
 };
 
 /// Between two ticks, in nanoseconds; also the time slice where more than one task is in the queue.
 const TICK: u64 = 1_000_000_000 / time::TICKS_PER_SECOND as u64;
 
-/// How far behind the others a task may be when it wakes up, in nanoseconds: enough to run at once before tasks that
-/// compute, less than a slice, so that many wake-ups in a row don't starve them.
-const SLEEPER_CREDIT: u64 = 6_000_000;
-
-/// How far behind the running task one must be to take its CPU at once, in nanoseconds. Below it the switches
-/// would cost more than the wait: a pipeline's stages would alternate at every write.
-const WAKE_GRANULARITY: u64 = 1_000_000;
-
-/// How many queued tasks a CPU looks at for one that it may take.
-const STEAL_SCAN: usize = 16;
-
-/// The weight of nice 0; each step is a factor of 1.25, so one step moves about a tenth of the CPU.
-const WEIGHT_0: u64 = 1024;
-
-const WEIGHTS: [u64; 40] = {
-    let mut weights = [0; 40];
-    let mut nice = 20;
-    let mut weight = WEIGHT_0;
-    while nice < 40 {
-        weights[nice] = weight;
-        weight = (weight * 4 + 2) / 5;
-        nice += 1;
-    }
-    nice = 20;
-    weight = WEIGHT_0;
-    while nice > 0 {
-        nice -= 1;
-        weight = weight * 5 / 4;
-        weights[nice] = weight;
-    }
-    weights
-};
-
-#[repr(align(64))]
-struct RunQueue {
-    lock: RawSpin,
-    /// `lock`
-    inner: UnsafeCell<Inner>,
-    /// Tasks in the heap [written under `lock`].
-    queued: AtomicUsize,
-    /// See the top of this file [written under `lock`].
-    floor: AtomicU64,
-}
-
-struct Inner {
-    heap: PairingHeap<Task>,
-    /// Who runs; null before this CPU schedules.
-    current: *const Task,
-    idle: *const Task,
-    /// When `current` was last charged for its time, nanoseconds since boot.
-    charged_at: u64,
-    /// Nanoseconds in which there was nothing to run, and in which there was.
-    idle_time: u64,
-    busy_time: u64,
-    /// Ticks that found a program running, and the kernel.
-    program_ticks: u64,
-    kernel_ticks: u64,
-    /// Whether `current` has been asked to give way and has not yet.
-    kicked: bool,
-    /// Who was switched away from and must not go into this heap: dead, or not allowed here.
-    leaving: *const Task,
-}
-
-// SAFETY: `inner` is reached with `lock` held only, and its pointers are to tasks that the scheduler's handles
-// keep alive.
-unsafe impl Sync for RunQueue {}
-
-impl RunQueue {
-    const fn new() -> RunQueue {
-        RunQueue {
-            lock: RawSpin::new(),
-            inner: UnsafeCell::new(Inner {
-                heap: PairingHeap::new(),
-                current: ptr::null(),
-                idle: ptr::null(),
-                charged_at: 0,
-                idle_time: 0,
-                busy_time: 0,
-                program_ticks: 0,
-                kernel_ticks: 0,
-                kicked: false,
-                leaving: ptr::null(),
-            }),
-            queued: AtomicUsize::new(0),
-            floor: AtomicU64::new(0),
-        }
-    }
-
-    /// Takes the lock. Interrupts are off.
-    #[allow(clippy::mut_from_ref)]
-    fn lock(&self) -> &mut Inner {
-        debug_assert!(!machine::irqs_enabled());
-        held::check(Rank::RunQueue, &raw const self.lock as usize);
-        self.lock.lock();
-        // SAFETY: the lock is held; callers drop the reference before they unlock.
-        unsafe { &mut *self.inner.get() }
-    }
-
-    fn unlock(&self) {
-        self.lock.unlock();
-    }
-
-    /// Puts a task into the heap. Locked.
-    fn enqueue(&self, inner: &mut Inner, task: &Task) {
-        debug_assert!(!task.queued.load(Ordering::Relaxed));
-        task.queued.store(true, Ordering::Relaxed);
-        self.queued.fetch_add(1, Ordering::SeqCst);
-        let key = task.virtual_time.load(Ordering::Relaxed);
-        // SAFETY: it was in no heap; the scheduler's handle keeps it alive until it is dead, and a
-        // dead task is in no heap.
-        unsafe { inner.heap.insert(NonNull::from(task), key) };
-    }
-
-    /// Takes a task out of the heap. Locked.
-    fn dequeue(&self, inner: &mut Inner, task: &Task) {
-        task.queued.store(false, Ordering::Relaxed);
-        self.queued.fetch_sub(1, Ordering::SeqCst);
-        // SAFETY: it is in this heap: `queued` said so, or it was found there.
-        unsafe { inner.heap.remove(NonNull::from(task)) };
-    }
-
-    /// Adds the time since the last charge to the running task. Locked.
-    fn charge(&self, inner: &mut Inner, now: u64) {
-        // SAFETY: the running task is alive.
-        let Some(current) = (unsafe { inner.current.as_ref() }) else {
-            return;
-        };
-        let ran = now.saturating_sub(inner.charged_at);
-        inner.charged_at = now;
-        if current.idle {
-            inner.idle_time += ran;
-            return;
-        }
-        inner.busy_time += ran;
-        current.run_time.fetch_add(ran, Ordering::Relaxed);
-        let nice = current.nice.load(Ordering::Relaxed) as i64;
-        let virtual_time = current.virtual_time.load(Ordering::Relaxed)
-            + ran * WEIGHT_0 / WEIGHTS[(nice + 20) as usize];
-        current.virtual_time.store(virtual_time, Ordering::Relaxed);
-        let least = match inner.heap.first_key() {
-            Some(first) if first < virtual_time => first,
-            _ => virtual_time,
-        };
-        self.floor.fetch_max(least, Ordering::Relaxed);
-    }
-}
-
-static QUEUES: [RunQueue; machine::MAX_CPUS] = [const { RunQueue::new() }; machine::MAX_CPUS];
-
-/// Bit per CPU that schedules.
-static ONLINE: AtomicU64 = AtomicU64::new(0);
-/// Bit per CPU that found nothing to run and has not been given anything since.
-static IDLE: AtomicU64 = AtomicU64::new(0);
-
 /// The number of CPUs running, 1 to 16.
 pub fn cpu_count() -> usize {
     machine::cpu_count()
-}
-
-/// Time that a CPU, below [`cpu_count`], has spent in programs, in the kernel, and without anything to run. The sum of
-/// the first two is exact; the ticks say how it is divided.
-pub fn cpu_times(cpu: usize) -> [Duration; 3] {
-    let irqs = machine::irqs_disable();
-    let queue = &QUEUES[cpu];
-    let inner = queue.lock();
-    queue.charge(inner, machine::nanoseconds());
-    let (idle, busy) = (inner.idle_time, inner.busy_time);
-    let (program, ticks) = (
-        inner.program_ticks,
-        inner.program_ticks + inner.kernel_ticks,
-    );
-    queue.unlock();
-    machine::irqs_restore(irqs);
-    let in_program = match ticks {
-        0 => busy,
-        _ => (busy as u128 * program as u128 / ticks as u128) as u64,
-    };
-    [in_program, busy - in_program, idle].map(Duration::from_nanos)
 }
 
 /// The CPU this runs on; it may be another one by the time the caller looks at the answer.
@@ -230,7 +42,7 @@ pub fn yield_now() {
     held::may_sleep();
     let Some(task) = current_ref() else { return };
     let irqs = machine::irqs_disable();
-    let queue = &QUEUES[machine::cpu()];
+    let queue = &*QUEUES[machine::cpu()];
     let inner = queue.lock();
     queue.charge(inner, machine::nanoseconds());
     if let Some(first) = inner.heap.first_key() {
@@ -292,216 +104,6 @@ pub(crate) fn block(interruptible: bool, awake: impl FnOnce() -> bool) {
     machine::irqs_restore(irqs);
 }
 
-/// Makes a sleeping task runnable; one that sleeps soundly only without `interrupting`. Any
-/// context. Returns whether it slept.
-pub(crate) fn wake(task: &Task, interrupting: bool) -> bool {
-    let sleeps = |task: &Task| {
-        let state = task.state.load(Ordering::SeqCst);
-        state == SLEEPING_INTERRUPTIBLE || state == SLEEPING && !interrupting
-    };
-    fence(Ordering::SeqCst);
-    if !sleeps(task) {
-        return false;
-    }
-    let irqs = machine::irqs_disable();
-    let woke = with_queue_of(task, |_, inner| {
-        if !sleeps(task) {
-            return None;
-        }
-        task.state.store(RUNNABLE, Ordering::SeqCst);
-        // Not yet switched away: it goes on by itself.
-        Some(!ptr::eq(inner.current, task))
-    });
-    if woke == Some(true) {
-        place(task, true);
-    }
-    machine::irqs_restore(irqs);
-    woke.is_some()
-}
-
-/// Runs `f` with the run queue locked that the task belongs to. Interrupts off.
-fn with_queue_of<R>(task: &Task, f: impl FnOnce(&RunQueue, &mut Inner) -> R) -> R {
-    loop {
-        let cpu = task.cpu.load(Ordering::SeqCst);
-        let queue = &QUEUES[cpu];
-        let inner = queue.lock();
-        if task.cpu.load(Ordering::SeqCst) == cpu {
-            let result = f(queue, inner);
-            queue.unlock();
-            return result;
-        }
-        queue.unlock();
-    }
-}
-
-/// The CPUs that `task` may run on; all, if none of those runs.
-fn allowed(task: &Task) -> u64 {
-    let online = ONLINE.load(Ordering::Relaxed);
-    match task.cpus.load(Ordering::SeqCst) & online {
-        0 => online,
-        some => some,
-    }
-}
-
-/// A CPU for a task that becomes runnable: its last one if that is idle, for its caches; then any idle one; then
-/// the last one again, or the least loaded of those it may use.
-fn choose(task: &Task) -> usize {
-    let allowed = allowed(task);
-    let last = task.cpu.load(Ordering::Relaxed);
-    let here = machine::cpu();
-    loop {
-        let idle = IDLE.load(Ordering::SeqCst) & allowed;
-        if idle == 0 {
-            break;
-        }
-        let cpu = if idle & 1 << last != 0 {
-            last
-        } else if idle & 1 << here != 0 {
-            here
-        } else {
-            idle.trailing_zeros() as usize
-        };
-        // Who clears the bit has it; the next waker chooses another one.
-        if IDLE.fetch_and(!(1 << cpu), Ordering::SeqCst) & 1 << cpu != 0 {
-            return cpu;
-        }
-    }
-    let load = |cpu: usize| QUEUES[cpu].queued.load(Ordering::Relaxed);
-    let least = (0..machine::MAX_CPUS)
-        .filter(|cpu| allowed & 1 << cpu != 0)
-        .min_by_key(|&cpu| load(cpu))
-        .unwrap_or(here);
-    if allowed & 1 << last != 0 && load(last) <= load(least) + 1 {
-        last
-    } else {
-        least
-    }
-}
-
-/// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it should look. Interrupts off.
-fn place(task: &Task, waking: bool) {
-    loop {
-        let target = choose(task);
-        let from = &QUEUES[task.cpu.load(Ordering::Relaxed)];
-        let queue = &QUEUES[target];
-        let from_floor = from.floor.load(Ordering::Relaxed);
-        let inner = queue.lock();
-        if allowed(task) & 1 << target == 0 {
-            queue.unlock();
-            continue;
-        }
-        let floor = queue.floor.load(Ordering::Relaxed);
-        let mut virtual_time = task
-            .virtual_time
-            .load(Ordering::Relaxed)
-            .wrapping_add(floor.wrapping_sub(from_floor));
-        if ptr::eq(from, queue) {
-            virtual_time = task.virtual_time.load(Ordering::Relaxed);
-        }
-        let least = if waking {
-            floor.saturating_sub(SLEEPER_CREDIT)
-        } else {
-            floor
-        };
-        // Below the floor by more than the credit, or so far above that it must have wrapped.
-        if virtual_time < least || virtual_time > floor + (1 << 62) {
-            virtual_time = least;
-        }
-        task.virtual_time.store(virtual_time, Ordering::Relaxed);
-        task.cpu.store(target, Ordering::SeqCst);
-        queue.enqueue(inner, task);
-        let kick = !inner.kicked && {
-            queue.charge(inner, machine::nanoseconds());
-            // SAFETY: the running task is alive.
-            let current = unsafe { &*inner.current };
-            current.idle
-                || virtual_time + WAKE_GRANULARITY < current.virtual_time.load(Ordering::Relaxed)
-        };
-        inner.kicked |= kick;
-        queue.unlock();
-        if kick {
-            if target == machine::cpu() {
-                machine::set_reschedule(true);
-            } else {
-                Counter::ipi_reschedule.add(1);
-                machine::send_reschedule(target);
-            }
-        }
-        return;
-    }
-}
-
-/// Makes the CPU that runs `task`, if another one does, take an interrupt, so that it leaves its program.
-pub(super) fn poke(task: &Task) {
-    let irqs = machine::irqs_disable();
-    let cpu = with_queue_of(task, |_, inner| {
-        ptr::eq(inner.current, task).then(|| task.cpu.load(Ordering::Relaxed))
-    });
-    if let Some(cpu) = cpu
-        && cpu != machine::cpu()
-    {
-        Counter::ipi_reschedule.add(1);
-        machine::send_reschedule(cpu);
-    }
-    machine::irqs_restore(irqs);
-}
-
-/// Nanoseconds that `task` has run.
-pub(super) fn run_time(task: &Task) -> u64 {
-    let irqs = machine::irqs_disable();
-    let total = with_queue_of(task, |queue, inner| {
-        if ptr::eq(inner.current, task) {
-            queue.charge(inner, machine::nanoseconds());
-        }
-        task.run_time.load(Ordering::Relaxed)
-    });
-    machine::irqs_restore(irqs);
-    total
-}
-
-/// Moves the task to a CPU that it may use, now or, if it is running, as soon as it gives way.
-pub(super) fn obey_affinity(task: &Task) {
-    let irqs = machine::irqs_disable();
-    let mut to_poke = false;
-    let moved = with_queue_of(task, |queue, inner| {
-        let cpu = task.cpu.load(Ordering::Relaxed);
-        if allowed(task) & 1 << cpu != 0 {
-            return false;
-        }
-        to_poke = ptr::eq(inner.current, task);
-        let queued = task.queued.load(Ordering::Relaxed);
-        if queued {
-            queue.dequeue(inner, task);
-        }
-        queued
-    });
-    if moved {
-        place(task, false);
-    }
-    machine::irqs_restore(irqs);
-    if to_poke {
-        if ptr::eq(task, current_raw()) {
-            machine::set_reschedule(true);
-            preempt();
-        } else {
-            poke(task);
-        }
-    }
-}
-
-/// Gives a new task its first CPU.
-pub(super) fn start(task: Arc<Task>) {
-    let irqs = machine::irqs_disable();
-    // The scheduler's handle, given back by the reaper.
-    let task = Arc::into_raw(task);
-    // SAFETY: that handle keeps it alive.
-    let task = unsafe { &*task };
-    let floor = QUEUES[task.cpu()].floor.load(Ordering::Relaxed);
-    task.virtual_time.store(floor, Ordering::Relaxed);
-    place(task, false);
-    machine::irqs_restore(irqs);
-}
-
 /// Ends the current task, whose stack is given back later.
 pub(super) fn leave_for_ever() -> ! {
     machine::irqs_disable();
@@ -520,7 +122,7 @@ fn schedule() {
         "a task is switched away from while it holds a spin lock"
     );
     let cpu = machine::cpu();
-    let queue = &QUEUES[cpu];
+    let queue = &*QUEUES[cpu];
     machine::set_reschedule(false);
     let mut inner = queue.lock();
     inner.kicked = false;
@@ -539,7 +141,7 @@ fn schedule() {
         }
         queue.dequeue(inner, first);
         queue.unlock();
-        place(first, false);
+        place(first);
         inner = queue.lock();
     }
     let may_stay = stays && allowed(previous) & here != 0;
@@ -588,7 +190,7 @@ fn schedule() {
 
 /// The first thing that a task does when it has been switched to: what the previous one could not do any more. Interrupts off.
 pub(super) fn finish_switch() {
-    let queue = &QUEUES[machine::cpu()];
+    let queue = &*QUEUES[machine::cpu()];
     // SAFETY: the lock was taken by the task that was switched away from on this CPU.
     let leaving = unsafe { ptr::replace(&raw mut (*queue.inner.get()).leaving, ptr::null()) };
     queue.unlock();
@@ -597,7 +199,7 @@ pub(super) fn finish_switch() {
         if task.state.load(Ordering::SeqCst) == DEAD {
             reaper::bury(task);
         } else {
-            place(task, false);
+            place(task);
         }
     }
 }
@@ -605,7 +207,7 @@ pub(super) fn finish_switch() {
 /// The tick of a CPU. Interrupts off. Gives the time of the next one, nothing if the CPU is idle.
 pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     let cpu = machine::cpu();
-    let queue = &QUEUES[cpu];
+    let queue = &*QUEUES[cpu];
     let inner = queue.lock();
     queue.charge(inner, now);
     // SAFETY: the running task is alive.
@@ -622,6 +224,11 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
             inner.kernel_ticks += 1;
         }
     }
+    // SAFETY: it is in the heap, hence alive.
+    let wanted = inner
+        .heap
+        .first()
+        .map_or(0, |first| allowed(unsafe { first.as_ref() }));
     queue.unlock();
     if behind {
         machine::set_reschedule(true);
@@ -635,14 +242,11 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
         &current.kernel_ticks
     };
     ticks.fetch_add(1, Ordering::Relaxed);
-    if waiting > 0 {
-        // Someone waits here while a CPU sleeps: it will come and take one.
-        let idle = IDLE.load(Ordering::Relaxed);
-        if idle != 0 {
-            let sleeper = idle.trailing_zeros() as usize;
-            Counter::ipi_reschedule.add(1);
-            machine::send_reschedule(sleeper);
-        }
+    // Someone waits here while a CPU sleeps that may run it: that one will come and take it.
+    let idle = IDLE.load(Ordering::Relaxed) & wanted;
+    if idle != 0 {
+        Counter::ipi_reschedule.add(1);
+        machine::send_reschedule(idle.trailing_zeros() as usize);
     }
     if let Some(task) = steal(cpu, waiting + 2) {
         take_over(cpu, task);
@@ -650,54 +254,12 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     Some(now + TICK)
 }
 
-/// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the longest first. Interrupts off.
-fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
-    let (victim, waiting) = (0..machine::cpu_count())
-        .filter(|&other| other != cpu)
-        .map(|other| (other, QUEUES[other].queued.load(Ordering::SeqCst)))
-        .max_by_key(|&(_, waiting)| waiting)?;
-    if waiting < enough {
-        return None;
-    }
-    let queue = &QUEUES[victim];
-    let inner = queue.lock();
-    let found = inner
-        .heap
-        .find(STEAL_SCAN, |task| allowed(task) & 1 << cpu != 0);
-    let task = found.map(|task| {
-        // SAFETY: it is in the heap, hence alive, and the scheduler's handle keeps it so.
-        let task = unsafe { task.as_ref() };
-        queue.dequeue(inner, task);
-        task
-    });
-    queue.unlock();
-    task
-}
-
-/// Puts a stolen task into the queue of this CPU. Interrupts off.
-fn take_over(cpu: usize, task: &Task) {
-    let from_floor = QUEUES[task.cpu.load(Ordering::Relaxed)]
-        .floor
-        .load(Ordering::Relaxed);
-    let queue = &QUEUES[cpu];
-    let inner = queue.lock();
-    let behind = task
-        .virtual_time
-        .load(Ordering::Relaxed)
-        .saturating_sub(from_floor);
-    let floor = queue.floor.load(Ordering::Relaxed);
-    task.virtual_time.store(floor + behind, Ordering::Relaxed);
-    task.cpu.store(cpu, Ordering::SeqCst);
-    queue.enqueue(inner, task);
-    queue.unlock();
-}
-
 /// Makes this CPU schedule, with the current stack as its idle task's.
 fn join() {
     machine::irqs_disable();
     let cpu = machine::cpu();
     let idle = Arc::into_raw(Arc::new(Task::idle()));
-    let queue = &QUEUES[cpu];
+    let queue = &*QUEUES[cpu];
     let inner = queue.lock();
     inner.current = idle;
     inner.idle = idle;
@@ -738,7 +300,7 @@ pub(crate) fn run_on_this_cpu() -> ! {
 /// out, so the loop goes round when all work is done again.
 fn idle() -> ! {
     let cpu = machine::cpu();
-    let queue = &QUEUES[cpu];
+    let queue = &*QUEUES[cpu];
     loop {
         machine::irqs_disable();
         if queue.queued.load(Ordering::SeqCst) == 0
@@ -748,6 +310,9 @@ fn idle() -> ! {
         }
         if queue.queued.load(Ordering::SeqCst) != 0 {
             schedule();
+            continue;
+        }
+        if reaper::is_wanted() && reaper::wake() {
             continue;
         }
         // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the other. The
@@ -761,22 +326,4 @@ fn idle() -> ! {
         machine::irqs_restore(true);
         preempt();
     }
-}
-
-/// Forgets all tasks, for a new simulated machine.
-#[cfg(not(target_os = "none"))]
-pub(super) fn reset() {
-    for queue in &QUEUES {
-        // SAFETY: the machine that used it is gone and the next has not started. Idle tasks had no
-        // other owner than the queue.
-        unsafe {
-            let idle = (*queue.inner.get()).idle;
-            if !idle.is_null() {
-                drop(Arc::from_raw(idle));
-            }
-            (queue as *const RunQueue).cast_mut().write(RunQueue::new());
-        }
-    }
-    ONLINE.store(0, Ordering::SeqCst);
-    IDLE.store(0, Ordering::SeqCst);
 }

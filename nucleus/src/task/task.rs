@@ -9,7 +9,7 @@ use core::{
     time::Duration,
 };
 
-use super::scheduler;
+use super::{placement, run_queue, scheduler};
 #[cfg(debug_assertions)]
 use crate::sync::held::Held;
 use crate::{
@@ -109,7 +109,7 @@ pub fn spawn(spawn: Spawn, body: Box<dyn FnOnce() + Send>) -> Result<Arc<Task>, 
     }
     #[cfg(not(target_os = "none"))]
     registry::add(&task);
-    scheduler::start(task.clone());
+    placement::start(task.clone());
     Ok(task)
 }
 
@@ -243,8 +243,8 @@ impl Task {
     pub fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
         machine::point();
-        if !scheduler::wake(self, true) {
-            scheduler::poke(self);
+        if !placement::wake(self, true) {
+            placement::poke(self);
         }
     }
 
@@ -260,7 +260,7 @@ impl Task {
 
     /// CPU time used in programs and in the kernel. The sum is exact; the ticks say how it is divided.
     pub fn cpu_time(&self) -> (Duration, Duration) {
-        let total = scheduler::run_time(self);
+        let total = run_queue::run_time(self);
         let program = self.program_ticks.load(Ordering::Relaxed) as u64;
         let ticks = program + self.kernel_ticks.load(Ordering::Relaxed) as u64;
         let in_program = match ticks {
@@ -297,7 +297,7 @@ impl Task {
     /// Restricts it to CPUs (bit per CPU, at least one of those running).
     pub fn set_cpus(&self, cpus: u64) {
         self.cpus.store(cpus, Ordering::SeqCst);
-        scheduler::obey_affinity(self);
+        placement::obey_affinity(self);
     }
 
     /// The CPUs on which it may run.

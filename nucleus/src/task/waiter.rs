@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{Task, scheduler};
+use super::{Task, placement};
 use crate::arch::machine;
 
 /// A task's place in a [`WaiterList`]. It lives in the sleeper's own frame (or set), so sleeping
@@ -61,7 +61,7 @@ impl Waiter {
         self.woken.store(true, Ordering::SeqCst);
         machine::point();
         // SAFETY: the sleeper can't end while it has yet to take the lock that the caller holds.
-        unsafe { scheduler::wake(&*self.task, false) };
+        unsafe { placement::wake(&*self.task, false) };
     }
 }
 

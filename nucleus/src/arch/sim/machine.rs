@@ -12,7 +12,7 @@ use super::{
     random::Random,
     tlb::Tlb,
 };
-use crate::{OutOfMemory, PAGE_SIZE, PhysAddr};
+use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, sync::InterruptScope};
 
 /// Room for counters.
 const COUNTERS: usize = 64;
@@ -314,12 +314,7 @@ impl Machine {
                 .set(cpu.pending.get() & !(1 << interrupt as u32));
             cpu.irqs.set(false);
             let in_program = cpu.in_program.replace(false);
-            match interrupt {
-                Interrupt::Shootdown => crate::pmap::on_shootdown(),
-                Interrupt::Reschedule => crate::task::on_reschedule(),
-                Interrupt::Timer => crate::time::on_timer(in_program),
-                Interrupt::Console => crate::console::on_input(),
-            }
+            handle(interrupt, in_program);
             crate::task::preempt();
             // The task may be on another CPU by now.
             self.cpu().in_program.set(in_program);
@@ -377,6 +372,16 @@ impl Drop for Machine {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout.
         unsafe { std::alloc::dealloc(self.memory, memory_layout(self.memory_bytes)) };
+    }
+}
+
+fn handle(interrupt: Interrupt, in_program: bool) {
+    let _scope = InterruptScope::enter();
+    match interrupt {
+        Interrupt::Shootdown => crate::pmap::on_shootdown(),
+        Interrupt::Reschedule => crate::task::on_reschedule(),
+        Interrupt::Timer => crate::time::on_timer(in_program),
+        Interrupt::Console => crate::console::on_input(),
     }
 }
 

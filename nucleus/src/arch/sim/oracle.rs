@@ -1,47 +1,71 @@
 //! What must never be true of TLBs, checked when the kernel says that it is not.
 
 use super::{machine::machine, tlb::Table};
-use crate::{PAGE_SHIFT, PhysAddr, VirtRange};
+use crate::{PAGE_SHIFT, PhysAddr, VirtAddr};
 
-/// Now, for [`promise`]: taken when a flush begins.
+/// Now, for [`promise_page`] and [`promise_all`]: taken when a flush begins.
 pub(crate) fn coherence_stamp() -> u64 {
     machine().map_or(0, |m| m.stamp.get())
 }
 
-/// The kernel has flushed `range` of the space with this root: what any CPU held of it when the flush began
+/// The kernel has flushed the page at `at` of the space with this root: what any CPU held of it when the flush began
 /// (`since`) and still holds must be what the page tables say, or less.
-pub(crate) fn promise(root: PhysAddr, range: VirtRange, since: u64) {
+pub(crate) fn promise_page(root: PhysAddr, at: VirtAddr, since: u64) {
     let Some(m) = machine() else { return };
-    let pages = range.start.0 >> PAGE_SHIFT..range.end.0.div_ceil(1 << PAGE_SHIFT);
-    if pages.is_empty() {
-        return;
+    check_page(root, at, since);
+    let span = at.0 >> (PAGE_SHIFT + 9);
+    for (index, cpu) in m.cpus.iter().enumerate() {
+        if cpu.root.get() == root
+            && let Some(table) = cpu.tlb.borrow().tables.get(&span)
+        {
+            check_table(index, root, span, table, since);
+        }
     }
+}
+
+/// The kernel changed the entry for `at` just now and flushes nothing, because no TLB can hold the old one.
+pub(crate) fn promise_unused(root: PhysAddr, at: VirtAddr) {
+    check_page(root, at, u64::MAX);
+}
+
+fn check_page(root: PhysAddr, at: VirtAddr, since: u64) {
+    let Some(m) = machine() else { return };
+    let page = at.0 >> PAGE_SHIFT;
     for (index, cpu) in m.cpus.iter().enumerate() {
         if cpu.root.get() != root {
             continue;
         }
-        let tlb = cpu.tlb.borrow();
-        for (&page, entry) in tlb.pages.range(pages.clone()) {
+        if let Some(entry) = cpu.tlb.borrow().pages.get(&page) {
             let now = lookup(root, page);
-            let stale = match now {
-                None => true,
-                Some((frame, write, execute)) => {
-                    frame != entry.frame || entry.write && !write || entry.execute && !execute
-                }
-            };
+            let stale = now.is_none_or(|(frame, write, execute)| {
+                frame != entry.frame || entry.write && !write || entry.execute && !execute
+            });
             if stale && entry.stamp <= since {
                 m.fail(format!(
-                    "stale translation: CPU {index} still holds {:#x} -> frame {:#x} (write {}, execute {}), \
+                    "stale translation: CPU {index} still holds {at:?} -> frame {:#x} (write {}, execute {}), \
                      the page tables say {now:x?}",
-                    page << PAGE_SHIFT,
-                    entry.frame,
-                    entry.write,
-                    entry.execute
+                    entry.frame, entry.write, entry.execute
                 ));
             }
         }
-        for (&span, table) in tlb.tables.range(pages.start >> 9..pages.end.div_ceil(512)) {
-            check_table(index, root, span, table, since);
+    }
+}
+
+/// The kernel has flushed all translations of programs on the CPUs of the mask: they hold none that they held when
+/// the flush began (`since`).
+pub(crate) fn promise_all(cpus: u64, since: u64) {
+    let Some(m) = machine() else { return };
+    for (index, cpu) in m.cpus.iter().enumerate() {
+        let tlb = cpu.tlb.borrow();
+        let oldest = tlb.pages.iter().map(|(page, entry)| (entry.stamp, *page));
+        if cpus & 1 << index != 0
+            && let Some((stamp, page)) = oldest.min()
+            && stamp <= since
+        {
+            m.fail(format!(
+                "CPU {index} still holds a translation of {:#x} after it was told to forget all",
+                page << PAGE_SHIFT
+            ));
         }
     }
 }

@@ -172,7 +172,7 @@ fn catch_panics() {
                 return usual(info);
             };
             let mut message = info.to_string();
-            if std::env::var_os("RUST_BACKTRACE").is_some() {
+            if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
                 message += &format!("\n{}", std::backtrace::Backtrace::force_capture());
             }
             m.fail(format!("CPU {}: {message}", m.current()));

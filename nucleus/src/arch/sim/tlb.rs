@@ -30,7 +30,7 @@ pub(super) struct Entry {
     pub(super) execute: bool,
     /// Whether the entry in memory had its dirty bit set: only then may a write go ahead.
     dirty: bool,
-    /// When it was made.
+    /// When the walk that made it began.
     pub(super) stamp: u64,
 }
 
@@ -152,6 +152,7 @@ fn physical(entry: Entry, at: VirtAddr) -> PhysAddr {
 /// Walks the tables for a page and holds what it finds. `for_write` sets the dirty bit where writing is allowed.
 fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
     let root = m.cpu().root.get();
+    let stamp = next_stamp(m);
     let held = m.cpu().tlb.borrow().tables.get(&(page >> 9)).copied();
     let table = match held {
         Some(table) if !m.random.one_in(4) => table,
@@ -160,7 +161,7 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
                 at: root,
                 write: true,
                 execute: true,
-                stamp: 0,
+                stamp,
             };
             for level in (2..=4).rev() {
                 let entry = touch(m, table.at, page >> (9 * (level - 1)), |_| 0)?;
@@ -173,7 +174,6 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
                     ));
                 }
             }
-            table.stamp = next_stamp(m);
             table
         }
     };
@@ -189,7 +189,7 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
         write: table.write && leaf & WRITE != 0,
         execute: table.execute && leaf & NO_EXECUTE == 0,
         dirty: leaf & DIRTY != 0,
-        stamp: next_stamp(m),
+        stamp,
     };
     let mut tlb = m.cpu().tlb.borrow_mut();
     tlb.forget_page(m, page);

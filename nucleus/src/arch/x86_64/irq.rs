@@ -1,6 +1,7 @@
 //! Interrupts from devices, from the timer and from other CPUs: the vectors and what they call.
 
 use super::{apic, space};
+use crate::sync::InterruptScope;
 use crate::{console, pmap, task, time};
 
 /// First serial port.
@@ -24,6 +25,7 @@ pub fn handle(vector: u64, in_program: bool) {
     }
     // Each handler may switch to no other task before the answer to the APIC; none does.
     apic::end_of_interrupt();
+    let _scope = InterruptScope::enter();
     match vector {
         TIMER => time::on_timer(in_program),
         RESCHEDULE => task::on_reschedule(),

@@ -61,6 +61,24 @@ pub(crate) fn point() {}
 #[inline(always)]
 pub(crate) fn frame_freed(_frame: PhysAddr) {}
 
+/// What the simulated machine checks when a flush is done; nothing here.
+#[inline(always)]
+pub(crate) fn coherence_stamp() -> u64 {
+    0
+}
+
+/// See [`coherence_stamp`].
+#[inline(always)]
+pub(crate) fn promise_page(_root: PhysAddr, _at: crate::VirtAddr, _since: u64) {}
+
+/// See [`coherence_stamp`].
+#[inline(always)]
+pub(crate) fn promise_unused(_root: PhysAddr, _at: crate::VirtAddr) {}
+
+/// See [`coherence_stamp`].
+#[inline(always)]
+pub(crate) fn promise_all(_cpus: u64, _since: u64) {}
+
 /// Interrupts the CPUs whose bits are set, none of them this one: mappings changed.
 pub(crate) fn send_shootdown(cpus: u64) {
     let mut rest = cpus;

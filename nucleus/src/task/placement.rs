@@ -1,0 +1,232 @@
+//! Which CPU a task goes to: when it wakes up or is new, when its affinity changes, when a CPU has nothing to do.
+
+use alloc::sync::Arc;
+use core::{
+    ptr,
+    sync::atomic::{Ordering, fence},
+};
+
+use super::{
+    Task,
+    run_queue::{IDLE, ONLINE, QUEUES, with_queue_of},
+    task::{RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw},
+};
+use crate::{arch::machine, counters::Counter};
+
+/// How far behind the others a task may be when it wakes up, in nanoseconds: enough to run at once before tasks that
+/// compute, less than a slice, so that many wake-ups in a row don't starve them.
+const SLEEPER_CREDIT: i64 = 6_000_000;
+
+/// How far behind the running task one must be to take its CPU at once, in nanoseconds. Below it the switches
+/// would cost more than the wait: a pipeline's stages would alternate at every write.
+const WAKE_GRANULARITY: u64 = 1_000_000;
+
+/// How many queued tasks a CPU looks at for one that it may take.
+const STEAL_SCAN: usize = 16;
+
+/// Makes a sleeping task runnable; one that sleeps soundly only without `interrupting`. Any
+/// context. Returns whether it slept.
+pub(crate) fn wake(task: &Task, interrupting: bool) -> bool {
+    let sleeps = |task: &Task| {
+        let state = task.state.load(Ordering::SeqCst);
+        state == SLEEPING_INTERRUPTIBLE || state == SLEEPING && !interrupting
+    };
+    fence(Ordering::SeqCst);
+    if !sleeps(task) {
+        return false;
+    }
+    let irqs = machine::irqs_disable();
+    let woke = with_queue_of(task, |_, inner| {
+        if !sleeps(task) {
+            return None;
+        }
+        task.state.store(RUNNABLE, Ordering::SeqCst);
+        // Not yet switched away: it goes on by itself.
+        Some(!ptr::eq(inner.current, task))
+    });
+    if woke == Some(true) {
+        place(task);
+    }
+    machine::irqs_restore(irqs);
+    woke.is_some()
+}
+
+/// The CPUs that `task` may run on; all, if none of those runs.
+pub(super) fn allowed(task: &Task) -> u64 {
+    let online = ONLINE.load(Ordering::Relaxed);
+    match task.cpus.load(Ordering::SeqCst) & online {
+        0 => online,
+        some => some,
+    }
+}
+
+/// A CPU for a task that becomes runnable: its last one if that is idle, for its caches; then any idle one; then
+/// the last one again, or the least loaded of those it may use.
+fn choose(task: &Task) -> usize {
+    let allowed = allowed(task);
+    let last = task.cpu.load(Ordering::Relaxed);
+    let here = machine::cpu();
+    loop {
+        let idle = IDLE.load(Ordering::SeqCst) & allowed;
+        if idle == 0 {
+            break;
+        }
+        let cpu = if idle & 1 << last != 0 {
+            last
+        } else if idle & 1 << here != 0 {
+            here
+        } else {
+            idle.trailing_zeros() as usize
+        };
+        // Who clears the bit has it; the next waker chooses another one.
+        if IDLE.fetch_and(!(1 << cpu), Ordering::SeqCst) & 1 << cpu != 0 {
+            return cpu;
+        }
+    }
+    let load = |cpu: usize| QUEUES[cpu].queued.load(Ordering::Relaxed);
+    let least = (0..machine::MAX_CPUS)
+        .filter(|cpu| allowed & 1 << cpu != 0)
+        .min_by_key(|&cpu| load(cpu))
+        .unwrap_or(here);
+    if allowed & 1 << last != 0 && load(last) <= load(least) + 1 {
+        last
+    } else {
+        least
+    }
+}
+
+/// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it should look. Interrupts off.
+pub(super) fn place(task: &Task) {
+    loop {
+        let target = choose(task);
+        let queue = &*QUEUES[target];
+        let inner = queue.lock();
+        if allowed(task) & 1 << target == 0 {
+            queue.unlock();
+            continue;
+        }
+        let virtual_time = move_to(task, target);
+        queue.enqueue(inner, task);
+        let kick = !inner.kicked && {
+            queue.charge(inner, machine::nanoseconds());
+            // SAFETY: the running task is alive.
+            let current = unsafe { &*inner.current };
+            current.idle
+                || virtual_time + WAKE_GRANULARITY < current.virtual_time.load(Ordering::Relaxed)
+        };
+        inner.kicked |= kick;
+        queue.unlock();
+        if kick {
+            if target == machine::cpu() {
+                machine::set_reschedule(true);
+            } else {
+                Counter::ipi_reschedule.add(1);
+                machine::send_reschedule(target);
+            }
+        }
+        return;
+    }
+}
+
+/// Makes the task one of `cpu`'s, as far from that queue's floor as it was from its last one's, but
+/// not behind by more than the credit. Gives its virtual time. `cpu`'s queue is locked.
+fn move_to(task: &Task, cpu: usize) -> u64 {
+    let floor_of = |cpu: usize| QUEUES[cpu].floor.load(Ordering::Relaxed);
+    let behind_by = floor_of(task.cpu.load(Ordering::Relaxed)) as i64
+        - task.virtual_time.load(Ordering::Relaxed) as i64;
+    let virtual_time = (floor_of(cpu) as i64 - behind_by.min(SLEEPER_CREDIT)).max(0) as u64;
+    task.virtual_time.store(virtual_time, Ordering::Relaxed);
+    task.cpu.store(cpu, Ordering::SeqCst);
+    virtual_time
+}
+
+/// Makes the CPU that runs `task`, if another one does, take an interrupt, so that it leaves its program.
+pub(super) fn poke(task: &Task) {
+    let irqs = machine::irqs_disable();
+    let cpu = with_queue_of(task, |_, inner| {
+        ptr::eq(inner.current, task).then(|| task.cpu.load(Ordering::Relaxed))
+    });
+    if let Some(cpu) = cpu
+        && cpu != machine::cpu()
+    {
+        Counter::ipi_reschedule.add(1);
+        machine::send_reschedule(cpu);
+    }
+    machine::irqs_restore(irqs);
+}
+
+/// Moves the task to a CPU that it may use, now or, if it is running, as soon as it gives way.
+pub(super) fn obey_affinity(task: &Task) {
+    let irqs = machine::irqs_disable();
+    let mut to_poke = false;
+    let moved = with_queue_of(task, |queue, inner| {
+        let cpu = task.cpu.load(Ordering::Relaxed);
+        if allowed(task) & 1 << cpu != 0 {
+            return false;
+        }
+        to_poke = ptr::eq(inner.current, task);
+        let queued = task.queued.load(Ordering::Relaxed);
+        if queued {
+            queue.dequeue(inner, task);
+        }
+        queued
+    });
+    if moved {
+        place(task);
+    }
+    machine::irqs_restore(irqs);
+    if to_poke {
+        if ptr::eq(task, current_raw()) {
+            machine::set_reschedule(true);
+            super::preempt();
+        } else {
+            poke(task);
+        }
+    }
+}
+
+/// Gives a new task its first CPU.
+pub(super) fn start(task: Arc<Task>) {
+    let irqs = machine::irqs_disable();
+    // The scheduler's handle, given back by the reaper.
+    let task = Arc::into_raw(task);
+    // SAFETY: that handle keeps it alive.
+    let task = unsafe { &*task };
+    let floor = QUEUES[task.cpu()].floor.load(Ordering::Relaxed);
+    task.virtual_time.store(floor, Ordering::Relaxed);
+    place(task);
+    machine::irqs_restore(irqs);
+}
+
+/// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the longest first. Interrupts off.
+pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
+    let (victim, waiting) = (0..machine::cpu_count())
+        .filter(|&other| other != cpu)
+        .map(|other| (other, QUEUES[other].queued.load(Ordering::SeqCst)))
+        .max_by_key(|&(_, waiting)| waiting)?;
+    if waiting < enough {
+        return None;
+    }
+    let queue = &*QUEUES[victim];
+    let inner = queue.lock();
+    let found = inner
+        .heap
+        .find(STEAL_SCAN, |task| allowed(task) & 1 << cpu != 0);
+    let task = found.map(|task| {
+        // SAFETY: it is in the heap, hence alive, and the scheduler's handle keeps it so.
+        let task = unsafe { task.as_ref() };
+        queue.dequeue(inner, task);
+        task
+    });
+    queue.unlock();
+    task
+}
+
+/// Puts a stolen task into the queue of this CPU. Interrupts off.
+pub(super) fn take_over(cpu: usize, task: &Task) {
+    let queue = &*QUEUES[cpu];
+    let inner = queue.lock();
+    move_to(task, cpu);
+    queue.enqueue(inner, task);
+    queue.unlock();
+}
