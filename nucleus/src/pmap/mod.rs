@@ -295,8 +295,6 @@ impl Pmap {
             pending.invalidate(self, va);
         } else {
             Counter::tlb_skipped_unaccessed.add(1);
-            // No TLB has it: the simulated machine looks.
-            machine::promise_unused(crate::frame::record::address(self.root), va);
         }
     }
 

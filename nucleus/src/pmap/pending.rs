@@ -33,9 +33,6 @@ pub struct Pending {
     tables: u32,
     pages: [MaybeUninit<Page>; MAX_PAGES],
     frames: [MaybeUninit<u32>; FRAMES],
-    /// When the first of the translations was changed, for the oracle.
-    #[cfg(not(target_os = "none"))]
-    since: u64,
 }
 
 impl Pending {
@@ -49,8 +46,6 @@ impl Pending {
             tables: NONE,
             pages: [const { MaybeUninit::uninit() }; MAX_PAGES],
             frames: [const { MaybeUninit::uninit() }; FRAMES],
-            #[cfg(not(target_os = "none"))]
-            since: 0,
         }
     }
 
@@ -75,10 +70,6 @@ impl Pending {
                 None => What::All,
             };
             shootdown::run(what, self.cpus);
-            #[cfg(not(target_os = "none"))]
-            if let What::Pages(pages) = what {
-                pages.iter().for_each(|page| page.promise(self.since));
-            }
         }
         self.cpus = 0;
         self.page_count = 0;
@@ -115,10 +106,6 @@ impl Pending {
         let cpus = pmap.active.load(Ordering::SeqCst);
         if cpus == 0 {
             return;
-        }
-        #[cfg(not(target_os = "none"))]
-        if self.page_count == 0 {
-            self.since = machine::coherence_stamp();
         }
         self.cpus |= cpus;
         if let Some(page) = self.pages.get_mut(self.page_count) {

@@ -52,15 +52,6 @@ impl Page {
     fn va(self) -> VirtAddr {
         VirtAddr(((self.0 & ((1 << PAGE_BITS) - 1)) as usize) << crate::PAGE_SHIFT)
     }
-
-    /// Tells the oracle that no CPU holds what it held of this page at `since`, unless the page
-    /// tables still say so.
-    #[cfg(not(target_os = "none"))]
-    pub(super) fn promise(self, since: u64) {
-        let root = self.space() + crate::frame::record::managed().start;
-        let page = crate::VirtRange::new(self.va(), self.va() + crate::PAGE_SIZE);
-        machine::promise(crate::frame::record::address(root), page, since);
-    }
 }
 
 /// What is to be forgotten.

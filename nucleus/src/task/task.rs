@@ -120,6 +120,9 @@ extern "C" fn begin(_: usize) -> ! {
     // SAFETY: the body is the task's own.
     let body = unsafe { (*(*current_raw()).body.get()).take() };
     if let Some(body) = body {
+        #[cfg(not(target_os = "none"))]
+        machine::contain(body);
+        #[cfg(target_os = "none")]
         body();
     }
     exit()

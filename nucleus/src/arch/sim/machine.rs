@@ -204,6 +204,22 @@ impl Machine {
         unreachable!("an ended run went on")
     }
 
+    /// A task panicked: the run ends with the next thing that happens. A panic on top of a panic ends it here.
+    pub(super) fn panicked(&self, message: String) {
+        if self.outcome.borrow().is_some() {
+            self.end(Ok(()));
+        }
+        *self.outcome.borrow_mut() = Some(Err(message));
+        self.countdown.set(0);
+    }
+
+    /// Ends the run if a task has panicked.
+    fn end_after_panic(&self) {
+        if self.outcome.borrow().is_some() {
+            self.end(Ok(()));
+        }
+    }
+
     /// Ends the run with a failure.
     pub(super) fn fail(&self, why: String) -> ! {
         self.end(Err(why))
@@ -227,6 +243,7 @@ impl Machine {
     }
 
     fn switch_to(&self, index: usize) {
+        self.end_after_panic();
         let from = self.cpu();
         self.current.set(index);
         // SAFETY: a CPU that is not current was left by a switch or has not begun.
@@ -241,6 +258,7 @@ impl Machine {
     /// Something happens, or not: time passes, an interrupt arrives, another CPU goes on.
     #[cold]
     fn happen(&self, interruptible: bool) {
+        self.end_after_panic();
         let span = self.random.below(2 * self.stride) + 1;
         self.countdown.set(span);
         self.points.set(self.points.get() + span);
@@ -506,6 +524,7 @@ pub(crate) fn spin_hint() {
     let Some(m) = machine() else {
         return std::hint::spin_loop();
     };
+    m.end_after_panic();
     m.points.set(m.points.get() + 1);
     if m.points.get() > m.config.max_points {
         m.no_end();
@@ -568,6 +587,7 @@ pub(crate) fn set_timer(deadline: Option<u64>) {
 /// Waits for an interrupt and handles it. Called with interrupts off, returns with them on.
 pub(crate) fn wait_for_interrupt() {
     let m = required();
+    m.end_after_panic();
     m.cpu().halted.set(true);
     m.cpu().irqs.set(true);
     loop {
@@ -670,6 +690,7 @@ impl Context {
     /// Interrupts are off. Both contexts live until `from` runs again; `to` does not run on any
     /// CPU, and nobody else switches to it.
     pub(crate) unsafe fn switch(from: &Context, to: &Context) {
+        required().end_after_panic();
         // SAFETY: the caller's promise.
         unsafe { fiber::switch(from.stack_pointer.as_ptr(), to.stack_pointer.get()) };
     }

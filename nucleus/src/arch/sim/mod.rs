@@ -31,9 +31,10 @@ mod tlb;
 pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use machine::*;
 pub use machine::{console_input, console_output, point, random_u64};
-pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page, promise_unused};
+pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
+pub(crate) use run::contain;
 pub use run::{Config, Failure, check, run};
 pub(crate) use tlb::{invalidate_all, invalidate_page, load_space};
 

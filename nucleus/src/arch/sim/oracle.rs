@@ -23,11 +23,6 @@ pub(crate) fn promise_page(root: PhysAddr, at: VirtAddr, since: u64) {
     }
 }
 
-/// The kernel changed the entry for `at` just now and flushes nothing, because no TLB can hold the old one.
-pub(crate) fn promise_unused(root: PhysAddr, at: VirtAddr) {
-    check_page(root, at, u64::MAX);
-}
-
 fn check_page(root: PhysAddr, at: VirtAddr, since: u64) {
     let Some(m) = machine() else { return };
     let page = at.0 >> PAGE_SHIFT;

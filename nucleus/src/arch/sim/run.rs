@@ -94,9 +94,7 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Result<(), F
     }
 }
 
-/// Runs `body` with each of the seeds and ends the process with status 101 at the first failure, naming the seed. (A panic
-/// that [`run`] caught has stopped inside of the host's panic hook and holds the hook's lock for ever; the
-/// test harness takes that lock when all tests have run, and would wait for it.)
+/// Runs `body` with each of the seeds and panics at the first failure, naming the seed.
 ///
 /// The environment variable `SIM_SEED=n` runs that seed alone, `SIM_SEEDS=n` that many from the first on.
 pub fn check(
@@ -119,10 +117,7 @@ pub fn check(
     for seed in seeds {
         let body = body.clone();
         if let Err(failure) = run(Config { seed, ..config }, move || body()) {
-            // Past the harness's capture, which is lost with the process.
-            let text = format!("\n{name}: {failure}\nrepeat with SIM_SEED={seed}\n");
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
-            std::process::exit(101);
+            panic!("{name}: {failure}\nrepeat with SIM_SEED={seed}");
         }
     }
 }
@@ -162,7 +157,9 @@ extern "C" fn boot(body: usize) -> ! {
     }))
 }
 
-/// Makes a panic on a simulated machine end its run, with nothing unwound: what would be unwound may need the machine.
+/// Makes a panic on a simulated machine end its run: with the next thing that the machine does, or when
+/// all of the task's stack is unwound. To go on unwinding might need the machine; to end the run inside the hook would hold
+/// the hook's lock for ever, which the test harness wants in the end.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -175,7 +172,15 @@ fn catch_panics() {
             if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
                 message += &format!("\n{}", std::backtrace::Backtrace::force_capture());
             }
-            m.fail(format!("CPU {}: {message}", m.current()));
+            m.panicked(format!("CPU {}: {message}", m.current()));
         }));
     });
+}
+
+/// Runs a task's body; a panic goes no further.
+pub(crate) fn contain(body: Box<dyn FnOnce() + Send>) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+        super::point();
+        unreachable!("a run went on after a panic");
+    }
 }

@@ -73,10 +73,6 @@ pub(crate) fn promise_page(_root: PhysAddr, _at: crate::VirtAddr, _since: u64) {
 
 /// See [`coherence_stamp`].
 #[inline(always)]
-pub(crate) fn promise_unused(_root: PhysAddr, _at: crate::VirtAddr) {}
-
-/// See [`coherence_stamp`].
-#[inline(always)]
 pub(crate) fn promise_all(_cpus: u64, _since: u64) {}
 
 /// Interrupts the CPUs whose bits are set, none of them this one: mappings changed.
