@@ -1,7 +1,7 @@
 //! The serial console (first port): bytes that a person types and reads.
 
 use crate::arch::machine;
-use crate::sync::{Rank, SpinLock};
+use crate::sync::{InterruptScope, Rank, SpinLock};
 use crate::task::WaitQueue;
 
 /// Bytes that are kept until somebody reads them; a paste of a screen fits twice.
@@ -38,6 +38,8 @@ pub fn read(to: &mut [u8]) -> usize {
         ring.start = (ring.start + 1) % ROOM;
     }
     ring.len -= count;
+    // The port may hold bytes for which there was no room when they arrived; it does not interrupt again.
+    ring.fill();
     count
 }
 
@@ -46,22 +48,26 @@ pub fn arrivals() -> &'static WaitQueue {
     &ARRIVALS
 }
 
-/// The port has received something. Interrupts off. Bytes for which there is no room are lost, as
-/// on any serial line that nobody reads.
-pub(crate) fn on_input() {
-    let mut arrived = false;
-    {
-        let mut ring = RING.lock_irq();
-        while let Some(byte) = machine::console_get() {
-            if ring.len < ROOM {
-                let end = (ring.start + ring.len) % ROOM;
-                ring.bytes[end] = byte;
-                ring.len += 1;
-                arrived = true;
-            }
+impl Ring {
+    /// Takes from the port what has arrived, as far as there is room. The rest stays in the port, which
+    /// then takes no more from the other end. Returns whether something came.
+    fn fill(&mut self) -> bool {
+        let before = self.len;
+        while self.len < ROOM
+            && let Some(byte) = machine::console_get()
+        {
+            let end = (self.start + self.len) % ROOM;
+            self.bytes[end] = byte;
+            self.len += 1;
         }
+        self.len > before
     }
-    if arrived {
+}
+
+/// The port has received something. Interrupts off.
+pub(crate) fn on_input() {
+    let _scope = InterruptScope::enter();
+    if RING.lock_irq().fill() {
         ARRIVALS.wake_all();
     }
 }

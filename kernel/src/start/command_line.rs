@@ -103,7 +103,8 @@ fn words(text: &str) -> Result<Vec<Vec<u8>>, String> {
                     match bytes.next() {
                         Some(b'"') => break,
                         Some(b'\\') => match bytes.next() {
-                            Some(byte @ (b'"' | b'\\' | b'$' | b'`')) => word.push(byte),
+                            // GRUB puts a backslash before apostrophes too.
+                            Some(byte @ (b'"' | b'\\' | b'$' | b'`' | b'\'')) => word.push(byte),
                             Some(byte) => word.extend([b'\\', byte]),
                             None => return Err(unfinished("an open \"")),
                         },

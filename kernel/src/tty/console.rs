@@ -35,7 +35,7 @@ pub fn get() -> Arc<Tty> {
     CONSOLE.lock().get_or_insert_with(|| new.clone()).clone()
 }
 
-/// Makes the console's terminal, with `ONLCR` and `ECHO` or without, and starts the task that brings what is typed. Signal
+/// Makes the console's terminal, with `ONLCR` and `ECHO` or without (without echo, input comes from a program), and starts the task that brings what is typed. Signal
 /// keys act when that task gets the bytes, whatever the programs do meanwhile.
 ///
 /// # Errors
@@ -57,16 +57,21 @@ pub fn start(onlcr: bool, echo: bool) -> Result<(), OutOfMemory> {
             attachment: None,
             cpus: !0,
         },
-        Box::new(move || pump(&tty)),
+        Box::new(move || pump(&tty, !echo)),
     )?;
     // A key must act at once however busy the programs are.
     pump.set_nice(-20);
     Ok(())
 }
 
-fn pump(tty: &Tty) {
+/// Brings what arrives to the terminal. `patient`: the other end is a program that waits while nobody
+/// reads; otherwise a person, whose keys must act at once.
+fn pump(tty: &Tty, patient: bool) {
     let mut bytes = [0; 64];
     loop {
+        if patient {
+            tty.wait_for_room();
+        }
         let n = console::arrivals().wait(Sleep::SOUND, || {
             let n = console::read(&mut bytes);
             (n > 0).then_some(n)

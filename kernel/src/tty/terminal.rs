@@ -60,6 +60,8 @@ pub struct Tty {
     hangups: AtomicU64,
     /// `TIOCEXCL`.
     pub(super) exclusive: AtomicBool,
+    /// Woken when held bytes went to the line discipline.
+    drained: WaitQueue,
 }
 
 /// What the terminal's sleeping lock guards.
@@ -139,6 +141,7 @@ impl Tty {
             writers: WaitQueue::new(),
             hangups: AtomicU64::new(0),
             exclusive: AtomicBool::new(false),
+            drained: WaitQueue::new(),
         })
     }
 
@@ -183,6 +186,15 @@ impl Tty {
             }
         }
         self.wake_readers(&state);
+    }
+
+    /// Waits until less than half of the held bytes' room is taken: for a sender that can wait, where
+    /// no key may be lost.
+    pub fn wait_for_room(&self) {
+        // Nothing interrupts a sound sleep.
+        let _ = self.drained.wait(Sleep::SOUND, || {
+            (self.state.lock().held.len() < HELD / 2).then_some(())
+        });
     }
 
     fn wake_readers(&self, state: &State) {
@@ -261,11 +273,15 @@ impl Tty {
 
     /// Gives held bytes to the line discipline as far as it has room.
     pub(super) fn refill(&self, state: &mut State) {
+        if state.held.is_empty() {
+            return;
+        }
         while state.line.has_room()
             && let Some(byte) = state.held.pop_front()
         {
             self.input(state, byte);
         }
+        self.drained.wake_all();
         if state.held.is_empty() && state.held.capacity() > PIECE {
             state.held = VecDeque::new();
         }

@@ -91,6 +91,11 @@ impl Guest {
             .clone()
     }
 
+    /// What another thread needs to learn that the kernel runs.
+    pub fn up(&self) -> Up {
+        Up(Arc::clone(&self.log))
+    }
+
     /// What another thread needs to end the machine.
     pub fn killer(&self) -> Killer {
         Killer(self.process)
@@ -167,6 +172,29 @@ impl Guest {
         if let Some(reader) = self.reader.take() {
             // A reader that panicked has said so itself.
             let _ = reader.join();
+        }
+    }
+}
+
+/// Tells another thread when the kernel runs.
+pub struct Up(Arc<Mutex<Vec<String>>>);
+
+impl Up {
+    /// How long a kernel may take to its log's first line; one without a log is taken to run then.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Waits until the kernel has set its serial ports up: what the console was sent before is lost,
+    /// as on any machine.
+    pub fn wait(&self) {
+        let start = Instant::now();
+        while self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+            && start.elapsed() < Self::PATIENCE
+        {
+            thread::sleep(Duration::from_millis(5));
         }
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::guest::{Ending, Guest};
+use crate::guest::{Ending, Guest, Up};
 use crate::input::{Bytes, Keys, Wish};
 use crate::qemu::{self, Boot, Machine};
 use crate::root::Root;
@@ -75,6 +75,7 @@ pub fn attend(
     watch_signals(&signal, guest.killer())?;
     {
         let (killed, killer, keys) = (Arc::clone(&killed), guest.killer(), raw.is_some());
+        let up = guest.up();
         // This thread ends with the program: nothing can interrupt its read.
         thread::spawn(move || {
             let wish = if keys {
@@ -218,7 +219,8 @@ fn relay_keys(mut guest: ChildStdin) -> Wish {
     }
 }
 
-fn relay_bytes(mut guest: ChildStdin) -> Wish {
+fn relay_bytes(mut guest: ChildStdin, up: &Up) -> Wish {
+    up.wait();
     let (mut bytes, mut buffer, mut passed) = (Bytes::default(), [0; 4096], Vec::new());
     loop {
         let count = io::stdin().read(&mut buffer).unwrap_or(0);

@@ -213,7 +213,9 @@ pub fn finish(
     let mut encoder = Bytes::default();
     encoder.pass(input, &mut bytes);
     encoder.end(&mut bytes);
+    let up = guest.up();
     let writer = thread::spawn(move || {
+        up.wait();
         // A guest that ends without reading everything is fine.
         let _ = pipe.write_all(&bytes);
         pipe

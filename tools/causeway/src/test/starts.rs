@@ -189,11 +189,18 @@ fn bad_starts(bench: &Bench, report: &mut Report, root: &Path) {
         });
     }
     report.run("refused: too little memory for the archive", || {
-        let path = damage("large.cpio", &|bytes| {
-            bytes.resize(bytes.len() + (40 << 20), 0)
-        })?;
-        let mut plan = Plan::new(&path, &["true"]);
-        plan.memory = "32M";
+        let large = bench.path("large");
+        fs::write(&large, vec![7; 40 << 20]).map_err(|error| error.to_string())?;
+        let path = bench.path("large.cpio");
+        Root::busybox()
+            .and_then(|mut root| {
+                root.host_file("large", &large, 0o644)?;
+                root.write(&path)
+            })
+            .map_err(|error| format!("{error:#}"))?;
+        let words = ["true"];
+        let mut plan = Plan::new(&path, &words);
+        plan.memory = "64M";
         let finished = bench.boot(&plan)?;
         match finished.ending {
             Ending::BadStart | Ending::Status(_) => Ok(()),
@@ -249,14 +256,37 @@ fn host_command(bench: &Bench, report: &mut Report) {
         ended(&output, outcome::TIMEOUT)
     });
     report.run("host command: a panic has a symbolised backtrace", || {
-        let output = run(&["--append", "panic=test", "--timeout", "30", "--", "true"])?;
-        ended(&output, outcome::PANIC)?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        if errors.contains("panic:") && errors.contains("kernel::") && errors.contains(".rs:") {
-            Ok(())
-        } else {
-            Err(format!("no function and line in: {errors}"))
+        for drill in ["panic", "overflow", "fault"] {
+            let option = format!("drill={drill}");
+            let output = run(&["--append", &option, "--timeout", "30", "--", "true"])?;
+            ended(&output, outcome::PANIC)?;
+            let errors = String::from_utf8_lossy(&output.stderr);
+            if !(errors.contains("panic:")
+                && errors.contains("run_if_asked")
+                && errors.contains("drill.rs:"))
+            {
+                return Err(format!("{drill}: no function and line in: {errors}"));
+            }
         }
+        Ok(())
+    });
+    report.run("host command: the machine's own drill", || {
+        for cpus in ["1", "4"] {
+            let output = run(&[
+                "--append",
+                "drill=machine",
+                "--smp",
+                cpus,
+                "--timeout",
+                "60",
+            ])?;
+            ended(&output, 0)?;
+        }
+        Ok(())
+    });
+    report.run("host command: a kernel that hangs", || {
+        let output = run(&["--append", "drill=hang", "--timeout", "3", "--", "true"])?;
+        ended(&output, outcome::TIMEOUT)
     });
     report.run("host command: a bad option of the kernel", || {
         let output = run(&["--append", "nonsense=1", "--", "true"])?;
