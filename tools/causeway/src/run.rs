@@ -81,7 +81,7 @@ pub fn attend(
             let wish = if keys {
                 relay_keys(input)
             } else {
-                relay_bytes(input)
+                relay_bytes(input, &up)
             };
             if wish == Wish::Kill {
                 killed.store(true, Ordering::SeqCst);
