@@ -1,4 +1,4 @@
-//! The kernel heap on bare metal. The simulated machine uses the host's.
+//! The kernel heap on bare metal; on the simulated machine the host's is used.
 //!
 //! Up to [`LARGEST`] bytes: size classes. A *slab* is a block of frames cut into objects of one class;
 //! its bookkeeping stands in the record of its first frame, so that objects are naturally aligned and
@@ -6,7 +6,12 @@
 //! batches, so the usual allocation and free take no lock and no atomic operation. Above that: whole
 //! frames from the buddy allocator, exactly as many as needed.
 //!
+//! On the simulated machine this is built for its own tests.
+//!
 //! The heap may use the reserve to the last frame ([`frame::is_scarce`](crate::frame::is_scarce)).
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests;
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -16,7 +21,7 @@ use core::sync::atomic::Ordering;
 use crate::arch::machine;
 use crate::frame::record::{self, NONE, Record, Type, record};
 use crate::frame::{self, MAX_ORDER};
-use crate::pinned::PerCpu;
+use crate::pinned::{PerCpu, Restart};
 use crate::sync::{Rank, SpinLock};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -142,15 +147,17 @@ struct Slabs {
     empty: usize,
 }
 
-static SLABS: [SpinLock<Slabs>; CLASSES.len()] = [const {
-    SpinLock::new(
-        Rank::Heap,
-        Slabs {
+static SLABS: Restart<[SpinLock<Slabs>; CLASSES.len()]> = Restart::new(new_slabs());
+
+const fn new_slabs() -> [SpinLock<Slabs>; CLASSES.len()] {
+    [const {
+        let none = Slabs {
             first: NONE,
             empty: 0,
-        },
-    )
-}; CLASSES.len()];
+        };
+        SpinLock::new(Rank::Heap, none)
+    }; CLASSES.len()]
+}
 
 fn links(r: &Record) -> (u32, u32) {
     let both = r.a.load(Ordering::Relaxed);
@@ -435,5 +442,24 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
+/// Forgets all objects of an earlier machine.
+///
+/// # Safety
+/// The machine has one CPU and no task yet, and nobody uses an object.
+#[cfg(not(target_os = "none"))]
+unsafe fn start() {
+    LISTS.reset();
+    for list in LISTS.iter().flatten() {
+        // SAFETY: the caller promises to be alone.
+        unsafe {
+            *list.first.get() = null_mut();
+            *list.len.get() = 0;
+        }
+    }
+    // SAFETY: as above.
+    unsafe { SLABS.set(new_slabs()) };
+}
+
+#[cfg(target_os = "none")]
 #[global_allocator]
 static HEAP: Heap = Heap;

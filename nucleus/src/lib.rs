@@ -22,7 +22,7 @@ pub mod console;
 pub mod counters;
 pub mod ephemeral;
 pub mod frame;
-#[cfg(target_os = "none")]
+#[cfg(any(target_os = "none", test))]
 mod heap;
 pub mod log;
 mod pairing;

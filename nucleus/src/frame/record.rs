@@ -187,7 +187,7 @@ impl Record {
     pub(crate) fn set_kind(&self, from: Type, to: Type) {
         debug_assert_eq!(self.kind(), from, "a frame is not what its owner thinks");
         assert!(self.type_count() == 0, "type change of a frame in use");
-        if from.is_open() != to.is_open() {
+        if from.is_open() != to.is_open() && from != Type::Absent {
             Counter::frame_type_changes.add(1);
         }
         self.word.store(to as u32, Ordering::Relaxed);
