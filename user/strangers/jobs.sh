@@ -13,7 +13,6 @@ trap 'echo got TERM; kill $child; exit 5' TERM
 ) & inner=$!
 sleep 0.3; kill $inner; wait $inner; echo "inner: $?"
 sleep 100 & child=$!
-(sleep 0.2; kill -TERM $$) &
 trap - USR1
 sleep 1000 & long=$!; kill -KILL $long; wait $long; echo "killed: $?"
 (trap '' INT; kill -INT $(sh -c 'echo $PPID'); echo survived INT)
@@ -23,5 +22,6 @@ mkfifo pipe; (echo through the fifo > pipe) & cat pipe; wait $!
 i=0; while [ $i -lt 30 ]; do (exit $i) & i=$((i + 1)); done; 
 wait $!; echo "last: $?"
 timeout 0.2 sleep 10; echo "timeout: $?"
+(sleep 0.2; kill -TERM $$) &
 wait $child
 echo not reached
