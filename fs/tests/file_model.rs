@@ -110,7 +110,10 @@ struct Both {
     /// What was read into aggregates, and what it must stay.
     passed: Vec<(Aggregate, Vec<u8>)>,
     buffer: VirtAddr,
-    window: VirtAddr,
+    /// A shared mapping that may write.
+    window: Option<VirtAddr>,
+    /// A private one that is only read.
+    view: VirtAddr,
 }
 
 impl Both {
@@ -227,10 +230,13 @@ impl Both {
 
     /// Writes through the shared mapping, at times in the last page behind the end.
     fn write_mapping(&mut self, at: usize) {
+        let Some(window) = self.window else {
+            return;
+        };
         let end = self.model.len().next_multiple_of(PAGE_SIZE).min(WINDOW);
         let mut data = self.random.bytes(3000);
         data.truncate(WINDOW - at);
-        let bytes = user::copy_out(self.window + at, &data);
+        let bytes = user::copy_out(window + at, &data);
         if data.is_empty() {
             return;
         }
@@ -240,7 +246,7 @@ impl Both {
         let inside = self.model.len().saturating_sub(at).min(there);
         if there > 0 {
             if bytes.is_err() {
-                user::copy_out(self.window + at, &data[..there]).unwrap();
+                user::copy_out(window + at, &data[..there]).unwrap();
             }
             let from = at.min(self.model.len());
             self.model[from..from + inside].copy_from_slice(&data[..inside]);
@@ -283,6 +289,12 @@ impl Both {
         assert!(bytes[..n] == self.model[..], "content");
         let attributes = self.file.attributes().unwrap();
         assert_eq!(attributes.size, n as u64);
+        let mut seen = vec![0; n.min(WINDOW)];
+        user::copy_in(&mut seen, self.view).unwrap();
+        assert!(
+            seen == self.model[..seen.len()],
+            "content through a mapping"
+        );
         for (data, expected) in &self.passed {
             let mut got = vec![0; data.len()];
             assert_eq!(data.peek(0, &mut got), expected.len());
@@ -297,35 +309,39 @@ fn contents_are_those_of_the_model() {
         let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
         let file = open(&namespace, "file");
         with_space(move |map| {
-            let backing = Backing::Object {
-                pager: file.pager().unwrap(),
-                offset: 0,
-            };
             let buffer = map_zero(map, 8 * PAGE_SIZE);
-            let window = map_backing(map, WINDOW, backing, true);
+            let view = map_backing(map, WINDOW, whole(&file), false);
             let mut both = Both {
                 file,
                 model: Vec::new(),
                 random: Random::new(seed),
                 passed: Vec::new(),
                 buffer,
-                window,
+                window: None,
+                view,
             };
-            for i in 0..300 {
-                if i == 150 {
-                    // Without a writable mapping pages are passed on rather than copied.
+            for i in 0..400 {
+                // With a mapping that may write pages are copied; without one they are passed on.
+                if i % 100 == 50 {
+                    let window = map_backing(map, WINDOW, whole(&both.file), true);
+                    both.window = Some(window);
+                } else if i % 100 == 0
+                    && let Some(window) = both.window.take()
+                {
                     let range = VirtRange::new(window, window + WINDOW);
                     map.unmap(range).unwrap();
-                    let backing = Backing::Object {
-                        pager: both.file.pager().unwrap(),
-                        offset: 0,
-                    };
-                    both.window = map_backing(map, WINDOW, backing, true);
                 }
                 both.step();
             }
         });
     });
+}
+
+fn whole(file: &Arc<dyn File>) -> Backing {
+    Backing::Object {
+        pager: file.pager().unwrap(),
+        offset: 0,
+    }
 }
 
 #[test]

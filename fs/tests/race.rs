@@ -58,7 +58,7 @@ fn with_walk<R>(namespace: &Namespace, f: impl FnOnce(&Walk<'_>) -> R) -> R {
 fn path(random: &mut Random) -> Vec<u8> {
     let mut path = Vec::new();
     for _ in 0..1 + random.below(3) {
-        path.push(b'/');
+        path.extend_from_slice(b"/");
         match random.below(10) {
             0 => path.extend_from_slice(b".."),
             n => path.push(b'a' + (n % 3) as u8),
