@@ -83,6 +83,11 @@ impl Typist {
         }
     }
 
+    /// Waits until what was started has the terminal: keys typed before are the shell's.
+    fn pause(&self) {
+        thread::sleep(Duration::from_millis(300));
+    }
+
     /// Types a command and waits for the prompt and what stands before it.
     fn command(&mut self, line: &str, answer: &str) -> Result<(), String> {
         self.press(&format!("{line}\r"))?;
@@ -186,6 +191,7 @@ const SESSIONS: &[(&str, Session)] = &[
         // cat reads in canonical mode: erase, kill, word erase, end of file.
         typist.press("cat\r")?;
         typist.expect("cat\r\n")?;
+        typist.pause();
         typist.press("helpo\x7f\x7flo\r")?;
         typist.expect("\r\nhello\r\n")?;
         typist.press("nothing\x15something\r")?;
@@ -198,25 +204,25 @@ const SESSIONS: &[(&str, Session)] = &[
     ("Ctrl-C", |typist| {
         typist.press("sleep 1000\r")?;
         typist.expect("sleep 1000\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x03")?;
         typist.expect(PROMPT)?;
         typist.command("echo status $?", "\r\nstatus 130\r\n")?;
         typist.press("while :; do :; done\r")?;
         typist.expect("done\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x03")?;
         typist.expect(PROMPT)?;
         typist.press("cat /dev/zero | cat > /dev/null\r")?;
         typist.expect("/dev/null\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x03")?;
         typist.expect(PROMPT)
     }),
     ("Ctrl-\\ quits", |typist| {
         typist.press("sleep 1000\r")?;
         typist.expect("sleep 1000\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x1c")?;
         typist.expect("Quit")?;
         typist.expect(PROMPT)
@@ -224,7 +230,7 @@ const SESSIONS: &[(&str, Session)] = &[
     ("Ctrl-Z, jobs, bg and fg", |typist| {
         typist.press("sleep 1000\r")?;
         typist.expect("sleep 1000\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x1a")?;
         typist.expect("Stopped")?;
         typist.expect(PROMPT)?;
@@ -233,17 +239,18 @@ const SESSIONS: &[(&str, Session)] = &[
         typist.command("jobs", "Running")?;
         typist.press("fg\r")?;
         typist.expect("sleep 1000\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x03")?;
         typist.expect(PROMPT)?;
         typist.press("cat\r")?;
         typist.expect("cat\r\n")?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.press("\x1a")?;
         typist.expect("Stopped")?;
         typist.expect(PROMPT)?;
         typist.press("fg\r")?;
         typist.expect("cat\r\n")?;
+        typist.pause();
         typist.press("back again\r")?;
         typist.expect("\r\nback again\r\n")?;
         typist.press("\x04")?;
@@ -252,7 +259,7 @@ const SESSIONS: &[(&str, Session)] = &[
     ("a background job may not read the terminal", |typist| {
         typist.press("cat &\r")?;
         typist.expect(PROMPT)?;
-        thread::sleep(Duration::from_millis(300));
+        typist.pause();
         typist.command("jobs", "Stopped (tty input)")?;
         typist.command("kill %1", "")
     }),

@@ -261,7 +261,7 @@ fn host_command(bench: &Bench, report: &mut Report) {
             let output = run(&["--append", &option, "--timeout", "30", "--", "true"])?;
             ended(&output, outcome::PANIC)?;
             let errors = String::from_utf8_lossy(&output.stderr);
-            if !(errors.contains("panic:") && &&errors.contains("drill.rs:")) {
+            if !(errors.contains("panic:") && errors.contains("drill.rs:")) {
                 return Err(format!("{drill}: no function and line in: {errors}"));
             }
         }
