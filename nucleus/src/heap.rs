@@ -1,8 +1,9 @@
 //! The kernel heap on bare metal; on the simulated machine the host's is used.
 //!
-//! Up to [`LARGEST`] bytes: size classes. A *slab* is a block of frames cut into objects of one class;
-//! its bookkeeping stands in the record of its first frame, so that objects are naturally aligned and
-//! slabs hold nothing else. Each CPU keeps a list of free objects per class, filled and emptied in
+//! Up to [`LARGEST`] bytes: size classes. A *slab* is a frame cut into objects of one class; its
+//! bookkeeping stands in the frame's record, so that objects are naturally aligned and slabs hold nothing
+//! else. It is a single frame for every class, because a block of several may not be found any more
+//! when memory is short, and small allocations must not fail while the reserve lasts. Each CPU keeps a list of free objects per class, filled and emptied in
 //! batches, so the usual allocation and free take no lock and no atomic operation. Above that: whole
 //! frames from the buddy allocator, exactly as many as needed.
 //!
@@ -26,20 +27,11 @@ use crate::sync::{Rank, SpinLock};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a
-/// third of an object is lost.
-const CLASSES: [usize; 16] = [
-    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048,
+/// third of an object is lost; above 512, what a frame holds 6, 5, 4, 3 and 2 of.
+const CLASSES: [usize; 15] = [
+    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 672, 800, 1024, 1344, 2048,
 ];
 const LARGEST: usize = CLASSES[CLASSES.len() - 1];
-
-/// log2 of the frames in a slab of this class: at least 8 objects, so that bookkeeping is rare.
-const fn slab_order(class: usize) -> usize {
-    match CLASSES[class] {
-        0..=512 => 0,
-        513..=1024 => 1,
-        _ => 2,
-    }
-}
 
 /// Class by size in units of 16 bytes, rounded up.
 const CLASS_OF: [u8; LARGEST / 16 + 1] = {
@@ -66,7 +58,7 @@ fn class_of(layout: Layout) -> Option<usize> {
     if layout.align() <= 16 {
         return Some(class);
     }
-    // Slabs are aligned to their frames, so an object is aligned to what divides its size.
+    // A slab begins at a frame, so an object is aligned to what divides its size.
     (class..CLASSES.len()).find(|&c| CLASSES[c].is_multiple_of(layout.align()))
 }
 
@@ -137,7 +129,7 @@ static LISTS: PerCpu<[List; CLASSES.len()]> =
     PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
 
 /// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
-/// its first frame: in `a` the next and the previous slab, in `handles` the number of objects in use
+/// its frame: in `a` the next and the previous slab, in `handles` the number of objects in use
 /// and, from bit 16 on, one more than the number of the first free object. (`map` and `b` are not
 /// touched: who follows a stale hint may look at them in any frame's record.)
 struct Slabs {
@@ -239,7 +231,7 @@ impl Slabs {
     /// # Safety
     /// `object` is a free object of this class that is on no list.
     unsafe fn give(&mut self, class: usize, object: *mut u8) -> Option<u32> {
-        let index = slab_of(class, object);
+        let index = frame_of(object);
         let (in_use, first) = state(class, index);
         // SAFETY: the object is free and ours by the caller's promise.
         unsafe { object.cast::<*mut u8>().write(first) };
@@ -258,26 +250,20 @@ impl Slabs {
     }
 }
 
-/// The first frame of the slab that holds an object: slabs are aligned to their size.
-fn slab_of(class: usize, object: *mut u8) -> u32 {
-    frame_of(object) & !((1 << slab_order(class)) - 1)
-}
-
 /// The frame behind an address in the direct map.
 fn frame_of(address: *mut u8) -> u32 {
     let base = machine::ptr(crate::PhysAddr(0)) as usize;
     ((address as usize - base) >> PAGE_SHIFT) as u32
 }
 
-/// Makes a slab and returns its first frame.
+/// Makes a slab and returns its frame.
 fn new_slab(class: usize) -> Option<u32> {
-    let order = slab_order(class);
-    let index = frame::take_block(order, Type::Heap).ok()?;
+    let index = frame::take_block(0, Type::Heap).ok()?;
     let base = record::bytes(index);
     let size = CLASSES[class];
     let mut next: *mut u8 = null_mut();
-    for i in (0..(PAGE_SIZE << order) / size).rev() {
-        // SAFETY: inside the block just taken, which nobody else uses; aligned to 16.
+    for i in (0..PAGE_SIZE / size).rev() {
+        // SAFETY: inside the frame just taken, which nobody else uses; aligned to 16.
         unsafe {
             let object = base.add(i * size);
             object.cast::<*mut u8>().write(next);
@@ -288,9 +274,8 @@ fn new_slab(class: usize) -> Option<u32> {
     Some(index)
 }
 
-fn free_slab(class: usize, index: u32) {
-    let frames = 1 << slab_order(class);
-    frame::give_run(index..index + frames, Type::Heap);
+fn free_slab(index: u32) {
+    frame::give_run(index..index + 1, Type::Heap);
 }
 
 /// Takes objects out of the shared slabs: one to return, and a batch for this CPU.
@@ -341,7 +326,7 @@ fn spill(class: usize, list: &List) {
         }
     }
     for &index in &unused[..n] {
-        free_slab(class, index);
+        free_slab(index);
     }
 }
 
@@ -416,7 +401,7 @@ unsafe impl GlobalAlloc for Heap {
                 // SAFETY: the object is free now and on no list.
                 let unused = unsafe { SLABS[class].lock_irq().give(class, object) };
                 if let Some(index) = unused {
-                    free_slab(class, index);
+                    free_slab(index);
                 }
             }
         })

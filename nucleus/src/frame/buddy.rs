@@ -84,11 +84,12 @@ pub(super) fn take(order: usize, depth: Depth) -> Option<u32> {
     Some(index)
 }
 
-/// Takes up to `to.len()` single frames with the lock taken once; returns how many.
+/// Takes up to `to.len()` single frames with the lock taken once; returns how many. Out of the reserve
+/// comes only the first: the others will be had by whoever asks this CPU next.
 pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
-    while n < to.len() && buddy.free > floor(depth) {
+    while n < to.len() && buddy.free > floor(if n == 0 { depth } else { Depth::Data }) {
         let Some(index) = buddy.take(0) else { break };
         to[n] = index;
         n += 1;

@@ -162,9 +162,12 @@ fn the_reserve_is_not_for_programs() {
         let mut heap = Vec::new();
         while let Ok(index) = take_block(0, Type::Heap) {
             heap.push(index);
+            // What the heap takes of the reserve does not become a program's.
+            assert!(Frame::alloc(Contents::Stale).is_err());
         }
         assert!(is_scarce());
         assert_eq!(usage().free, cache::kept());
+        assert!(Frame::alloc(Contents::Stale).is_err());
         for index in heap {
             give_run(index..index + 1, Type::Heap);
         }

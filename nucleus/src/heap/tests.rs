@@ -127,7 +127,7 @@ fn blocks_are_owned_by_one() {
             done.1.wait(Sleep::SOUND, all).unwrap();
             // What CPUs keep, and a slab for each class.
             let kept = usage().heap - before.heap;
-            assert!(kept <= cpus * CLASSES.len() * 16, "{kept} frames are kept");
+            assert!(kept <= cpus * CLASSES.len() * 8, "{kept} frames are kept");
             assert_eq!(usage().data, before.data);
         });
     }
