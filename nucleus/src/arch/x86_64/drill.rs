@@ -3,7 +3,7 @@
 //!
 //! | name | what | the end |
 //! |---|---|---|
-//! | `panic` | a panic, two calls deep | panic |
+//! | `panic` | a panic, two calls deep, while programs run on the other CPUs | panic |
 //! | `overflow` | endless recursion | panic: kernel stack overflow |
 //! | `fault` | a write to the kernel's text | panic: page fault |
 //! | `hang` | all CPUs spin with interrupts off | none |
@@ -30,7 +30,10 @@ pub fn run_if_asked() {
         .split(' ')
         .find_map(|word| word.strip_prefix("drill="));
     match asked {
-        Some("panic") => outer(),
+        Some("panic") => {
+            occupy();
+            outer();
+        }
         Some("overflow") => {
             overflow(1);
         }
@@ -182,6 +185,24 @@ fn program(at: *const u8) -> (Arc<Pmap>, UserContext) {
     context.regs.rip = CODE.0 as u64 + (at as u64 - start as u64);
     context.regs.rsp = STACK.0 as u64 + 0x800;
     (pmap, context)
+}
+
+/// Lets a program spin on every CPU.
+fn occupy() {
+    for _ in 0..task::cpu_count() {
+        let (pmap, mut context) = program(&raw const drill_spin);
+        let body = move || while context.run() == Event::Interrupt {};
+        let spawn = Spawn {
+            pmap: Some(pmap),
+            ..kernel_task("spin")
+        };
+        task::spawn(spawn, Box::new(body)).expect("memory for the drill");
+    }
+    let soon = crate::time::since_boot() + Duration::from_millis(50);
+    task::sleep(Sleep {
+        interruptible: false,
+        deadline: Some(soon),
+    });
 }
 
 /// Runs until something other than an interrupt happens.

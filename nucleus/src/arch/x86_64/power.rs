@@ -41,8 +41,10 @@ fn settings() -> Power {
 /// Stops all CPUs and ends the machine; `code` is the value for the debug exit.
 pub(crate) fn stop(code: u8) -> ! {
     cpu::irqs_disable();
-    serial::CONSOLE.drain();
-    serial::LOG.drain();
+    // Who reads what programs print may be slow, but a broken kernel waits for nobody.
+    let patience = (code == Stop::Panic as u8).then_some(1_000_000_000);
+    serial::CONSOLE.drain(patience);
+    serial::LOG.drain(Some(1_000_000_000));
     // SAFETY: nobody else uses the port; where the device exists this ends the machine.
     unsafe { out8(DEBUG_EXIT, code) };
     panic::begin_stop();

@@ -107,13 +107,15 @@ impl Port {
         ready
     }
 
-    /// Waits until what was sent has left the port, for a second at most.
-    pub fn drain(&self) {
+    /// Waits until what was sent has left the port: at most for so many nanoseconds, if a limit is given.
+    pub fn drain(&self, limit: Option<u64>) {
         if !self.works.load(Ordering::Relaxed) {
             return;
         }
-        let limit = clock::nanoseconds() + 1_000_000_000;
-        while self.read(LINE_STATUS) & TRANSMITTER_IDLE == 0 && clock::nanoseconds() < limit {
+        let start = clock::nanoseconds();
+        while self.read(LINE_STATUS) & TRANSMITTER_IDLE == 0
+            && limit.is_none_or(|limit| clock::nanoseconds() - start < limit)
+        {
             core::hint::spin_loop();
         }
     }
