@@ -18,7 +18,7 @@ pub fn open(place: &Location, state: &Attachment, flags: OpenFlags) -> Result<Ar
     open_pipe(&pipe, Some(place.clone()), flags)
 }
 
-/// Opens ends of `pipe` again, with its name if it has one.
+/// Opens ends of `pipe`, with its name if it has one. The ends of a nameless pipe have met already: nothing waits.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -27,8 +27,13 @@ pub(super) fn open_pipe(
     place: Option<Location>,
     flags: OpenFlags,
 ) -> Result<Arc<dyn File>> {
-    let wait = !flags.has(O_NONBLOCK);
     let (reads, writes) = (flags.reads(), flags.writes());
+    if place.is_none() {
+        let end = End::new(pipe, reads, writes, None);
+        end.has_met();
+        return Ok(end);
+    }
+    let wait = !flags.has(O_NONBLOCK);
     let before = pipe.status();
     if writes && !reads && !wait && before.readers == 0 {
         return Err(Errno::ENXIO);

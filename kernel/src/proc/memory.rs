@@ -1,23 +1,33 @@
 //! `/proc/PID/maps` and `smaps`.
 
-use abi::Result;
+use abi::{Errno, Result};
 use fs::{device, synthetic::Text};
 use nucleus::{PAGE_SIZE, Prot};
 use vm::{Backing, Description, Entry};
 
 use super::process::Subject;
+use crate::process::Shared;
 
 /// The column of a mapping's name.
 const NAME_COLUMN: usize = 73;
 
 /// `maps`.
 pub(super) fn maps(subject: &Subject, out: &mut Text) -> Result<()> {
-    subject
-        .private()?
-        .space
-        .map()
-        .for_each_entry(&mut |entry| line(entry, out));
+    if let Some(shared) = with_memory(subject)? {
+        shared
+            .space
+            .map()
+            .for_each_entry(&mut |entry| line(entry, out));
+    }
     Ok(())
+}
+
+/// What the subject uses, if it has memory at all.
+fn with_memory(subject: &Subject) -> Result<Option<Shared>> {
+    match subject.private() {
+        Err(Errno::ENOENT) => Ok(None),
+        shared => shared.map(Some),
+    }
 }
 
 fn line(entry: &Entry, out: &mut Text) {
@@ -63,7 +73,10 @@ fn line(entry: &Entry, out: &mut Text) {
 
 /// `smaps`: each mapping with its pages.
 pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
-    subject.private()?.space.map().for_each_entry(&mut |entry| {
+    let Some(shared) = with_memory(subject)? else {
+        return Ok(());
+    };
+    shared.space.map().for_each_entry(&mut |entry| {
         line(entry, out);
         let kib = |pages: usize| pages * PAGE_SIZE / 1024;
         let resident = kib(entry.resident_pages);

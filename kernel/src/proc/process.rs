@@ -108,9 +108,9 @@ impl Subject {
     /// What it uses, for the eyes of its owner and root only.
     ///
     /// # Errors
-    /// `EACCES`, `ESRCH`.
+    /// `EACCES`, `ESRCH`; `ENOENT` for a process that runs no program.
     pub fn private(&self) -> Result<Shared> {
-        let shared = self.shared()?;
+        let shared = self.thread()?.shared().ok_or(Errno::ENOENT)?;
         let own = |who: &Thread| {
             who.shared().is_some_and(|mine| {
                 let (mine, its) = (&mine.credentials, &shared.credentials);
@@ -321,15 +321,14 @@ fn mount_table(_: &Subject, out: &mut Text) -> Result<()> {
 }
 
 fn mountinfo(_: &Subject, out: &mut Text) -> Result<()> {
-    for (i, line) in mounts::namespace().mounts().into_iter().enumerate() {
-        let (id, parent) = (i + 1, usize::from(i > 0));
-        write!(out, "{id} {parent} 0:{id} / ");
+    let namespace = mounts::namespace();
+    for (mount, line) in namespace.all().iter().zip(namespace.mounts()) {
+        let parent = mount.at().map_or(0, |at| at.mount().id());
+        let device = mount.root().attributes().map_or(0, |a| a.device);
+        let (major, minor) = (fs::device::major(device), fs::device::minor(device));
+        write!(out, "{} {parent} {major}:{minor} / ", mount.id());
         out.push_escaped(&line.at);
-        let access = if line.options.starts_with(b"ro") {
-            "ro"
-        } else {
-            "rw"
-        };
+        let access = if mount.is_read_only() { "ro" } else { "rw" };
         write!(out, " {access} - {} ", line.fstype);
         out.push_escaped(&line.source);
         out.push(b" ");

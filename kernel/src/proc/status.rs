@@ -202,7 +202,9 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("VmPTE", sizes.page_tables);
         line("VmSwap", 0);
     } else {
-        writeln!(out, "FDSize:\t0\nGroups:\t");
+        let uid = process.real_uid();
+        writeln!(out, "Uid:\t{uid}\t{uid}\t{uid}\t{uid}");
+        writeln!(out, "Gid:\t0\t0\t0\t0\nFDSize:\t0\nGroups:\t");
     }
     writeln!(out, "Threads:\t{}", process.threads().len());
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
