@@ -271,23 +271,26 @@ fn message(cpus: usize) {
 }
 
 /// One thread writes a word and then says so; another that has heard it must read it, while a third
-/// writes to the same page and forks replace the page under all of them.
+/// writes to the same page and forks replace the page under all of them. The writer comes with an
+/// empty TLB each time, so that it may find a new page before the others have lost the old one.
 fn order(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
+    let other = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
     let (said, gate) = (Arc::new(AtomicU64::new(0)), gate());
     let theirs = said.clone();
-    gate.spawn(&map, 1, move |_| {
-        for n in 1..=200 {
+    gate.spawn(&map, 1, move |map| {
+        for n in 1..=300 {
+            task::set_pmap(Some(other.pmap().clone()));
+            task::set_pmap(Some(map.pmap().clone()));
             user::write(page(0) + 8, &n).expect("a writable page");
             theirs.store(n, Ordering::SeqCst);
         }
     });
     let theirs = said.clone();
     gate.spawn(&map, cpus - 1, move |_| {
-        while theirs.load(Ordering::SeqCst) < 200 {
+        while theirs.load(Ordering::SeqCst) < 300 {
             let heard = theirs.load(Ordering::SeqCst);
-            sim::point();
             let seen = read(page(0) + 8);
             assert!(seen >= heard, "read {seen} after {heard} was written");
         }
@@ -295,13 +298,134 @@ fn order(cpus: usize) {
     let theirs = said.clone();
     gate.spawn(&map, 0, move |map| {
         let mut n = 0u64;
-        while theirs.load(Ordering::SeqCst) < 200 {
+        while theirs.load(Ordering::SeqCst) < 300 {
             n += 1;
             let child = map.fork().expect("fork");
             user::write(page(0) + 16, &n).expect("a writable page");
             child.tear_down();
             assert_eq!(read(page(0) + 16), n);
         }
+    });
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// Two threads write to one page, one of them by the kernel's way, which never uses a TLB; forks go
+/// on beside them. Neither may lose a write: the page must not be copied while somebody can still
+/// write the original.
+fn no_write_is_lost(cpus: usize) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    start(&map, false, None);
+    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    let theirs = done.clone();
+    gate.spawn(&map, 1, move |_| {
+        let mut n = 0u64;
+        while !theirs.load(Ordering::SeqCst) {
+            assert_eq!(read(page(0) + 8), n, "a lost write");
+            n += 1;
+            user::write(page(0) + 8, &n).expect("a writable page");
+        }
+    });
+    let theirs = done.clone();
+    gate.spawn(&map, cpus - 1, move |map| {
+        let mut n = 0u64;
+        while !theirs.load(Ordering::SeqCst) {
+            let mut bytes = [0; 8];
+            assert_eq!(map.read(page(0) + 16, &mut bytes), 8);
+            assert_eq!(u64::from_le_bytes(bytes), n, "a lost write from outside");
+            n += 1;
+            assert_eq!(map.write(page(0) + 16, &n.to_le_bytes()), 8);
+        }
+    });
+    gate.spawn(&map, 0, move |map| {
+        for _ in 0..40 {
+            let child = map.fork().expect("fork");
+            task::yield_now();
+            child.tear_down();
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// A child and its parent both write to a page that they share at first. A third thread, of the
+/// parent, reads what the child writes to: it must never see it.
+fn isolation(cpus: usize) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    start(&map, false, None);
+    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    for cpu in 1..cpus {
+        let theirs = done.clone();
+        gate.spawn(&map, cpu, move |_| {
+            let mut n = 0u64;
+            while !theirs.load(Ordering::SeqCst) {
+                assert_eq!(read(childs_word(0)), 0, "what a child wrote");
+                if cpu == 1 {
+                    n += 1;
+                    user::write(page(0), &n).expect("a writable page");
+                }
+            }
+        });
+    }
+    gate.spawn(&map, 0, move |map| {
+        for _ in 0..25 {
+            let child = map.fork().expect("fork");
+            let worker = Worker::new(&child, 0);
+            for n in 1..4 {
+                assert!(worker.write(childs_word(0), vec![n; 8]));
+                task::yield_now();
+            }
+            worker.end();
+            child.tear_down();
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// A file loses and gets back its pages under threads that read it: once it is cut, nobody can read
+/// it, and what comes back is zero.
+fn truncation(cpus: usize) {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    let file = File::new(2, 6);
+    let request = MapRequest {
+        place: Place::Fixed(OWNED),
+        backing: Backing::Object {
+            pager: file.clone(),
+            offset: 0,
+        },
+        shared: true,
+        ..MapRequest::zero(6 * PAGE_SIZE, Prot::READ | Prot::WRITE)
+    };
+    map.map(request).expect("room");
+    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    for cpu in 1..cpus {
+        let theirs = done.clone();
+        gate.spawn(&map, cpu, move |_| {
+            let mut i = cpu;
+            while !theirs.load(Ordering::SeqCst) {
+                i = (i + 1) % 6;
+                let _ = user::read::<u64>(page(i));
+                let _ = user::write(page(i) + 8, &0u64);
+            }
+        });
+    }
+    gate.spawn(&map, 0, move |_| {
+        for _ in 0..30 {
+            file.set_pages(0);
+            for i in 0..12 {
+                let read = user::read::<u64>(page(i % 6));
+                assert!(read.is_err(), "page {} is beyond the end", i % 6);
+            }
+            file.set_pages(6);
+            for i in 0..6 {
+                assert_eq!(read(page(i)), 0, "page {i} of a file that was cut");
+                user::write(page(i), &7u64).expect("a writable page");
+            }
+        }
+        done.store(true, Ordering::SeqCst);
     });
     gate.wait_until(0);
     map.tear_down();
@@ -345,4 +469,19 @@ fn a_replaced_page_is_seen_by_all_at_once() {
 #[test]
 fn what_was_said_to_be_written_is_read() {
     run("order", 6, order);
+}
+
+#[test]
+fn neither_of_two_writers_loses_a_write_to_a_fork() {
+    run("lost", 4, no_write_is_lost);
+}
+
+#[test]
+fn a_parent_never_sees_its_child_write() {
+    run("isolation", 4, isolation);
+}
+
+#[test]
+fn what_was_cut_off_is_out_of_reach() {
+    run("truncation", 4, truncation);
 }

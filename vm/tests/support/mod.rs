@@ -218,6 +218,7 @@ pub fn resolve(at: VirtAddr, access: Access) -> bool {
 /// Waits until ended tasks have given back what they held, then compares the frames in use.
 pub fn expect_all_back(before: frame::Usage) {
     for _ in 0..1000 {
+        task::reap();
         let now = frame::usage();
         if now.data == before.data && now.page_tables == before.page_tables {
             return;
