@@ -9,6 +9,9 @@ use nucleus::sync::{CpuRwLock, Mutex, Rank};
 use super::{Location, location::same_vnode};
 use crate::{Kind, Vnode};
 
+/// The most mounts. A walk may have to pass all of them where they are piled up.
+const MOUNTS_MAX: usize = 4096;
+
 /// A mounted file system, or part of one.
 pub struct Mount {
     id: u64,
@@ -95,6 +98,16 @@ impl Mount {
     }
 }
 
+impl Drop for Mount {
+    /// What it covers may be on a mount that nobody else holds, and so on down a pile of any height: in a loop.
+    fn drop(&mut self) {
+        let mut at = self.at.take();
+        while let Some(Location { mount, .. }) = at {
+            at = Arc::into_inner(mount).and_then(|mut mount| mount.at.take());
+        }
+    }
+}
+
 fn says_read_only(options: &[u8]) -> bool {
     options.split(|&b| b == b',').any(|option| option == b"ro")
 }
@@ -144,7 +157,7 @@ impl Namespace {
     /// makes it read-only.
     ///
     /// # Errors
-    /// `ENOTDIR` if just one of both is a directory, `EINVAL` if nothing can be mounted there.
+    /// `ENOTDIR` if just one of both is a directory, `EINVAL` if nothing can be mounted there, `ENOSPC` for one mount too many.
     pub fn mount(
         &self,
         at: &Location,
@@ -161,13 +174,17 @@ impl Namespace {
         if !at.mount.attached.load(Ordering::Relaxed) || at.is_removed() {
             return Err(Errno::EINVAL);
         }
-        let at_mount = at.mount.clone();
+        if table.mounts.len() >= MOUNTS_MAX {
+            return Err(Errno::ENOSPC);
+        }
+        table.mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let mut children = at.mount.children.write();
+        children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let id = table.next_id;
         let mount = Mount::new(id, root, Some(at.clone()), fstype, source, options);
         table.next_id += 1;
-        table.mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         table.mounts.push(mount.clone());
-        at_mount.children.write().push(mount);
+        children.push(mount);
         covered.cover();
         Ok(())
     }

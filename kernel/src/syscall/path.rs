@@ -25,7 +25,8 @@ pub fn read(at: VirtAddr) -> Result<Vec<u8>> {
 /// Where a walk starts, and as whom: what a [`Walk`] borrows.
 pub struct From {
     root: Location,
-    start: Location,
+    /// Where it is not the root.
+    start: Option<Location>,
     who: Arc<Credentials>,
 }
 
@@ -37,12 +38,12 @@ impl From {
     pub fn new(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<From> {
         let root = call.fs().root();
         let start = if path.first() == Some(&b'/') {
-            root.clone()
+            None
         } else if dirfd == AT_FDCWD {
-            call.fs().cwd()
+            Some(call.fs().cwd())
         } else {
             let open = call.files().get(dirfd)?;
-            open.location().ok_or(Errno::ENOTDIR)?.clone()
+            Some(open.location().ok_or(Errno::ENOTDIR)?.clone())
         };
         Ok(From {
             root,
@@ -55,7 +56,7 @@ impl From {
     pub fn walk(&self) -> Walk<'_> {
         Walk {
             root: &self.root,
-            start: &self.start,
+            start: self.start.as_ref().unwrap_or(&self.root),
             who: &self.who.fs,
         }
     }
