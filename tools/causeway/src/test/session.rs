@@ -68,9 +68,7 @@ impl Typist {
             {
                 let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
                 let new = &screen[self.seen..];
-                let found = new
-                    .windows(text.len())
-                    .position(|window| window == text.as_bytes());
+                let found = (0..=new.len()).find(|&at| new[at..].starts_with(text.as_bytes()));
                 if let Some(at) = found {
                     self.seen += at + text.len();
                     return Ok(());
@@ -261,7 +259,7 @@ const SESSIONS: &[(&str, Session)] = &[
         typist.expect(PROMPT)?;
         typist.pause();
         typist.command("jobs", "Stopped (tty input)")?;
-        typist.command("kill %1", "")
+        typist.command("kill -9 %1; wait %1", "Killed")
     }),
     ("Ctrl-D on an empty line", |typist| {
         typist.command("sh", "")?;
@@ -270,7 +268,7 @@ const SESSIONS: &[(&str, Session)] = &[
     }),
     ("vi", |typist| {
         typist.press("vi /tmp/file\r")?;
-        typist.expect("/tmp/file")?;
+        typist.expect("[New file]")?;
         // vi takes an Escape and what follows at once for one key: a pause ends the insertion.
         for keys in ["ifirst line\rsecond line", "\x1b", "ggxiF", "\x1b", ":wq\r"] {
             typist.press(keys)?;
@@ -292,7 +290,7 @@ const SESSIONS: &[(&str, Session)] = &[
     ("ps", |typist| {
         typist.press("ps\r")?;
         typist.expect("PID")?;
-        typist.expect(" ps\r\n")?;
+        typist.expect("ps")?;
         typist.expect(PROMPT)
     }),
     ("stty and raw input", |typist| {
@@ -333,7 +331,8 @@ fn terminal_is_given_back(bench: &Bench) -> Result<(), String> {
         let mut user = std::fs::File::from(pty);
         let mut screen = Vec::new();
         let mut buffer = [0; 4096];
-        while !screen.ends_with(PROMPT.as_bytes()) {
+        // The shell asks where the cursor is behind its prompt.
+        while !String::from_utf8_lossy(&screen).contains(PROMPT) {
             let count = user.read(&mut buffer).map_err(|error| error.to_string())?;
             screen.extend_from_slice(&buffer[..count]);
         }
