@@ -231,6 +231,13 @@ pub(crate) fn set_tick(deadline: u64) {
     own.program(deadline);
 }
 
+/// Has the scheduler's tick on this CPU come at `deadline` at the latest. Interrupts off.
+pub(crate) fn hasten_tick(deadline: u64) {
+    if deadline < CPUS[machine::cpu()].tick.load(Ordering::Relaxed) {
+        set_tick(deadline);
+    }
+}
+
 /// Whether this CPU has a tick to come. Interrupts off.
 pub(crate) fn has_tick() -> bool {
     CPUS[machine::cpu()].tick.load(Ordering::Relaxed) != NEVER

@@ -1,12 +1,25 @@
 //! The lock order of the whole kernel, from the first taken to the last.
 //!
 //! ```text
-//! sleeping     Mount -> Process -> Files -> Directory -> Vnode -> Pipe/Tty/Socket
-//!                -> Futex -> Map -> Amap (chunk) -> Object
-//! spinning     Anon -> Family -> Signals -> Pages -> Reverse (one frame's mappings) -> WaitQueue
-//!                -> RunQueue -> Timers -> Heap -> KernelSpace -> Buddy -> Log
+//! sleeping   Mount
+//!              Process            one process's own things
+//!                PipeReading      splice: the reader's side, before what it writes to
+//!                  Files -> File  table of descriptors, an open file's offset
+//!                    Rename -> Directory -> Covered -> Vnode     path walks, then contents
+//!                      Tty | Pipe                                what a descriptor leads to
+//!                        Futex                                   reads the word: may fault, so before
+//!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
+//! spinning                     Family -> Signals -> ThreadSignals
+//!                                Leaf                            holds nothing else, except
+//!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
+//!                                    WaitQueue                   also the parking lot's buckets
+//!                                      Task -> RunQueue          waking
+//!                                        Timers
+//!                                          Heap -> KernelSpace -> Buddy     memory for any of them
+//!                                            Console -> (log)    the log has a lock of its own, taken anywhere
 //! ```
-//! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
+//! Two locks of the same rank are taken only through the lock's own function for pairs, by address. An interrupt
+//! handler starts anew at the locks that are taken with interrupts off: `WaitQueue` and below.
 
 /// A lock's place in the order. A lower one is taken first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,12 +52,10 @@ pub enum Rank {
     Futex = 45,
     /// An address space's map.
     Map = 50,
-    /// A part of an amap.
+    /// A part of an amap, with the anons in it.
     Amap = 55,
     /// An object's pages.
     Object = 60,
-    /// An anon.
-    Anon = 65,
     // Spinning locks.
     /// The table of ids and the links between processes, groups and sessions.
     Family = 95,
@@ -56,8 +67,6 @@ pub enum Rank {
     Leaf = 120,
     /// A pmap's page-table pages.
     Pmap = 140,
-    /// One frame's reverse mappings.
-    Reverse = 145,
     /// A wait queue.
     WaitQueue = 150,
     /// A task's state.
@@ -74,6 +83,4 @@ pub enum Rank {
     Buddy = 180,
     /// The console ring.
     Console = 190,
-    /// The log.
-    Log = 200,
 }

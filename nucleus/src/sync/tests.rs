@@ -254,8 +254,8 @@ fn deadlock_is_noticed() {
 fn orders_allow_release_in_any_order() {
     on_many_machines("any order", || {
         let a = Mutex::new(Rank::Map, ());
-        let b = Mutex::new(Rank::Object, ());
-        let c = Mutex::new(Rank::Anon, ());
+        let b = Mutex::new(Rank::Amap, ());
+        let c = Mutex::new(Rank::Object, ());
         let first = a.lock();
         let second = b.lock();
         drop(first);

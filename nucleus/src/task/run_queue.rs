@@ -73,9 +73,11 @@ pub(super) struct Inner {
     /// Nanoseconds in which there was nothing to run, and in which there was.
     pub(super) idle_time: u64,
     pub(super) busy_time: u64,
-    /// Ticks that found a program running, and the kernel.
-    pub(super) program_ticks: u64,
-    pub(super) kernel_ticks: u64,
+    /// Nanoseconds for which ticks found a program running, and the kernel.
+    pub(super) sampled: [u64; 2],
+    /// When the last tick was, and when `current` began to run: nanoseconds since boot.
+    pub(super) ticked_at: u64,
+    pub(super) switched_at: u64,
     /// Whether `current` has been asked to give way and has not yet.
     pub(super) kicked: bool,
     /// Who was switched away from and must not go into this heap: dead, or not allowed here.
@@ -97,8 +99,9 @@ impl RunQueue {
                 charged_at: 0,
                 idle_time: 0,
                 busy_time: 0,
-                program_ticks: 0,
-                kernel_ticks: 0,
+                sampled: [0; 2],
+                ticked_at: 0,
+                switched_at: 0,
                 kicked: false,
                 leaving: ptr::null(),
             }),
@@ -202,6 +205,15 @@ pub(super) fn run_time(task: &Task) -> u64 {
     total
 }
 
+/// The part of `total` that went to programs, where the ticks found so much for programs and so much for
+/// the kernel. Before the first tick all of it: programs run more than the kernel does.
+pub(super) fn share(total: u64, program: u64, kernel: u64) -> u64 {
+    match program + kernel {
+        0 => total,
+        ticks => (total as u128 * program as u128 / ticks as u128) as u64,
+    }
+}
+
 /// Time that a CPU, below [`cpu_count`], has spent in programs, in the kernel, and without anything to run. The sum of
 /// the first two is exact; the ticks say how it is divided.
 pub fn cpu_times(cpu: usize) -> [Duration; 3] {
@@ -210,16 +222,10 @@ pub fn cpu_times(cpu: usize) -> [Duration; 3] {
     let inner = queue.lock();
     queue.charge(inner, machine::nanoseconds());
     let (idle, busy) = (inner.idle_time, inner.busy_time);
-    let (program, ticks) = (
-        inner.program_ticks,
-        inner.program_ticks + inner.kernel_ticks,
-    );
+    let [program, kernel] = inner.sampled;
     queue.unlock();
     machine::irqs_restore(irqs);
-    let in_program = match ticks {
-        0 => busy,
-        _ => (busy as u128 * program as u128 / ticks as u128) as u64,
-    };
+    let in_program = share(busy, program, kernel);
     [in_program, busy - in_program, idle].map(Duration::from_nanos)
 }
 

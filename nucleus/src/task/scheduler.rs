@@ -173,6 +173,7 @@ fn schedule() {
         IDLE.fetch_and(!here, Ordering::SeqCst);
     }
     inner.current = next;
+    inner.switched_at = now;
     if !next.idle && !time::has_tick() {
         time::set_tick(now + TICK);
     }
@@ -217,12 +218,12 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
         .heap
         .first_key()
         .is_some_and(|first| first <= current.virtual_time.load(Ordering::Relaxed));
+    let span = now.saturating_sub(inner.ticked_at).min(TICK);
+    inner.ticked_at = now;
     if !current.idle {
-        if in_program {
-            inner.program_ticks += 1;
-        } else {
-            inner.kernel_ticks += 1;
-        }
+        let kind = usize::from(!in_program);
+        inner.sampled[kind] += span;
+        current.sampled[kind].fetch_add(span, Ordering::Relaxed);
     }
     // SAFETY: it is in the heap, hence alive.
     let wanted = inner
@@ -236,12 +237,6 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     if current.idle {
         return None;
     }
-    let ticks = if in_program {
-        &current.program_ticks
-    } else {
-        &current.kernel_ticks
-    };
-    ticks.fetch_add(1, Ordering::Relaxed);
     // Someone waits here while a CPU sleeps that may run it: that one will come and take it.
     let idle = IDLE.load(Ordering::Relaxed) & wanted;
     if idle != 0 {

@@ -5,7 +5,7 @@ use core::{
     any::Any,
     cell::UnsafeCell,
     ptr,
-    sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -41,9 +41,10 @@ pub struct Task {
     pub(super) nice: AtomicI8,
     /// Nanoseconds on a CPU, up to the last switch.
     pub(super) run_time: AtomicU64,
-    /// Ticks that found it in its program, and in the kernel.
-    pub(super) program_ticks: AtomicU32,
-    pub(super) kernel_ticks: AtomicU32,
+    /// Nanoseconds for which ticks found it in its program, and in the kernel.
+    pub(super) sampled: [AtomicU64; 2],
+    /// What [`cpu_time`](Task::cpu_time) gave last: neither part goes back.
+    reported: [AtomicU64; 2],
     /// [run queue of `cpu`]
     pub(super) link: UnsafeCell<Link<Task>>,
     /// Run time weighed by the nice value, in nanoseconds [run queue of `cpu`; atomic for `yield_now`].
@@ -212,8 +213,8 @@ impl Task {
             cpus: AtomicU64::new(u64::MAX),
             nice: AtomicI8::new(0),
             run_time: AtomicU64::new(0),
-            program_ticks: AtomicU32::new(0),
-            kernel_ticks: AtomicU32::new(0),
+            sampled: [const { AtomicU64::new(0) }; 2],
+            reported: [const { AtomicU64::new(0) }; 2],
             link: UnsafeCell::new(Link::new()),
             virtual_time: AtomicU64::new(0),
             queued: AtomicBool::new(false),
@@ -264,16 +265,17 @@ impl Task {
     /// CPU time used in programs and in the kernel. The sum is exact; the ticks say how it is divided.
     pub fn cpu_time(&self) -> (Duration, Duration) {
         let total = run_queue::run_time(self);
-        let program = self.program_ticks.load(Ordering::Relaxed) as u64;
-        let ticks = program + self.kernel_ticks.load(Ordering::Relaxed) as u64;
-        let in_program = match ticks {
-            // Shorter than a tick: programs run more than the kernel does.
-            0 => total,
-            _ => (total as u128 * program as u128 / ticks as u128) as u64,
-        };
+        let [program, kernel] = self.sampled.each_ref().map(|s| s.load(Ordering::Relaxed));
+        let before = self.reported.each_ref().map(|r| r.load(Ordering::Relaxed));
+        let in_program = run_queue::share(total, program, kernel)
+            .min(total.saturating_sub(before[1]))
+            .max(before[0]);
+        let in_kernel = total.saturating_sub(in_program);
+        self.reported[0].fetch_max(in_program, Ordering::Relaxed);
+        self.reported[1].fetch_max(in_kernel, Ordering::Relaxed);
         (
             Duration::from_nanos(in_program),
-            Duration::from_nanos(total - in_program),
+            Duration::from_nanos(in_kernel),
         )
     }
 
