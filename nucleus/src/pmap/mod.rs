@@ -214,7 +214,7 @@ impl Pmap {
         while let Some(Found { leaf, dying }) = self.next_leaf(range, Some(pending)) {
             let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
             if dying {
-                self.empty(&leaf, |entry, va| {
+                let frames = self.empty(&leaf, |entry, va| {
                     if entry.may_be_cached() {
                         pending.invalidate(self, va);
                     } else {
@@ -224,7 +224,7 @@ impl Pmap {
                 });
                 let table = leaf.table;
                 drop(leaf);
-                table::bury(table, pending);
+                table::bury(table, frames, pending);
                 range.start = end;
                 continue;
             }
@@ -312,31 +312,35 @@ impl Pmap {
     }
 
     /// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
-    /// and says what becomes of the frame's handle.
-    fn empty(&self, leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
-        loop {
-            for i in 0..ENTRIES {
-                let entry = leaf.entry(i);
-                while load(entry).is_present() {
-                    // The mark goes in with the exchange, so that what is removed is never nowhere.
-                    let Some(old) = unmap_keeping(leaf.table, i) else {
-                        continue;
-                    };
-                    let va = VirtAddr(leaf.base.0 + i * PAGE_SIZE);
-                    if each(old, va) == Keep::Dropped {
-                        entry.store(0, Ordering::Relaxed);
-                        drop(Frame::from_index(old.frame()));
-                    }
-                    leaf.remove_entry();
+    /// and says what becomes of the frame's handle. Returns how many frames stay in it as pending.
+    fn empty(&self, leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) -> u32 {
+        let mut kept = 0;
+        let mut i = 0;
+        // While it lasts, another walker that was here before the table was marked may still add an
+        // entry, or be about to finish taking one out.
+        while leaf.entries() > 0 {
+            while i < ENTRIES && !load(leaf.entry(i)).is_present() {
+                i += 1;
+            }
+            if i == ENTRIES {
+                machine::spin_hint();
+                i = 0;
+                continue;
+            }
+            // The frame's name goes in with the exchange, so that it is never nowhere.
+            let Some(old) = unmap_keeping(leaf.table, i) else {
+                continue;
+            };
+            match each(old, VirtAddr(leaf.base.0 + i * PAGE_SIZE)) {
+                Keep::Pending => kept += 1,
+                Keep::Dropped => {
+                    leaf.entry(i).store(0, Ordering::Relaxed);
+                    drop(Frame::from_index(old.frame()));
                 }
             }
-            // Another walker that was here before the table was marked may still add an entry, or be
-            // about to finish taking one out.
-            if leaf.entries() == 0 {
-                return;
-            }
-            machine::spin_hint();
+            leaf.remove_entry();
         }
+        kept
     }
 
     /// What is mapped at the page that holds `va`.
@@ -420,7 +424,7 @@ impl Pmap {
             range.start = VirtAddr(leaf.base.0 + LEAF_SPAN);
             let table = leaf.table;
             drop(leaf);
-            table::bury(table, &mut dead);
+            table::bury(table, 0, &mut dead);
         }
         if any {
             Counter::tlb_skipped_dead.add(1);

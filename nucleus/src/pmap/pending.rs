@@ -3,9 +3,8 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
-use super::format::ENTRIES;
 use super::shootdown::{self, MAX_PAGES, Page, What};
-use super::table::{entry, load};
+use super::table::entry;
 use super::{Pmap, format};
 use crate::arch::machine;
 use crate::frame::give_table;
@@ -136,14 +135,17 @@ impl Pending {
 
 /// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
 fn give_up_entries(table: u32) {
-    for index in 0..ENTRIES {
+    let mut left = record(table).handles.swap(0, Ordering::Relaxed);
+    let mut index = 0;
+    while left > 0 {
         let entry = entry(table, index);
-        let pte = load(entry);
-        debug_assert!(pte == format::Pte::ZERO || pte.is_pending());
+        let pte = format::Pte(entry.load(Ordering::Relaxed));
         if pte.is_pending() {
             entry.store(0, Ordering::Relaxed);
             drop(Frame::from_index(pte.frame()));
+            left -= 1;
         }
+        index += 1;
     }
 }
 

@@ -240,30 +240,7 @@ impl Pmap {
         }
         let pinned = Pinned::new();
         let mut frames = self.lock.lock();
-        let mut va = range.start;
-        let table = loop {
-            if va >= range.end {
-                return None;
-            }
-            let mut table = self.root;
-            let mut level = 4;
-            while level > 1 {
-                let pte = load(entry(table, index(va, level)));
-                if !pte.is_present() {
-                    break;
-                }
-                table = pte.frame();
-                level -= 1;
-            }
-            if level == 1 {
-                break table;
-            }
-            // Nothing under this entry: go on behind all that it stands for.
-            va = VirtAddr((va.0 | (span(level) - 1)).wrapping_add(1));
-            if va.0 == 0 {
-                return None;
-            }
-        };
+        let (table, va) = self.first_in(range)?;
         let base = leaf_base(va);
         let leaf = Leaf {
             table,
@@ -285,6 +262,48 @@ impl Pmap {
         Some(Found { leaf, dying })
     }
 
+    /// The first table of level 1 for anything in `range`, and the first address of the range that it
+    /// maps. Looks at each entry on the way once. [pmap lock]
+    fn first_in(&self, range: VirtRange) -> Option<(u32, VirtAddr)> {
+        let mut tables = [NONE; 5];
+        tables[4] = self.root;
+        let mut level = 4;
+        let mut va = range.start;
+        loop {
+            // The entries of this table that stand for a part of the range.
+            let table = tables[level];
+            let first = index(va, level);
+            let left = (range.end.0 - 1 - (va.0 & !(span(level) - 1))) >> span(level).ilog2();
+            let end = ENTRIES.min(first + left + 1);
+            let mut i = first;
+            while i < end && !Pte(entry(table, i).load(Ordering::Acquire)).is_present() {
+                i += 1;
+            }
+            if i > first {
+                va = VirtAddr((va.0 & !(span(level) - 1)) + (i - first) * span(level));
+            }
+            if i < end {
+                let below = Pte(entry(table, i).load(Ordering::Acquire)).frame();
+                level -= 1;
+                if level == 1 {
+                    return Some((below, va));
+                }
+                tables[level] = below;
+                continue;
+            }
+            // Nothing more here: go on behind what the table maps, in the ones above.
+            while index(va, level) == 0 {
+                level += 1;
+                if level > 4 {
+                    return None;
+                }
+            }
+            if va >= range.end {
+                return None;
+            }
+        }
+    }
+
     /// Takes a table that has become empty out of the tree, unless somebody else is using it.
     pub(super) fn prune(&self, leaf: Leaf, pending: &mut Pending) {
         let mut frames = self.lock.lock();
@@ -299,7 +318,7 @@ impl Pmap {
             drop(frames);
             let table = leaf.table;
             drop(leaf);
-            bury(table, pending);
+            bury(table, 0, pending);
         }
     }
 
@@ -332,9 +351,11 @@ impl Pmap {
     }
 }
 
-/// Adds a dead table of level 1 to the pending ones. Its `Leaf` was dropped.
-pub(super) fn bury(table: u32, pending: &mut Pending) {
+/// Adds a dead table of level 1, which names so many pending frames, to the pending ones. Its `Leaf`
+/// was dropped.
+pub(super) fn bury(table: u32, frames: u32, pending: &mut Pending) {
     let r = record(table);
+    r.handles.store(frames, Ordering::Relaxed);
     debug_assert_eq!(r.b.load(Ordering::Relaxed) & (COUNT | DYING), DYING);
     // Acquire: all that others did with the table comes before this.
     r.b.swap(0, Ordering::Acquire);

@@ -204,6 +204,14 @@ impl Model {
                 assert_eq!(write, mapped.is_some_and(|m| m.1.contains(Prot::WRITE)));
                 if let Some(&(f, _)) = mapped.filter(|_| write) {
                     self.modified[f] = true;
+                    if below(3) == 0 {
+                        // Cleaned, and written again at once.
+                        clear_modified(&self.frames[f], &mut pending);
+                        pending.flush();
+                        assert!(!is_modified(&self.frames[f]));
+                        assert_eq!(user::write(at + 16, &2u32), Ok(()));
+                        assert!(is_modified(&self.frames[f]), "a write left no trace");
+                    }
                 }
                 if below(2) == 0 {
                     task::set_pmap(None);
@@ -301,8 +309,13 @@ fn all_at_once() {
                     let pmap = &pmaps[below(pmaps.len())];
                     let frame = &frames[below(frames.len())];
                     let at = va_of(below(PAGES));
-                    match below(9) {
-                        0 | 1 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
+                    match below(10) {
+                        0 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
+                        // One that nobody else holds: free as soon as it is unmapped everywhere.
+                        1 | 9 => {
+                            let own = tagged_frames(1).remove(0);
+                            pmap.enter(at, &own, random_prot(), &mut pending).unwrap();
+                        }
                         2 => drop(pmap.enter_ahead(at, frame, random_prot())),
                         3 => pmap.remove(random_range(), &mut pending),
                         4 => pmap.protect(random_range(), random_prot(), &mut pending),

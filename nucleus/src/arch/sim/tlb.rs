@@ -177,6 +177,14 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
             table
         }
     };
+    // Held even if it leads to nothing.
+    {
+        let mut tlb = m.cpu().tlb.borrow_mut();
+        if let std::collections::btree_map::Entry::Vacant(place) = tlb.tables.entry(page >> 9) {
+            reach(m, table.at.frame_number());
+            place.insert(table);
+        }
+    }
     let leaf = touch(m, table.at, page, |entry| {
         if for_write && table.write && entry & WRITE != 0 {
             DIRTY
@@ -195,10 +203,6 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
     tlb.forget_page(m, page);
     reach(m, entry.frame);
     tlb.pages.insert(page, entry);
-    if !tlb.tables.contains_key(&(page >> 9)) {
-        reach(m, table.at.frame_number());
-        tlb.tables.insert(page >> 9, table);
-    }
     Some(entry)
 }
 
