@@ -9,3 +9,7 @@ pub(crate) mod x86_64;
 pub(crate) use sim as machine;
 #[cfg(target_os = "none")]
 pub(crate) use x86_64 as machine;
+
+/// What the x86-64 machine computes from the loader's and the firmware's data, tested on the host.
+#[cfg(all(test, not(target_os = "none")))]
+mod x86_64_on_host;

@@ -2,12 +2,10 @@
 //! machine off. Read once at boot, through the boot page tables, into [`Tables`]. Nothing in them is trusted
 //! to be there or to be well-formed.
 
-use super::layout::ptr;
+use super::layout::{BOOT_MAPPED, ptr};
 use super::percpu::MAX_CPUS;
 use crate::PhysAddr;
 
-/// What the boot page tables map.
-const REACHABLE: u64 = 4 << 30;
 /// Longest table that is read: a DSDT of a large machine.
 const LONGEST: usize = 4 << 20;
 const MAX_IO_APICS: usize = 8;
@@ -45,7 +43,7 @@ pub struct Tables {
 /// Bytes of physical memory, if the boot page tables map them.
 fn bytes(at: u64, len: usize) -> Option<&'static [u8]> {
     let end = at.checked_add(len as u64)?;
-    if at == 0 || end > REACHABLE {
+    if at == 0 || end > BOOT_MAPPED {
         return None;
     }
     // SAFETY: mapped, and firmware memory that nothing changes during boot.

@@ -13,6 +13,8 @@ use crate::PhysAddr;
 pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
 /// Bytes that the direct map may grow to.
 pub const DIRECT_MAP_SIZE: usize = 64 << 40;
+/// Physical memory that the boot page tables map, in bytes.
+pub const BOOT_MAPPED: u64 = 4 << 30;
 /// The kernel stacks.
 pub const STACKS: usize = 0xffff_c000_0000_0000;
 /// Device registers.

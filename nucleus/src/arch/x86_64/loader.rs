@@ -1,14 +1,12 @@
 //! What the loader left: memory map, command line, root archive, the firmware's root pointer. It is read through the
 //! boot page tables, and nothing in it is trusted.
 
-use super::layout::{image, ptr};
+use super::layout::{BOOT_MAPPED, image, ptr};
 use super::memory::MemoryMap;
 use super::start::{LOADER_MULTIBOOT2, LOADER_PVH};
 use crate::PhysAddr;
 use crate::boot::MAX_COMMAND_LINE;
 
-/// What the boot page tables map.
-const REACHABLE: u64 = 4 << 30;
 /// Entries of a memory map that are looked at.
 const MAX_ENTRIES: u32 = 1024;
 
@@ -36,7 +34,7 @@ pub type Problem = &'static str;
 /// Reads a value in the loader's memory.
 fn read<T: Copy>(at: u64) -> Option<T> {
     let end = at.checked_add(size_of::<T>() as u64)?;
-    if end > REACHABLE {
+    if end > BOOT_MAPPED {
         return None;
     }
     // SAFETY: the boot page tables map it, and every `T` below is made of integers.
@@ -121,7 +119,7 @@ fn read_pvh(info: u64, found: &mut Found) -> Result<(), Problem> {
         found.root_pointer = Some(info.root_pointer);
     }
     if info.command_line != 0 {
-        read_command_line(info.command_line, REACHABLE, found)?;
+        read_command_line(info.command_line, BOOT_MAPPED, found)?;
     }
     if info.modules > 0 {
         let [start, bytes]: [u64; 2] = read(info.module_list).ok_or(BROKEN)?;

@@ -1,6 +1,7 @@
 //! The machine's memory as the loader reported it, and what of it is taken before the allocator
 //! of frames exists.
 
+use super::layout::{BOOT_MAPPED, DIRECT_MAP_SIZE};
 use crate::frame::Region;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -8,10 +9,8 @@ use crate::{PAGE_SHIFT, PAGE_SIZE};
 const MAX_RANGES: usize = 128;
 /// Frames below 1 MiB belong to the firmware and to the start of other CPUs.
 pub const LOW_FRAMES: u64 = 0x10_0000 >> PAGE_SHIFT;
-/// What the boot page tables map.
-const BOOT_MAPPED: u64 = 4 << 30;
 /// Highest physical address that is used: what the direct map has room for.
-const HIGHEST: u64 = super::layout::DIRECT_MAP_SIZE as u64;
+const HIGHEST: u64 = DIRECT_MAP_SIZE as u64;
 
 /// Usable memory in frames, sorted, without overlap; built up from an untrusted list.
 pub struct MemoryMap {

@@ -1,0 +1,393 @@
+//! The parts of the x86-64 machine that only read what a loader and a firmware left: nothing in
+//! it may be trusted, so whatever stands there, they must come back with an answer.
+
+#![allow(dead_code)]
+
+use layout::Physical;
+
+#[path = "x86_64/acpi.rs"]
+mod acpi;
+#[path = "x86_64/loader.rs"]
+mod loader;
+#[path = "x86_64/memory.rs"]
+mod memory;
+
+/// Physical memory: a MiB of each test's own.
+mod layout {
+    use std::cell::Cell;
+
+    use crate::PhysAddr;
+
+    pub const BOOT_MAPPED: u64 = 1 << 20;
+    pub const DIRECT_MAP_SIZE: usize = 64 << 40;
+
+    thread_local! {
+        static START: Cell<*mut u8> = const { Cell::new(std::ptr::null_mut()) };
+    }
+
+    pub struct Image {
+        pub start: u64,
+        pub end: u64,
+    }
+
+    pub fn image() -> Image {
+        Image {
+            start: 0x20_0000,
+            end: 0x28_0000,
+        }
+    }
+
+    pub fn ptr(at: PhysAddr) -> *mut u8 {
+        assert!(at.0 <= BOOT_MAPPED);
+        let start = START.get();
+        assert!(!start.is_null());
+        start.wrapping_add(at.0 as usize)
+    }
+
+    /// Fills this thread's memory.
+    pub struct Physical(Vec<u8>);
+
+    impl Physical {
+        pub fn new() -> Physical {
+            let mut bytes = vec![0; BOOT_MAPPED as usize];
+            START.set(bytes.as_mut_ptr());
+            Physical(bytes)
+        }
+
+        pub fn put(&mut self, at: usize, bytes: &[u8]) {
+            self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+
+        pub fn byte(&mut self, at: usize) -> &mut u8 {
+            &mut self.0[at]
+        }
+
+        pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
+            self.0[at..at + len].to_vec()
+        }
+    }
+}
+
+mod percpu {
+    pub const MAX_CPUS: usize = 16;
+}
+
+mod start {
+    pub const LOADER_PVH: u32 = 1;
+    pub const LOADER_MULTIBOOT2: u32 = 2;
+}
+
+/// A sequence of numbers that a seed determines (splitmix).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % limit
+    }
+}
+
+#[test]
+fn memory_map_agrees_with_a_model() {
+    const FRAMES: usize = 512;
+    for seed in 0..300 {
+        let mut numbers = Numbers(seed);
+        let mut map = memory::MemoryMap::new();
+        // Per frame: absent, free, in use.
+        let mut model = [0u8; FRAMES];
+        for _ in 0..30 {
+            let start = numbers.below(FRAMES as u64 * 4096);
+            let bytes = numbers.below(80 * 4096).min(FRAMES as u64 * 4096 - start);
+            let inside = start.div_ceil(4096) as usize..((start + bytes) / 4096) as usize;
+            let touched = (start / 4096) as usize..(start + bytes).div_ceil(4096) as usize;
+            match numbers.below(4) {
+                0 | 1 => {
+                    map.add(start, bytes);
+                    for frame in inside.filter(|&f| f < FRAMES) {
+                        model[frame] = model[frame].max(1);
+                    }
+                }
+                2 => {
+                    map.remove(start, bytes);
+                    model[touched].fill(0);
+                }
+                _ => {
+                    map.reserve(start, bytes);
+                    for frame in touched.clone() {
+                        if model[frame] == 1 {
+                            model[frame] = 2;
+                        }
+                    }
+                    let whole = model[touched].iter().all(|&m| m != 0);
+                    assert_eq!(map.contains(start, bytes), whole, "seed {seed}");
+                }
+            }
+            let mut seen = [0u8; FRAMES];
+            let mut last = 0;
+            for range in map.ranges() {
+                assert!(
+                    last <= range.start && range.start < range.end,
+                    "seed {seed}"
+                );
+                last = range.end;
+                let value = if range.free { 1 } else { 2 };
+                seen[range.start as usize..range.end as usize].fill(value);
+            }
+            assert_eq!(seen, model, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn memory_map_stands_extremes() {
+    let mut map = memory::MemoryMap::new();
+    map.add(u64::MAX, u64::MAX);
+    map.add(0, u64::MAX);
+    map.remove(u64::MAX - 5, u64::MAX);
+    map.reserve(u64::MAX, 1);
+    assert!(!map.contains(u64::MAX, 2));
+    // More holes than the list has room for: memory is lost, never invented.
+    for hole in 0..1000u64 {
+        map.remove(hole * 0x10000, 4096);
+        assert!(!map.contains(hole * 0x10000, 1));
+    }
+    map.prepare_early(1 << 40);
+}
+
+const ROOT: usize = 0xe_1000;
+const LIST: usize = 0x1000;
+const CONTROLLERS: usize = 0x2000;
+const FIXED: usize = 0x3000;
+const CODE: usize = 0x4000;
+
+fn mend(memory: &mut Physical, at: usize, len: usize, sum_at: usize) {
+    *memory.byte(at + sum_at) = 0;
+    let sum = memory
+        .get(at, len)
+        .iter()
+        .fold(0u8, |sum, &b| sum.wrapping_add(b));
+    *memory.byte(at + sum_at) = sum.wrapping_neg();
+}
+
+fn table(memory: &mut Physical, at: usize, signature: &[u8; 4], body: &[u8]) {
+    let len = 36 + body.len();
+    memory.put(at, signature);
+    memory.put(at + 4, &(len as u32).to_le_bytes());
+    memory.put(at + 36, body);
+    mend(memory, at, len, 9);
+}
+
+/// Three CPUs of which one is off, an I/O APIC, an override, power control and a DSDT.
+fn firmware() -> Physical {
+    let mut memory = Physical::new();
+    memory.put(ROOT, b"RSD PTR ");
+    memory.put(ROOT + 16, &(LIST as u32).to_le_bytes());
+    mend(&mut memory, ROOT, 20, 8);
+    let mut list = Vec::new();
+    for at in [CONTROLLERS, FIXED] {
+        list.extend((at as u32).to_le_bytes());
+    }
+    table(&mut memory, LIST, b"RSDT", &list);
+    let mut body = vec![0, 0, 0xe0, 0xfe, 1, 0, 0, 0];
+    for (id, on) in [(0, 1), (1, 0), (7, 1)] {
+        body.extend([0, 8, 0, id, on, 0, 0, 0]);
+    }
+    body.extend([1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
+    body.extend([2, 10, 0, 4, 9, 0, 0, 0, 0xd, 0]);
+    table(&mut memory, CONTROLLERS, b"APIC", &body);
+    let mut fixed = vec![0; 116];
+    fixed[4..8].copy_from_slice(&(CODE as u32).to_le_bytes());
+    fixed[28..32].copy_from_slice(&0x604u32.to_le_bytes());
+    fixed[76..80].copy_from_slice(&(1u32 << 10).to_le_bytes());
+    fixed[80] = 1;
+    fixed[84..92].copy_from_slice(&0xcf9u64.to_le_bytes());
+    fixed[92] = 6;
+    table(&mut memory, FIXED, b"FACP", &fixed);
+    table(
+        &mut memory,
+        CODE,
+        b"DSDT",
+        b"\x08_S5_\x12\x06\x04\x0a\x05\x01\x00\x00",
+    );
+    memory
+}
+
+#[test]
+fn firmware_tables_are_read() {
+    let _memory = firmware();
+    for root in [Some(ROOT as u64), None, Some(0x50)] {
+        let tables = acpi::Tables::read(root);
+        assert_eq!(tables.cpus(), [0, 7]);
+        assert_eq!(tables.local_apic, 0xfee0_0000);
+        assert_eq!(tables.io_apics(), [(0xfec0_0000, 0)]);
+        assert_eq!(tables.legacy_line(4), (9, 0xd));
+        assert_eq!(tables.legacy_line(5), (5, 0));
+        assert_eq!(tables.power.control, [0x604, 0]);
+        assert_eq!(tables.power.off, [5 << 10 | 1 << 13, 1 << 10 | 1 << 13]);
+        assert_eq!(tables.power.reset, Some((0xcf9, 6)));
+    }
+}
+
+#[test]
+fn damaged_firmware_tables_do_no_harm() {
+    let tables = [(LIST, 44), (CONTROLLERS, 36 + 54), (FIXED, 152), (CODE, 49)];
+    for seed in 0..3000 {
+        let mut numbers = Numbers(seed);
+        let mut memory = firmware();
+        for _ in 0..=numbers.below(3) {
+            let (at, len) = tables[numbers.below(4) as usize];
+            let hit = at + numbers.below(len as u64) as usize;
+            *memory.byte(hit) = numbers.below(256) as u8;
+            // A wrong sum would only hide the damage.
+            mend(&mut memory, at, len, 9);
+        }
+        let tables = acpi::Tables::read(Some(ROOT as u64));
+        assert!(tables.cpus().len() <= 16 && !tables.io_apics().is_empty());
+    }
+}
+
+const START_INFO: usize = 0x1000;
+const MAP: usize = 0x2000;
+const MODULE: usize = 0x3000;
+const LINE: usize = 0x4000;
+
+fn pvh(line: &[u8], archive: (u64, u64)) -> Physical {
+    let mut memory = Physical::new();
+    let mut info = Vec::new();
+    for word in [0x336e_c578u32, 1, 0, 1] {
+        info.extend(word.to_le_bytes());
+    }
+    for word in [MODULE as u64, LINE as u64, 0, MAP as u64] {
+        info.extend(word.to_le_bytes());
+    }
+    info.extend(3u64.to_le_bytes());
+    memory.put(START_INFO, &info);
+    let map = [
+        (0u64, 0x9_fc00u64, 1u64),
+        (0x10_0000, 0xff0_0000, 1),
+        (0xf00_0000, 0x1000, 2),
+    ];
+    for (i, (start, bytes, kind)) in map.into_iter().enumerate() {
+        for (j, word) in [start, bytes, kind].into_iter().enumerate() {
+            memory.put(MAP + i * 24 + j * 8, &word.to_le_bytes());
+        }
+    }
+    memory.put(MODULE, &archive.0.to_le_bytes());
+    memory.put(MODULE + 8, &archive.1.to_le_bytes());
+    memory.put(LINE, line);
+    memory
+}
+
+#[test]
+fn pvh_start_information_is_read() {
+    let _memory = pvh(b"onlcr=0 \xff\xfe -- ls\0", (0x40_0000, 5000));
+    let found = loader::read_all(1, START_INFO as u64)
+        .ok()
+        .expect("it is right");
+    assert_eq!(found.command_line(), "onlcr=0 ?? -- ls");
+    assert_eq!(found.archive, Some((0x40_0000, 5000)));
+    assert!(!found.memory.contains(0xf00_0000, 1) && found.memory.contains(0xf00_1000, 4096));
+    let in_use: Vec<_> = found.memory.ranges().iter().filter(|r| !r.free).collect();
+    assert_eq!((in_use[0].start, in_use[0].end), (0x200, 0x280));
+    assert_eq!((in_use[1].start, in_use[1].end), (0x400, 0x402));
+}
+
+#[test]
+fn a_bad_archive_is_refused() {
+    for archive in [
+        (0x9_f000, 0x2000),
+        (0xfff_f000, 0x1001),
+        (0x27_ffff, 5),
+        (u64::MAX, 2),
+        (1 << 46, 1),
+    ] {
+        let _memory = pvh(b"\0", archive);
+        assert!(
+            loader::read_all(1, START_INFO as u64).is_err(),
+            "{archive:x?}"
+        );
+    }
+}
+
+#[test]
+fn a_long_command_line_is_refused() {
+    let fits = [&[b'a'; 4096][..], b"\0"].concat();
+    let _memory = pvh(&fits, (0, 0));
+    let found = loader::read_all(1, START_INFO as u64)
+        .ok()
+        .expect("it fits");
+    assert_eq!(found.command_line().len(), 4096);
+    let _memory = pvh(&[b'a'; 4098], (0, 0));
+    assert!(loader::read_all(1, START_INFO as u64).is_err());
+}
+
+fn tag(memory: &mut Vec<u8>, kind: u32, body: &[u8]) {
+    memory.extend(kind.to_le_bytes());
+    memory.extend((body.len() as u32 + 8).to_le_bytes());
+    memory.extend(body);
+    memory.resize(memory.len().next_multiple_of(8), 0);
+}
+
+fn multiboot2() -> (Physical, usize) {
+    let mut info = vec![0; 8];
+    tag(&mut info, 1, b"-- sh\0");
+    let module: Vec<u8> = [0x40_0000u32, 0x40_1234]
+        .iter()
+        .flat_map(|w| w.to_le_bytes())
+        .collect();
+    tag(&mut info, 3, &module);
+    let mut map: Vec<u8> = [24u32, 0].iter().flat_map(|w| w.to_le_bytes()).collect();
+    map.extend(
+        [0x10_0000u64, 0xff0_0000, 1]
+            .iter()
+            .flat_map(|w| w.to_le_bytes()),
+    );
+    tag(&mut info, 6, &map);
+    tag(&mut info, 0, &[]);
+    let total = info.len() as u32;
+    info[..4].copy_from_slice(&total.to_le_bytes());
+    let mut memory = Physical::new();
+    memory.put(START_INFO, &info);
+    (memory, info.len())
+}
+
+#[test]
+fn multiboot2_information_is_read() {
+    let _memory = multiboot2();
+    let found = loader::read_all(2, START_INFO as u64)
+        .ok()
+        .expect("it is right");
+    assert_eq!(found.command_line(), "-- sh");
+    assert_eq!(found.archive, Some((0x40_0000, 0x1234)));
+    assert!(found.memory.contains(0x10_0000, 0xff0_0000));
+}
+
+#[test]
+fn damaged_loader_information_does_no_harm() {
+    for seed in 0..3000 {
+        let mut numbers = Numbers(seed);
+        let (mut memory, len, kind) = match seed % 2 {
+            0 => (pvh(b"quiet\0", (0x40_0000, 5000)), 0x3010, 1),
+            _ => {
+                let (memory, len) = multiboot2();
+                (memory, len, 2)
+            }
+        };
+        for _ in 0..=numbers.below(4) {
+            let at = match kind {
+                1 => {
+                    [START_INFO, MAP, MODULE][numbers.below(3) as usize]
+                        + numbers.below(72) as usize
+                }
+                _ => START_INFO + numbers.below(len as u64) as usize,
+            };
+            *memory.byte(at) = numbers.below(256) as u8;
+        }
+        if let Ok(found) = loader::read_all(kind, START_INFO as u64) {
+            assert!(!found.memory.ranges().is_empty());
+        }
+    }
+}
