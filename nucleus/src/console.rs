@@ -1,6 +1,7 @@
 //! The serial console (first port): bytes that a person types and reads.
 
 use crate::arch::machine;
+use crate::pinned::Restart;
 use crate::sync::{InterruptScope, Rank, SpinLock};
 use crate::task::WaitQueue;
 
@@ -14,15 +15,30 @@ struct Ring {
     len: usize,
 }
 
-static RING: SpinLock<Ring> = SpinLock::new(
-    Rank::Console,
-    Ring {
+const fn empty() -> SpinLock<Ring> {
+    let ring = Ring {
         bytes: [0; ROOM],
         start: 0,
         len: 0,
-    },
-);
-static ARRIVALS: WaitQueue = WaitQueue::new();
+    };
+    SpinLock::new(Rank::Console, ring)
+}
+
+static RING: Restart<SpinLock<Ring>> = Restart::new(empty());
+static ARRIVALS: Restart<WaitQueue> = Restart::new(WaitQueue::new());
+
+/// Forgets what was typed on an earlier machine.
+///
+/// # Safety
+/// The machine has one CPU and no task yet.
+#[cfg(not(target_os = "none"))]
+pub(crate) unsafe fn reset() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        RING.set(empty());
+        ARRIVALS.set(WaitQueue::new());
+    }
+}
 
 /// Writes all bytes as they are, waiting for the port where it must. Any context.
 pub fn write(bytes: &[u8]) {

@@ -72,6 +72,16 @@ impl Write for Line {
     }
 }
 
+/// Begins a new log, for a new simulated machine: the last one may have stopped in the middle of a line.
+///
+/// # Safety
+/// The machine has one CPU and no task yet.
+#[cfg(not(target_os = "none"))]
+pub(crate) unsafe fn reset() {
+    LOG.writer.store(0, Ordering::Relaxed);
+    LOG.end.store(0, Ordering::Relaxed);
+}
+
 /// Appends one line. Use [`log!`](crate::log!). Any context, interrupts and panics included.
 pub fn line(args: core::fmt::Arguments<'_>) {
     let mut line = Line {

@@ -1,7 +1,8 @@
 //! Kernel code that touches the program's memory: through the TLB, with faults.
 
 use super::{
-    machine::{Machine, WORD, machine, point},
+    interface::point,
+    machine::{Machine, WORD, machine},
     tlb::translate,
 };
 use crate::{Access, PAGE_SIZE, PhysAddr, VirtAddr};

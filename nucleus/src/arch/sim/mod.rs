@@ -20,17 +20,22 @@
 //! Outside a run the functions of this machine do nothing, on a single CPU, so that locks and counters work in plain tests.
 
 mod access;
+mod context;
 mod fiber;
+mod interface;
 mod machine;
 mod oracle;
 mod program;
 mod random;
 mod run;
+#[cfg(test)]
+mod tests;
 mod tlb;
 
 pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
-pub(crate) use machine::*;
-pub use machine::{console_input, console_output, point, random_u64};
+pub(crate) use context::Context;
+pub(crate) use interface::*;
+pub use interface::{console_input, console_output, point, random_u64};
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};

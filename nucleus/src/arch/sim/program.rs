@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::machine::{machine, point};
+use super::{interface::point, machine::machine};
 use crate::{
     OutOfMemory,
     trap::{Event, Registers},

@@ -146,6 +146,8 @@ extern "C" fn boot(body: usize) -> ! {
     unsafe {
         crate::pmap::init();
         crate::random::init();
+        crate::console::reset();
+        crate::log::reset();
     }
     crate::time::init();
     m.start_others();

@@ -1,0 +1,52 @@
+//! Switching between tasks.
+
+use core::cell::Cell;
+
+use super::{
+    fiber::{self, Stack},
+    machine::required,
+};
+use crate::OutOfMemory;
+
+/// A task's stack, and its place on it while it does not run.
+pub(crate) struct Context {
+    stack_pointer: Cell<usize>,
+    /// None for the stack that a CPU booted on.
+    _stack: Option<Stack>,
+}
+
+// SAFETY: the stack pointer is touched by `switch` only, and all of it on one thread of the host.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// A thread that will run `entry(arg)` when first switched to, with interrupts off.
+    pub(crate) fn new(
+        entry: extern "C" fn(usize) -> !,
+        arg: usize,
+    ) -> Result<Context, OutOfMemory> {
+        let stack = Stack::new();
+        Ok(Context {
+            stack_pointer: Cell::new(stack.prepare(entry, arg)),
+            _stack: Some(stack),
+        })
+    }
+
+    /// The thread that runs now, on the stack that the CPU was started with.
+    pub(crate) fn current_boot() -> Context {
+        Context {
+            stack_pointer: Cell::new(0),
+            _stack: None,
+        }
+    }
+
+    /// Leaves `from`, which is the running thread, and runs `to` until something switches back.
+    ///
+    /// # Safety
+    /// Interrupts are off. Both contexts live until `from` runs again; `to` does not run on any
+    /// CPU, and nobody else switches to it.
+    pub(crate) unsafe fn switch(from: &Context, to: &Context) {
+        required().end_after_panic();
+        // SAFETY: the caller's promise.
+        unsafe { fiber::switch(from.stack_pointer.as_ptr(), to.stack_pointer.get()) };
+    }
+}

@@ -1,0 +1,146 @@
+//! The simulated machine itself.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{Config, console_input, console_output, point, random_u64, run};
+use crate::{
+    console,
+    task::{self, Sleep, Spawn},
+    time,
+};
+
+fn spawn(body: impl FnOnce() + Send + 'static) {
+    let spawn = Spawn {
+        name: "test",
+        pmap: None,
+        attachment: None,
+        cpus: u64::MAX,
+    };
+    task::spawn(spawn, Box::new(body)).unwrap();
+}
+
+/// What three tasks do to one word without a lock: a fingerprint of the schedule.
+fn fingerprint(seed: u64) -> u64 {
+    let word = Arc::new(AtomicU64::new(0));
+    let result = word.clone();
+    let config = Config {
+        cpus: 3,
+        pages: 256,
+        seed,
+        ..Config::default()
+    };
+    let body = move || {
+        for task in 1..4 {
+            let word = word.clone();
+            spawn(move || {
+                for _ in 0..50 {
+                    let old = word.load(Ordering::SeqCst);
+                    point();
+                    let new = old.wrapping_mul(31) + task + random_u64() % 7;
+                    word.store(new, Ordering::SeqCst);
+                }
+            });
+        }
+    };
+    run(config, body).unwrap();
+    result.load(Ordering::SeqCst)
+}
+
+#[test]
+fn a_seed_repeats_a_run() {
+    for seed in 0..10 {
+        assert_eq!(fingerprint(seed), fingerprint(seed));
+    }
+    assert_ne!(fingerprint(1), fingerprint(2));
+}
+
+#[test]
+fn a_panic_names_its_seed() {
+    let config = Config {
+        seed: 77,
+        ..Config::default()
+    };
+    let failure = run(config, || spawn(|| panic!("on purpose"))).unwrap_err();
+    assert_eq!(failure.seed, 77);
+    assert!(failure.message.contains("on purpose"));
+    // And the next run finds nothing of it.
+    run(config, || spawn(|| ())).unwrap();
+}
+
+#[test]
+fn waiting_for_nobody_is_noticed() {
+    let endless = || {
+        loop {
+            point();
+        }
+    };
+    let config = Config {
+        max_points: 100_000,
+        ..Config::default()
+    };
+    let message = run(config, endless).unwrap_err().message;
+    assert!(message.contains("no end"), "{message}");
+    let forever = || {
+        task::WaitQueue::new()
+            .wait(Sleep::SOUND, || None::<()>)
+            .unwrap();
+    };
+    let message = run(config, forever).unwrap_err().message;
+    assert!(message.contains("deadlock: main"), "{message}");
+}
+
+#[test]
+fn the_clock_jumps_over_sleeps() {
+    let body = || {
+        let hour = time::since_boot() + std::time::Duration::from_secs(3600);
+        task::sleep(Sleep {
+            deadline: Some(hour),
+            ..Sleep::SOUND
+        });
+        assert!(time::since_boot() >= hour);
+    };
+    run(Config::default(), body).unwrap();
+}
+
+#[test]
+fn the_console_has_two_ends() {
+    let body = || {
+        console_input(b"typed");
+        let mut got = Vec::new();
+        while got.len() < 5 {
+            let read = || {
+                let mut bytes = [0; 3];
+                let count = console::read(&mut bytes);
+                (count > 0).then(|| bytes[..count].to_vec())
+            };
+            got.extend(console::arrivals().wait(Sleep::SOUND, read).unwrap());
+        }
+        assert_eq!(got, b"typed");
+        console::write(b"printed");
+        assert_eq!(console_output(), b"printed");
+    };
+    run(Config::default(), body).unwrap();
+}
+
+/// Not a test of anything but speed; run by name in a release build.
+#[test]
+#[ignore = "measures"]
+fn points_per_second() {
+    let body = || {
+        let begin = std::time::Instant::now();
+        for _ in 0..10_000_000 {
+            point();
+        }
+        println!("{:?} for ten million points", begin.elapsed());
+    };
+    let config = Config {
+        max_points: u64::MAX,
+        ..Config::default()
+    };
+    for cpus in [1, 2] {
+        run(Config { cpus, ..config }, body).unwrap();
+    }
+}
