@@ -9,6 +9,9 @@ pub struct Options {
     pub onlcr: bool,
     /// Whether the console shows what is typed (`echo=0|1`).
     pub echo: bool,
+    /// How many pages the fault routine maps behind and ahead of a fault (`faultahead=N,M`), if not
+    /// its default.
+    pub fault_ahead: Option<(u16, u16)>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
     /// The command and its arguments; empty for a login shell.
@@ -23,6 +26,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
     let mut options = Options {
         onlcr: true,
         echo: true,
+        fault_ahead: None,
         init: None,
         command: Vec::new(),
     };
@@ -39,6 +43,12 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("echo", Some("1")) => options.echo = true,
             ("echo", _) => return Err(format!("option '{word}': echo is 0 or 1")),
             ("onlcr", _) => return Err(format!("option '{word}': onlcr is 0 or 1")),
+            ("faultahead", value) => {
+                let window = value.and_then(fault_ahead);
+                options.fault_ahead = Some(window.ok_or_else(|| {
+                    format!("option '{word}': faultahead wants two numbers of pages, as in 3,4")
+                })?);
+            }
             ("init", Some(path)) if path.starts_with('/') => {
                 options.init = Some(path.as_bytes().to_vec());
             }
@@ -56,6 +66,13 @@ pub fn parse(line: &str) -> Result<Options, String> {
         options.command = words(command)?;
     }
     Ok(options)
+}
+
+/// `N,M`: pages behind and ahead, each less than a page table maps.
+fn fault_ahead(value: &str) -> Option<(u16, u16)> {
+    let (behind, ahead) = value.split_once(',')?;
+    let pages = |text: &str| text.parse().ok().filter(|&pages: &u16| pages < 512);
+    Some((pages(behind)?, pages(ahead)?))
 }
 
 /// The kernel's part, and what follows the word `--`.
@@ -142,6 +159,7 @@ mod tests {
             Ok(Options {
                 onlcr: true,
                 echo: true,
+                fault_ahead: None,
                 init: None,
                 command: Vec::new()
             })
@@ -150,8 +168,9 @@ mod tests {
 
     #[test]
     fn options_and_a_quoted_command() {
-        let options = parse("onlcr=0 init=/sbin/init -- a").unwrap();
+        let options = parse("onlcr=0 faultahead=7,8 init=/sbin/init -- a").unwrap();
         assert!(!options.onlcr);
+        assert_eq!(options.fault_ahead, Some((7, 8)));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
         assert_eq!(
             command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
@@ -174,6 +193,8 @@ mod tests {
             ("onclr=1", "onclr=1"),
             ("onlcr=2", "onlcr=2"),
             ("echo=on", "echo=on"),
+            ("faultahead=3", "faultahead=3"),
+            ("faultahead=3,600", "faultahead=3,600"),
             ("onlcr", "onlcr"),
             ("init=sh", "absolute"),
             ("--x", "--x"),

@@ -26,6 +26,9 @@ pub fn start() -> ! {
         Ok(options) => options,
         Err(message) => give_up(&message),
     };
+    if let Some((behind, ahead)) = options.fault_ahead {
+        vm::set_fault_ahead(behind, ahead);
+    }
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
         .and_then(|()| load::start());
