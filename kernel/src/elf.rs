@@ -148,7 +148,7 @@ pub fn program(header: Header, table: &[u8]) -> Result<Program> {
         match entry.word(offset!(elf64_phdr.p_type))? {
             elf::PT_LOAD => program.add_segment(&entry, flags, offset, file_len)?,
             elf::PT_INTERP if program.interpreter.is_none() => {
-                if file_len < 2 || file_len > INTERPRETER_MAX {
+                if !(2..=INTERPRETER_MAX).contains(&file_len) {
                     return Err(Errno::ENOEXEC);
                 }
                 program.interpreter = Some((offset, file_len as usize));
@@ -212,11 +212,20 @@ impl Program {
     }
 }
 
-/// The interpreter line of a script: its path, and the rest of the line as one argument.
+/// The first line of a script.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Script {
+    /// The interpreter's path.
+    pub path: Vec<u8>,
+    /// The rest of the line as one argument.
+    pub argument: Option<Vec<u8>>,
+}
+
+/// What a script's first line says; `None` if the file is no script.
 ///
 /// # Errors
 /// `ENOEXEC` if there is no path, or no end of line within the bytes that Linux looks at.
-pub fn script(start: &[u8]) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
+pub fn script(start: &[u8]) -> Result<Option<Script>> {
     let Some(line) = start.strip_prefix(b"#!") else {
         return Ok(None);
     };
@@ -240,7 +249,10 @@ pub fn script(start: &[u8]) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
         let to = rest.iter().rposition(|b| !blank(b)).unwrap_or(from);
         rest[from..=to].to_vec()
     });
-    Ok(Some((path.to_vec(), argument)))
+    Ok(Some(Script {
+        path: path.to_vec(),
+        argument,
+    }))
 }
 
 /// How much of a script's first line counts (`BINPRM_BUF_SIZE`).
@@ -333,10 +345,19 @@ mod tests {
     fn script_lines() {
         let line = |text: &[u8]| script(text);
         assert_eq!(line(b"\x7fELF"), Ok(None));
-        assert_eq!(line(b"#!/bin/sh\n"), Ok(Some((b"/bin/sh".to_vec(), None))));
+        assert_eq!(
+            line(b"#!/bin/sh\n"),
+            Ok(Some(Script {
+                path: b"/bin/sh".to_vec(),
+                argument: None
+            }))
+        );
         assert_eq!(
             line(b"#! /bin/sh  -e -x \nrest"),
-            Ok(Some((b"/bin/sh".to_vec(), Some(b"-e -x".to_vec()))))
+            Ok(Some(Script {
+                path: b"/bin/sh".to_vec(),
+                argument: Some(b"-e -x".to_vec())
+            }))
         );
         assert_eq!(line(b"#!  \n"), Err(Errno::ENOEXEC));
         let long = [b"#!/".to_vec(), vec![b'a'; 253]].concat();

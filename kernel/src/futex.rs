@@ -72,7 +72,7 @@ impl Key {
     /// # Errors
     /// `EINVAL` if the address is not aligned, `EFAULT` if it can't be a program's.
     pub fn new(space: &Arc<Space>, address: VirtAddr, private: bool) -> Result<Key> {
-        if address.0 % 4 != 0 {
+        if !address.0.is_multiple_of(4) {
             return Err(Errno::EINVAL);
         }
         if address.0 >= nucleus::addr::USER_END.0 {

@@ -7,7 +7,7 @@
 //! - [`family`]: parents and children, process groups, sessions, the table of ids: one spin lock
 //!   that is held for a few steps at a time.
 //! - [`Space`]: an address space and what `execve` put into it.
-//! - [`run`]: the loop of a thread. [`fork`], [`exec`], [`exit`], [`wait`]: its life.
+//! - [`run`]: the loop of a thread. [`fork`], [`load`] and [`exec`], `exit`, [`wait`]: its life.
 
 mod context;
 mod credentials;
@@ -15,11 +15,13 @@ pub mod exec;
 mod exit;
 pub mod family;
 pub mod fork;
+mod image;
 mod limits;
+pub mod load;
 mod memory;
 mod run;
 mod space;
-mod stack;
+pub mod stack;
 pub mod thread;
 mod times;
 pub mod wait;

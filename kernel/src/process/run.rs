@@ -21,7 +21,6 @@ pub fn run(thread: Arc<Thread>, mut own: Own, mut context: UserContext) {
     task.set_nice(thread.nice() as i8);
     thread.signals.set_task(Some(task));
     let status = serve(&thread, &mut own, &mut context);
-    drop(context);
     exit::end_thread(thread, own, status);
 }
 

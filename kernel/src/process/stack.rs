@@ -2,9 +2,20 @@
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
-use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, VirtAddr, VirtRange, user};
-use vm::Map;
+use abi::{Errno, Result, raw::auxvec};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, processor, random, trap::UserContext, user};
+use vm::{Map, MapRequest, Place};
+
+use super::{
+    Credentials,
+    image::{Image, no_memory},
+};
+use crate::{elf, syscall};
+
+/// Bytes of stack that are mapped at once; more by faults.
+const START: usize = 33 * PAGE_SIZE;
+/// What a signal frame needs beside the FPU state, rounded up (`AT_MINSIGSTKSZ`).
+const FRAME: u64 = 768;
 
 /// The longest argument or environment string, its NUL included (`MAX_ARG_STRLEN`).
 const STRING_MAX: usize = 32 * PAGE_SIZE;
@@ -152,4 +163,123 @@ impl<'a> Stack<'a> {
         self.buffered = 0;
         Ok(())
     }
+}
+
+/// What goes onto the first stack.
+pub struct Contents<'a> {
+    pub path: &'a [u8],
+    pub arguments: &'a [Word],
+    pub environment: &'a [Word],
+    pub credentials: &'a Credentials,
+    /// `AT_SECURE`.
+    pub secure: bool,
+    pub main: &'a Image,
+    /// How many program headers the program has.
+    pub header_count: usize,
+    /// Where the interpreter was loaded; 0 if there is none.
+    pub loader_base: u64,
+}
+
+/// The first stack.
+pub struct Built {
+    /// The stack pointer to start with.
+    pub pointer: VirtAddr,
+    /// Where the argument strings stand.
+    pub arguments: VirtRange,
+    /// Where the environment strings stand.
+    pub environment: VirtRange,
+    /// The auxiliary vector.
+    pub auxiliary: Vec<u64>,
+}
+
+/// Maps the stack and fills it: from the top down the path, the environment, the arguments, random bytes, then the
+/// vectors that a program finds at its stack pointer. Strings take `room` bytes at most.
+///
+/// # Errors
+/// `E2BIG`, `EFAULT`, `ENOMEM`.
+pub fn build(map: &Map, room: usize, executable: bool, contents: &Contents<'_>) -> Result<Built> {
+    let top = map.layout().stack_top;
+    let mut prot = Prot::READ | Prot::WRITE;
+    prot.set(Prot::EXEC, executable);
+    map.map(MapRequest {
+        place: Place::FixedNoReplace(VirtAddr(top.0 - START)),
+        grows_down: true,
+        label: "[stack]",
+        ..MapRequest::zero(START, prot)
+    })
+    .map_err(no_memory)?;
+
+    let mut stack = Stack::new(map, top, room + PAGE_SIZE);
+    stack.push_word(0)?;
+    stack.push(&[0])?;
+    stack.push(contents.path)?;
+    let path = stack.pointer();
+    let (environment_at, environment) = stack.push_strings(contents.environment)?;
+    let (arguments_at, arguments) = stack.push_strings(contents.arguments)?;
+    stack.push(b"x86_64\0")?;
+    let platform = stack.pointer();
+    let mut seed = [0; 16];
+    random::fill(&mut seed);
+    stack.push(&seed)?;
+    let auxiliary = auxiliary(contents, path, platform, stack.pointer());
+
+    let pointers = 1 + arguments_at.len() + 1 + environment_at.len() + 1 + auxiliary.len();
+    stack.align_for(pointers)?;
+    for word in auxiliary.iter().rev() {
+        stack.push_word(*word)?;
+    }
+    // The addresses come last string first, which is the order in which they are pushed.
+    for list in [&environment_at, &arguments_at] {
+        stack.push_word(0)?;
+        for address in list {
+            stack.push_word(*address)?;
+        }
+    }
+    stack.push_word(arguments_at.len() as u64)?;
+    stack.flush()?;
+    Ok(Built {
+        pointer: stack.pointer(),
+        arguments,
+        environment,
+        auxiliary,
+    })
+}
+
+/// The auxiliary vector: what the kernel tells a program about itself and the machine.
+fn auxiliary(
+    contents: &Contents<'_>,
+    path: VirtAddr,
+    platform: VirtAddr,
+    seed: VirtAddr,
+) -> Vec<u64> {
+    let processor = processor::processor();
+    let credentials = contents.credentials;
+    [
+        (auxvec::AT_HWCAP, processor.capabilities),
+        (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
+        (auxvec::AT_CLKTCK, u64::from(syscall::CLOCK_TICKS)),
+        (auxvec::AT_PHDR, contents.main.table),
+        (auxvec::AT_PHENT, elf::PROGRAM_HEADER_LEN as u64),
+        (auxvec::AT_PHNUM, contents.header_count as u64),
+        (auxvec::AT_BASE, contents.loader_base),
+        (auxvec::AT_FLAGS, 0),
+        (auxvec::AT_ENTRY, contents.main.entry),
+        (auxvec::AT_UID, u64::from(credentials.real_uid)),
+        (auxvec::AT_EUID, u64::from(credentials.effective_uid)),
+        (auxvec::AT_GID, u64::from(credentials.real_gid)),
+        (auxvec::AT_EGID, u64::from(credentials.effective_gid)),
+        (auxvec::AT_SECURE, u64::from(contents.secure)),
+        (auxvec::AT_RANDOM, seed.0 as u64),
+        (auxvec::AT_HWCAP2, processor.capabilities2),
+        (auxvec::AT_EXECFN, path.0 as u64),
+        (auxvec::AT_PLATFORM, platform.0 as u64),
+        (
+            auxvec::AT_MINSIGSTKSZ,
+            UserContext::fpu_size() as u64 + FRAME,
+        ),
+        (auxvec::AT_NULL, 0),
+    ]
+    .into_iter()
+    .flat_map(|(key, value)| [u64::from(key), value])
+    .collect()
 }

@@ -12,6 +12,12 @@ pub struct Queue {
     infos: VecDeque<Info>,
 }
 
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue::new()
+    }
+}
+
 impl Queue {
     /// Nothing pending. No allocation.
     pub const fn new() -> Queue {

@@ -9,7 +9,7 @@ use nucleus::{
     task::{Sleep, Task, WaitQueue},
 };
 
-use super::{Actions, Queue, SignalSet};
+use super::{Actions, Queue, SignalSet, action::ChildRules};
 use crate::process::{Pid, Thread, family};
 
 /// Why all threads of a process, or all but one, shall end.
@@ -101,6 +101,11 @@ impl ProcessSignals {
     /// The actions.
     pub fn actions(&self) -> Arc<Actions> {
         self.lock().actions.clone()
+    }
+
+    /// What becomes of the signals and remains of children.
+    pub fn child_rules(&self) -> ChildRules {
+        self.lock().actions.child_rules()
     }
 
     /// Gives the process actions that it shares with no other (`execve`).

@@ -15,10 +15,12 @@ use super::{Options, power_off};
 use crate::{
     files::{OpenFile, Table},
     process::{
-        Credentials, FsContext, Limits, Own, Shared, Thread,
-        exec::{self, Loaded, Request, Word},
+        Credentials, FsContext, Limits, Own, Shared, Thread, exec,
         family::{self, Change, Clones, Wanted, Which},
-        fork, wait,
+        fork,
+        load::{self, Loaded, Request},
+        stack::Word,
+        wait,
     },
     signal::{Action, SignalSet},
     tty,
@@ -151,7 +153,7 @@ fn begin(
         credentials,
         name,
         ..
-    } = exec::load(Request {
+    } = load::load(Request {
         file,
         path,
         arguments: arguments.into_iter().map(Word::Bytes).collect(),

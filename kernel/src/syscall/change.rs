@@ -14,7 +14,7 @@ use fs::{Kind, Location};
 use nucleus::{VirtAddr, time, user};
 
 use super::{
-    Call, Handler,
+    Call, Handler, file_size,
     path::{self, check_flags},
 };
 
@@ -260,6 +260,7 @@ pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
     place
         .vnode()
         .access(&call.credentials().fs, abi::raw::general::W_OK)?;
+    file_size::check(size)?;
     place.vnode().truncate(size)?;
     Ok(0)
 }
@@ -274,6 +275,7 @@ pub(super) fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     if place.vnode().kind() != Kind::Regular || !open.flags().writes() {
         return Err(Errno::EINVAL);
     }
+    file_size::check(size)?;
     place.vnode().truncate(size)?;
     Ok(0)
 }
@@ -294,6 +296,9 @@ fn fallocate(call: &mut Call<'_>) -> Result<usize> {
         Kind::Directory => return Err(Errno::EISDIR),
         Kind::Fifo => return Err(Errno::ESPIPE),
         _ => return Err(Errno::ENODEV),
+    }
+    if call.unsigned(1) & abi::raw::general::FALLOC_FL_KEEP_SIZE == 0 {
+        file_size::check(at as u64 + len as u64)?;
     }
     place
         .vnode()

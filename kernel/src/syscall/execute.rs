@@ -7,7 +7,11 @@ use fs::{Location, Walk};
 use nucleus::{VirtAddr, frame, user};
 
 use super::{Call, Handler};
-use crate::process::exec::{self, Request};
+use crate::process::{
+    exec,
+    load::{self, Request},
+    stack,
+};
 
 /// Longest path, the NUL included.
 const PATH_MAX: usize = raw::PATH_MAX as usize;
@@ -84,12 +88,12 @@ fn run(
         return Err(Errno::ENOMEM);
     }
     let process = call.process().clone();
-    let max = exec::words_max(process.limits());
-    let loaded = exec::load(Request {
+    let max = load::words_max(process.limits());
+    let loaded = load::load(Request {
         file,
         path,
-        arguments: exec::words(arguments, max)?,
-        environment: exec::words(environment, max)?,
+        arguments: stack::words(arguments, max)?,
+        environment: stack::words(environment, max)?,
         credentials: call.credentials(),
         fs: call.fs(),
         limits: process.limits(),

@@ -14,7 +14,7 @@ use fbuf::{Sink, Source, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Handler};
+use super::{Call, Handler, file_size};
 use crate::{files::OpenFile, pipe};
 
 /// The calls of this module.
@@ -48,7 +48,7 @@ fn read_from(open: &OpenFile, at: Option<u64>, extra: u32, to: &mut dyn Sink) ->
 
 fn write_to(open: &OpenFile, at: Option<u64>, extra: u32, from: &mut dyn Source) -> Result<usize> {
     let flags = OpenFlags::from_bits_retain(open.flags().bits() | extra);
-    let result = open.writable()?.write(at, flags, from);
+    let result = file_size::write(open, at, flags, from);
     signal_broken_pipe(&result);
     result
 }

@@ -108,7 +108,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
     let prot_bits = call.unsigned(2);
     let flags = call.unsigned(3);
     let offset = call.args[5];
-    if offset % PAGE_SIZE as u64 != 0 || len == 0 {
+    if !offset.is_multiple_of(PAGE_SIZE as u64) || len == 0 {
         return Err(Errno::EINVAL);
     }
     let whole = VirtAddr(len).page_ceil().ok_or(Errno::ENOMEM)?.0;

@@ -223,10 +223,10 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
 
 /// Reads a name up to its NUL: what stands behind it may not be mapped.
 fn read_name(call: &Call<'_>, name: &mut [u8; NAME_LEN]) -> Result<()> {
-    for at in 0..NAME_LEN - 1 {
+    for (at, byte) in name[..NAME_LEN - 1].iter_mut().enumerate() {
         let address = VirtAddr(call.address(1).0.wrapping_add(at));
-        name[at] = user::read(address).map_err(|_| Errno::EFAULT)?;
-        if name[at] == 0 {
+        *byte = user::read(address).map_err(|_| Errno::EFAULT)?;
+        if *byte == 0 {
             break;
         }
     }

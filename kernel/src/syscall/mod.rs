@@ -14,6 +14,7 @@ mod credentials;
 mod dirs;
 mod execute;
 mod fcntl;
+mod file_size;
 mod identity;
 mod io;
 mod limits;

@@ -54,7 +54,7 @@ fn may_change(call: &Call<'_>, target: &Thread) -> Result<()> {
 
 fn sched_getaffinity(call: &mut Call<'_>) -> Result<usize> {
     let size = call.size(1);
-    if size % 8 != 0 || size < task::cpu_count().div_ceil(8) {
+    if !size.is_multiple_of(8) || size < task::cpu_count().div_ceil(8) {
         return Err(Errno::EINVAL);
     }
     let cpus = named(call)?.cpus() & all_cpus();

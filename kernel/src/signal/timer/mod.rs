@@ -4,6 +4,8 @@
 //! of them is due and sends the signals, so that none is ever sent in interrupt context. Timers
 //! of processor time are looked at by the thread itself when the clock's tick interrupted it.
 
+mod processor;
+
 use alloc::{
     boxed::Box,
     collections::BTreeMap,
@@ -24,7 +26,7 @@ use nucleus::{
 };
 
 use super::{Fields, Info, send_to_process, send_to_thread};
-use crate::process::{Pid, Process, Thread, family, thread};
+use crate::process::{Pid, Process, family, thread};
 
 /// POSIX timers that a process may have.
 const POSIX_MAX: usize = 1024;
@@ -220,6 +222,12 @@ impl Timer {
         self.overrun = i32::try_from(late).unwrap_or(i32::MAX);
         let skipped = u32::try_from(late + 1).unwrap_or(u32::MAX);
         self.deadline = Some(deadline + self.interval.saturating_mul(skipped));
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers::new()
     }
 }
 
@@ -429,61 +437,6 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         }
     }
     Ok(old)
-}
-
-impl Timers {
-    /// Expires timers of processor time and enforces `RLIMIT_CPU`. Called after each tick that interrupted a thread of the process.
-    pub fn check_processor_time(&self, thread: &Thread) {
-        let process = thread.process();
-        let limit = process.limits().get(raw::RLIMIT_CPU);
-        if !self.processor.load(Relaxed) && limit.soft == u64::MAX {
-            return;
-        }
-        let times = process.times();
-        let seconds = times.total().as_secs();
-        if seconds >= limit.hard {
-            process.signals.end(raw::SIGKILL as i32);
-        } else if seconds >= limit.soft {
-            // Once a second from now on.
-            let mut next = limit;
-            next.soft = seconds + 1;
-            process.limits().set(raw::RLIMIT_CPU, next);
-            let _ = send_to_process(process, Info::kernel(raw::SIGXCPU));
-        }
-        if !self.processor.load(Relaxed) {
-            return;
-        }
-        let mut due: [Option<(Id, Notify, i32)>; 4] = [None; 4];
-        let mut running = false;
-        {
-            let mut list = self.list.lock();
-            let mut slots = due.iter_mut();
-            for timer in list.iter_mut() {
-                let Clock::Processor { kernel_too } = timer.clock else {
-                    continue;
-                };
-                let now = if kernel_too {
-                    times.total()
-                } else {
-                    times.user
-                };
-                running |= timer.deadline.is_some();
-                // Those that find no slot expire at the next tick.
-                if timer.deadline.is_some_and(|d| d <= now)
-                    && let Some(slot) = slots.next()
-                {
-                    timer.advance(now);
-                    *slot = Some((timer.id, timer.notify, timer.overrun));
-                }
-            }
-        }
-        if !running {
-            self.processor.store(false, Relaxed);
-        }
-        for (id, notify, overrun) in due.into_iter().flatten() {
-            send(process, id, &notify, overrun);
-        }
-    }
 }
 
 #[cfg(test)]

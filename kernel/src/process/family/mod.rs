@@ -1,0 +1,207 @@
+//! Who belongs to whom: ids, parents and children, groups, sessions, and what a parent has not
+//! been told yet.
+//!
+//! One spin lock guards all of it. It is taken when a process or thread comes, goes, stops, is waited for or
+//! changes its group, for a few steps in maps by id; never on the way of any other
+//! system call: what those need ([`Process::parent_pid`] and its like) is kept beside in atomics.
+
+mod change;
+mod groups;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    vec::Vec,
+};
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, SpinLock};
+
+use super::{Pid, Process, Thread};
+use groups::{GroupEntry, new_session};
+
+pub use change::{
+    Change, Clones, Wanted, Which, end_process, report_continued, report_stopped, take_change,
+};
+pub use groups::{Group, Session, is_orphaned, members, set_group, set_session};
+
+/// The highest id, `/proc/sys/kernel/pid_max` less one.
+pub const LAST_PID: Pid = 32_767;
+/// After the highest id the search for a free one goes on here.
+const FIRST_AGAIN: Pid = 300;
+/// The first process.
+pub const INIT: Pid = 1;
+
+static FAMILY: SpinLock<Family> = SpinLock::new(Rank::Family, Family::new());
+
+struct Family {
+    last: Pid,
+    threads: BTreeMap<Pid, Arc<Thread>>,
+    members: BTreeMap<Pid, Member>,
+    groups: BTreeMap<Pid, GroupEntry>,
+    /// How many groups each session has.
+    sessions: BTreeMap<Pid, usize>,
+}
+
+/// A process that has not been waited for.
+struct Member {
+    process: Arc<Process>,
+    parent: Pid,
+    children: BTreeSet<Pid>,
+    group: Arc<Group>,
+    /// Its wait status, once it has ended.
+    ended: Option<i32>,
+    /// The stop signal that `wait` has not reported yet.
+    stopped: Option<u32>,
+    /// It went on and `wait` has not reported it yet.
+    continued: bool,
+    /// What the parent gets when it ends; 0 for none.
+    exit_signal: u32,
+}
+
+/// How many processes and threads there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Population {
+    pub processes: usize,
+    pub threads: usize,
+    pub last_pid: Pid,
+}
+
+impl Family {
+    const fn new() -> Family {
+        Family {
+            last: 0,
+            threads: BTreeMap::new(),
+            members: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+        }
+    }
+
+    /// An id that no thread, process, group or session has.
+    fn free_id(&mut self) -> Result<Pid> {
+        let mut id = self.last;
+        for _ in 0..LAST_PID {
+            id = if id >= LAST_PID { FIRST_AGAIN } else { id + 1 };
+            let taken = self.threads.contains_key(&id)
+                || self.members.contains_key(&id)
+                || self.groups.contains_key(&id)
+                || self.sessions.contains_key(&id);
+            if !taken {
+                self.last = id;
+                return Ok(id);
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    /// Forgets a process that has ended and was waited for. What it returns is to be dropped without the lock.
+    #[must_use]
+    fn reap(&mut self, pid: Pid) -> Option<Member> {
+        let member = self.members.remove(&pid)?;
+        self.leave(pid, member.group.id());
+        if let Some(parent) = self.members.get_mut(&member.parent) {
+            parent.children.remove(&pid);
+        }
+        Some(member)
+    }
+}
+
+/// Takes a free id for a thread or process that is about to be added.
+///
+/// # Errors
+/// `EAGAIN` when all are taken.
+pub fn new_id() -> Result<Pid> {
+    FAMILY.lock().free_id()
+}
+
+/// Adds a thread to the table of ids.
+pub fn add_thread(thread: Arc<Thread>) {
+    FAMILY.lock().threads.insert(thread.tid(), thread);
+}
+
+/// Takes a thread's id off the table.
+pub fn remove_thread(tid: Pid) {
+    let gone = FAMILY.lock().threads.remove(&tid);
+    drop(gone);
+}
+
+/// A thread takes over another id (`execve` by a thread that is not the leader).
+pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
+    let mut family = FAMILY.lock();
+    let own = family.threads.remove(&old);
+    let leader = family.threads.insert(new, thread.clone());
+    drop(family);
+    drop((own, leader));
+}
+
+/// Adds a process below `parent`, in the parent's group, or in a session of its own if it has no parent.
+pub fn add_process(process: Arc<Process>, parent: Option<Pid>, exit_signal: u32) {
+    let pid = process.pid();
+    let mut family = FAMILY.lock();
+    let group = parent
+        .and_then(|p| family.members.get(&p))
+        .map(|p| p.group.clone())
+        .unwrap_or_else(|| new_session(pid));
+    process.group.store(group.id(), Relaxed);
+    process.session.store(group.session().id(), Relaxed);
+    process.parent.store(parent.unwrap_or(0), Relaxed);
+    if let Some(parent) = parent.and_then(|p| family.members.get_mut(&p)) {
+        parent.children.insert(pid);
+    }
+    family.enter(pid, group.clone());
+    family.members.insert(
+        pid,
+        Member {
+            process,
+            parent: parent.unwrap_or(0),
+            children: BTreeSet::new(),
+            group,
+            ended: None,
+            stopped: None,
+            continued: false,
+            exit_signal,
+        },
+    );
+}
+
+/// Takes back [`add_process`] for a process that never ran.
+pub fn remove_unborn(pid: Pid) {
+    let gone = FAMILY.lock().reap(pid);
+    drop(gone);
+}
+
+/// The thread with this id.
+pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
+    FAMILY.lock().threads.get(&tid).cloned()
+}
+
+/// The process with this id, a zombie perhaps.
+pub fn find_process(pid: Pid) -> Option<Arc<Process>> {
+    FAMILY.lock().members.get(&pid).map(|m| m.process.clone())
+}
+
+/// All processes, zombies included, by rising id.
+pub fn all() -> Vec<Arc<Process>> {
+    let count = FAMILY.lock().members.len();
+    let mut list = Vec::with_capacity(count + 8);
+    list.extend(FAMILY.lock().members.values().map(|m| m.process.clone()));
+    list
+}
+
+/// The group of a process.
+pub(in crate::process) fn group_of(pid: Pid) -> Arc<Group> {
+    let found = FAMILY.lock().members.get(&pid).map(|m| m.group.clone());
+    found.unwrap_or_else(|| new_session(pid))
+}
+
+/// How many there are.
+pub fn population() -> Population {
+    let family = FAMILY.lock();
+    Population {
+        processes: family.members.len(),
+        threads: family.threads.len(),
+        last_pid: family.last,
+    }
+}

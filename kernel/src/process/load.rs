@@ -1,0 +1,256 @@
+//! From a file to an address space that is ready to run.
+
+use alloc::{sync::Arc, vec::Vec};
+
+use abi::{Errno, Result, raw::general as raw};
+use fs::{Kind, Location, namespace::Walk};
+use nucleus::PAGE_SIZE;
+use vm::Map;
+
+use super::{
+    Credentials, FsContext, Layout, Limits, Space, image,
+    stack::{self, Contents, Word},
+};
+use crate::elf::{self, Program, Script};
+
+/// How deep scripts may be interpreted by scripts, as on Linux.
+const SCRIPTS_MAX: usize = 5;
+/// The least room for arguments and environment, whatever the stack's limit.
+const ARGUMENTS_MIN: u64 = 32 * PAGE_SIZE as u64;
+/// The most room for them: three quarters of the usual stack.
+const ARGUMENTS_MAX: u64 = raw::_STK_LIM as u64 / 4 * 3;
+
+/// What to run, and as whom.
+pub struct Request<'a> {
+    pub file: Location,
+    /// The path as it was given (`AT_EXECFN`, and the name of the process).
+    pub path: Vec<u8>,
+    pub arguments: Vec<Word>,
+    pub environment: Vec<Word>,
+    pub credentials: &'a Arc<Credentials>,
+    pub fs: &'a FsContext,
+    pub limits: &'a Limits,
+    /// Nothing is randomised.
+    pub fixed_layout: bool,
+    /// Set-id bits have no effect.
+    pub no_new_privileges: bool,
+}
+
+/// A program, ready to run.
+pub struct Loaded {
+    pub space: Arc<Space>,
+    pub entry: u64,
+    pub stack: u64,
+    pub credentials: Arc<Credentials>,
+    /// The process's new name.
+    pub name: Vec<u8>,
+    /// A set-id program gained rights.
+    pub secure: bool,
+}
+
+/// Pointers that `execve` takes at most, for a stack limit.
+pub fn words_max(limits: &Limits) -> usize {
+    room(limits) / size_of::<u64>()
+}
+
+/// Bytes for arguments and environment.
+fn room(limits: &Limits) -> usize {
+    (limits.soft(raw::RLIMIT_STACK) / 4).clamp(ARGUMENTS_MIN, ARGUMENTS_MAX) as usize
+}
+
+/// Builds the address space for a program.
+///
+/// # Errors
+/// `ENOEXEC`, `EACCES`, `ENOENT`, `ELOOP`, `E2BIG`, `ENOMEM`, `EFAULT`, and what the file system answers.
+pub fn load(request: Request<'_>) -> Result<Loaded> {
+    let Request {
+        file,
+        path,
+        arguments,
+        environment,
+        credentials: old,
+        fs,
+        limits,
+        fixed_layout,
+        no_new_privileges,
+    } = request;
+    let (program, file, mut arguments) = interpret(file, &path, arguments, old, fs)?;
+    if arguments.is_empty() {
+        // Programs rely on a name at least; Linux does the same.
+        arguments.push(Word::Bytes(Vec::new()));
+    }
+    let (credentials, secure) = credentials_for(&file, old, no_new_privileges)?;
+
+    let map = Map::new(limits.of_map(), fixed_layout).map_err(image::no_memory)?;
+    let map = Unfinished(Some(map));
+    let main = image::map(map.get(), &program, &file, false)?;
+    map.get().set_heap_start(main.end);
+    let loader = match program.interpreter {
+        None => None,
+        Some(place) => Some(load_interpreter(map.get(), &file, place, old, fs)?),
+    };
+    let built = stack::build(
+        map.get(),
+        room(limits),
+        program.executable_stack,
+        &Contents {
+            path: &path,
+            arguments: &arguments,
+            environment: &environment,
+            credentials: &credentials,
+            secure,
+            main: &main,
+            header_count: program.header.table_count,
+            loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
+        },
+    )?;
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
+    let layout = Layout {
+        exe: file,
+        code: main.code,
+        arguments: built.arguments,
+        environment: built.environment,
+        stack_start: built.pointer.0,
+        auxiliary: built.auxiliary,
+    };
+    Ok(Loaded {
+        space: map.finish(layout),
+        entry: loader.map_or(main.entry, |loader| loader.entry),
+        stack: built.pointer.0 as u64,
+        credentials,
+        name,
+        secure,
+    })
+}
+
+/// Goes from a script to its interpreter until there is a program: the program, its file, and the arguments with those
+/// of the scripts before them.
+fn interpret(
+    mut file: Location,
+    path: &[u8],
+    mut arguments: Vec<Word>,
+    credentials: &Credentials,
+    fs: &FsContext,
+) -> Result<(Program, Location, Vec<Word>)> {
+    let mut name = path.to_vec();
+    for _ in 0..=SCRIPTS_MAX {
+        check(&file, credentials)?;
+        let mut start = [0; elf::SCRIPT_LINE_MAX];
+        let len = image::read(&file, 0, &mut start)?;
+        let Some(Script { path, argument }) = elf::script(&start[..len])? else {
+            return Ok((image::program(&file, &start[..len])?, file, arguments));
+        };
+        // interpreter [argument] script arguments...
+        let before = [
+            Some(Word::Bytes(path.clone())),
+            argument.map(Word::Bytes),
+            Some(Word::Bytes(name)),
+        ];
+        arguments
+            .try_reserve(before.len())
+            .map_err(|_| Errno::ENOMEM)?;
+        let replaced = arguments.len().min(1);
+        arguments.splice(..replaced, before.into_iter().flatten());
+        file = find(fs, credentials, &path)?;
+        name = path;
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Maps the interpreter that a program names (`PT_INTERP`), beside the program.
+fn load_interpreter(
+    map: &Map,
+    file: &Location,
+    (offset, len): (u64, usize),
+    credentials: &Credentials,
+    fs: &FsContext,
+) -> Result<image::Image> {
+    let mut path = image::read_exactly(file, offset, len)?;
+    if path.pop() != Some(0) {
+        return Err(Errno::ENOEXEC);
+    }
+    let file = find(fs, credentials, &path)?;
+    check(&file, credentials)?;
+    let mut start = [0; elf::HEADER_LEN];
+    let len = image::read(&file, 0, &mut start)?;
+    let loader = image::program(&file, &start[..len]).map_err(|error| match error {
+        // As on Linux: the program is good, its interpreter is not.
+        Errno::ENOEXEC => Errno::ELIBBAD,
+        other => other,
+    })?;
+    image::map(map, &loader, &file, true)
+}
+
+/// Checks that `file` may be executed.
+fn check(file: &Location, credentials: &Credentials) -> Result<()> {
+    let attributes = file.attributes()?;
+    if attributes.kind != Kind::Regular {
+        return Err(Errno::EACCES);
+    }
+    if !credentials.fs.may(&attributes, 1) {
+        return Err(Errno::EACCES);
+    }
+    Ok(())
+}
+
+fn find(fs: &FsContext, credentials: &Credentials, path: &[u8]) -> Result<Location> {
+    let (root, cwd) = (fs.root(), fs.cwd());
+    Walk {
+        root: &root,
+        start: &cwd,
+        who: &credentials.fs,
+    }
+    .resolve(path, true)
+}
+
+/// The credentials that a program runs with: set-id bits applied.
+fn credentials_for(
+    file: &Location,
+    old: &Arc<Credentials>,
+    no_new_privileges: bool,
+) -> Result<(Arc<Credentials>, bool)> {
+    let mut attributes = file.attributes()?;
+    if no_new_privileges {
+        attributes.mode &= 0o777;
+    }
+    let mut new = Credentials::clone(old);
+    if attributes.mode & raw::S_ISUID != 0 {
+        new.effective_uid = attributes.uid;
+    }
+    if attributes.mode & (raw::S_ISGID | raw::S_IXGRP) == raw::S_ISGID | raw::S_IXGRP {
+        new.effective_gid = attributes.gid;
+    }
+    let secure = new.effective_uid != new.real_uid || new.effective_gid != new.real_gid;
+    new.saved_uid = new.effective_uid;
+    new.saved_gid = new.effective_gid;
+    new.fs.uid = new.effective_uid;
+    new.fs.gid = new.effective_gid;
+    Ok((Arc::new(new), secure))
+}
+
+/// A map that no [`Space`] owns yet: on an error it is torn down like one whose program has ended.
+struct Unfinished(Option<Arc<Map>>);
+
+impl Unfinished {
+    fn get(&self) -> &Map {
+        match &self.0 {
+            Some(map) => map,
+            None => unreachable!("only `finish` takes the map, and nobody has this after it"),
+        }
+    }
+
+    fn finish(mut self, layout: Layout) -> Arc<Space> {
+        match self.0.take() {
+            Some(map) => Space::new(map, layout),
+            None => unreachable!("only this takes the map"),
+        }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(map) = self.0.take() {
+            map.tear_down();
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Timers of processor time, and `RLIMIT_CPU`: looked at when the clock's tick has interrupted a thread.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::raw::general as raw;
+
+use super::{Clock, Id, Notify, Timers, send};
+use crate::{
+    process::Thread,
+    signal::{Info, send_to_process},
+};
+
+impl Timers {
+    /// Expires timers of processor time and enforces `RLIMIT_CPU`. Called after each tick that interrupted a thread of the process.
+    pub fn check_processor_time(&self, thread: &Thread) {
+        let process = thread.process();
+        let limit = process.limits().get(raw::RLIMIT_CPU);
+        if !self.processor.load(Relaxed) && limit.soft == u64::MAX {
+            return;
+        }
+        let times = process.times();
+        let seconds = times.total().as_secs();
+        if seconds >= limit.hard {
+            process.signals.end(raw::SIGKILL as i32);
+        } else if seconds >= limit.soft {
+            // Once a second from now on.
+            let mut next = limit;
+            next.soft = seconds + 1;
+            process.limits().set(raw::RLIMIT_CPU, next);
+            let _ = send_to_process(process, Info::kernel(raw::SIGXCPU));
+        }
+        if !self.processor.load(Relaxed) {
+            return;
+        }
+        let mut due: [Option<(Id, Notify, i32)>; 4] = [None; 4];
+        let mut running = false;
+        {
+            let mut list = self.list.lock();
+            let mut slots = due.iter_mut();
+            for timer in list.iter_mut() {
+                let Clock::Processor { kernel_too } = timer.clock else {
+                    continue;
+                };
+                let now = if kernel_too {
+                    times.total()
+                } else {
+                    times.user
+                };
+                running |= timer.deadline.is_some();
+                // Those that find no slot expire at the next tick.
+                if timer.deadline.is_some_and(|d| d <= now)
+                    && let Some(slot) = slots.next()
+                {
+                    timer.advance(now);
+                    *slot = Some((timer.id, timer.notify, timer.overrun));
+                }
+            }
+        }
+        if !running {
+            self.processor.store(false, Relaxed);
+        }
+        for (id, notify, overrun) in due.into_iter().flatten() {
+            send(process, id, &notify, overrun);
+        }
+    }
+}
