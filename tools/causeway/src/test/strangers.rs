@@ -23,7 +23,7 @@ const BIG: usize = 50 << 20;
 
 /// The pipeline of six stages.
 const PIPELINE: &str =
-    "cat big | tr a-z b-za | sed 's/0*\\([1-9]\\)/\\1/' | grep -v 77 | cut -d ' ' -f 2-9 | md5sum";
+    "cat big | tr a-z b-za | grep -v 77 | cut -d ' ' -f 2-9 | tail -n +1000 | md5sum";
 
 /// Runs them.
 ///
@@ -57,8 +57,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
             for cpus in [1, 2, 4] {
                 report.run(&format!("stranger {name}, {cpus} CPUs"), || {
                     let path = format!("/strangers/{name}.sh");
-                    let line =
-                        format!("mkdir /tmp/work; cd /tmp/work; cp {path} .; exec sh ./{name}.sh");
+                    let line = format!(
+                        "mkdir /tmp/work; cd /tmp/work; cp {path} .; {}",
+                        run_line(&name)
+                    );
                     let command = ["/bin/sh", "-c", &line];
                     let mut plan = Plan::new(&archive, &command);
                     plan.cpus = cpus;
@@ -100,6 +102,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
                     let mut plan = Plan::new(&archive, &command);
                     plan.cpus = cpus;
                     plan.timeout = Duration::from_secs(180);
+                    plan.fast = true;
                     let finished = bench.boot(&plan)?;
                     if finished.ending != Ending::Status(0) {
                         return Err(finished.why(&bench.checked));
@@ -119,8 +122,11 @@ fn on_the_host(bench: &Bench, applets: &Path, script: &Path) -> Result<(Vec<u8>,
     fs::copy(script, folder.join(name))?;
     // What a script prints as an error goes to the console in the guest: here too.
     let output = Command::new(BUSYBOX)
-        .args(["sh", "-c", "exec sh \"./$1\" 2>&1", "sh"])
-        .arg(name)
+        .args([
+            "sh",
+            "-c",
+            &run_line(&script.file_stem().unwrap_or_default().to_string_lossy()),
+        ])
         .current_dir(&folder)
         .env_clear()
         .env("PATH", applets)
@@ -130,6 +136,11 @@ fn on_the_host(bench: &Bench, applets: &Path, script: &Path) -> Result<(Vec<u8>,
         .output()
         .with_context(|| format!("cannot run {} on the host", script.display()))?;
     Ok((output.stdout, output.status.code().unwrap_or(255) as u8))
+}
+
+/// Runs a script with its output in a file, so that no program finds a terminal, and shows it.
+fn run_line(name: &str) -> String {
+    format!("sh ./{name}.sh </dev/null >../output 2>&1; status=$?; cat ../output; exit $status")
 }
 
 /// A folder with a link for each applet.
