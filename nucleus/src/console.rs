@@ -48,14 +48,15 @@ pub fn write(bytes: &[u8]) {
 /// Takes bytes that have arrived; 0 if none.
 pub fn read(to: &mut [u8]) -> usize {
     let mut ring = RING.lock_irq();
+    // The port may hold bytes for which there was no room when they arrived; it does not interrupt again.
+    // What is taken here is counted here: the interrupt that it raised finds nothing and wakes nobody.
+    ring.fill();
     let count = to.len().min(ring.len);
     for byte in &mut to[..count] {
         *byte = ring.bytes[ring.start];
         ring.start = (ring.start + 1) % ROOM;
     }
     ring.len -= count;
-    // The port may hold bytes for which there was no room when they arrived; it does not interrupt again.
-    ring.fill();
     count
 }
 
