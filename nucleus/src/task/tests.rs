@@ -374,6 +374,42 @@ fn timers_fire_once_or_not_at_all_after_a_drop() {
 }
 
 #[test]
+fn a_timer_dropped_elsewhere_is_over() {
+    on_many_machines("timer elsewhere", || {
+        let slot = Arc::new(Mutex::new(None::<Timer>));
+        let taken = slot.clone();
+        let alive = Arc::new(AtomicBool::new(true));
+        let seen = alive.clone();
+        spawn_on(1, move || {
+            let expire = move || {
+                for _ in 0..5 {
+                    sim::point();
+                    assert!(seen.load(Ordering::SeqCst), "runs after its drop");
+                }
+            };
+            let soon = time::since_boot() + Duration::from_nanos(200);
+            let timer = Timer::at(soon, Arc::new(expire));
+            *slot.lock().unwrap() = Some(timer);
+            // Its interrupt comes to this CPU, while the other one drops it.
+            while time::since_boot() < soon + Duration::from_micros(2) {
+                sim::point();
+            }
+        });
+        spawn_on(1 << (cpu_count() - 1), move || {
+            let timer = loop {
+                let timer = taken.lock().unwrap().take();
+                match timer {
+                    Some(timer) => break timer,
+                    None => sim::point(),
+                }
+            };
+            drop(timer);
+            alive.store(false, Ordering::SeqCst);
+        });
+    });
+}
+
+#[test]
 fn a_timer_may_drop_itself() {
     on_many_machines("own timer", || {
         let slot = Arc::new(Mutex::new(None::<Timer>));
