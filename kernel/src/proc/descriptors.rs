@@ -44,7 +44,7 @@ impl Directory for Descriptors {
         let fd = number(name).ok_or(Errno::ENOENT)?;
         let open = open_file(&self.subject, fd)?;
         let mode =
-            u32::from(open.flags().reads()) * 0o500 | u32::from(open.flags().writes()) * 0o300;
+            (u32::from(open.flags().reads()) * 0o500) | (u32::from(open.flags().writes()) * 0o300);
         let (shown, followed) = (self.subject.clone(), self.subject.clone());
         let entry = Entry::place(
             move || {

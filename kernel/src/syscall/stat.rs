@@ -106,7 +106,7 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
         flags,
         AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | sync,
     )?;
-    if flags & sync == sync || mask & STATX__RESERVED as u32 != 0 {
+    if flags & sync == sync || mask & STATX__RESERVED != 0 {
         return Err(Errno::EINVAL);
     }
     let target = path::target(call, call.int(0), call.address(1), flags)?;

@@ -176,9 +176,8 @@ impl Tty {
     pub fn receive(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
         for &byte in bytes {
-            if state.held.is_empty() && state.line.has_room() {
-                self.input(&mut state, byte);
-            } else if state.line.is_urgent(byte) {
+            let in_turn = state.held.is_empty() && state.line.has_room();
+            if in_turn || state.line.is_urgent(byte) {
                 self.input(&mut state, byte);
             } else if state.held.len() < HELD && !frame::is_scarce() {
                 // Beyond this the byte is lost, as on a wire without flow control.

@@ -284,9 +284,7 @@ fn pvh(line: &[u8], archive: (u64, u64)) -> Physical {
 #[test]
 fn pvh_start_information_is_read() {
     let _memory = pvh(b"onlcr=0 \xff\xfe -- ls\0", (0x40_0000, 5000));
-    let found = loader::read_all(1, START_INFO as u64)
-        .ok()
-        .expect("it is right");
+    let found = loader::read_all(1, START_INFO as u64).expect("it is right");
     assert_eq!(found.command_line(), "onlcr=0 ?? -- ls");
     assert_eq!(found.archive, Some((0x40_0000, 5000)));
     assert!(!found.memory.contains(0xf00_0000, 1) && found.memory.contains(0xf00_1000, 4096));
@@ -316,9 +314,7 @@ fn a_bad_archive_is_refused() {
 fn a_long_command_line_is_refused() {
     let fits = [&[b'a'; 4096][..], b"\0"].concat();
     let _memory = pvh(&fits, (0, 0));
-    let found = loader::read_all(1, START_INFO as u64)
-        .ok()
-        .expect("it fits");
+    let found = loader::read_all(1, START_INFO as u64).expect("it fits");
     assert_eq!(found.command_line().len(), 4096);
     let _memory = pvh(&[b'a'; 4098], (0, 0));
     assert!(loader::read_all(1, START_INFO as u64).is_err());
@@ -357,9 +353,7 @@ fn multiboot2() -> (Physical, usize) {
 #[test]
 fn multiboot2_information_is_read() {
     let _memory = multiboot2();
-    let found = loader::read_all(2, START_INFO as u64)
-        .ok()
-        .expect("it is right");
+    let found = loader::read_all(2, START_INFO as u64).expect("it is right");
     assert_eq!(found.command_line(), "-- sh");
     assert_eq!(found.archive, Some((0x40_0000, 0x1234)));
     assert!(found.memory.contains(0x10_0000, 0xff0_0000));

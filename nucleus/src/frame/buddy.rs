@@ -20,6 +20,7 @@ pub(crate) enum Depth {
     /// Page tables and stacks.
     Table,
     /// Kernel heap.
+    #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
     Heap,
 }
 

@@ -12,7 +12,9 @@ mod tests;
 
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
-pub(crate) use buddy::{Depth, MAX_ORDER};
+pub(crate) use buddy::Depth;
+#[cfg(any(target_os = "none", test))]
+pub(crate) use buddy::MAX_ORDER;
 pub(crate) use cache::{Table, give_table, take_table};
 use record::{Record, Type, address, bytes, record};
 
@@ -221,7 +223,9 @@ static KERNEL: AtomicUsize = AtomicUsize::new(0);
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap` or
-/// `Kernel` (stacks). The bytes are stale.
+/// `Kernel` (stacks). The bytes are stale. The simulated machine's kernel has its heap and stacks
+/// from the host, so there only tests call this.
+#[cfg(any(target_os = "none", test))]
 pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
     let depth = if kind == Type::Heap {
         Depth::Heap

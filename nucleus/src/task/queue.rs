@@ -156,7 +156,8 @@ impl Drop for Place<'_> {
 
 /// Waiting on several queues at once (`poll`). Register first, then look at the conditions, then [`wait`](WaitSet::wait).
 pub struct WaitSet<'a> {
-    /// Boxed: places don't move.
+    /// Boxed, because a queue links to a place where it stands.
+    #[allow(clippy::vec_box)]
     places: Vec<Box<Place<'a>>>,
 }
 
