@@ -6,10 +6,9 @@ use nucleus::{
     pmap::Pending,
 };
 
-use crate::amap::Slots;
-use crate::anon::Slot;
+use crate::anon::{Anon, Slot};
+use crate::chunks::SLOTS;
 use crate::entry::MapEntry;
-use crate::object::Pages;
 use crate::request::Advice;
 
 /// Pages behind (low half) and ahead (high half) for [`Advice::Normal`]: three and four, as in the paper.
@@ -57,65 +56,69 @@ pub(crate) fn map_neighbours(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write:
     map_resident(pmap, entry, window, write);
 }
 
-/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet; `widen` as in
-/// [`map_neighbours`]. Stops quietly when there is no memory for a page table. The map is locked.
+/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where there is a
+/// page table for them; `widen` as in [`map_neighbours`]. The map is locked.
 pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
     if range.len() <= PAGE_SIZE {
         return;
     }
     let mut entered = 0;
-    let mut slots: Option<Slots<'_>> = None;
-    let mut pages: Option<Pages<'_>> = None;
-    for va in range.pages() {
-        let key = entry.key(va);
-        if let Some(amap) = &entry.amap
-            && !slots.as_ref().is_some_and(|slots| slots.cover(key))
-        {
-            // An amap's lock comes before an object's, and one of each at a time.
-            pages = None;
-            drop(slots.take());
+    let mut at = range.start;
+    while at < range.end {
+        // As far as one chunk of each layer and one page table reach.
+        let key = entry.key(at);
+        let mut end = VirtAddr((at.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(range.end);
+        let mut slots = None;
+        if let Some(amap) = &entry.amap {
+            end = end.min(at + ((SLOTS - key as usize % SLOTS) << PAGE_SHIFT));
             slots = amap.lock_present(key);
             if slots.is_none() && !entry.needs_copy {
                 // Another thread may put an anon here at any time.
+                at = end;
                 continue;
             }
         }
-        let new = match slots.as_mut().map(|slots| slots.get(key)) {
-            Some(slot @ (Slot::Sole(_) | Slot::Shared(_))) => {
-                let sole = !entry.needs_copy && slot.make_sole();
-                let Some(anon) = slot.anon() else {
-                    continue;
-                };
-                let prot = entry.anon_prot(sole);
-                let new = pmap.enter_ahead(va, anon.frame(), prot);
-                if new == Ok(false) && sole && widen && !pmap.permits(va, Access::Write) {
-                    // The same frame with wider rights: nothing to flush.
-                    let mut pending = Pending::new();
-                    let widened = pmap.enter(va, anon.frame(), prot, &mut pending);
-                    widened.map(|()| true)
-                } else {
-                    new
-                }
-            }
-            _ => {
-                let Some(object) = &entry.object else {
-                    continue;
-                };
-                let index = entry.index(object, va);
-                if !pages.as_ref().is_some_and(|pages| pages.cover(index)) {
-                    drop(pages.take());
-                    pages = object.pager.object().lock(index);
-                }
-                match pages.as_ref().and_then(|pages| pages.get(index)) {
-                    Some(frame) => pmap.enter_ahead(va, frame, entry.prot - Prot::WRITE),
-                    None => continue,
-                }
-            }
-        };
-        match new {
-            Ok(new) => entered += new as u64,
-            Err(_) => break,
+        let mut pages = None;
+        if let Some(object) = &entry.object {
+            let index = entry.index(object, at);
+            end = end.min(at + ((SLOTS - index as usize % SLOTS) << PAGE_SHIFT));
+            pages = object.pager.object().lock(index);
         }
+        let run = VirtRange::new(at, end);
+        if let Some(slots) = &mut slots
+            && !entry.needs_copy
+        {
+            for va in run.pages() {
+                let slot = slots.get(entry.key(va));
+                if matches!(slot, Slot::Shared(_)) {
+                    slot.make_sole();
+                }
+                if let (true, Slot::Sole(anon)) = (widen, slot) {
+                    entered += restore(pmap, entry, va, anon);
+                }
+            }
+        }
+        entered += pmap.enter_ahead_each(run, |va| {
+            let slot = slots.as_ref().map(|slots| slots.peek(entry.key(va)));
+            if let Some(anon) = slot.and_then(Slot::anon) {
+                let sole = matches!(slot, Some(Slot::Sole(_)));
+                return Some((anon.frame(), entry.anon_prot(sole)));
+            }
+            let object = entry.object.as_ref()?;
+            let frame = pages.as_ref()?.get(entry.index(object, va))?;
+            Some((frame, entry.prot - Prot::WRITE))
+        });
+        at = end;
     }
-    Counter::fault_ahead_pages.add(entered);
+    Counter::fault_ahead_pages.add(entered as u64);
+}
+
+/// Maps a sole anon with all rights if it is mapped with fewer: the same frame, nothing to flush.
+fn restore(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, anon: &Anon) -> usize {
+    if pmap.permits(va, Access::Write) || !pmap.permits(va, Access::Read) {
+        return 0;
+    }
+    let mut pending = Pending::new();
+    let widened = pmap.enter(va, anon.frame(), entry.anon_prot(true), &mut pending);
+    usize::from(widened.is_ok())
 }

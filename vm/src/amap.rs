@@ -261,12 +261,12 @@ impl Amap {
 }
 
 impl Slots<'_> {
-    /// Whether `key` is among these.
-    pub fn cover(&self, key: Key) -> bool {
-        (self.first..self.first + SLOTS as i64).contains(&key)
+    /// The slot of `key`, which is among these, to look at.
+    pub fn peek(&self, key: Key) -> &Slot {
+        &self.slots[(key - self.first) as usize]
     }
 
-    /// The slot of `key`, which is covered.
+    /// The slot of `key`, which is among these.
     pub fn get(&mut self, key: Key) -> &mut Slot {
         &mut self.slots[(key - self.first) as usize]
     }

@@ -38,7 +38,6 @@ pub struct Object {
 /// Neighbouring pages of an object, locked: they stay resident or absent.
 pub(crate) struct Pages<'a> {
     pages: MutexGuard<'a, [Page; SLOTS]>,
-    first: u64,
 }
 
 impl Object {
@@ -65,7 +64,6 @@ impl Object {
         let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
         Some(Pages {
             pages: chunk.lock(),
-            first: index & !(SLOTS as u64 - 1),
         })
     }
 
@@ -202,12 +200,7 @@ impl Object {
 }
 
 impl Pages<'_> {
-    /// Whether `index` is among these.
-    pub(crate) fn cover(&self, index: u64) -> bool {
-        index & !(SLOTS as u64 - 1) == self.first
-    }
-
-    /// The resident page `index`, which is covered.
+    /// The resident page `index`, which is among these.
     pub(crate) fn get(&self, index: u64) -> Option<&Frame> {
         self.pages[index as usize % SLOTS].0.as_ref()
     }

@@ -207,6 +207,32 @@ impl Pmap {
         Ok(install(&leaf, index(va, 1), frame, pte))
     }
 
+    /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table of
+    /// level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing is mapped; it
+    /// must not sleep. Returns how many pages it mapped: none if there is no table yet.
+    pub fn enter_ahead_each<'f>(
+        &self,
+        range: VirtRange,
+        mut page: impl FnMut(VirtAddr) -> Option<(&'f Frame, Prot)>,
+    ) -> usize {
+        debug_assert!(range.is_empty() || range.end <= USER_END);
+        let Some(leaf) = self.leaf(range.start) else {
+            return 0;
+        };
+        let mut mapped = 0;
+        for va in range.pages() {
+            let i = index(va, 1);
+            if load(leaf.entry(i)) != Pte::ZERO {
+                continue;
+            }
+            if let Some((frame, prot)) = page(va) {
+                let pte = Pte::page(frame.index(), prot, false);
+                mapped += usize::from(install(&leaf, i, frame, pte));
+            }
+        }
+        mapped
+    }
+
     /// Removes every mapping in `range`; the frames' handles go to `pending`. Page tables that have
     /// become empty go there too.
     pub fn remove(&self, range: VirtRange, pending: &mut Pending) {
