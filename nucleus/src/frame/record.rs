@@ -3,9 +3,9 @@
 //! | field | data frame | page table | free | heap |
 //! |---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, order | type, flags |
-//! | `handles` | existence count | level 2 and up: entries in use | | a slab's objects |
+//! | `handles` | existence count | entries in use; level 1: groups in use | | a slab's objects |
 //! | `map` | lock, mapping count, first slot | | | |
-//! | `a` | | level 1: its pmap; dead: the next dead one | list of blocks | list of slabs |
+//! | `a` | | groups in use; level 1: its pmap; dead: the next | list of blocks | list of slabs |
 //! | `b` | | level 1: base address and use count | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame.

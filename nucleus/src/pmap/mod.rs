@@ -240,7 +240,7 @@ impl Pmap {
         while let Some(Found { leaf, dying }) = self.next_leaf(range, Some(pending)) {
             let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
             if dying {
-                let frames = self.empty(&leaf, |entry, va| {
+                self.empty(&leaf, |entry, va| {
                     if entry.may_be_cached() {
                         pending.invalidate(self, va);
                     } else {
@@ -250,23 +250,27 @@ impl Pmap {
                 });
                 let table = leaf.table;
                 drop(leaf);
-                table::bury(table, frames, pending);
+                table::bury(table, pending);
                 range.start = end;
                 continue;
             }
-            let part = range.intersect(VirtRange::new(leaf.base, end));
-            range.start = part.end;
-            for va in part.pages() {
+            let (mut i, stop) = part_of(range, leaf.base);
+            while let Some(next) = leaf.next_entry(i, stop) {
+                i = next;
                 if pending.is_full() {
-                    range.start = va;
                     break;
                 }
-                if self.take_out(&leaf, index(va, 1), Pte::ZERO, pending) {
+                if self.take_out(&leaf, i, Pte::ZERO, pending) {
                     leaf.remove_entry();
                 }
             }
+            range.start = if pending.is_full() {
+                leaf.base + i * PAGE_SIZE
+            } else {
+                end
+            };
             // Besides this walker nobody: the table may go.
-            if range.start == part.end && leaf.entries() == 0 {
+            if leaf.entries() == 0 {
                 self.prune(leaf, pending);
             } else {
                 drop(leaf);
@@ -284,12 +288,18 @@ impl Pmap {
         }
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
-            let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
-            let part = range.intersect(VirtRange::new(leaf.base, end));
-            for va in part.pages() {
-                self.narrow(leaf.table, index(va, 1), va, prot, pending);
+            let (mut i, stop) = part_of(range, leaf.base);
+            while let Some(next) = leaf.next_entry(i, stop) {
+                self.narrow(
+                    leaf.table,
+                    next,
+                    leaf.base + next * PAGE_SIZE,
+                    prot,
+                    pending,
+                );
+                i = next + 1;
             }
-            range.start = part.end;
+            range.start = leaf.base + LEAF_SPAN;
         }
     }
 
@@ -338,35 +348,28 @@ impl Pmap {
     }
 
     /// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
-    /// and says what becomes of the frame's handle. Returns how many frames stay in it as pending.
-    fn empty(&self, leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) -> u32 {
-        let mut kept = 0;
+    /// and says what becomes of the frame's handle.
+    fn empty(&self, leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
         let mut i = 0;
         // While it lasts, another walker that was here before the table was marked may still add an
         // entry, or be about to finish taking one out.
         while leaf.entries() > 0 {
-            while i < ENTRIES && !load(leaf.entry(i)).is_present() {
-                i += 1;
-            }
-            if i == ENTRIES {
+            let Some(next) = leaf.next_entry(i, ENTRIES) else {
                 machine::spin_hint();
                 i = 0;
                 continue;
-            }
+            };
+            i = next;
             // The frame's name goes in with the exchange, so that it is never nowhere.
             let Some(old) = unmap_keeping(leaf.table, i) else {
                 continue;
             };
-            match each(old, VirtAddr(leaf.base.0 + i * PAGE_SIZE)) {
-                Keep::Pending => kept += 1,
-                Keep::Dropped => {
-                    leaf.entry(i).store(0, Ordering::Relaxed);
-                    drop(Frame::from_index(old.frame()));
-                }
+            if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
+                leaf.entry(i).store(0, Ordering::Relaxed);
+                drop(Frame::from_index(old.frame()));
             }
             leaf.remove_entry();
         }
-        kept
     }
 
     /// What is mapped at the page that holds `va`.
@@ -405,15 +408,16 @@ impl Pmap {
         let mut pages = 0;
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
-            let all = VirtRange::new(leaf.base, VirtAddr(leaf.base.0 + LEAF_SPAN));
-            let part = range.intersect(all);
-            pages += if part == all {
-                leaf.entries()
+            let (mut i, stop) = part_of(range, leaf.base);
+            if stop - i == ENTRIES {
+                pages += leaf.entries();
             } else {
-                let present = |va: &VirtAddr| load(leaf.entry(index(*va, 1))).is_present();
-                part.pages().filter(present).count()
-            };
-            range.start = all.end;
+                while let Some(next) = leaf.next_entry(i, stop) {
+                    pages += 1;
+                    i = next + 1;
+                }
+            }
+            range.start = leaf.base + LEAF_SPAN;
         }
         pages
     }
@@ -431,9 +435,10 @@ impl Pmap {
     /// in again; the caller's task has switched away from it ([`crate::task::set_pmap`]).
     pub fn tear_down(&self) {
         // Other CPUs may have borrowed it for tasks without a program; they are made to leave.
+        let since = machine::coherence_stamp();
         let borrowers = self.active.load(Ordering::SeqCst);
         if borrowers != 0 {
-            shootdown::run(shootdown::What::All, borrowers);
+            shootdown::run(shootdown::What::All, borrowers, since);
         }
         assert!(
             self.active.load(Ordering::SeqCst) == 0,
@@ -450,7 +455,7 @@ impl Pmap {
             range.start = VirtAddr(leaf.base.0 + LEAF_SPAN);
             let table = leaf.table;
             drop(leaf);
-            table::bury(table, 0, &mut dead);
+            table::bury(table, &mut dead);
         }
         if any {
             Counter::tlb_skipped_dead.add(1);
@@ -463,6 +468,13 @@ impl Drop for Pmap {
         self.tear_down();
         give_table(4, self.root);
     }
+}
+
+/// The entries of the table of level 1 at `base` that map a part of the range.
+fn part_of(range: VirtRange, base: VirtAddr) -> (usize, usize) {
+    let part = range.intersect(VirtRange::new(base, base + LEAF_SPAN));
+    let first = (part.start - base) / PAGE_SIZE;
+    (first, first + part.len().div_ceil(PAGE_SIZE))
 }
 
 /// What becomes of the handle of an entry taken out of a dying table.
@@ -479,7 +491,7 @@ fn install(leaf: &Leaf, i: usize, frame: &Frame, pte: Pte) -> bool {
     let entry = leaf.entry(i);
     // The handle and the count first: from the moment it is linked, others may take it out again.
     let handle = frame.clone();
-    leaf.add_entry();
+    leaf.add_entry(i);
     let mut mappings = record(frame.index()).lock_mappings();
     if entry
         .compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed)

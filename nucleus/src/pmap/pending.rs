@@ -3,9 +3,9 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
+use super::Pmap;
 use super::shootdown::{self, MAX_PAGES, Page, What};
-use super::table::entry;
-use super::{Pmap, format};
+use super::table::give_up_entries;
 use crate::arch::machine;
 use crate::frame::give_table;
 use crate::frame::record::{NONE, Type, record};
@@ -30,6 +30,8 @@ pub struct Pending {
     /// Chain of dead page tables, through their records' `a`. The removed entries of those of level
     /// 1 are still in them, as `Pte::pending`.
     tables: u32,
+    /// The oracle's time of the first change.
+    since: u64,
     pages: [MaybeUninit<Page>; MAX_PAGES],
     frames: [MaybeUninit<u32>; FRAMES],
 }
@@ -43,6 +45,7 @@ impl Pending {
             page_count: 0,
             frame_count: 0,
             tables: NONE,
+            since: 0,
             pages: [const { MaybeUninit::uninit() }; MAX_PAGES],
             frames: [const { MaybeUninit::uninit() }; FRAMES],
         }
@@ -68,7 +71,7 @@ impl Pending {
                 }
                 None => What::All,
             };
-            shootdown::run(what, self.cpus);
+            shootdown::run(what, self.cpus, self.since);
         }
         self.cpus = 0;
         self.page_count = 0;
@@ -106,6 +109,9 @@ impl Pending {
         if cpus == 0 {
             return;
         }
+        if self.page_count == 0 {
+            self.since = machine::coherence_stamp();
+        }
         self.cpus |= cpus;
         if let Some(page) = self.pages.get_mut(self.page_count) {
             page.write(Page::new(pmap.space(), va));
@@ -130,22 +136,6 @@ impl Pending {
     pub(super) fn add_table(&mut self, table: u32) {
         record(table).a.store(self.tables as u64, Ordering::Relaxed);
         self.tables = table;
-    }
-}
-
-/// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
-fn give_up_entries(table: u32) {
-    let mut left = record(table).handles.swap(0, Ordering::Relaxed);
-    let mut index = 0;
-    while left > 0 {
-        let entry = entry(table, index);
-        let pte = format::Pte(entry.load(Ordering::Relaxed));
-        if pte.is_pending() {
-            entry.store(0, Ordering::Relaxed);
-            drop(Frame::from_index(pte.frame()));
-            left -= 1;
-        }
-        index += 1;
     }
 }
 

@@ -84,9 +84,9 @@ static INBOXES: [Inbox; MAX_CPUS] = [const {
 }; MAX_CPUS];
 
 /// Makes the CPUs of the mask forget, this one too if it is among them, and waits until they have.
-/// Interrupts are on, unless the mask has no other CPU.
-pub(super) fn run(what: What<'_>, cpus: u64) {
-    let since = machine::coherence_stamp();
+/// Interrupts are on, unless the mask has no other CPU. The oracle is told that no CPU holds any more
+/// what it held at `since`, before the mask was read.
+pub(super) fn run(what: What<'_>, cpus: u64, since: u64) {
     tell(what, cpus);
     match what {
         What::All => machine::promise_all(cpus, since),

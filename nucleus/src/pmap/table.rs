@@ -4,13 +4,20 @@
 //!
 //! | what | guarded by |
 //! |---|---|
-//! | entries of tables of level 2 to 4, and their `handles` | the pmap's lock |
+//! | entries of tables of level 2 to 4, and their records | the pmap's lock |
 //! | which frame an entry of level 1 maps | the reverse lock of that frame, old or new |
 //! | the rights, accessed and dirty bits of an entry of level 1 | compare-exchange of the whole entry |
 //! | the use count of a table of level 1 (its record's `b`) | atomic: see below |
 //!
 //! No lock is taken inside the reverse lock, and only one of these at a time. The pmap's lock is
 //! taken outside of no other lock but the allocator's.
+//!
+//! # Groups
+//!
+//! Tables are sparse, and looking through 512 entries for two is most of what a small process would
+//! cost. So a table's record has a bit for each group of entries: clear, and none in the group is in use.
+//! At level 2 to 4 a group is a cache line of 8 entries and the bits, in `a`, are exact. At level 1 it
+//! has 16 entries and the bits, in `handles`, are set before an entry is used and not cleared.
 //!
 //! # The use count of a table of level 1
 //!
@@ -34,12 +41,15 @@ use crate::arch::machine;
 use crate::frame::record::{NONE, Type, bytes, find, record};
 use crate::frame::{Table, give_table, take_table};
 use crate::pinned::Pinned;
-use crate::{OutOfMemory, VirtAddr, VirtRange};
+use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
 /// In `b`: the use count.
 const COUNT: u64 = 0xfff;
 /// In `b`: the table is being taken out of the tree.
 const DYING: u64 = 1 << 12;
+/// log2 of the entries in a group, at level 2 to 4 and at level 1.
+const GROUP: usize = 3;
+const LEAF_GROUP: usize = 4;
 /// In `b`: the base address.
 const BASE: u64 = !(LEAF_SPAN as u64 - 1);
 
@@ -59,6 +69,31 @@ pub(super) fn load(entry: &AtomicU64) -> Pte {
     Pte(entry.load(Ordering::Acquire))
 }
 
+/// The first entry in use from `first` to before `end`, by the table's groups of 2^`shift` entries.
+#[inline]
+fn next_entry(table: u32, groups: u64, shift: usize, first: usize, end: usize) -> Option<usize> {
+    let mut i = first;
+    while i < end {
+        let ahead = groups >> (i >> shift);
+        if ahead & 1 == 0 {
+            if ahead == 0 {
+                return None;
+            }
+            i = ((i >> shift) + ahead.trailing_zeros() as usize) << shift;
+        } else if load(entry(table, i)).is_present() {
+            return Some(i);
+        } else {
+            i += 1;
+        }
+    }
+    None
+}
+
+/// The group of an entry of a table of level 2 to 4, as a bit.
+fn group(index: usize) -> u64 {
+    1 << (index >> GROUP)
+}
+
 /// A table of level 1 that stays what it is while this lives. The task is pinned to its CPU.
 pub(super) struct Leaf {
     pub(super) table: u32,
@@ -74,10 +109,22 @@ impl Leaf {
         entry(self.table, index)
     }
 
-    /// One entry more is in use. Before the entry is written.
+    /// One entry more is in use: this one. Before it is written.
     #[inline]
-    pub(super) fn add_entry(&self) {
-        record(self.table).b.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add_entry(&self, index: usize) {
+        let r = record(self.table);
+        let group = 1 << (index >> LEAF_GROUP);
+        if r.handles.load(Ordering::Relaxed) & group == 0 {
+            r.handles.fetch_or(group, Ordering::Relaxed);
+        }
+        r.b.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The first entry in use from `first` to before `end`.
+    #[inline]
+    pub(super) fn next_entry(&self, first: usize, end: usize) -> Option<usize> {
+        let groups = record(self.table).handles.load(Ordering::Acquire);
+        next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
     }
 
     /// One entry less is in use. After the entry was cleared and unlinked.
@@ -213,18 +260,24 @@ impl Pmap {
         }
         let leaf = record(tables[1]);
         leaf.a.store(self as *const Pmap as u64, Ordering::Relaxed);
+        leaf.handles.store(0, Ordering::Relaxed);
         // Attached, and pinned by the caller.
         leaf.b.store(base.0 as u64 | 2, Ordering::Release);
         // From the bottom up, so that what is attached is whole.
         for l in 2..level {
             entry(tables[l], index(va, l)).store(Pte::table(tables[l - 1]).0, Ordering::Release);
             record(tables[l]).handles.store(1, Ordering::Relaxed);
+            let bit = group(index(va, l));
+            record(tables[l]).a.store(bit, Ordering::Relaxed);
             *frames += 1;
         }
         *frames += 2;
         machine::point();
         entry(parent, index(va, level)).store(Pte::table(tables[level - 1]).0, Ordering::Release);
-        record(parent).handles.fetch_add(1, Ordering::Relaxed);
+        let parent = record(parent);
+        parent.handles.fetch_add(1, Ordering::Relaxed);
+        let groups = parent.a.load(Ordering::Relaxed) | group(index(va, level));
+        parent.a.store(groups, Ordering::Relaxed);
         Ok(Leaf {
             table: tables[1],
             base,
@@ -263,7 +316,7 @@ impl Pmap {
     }
 
     /// The first table of level 1 for anything in `range`, and the first address of the range that it
-    /// maps. Looks at each entry on the way once. [pmap lock]
+    /// maps. [pmap lock]
     fn first_in(&self, range: VirtRange) -> Option<(u32, VirtAddr)> {
         let mut tables = [NONE; 5];
         tables[4] = self.root;
@@ -275,15 +328,14 @@ impl Pmap {
             let first = index(va, level);
             let left = (range.end.0 - 1 - (va.0 & !(span(level) - 1))) >> span(level).ilog2();
             let end = ENTRIES.min(first + left + 1);
-            let mut i = first;
-            while i < end && !Pte(entry(table, i).load(Ordering::Acquire)).is_present() {
-                i += 1;
-            }
+            let groups = record(table).a.load(Ordering::Relaxed);
+            let found = next_entry(table, groups, GROUP, first, end);
+            let i = found.unwrap_or(end);
             if i > first {
                 va = VirtAddr((va.0 & !(span(level) - 1)) + (i - first) * span(level));
             }
-            if i < end {
-                let below = Pte(entry(table, i).load(Ordering::Acquire)).frame();
+            if found.is_some() {
+                let below = load(entry(table, i)).frame();
                 level -= 1;
                 if level == 1 {
                     return Some((below, va));
@@ -318,7 +370,7 @@ impl Pmap {
             drop(frames);
             let table = leaf.table;
             drop(leaf);
-            bury(table, 0, pending);
+            bury(table, pending);
         }
     }
 
@@ -336,6 +388,7 @@ impl Pmap {
             machine::point();
             let old = Pte(entry(table, index(base, level)).swap(0, Ordering::AcqRel));
             walked |= old.may_be_cached();
+            forget_group(table, index(base, level));
             let left = record(table).handles.fetch_sub(1, Ordering::Relaxed) - 1;
             if left > 0 || level == 4 {
                 break;
@@ -351,11 +404,37 @@ impl Pmap {
     }
 }
 
-/// Adds a dead table of level 1, which names so many pending frames, to the pending ones. Its `Leaf`
-/// was dropped.
-pub(super) fn bury(table: u32, frames: u32, pending: &mut Pending) {
+/// An entry of a table of level 2 to 4 was cleared. [pmap lock]
+fn forget_group(table: u32, index: usize) {
+    let first = index >> GROUP << GROUP;
+    let in_use = |i| load(entry(table, i)).is_present();
+    if !(first..first + (1 << GROUP)).any(in_use) {
+        let r = record(table);
+        let groups = r.a.load(Ordering::Relaxed) & !group(index);
+        r.a.store(groups, Ordering::Relaxed);
+    }
+}
+
+/// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
+pub(super) fn give_up_entries(table: u32) {
+    let mut groups = record(table).handles.swap(0, Ordering::Relaxed);
+    while groups != 0 {
+        let first = (groups.trailing_zeros() as usize) << LEAF_GROUP;
+        groups &= groups - 1;
+        for i in first..first + (1 << LEAF_GROUP) {
+            let entry = entry(table, i);
+            let pte = Pte(entry.load(Ordering::Relaxed));
+            if pte.is_pending() {
+                entry.store(0, Ordering::Relaxed);
+                drop(Frame::from_index(pte.frame()));
+            }
+        }
+    }
+}
+
+/// Adds a dead table of level 1 to the pending ones. Its `Leaf` was dropped.
+pub(super) fn bury(table: u32, pending: &mut Pending) {
     let r = record(table);
-    r.handles.store(frames, Ordering::Relaxed);
     debug_assert_eq!(r.b.load(Ordering::Relaxed) & (COUNT | DYING), DYING);
     // Acquire: all that others did with the table comes before this.
     r.b.swap(0, Ordering::Acquire);
