@@ -213,6 +213,7 @@ impl Tty {
         if flushed {
             state.held.clear();
             state.echo.clear();
+            self.drained.wake_all();
             self.driver.flush_output();
         }
         if flow_changed {
@@ -291,6 +292,7 @@ impl Tty {
         let mut state = self.state.lock();
         state.held.clear();
         state.line.flush_input();
+        self.drained.wake_all();
     }
 
     /// Reads as the settings say.
