@@ -26,6 +26,9 @@ pub mod thread;
 mod times;
 pub mod wait;
 
+#[cfg(test)]
+mod tests;
+
 use alloc::{sync::Arc, vec::Vec};
 use core::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},

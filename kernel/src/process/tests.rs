@@ -1,0 +1,304 @@
+//! Families, signals and futexes on the simulated machine, under many schedules.
+
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+
+use abi::{Errno, raw::general as raw};
+use fs::{Namespace, ramfs};
+use nucleus::{
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    sim::{self, Config},
+    sync::{Rank, SpinLock},
+    task::{self, Spawn},
+    user,
+};
+use vm::{Limits, Map, MapRequest};
+
+use super::{
+    FsContext, Layout, Own, Pid, Process, Shared, Space, Thread,
+    family::{self, Change, Clones, Wanted, Which},
+    fork, wait,
+};
+use crate::{
+    files,
+    futex::{self, Key},
+    signal::{self, Action, Ending, Info, SignalSet},
+};
+
+/// Runs `body` under several schedules.
+fn under_schedules(cpus: usize, body: fn()) {
+    for seed in 1..12 {
+        let config = Config {
+            cpus,
+            seed,
+            ..Config::default()
+        };
+        if let Err(failure) = sim::run(config, body) {
+            panic!("{failure}");
+        }
+    }
+}
+
+fn task(thread: &Arc<Thread>, body: impl FnOnce() + Send + 'static) {
+    let thread = thread.clone();
+    let spawn = Spawn {
+        name: "test",
+        pmap: thread.space().map(|space| space.map().pmap().clone()),
+        attachment: Some(thread.clone()),
+        cpus: !0,
+    };
+    let body = move || {
+        thread.signals.set_task(Some(task::current()));
+        body();
+        thread.signals.set_task(None);
+    };
+    task::spawn(spawn, Box::new(body)).unwrap();
+}
+
+/// A process of one thread that runs no program.
+fn make(parent: Option<Pid>) -> Arc<Thread> {
+    let pid = family::new_id().unwrap();
+    fork::make_process(pid, parent, false, None).unwrap()
+}
+
+/// What the end of its only thread does to a process.
+fn end(thread: &Arc<Thread>, status: i32) {
+    let process = thread.process().clone();
+    let status = process.signals.remove_thread(thread, status).unwrap();
+    family::remove_thread(thread.tid());
+    family::end_process(&process, status);
+}
+
+const ANY: Wanted = Wanted {
+    which: Which::Any,
+    ended: true,
+    stopped: false,
+    continued: false,
+    clones: Clones::All,
+    keep: false,
+};
+
+#[test]
+fn every_child_is_waited_for_once() {
+    under_schedules(3, || {
+        let parent = make(None);
+        let mut expected = BTreeMap::new();
+        for n in 0..5 {
+            let child = make(Some(parent.process().pid()));
+            let status = (n + 1) << 8;
+            expected.insert(child.process().pid(), status);
+            task(&child.clone(), move || end(&child, status));
+        }
+        let waiter = parent.clone();
+        task(&parent, move || {
+            let mut found = BTreeMap::new();
+            loop {
+                match wait::wait(waiter.process(), &ANY, true) {
+                    Ok(Some((child, Change::Ended(status)))) => {
+                        assert!(found.insert(child.pid(), status).is_none());
+                        assert!(Process::find(child.pid()).is_none());
+                    }
+                    Err(Errno::ECHILD) => break,
+                    other => panic!("{:?}", other.map(|found| found.map(|f| f.1))),
+                }
+            }
+            assert_eq!(found, expected);
+            end(&waiter, 0);
+            // Nobody waits for the parent itself.
+            family::remove_unborn(waiter.process().pid());
+        });
+    });
+}
+
+#[test]
+fn children_that_nobody_wants_leave_nothing() {
+    under_schedules(2, || {
+        let parent = make(None);
+        let ignore = Action {
+            handler: signal::IGNORE,
+            ..Action::default()
+        };
+        let process = parent.process();
+        process.signals.set_action(raw::SIGCHLD, Some(ignore));
+        let children: Vec<_> = (0..4).map(|_| make(Some(process.pid()))).collect();
+        let pids: Vec<Pid> = children.iter().map(|c| c.process().pid()).collect();
+        for child in children {
+            task(&child.clone(), move || end(&child, 0));
+        }
+        let waiter = parent.clone();
+        task(&parent, move || {
+            let found = wait::wait(waiter.process(), &ANY, true);
+            assert_eq!(found.map(|_| ()), Err(Errno::ECHILD));
+            assert!(pids.iter().all(|pid| Process::find(*pid).is_none()));
+            end(&waiter, 0);
+            family::remove_unborn(waiter.process().pid());
+        });
+    });
+}
+
+#[test]
+fn groups_and_sessions_follow_the_rules() {
+    under_schedules(1, || {
+        let leader = make(None);
+        let shell = leader.process().pid();
+        let child = make(Some(shell));
+        let pid = child.process().pid();
+        assert_eq!(child.process().session_id(), shell);
+        // A session's leader stays where it is, and nobody joins a group of another session.
+        assert_eq!(family::set_group(shell, shell, shell), Err(Errno::EPERM));
+        assert_eq!(family::set_session(shell), Err(Errno::EPERM));
+        assert_eq!(family::set_group(shell, pid, pid), Ok(()));
+        assert_eq!(family::set_group(pid, pid, pid), Ok(()));
+        assert_eq!(child.process().group_id(), pid);
+        assert_eq!(family::members(pid).len(), 1);
+        assert!(!family::is_orphaned(pid));
+        assert!(family::is_orphaned(shell));
+        assert_eq!(family::set_session(pid), Err(Errno::EPERM));
+        assert_eq!(family::set_group(shell, pid, shell), Ok(()));
+        assert!(family::Group::find(pid).is_none());
+        assert_eq!(family::set_session(pid), Ok(()));
+        assert_eq!(family::set_group(shell, pid, shell), Err(Errno::EPERM));
+        assert_eq!(family::set_group(pid, shell, pid), Err(Errno::ESRCH));
+        end(&child, 0);
+        assert!(family::take_change(shell, &ANY).unwrap().is_some());
+        end(&leader, 0);
+        family::remove_unborn(shell);
+    });
+}
+
+#[test]
+fn signals_wait_collapse_and_kill() {
+    under_schedules(1, || {
+        let thread = make(None);
+        let process = thread.process().clone();
+        let send = |signal| signal::send_to_process(&process, Info::user(signal, 1, 0)).unwrap();
+        thread.set_mask(SignalSet::of(&[raw::SIGTERM, raw::SIGTSTP]));
+        send(raw::SIGCHLD);
+        assert!(process.signals.pending().is_empty(), "ignored by default");
+        send(raw::SIGTERM);
+        send(raw::SIGTERM);
+        send(raw::SIGTSTP);
+        assert!(process.signals.pending().has(raw::SIGTSTP));
+        send(raw::SIGCONT);
+        assert!(!process.signals.pending().has(raw::SIGTSTP));
+        assert!(!thread.signals.needs_attention());
+        assert_eq!(process.signals.ending(), None);
+        let all = SignalSet(!0);
+        assert_eq!(
+            thread.take_pending(all).map(|i| i.signal),
+            Some(raw::SIGTERM)
+        );
+        assert_eq!(thread.take_pending(all), None);
+        send(raw::SIGTERM);
+        thread.set_mask(SignalSet::EMPTY);
+        assert!(thread.signals.needs_attention());
+        send(raw::SIGKILL);
+        assert_eq!(
+            process.signals.ending(),
+            Some(Ending::Exit(raw::SIGKILL as i32))
+        );
+        let again = process.signals.add_thread(thread.clone());
+        assert_eq!(again, Err(Errno::EAGAIN));
+        end(&thread, 0);
+        family::remove_unborn(process.pid());
+    });
+}
+
+/// The map that the fault hook works on.
+static MAP: SpinLock<Option<Arc<Map>>> = SpinLock::new(Rank::Leaf, None);
+
+fn resolve(address: VirtAddr, access: Access) -> bool {
+    let map = MAP.lock().clone();
+    map.is_some_and(|map| map.fault(address, access).is_ok())
+}
+
+fn space() -> (Arc<Space>, VirtAddr) {
+    let map = Map::new(Limits::NONE, false).unwrap();
+    let page = map
+        .map(MapRequest::zero(PAGE_SIZE, Prot::READ | Prot::WRITE))
+        .unwrap();
+    let root = Namespace::new(ramfs::root(ramfs::Options::default()), "ramfs").root();
+    *MAP.lock() = Some(map.clone());
+    user::set_fault_hook(resolve);
+    let layout = Layout {
+        exe: root,
+        code: VirtRange::default(),
+        arguments: VirtRange::default(),
+        environment: VirtRange::default(),
+        stack_start: 0,
+        auxiliary: Vec::new(),
+    };
+    (Space::new(map, layout), page)
+}
+
+/// A lock as the C library makes it: 0 free, 1 taken, 2 taken and somebody waits.
+fn lock(thread: &Thread, key: Key, word: VirtAddr) {
+    let mut seen = user::compare_exchange_u32(word, 0, 1).unwrap();
+    while seen != 0 {
+        if seen == 2 || user::compare_exchange_u32(word, 1, 2).unwrap() != 0 {
+            match futex::wait(thread, key, word, 2, u32::MAX, None) {
+                Ok(()) | Err(Errno::EAGAIN) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        seen = user::compare_exchange_u32(word, 0, 2).unwrap();
+    }
+}
+
+fn unlock(key: Key, word: VirtAddr) {
+    loop {
+        let seen = user::load_u32(word).unwrap();
+        if user::compare_exchange_u32(word, seen, 0).unwrap() == seen {
+            if seen == 2 {
+                futex::wake(key, 1, u32::MAX);
+            }
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
+    under_schedules(3, || {
+        let (space, page) = space();
+        let credentials = Arc::new(super::Credentials::default());
+        let shared = Shared {
+            fs: FsContext::new(space.exe().clone()),
+            files: files::Table::new(),
+            credentials,
+            space: space.clone(),
+        };
+        let count = page + 64;
+        for _ in 0..4 {
+            let pid = family::new_id().unwrap();
+            let thread = fork::make_process(pid, None, false, Some(shared.clone())).unwrap();
+            let space = space.clone();
+            let user = thread.clone();
+            task(&thread, move || {
+                let key = Key::new(&space, page, true).unwrap();
+                for _ in 0..6 {
+                    lock(&user, key, page);
+                    let old: u32 = user::read(count).unwrap();
+                    task::yield_now();
+                    user::write(count, &(old + 1)).unwrap();
+                    unlock(key, page);
+                }
+                // The last one to leave sees every turn.
+                let last = Key::new(&space, page + 128, true).unwrap();
+                lock(&user, last, page + 128);
+                let left: u32 = user::read(page + 192).unwrap();
+                user::write(page + 192, &(left + 1)).unwrap();
+                if left + 1 == 4 {
+                    assert_eq!(user::load_u32(count), Ok(24));
+                    *MAP.lock() = None;
+                }
+                unlock(last, page + 128);
+                user.publish(None);
+                task::set_pmap(None);
+                drop(space);
+                end(&user, 0);
+                family::remove_unborn(user.process().pid());
+            });
+        }
+        let _: Own = Own::new(shared);
+    });
+}
