@@ -2,7 +2,7 @@
 //!
 //! - [`vnode`]: what every file system offers, one vnode per file, directory, link or device.
 //! - [`namespace`]: mounts, places in them, and the walk along a path.
-//! - [`file`]: open files, what a descriptor refers to.
+//! - [`mod@file`]: open files, what a descriptor refers to.
 //! - [`device`]: the drivers behind device nodes and FIFOs.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
 //! - [`synthetic`]: directories and files made up on demand, the base of `/proc`.

@@ -11,7 +11,7 @@ use abi::{Errno, Result};
 use nucleus::sync::{Rank, RwLock};
 
 use super::{
-    Ramfs, can_link,
+    Ramfs,
     node::{Body, Hangs, Node},
 };
 use crate::{
@@ -257,7 +257,7 @@ impl Node {
 
     pub(super) fn link_entry(&self, name: &[u8], node: &Node) -> Result<()> {
         let directory = self.as_directory()?;
-        if !can_link(node.kind()) {
+        if node.is_directory() {
             return Err(Errno::EPERM);
         }
         let name = checked(name)?;

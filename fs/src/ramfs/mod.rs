@@ -3,7 +3,7 @@
 //! `node`: every vnode, its attributes and its place. `directory`: names. `rename`. `regular`: the bytes of files,
 //! which are the pages of a [`vm::Object`] embedded in the vnode: read, write and mappings use the same frames.
 //!
-//! Locks: [`Rank::Rename`](nucleus::sync::Rank::Rename) (moves between directories) -> `Directory` (names) ->
+//! Locks: [`Rank::Rename`] (moves between directories) -> `Directory` (names) ->
 //! `Vnode` (who writes or truncates a file) -> the object's own. Attributes are atomics. The fault path (`get`) takes the object's lock only.
 
 mod directory;
@@ -23,7 +23,7 @@ use nucleus::{
 };
 
 use crate::{
-    Kind, Vnode,
+    Vnode,
     namespace::NAME_MAX,
     vnode::{Space, new_device},
 };
@@ -135,8 +135,3 @@ const ENTRY_SIZE: u64 = 20;
 
 /// The longest text of a symbolic link.
 const LINK_MAX: usize = 4095;
-
-/// Whether nodes of this kind may have more names than one.
-fn can_link(kind: Kind) -> bool {
-    kind != Kind::Directory
-}
