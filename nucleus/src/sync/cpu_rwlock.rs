@@ -103,6 +103,7 @@ impl<T> CpuRwLock<T> {
 
     /// Takes the lock with other readers. A task that has it must not take it again.
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> CpuReadGuard<'_, T> {
         held::may_sleep();
         #[cfg(debug_assertions)]
@@ -158,6 +159,7 @@ impl<T> CpuRwLock<T> {
     }
 
     /// Takes the lock alone.
+    #[track_caller]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
         let writer = self.writer.lock();
         self.writing.store(true, Ordering::SeqCst);

@@ -28,6 +28,7 @@ fn bucket(key: usize) -> &'static SpinLock<WaiterList> {
 
 /// Sleeps until [`unpark_one`] or [`unpark_all`] with the same key, if `still` holds: it runs with the
 /// bucket locked, after the task can be found in it.
+#[track_caller]
 pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
     super::held::may_sleep();
     let bucket = bucket(key);

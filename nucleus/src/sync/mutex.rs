@@ -69,6 +69,7 @@ impl<T: ?Sized> Mutex<T> {
 
     /// Takes the lock.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         held::may_sleep();
         #[cfg(debug_assertions)]
@@ -87,6 +88,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Takes two locks of one rank, the one at the lower address first. They must not be the same one.
+    #[track_caller]
     pub fn lock_pair<'a>(
         a: &'a Mutex<T>,
         b: &'a Mutex<T>,
@@ -107,6 +109,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     #[inline]
+    #[track_caller]
     fn take(&self) -> MutexGuard<'_, T> {
         machine::point();
         if self
@@ -129,6 +132,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     #[cold]
+    #[track_caller]
     fn take_contended(&self) {
         if crate::task::cpu_count() > 1 {
             for _ in 0..SPINS {

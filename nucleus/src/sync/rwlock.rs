@@ -85,6 +85,7 @@ impl<T: ?Sized> RwLock<T> {
 
     /// Takes the lock with other readers. A task that has it must not take it again.
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
         self.note_check();
         self.take(|state| (state & (WRITER | WAITING) == 0).then(|| state + 1));
@@ -97,6 +98,7 @@ impl<T: ?Sized> RwLock<T> {
 
     /// Takes the lock alone.
     #[inline]
+    #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
         self.note_check();
         self.take_write();
@@ -113,6 +115,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Takes two locks of one rank for writing, the one at the lower address first. They must not be the same one.
+    #[track_caller]
     pub fn write_pair<'a>(
         a: &'a RwLock<T>,
         b: &'a RwLock<T>,
@@ -134,6 +137,7 @@ impl<T: ?Sized> RwLock<T> {
         self.value.get_mut()
     }
 
+    #[track_caller]
     fn take_write(&self) {
         self.take(|state| (state & !WAITING == 0).then_some(state | WRITER));
     }
@@ -148,6 +152,7 @@ impl<T: ?Sized> RwLock<T> {
 
     /// Changes the word as `enter` says, or sleeps until it gives something.
     #[inline]
+    #[track_caller]
     fn take(&self, enter: impl Fn(u32) -> Option<u32>) {
         machine::point();
         let mut state = self.state.load(Ordering::Relaxed);

@@ -60,6 +60,7 @@ impl WaitQueue {
     ///
     /// # Errors
     /// An interruption or the deadline, when `ready` gives nothing at that time.
+    #[track_caller]
     pub fn wait<T>(&self, how: Sleep, mut ready: impl FnMut() -> Option<T>) -> Result<T, Woken> {
         if let Some(value) = ready() {
             return Ok(value);
@@ -178,6 +179,7 @@ impl<'a> WaitSet<'a> {
     ///
     /// # Errors
     /// An interruption or the deadline came first.
+    #[track_caller]
     pub fn wait(&mut self, how: Sleep) -> Result<(), Woken> {
         let mut sleeper = Sleeper::new(how);
         let places = &self.places;
@@ -198,6 +200,7 @@ impl Default for WaitSet<'_> {
 }
 
 /// Sleeps until a time since boot, or an interruption where `how` allows it.
+#[track_caller]
 pub fn sleep(how: Sleep) -> Woken {
     match Sleeper::new(how).sleep(|| false) {
         Err(woken) => woken,
@@ -224,6 +227,7 @@ impl Sleeper {
     }
 
     /// Sleeps until `woken` holds, which is looked at after each wake-up of the task.
+    #[track_caller]
     fn sleep(&mut self, woken: impl Fn() -> bool) -> Result<(), Woken> {
         held::may_sleep();
         loop {

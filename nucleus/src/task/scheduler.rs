@@ -82,10 +82,13 @@ pub(crate) fn on_reschedule() {
 /// Puts the current task to sleep unless `awake` holds. May return for no reason: callers look at what they wait for again.
 ///
 /// The state is set before `awake` looks, and who makes it true wakes after that: one of the two sees the other.
+#[track_caller]
 pub(crate) fn block(interruptible: bool, awake: impl FnOnce() -> bool) {
     let Some(task) = current_ref() else {
         panic!("nothing can sleep before the first task");
     };
+    #[cfg(debug_assertions)]
+    task.note_wait();
     let irqs = machine::irqs_disable();
     let asleep = if interruptible {
         SLEEPING_INTERRUPTIBLE

@@ -17,6 +17,8 @@ use crate::{
     arch::machine::{self, Context},
     pairing::{Link, Linked},
 };
+#[cfg(debug_assertions)]
+use core::panic::Location;
 
 /// On a CPU or in a run queue, or on the way to one.
 pub(super) const RUNNABLE: u8 = 0;
@@ -62,6 +64,9 @@ pub struct Task {
     /// The task's own, or of an interrupt handler on top of it.
     #[cfg(debug_assertions)]
     held: UnsafeCell<Held>,
+    /// Where it went to sleep last; the task's own.
+    #[cfg(debug_assertions)]
+    waits_at: UnsafeCell<Option<&'static Location<'static>>>,
 }
 
 // SAFETY: what is not atomic or constant is changed by one party at a time, as the fields say: the task
@@ -224,12 +229,22 @@ impl Task {
             next_dead: UnsafeCell::new(ptr::null()),
             #[cfg(debug_assertions)]
             held: UnsafeCell::new(Held::new()),
+            #[cfg(debug_assertions)]
+            waits_at: UnsafeCell::new(None),
         }
     }
 
     /// The idle task of this CPU, on the stack that it booted on.
     pub(super) fn idle() -> Task {
         Task::new("idle", Context::current_boot(), true)
+    }
+
+    /// Notes where the current task, which this is, goes to sleep.
+    #[cfg(debug_assertions)]
+    #[track_caller]
+    pub(super) fn note_wait(&self) {
+        // SAFETY: the field is the task's own.
+        unsafe { *self.waits_at.get() = Some(Location::caller()) };
     }
 
     /// What it was called at [`spawn`].
@@ -353,7 +368,14 @@ pub(crate) mod registry {
                     SLEEPING_INTERRUPTIBLE => "asleep, interruptible",
                     _ => "dead",
                 };
-                format!("{} ({state}, CPU {})", task.name, task.cpu())
+                // SAFETY: nothing runs while the simulation reports.
+                #[cfg(debug_assertions)]
+                let place = unsafe { *task.waits_at.get() }
+                    .filter(|_| state != "runnable")
+                    .map_or(String::new(), |at| format!(" at {at}"));
+                #[cfg(not(debug_assertions))]
+                let place = "";
+                format!("{} ({state}{place}, CPU {})", task.name, task.cpu())
             })
             .collect()
     }

@@ -3,7 +3,10 @@
 //! All fibers of a simulation run on one thread of the host.
 
 use core::arch::global_asm;
-use std::sync::Mutex;
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard},
+};
 
 /// Bytes of a fiber's stack; the host commits what is touched.
 const STACK: usize = 512 << 10;
@@ -56,35 +59,48 @@ pub(super) unsafe fn switch(from: *mut usize, to: usize) {
     unsafe { causeway_sim_switch(from, to) }
 }
 
-/// A stack with a guard below. Dropped ones are kept for the next.
+/// A stack with a guard below. A dropped one is kept for the next; those that a run leaves behind come back with
+/// its end ([`take_back`]).
 pub(super) struct Stack {
     base: usize,
+    /// The run that it was made in.
+    run: u64,
 }
 
-static POOL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+struct Stacks {
+    free: Vec<usize>,
+    /// Those of the current run.
+    used: BTreeSet<usize>,
+    run: u64,
+}
+
+static STACKS: Mutex<Stacks> = Mutex::new(Stacks {
+    free: Vec::new(),
+    used: BTreeSet::new(),
+    run: 0,
+});
+
+fn stacks() -> MutexGuard<'static, Stacks> {
+    STACKS.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// The run is over, and nothing runs on any of its stacks.
+pub(super) fn take_back() {
+    let mut stacks = stacks();
+    let used = std::mem::take(&mut stacks.used);
+    stacks.free.extend(used);
+    stacks.run += 1;
+}
 
 impl Stack {
     pub(super) fn new() -> Stack {
-        if let Some(base) = POOL.lock().ok().and_then(|mut pool| pool.pop()) {
-            return Stack { base };
+        let mut stacks = stacks();
+        let base = stacks.free.pop().unwrap_or_else(map);
+        stacks.used.insert(base);
+        Stack {
+            base,
+            run: stacks.run,
         }
-        const READ_WRITE: i32 = 3;
-        const PRIVATE_ANONYMOUS: i32 = 0x22;
-        // SAFETY: new memory, of which the lower part is made inaccessible.
-        let base = unsafe {
-            let base = mmap(
-                core::ptr::null_mut(),
-                STACK + GUARD,
-                READ_WRITE,
-                PRIVATE_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert!(base as isize != -1, "no memory for a stack");
-            assert!(mprotect(base, GUARD, 0) == 0, "no guard below a stack");
-            base as usize
-        };
-        Stack { base }
     }
 
     /// Makes the stack begin with `entry(arg)`; gives the stack pointer to switch to.
@@ -104,8 +120,29 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        if let Ok(mut pool) = POOL.lock() {
-            pool.push(self.base);
+        let mut stacks = stacks();
+        if stacks.run == self.run && stacks.used.remove(&self.base) {
+            stacks.free.push(self.base);
         }
+    }
+}
+
+/// New memory for a stack.
+fn map() -> usize {
+    const READ_WRITE: i32 = 3;
+    const PRIVATE_ANONYMOUS: i32 = 0x22;
+    // SAFETY: new memory, of which the lower part is made inaccessible.
+    unsafe {
+        let base = mmap(
+            core::ptr::null_mut(),
+            STACK + GUARD,
+            READ_WRITE,
+            PRIVATE_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert!(base as isize != -1, "no memory for a stack");
+        assert!(mprotect(base, GUARD, 0) == 0, "no guard below a stack");
+        base as usize
     }
 }

@@ -387,6 +387,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        fiber::take_back();
         // SAFETY: allocated in `new` with the same layout.
         unsafe { std::alloc::dealloc(self.memory, memory_layout(self.memory_bytes)) };
     }

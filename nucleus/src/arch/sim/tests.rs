@@ -90,6 +90,8 @@ fn waiting_for_nobody_is_noticed() {
     };
     let message = run(config, forever).unwrap_err().message;
     assert!(message.contains("deadlock: main"), "{message}");
+    #[cfg(debug_assertions)]
+    assert!(message.contains(file!()), "{message}");
 }
 
 #[test]
