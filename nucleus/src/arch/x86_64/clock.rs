@@ -12,6 +12,19 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 const PIT_RATE: u64 = 1_193_182;
 /// Its ticks that a calibration lasts: 10 ms.
 const PIT_TICKS: u64 = PIT_RATE / 100;
+/// Its command port, and the port of the count of channel 0.
+const PIT_COMMAND: u16 = 0x43;
+const PIT_COUNT: u16 = 0x40;
+/// Commands for channel 0: hold the count for reading; count down once from what is written next; give the status, in
+/// which a bit tells that it has run down.
+const PIT_LATCH: u8 = 0x00;
+const PIT_COUNT_DOWN_ONCE: u8 = 0x30;
+const PIT_READ_STATUS: u8 = 0xe2;
+const PIT_OUTPUT: u8 = 0x80;
+/// Looks at a timer that does not move, some seconds' worth, before it is given up.
+const PATIENCE: u32 = 100_000;
+/// Calibrations that a busy host may spoil.
+const ATTEMPTS: u32 = 100;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The counter's value at time 0.
@@ -39,14 +52,18 @@ struct Rates {
     timer: u64,
 }
 
-/// Learns the rates of the counter and the timer, and the date. Once, on the boot CPU, when its local APIC is on.
-pub fn start() {
-    let rates = told().unwrap_or_else(measured);
+/// Learns the rates of the counter and the timer, and the date. Once, on the boot CPU, when its local
+/// APIC is on. False if nothing tells the rates.
+pub fn start() -> bool {
+    let Some(rates) = told().or_else(measured) else {
+        return false;
+    };
     NS_PER_TICK.store(ratio(NANOSECONDS, rates.counter), Ordering::Relaxed);
     TICKS_PER_NS.store(ratio(rates.counter, NANOSECONDS), Ordering::Relaxed);
     TIMER_PER_NS.store(ratio(rates.timer, NANOSECONDS), Ordering::Relaxed);
     START.store(time_stamp(), Ordering::Relaxed);
     EPOCH.store(date() * NANOSECONDS, Ordering::Relaxed);
+    true
 }
 
 /// The rates that the CPU or the hypervisor tells.
@@ -90,10 +107,10 @@ fn sample() -> Sample {
     let mut best: Option<(u64, Sample)> = None;
     for _ in 0..5 {
         let before = time_stamp();
-        // SAFETY: the interval timer's channel 2 drives nothing but the speaker.
+        // SAFETY: the interval timer's channel 0 drives an interrupt line that is masked.
         let pit = unsafe {
-            out8(0x43, 0x80);
-            u16::from_le_bytes([in8(0x42), in8(0x42)])
+            out8(PIT_COMMAND, PIT_LATCH);
+            u16::from_le_bytes([in8(PIT_COUNT), in8(PIT_COUNT)])
         };
         let timer = apic::timer_count();
         let width = time_stamp() - before;
@@ -111,39 +128,46 @@ fn sample() -> Sample {
     best.expect("five were taken").1
 }
 
-/// Measures the rates against the interval timer. The clocks are read at the begin and at the end,
-/// so a host that takes this CPU away in between spoils nothing; only when it is away for longer
-/// than the timer takes to run down (55 ms) all is done again.
-fn measured() -> Rates {
+/// Measures the rates against the interval timer; `None` if that does not run. The clocks are read at
+/// the begin and at the end, so a host that takes this CPU away in between spoils nothing; only when
+/// it is away for longer than the timer takes to run down (55 ms) all is done again.
+fn measured() -> Option<Rates> {
     apic::set_timer_count(u32::MAX);
-    loop {
-        // SAFETY: as in `sample`; the speaker stays off.
+    for _ in 0..ATTEMPTS {
+        // SAFETY: as in `sample`.
         unsafe {
-            out8(0x61, in8(0x61) & !2 | 1);
-            // Channel 2, both bytes, count down once.
-            out8(0x43, 0xb0);
-            out8(0x42, 0xff);
-            out8(0x42, 0xff);
+            out8(PIT_COMMAND, PIT_COUNT_DOWN_ONCE);
+            out8(PIT_COUNT, 0xff);
+            out8(PIT_COUNT, 0xff);
         }
         let from = sample();
         let mut to = sample();
+        let mut patience = PATIENCE;
         while u64::from(from.pit.wrapping_sub(to.pit)) < PIT_TICKS {
+            patience -= 1;
+            if patience == 0 {
+                return None;
+            }
             to = sample();
         }
-        // SAFETY: as above. The output goes up when the count has run down.
-        let ran_down = unsafe { in8(0x61) } & 0x20 != 0;
+        // SAFETY: as above.
+        let ran_down = unsafe {
+            out8(PIT_COMMAND, PIT_READ_STATUS);
+            in8(PIT_COUNT) & PIT_OUTPUT != 0
+        };
         let elapsed = u64::from(from.pit.wrapping_sub(to.pit));
         if !ran_down && elapsed < 0xf000 {
             apic::set_timer_count(0);
             let rate = |ticks: u64| {
                 (u128::from(ticks) * u128::from(PIT_RATE) / u128::from(elapsed)) as u64
             };
-            return Rates {
+            return Some(Rates {
                 counter: rate(to.counter - from.counter),
                 timer: rate(from.timer.wrapping_sub(to.timer).into()),
-            };
+            });
         }
     }
+    None
 }
 
 /// Nanoseconds since boot, monotonic, the same on all CPUs.

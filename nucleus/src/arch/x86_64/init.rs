@@ -84,7 +84,9 @@ pub extern "C" fn main(kind: u32, info: u32) -> ! {
         bad_start("the local interrupt controller can't be reached");
     }
     apic::enable();
-    clock::start();
+    if !clock::start() {
+        bad_start("there is no timer to measure the clock with");
+    }
     time::init();
     match page {
         Some(page) => smp::start(&tables, page),

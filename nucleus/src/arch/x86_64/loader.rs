@@ -11,6 +11,7 @@ use crate::boot::MAX_COMMAND_LINE;
 const MAX_ENTRIES: u32 = 1024;
 
 /// What was found.
+#[derive(Debug)]
 pub struct Found {
     pub memory: MemoryMap,
     command_line: [u8; MAX_COMMAND_LINE],

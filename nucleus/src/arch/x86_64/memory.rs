@@ -13,6 +13,7 @@ pub const LOW_FRAMES: u64 = 0x10_0000 >> PAGE_SHIFT;
 const HIGHEST: u64 = DIRECT_MAP_SIZE as u64;
 
 /// Usable memory in frames, sorted, without overlap; built up from an untrusted list.
+#[derive(Debug)]
 pub struct MemoryMap {
     ranges: [Region; MAX_RANGES],
     count: usize,
