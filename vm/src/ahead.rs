@@ -1,12 +1,9 @@
 //! Fault-ahead: resident pages near a fault are mapped with it (`uvm.txt` 5.4).
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use nucleus::{
-    Access, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter,
-    pmap::Pending,
-};
+use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
 
-use crate::anon::{Anon, Slot};
+use crate::anon::Slot;
 use crate::chunks::SLOTS;
 use crate::entry::MapEntry;
 use crate::request::Advice;
@@ -93,9 +90,12 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
                 if matches!(slot, Slot::Shared(_)) {
                     slot.make_sole();
                 }
-                if let (true, Slot::Sole(anon)) = (widen, slot) {
-                    entered += restore(pmap, entry, va, anon);
-                }
+            }
+            if widen {
+                entered += pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
+                    Slot::Sole(anon) => Some((anon.frame(), entry.anon_prot(true))),
+                    _ => None,
+                });
             }
         }
         entered += pmap.enter_ahead_each(run, |va| {
@@ -111,14 +111,4 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
         at = end;
     }
     Counter::fault_ahead_pages.add(entered as u64);
-}
-
-/// Maps a sole anon with all rights if it is mapped with fewer: the same frame, nothing to flush.
-fn restore(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, anon: &Anon) -> usize {
-    if pmap.permits(va, Access::Write) || !pmap.permits(va, Access::Read) {
-        return 0;
-    }
-    let mut pending = Pending::new();
-    let widened = pmap.enter(va, anon.frame(), entry.anon_prot(true), &mut pending);
-    usize::from(widened.is_ok())
 }

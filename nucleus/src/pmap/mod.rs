@@ -233,6 +233,40 @@ impl Pmap {
         mapped
     }
 
+    /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page` is
+    /// asked for each that may not be written: the frame that it should have, and the rights to add. A mapping of another
+    /// frame stays as it is. Nothing has to be flushed. Returns how many mappings were changed.
+    pub fn widen_each<'f>(
+        &self,
+        range: VirtRange,
+        mut page: impl FnMut(VirtAddr) -> Option<(&'f Frame, Prot)>,
+    ) -> usize {
+        debug_assert!(range.is_empty() || range.end <= USER_END);
+        let Some(leaf) = self.leaf(range.start) else {
+            return 0;
+        };
+        let mut widened = 0;
+        for va in range.pages() {
+            let entry = leaf.entry(index(va, 1));
+            let old = load(entry);
+            if !old.is_present() || old.permits(Access::Write) {
+                continue;
+            }
+            let Some((frame, prot)) = page(va) else {
+                continue;
+            };
+            let new = old.with_rights(old.prot() | prot);
+            if old.frame() == frame.index() && new != old {
+                machine::point();
+                let changed = entry
+                    .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
+                widened += usize::from(changed);
+            }
+        }
+        widened
+    }
+
     /// Removes every mapping in `range`; the frames' handles go to `pending`. Page tables that have
     /// become empty go there too.
     pub fn remove(&self, range: VirtRange, pending: &mut Pending) {
