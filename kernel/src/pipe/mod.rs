@@ -1,6 +1,6 @@
 //! Pipes and FIFOs: a chain of slices of pages between a writing and a reading end, never a byte ring.
 //!
-//! - [`Pipe`] (`queue`): the chain, what ends it has, how writers fill it and readers drain it.
+//! - [`Pipe`] (`queue`): the chain, and what ends it has; `writing`: how it is filled; `reading`: how it is drained.
 //! - [`End`] (`end`): the open file of a pipe or FIFO.
 //! - [`splice`]: moving slices between pipes and other files without copying.
 //!
@@ -19,7 +19,9 @@ use crate::{process::thread, signal};
 mod end;
 mod fifo;
 mod queue;
+mod reading;
 pub mod splice;
+mod writing;
 
 pub use end::{End, pair};
 pub use fifo::open as open_fifo;

@@ -1,0 +1,164 @@
+//! The reader's side of a pipe: taking slices off.
+
+use abi::{Errno, Result};
+use fbuf::{Aggregate, Sink, Slice};
+use nucleus::{Frame, frame, sync::MutexGuard, task::Sleep};
+
+use super::queue::{Pipe, keep};
+use crate::signal;
+
+impl Pipe {
+    /// Reads what is there, waiting for the first bytes unless `wait` is false.
+    ///
+    /// # Errors
+    /// `EAGAIN`, a restart number, or that of the sink.
+    pub fn read(&self, wait: bool, to: &mut dyn Sink) -> Result<usize> {
+        if to.room() == 0 {
+            return Ok(0);
+        }
+        loop {
+            let n = {
+                let reading = self.reading.lock();
+                self.drain(&reading, to, usize::MAX)?
+            };
+            if n > 0 {
+                return Ok(n);
+            }
+            let status = self.status();
+            if status.bytes > 0 {
+                continue;
+            }
+            if status.writers == 0 {
+                return Ok(0);
+            }
+            if !wait {
+                return Err(Errno::EAGAIN);
+            }
+            self.wait_for_bytes()?;
+        }
+    }
+
+    /// Sleeps until there are bytes or no writer.
+    pub fn wait_for_bytes(&self) -> Result<()> {
+        self.readers
+            .wait(Sleep::INTERRUPTIBLE, || {
+                let status = self.status();
+                (status.bytes > 0 || status.writers == 0).then_some(())
+            })
+            .map_err(signal::woken)
+    }
+
+    /// The lock that [`drain`](Pipe::drain) wants.
+    pub fn lock_reading(&self) -> MutexGuard<'_, ()> {
+        self.reading.lock()
+    }
+
+    /// Moves bytes that are there, `max` at most, to a sink. Wakes writers once, at the end.
+    ///
+    /// # Errors
+    /// That of the sink, if it took nothing.
+    pub fn drain(
+        &self,
+        _reading: &MutexGuard<'_, ()>,
+        to: &mut dyn Sink,
+        max: usize,
+    ) -> Result<usize> {
+        let mut total = 0;
+        let mut freed_slot = false;
+        let mut emptied: Option<Frame> = None;
+        let result = loop {
+            if total == max || to.room() == 0 {
+                break Ok(());
+            }
+            // A handle of the first slice keeps its frame while bytes are copied without the lock.
+            let first = {
+                let mut queue = self.queue.lock();
+                keep(&mut queue, &mut emptied);
+                queue.data.slices().next().cloned()
+            };
+            let Some(first) = first else { break Ok(()) };
+            let n = first.len.min(max - total);
+            let taken = match to.put_frame(&first.frame, first.offset, n) {
+                Ok(0) => break Ok(()),
+                Ok(taken) => taken,
+                Err(error) => break Err(error),
+            };
+            total += taken;
+            let old = {
+                let mut queue = self.queue.lock();
+                let was_full = !queue.has_slot();
+                let old = queue.data.take_slice(taken);
+                freed_slot |= was_full && queue.has_slot();
+                old
+            };
+            drop(first);
+            if let Some(old) = old
+                && old.frame.handles() == 1
+                && !frame::is_scarce()
+            {
+                emptied = Some(old.frame);
+            }
+        };
+        if emptied.is_some() {
+            keep(&mut self.queue.lock(), &mut emptied);
+        }
+        if freed_slot {
+            self.writers.wake_all();
+        }
+        fbuf::moved(total, result)
+    }
+
+    /// Copies handles of the first slices, `max` bytes at most (`tee`).
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn duplicate(&self, max: usize) -> Result<Aggregate> {
+        let mut copy = Aggregate::new();
+        copy.reserve(self.status().slots)?;
+        let queue = self.queue.lock();
+        for slice in queue.data.slices() {
+            let len = slice.len.min(max - copy.len());
+            if len == 0 {
+                break;
+            }
+            copy.append(Slice {
+                len,
+                ..slice.clone()
+            })?;
+        }
+        Ok(copy)
+    }
+
+    /// Takes slices off, `max` bytes at most. What is not used goes back by [`put_back`](Pipe::put_back).
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn take(&self, _reading: &MutexGuard<'_, ()>, max: usize) -> Result<Aggregate> {
+        let mut taken = Aggregate::new();
+        taken.reserve(self.status().slots)?;
+        let mut queue = self.queue.lock();
+        while let Some(slice) = queue.data.take_slice(max - taken.len()) {
+            taken.append(slice)?;
+        }
+        Ok(taken)
+    }
+
+    /// Puts back in front what was taken and not used, and tells writers of the room that the rest left.
+    pub fn put_back(&self, _reading: &MutexGuard<'_, ()>, mut unused: Aggregate) {
+        let mut queue = self.queue.lock();
+        let was_empty = queue.data.is_empty();
+        let any = !unused.is_empty();
+        while let Some(slice) = unused.pop_back() {
+            // At most what was there before, and the two places above the slots: nothing is allocated unless
+            // writers have filled the pipe meanwhile.
+            if queue.data.prepend(slice).is_err() {
+                break;
+            }
+        }
+        drop(queue);
+        if was_empty && any {
+            self.readers.wake_all();
+        }
+        self.writers.wake_all();
+    }
+}
