@@ -7,8 +7,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use abi::raw::general::{O_CREAT, O_EXCL, O_RDWR, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use abi::Errno;
+use abi::raw::general::{O_CREAT, O_EXCL, O_RDWR, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use fbuf::{BytesSink, BytesSource};
 use fs::{
     Credentials, File, Kind, Location, Namespace, OpenFlags, Walk,

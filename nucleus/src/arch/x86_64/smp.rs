@@ -80,11 +80,15 @@ unsafe extern "C" {
 
 /// The stack for the CPU that is being started.
 static STACK: AtomicUsize = AtomicUsize::new(0);
-/// The number of the CPU that is being started, until it has come up.
+/// The number of the CPU that is being started, until it takes it; 0, the boot CPU's, for nobody.
 static STARTING: AtomicUsize = AtomicUsize::new(0);
+/// The number of the last CPU that has come up.
+static UP: AtomicUsize = AtomicUsize::new(0);
 
-/// How long a CPU may take to come up after its second call: a virtual one may have to wait for a real one.
-const PATIENCE: u64 = 1_000_000_000;
+/// How long after the first call a CPU is called again: a real one may have missed it.
+const MISSED: u64 = 20_000_000;
+/// How long it may take to answer: a virtual one may have to wait for a real one.
+const PATIENCE: u64 = 5_000_000_000;
 
 /// Finds a page below 1 MiB for the first instructions of other CPUs.
 pub fn find_page(memory: &MemoryMap) -> Option<u8> {
@@ -121,7 +125,7 @@ pub fn start(tables: &Tables, page: u8) {
         }
         STACK.store(stack.leak(), Ordering::Release);
         STARTING.store(index, Ordering::Release);
-        if start_one(id, page) {
+        if start_one(id, index, page) {
             percpu::set_cpu_count(index + 1);
         } else {
             crate::log!("the CPU with local APIC {id} does not start");
@@ -131,20 +135,28 @@ pub fn start(tables: &Tables, page: u8) {
     }
 }
 
-fn start_one(id: u32, page: u8) -> bool {
+/// Resets a CPU and calls it. It is reset once only: it may be slow, and a reset in the middle of
+/// its start would let it begin anew with a number that it has taken already. A call to a CPU that
+/// runs does nothing.
+fn start_one(id: u32, index: usize, page: u8) -> bool {
     apic::send_init(id);
-    // Virtual machines and CPUs of this century need no pause here; the second try makes one.
     apic::send_start(id, page);
-    if wait_until_up(20_000_000) {
-        return true;
+    if !has_begun(MISSED) {
+        apic::send_start(id, page);
+        // What nobody has taken is taken back, so that a CPU that comes too late finds nothing.
+        if !has_begun(PATIENCE) && STARTING.swap(0, Ordering::AcqRel) != 0 {
+            return false;
+        }
     }
-    apic::send_init(id);
-    clock::delay(10_000_000);
-    apic::send_start(id, page);
-    wait_until_up(PATIENCE)
+    // A CPU that has taken its number needs nothing but time.
+    while UP.load(Ordering::Acquire) != index {
+        core::hint::spin_loop();
+    }
+    true
 }
 
-fn wait_until_up(patience: u64) -> bool {
+/// Whether the CPU takes its number within this time.
+fn has_begun(patience: u64) -> bool {
     let limit = clock::nanoseconds() + patience;
     while STARTING.load(Ordering::Acquire) != 0 {
         if clock::nanoseconds() > limit {
@@ -157,10 +169,14 @@ fn wait_until_up(patience: u64) -> bool {
 
 /// Another CPU's first Rust code, on its own stack, in the kernel's address space.
 extern "C" fn main() -> ! {
-    let index = STARTING.load(Ordering::Acquire);
+    let index = STARTING.swap(0, Ordering::AcqRel);
+    if index == 0 {
+        // Too late: it was given up.
+        cpu::halt();
+    }
     init::set_up_cpu(index);
     apic::enable();
-    STARTING.store(0, Ordering::Release);
+    UP.store(index, Ordering::Release);
     init::wait_for_scheduler();
     cpu::irqs_disable();
     task::run_on_this_cpu()
