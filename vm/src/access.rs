@@ -6,8 +6,8 @@ use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, addr::USER_END, ephemeral};
 use crate::map::Map;
 
 impl Map {
-    /// Reads another address space (`/proc/PID/mem`, `cmdline`, `process_vm_readv`); returns how many
-    /// bytes could be.
+    /// Reads another address space (`/proc/PID/mem`, `cmdline`, `process_vm_readv`); returns how
+    /// many bytes could be.
     pub fn read(&self, from: VirtAddr, to: &mut [u8]) -> usize {
         let mut done = 0;
         while done < to.len() {
@@ -48,8 +48,8 @@ impl Map {
         }
         done
     }
-    /// What names a byte of shared memory in every address space that maps it: the address of its object, and the byte
-    /// in the object. `None` if `va` is not in a shared mapping (futexes).
+    /// What names a byte of shared memory in every address space that maps it: the address of its
+    /// object, and the byte in the object. `None` if `va` is not in a shared mapping (futexes).
     pub fn shared_location(&self, va: VirtAddr) -> Option<(usize, u64)> {
         let space = self.space.read();
         let entry = space.lookup(va).filter(|entry| entry.shared)?;

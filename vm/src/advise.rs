@@ -75,8 +75,8 @@ impl Map {
         }
     }
 
-    /// `MADV_DONTNEED` and `MADV_FREE`: drops the anons of private mappings. (Freeing at leisure means
-    /// freeing at once here, which the program can't tell from memory having been short.)
+    /// `MADV_DONTNEED` and `MADV_FREE`: drops the anons of private mappings. (Freeing at leisure
+    /// means freeing at once here, which the program can't tell from memory having been short.)
     fn give_up(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
         let anonymous = |entry: &MapEntry| !entry.shared && entry.object.is_none();

@@ -8,7 +8,8 @@ use crate::chunks::SLOTS;
 use crate::entry::MapEntry;
 use crate::request::Advice;
 
-/// Pages behind (low half) and ahead (high half) for [`Advice::Normal`]: three and four, as in the paper.
+/// Pages behind (low half) and ahead (high half) for [`Advice::Normal`]: three and four, as in the
+/// paper.
 static WINDOW: AtomicU32 = AtomicU32::new(3 | 4 << 16);
 /// Pages ahead for [`Advice::Sequential`].
 const SEQUENTIAL_AHEAD: usize = 8;

@@ -93,7 +93,8 @@ impl MapEntry {
         object.first + ((va - self.range.start) >> PAGE_SHIFT) as u64
     }
 
-    /// Whether a program may do `access`. What may be written or executed can be read: x86-64 has no other.
+    /// Whether a program may do `access`. What may be written or executed can be read: x86-64 has
+    /// no other.
     pub fn allows(&self, access: Access) -> bool {
         match access {
             Access::Read => !self.prot.is_empty(),

@@ -18,22 +18,23 @@
 //!                      └─ private, write: promote, that is, copy the page to a new anon
 //! ```
 //!
-//! *Races.* A fault holds the map's read lock from the lookup until the page is entered, so
-//! unmap, protect, fork, remap and brk, which hold the write lock until they have flushed, come wholly before or
-//! wholly after it. Two faults on one page of an entry with an amap hold the same chunk lock of the
-//! amap across looking and entering; so what is seen in a slot is what gets mapped. An object's page is entered with its chunk
-//! of the object locked, and truncation takes the page out under that lock before it removes mappings:
-//! a fault is before it, and its mapping is removed, or after it, and sees BeyondEnd.
-//! Two faults on one page of a shared mapping enter the same frame.
+//! *Races.* A fault holds the map's read lock from the lookup until the page is entered, so unmap,
+//! protect, fork, remap and brk, which hold the write lock until they have flushed, come wholly
+//! before or wholly after it. Two faults on one page of an entry with an amap hold the same chunk
+//! lock of the amap across looking and entering; so what is seen in a slot is what gets mapped. An
+//! object's page is entered with its chunk of the object locked, and truncation takes the page out
+//! under that lock before it removes mappings: a fault is before it, and its mapping is removed, or
+//! after it, and sees BeyondEnd. Two faults on one page of a shared mapping enter the same frame.
 //!
 //! *Replacing a page.* When a copy takes the place of a page that may be mapped, the old
 //! translation is removed and flushed first and the new one entered after: otherwise one
 //! thread could read the old page after another has written the new one. Only then is the
 //! reference to the old anon dropped (see `anon.rs`).
 //!
-//! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of zeros would be
-//! cheaper for a program that only reads, but each page that is written afterwards would cost a
-//! second fault and a flush, and the zero page's record would be a cache line that all CPUs write.
+//! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of
+//! zeros would be cheaper for a program that only reads, but each page that is written afterwards
+//! would cost a second fault and a flush, and the zero page's record would be a cache line that all
+//! CPUs write.
 
 use nucleus::{
     Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter, ephemeral,
@@ -69,7 +70,8 @@ impl Map {
     /// Resolves a fault at `addr`, any value: the one fault routine. May sleep.
     ///
     /// # Errors
-    /// Which signal the program gets; [`Fault::OutOfMemory`] changes nothing and may be tried again.
+    /// Which signal the program gets; [`Fault::OutOfMemory`] changes nothing and may be tried
+    /// again.
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
         let result = self.resolve(addr, access, |_| Some(()));
         if result.is_err() {
@@ -269,7 +271,8 @@ impl Attempt<'_> {
         self.map_page(object, self.entry.prot - Prot::WRITE)
     }
 
-    /// A shared mapping. A page is mapped writable at the first write only, so that the object hears of it.
+    /// A shared mapping. A page is mapped writable at the first write only, so that the object
+    /// hears of it.
     fn map_shared(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
         if self.access != Access::Write {
             return self.map_object(object);

@@ -1,11 +1,11 @@
 //! Fork: a copy of an address space in which nothing is copied yet (`uvm.txt` 5.2).
 //!
 //! Parent and child refer to the same amaps, needs-copy set on both sides, and the parent's
-//! mappings of anons lose the right to be written, all with one flush. The
-//! child's page tables stay empty: a child that executes another program at once
-//! would have paid for nothing, and one that goes on gets eight pages a fault by fault-ahead.
-//! The parent's map stays write-locked until the flush is done. Otherwise one of its threads
-//! could copy a page in a fault while another still writes the old one through its TLB, and that write would be lost.
+//! mappings of anons lose the right to be written, all with one flush. The child's page tables stay
+//! empty: a child that executes another program at once would have paid for nothing, and one that
+//! goes on gets eight pages a fault by fault-ahead. The parent's map stays write-locked until the
+//! flush is done. Otherwise one of its threads could copy a page in a fault while another still
+//! writes the old one through its TLB, and that write would be lost.
 
 use alloc::sync::Arc;
 use nucleus::{Prot, frame, pmap::Pending};
@@ -16,7 +16,8 @@ use crate::request::MapError;
 use crate::space::Space;
 
 impl Map {
-    /// A copy for a child: entries by their inheritance, private ones copy-on-write (`uvm.txt` 5.2).
+    /// A copy for a child: entries by their inheritance, private ones copy-on-write (`uvm.txt`
+    /// 5.2).
     ///
     /// # Errors
     /// [`MapError::NoMemory`]; this address space is as before.

@@ -9,11 +9,13 @@
 //!             │  program, then its heap, random within 32 MiB behind it
 //! USER_START ─┴─
 //! ```
-//! The distances and the amounts of randomness are Linux's, since programs have come to rely on them.
+//! The distances and the amounts of randomness are Linux's, since programs have come to rely on
+//! them.
 
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, addr::USER_END, random};
 
-/// Kept free below a mapping that grows down: 256 pages, more than a function's frame that skips a page.
+/// Kept free below a mapping that grows down: 256 pages, more than a function's frame that skips a
+/// page.
 pub const GUARD_GAP: usize = 256 << PAGE_SHIFT;
 
 /// Room for stacks is never less than this, so that raising the limit later has some effect.

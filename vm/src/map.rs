@@ -48,7 +48,8 @@ pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
 /// `range` rounded out to pages, if it starts at a page and lies in the program's part.
 ///
 /// # Errors
-/// [`MapError::Invalid`] if it does not start at a page, [`MapError::NotMapped`] if it ends too far up.
+/// [`MapError::Invalid`] if it does not start at a page, [`MapError::NotMapped`] if it ends too far
+/// up.
 pub(crate) fn page_range(range: VirtRange) -> Result<VirtRange, MapError> {
     if !range.start.is_page_aligned() {
         return Err(MapError::Invalid);
@@ -242,8 +243,8 @@ impl Map {
     /// effect by faults, what is taken away before this returns.
     ///
     /// # Errors
-    /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing changed;
-    /// [`MapError::NoMemory`].
+    /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing
+    /// changed; [`MapError::NoMemory`].
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let range = page_range(range)?;
         if range.is_empty() {

@@ -279,7 +279,8 @@ impl Space {
         }
     }
 
-    /// Whether a mapping may go to `range`: inside the program's part, nothing there, no guard gap touched.
+    /// Whether a mapping may go to `range`: inside the program's part, nothing there, no guard gap
+    /// touched.
     pub fn is_free(&self, range: VirtRange) -> bool {
         range.start >= USER_START
             && range.end <= USER_END
@@ -299,9 +300,9 @@ impl Space {
         }
     }
 
-    /// Room for `len` bytes: the highest below the top of mappings, or above it if there is none.
-    /// A search resumes where the last one ended unless a hole above may do, so a program that only maps more and more does not
-    /// pay for what it has.
+    /// Room for `len` bytes: the highest below the top of mappings, or above it if there is none. A
+    /// search resumes where the last one ended unless a hole above may do, so a program that only
+    /// maps more and more does not pay for what it has.
     pub fn find_room(&mut self, len: usize) -> Option<VirtAddr> {
         if len <= self.hole {
             self.search_from = self.layout.mmap_top.0;

@@ -1,5 +1,6 @@
 //! No memory: every single allocation of a frame fails once, in turn; whatever was under way must
-//! leave the address spaces as the model has them, work when it is tried again, and nothing may be lost.
+//! leave the address spaces as the model has them, work when it is tried again, and nothing may be
+//! lost.
 
 mod support;
 

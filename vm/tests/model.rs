@@ -1,7 +1,7 @@
-//! Address spaces against a plain model: bytes in arrays. One driver does random operations on several
-//! address spaces; accesses are done by workers on different CPUs, whose TLBs keep what they may
-//! keep. Whatever the model says an access must give, it must give; in the end, every frame
-//! and page-table page must be back.
+//! Address spaces against a plain model: bytes in arrays. One driver does random operations on
+//! several address spaces; accesses are done by workers on different CPUs, whose TLBs keep what
+//! they may keep. Whatever the model says an access must give, it must give; in the end, every
+//! frame and page-table page must be back.
 
 mod support;
 

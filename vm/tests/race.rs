@@ -1,7 +1,7 @@
 //! Threads of one address space that run at the same time: each owns a word in every page of a
-//! mapping, writes numbers that only rise and must always read its own last one, while others fork, unmap, give
-//! up and move what lies around. A child must see each word as it was at one moment of the fork,
-//! and no change after it; the parent must see nothing of what the child writes.
+//! mapping, writes numbers that only rise and must always read its own last one, while others fork,
+//! unmap, give up and move what lies around. A child must see each word as it was at one moment of
+//! the fork, and no change after it; the parent must see nothing of what the child writes.
 
 mod support;
 
