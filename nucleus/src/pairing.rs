@@ -1,7 +1,7 @@
 //! A pairing heap whose links live in its elements, so that no operation allocates.
 //!
-//! The least key comes first; insertion is O(1), taking the first or any other element O(log n) amortised.
-//! Run queues (by virtual run time) and timer queues (by deadline) are made of it.
+//! The least key comes first; insertion is O(1), taking the first or any other element O(log n)
+//! amortised. Run queues (by virtual run time) and timer queues (by deadline) are made of it.
 
 use core::ptr::{self, NonNull};
 
@@ -35,13 +35,14 @@ pub(crate) unsafe trait Linked: Sized {
     fn link(this: *mut Self) -> *mut Link<Self>;
 }
 
-/// The heap. It does not own its elements; who inserts one keeps it alive and in place until it is out.
+/// The heap. It does not own its elements; who inserts one keeps it alive and in place until it is
+/// out.
 pub(crate) struct PairingHeap<T: Linked> {
     root: *mut T,
 }
 
-// SAFETY: the heap is a set of pointers that are followed only through `&mut` or `&` of the heap; whoever
-// shares it shares the elements' links, and `insert`'s contract covers their lifetime.
+// SAFETY: the heap is a set of pointers that are followed only through `&mut` or `&` of the heap;
+// whoever shares it shares the elements' links, and `insert`'s contract covers their lifetime.
 unsafe impl<T: Linked + Sync> Send for PairingHeap<T> {}
 
 impl<T: Linked> PairingHeap<T> {

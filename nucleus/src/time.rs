@@ -1,9 +1,9 @@
 //! Clocks and timers. Nanoseconds everywhere.
 //!
-//! Each CPU has a queue of timers, by deadline, and a one-shot timer of the machine that is set to the earliest of them
-//! or to the scheduler's tick. The machine's timer is never put off: when what it was set for is
-//! cancelled, it fires for nothing and is set anew then, which is cheaper than a write to the timer's
-//! register at every cancellation.
+//! Each CPU has a queue of timers, by deadline, and a one-shot timer of the machine that is set to
+//! the earliest of them or to the scheduler's tick. The machine's timer is never put off: when what
+//! it was set for is cancelled, it fires for nothing and is set anew then, which is cheaper than a
+//! write to the timer's register at every cancellation.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::{
@@ -37,12 +37,14 @@ pub fn since_boot() -> Duration {
     Duration::from_nanos(machine::nanoseconds())
 }
 
-/// Time since the Unix epoch, from the real-time clock at boot plus [`since_boot`] plus what was set.
+/// Time since the Unix epoch, from the real-time clock at boot plus [`since_boot`] plus what was
+/// set.
 pub fn since_epoch() -> Duration {
     Duration::from_nanos(EPOCH_AT_BOOT.load(Ordering::Relaxed)) + since_boot()
 }
 
-/// Sets the time since the Unix epoch (`clock_settime`). A time before the machine's boot is taken as that.
+/// Sets the time since the Unix epoch (`clock_settime`). A time before the machine's boot is taken
+/// as that.
 pub fn set_since_epoch(now: Duration) {
     let at_boot = nanos(now).saturating_sub(machine::nanoseconds());
     EPOCH_AT_BOOT.store(at_boot, Ordering::Relaxed);
@@ -63,7 +65,8 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Calls `expire` in interrupt context (no sleeping, no blocking, no user memory) at `deadline` since boot.
+    /// Calls `expire` in interrupt context (no sleeping, no blocking, no user memory) at `deadline`
+    /// since boot.
     pub fn at(deadline: Duration, expire: Arc<dyn Fn() + Send + Sync>) -> Timer {
         let node = Box::new(TimerNode::new(Action::Call(expire)));
         // SAFETY: the box keeps it in place, and `drop` cancels before the box goes.
@@ -96,8 +99,8 @@ pub(crate) struct TimerNode {
     action: Action,
 }
 
-// SAFETY: what is not atomic is changed under the lock of a timer queue only, and a sleeper's task is
-// `Sync` and outlives its node.
+// SAFETY: what is not atomic is changed under the lock of a timer queue only, and a sleeper's task
+// is `Sync` and outlives its node.
 unsafe impl Send for TimerNode {}
 // SAFETY: as above.
 unsafe impl Sync for TimerNode {}
@@ -122,7 +125,8 @@ unsafe impl Send for Timers {}
 #[repr(align(64))]
 struct CpuTimers {
     timers: SpinLock<Timers>,
-    /// When the machine's timer will fire, `u64::MAX` if it will not. Its own CPU's, interrupts off.
+    /// When the machine's timer will fire, `u64::MAX` if it will not. Its own CPU's, interrupts
+    /// off.
     programmed: AtomicU64,
     /// When the scheduler wants its tick, `u64::MAX` if it does not. Its own CPU's, interrupts off.
     tick: AtomicU64,
@@ -198,7 +202,8 @@ impl TimerNode {
         machine::irqs_restore(irqs);
     }
 
-    /// Takes it out of its queue, or waits until its action has run. Within its own action it returns at once.
+    /// Takes it out of its queue, or waits until its action has run. Within its own action it
+    /// returns at once.
     pub(crate) fn cancel(&self) {
         let cpu = self.cpu.load(Ordering::Relaxed);
         loop {
@@ -214,7 +219,8 @@ impl TimerNode {
                     return;
                 }
                 if cpu == machine::cpu() {
-                    // Its action runs on this CPU with interrupts off, so this is a call from within.
+                    // Its action runs on this CPU with interrupts off, so this is a call from
+                    // within.
                     timers.firing = ptr::null();
                     return;
                 }
@@ -243,8 +249,8 @@ pub(crate) fn has_tick() -> bool {
     CPUS[machine::cpu()].tick.load(Ordering::Relaxed) != NEVER
 }
 
-/// The machine's timer has fired on this CPU. Interrupts off. `in_program`: whether it interrupted a program
-/// rather than the kernel.
+/// The machine's timer has fired on this CPU. Interrupts off. `in_program`: whether it interrupted
+/// a program rather than the kernel.
 pub(crate) fn on_timer(in_program: bool) {
     let own = &CPUS[machine::cpu()];
     own.programmed.store(NEVER, Ordering::Relaxed);
@@ -260,7 +266,8 @@ pub(crate) fn on_timer(in_program: bool) {
                 break None;
             };
             timers.firing = node.as_ptr();
-            // SAFETY: nodes in a heap are alive, and who cancels this one waits while it is `firing`.
+            // SAFETY: nodes in a heap are alive, and who cancels this one waits while it is
+            // `firing`.
             let node = unsafe { node.as_ref() };
             node.queued.store(false, Ordering::Relaxed);
             node.expired.store(true, Ordering::SeqCst);

@@ -1,26 +1,32 @@
 //! The lock for data that is read on every fault and written seldom.
 //!
 //! Each CPU has a counter in a cache line of its own. A reader adds one to the counter of the CPU
-//! on which it takes the lock and subtracts one from the counter of the CPU on which it gives the lock back, so
-//! a reader may sleep and move. One counter alone means nothing and may be negative; the sum is the number of readers.
+//! on which it takes the lock and subtracts one from the counter of the CPU on which it gives the
+//! lock back, so a reader may sleep and move. One counter alone means nothing and may be negative;
+//! the sum is the number of readers.
 //!
 //! A writer sets `writing`, which turns new readers away, and sleeps until the sum is zero.
 //!
-//! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters are
-//! sequentially consistent, so for each reader one of two holds:
+//! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters
+//! are sequentially consistent, so for each reader one of two holds:
 //!
-//! - its addition comes before the writer's store. Then every sum that the writer takes has that one in it;
-//! - its addition comes after. Then it sees `writing`, subtracts again *on the same CPU* (preemption
-//!   is off in between) and waits: a sum has its +1, or both, or neither, never the -1 alone.
+//! - its addition comes before the writer's store. Then every sum that the writer takes has that
+//!   one in it;
+//! - its addition comes after. Then it sees `writing`, subtracts again *on the same CPU*
+//!   (preemption is off in between) and waits: a sum has its +1, or both, or neither, never the -1
+//!   alone.
 //!
-//! A reader that holds the lock therefore adds one to every sum, one that gives it back adds one or zero, and one that
-//! is turned away adds one or zero. No term is negative: a sum of zero proves that no reader is left. The
-//! subtraction releases and the sum acquires, so what the readers did comes before what the writer does.
+//! A reader that holds the lock therefore adds one to every sum, one that gives it back adds one or
+//! zero, and one that is turned away adds one or zero. No term is negative: a sum of zero proves
+//! that no reader is left. The subtraction releases and the sum acquires, so what the readers did
+//! comes before what the writer does.
 //!
-//! Nobody sleeps for ever: a reader subtracts, then loads `writing` and, if it is set, wakes the writer through the
-//! parking lot, whose bucket lock the writer holds while it takes the sum that decides to sleep.
+//! Nobody sleeps for ever: a reader subtracts, then loads `writing` and, if it is set, wakes the
+//! writer through the parking lot, whose bucket lock the writer holds while it takes the sum that
+//! decides to sleep.
 //!
-//! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for objects.
+//! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for
+//! objects.
 
 use core::{
     cell::UnsafeCell,
@@ -36,11 +42,12 @@ use crate::arch::machine;
 #[repr(align(64))]
 struct Counter(AtomicI32);
 
-/// Many readers, each touching only a cache line of its CPU, or one writer, who visits them all; sleeps.
+/// Many readers, each touching only a cache line of its CPU, or one writer, who visits them all;
+/// sleeps.
 pub struct CpuRwLock<T> {
     readers: [Counter; machine::MAX_CPUS],
-    /// A writer has the lock or waits for the readers to leave. Read by every reader, hence on a line that
-    /// only writers change.
+    /// A writer has the lock or waits for the readers to leave. Read by every reader, hence on a
+    /// line that only writers change.
     writing: AtomicBool,
     /// One writer at a time. Also what ranks this lock.
     writer: Mutex<()>,

@@ -1,8 +1,8 @@
 //! The parking lot: where tasks sleep that wait for a sleeping lock.
 //!
-//! A lock is a word; the tasks that wait for it are in the bucket that its address falls into, each with the
-//! address as its key. Buckets are touched only when a lock is contended. The bucket's lock makes
-//! "look at the word, then sleep" one step against "change the word, then wake".
+//! A lock is a word; the tasks that wait for it are in the bucket that its address falls into, each
+//! with the address as its key. Buckets are touched only when a lock is contended. The bucket's
+//! lock makes "look at the word, then sleep" one step against "change the word, then wake".
 
 use core::ptr::NonNull;
 
@@ -26,8 +26,8 @@ fn bucket(key: usize) -> &'static SpinLock<WaiterList> {
     &LOT[(hash >> 57) as usize % BUCKETS]
 }
 
-/// Sleeps until [`unpark_one`] or [`unpark_all`] with the same key, if `still` holds: it runs with the
-/// bucket locked, after the task can be found in it.
+/// Sleeps until [`unpark_one`] or [`unpark_all`] with the same key, if `still` holds: it runs with
+/// the bucket locked, after the task can be found in it.
 #[track_caller]
 pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
     super::held::may_sleep();
@@ -38,8 +38,8 @@ pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
         if !still() {
             return;
         }
-        // SAFETY: `waiter` stays where it is until it is out of the list: only a waker takes it out,
-        // and the loop below does not end before.
+        // SAFETY: `waiter` stays where it is until it is out of the list: only a waker takes it
+        // out, and the loop below does not end before.
         unsafe { list.push(NonNull::from(&waiter)) };
     }
     while !waiter.is_woken() {

@@ -15,8 +15,8 @@ const HELD: u32 = 1;
 /// Held, and a task may be in the parking lot.
 const CONTENDED: u32 = 2;
 
-/// How often a task looks at a held lock before it goes to sleep. Sections are mostly shorter than the two task switches
-/// that a sleep costs; one look takes about 10 ns.
+/// How often a task looks at a held lock before it goes to sleep. Sections are mostly shorter than
+/// the two task switches that a sleep costs; one look takes about 10 ns.
 const SPINS: usize = 100;
 
 /// Sleeps when taken.
@@ -87,7 +87,8 @@ impl<T: ?Sized> Mutex<T> {
             .then(|| self.guard())
     }
 
-    /// Takes two locks of one rank, the one at the lower address first. They must not be the same one.
+    /// Takes two locks of one rank, the one at the lower address first. They must not be the same
+    /// one.
     #[track_caller]
     pub fn lock_pair<'a>(
         a: &'a Mutex<T>,
@@ -153,8 +154,8 @@ impl<T: ?Sized> Mutex<T> {
                 }
             }
         }
-        // A task that has slept takes the lock as contended, because it can't know whether it was the last
-        // one in the lot; the cost of being wrong is one look into an empty bucket.
+        // A task that has slept takes the lock as contended, because it can't know whether it was
+        // the last one in the lot; the cost of being wrong is one look into an empty bucket.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             lot::park(self.address(), || {
                 self.state.load(Ordering::Relaxed) == CONTENDED

@@ -18,8 +18,9 @@
 //!                                          Heap -> KernelSpace -> Buddy     memory for any of them
 //!                                            Console -> (log)    the log has a lock of its own, taken anywhere
 //! ```
-//! Two locks of the same rank are taken only through the lock's own function for pairs, by address. An interrupt
-//! handler starts anew at the locks that are taken with interrupts off: `WaitQueue` and below.
+//! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
+//! An interrupt handler starts anew at the locks that are taken with interrupts off: `WaitQueue`
+//! and below.
 
 /// A lock's place in the order. A lower one is taken first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

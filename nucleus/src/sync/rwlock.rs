@@ -114,7 +114,8 @@ impl<T: ?Sized> RwLock<T> {
             .then(|| self.guard())
     }
 
-    /// Takes two locks of one rank for writing, the one at the lower address first. They must not be the same one.
+    /// Takes two locks of one rank for writing, the one at the lower address first. They must not
+    /// be the same one.
     #[track_caller]
     pub fn write_pair<'a>(
         a: &'a RwLock<T>,

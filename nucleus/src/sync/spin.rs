@@ -1,7 +1,8 @@
 //! The spin lock: one byte, taken by test and test-and-set.
 //!
-//! Not a ticket lock: a virtual CPU may lose its real one at any moment, and then every later ticket
-//! would wait for the one that sleeps. Sections are short and each lock is on one object, so fairness is not missed.
+//! Not a ticket lock: a virtual CPU may lose its real one at any moment, and then every later
+//! ticket would wait for the one that sleeps. Sections are short and each lock is on one object, so
+//! fairness is not missed.
 
 use core::{
     cell::UnsafeCell,
@@ -162,7 +163,8 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
-    /// Takes two locks of one rank, the one at the lower address first. They must not be the same one.
+    /// Takes two locks of one rank, the one at the lower address first. They must not be the same
+    /// one.
     pub fn lock_pair<'a>(
         a: &'a SpinLock<T>,
         b: &'a SpinLock<T>,

@@ -1,4 +1,5 @@
-//! Which CPU a task goes to: when it wakes up or is new, when its affinity changes, when a CPU has nothing to do.
+//! Which CPU a task goes to: when it wakes up or is new, when its affinity changes, when a CPU has
+//! nothing to do.
 
 use alloc::sync::Arc;
 use core::{
@@ -13,16 +14,17 @@ use super::{
 };
 use crate::{arch::machine, counters::Counter, time};
 
-/// How far behind the others a task may be when it wakes up, in nanoseconds: enough to run at once before tasks that
-/// compute, less than a slice, so that many wake-ups in a row don't starve them.
+/// How far behind the others a task may be when it wakes up, in nanoseconds: enough to run at once
+/// before tasks that compute, less than a slice, so that many wake-ups in a row don't starve them.
 const SLEEPER_CREDIT: i64 = 6_000_000;
 
-/// How far behind the running task one must be to take its CPU at once, in nanoseconds. Below it the switches
-/// would cost more than the wait: a pipeline's stages would alternate at every write.
+/// How far behind the running task one must be to take its CPU at once, in nanoseconds. Below it
+/// the switches would cost more than the wait: a pipeline's stages would alternate at every write.
 const WAKE_GRANULARITY: u64 = 1_000_000;
 
-/// How long a task runs, in nanoseconds, before one that it wakes on its own CPU takes that over. The waker of
-/// a pipeline mostly has more to write: `yes | head -c 20000000 | cat` switches less than half as often, for a delay that no person notices.
+/// How long a task runs, in nanoseconds, before one that it wakes on its own CPU takes that over.
+/// The waker of a pipeline mostly has more to write: `yes | head -c 20000000 | cat` switches less
+/// than half as often, for a delay that no person notices.
 const LEAST_RUN: u64 = 1_000_000;
 
 /// How many queued tasks a CPU looks at for one that it may take.
@@ -64,8 +66,8 @@ pub(super) fn allowed(task: &Task) -> u64 {
     }
 }
 
-/// A CPU for a task that becomes runnable: its last one if that is idle, for its caches; then any idle one; then
-/// the last one again, or the least loaded of those it may use.
+/// A CPU for a task that becomes runnable: its last one if that is idle, for its caches; then any
+/// idle one; then the last one again, or the least loaded of those it may use.
 fn choose(task: &Task) -> usize {
     let allowed = allowed(task);
     let last = task.cpu.load(Ordering::Relaxed);
@@ -99,7 +101,8 @@ fn choose(task: &Task) -> usize {
     }
 }
 
-/// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it should look. Interrupts off.
+/// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it
+/// should look. Interrupts off.
 pub(super) fn place(task: &Task) {
     loop {
         let target = choose(task);
@@ -151,7 +154,8 @@ fn move_to(task: &Task, cpu: usize) -> u64 {
     virtual_time
 }
 
-/// Makes the CPU that runs `task`, if another one does, take an interrupt, so that it leaves its program.
+/// Makes the CPU that runs `task`, if another one does, take an interrupt, so that it leaves its
+/// program.
 pub(super) fn poke(task: &Task) {
     let irqs = machine::irqs_disable();
     let cpu = with_queue_of(task, |_, inner| {
@@ -209,7 +213,8 @@ pub(super) fn start(task: Arc<Task>) {
     machine::irqs_restore(irqs);
 }
 
-/// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the longest first. Interrupts off.
+/// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the
+/// longest first. Interrupts off.
 pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
     let (victim, waiting) = (0..machine::cpu_count())
         .filter(|&other| other != cpu)

@@ -41,8 +41,8 @@ pub enum Woken {
 
 /// Tasks that wait for something to become true.
 ///
-/// Whoever makes it true wakes the queue *after* it is so. The queue's lock is taken with interrupts off, so
-/// interrupt handlers may wake.
+/// Whoever makes it true wakes the queue *after* it is so. The queue's lock is taken with
+/// interrupts off, so interrupt handlers may wake.
 pub struct WaitQueue {
     waiters: SpinLock<WaiterList>,
 }
@@ -55,8 +55,8 @@ impl WaitQueue {
         }
     }
 
-    /// Sleeps until `ready` gives a value. `ready` runs at first, and after each wake-up, with no lock
-    /// of the queue held; a wake-up between its answer and the sleep is not lost.
+    /// Sleeps until `ready` gives a value. `ready` runs at first, and after each wake-up, with no
+    /// lock of the queue held; a wake-up between its answer and the sleep is not lost.
     ///
     /// # Errors
     /// An interruption or the deadline, when `ready` gives nothing at that time.
@@ -145,7 +145,8 @@ impl Drop for Place<'_> {
         let mut waiters = self.queue.waiters.lock_irq();
         // SAFETY: it is in this queue or in none.
         unsafe { waiters.remove(NonNull::from(&self.waiter)) };
-        // A wake-up that came after the last look at the condition was meant for some task that still waits.
+        // A wake-up that came after the last look at the condition was meant for some task that
+        // still waits.
         if self.waiter.rearm()
             && let Some(next) = waiters.take()
         {
@@ -155,7 +156,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waiting on several queues at once (`poll`). Register first, then look at the conditions, then [`wait`](WaitSet::wait).
+/// Waiting on several queues at once (`poll`). Register first, then look at the conditions, then
+/// [`wait`](WaitSet::wait).
 pub struct WaitSet<'a> {
     /// Boxed, because a queue links to a place where it stands.
     #[allow(clippy::vec_box)]
@@ -208,8 +210,8 @@ pub fn sleep(how: Sleep) -> Woken {
     }
 }
 
-/// One or more sleeps in a row with a common end. Not moved once the first has begun: the timer queue
-/// points into it.
+/// One or more sleeps in a row with a common end. Not moved once the first has begun: the timer
+/// queue points into it.
 struct Sleeper {
     how: Sleep,
     /// Started when the first sleep begins: most waits end before.

@@ -1,8 +1,9 @@
 //! What is left of a task that has ended: its stack and the scheduler's handle.
 //!
-//! A task can't free the stack that it runs on, and the next task, which finds it dead, is inside the scheduler
-//! with interrupts off, where nothing can be freed. So the dead are listed, and freed by the next
-//! [`spawn`](super::spawn) or [`reap`], or else by the reaper, a task that an idle CPU wakes.
+//! A task can't free the stack that it runs on, and the next task, which finds it dead, is inside
+//! the scheduler with interrupts off, where nothing can be freed. So the dead are listed, and freed
+//! by the next [`spawn`](super::spawn) or [`reap`], or else by the reaper, a task that an idle CPU
+//! wakes.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::{
@@ -54,7 +55,8 @@ pub(super) fn wake() -> bool {
     REAPER.wake_one()
 }
 
-/// Frees the stacks of all tasks that have ended. Not with a spin lock held; what was attached to them may be dropped here.
+/// Frees the stacks of all tasks that have ended. Not with a spin lock held; what was attached to
+/// them may be dropped here.
 pub fn reap() {
     while is_wanted() {
         let task = {

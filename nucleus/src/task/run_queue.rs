@@ -1,17 +1,18 @@
 //! One CPU's run queue: its tasks by virtual time.
 //!
-//! *Virtual time* is the time a task has run, weighed by its nice value. The task that is furthest behind runs
-//! next, so all get their share; one that has slept is behind, but by no more than the credit that
-//! `placement.rs` gives, so it gets the CPU soon and can't hoard. `floor` is the least virtual time
-//! in the queue, never going back; a task that changes CPUs keeps its distance from the floor.
+//! *Virtual time* is the time a task has run, weighed by its nice value. The task that is furthest
+//! behind runs next, so all get their share; one that has slept is behind, but by no more than the
+//! credit that `placement.rs` gives, so it gets the CPU soon and can't hoard. `floor` is the least
+//! virtual time in the queue, never going back; a task that changes CPUs keeps its distance from
+//! the floor.
 //!
 //! # Locking
 //!
-//! A run queue's lock is held, with interrupts off, *across* the switch: the next task gives it back. So whoever
-//! holds the lock and finds that a task is not `current` knows that its registers are saved. A task belongs to the queue that
-//! its `cpu` names. When it moves, it is out of the old heap before its `cpu` changes under the new
-//! one's lock; between, it is runnable, in no heap and on no CPU, and only the mover touches it. Two
-//! run queues are never locked at once.
+//! A run queue's lock is held, with interrupts off, *across* the switch: the next task gives it
+//! back. So whoever holds the lock and finds that a task is not `current` knows that its registers
+//! are saved. A task belongs to the queue that its `cpu` names. When it moves, it is out of the old
+//! heap before its `cpu` changes under the new one's lock; between, it is runnable, in no heap and
+//! on no CPU, and only the mover touches it. Two run queues are never locked at once.
 
 #[cfg(not(target_os = "none"))]
 use alloc::sync::Arc;
@@ -84,8 +85,8 @@ pub(super) struct Inner {
     pub(super) leaving: *const Task,
 }
 
-// SAFETY: `inner` is reached with `lock` held only, and its pointers are to tasks that the scheduler's handles
-// keep alive.
+// SAFETY: `inner` is reached with `lock` held only, and its pointers are to tasks that the
+// scheduler's handles keep alive.
 unsafe impl Sync for RunQueue {}
 
 impl RunQueue {
@@ -205,8 +206,8 @@ pub(super) fn run_time(task: &Task) -> u64 {
     total
 }
 
-/// The part of `total` that went to programs, where the ticks found so much for programs and so much for
-/// the kernel. Before the first tick all of it: programs run more than the kernel does.
+/// The part of `total` that went to programs, where the ticks found so much for programs and so
+/// much for the kernel. Before the first tick all of it: programs run more than the kernel does.
 pub(super) fn share(total: u64, program: u64, kernel: u64) -> u64 {
     match program + kernel {
         0 => total,
@@ -214,8 +215,8 @@ pub(super) fn share(total: u64, program: u64, kernel: u64) -> u64 {
     }
 }
 
-/// Time that a CPU, below [`cpu_count`], has spent in programs, in the kernel, and without anything to run. The sum of
-/// the first two is exact; the ticks say how it is divided.
+/// Time that a CPU, below [`cpu_count`], has spent in programs, in the kernel, and without anything
+/// to run. The sum of the first two is exact; the ticks say how it is divided.
 pub fn cpu_times(cpu: usize) -> [Duration; 3] {
     let irqs = machine::irqs_disable();
     let queue = &*QUEUES[cpu];

@@ -1,8 +1,8 @@
 //! Who runs, and for how long: switching, sleeping, preempting, the tick, the idle loop.
 //!
-//! A CPU that has nothing to do takes a task from another, or sleeps until an interrupt; its bit is set in
-//! [`IDLE`] then, and who wakes a task looks there first. A CPU with work has a tick,
-//! a hundred times a second, which ends time slices and evens out the queues.
+//! A CPU that has nothing to do takes a task from another, or sleeps until an interrupt; its bit is
+//! set in [`IDLE`] then, and who wakes a task looks there first. A CPU with work has a tick, a
+//! hundred times a second, which ends time slices and evens out the queues.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::{
@@ -79,9 +79,11 @@ pub(crate) fn on_reschedule() {
     machine::set_reschedule(true);
 }
 
-/// Puts the current task to sleep unless `awake` holds. May return for no reason: callers look at what they wait for again.
+/// Puts the current task to sleep unless `awake` holds. May return for no reason: callers look at
+/// what they wait for again.
 ///
-/// The state is set before `awake` looks, and who makes it true wakes after that: one of the two sees the other.
+/// The state is set before `awake` looks, and who makes it true wakes after that: one of the two
+/// sees the other.
 #[track_caller]
 pub(crate) fn block(interruptible: bool, awake: impl FnOnce() -> bool) {
     let Some(task) = current_ref() else {
@@ -185,14 +187,16 @@ fn schedule() {
     // A task without a program, the idle task above all, borrows the space it finds.
     // SAFETY: the field is the next task's own, which does not run yet.
     crate::pmap::activate(unsafe { (*next.pmap.get()).as_ref() });
-    // SAFETY: both are contexts of tasks that the scheduler's handles keep alive; `next` is not running anywhere, since it
-    // was in this heap or is this CPU's idle task, and its registers are saved, since the lock of the queue
-    // that it ran on last has been given back. Interrupts are off.
+    // SAFETY: both are contexts of tasks that the scheduler's handles keep alive; `next` is not
+    // running anywhere, since it was in this heap or is this CPU's idle task, and its registers are
+    // saved, since the lock of the queue that it ran on last has been given back. Interrupts are
+    // off.
     unsafe { Context::switch(&previous.context, &next.context) };
     finish_switch();
 }
 
-/// The first thing that a task does when it has been switched to: what the previous one could not do any more. Interrupts off.
+/// The first thing that a task does when it has been switched to: what the previous one could not
+/// do any more. Interrupts off.
 pub(super) fn finish_switch() {
     let queue = &*QUEUES[machine::cpu()];
     // SAFETY: the lock was taken by the task that was switched away from on this CPU.
@@ -294,8 +298,8 @@ pub(crate) fn run_on_this_cpu() -> ! {
     idle()
 }
 
-/// What a CPU does when there is nothing to do. The interrupt that ends its sleep reschedules on its way
-/// out, so the loop goes round when all work is done again.
+/// What a CPU does when there is nothing to do. The interrupt that ends its sleep reschedules on
+/// its way out, so the loop goes round when all work is done again.
 fn idle() -> ! {
     let cpu = machine::cpu();
     let queue = &*QUEUES[cpu];
@@ -313,8 +317,8 @@ fn idle() -> ! {
         if reaper::is_wanted() && reaper::wake() {
             continue;
         }
-        // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the other. The
-        // interrupt that it sends then ends the wait, even if it comes before it.
+        // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the
+        // other. The interrupt that it sends then ends the wait, even if it comes before it.
         IDLE.fetch_or(1 << cpu, Ordering::SeqCst);
         machine::point();
         if queue.queued.load(Ordering::SeqCst) == 0 && !machine::reschedule_wanted() {

@@ -49,7 +49,8 @@ pub struct Task {
     reported: [AtomicU64; 2],
     /// [run queue of `cpu`]
     pub(super) link: UnsafeCell<Link<Task>>,
-    /// Run time weighed by the nice value, in nanoseconds [run queue of `cpu`; atomic for `yield_now`].
+    /// Run time weighed by the nice value, in nanoseconds [run queue of `cpu`; atomic for
+    /// `yield_now`].
     pub(super) virtual_time: AtomicU64,
     /// Whether it is in the heap of a run queue [that run queue].
     pub(super) queued: AtomicBool,
@@ -69,8 +70,8 @@ pub struct Task {
     waits_at: UnsafeCell<Option<&'static Location<'static>>>,
 }
 
-// SAFETY: what is not atomic or constant is changed by one party at a time, as the fields say: the task
-// itself, the holder of a run queue's lock, the reaper.
+// SAFETY: what is not atomic or constant is changed by one party at a time, as the fields say: the
+// task itself, the holder of a run queue's lock, the reaper.
 unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}
@@ -150,8 +151,8 @@ pub(crate) fn current_raw() -> *const Task {
 
 /// The current task, as long as the caller runs.
 pub(super) fn current_ref<'a>() -> Option<&'a Task> {
-    // SAFETY: a running task is alive; the reference goes no further than this module's functions, which run
-    // in the task.
+    // SAFETY: a running task is alive; the reference goes no further than this module's functions,
+    // which run in the task.
     unsafe { current_raw().as_ref() }
 }
 
@@ -186,7 +187,8 @@ pub(crate) fn is_interrupted() -> bool {
 pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
     let Some(task) = current_ref() else { return };
     let irqs = machine::irqs_disable();
-    // SAFETY: the field is the task's own, and with interrupts off the scheduler doesn't look at it.
+    // SAFETY: the field is the task's own, and with interrupts off the scheduler doesn't look at
+    // it.
     let old = unsafe {
         match &pmap {
             Some(pmap) => crate::pmap::activate(Some(pmap)),
@@ -257,8 +259,9 @@ impl Task {
         self.attachment.as_ref()
     }
 
-    /// Makes the task's current or next interruptible sleep end with [`Woken::Interrupted`](super::Woken::Interrupted), and
-    /// makes it leave its program soon if it is running one (an interrupt to its CPU).
+    /// Makes the task's current or next interruptible sleep end with
+    /// [`Woken::Interrupted`](super::Woken::Interrupted), and makes it leave its program soon if it
+    /// is running one (an interrupt to its CPU).
     pub fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
         machine::point();
@@ -277,7 +280,8 @@ impl Task {
         self.interrupted.load(Ordering::SeqCst)
     }
 
-    /// CPU time used in programs and in the kernel. The sum is exact; the ticks say how it is divided.
+    /// CPU time used in programs and in the kernel. The sum is exact; the ticks say how it is
+    /// divided.
     pub fn cpu_time(&self) -> (Duration, Duration) {
         let total = run_queue::run_time(self);
         let [program, kernel] = self.sampled.each_ref().map(|s| s.load(Ordering::Relaxed));

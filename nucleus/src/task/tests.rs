@@ -464,6 +464,7 @@ fn nicer_tasks_get_less() {
     let config = Config {
         cpus: 1,
         pages: 256,
+        max_points: 100_000_000,
         ..Config::default()
     };
     sim::check("nice", 0..20, config, || {
@@ -482,7 +483,7 @@ fn nicer_tasks_get_less() {
             })
             .collect();
         sleep(Sleep {
-            deadline: Some(time::since_boot() + Duration::from_secs(4)),
+            deadline: Some(time::since_boot() + Duration::from_secs(2)),
             ..Sleep::SOUND
         });
         stop.store(true, Ordering::SeqCst);

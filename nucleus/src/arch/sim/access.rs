@@ -33,7 +33,8 @@ impl Machine {
     }
 }
 
-/// Copies in pieces that end where pages do and, often, before: between two of them anything may happen.
+/// Copies in pieces that end where pages do and, often, before: between two of them anything may
+/// happen.
 fn copy(
     at: VirtAddr,
     len: usize,

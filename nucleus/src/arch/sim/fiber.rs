@@ -53,14 +53,15 @@ unsafe extern "C" {
 /// Leaves the running fiber, whose stack pointer goes to `*from`, for the one at `to`.
 ///
 /// # Safety
-/// `to` was put where it is by a switch or by [`Stack::prepare`], and has not been switched to since.
+/// `to` was put where it is by a switch or by [`Stack::prepare`], and has not been switched to
+/// since.
 pub(super) unsafe fn switch(from: *mut usize, to: usize) {
     // SAFETY: the caller's promise.
     unsafe { causeway_sim_switch(from, to) }
 }
 
-/// A stack with a guard below. A dropped one is kept for the next; those that a run leaves behind come back with
-/// its end ([`take_back`]).
+/// A stack with a guard below. A dropped one is kept for the next; those that a run leaves behind
+/// come back with its end ([`take_back`]).
 pub(super) struct Stack {
     base: usize,
     /// The run that it was made in.

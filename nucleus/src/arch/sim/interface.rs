@@ -1,5 +1,5 @@
-//! The machine interface, as the rest of the nucleus sees it. Outside a run there is one CPU on which nothing
-//! happens.
+//! The machine interface, as the rest of the nucleus sees it. Outside a run there is one CPU on
+//! which nothing happens.
 
 use super::machine::{Interrupt, machine, required};
 use crate::{PAGE_SIZE, PhysAddr};

@@ -67,7 +67,8 @@ pub(super) struct Machine {
     pub(super) points: Cell<u64>,
     /// Points until something happens.
     pub(super) countdown: Cell<u64>,
-    /// Points on average between two happenings; differs from seed to seed, as races differ in grain.
+    /// Points on average between two happenings; differs from seed to seed, as races differ in
+    /// grain.
     pub(super) stride: u64,
     /// One happening in so many moves the clock by a long time rather than a short one.
     pub(super) leap: u64,
@@ -154,7 +155,8 @@ impl Machine {
         }
     }
 
-    /// Boots every CPU on a stack of its own, the first into `boot`, and goes on until the run ends.
+    /// Boots every CPU on a stack of its own, the first into `boot`, and goes on until the run
+    /// ends.
     pub(super) fn run(&self, boot: extern "C" fn(usize) -> !, argument: usize) {
         for (index, cpu) in self.cpus.iter().enumerate() {
             let entry = if index == 0 { boot } else { boot_other };
@@ -203,7 +205,8 @@ impl Machine {
         unreachable!("an ended run went on")
     }
 
-    /// A task panicked: the run ends with the next thing that happens. A panic on top of a panic ends it here.
+    /// A task panicked: the run ends with the next thing that happens. A panic on top of a panic
+    /// ends it here.
     pub(super) fn panicked(&self, message: String) {
         if self.outcome.borrow().is_some() {
             self.end(Ok(()));
@@ -305,7 +308,8 @@ impl Machine {
         format!("tasks: {}", tasks.join("; "))
     }
 
-    /// Runs the handlers of interrupts that have arrived, if the CPU takes any. Returns whether there was one.
+    /// Runs the handlers of interrupts that have arrived, if the CPU takes any. Returns whether
+    /// there was one.
     pub(super) fn deliver(&self) -> bool {
         let mut any = false;
         loop {

@@ -1,13 +1,15 @@
 //! A machine inside an ordinary process, for tests.
 //!
 //! Physical memory is an array. Each CPU has a TLB (`tlb.rs`) that keeps an entry until it is
-//! invalidated and may fill one at any time; interrupts are messages that arrive some time later (`machine.rs`);
-//! the clock goes forward as the machine is used, and jumps when all CPUs sleep. Page tables are the real ones.
+//! invalidated and may fill one at any time; interrupts are messages that arrive some time later
+//! (`machine.rs`); the clock goes forward as the machine is used, and jumps when all CPUs sleep.
+//! Page tables are the real ones.
 //!
-//! Everything runs on one thread of the host, each task and each idle CPU on a stack of its own (`fiber.rs`). At every
-//! [`point`] a generator decides, from the run's seed, whether another CPU goes on, so a
-//! seed repeats a run to the digit. An oracle (`oracle.rs`) ends the run with a [`Failure`] when a stale translation
-//! could be used after coherence was promised, or when a frame is freed while a TLB still reaches it.
+//! Everything runs on one thread of the host, each task and each idle CPU on a stack of its own
+//! (`fiber.rs`). At every [`point`] a generator decides, from the run's seed, whether another CPU
+//! goes on, so a seed repeats a run to the digit. An oracle (`oracle.rs`) ends the run with a
+//! [`Failure`] when a stale translation could be used after coherence was promised, or when a frame
+//! is freed while a TLB still reaches it.
 //!
 //! ```no_run
 //! use nucleus::{sim, task, time};
@@ -17,7 +19,8 @@
 //! });
 //! ```
 //!
-//! Outside a run the functions of this machine do nothing, on a single CPU, so that locks and counters work in plain tests.
+//! Outside a run the functions of this machine do nothing, on a single CPU, so that locks and
+//! counters work in plain tests.
 
 mod access;
 mod context;

@@ -8,8 +8,8 @@ pub(crate) fn coherence_stamp() -> u64 {
     machine().map_or(0, |m| m.stamp.get())
 }
 
-/// The kernel has flushed the page at `at` of the space with this root: what any CPU held of it when the flush began
-/// (`since`) and still holds must be what the page tables say, or less.
+/// The kernel has flushed the page at `at` of the space with this root: what any CPU held of it
+/// when the flush began (`since`) and still holds must be what the page tables say, or less.
 pub(crate) fn promise_page(root: PhysAddr, at: VirtAddr, since: u64) {
     let Some(m) = machine() else { return };
     check_page(root, at, since);
@@ -46,8 +46,8 @@ fn check_page(root: PhysAddr, at: VirtAddr, since: u64) {
     }
 }
 
-/// The kernel has flushed all translations of programs on the CPUs of the mask: they hold none that they held when
-/// the flush began (`since`).
+/// The kernel has flushed all translations of programs on the CPUs of the mask: they hold none that
+/// they held when the flush began (`since`).
 pub(crate) fn promise_all(cpus: u64, since: u64) {
     let Some(m) = machine() else { return };
     for (index, cpu) in m.cpus.iter().enumerate() {

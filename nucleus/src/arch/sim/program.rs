@@ -16,8 +16,9 @@ fn program() -> MutexGuard<'static, Option<Program>> {
     PROGRAM.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// What [`UserContext::run`](crate::trap::UserContext::run) does on this machine until the run ends: one call is one stretch of a program, between
-/// two traps. It tells programs apart by the registers, and touches memory through [`crate::user`].
+/// What [`UserContext::run`](crate::trap::UserContext::run) does on this machine until the run
+/// ends: one call is one stretch of a program, between two traps. It tells programs apart by the
+/// registers, and touches memory through [`crate::user`].
 pub fn set_program(run: impl Fn(&mut Registers) -> Event + Send + Sync + 'static) {
     *program() = Some(Arc::new(run));
 }

@@ -19,8 +19,8 @@ pub struct Config {
     pub seed: u64,
     /// Points after which the run is taken to have no end.
     pub max_points: u64,
-    /// The run ends with its body, whatever the other tasks do. Without it, every task must come to its end, and
-    /// one that sleeps for ever is a failure.
+    /// The run ends with its body, whatever the other tasks do. Without it, every task must come to
+    /// its end, and one that sleeps for ever is a failure.
     pub daemons: bool,
 }
 
@@ -96,7 +96,8 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Result<(), F
 
 /// Runs `body` with each of the seeds and panics at the first failure, naming the seed.
 ///
-/// The environment variable `SIM_SEED=n` runs that seed alone, `SIM_SEEDS=n` that many from the first on.
+/// The environment variable `SIM_SEED=n` runs that seed alone, `SIM_SEEDS=n` that many from the
+/// first on.
 pub fn check(
     name: &str,
     seeds: Range<u64>,
@@ -159,9 +160,10 @@ extern "C" fn boot(body: usize) -> ! {
     }))
 }
 
-/// Makes a panic on a simulated machine end its run: with the next thing that the machine does, or when
-/// all of the task's stack is unwound. To go on unwinding might need the machine; to end the run inside the hook would hold
-/// the hook's lock for ever, which the test harness wants in the end.
+/// Makes a panic on a simulated machine end its run: with the next thing that the machine does, or
+/// when all of the task's stack is unwound. To go on unwinding might need the machine; to end the
+/// run inside the hook would hold the hook's lock for ever, which the test harness wants in the
+/// end.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,10 @@
 //! Translation: page-table walks, and the TLB of each CPU.
 //!
-//! A TLB holds what hardware may hold, for as long as it may: entries go only when they are invalidated, when the space is
-//! changed, or by chance. It also keeps the tables that it found on the way to them (Intel's paging-structure
-//! caches), which any invalidation empties. At any point a CPU may fill an entry for an address that
-//! no one asked for; as on hardware, that sets the accessed bit first, and a write sets the dirty bit before it is done.
+//! A TLB holds what hardware may hold, for as long as it may: entries go only when they are
+//! invalidated, when the space is changed, or by chance. It also keeps the tables that it found on
+//! the way to them (Intel's paging-structure caches), which any invalidation empties. At any point
+//! a CPU may fill an entry for an address that no one asked for; as on hardware, that sets the
+//! accessed bit first, and a write sets the dirty bit before it is done.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -130,8 +131,8 @@ pub(super) fn translate(m: &Machine, at: VirtAddr, access: Access) -> Option<Phy
         if allows(&entry) && (access != Access::Write || entry.dirty) {
             return Some(physical(entry, at));
         }
-        // A fault invalidates the entry that caused it; a first write looks at the tables again. Whether a CPU faults on
-        // a held entry without looking again is its own business.
+        // A fault invalidates the entry that caused it; a first write looks at the tables again.
+        // Whether a CPU faults on a held entry without looking again is its own business.
         m.cpu().tlb.borrow_mut().forget_page(m, page);
         if !allows(&entry) && m.random.one_in(2) {
             return None;
@@ -149,7 +150,8 @@ fn physical(entry: Entry, at: VirtAddr) -> PhysAddr {
     PhysAddr((entry.frame << PAGE_SHIFT) + at.page_offset() as u64)
 }
 
-/// Walks the tables for a page and holds what it finds. `for_write` sets the dirty bit where writing is allowed.
+/// Walks the tables for a page and holds what it finds. `for_write` sets the dirty bit where
+/// writing is allowed.
 fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
     let root = m.cpu().root.get();
     let stamp = next_stamp(m);
