@@ -69,23 +69,19 @@ pub(crate) fn check(rank: Rank, address: usize) {
 }
 
 /// Notes that the current task holds the lock.
+#[cfg(debug_assertions)]
 #[inline]
 pub(crate) fn acquired(rank: Rank, address: usize) {
-    #[cfg(debug_assertions)]
-    {
-        let fits = with_held(|held| {
-            if held.len < DEPTH {
-                held.locks[held.len] = (rank, address);
-                held.len += 1;
-                true
-            } else {
-                false
-            }
-        });
-        assert!(fits != Some(false), "a task holds more than {DEPTH} locks");
-    }
-    #[cfg(not(debug_assertions))]
-    let _ = (rank, address);
+    let fits = with_held(|held| {
+        if held.len < DEPTH {
+            held.locks[held.len] = (rank, address);
+            held.len += 1;
+            true
+        } else {
+            false
+        }
+    });
+    assert!(fits != Some(false), "a task holds more than {DEPTH} locks");
 }
 
 /// Notes that it holds the lock no more.
