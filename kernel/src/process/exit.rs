@@ -26,12 +26,11 @@ pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     task::set_pmap(None);
     drop(own);
 
-    let tid = thread.tid();
     let ended = process.signals.remove_thread(&thread, status);
     if ended.is_some() {
         process.set_last_name(thread.name());
     }
-    family::remove_thread(tid);
+    family::remove_thread(&thread);
     if let Some(status) = ended {
         end_process(&process, status);
     }

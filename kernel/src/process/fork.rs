@@ -178,7 +178,7 @@ pub fn clone(
         .then_some(request.child_tid);
     if let Err(error) = start(&child, child_own, child_context, set_child_tid) {
         process.signals.remove_thread(&child, 0);
-        family::remove_thread(tid);
+        family::remove_thread(&child);
         if !same_process {
             family::remove_unborn(tid);
         }

@@ -1,17 +1,17 @@
 //! The loop of a thread: run the program, do what it asked for or ran into, look after its signals.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nucleus::{
-    Access,
-    task::{self},
+    Access, task, time,
     trap::{Event, UserContext},
 };
 use vm::Fault;
 
 use super::{Own, Thread, exit, memory};
 use crate::{
-    signal::{self, Flow, attend, force, synchronous},
+    signal::{self, Flow, Info, attend, force, synchronous},
     syscall,
 };
 
@@ -116,18 +116,37 @@ fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut e
         return;
     }
     if let Some(info) = synchronous(event, failed, context.regs.rip) {
-        if signal::log_unhandled(thread, &info) {
-            nucleus::log!(
-                "{}[{}]: signal {} code {} address {:#x} ip {:#x} sp {:#x}",
-                alloc::string::String::from_utf8_lossy(&thread.name()),
-                thread.tid(),
-                info.signal,
-                info.code,
-                own.last_fault[2],
-                context.regs.rip,
-                context.regs.rsp,
-            );
-        }
+        log_if_deadly(thread, own, context, &info);
         force(thread, info);
+    }
+}
+
+/// Lines about deadly faults per [`LOG_PERIOD`]: programs must not be able to fill the log.
+const LOG_LINES: u32 = 10;
+const LOG_PERIOD: u64 = 5;
+
+/// A line in the log for a fault that is going to end the process.
+fn log_if_deadly(thread: &Thread, own: &Own, context: &UserContext, info: &Info) {
+    static PERIOD: AtomicU64 = AtomicU64::new(0);
+    static LINES: AtomicU32 = AtomicU32::new(0);
+    let action = thread.process().signals.actions().get(info.signal);
+    if action.handler > signal::IGNORE && !thread.signals.mask().has(info.signal) {
+        return;
+    }
+    let period = time::since_boot().as_secs() / LOG_PERIOD;
+    if PERIOD.swap(period, Relaxed) != period {
+        LINES.store(0, Relaxed);
+    }
+    if LINES.fetch_add(1, Relaxed) < LOG_LINES {
+        nucleus::log!(
+            "{}[{}]: signal {} code {} address {:#x} ip {:#x} sp {:#x}",
+            String::from_utf8_lossy(&thread.name()),
+            thread.tid(),
+            info.signal,
+            info.code,
+            own.last_fault[2],
+            context.regs.rip,
+            context.regs.rsp,
+        );
     }
 }

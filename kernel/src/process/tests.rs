@@ -64,7 +64,7 @@ fn make(parent: Option<Pid>) -> Arc<Thread> {
 fn end(thread: &Arc<Thread>, status: i32) {
     let process = thread.process().clone();
     let status = process.signals.remove_thread(thread, status).unwrap();
-    family::remove_thread(thread.tid());
+    family::remove_thread(thread);
     family::end_process(&process, status);
 }
 

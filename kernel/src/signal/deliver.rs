@@ -195,12 +195,6 @@ fn restart_or_fail(own: &Own, context: &mut UserContext, action: Option<&Action>
     regs.rip = regs.rip.wrapping_sub(2);
 }
 
-/// Whether a synchronous signal is going to end the process, so that the log should say why.
-pub fn log_unhandled(thread: &Thread, info: &Info) -> bool {
-    let action = thread.process().signals.actions().get(info.signal);
-    action.handler <= super::IGNORE || thread.signals.mask().has(info.signal)
-}
-
 /// The signal for what the program's own instruction did. For floating-point exceptions the event's code holds the
 /// exception bits that are set and not masked.
 pub fn synchronous(event: Event, fault: Option<Fault>, rip: u64) -> Option<Info> {

@@ -22,7 +22,7 @@ use abi::Errno;
 use nucleus::task::Woken;
 
 pub use action::{Action, Actions, DEFAULT, IGNORE};
-pub use deliver::{Flow, attend, log_unhandled, synchronous};
+pub use deliver::{Flow, attend, synchronous};
 pub use frame::{AltStack, sigreturn};
 pub use info::{Fields, Info, SI_TKILL};
 pub use queue::Queue;

@@ -78,9 +78,6 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
     }
 
     let action = state.actions.get(signal);
-    if state.unkillable && action.handler == DEFAULT {
-        return Ok(());
-    }
     let open = |thread: &Thread| !thread.signals.mask().has(signal);
     let (wanted, unblocked) = match target {
         Some(thread) => (thread.signals.wants(signal), open(thread)),
@@ -90,7 +87,8 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
         ),
     };
     // A blocked signal waits even if it would be ignored now: the action may change before it is taken.
-    if action.ignores(signal) && unblocked {
+    let ignored = action.ignores(signal) || state.unkillable && action.handler == DEFAULT;
+    if ignored && unblocked {
         return Ok(());
     }
     let deadly = action.handler == DEFAULT

@@ -188,7 +188,11 @@ impl ProcessSignals {
     pub fn remove_thread(&self, thread: &Thread, status: i32) -> Option<i32> {
         let mut state = self.lock();
         let mut gone = None;
-        if let Some(at) = state.threads.iter().position(|t| t.tid() == thread.tid()) {
+        if let Some(at) = state
+            .threads
+            .iter()
+            .position(|t| core::ptr::eq(&**t, thread))
+        {
             gone = Some(state.threads.remove(at));
         }
         if thread.tid() == thread.process().pid() {

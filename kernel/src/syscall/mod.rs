@@ -13,6 +13,7 @@ mod change;
 mod credentials;
 mod dirs;
 mod execute;
+mod extended;
 mod fcntl;
 mod file_size;
 mod identity;
@@ -63,6 +64,7 @@ static TABLE: [Handler; COUNT] = table(&[
     credentials::CALLS,
     dirs::CALLS,
     execute::CALLS,
+    extended::CALLS,
     fcntl::CALLS,
     identity::CALLS,
     io::CALLS,

@@ -121,9 +121,16 @@ pub fn add_thread(thread: Arc<Thread>) {
     FAMILY.lock().threads.insert(thread.tid(), thread);
 }
 
-/// Takes a thread's id off the table.
-pub fn remove_thread(tid: Pid) {
-    let gone = FAMILY.lock().threads.remove(&tid);
+/// Takes a thread off the table of ids, unless another one has taken its id over.
+pub fn remove_thread(thread: &Arc<Thread>) {
+    let mut family = FAMILY.lock();
+    let is_its_own = |found: &Arc<Thread>| Arc::ptr_eq(found, thread);
+    let gone = if family.threads.get(&thread.tid()).is_some_and(is_its_own) {
+        family.threads.remove(&thread.tid())
+    } else {
+        None
+    };
+    drop(family);
     drop(gone);
 }
 
