@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 target=x86_64-unknown-none
-oldest=85 # Rust 1.85: the first with the 2024 edition.
+oldest=88 # Rust 1.88, the rust-version of Cargo.toml.
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }

@@ -20,7 +20,7 @@ use vm::{Fault, Map};
 
 use abi::raw::general as raw;
 
-use super::{Process, Thread, thread};
+use super::{Process, Thread, space, thread};
 use crate::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
@@ -73,13 +73,13 @@ static CHOOSING: AtomicBool = AtomicBool::new(false);
 /// that only the others can give it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Ends the process with the most resident pages, unless the memory of one that was ended before is still
-/// on its way back. Returns whether waiting makes sense.
+/// Ends the process with the most resident pages, unless the memory of one that was ended before, or of
+/// one that ended by itself, is still on its way back. Returns whether waiting makes sense.
 pub fn kill_largest() -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
     }
-    let answer = victim_is_leaving() || choose();
+    let answer = victim_is_leaving() || space::is_any_leaving() || choose();
     CHOOSING.store(false, Release);
     answer
 }

@@ -1,6 +1,7 @@
 //! An address space and what `execve` put into it.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use fs::Location;
@@ -11,6 +12,14 @@ use vm::Map;
 pub struct Space {
     map: Arc<Map>,
     layout: Layout,
+}
+
+/// Address spaces that are being torn down now.
+static LEAVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the memory of an address space is on its way back, so that nobody need be ended for memory.
+pub fn is_any_leaving() -> bool {
+    LEAVING.load(Relaxed) > 0
 }
 
 /// What `execve` put into an address space.
@@ -79,6 +88,8 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
+        LEAVING.fetch_add(1, Relaxed);
         self.map.tear_down();
+        LEAVING.fetch_sub(1, Relaxed);
     }
 }

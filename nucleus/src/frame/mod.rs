@@ -10,7 +10,7 @@ pub(crate) mod record;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
 
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 pub(crate) use buddy::Depth;
 #[cfg(any(target_os = "none", test))]
@@ -310,25 +310,6 @@ pub fn is_scarce() -> bool {
     buddy::free_frames() < buddy::scarce_below()
 }
 
-static RECLAIMER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Called by the floors above through [`reclaim`] when [`Frame::alloc`] failed or [`is_scarce`] is
-/// true; set once at start. It returns whether waiting or retrying can help.
-pub fn set_reclaimer(reclaim: fn() -> bool) {
-    RECLAIMER.store(reclaim as *mut (), Ordering::Release);
-}
-
-/// Asks the reclaimer to find memory. The caller holds no lock.
-pub fn reclaim() -> bool {
-    let reclaim = RECLAIMER.load(Ordering::Acquire);
-    if reclaim.is_null() {
-        return false;
-    }
-    // SAFETY: the only value other than null that is ever stored is a `fn() -> bool`.
-    let reclaim = unsafe { core::mem::transmute::<*mut (), fn() -> bool>(reclaim) };
-    reclaim()
-}
-
 /// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now on (0
 /// is the next) and all after it fail; `None` stops that. Heap allocations go on.
 #[cfg(not(target_os = "none"))]
@@ -406,7 +387,6 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     }
     #[cfg(not(target_os = "none"))]
     fail_after(None);
-    RECLAIMER.store(core::ptr::null_mut(), Ordering::Relaxed);
     HEAP.store(0, Ordering::Relaxed);
     KERNEL.store(0, Ordering::Relaxed);
     let mut total = 0;
