@@ -41,7 +41,7 @@ pub fn debug(options: &options::Debug) -> Result<u8> {
         eprintln!("The guest waits for gdb. In another terminal:\n");
         eprintln!("    gdb {} -ex '{target}'\n", kernel.display());
         eprintln!(
-            "`hbreak kernel::start` and `continue` there stop it at its first task. Ctrl-A x ends it."
+            "`hbreak causeway_start` and `continue` there stop it at its first task. Ctrl-A x ends it."
         );
         return attend(&machine, &kernel, console, None, false);
     }
