@@ -3,7 +3,7 @@
 use fs::synthetic::{Entry, Table};
 use nucleus::{counters::Counter, frame};
 
-use crate::syscall;
+use crate::syscall::{self, flags};
 
 /// The counters that count page faults.
 pub const FAULTS: &[Counter] = &[
@@ -44,10 +44,21 @@ pub fn directory() -> Table {
             }),
         )
         .with(
-            "unknown-calls",
+            "unsupported",
             Entry::text(|out| {
                 for (number, count) in syscall::unknown_calls() {
-                    writeln!(out, "{number} {count}");
+                    writeln!(out, "call {number} {count}");
+                }
+                let (list, others) = flags::unsupported();
+                for (what, count) in list {
+                    match syscall::name(what.call.number).filter(|_| !what.call.compatible) {
+                        Some(name) => write!(out, "{name}"),
+                        None => write!(out, "i386:{}", what.call.number),
+                    }
+                    writeln!(out, " {} {:#x} {count}", what.argument, what.value);
+                }
+                if others > 0 {
+                    writeln!(out, "others {others}");
                 }
                 Ok(())
             }),

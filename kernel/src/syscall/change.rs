@@ -13,28 +13,27 @@ use core::time::Duration;
 use fs::{Kind, Location};
 use nucleus::{VirtAddr, time, user};
 
-use super::{
-    Call, Handler, file_size,
-    path::{self, check_flags},
-};
+use super::{Call, Entry, FlagSet, file_size, flag_set, path};
+
+const AT_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH], EINVAL);
 
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_chmod, chmod),
-    (__NR_fchmod, fchmod),
-    (__NR_fchmodat, fchmodat),
-    (__NR_fchmodat2, fchmodat2),
-    (__NR_chown, chown),
-    (__NR_lchown, lchown),
-    (__NR_fchown, fchown),
-    (__NR_fchownat, fchownat),
-    (__NR_utime, utime),
-    (__NR_utimes, utimes),
-    (__NR_futimesat, futimesat),
-    (__NR_utimensat, utimensat),
-    (__NR_truncate, truncate),
-    (__NR_ftruncate, ftruncate),
-    (__NR_fallocate, fallocate),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_chmod, "chmod", chmod),
+    Entry::new(__NR_fchmod, "fchmod", fchmod),
+    Entry::new(__NR_fchmodat, "fchmodat", fchmodat),
+    Entry::new(__NR_fchmodat2, "fchmodat2", fchmodat2).flags(&[&AT_FLAGS]),
+    Entry::new(__NR_chown, "chown", chown),
+    Entry::new(__NR_lchown, "lchown", lchown),
+    Entry::new(__NR_fchown, "fchown", fchown),
+    Entry::new(__NR_fchownat, "fchownat", fchownat).flags(&[&AT_FLAGS]),
+    Entry::new(__NR_utime, "utime", utime),
+    Entry::new(__NR_utimes, "utimes", utimes),
+    Entry::new(__NR_futimesat, "futimesat", futimesat),
+    Entry::new(__NR_utimensat, "utimensat", utimensat).flags(&[&AT_FLAGS]),
+    Entry::new(__NR_truncate, "truncate", truncate),
+    Entry::new(__NR_ftruncate, "ftruncate", ftruncate),
+    Entry::new(__NR_fallocate, "fallocate", fallocate),
 ];
 
 /// The place of an open file that is to be changed.
@@ -73,8 +72,7 @@ fn fchmodat(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn fchmodat2(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(3);
-    check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+    let flags = call.flags(3, &AT_FLAGS)?;
     let place = path::place(call, call.int(0), call.address(1), flags)?;
     change_mode(call, &place, call.unsigned(2))
 }
@@ -103,8 +101,7 @@ pub(super) fn fchown(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn fchownat(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(4);
-    check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+    let flags = call.flags(4, &AT_FLAGS)?;
     let place = path::place(call, call.int(0), call.address(1), flags)?;
     change_owner(call, &place, call.unsigned(2), call.unsigned(3))
 }
@@ -229,8 +226,7 @@ fn futimesat(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn utimensat(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(3);
-    check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+    let flags = call.flags(3, &AT_FLAGS)?;
     let times = Times::timespecs(call.address(2))?;
     set_times_at(call, times, flags)
 }
@@ -238,7 +234,9 @@ fn utimensat(call: &mut Call<'_>) -> Result<usize> {
 /// Without a path it is the descriptor's own file.
 fn set_times_at(call: &Call<'_>, times: Times, flags: u32) -> Result<usize> {
     if call.args[1] == 0 {
-        check_flags(flags, 0)?;
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
         return match open_place(call, call.int(0))? {
             Some(place) => times.set(call, &place),
             None => Ok(0),

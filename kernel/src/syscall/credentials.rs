@@ -5,7 +5,7 @@ use alloc::{sync::Arc, vec::Vec};
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::process::Credentials;
 
 /// Most supplementary groups (`NGROUPS_MAX`).
@@ -13,25 +13,25 @@ const GROUPS_MAX: usize = 65_536;
 /// "Leave as it is" in `setreuid` and its like.
 const KEEP: u32 = u32::MAX;
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_getuid, getuid),
-    (raw::__NR_geteuid, geteuid),
-    (raw::__NR_getgid, getgid),
-    (raw::__NR_getegid, getegid),
-    (raw::__NR_getresuid, getresuid),
-    (raw::__NR_getresgid, getresgid),
-    (raw::__NR_setuid, setuid),
-    (raw::__NR_setgid, setgid),
-    (raw::__NR_setreuid, setreuid),
-    (raw::__NR_setregid, setregid),
-    (raw::__NR_setresuid, setresuid),
-    (raw::__NR_setresgid, setresgid),
-    (raw::__NR_setfsuid, setfsuid),
-    (raw::__NR_setfsgid, setfsgid),
-    (raw::__NR_getgroups, getgroups),
-    (raw::__NR_setgroups, setgroups),
-    (raw::__NR_capget, capget),
-    (raw::__NR_capset, capset),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_getuid, "getuid", getuid),
+    Entry::new(raw::__NR_geteuid, "geteuid", geteuid),
+    Entry::new(raw::__NR_getgid, "getgid", getgid),
+    Entry::new(raw::__NR_getegid, "getegid", getegid),
+    Entry::new(raw::__NR_getresuid, "getresuid", getresuid),
+    Entry::new(raw::__NR_getresgid, "getresgid", getresgid),
+    Entry::new(raw::__NR_setuid, "setuid", setuid),
+    Entry::new(raw::__NR_setgid, "setgid", setgid),
+    Entry::new(raw::__NR_setreuid, "setreuid", setreuid),
+    Entry::new(raw::__NR_setregid, "setregid", setregid),
+    Entry::new(raw::__NR_setresuid, "setresuid", setresuid),
+    Entry::new(raw::__NR_setresgid, "setresgid", setresgid),
+    Entry::new(raw::__NR_setfsuid, "setfsuid", setfsuid),
+    Entry::new(raw::__NR_setfsgid, "setfsgid", setfsgid),
+    Entry::new(raw::__NR_getgroups, "getgroups", getgroups),
+    Entry::new(raw::__NR_setgroups, "setgroups", setgroups),
+    Entry::new(raw::__NR_capget, "capget", capget),
+    Entry::new(raw::__NR_capset, "capset", capset),
 ];
 
 pub(super) fn getuid(call: &mut Call<'_>) -> Result<usize> {

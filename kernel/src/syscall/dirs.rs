@@ -14,20 +14,26 @@ use fs::{Kind, Location};
 use nucleus::{PAGE_SIZE, VirtAddr, frame, user};
 
 use super::{
-    Call, Handler,
+    Call, Entry, FlagSet, flag_set,
     path::{self, check_flags},
 };
 use crate::mounts;
 
+const UMOUNT_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW],
+    EINVAL
+);
+
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_chdir, chdir),
-    (__NR_fchdir, fchdir),
-    (__NR_chroot, chroot),
-    (__NR_getcwd, getcwd),
-    (__NR_umask, umask),
-    (__NR_mount, mount),
-    (__NR_umount2, umount),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_chdir, "chdir", chdir),
+    Entry::new(__NR_fchdir, "fchdir", fchdir),
+    Entry::new(__NR_chroot, "chroot", chroot),
+    Entry::new(__NR_getcwd, "getcwd", getcwd),
+    Entry::new(__NR_umask, "umask", umask),
+    Entry::new(__NR_mount, "mount", mount),
+    Entry::new(__NR_umount2, "umount2", umount).flags(&[&UMOUNT_FLAGS]),
 ];
 
 /// A directory that the caller may enter.
@@ -165,8 +171,7 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn umount(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(1);
-    check_flags(flags, MNT_FORCE | MNT_DETACH | MNT_EXPIRE | UMOUNT_NOFOLLOW)?;
+    let flags = call.flags(1, &UMOUNT_FLAGS)?;
     if !call.credentials().fs.is_root() {
         return Err(Errno::EPERM);
     }

@@ -6,7 +6,7 @@ use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Walk};
 use nucleus::{VirtAddr, frame, user};
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::process::{
     exec,
     load::{self, Request},
@@ -16,8 +16,10 @@ use crate::process::{
 /// Longest path, the NUL included.
 const PATH_MAX: usize = raw::PATH_MAX as usize;
 
-pub(super) const CALLS: &[(u32, Handler)] =
-    &[(raw::__NR_execve, execve), (raw::__NR_execveat, execveat)];
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_execve, "execve", execve),
+    Entry::new(raw::__NR_execveat, "execveat", execveat),
+];
 
 fn path(address: VirtAddr) -> Result<Vec<u8>> {
     user::copy_in_string(address, PATH_MAX - 1)

@@ -5,21 +5,21 @@ use abi::{
     raw::general::{self as raw, AT_FDCWD, AT_SYMLINK_NOFOLLOW},
 };
 
-use super::{Call, Handler, path};
+use super::{Call, Entry, path};
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_getxattr, by_path),
-    (raw::__NR_setxattr, by_path),
-    (raw::__NR_listxattr, by_path),
-    (raw::__NR_removexattr, by_path),
-    (raw::__NR_lgetxattr, by_path_of_link),
-    (raw::__NR_lsetxattr, by_path_of_link),
-    (raw::__NR_llistxattr, by_path_of_link),
-    (raw::__NR_lremovexattr, by_path_of_link),
-    (raw::__NR_fgetxattr, by_descriptor),
-    (raw::__NR_fsetxattr, by_descriptor),
-    (raw::__NR_flistxattr, by_descriptor),
-    (raw::__NR_fremovexattr, by_descriptor),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_getxattr, "getxattr", by_path),
+    Entry::new(raw::__NR_setxattr, "setxattr", by_path),
+    Entry::new(raw::__NR_listxattr, "listxattr", by_path),
+    Entry::new(raw::__NR_removexattr, "removexattr", by_path),
+    Entry::new(raw::__NR_lgetxattr, "lgetxattr", by_path_of_link),
+    Entry::new(raw::__NR_lsetxattr, "lsetxattr", by_path_of_link),
+    Entry::new(raw::__NR_llistxattr, "llistxattr", by_path_of_link),
+    Entry::new(raw::__NR_lremovexattr, "lremovexattr", by_path_of_link),
+    Entry::new(raw::__NR_fgetxattr, "fgetxattr", by_descriptor),
+    Entry::new(raw::__NR_fsetxattr, "fsetxattr", by_descriptor),
+    Entry::new(raw::__NR_flistxattr, "flistxattr", by_descriptor),
+    Entry::new(raw::__NR_fremovexattr, "fremovexattr", by_descriptor),
 ];
 
 fn by_path(call: &mut Call<'_>) -> Result<usize> {

@@ -14,7 +14,7 @@ use nucleus::{PAGE_SIZE, user};
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Call, Handler};
+use super::{Call, Entry, FlagSet, choice};
 use crate::{
     files::{
         OpenFile,
@@ -24,12 +24,45 @@ use crate::{
 };
 
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[(__NR_fcntl, fcntl), (__NR_flock, flock_call)];
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_fcntl, "fcntl", fcntl).flags(&[&COMMANDS]),
+    Entry::new(__NR_flock, "flock", flock_call),
+];
+
+/// The commands of `fcntl`.
+const COMMANDS: FlagSet = choice!(
+    "cmd",
+    [
+        F_DUPFD,
+        F_DUPFD_CLOEXEC,
+        F_DUPFD_QUERY,
+        F_GETFD,
+        F_SETFD,
+        F_GETFL,
+        F_SETFL,
+        F_GETLK,
+        F_SETLK,
+        F_SETLKW,
+        F_OFD_GETLK,
+        F_OFD_SETLK,
+        F_OFD_SETLKW,
+        F_GETPIPE_SZ,
+        F_SETPIPE_SZ,
+        F_SETOWN,
+        F_GETOWN,
+        F_SETOWN_EX,
+        F_GETOWN_EX,
+        F_GETSIG,
+        F_SETSIG
+    ],
+    EINVAL
+);
 
 fn fcntl(call: &mut Call<'_>) -> Result<usize> {
-    let (fd, command, argument) = (call.int(0), call.unsigned(1), call.args[2]);
+    let (fd, argument) = (call.int(0), call.args[2]);
     let files = call.files();
     let open = files.get(fd)?;
+    let command = call.choice(1, &COMMANDS)?;
     if open.is_path()
         && !matches!(
             command,

@@ -2,19 +2,23 @@
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::process::{Pid, Process, family};
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_getpid, getpid),
-    (raw::__NR_gettid, gettid),
-    (raw::__NR_getppid, getppid),
-    (raw::__NR_getpgrp, getpgrp),
-    (raw::__NR_getpgid, getpgid),
-    (raw::__NR_getsid, getsid),
-    (raw::__NR_setpgid, setpgid),
-    (raw::__NR_setsid, setsid),
-    (raw::__NR_set_tid_address, set_tid_address),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_getpid, "getpid", getpid),
+    Entry::new(raw::__NR_gettid, "gettid", gettid),
+    Entry::new(raw::__NR_getppid, "getppid", getppid),
+    Entry::new(raw::__NR_getpgrp, "getpgrp", getpgrp),
+    Entry::new(raw::__NR_getpgid, "getpgid", getpgid),
+    Entry::new(raw::__NR_getsid, "getsid", getsid),
+    Entry::new(raw::__NR_setpgid, "setpgid", setpgid),
+    Entry::new(raw::__NR_setsid, "setsid", setsid),
+    Entry::new(
+        raw::__NR_set_tid_address,
+        "set_tid_address",
+        set_tid_address,
+    ),
 ];
 
 pub(super) fn getpid(call: &mut Call<'_>) -> Result<usize> {

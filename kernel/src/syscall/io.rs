@@ -14,28 +14,28 @@ use fbuf::{Sink, Source, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Handler, file_size};
+use super::{Call, Entry, file_size};
 use crate::{files::OpenFile, pipe};
 
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_read, read),
-    (__NR_write, write),
-    (__NR_pread64, pread),
-    (__NR_pwrite64, pwrite),
-    (__NR_readv, readv),
-    (__NR_writev, writev),
-    (__NR_preadv, preadv),
-    (__NR_pwritev, pwritev),
-    (__NR_preadv2, preadv2),
-    (__NR_pwritev2, pwritev2),
-    (__NR_lseek, lseek),
-    (__NR_ioctl, ioctl),
-    (__NR_fsync, fsync),
-    (__NR_fdatasync, fsync),
-    (__NR_syncfs, fsync),
-    (__NR_sync_file_range, sync_range),
-    (__NR_sync, sync),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_read, "read", read),
+    Entry::new(__NR_write, "write", write),
+    Entry::new(__NR_pread64, "pread64", pread),
+    Entry::new(__NR_pwrite64, "pwrite64", pwrite),
+    Entry::new(__NR_readv, "readv", readv),
+    Entry::new(__NR_writev, "writev", writev),
+    Entry::new(__NR_preadv, "preadv", preadv),
+    Entry::new(__NR_pwritev, "pwritev", pwritev),
+    Entry::new(__NR_preadv2, "preadv2", preadv2),
+    Entry::new(__NR_pwritev2, "pwritev2", pwritev2),
+    Entry::new(__NR_lseek, "lseek", lseek),
+    Entry::new(__NR_ioctl, "ioctl", ioctl),
+    Entry::new(__NR_fsync, "fsync", fsync),
+    Entry::new(__NR_fdatasync, "fdatasync", fsync),
+    Entry::new(__NR_syncfs, "syncfs", fsync),
+    Entry::new(__NR_sync_file_range, "sync_file_range", sync_range),
+    Entry::new(__NR_sync, "sync", sync),
 ];
 
 /// Offsets beyond this are negative to a program.

@@ -6,15 +6,15 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
-use super::{CLOCK_TICKS, Call, Handler};
+use super::{CLOCK_TICKS, Call, Entry};
 use crate::process::{INFINITY, Limit, Pid, Process, RESOURCES, Usage};
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_getrlimit, getrlimit),
-    (raw::__NR_setrlimit, setrlimit),
-    (raw::__NR_prlimit64, prlimit64),
-    (raw::__NR_getrusage, getrusage),
-    (raw::__NR_times, times),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_getrlimit, "getrlimit", getrlimit),
+    Entry::new(raw::__NR_setrlimit, "setrlimit", setrlimit),
+    Entry::new(raw::__NR_prlimit64, "prlimit64", prlimit64),
+    Entry::new(raw::__NR_getrusage, "getrusage", getrusage),
+    Entry::new(raw::__NR_times, "times", times),
 ];
 
 /// `RLIMIT_NOFILE` can't be raised above this (`/proc/sys/fs/nr_open`).

@@ -4,22 +4,22 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Advice, Backing, MapError, MapRequest, Place};
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_mmap, mmap),
-    (raw::__NR_munmap, munmap),
-    (raw::__NR_mprotect, mprotect),
-    (raw::__NR_mremap, mremap),
-    (raw::__NR_madvise, madvise),
-    (raw::__NR_brk, brk),
-    (raw::__NR_mincore, mincore),
-    (raw::__NR_msync, msync),
-    (raw::__NR_mlock, mlock),
-    (raw::__NR_mlock2, mlock2),
-    (raw::__NR_munlock, munlock),
-    (raw::__NR_mlockall, mlockall),
-    (raw::__NR_munlockall, munlockall),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_mmap, "mmap", mmap),
+    Entry::new(raw::__NR_munmap, "munmap", munmap),
+    Entry::new(raw::__NR_mprotect, "mprotect", mprotect),
+    Entry::new(raw::__NR_mremap, "mremap", mremap),
+    Entry::new(raw::__NR_madvise, "madvise", madvise),
+    Entry::new(raw::__NR_brk, "brk", brk),
+    Entry::new(raw::__NR_mincore, "mincore", mincore),
+    Entry::new(raw::__NR_msync, "msync", msync),
+    Entry::new(raw::__NR_mlock, "mlock", mlock),
+    Entry::new(raw::__NR_mlock2, "mlock2", mlock2),
+    Entry::new(raw::__NR_munlock, "munlock", munlock),
+    Entry::new(raw::__NR_mlockall, "mlockall", mlockall),
+    Entry::new(raw::__NR_munlockall, "munlockall", munlockall),
 ];
 
 /// Flags that `MAP_SHARED_VALIDATE` accepts.

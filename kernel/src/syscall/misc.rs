@@ -8,20 +8,20 @@ use abi::{
 };
 use nucleus::{VirtAddr, addr::USER_END, random, task, time, user};
 
-use super::{Call, Handler, read_timespec};
+use super::{Call, Entry, read_timespec};
 use crate::{
     futex::{self, Key},
     process::thread::NAME_LEN,
     signal,
 };
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_futex, futex),
-    (raw::__NR_arch_prctl, arch_prctl),
-    (raw::__NR_prctl, prctl),
-    (raw::__NR_getrandom, getrandom),
-    (raw::__NR_membarrier, membarrier),
-    (raw::__NR_personality, personality),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_futex, "futex", futex),
+    Entry::new(raw::__NR_arch_prctl, "arch_prctl", arch_prctl),
+    Entry::new(raw::__NR_prctl, "prctl", prctl),
+    Entry::new(raw::__NR_getrandom, "getrandom", getrandom),
+    Entry::new(raw::__NR_membarrier, "membarrier", membarrier),
+    Entry::new(raw::__NR_personality, "personality", personality),
 ];
 
 /// `FUTEX_CMD_MASK` leaves these two out.

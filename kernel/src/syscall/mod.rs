@@ -1,9 +1,9 @@
 //! System calls: from a number to a function.
 //!
 //! A handler is a [`Handler`]: it takes the [`Call`] and gives what the program sees in its
-//! result register. Each module lists its handlers by number in a constant `CALLS`; the table is
-//! made of these lists when the kernel is compiled. A second, shorter table of the same
-//! functions serves `int 0x80`.
+//! result register. Each module lists its calls in a constant `CALLS`, as [`Entry`]s: the table is
+//! made of these lists when the kernel is compiled, and so is the table of `docs/linux.md`
+//! when it is tested. A second table of the same functions serves `int 0x80`.
 //!
 //! A handler that a signal interrupted answers with one of the restart numbers of
 //! [`signal`](crate::signal).
@@ -12,10 +12,14 @@ mod call;
 mod change;
 mod credentials;
 mod dirs;
+#[cfg(test)]
+mod document;
+mod entry;
 mod execute;
 mod extended;
 mod fcntl;
 mod file_size;
+pub mod flags;
 mod identity;
 mod io;
 mod limits;
@@ -48,6 +52,8 @@ use nucleus::{
 use crate::process::{Own, Thread};
 
 pub use call::Call;
+pub use entry::Entry;
+pub(crate) use flags::{FlagSet, choice, flag_set};
 pub use stat::attributes_of;
 pub use system::{CLOCK_TICKS, hostname, release};
 pub use time::{read_timespec, write_timespec};
@@ -58,8 +64,8 @@ pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 /// Numbers below this have a place in the table.
 pub const COUNT: usize = 512;
 
-/// The handlers of 64-bit programs by number.
-static TABLE: [Handler; COUNT] = table(&[
+/// The calls of 64-bit programs, by subject.
+const CALLS: &[&[Entry]] = &[
     change::CALLS,
     credentials::CALLS,
     dirs::CALLS,
@@ -82,10 +88,13 @@ static TABLE: [Handler; COUNT] = table(&[
     system::CALLS,
     time::CALLS,
     wait::CALLS,
-]);
+];
+
+/// Their handlers by number.
+static TABLE: [Handler; COUNT] = table();
 
 /// The handlers of `int 0x80` by number.
-static TABLE_32: [Handler; COUNT] = table(&[table32::CALLS]);
+static TABLE_32: [Handler; COUNT] = table_32();
 
 /// How often a number without a handler was called.
 static UNKNOWN: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
@@ -98,20 +107,36 @@ const FAR_UNKNOWN_MAX: usize = 128;
 /// Stands for all numbers that [`unknown_calls`] does not tell apart.
 pub const ANY_OTHER: u32 = u32::MAX;
 
-/// The table made of lists of handlers by number.
-const fn table(lists: &[&[(u32, Handler)]]) -> [Handler; COUNT] {
+const fn table() -> [Handler; COUNT] {
     let mut table: [Handler; COUNT] = [unknown; COUNT];
     let mut list = 0;
-    while list < lists.len() {
+    while list < CALLS.len() {
         let mut row = 0;
-        while row < lists[list].len() {
-            let (number, handler) = lists[list][row];
-            table[number as usize] = handler;
+        while row < CALLS[list].len() {
+            let entry = &CALLS[list][row];
+            table[entry.number as usize] = entry.handler;
             row += 1;
         }
         list += 1;
     }
     table
+}
+
+const fn table_32() -> [Handler; COUNT] {
+    let mut table: [Handler; COUNT] = [unknown; COUNT];
+    let mut row = 0;
+    while row < table32::CALLS.len() {
+        let (number, handler) = table32::CALLS[row];
+        table[number as usize] = handler;
+        row += 1;
+    }
+    table
+}
+
+/// The name of a call of 64-bit programs.
+pub fn name(number: u32) -> Option<&'static str> {
+    let mut entries = CALLS.iter().flat_map(|list| list.iter());
+    Some(entries.find(|entry| entry.number == number)?.name)
 }
 
 /// No such system call.

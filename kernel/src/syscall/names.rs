@@ -14,28 +14,31 @@ use fs::vnode::Make;
 use nucleus::{VirtAddr, frame, user};
 
 use super::{
-    Call, Handler,
-    path::{self, From, check_flags},
+    Call, Entry, FlagSet, flag_set,
+    path::{self, From},
 };
 
+const REMOVE_FLAGS: FlagSet = flag_set!("flags", [AT_REMOVEDIR], EINVAL);
+const LINK_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
+
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_mkdir, mkdir),
-    (__NR_mkdirat, mkdirat),
-    (__NR_mknod, mknod),
-    (__NR_mknodat, mknodat),
-    (__NR_symlink, symlink),
-    (__NR_symlinkat, symlinkat),
-    (__NR_link, link),
-    (__NR_linkat, linkat),
-    (__NR_unlink, unlink),
-    (__NR_rmdir, rmdir),
-    (__NR_unlinkat, unlinkat),
-    (__NR_rename, rename),
-    (__NR_renameat, renameat),
-    (__NR_renameat2, renameat2),
-    (__NR_getdents, getdents),
-    (__NR_getdents64, getdents64),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_mkdir, "mkdir", mkdir),
+    Entry::new(__NR_mkdirat, "mkdirat", mkdirat),
+    Entry::new(__NR_mknod, "mknod", mknod),
+    Entry::new(__NR_mknodat, "mknodat", mknodat),
+    Entry::new(__NR_symlink, "symlink", symlink),
+    Entry::new(__NR_symlinkat, "symlinkat", symlinkat),
+    Entry::new(__NR_link, "link", link),
+    Entry::new(__NR_linkat, "linkat", linkat).flags(&[&LINK_FLAGS]),
+    Entry::new(__NR_unlink, "unlink", unlink),
+    Entry::new(__NR_rmdir, "rmdir", rmdir),
+    Entry::new(__NR_unlinkat, "unlinkat", unlinkat).flags(&[&REMOVE_FLAGS]),
+    Entry::new(__NR_rename, "rename", rename),
+    Entry::new(__NR_renameat, "renameat", renameat),
+    Entry::new(__NR_renameat2, "renameat2", renameat2),
+    Entry::new(__NR_getdents, "getdents", getdents),
+    Entry::new(__NR_getdents64, "getdents64", getdents64),
 ];
 
 fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> Result<usize> {
@@ -112,7 +115,8 @@ pub(super) fn link(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn linkat(call: &mut Call<'_>) -> Result<usize> {
     let old = (call.int(0), call.address(1));
     let new = (call.int(2), call.address(3));
-    add_link(call, old, new, call.unsigned(4))
+    let flags = call.flags(4, &LINK_FLAGS)?;
+    add_link(call, old, new, flags)
 }
 
 fn add_link(
@@ -121,7 +125,6 @@ fn add_link(
     (new_dir, new): (i32, VirtAddr),
     flags: u32,
 ) -> Result<usize> {
-    check_flags(flags, AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)?;
     if frame::is_scarce() {
         return Err(Errno::ENOMEM);
     }
@@ -152,8 +155,7 @@ pub(super) fn rmdir(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn unlinkat(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(2);
-    check_flags(flags, AT_REMOVEDIR)?;
+    let flags = call.flags(2, &REMOVE_FLAGS)?;
     remove(
         call,
         call.int(0),

@@ -17,24 +17,25 @@ use fs::OpenFlags;
 use nucleus::{VirtAddr, frame, user};
 
 use super::{
-    Call, Handler,
-    path::{self, From, check_flags},
+    Call, Entry, FlagSet, flag_set,
+    flags::Otherwise,
+    path::{self, From},
 };
 use crate::{files::OpenFile, pipe};
 
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_open, open),
-    (__NR_openat, openat),
-    (__NR_openat2, openat2),
-    (__NR_creat, creat),
-    (__NR_close, close),
-    (__NR_close_range, close_range),
-    (__NR_dup, dup),
-    (__NR_dup2, dup2),
-    (__NR_dup3, dup3),
-    (__NR_pipe, pipe),
-    (__NR_pipe2, pipe2),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_open, "open", open).flags(&[&OPEN_FLAGS]),
+    Entry::new(__NR_openat, "openat", openat).flags(&[&OPEN_FLAGS]),
+    Entry::new(__NR_openat2, "openat2", openat2).flags(&[&OPENAT2_FLAGS]),
+    Entry::new(__NR_creat, "creat", creat),
+    Entry::new(__NR_close, "close", close),
+    Entry::new(__NR_close_range, "close_range", close_range).flags(&[&CLOSE_RANGE_FLAGS]),
+    Entry::new(__NR_dup, "dup", dup),
+    Entry::new(__NR_dup2, "dup2", dup2),
+    Entry::new(__NR_dup3, "dup3", dup3).flags(&[&DUP_FLAGS]),
+    Entry::new(__NR_pipe, "pipe", pipe),
+    Entry::new(__NR_pipe2, "pipe2", pipe2).flags(&[&PIPE_FLAGS]),
 ];
 
 /// `close_range`: first make the table the caller's own.
@@ -42,25 +43,41 @@ const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 /// `close_range`: only mark the descriptors.
 const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
 
-/// Flags that `open` knows; it ignores others, `openat2` refuses them.
-const KNOWN: u32 = O_ACCMODE
-    | O_CREAT
-    | O_EXCL
-    | O_NOCTTY
-    | O_TRUNC
-    | O_APPEND
-    | O_NONBLOCK
-    | O_SYNC
-    | O_DSYNC
-    | abi::raw::general::FASYNC
-    | O_DIRECT
-    | O_LARGEFILE
-    | O_DIRECTORY
-    | O_NOFOLLOW
-    | O_NOATIME
-    | O_CLOEXEC
-    | O_PATH
-    | O_TMPFILE;
+/// Flags that `open` knows; it ignores others.
+const OPEN_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [
+        O_ACCMODE,
+        O_CREAT,
+        O_EXCL,
+        O_NOCTTY,
+        O_TRUNC,
+        O_APPEND,
+        O_NONBLOCK,
+        O_SYNC,
+        O_DSYNC,
+        abi::raw::general::FASYNC,
+        O_DIRECT,
+        O_LARGEFILE,
+        O_DIRECTORY,
+        O_NOFOLLOW,
+        O_NOATIME,
+        O_CLOEXEC,
+        O_PATH,
+        O_TMPFILE
+    ],
+    ignored
+);
+/// `openat2` refuses others.
+const OPENAT2_FLAGS: FlagSet = FlagSet {
+    argument: "how.flags",
+    otherwise: Otherwise::Error(Errno::EINVAL),
+    ..OPEN_FLAGS
+};
+const CLOSE_RANGE_FLAGS: FlagSet =
+    flag_set!("flags", [CLOSE_RANGE_CLOEXEC, CLOSE_RANGE_UNSHARE], EINVAL);
+const DUP_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC], EINVAL);
+const PIPE_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC, O_NONBLOCK], EINVAL);
 /// The flags that `O_PATH` leaves in force.
 const WITH_PATH: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
 
@@ -118,9 +135,8 @@ fn read_how(at: VirtAddr, size: usize) -> Result<open_how> {
 
 fn openat2(call: &mut Call<'_>) -> Result<usize> {
     let how = read_how(call.address(2), call.size(3))?;
-    let flags = u32::try_from(how.flags).map_err(|_| Errno::EINVAL)?;
+    let flags = OPENAT2_FLAGS.check(call.caller(), how.flags)? as u32;
     let mode = u32::try_from(how.mode).map_err(|_| Errno::EINVAL)?;
-    check_flags(flags, KNOWN)?;
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     if mode & !0o7777 != 0 || (mode != 0 && !makes) {
         return Err(Errno::EINVAL);
@@ -152,7 +168,8 @@ fn open_file(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32, mode: u32)
     if frame::is_scarce() {
         return Err(Errno::ENOMEM);
     }
-    let mut flags = flags & KNOWN | O_LARGEFILE;
+    let known = OPEN_FLAGS.check(call.caller(), u64::from(flags))? as u32;
+    let mut flags = known | O_LARGEFILE;
     if flags & O_PATH != 0 {
         flags &= WITH_PATH;
     }
@@ -185,8 +202,8 @@ pub(super) fn close(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn close_range(call: &mut Call<'_>) -> Result<usize> {
-    let (first, last, flags) = (call.unsigned(0), call.unsigned(1), call.unsigned(2));
-    check_flags(flags, CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)?;
+    let (first, last) = (call.unsigned(0), call.unsigned(1));
+    let flags = call.flags(2, &CLOSE_RANGE_FLAGS)?;
     if first > last {
         return Err(Errno::EINVAL);
     }
@@ -214,8 +231,8 @@ pub(super) fn dup2(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn dup3(call: &mut Call<'_>) -> Result<usize> {
-    let (old, new, flags) = (call.int(0), call.int(1), call.unsigned(2));
-    check_flags(flags, O_CLOEXEC)?;
+    let (old, new) = (call.int(0), call.int(1));
+    let flags = call.flags(2, &DUP_FLAGS)?;
     if old == new {
         return Err(Errno::EINVAL);
     }
@@ -231,9 +248,8 @@ pub(super) fn pipe(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn pipe2(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(1);
     // Packets (`O_DIRECT`) are not offered, as on kernels that were built without them.
-    check_flags(flags, O_CLOEXEC | O_NONBLOCK)?;
+    let flags = call.flags(1, &PIPE_FLAGS)?;
     make_pipe(call, flags)
 }
 

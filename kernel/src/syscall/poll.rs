@@ -16,15 +16,15 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::{files::OpenFile, signal::ERESTARTNOHAND};
 
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_poll, poll),
-    (__NR_ppoll, ppoll),
-    (__NR_select, select),
-    (__NR_pselect6, pselect),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_poll, "poll", poll),
+    Entry::new(__NR_ppoll, "ppoll", ppoll),
+    Entry::new(__NR_select, "select", select),
+    Entry::new(__NR_pselect6, "pselect6", pselect),
 ];
 
 /// A file and what is wanted of it.

@@ -3,22 +3,30 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::process::{
     self,
     fork::{self, Request},
 };
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_fork, fork),
-    (raw::__NR_vfork, vfork),
-    (raw::__NR_clone, clone),
-    (raw::__NR_clone3, clone3),
-    (raw::__NR_unshare, unshare),
-    (raw::__NR_exit, exit),
-    (raw::__NR_exit_group, exit_group),
-    (raw::__NR_set_robust_list, set_robust_list),
-    (raw::__NR_get_robust_list, get_robust_list),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_fork, "fork", fork),
+    Entry::new(raw::__NR_vfork, "vfork", vfork),
+    Entry::new(raw::__NR_clone, "clone", clone),
+    Entry::new(raw::__NR_clone3, "clone3", clone3),
+    Entry::new(raw::__NR_unshare, "unshare", unshare),
+    Entry::new(raw::__NR_exit, "exit", exit),
+    Entry::new(raw::__NR_exit_group, "exit_group", exit_group),
+    Entry::new(
+        raw::__NR_set_robust_list,
+        "set_robust_list",
+        set_robust_list,
+    ),
+    Entry::new(
+        raw::__NR_get_robust_list,
+        "get_robust_list",
+        get_robust_list,
+    ),
 ];
 
 fn make(call: &mut Call<'_>, request: &Request) -> Result<usize> {

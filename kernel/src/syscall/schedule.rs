@@ -5,23 +5,51 @@ use alloc::{sync::Arc, vec::Vec};
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{task, user};
 
-use super::{Call, Handler, write_timespec};
+use super::{Call, Entry, write_timespec};
 use crate::process::{Pid, Process, Thread, family, thread::all_cpus};
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_sched_yield, sched_yield),
-    (raw::__NR_sched_getaffinity, sched_getaffinity),
-    (raw::__NR_sched_setaffinity, sched_setaffinity),
-    (raw::__NR_sched_getscheduler, sched_getscheduler),
-    (raw::__NR_sched_setscheduler, sched_setscheduler),
-    (raw::__NR_sched_getparam, sched_getparam),
-    (raw::__NR_sched_setparam, sched_setparam),
-    (raw::__NR_sched_get_priority_max, sched_get_priority_max),
-    (raw::__NR_sched_get_priority_min, sched_get_priority_min),
-    (raw::__NR_sched_rr_get_interval, sched_rr_get_interval),
-    (raw::__NR_getpriority, getpriority),
-    (raw::__NR_setpriority, setpriority),
-    (raw::__NR_getcpu, getcpu),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_sched_yield, "sched_yield", sched_yield),
+    Entry::new(
+        raw::__NR_sched_getaffinity,
+        "sched_getaffinity",
+        sched_getaffinity,
+    ),
+    Entry::new(
+        raw::__NR_sched_setaffinity,
+        "sched_setaffinity",
+        sched_setaffinity,
+    ),
+    Entry::new(
+        raw::__NR_sched_getscheduler,
+        "sched_getscheduler",
+        sched_getscheduler,
+    ),
+    Entry::new(
+        raw::__NR_sched_setscheduler,
+        "sched_setscheduler",
+        sched_setscheduler,
+    ),
+    Entry::new(raw::__NR_sched_getparam, "sched_getparam", sched_getparam),
+    Entry::new(raw::__NR_sched_setparam, "sched_setparam", sched_setparam),
+    Entry::new(
+        raw::__NR_sched_get_priority_max,
+        "sched_get_priority_max",
+        sched_get_priority_max,
+    ),
+    Entry::new(
+        raw::__NR_sched_get_priority_min,
+        "sched_get_priority_min",
+        sched_get_priority_min,
+    ),
+    Entry::new(
+        raw::__NR_sched_rr_get_interval,
+        "sched_rr_get_interval",
+        sched_rr_get_interval,
+    ),
+    Entry::new(raw::__NR_getpriority, "getpriority", getpriority),
+    Entry::new(raw::__NR_setpriority, "setpriority", setpriority),
+    Entry::new(raw::__NR_getcpu, "getcpu", getcpu),
 ];
 
 pub(super) fn sched_yield(_: &mut Call<'_>) -> Result<usize> {

@@ -8,27 +8,43 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Handler, read_timespec};
+use super::{Call, Entry, read_timespec};
 use crate::{
     process::{Pid, Process, Thread, family},
     signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SI_TKILL, SignalSet},
 };
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_rt_sigaction, rt_sigaction),
-    (raw::__NR_rt_sigprocmask, rt_sigprocmask),
-    (raw::__NR_rt_sigpending, rt_sigpending),
-    (raw::__NR_rt_sigsuspend, rt_sigsuspend),
-    (raw::__NR_rt_sigtimedwait, rt_sigtimedwait),
-    (raw::__NR_rt_sigqueueinfo, rt_sigqueueinfo),
-    (raw::__NR_rt_tgsigqueueinfo, rt_tgsigqueueinfo),
-    (raw::__NR_rt_sigreturn, rt_sigreturn),
-    (raw::__NR_sigaltstack, sigaltstack),
-    (raw::__NR_kill, kill),
-    (raw::__NR_tkill, tkill),
-    (raw::__NR_tgkill, tgkill),
-    (raw::__NR_pause, pause),
-    (raw::__NR_restart_syscall, restart_syscall),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_rt_sigaction, "rt_sigaction", rt_sigaction),
+    Entry::new(raw::__NR_rt_sigprocmask, "rt_sigprocmask", rt_sigprocmask),
+    Entry::new(raw::__NR_rt_sigpending, "rt_sigpending", rt_sigpending),
+    Entry::new(raw::__NR_rt_sigsuspend, "rt_sigsuspend", rt_sigsuspend),
+    Entry::new(
+        raw::__NR_rt_sigtimedwait,
+        "rt_sigtimedwait",
+        rt_sigtimedwait,
+    ),
+    Entry::new(
+        raw::__NR_rt_sigqueueinfo,
+        "rt_sigqueueinfo",
+        rt_sigqueueinfo,
+    ),
+    Entry::new(
+        raw::__NR_rt_tgsigqueueinfo,
+        "rt_tgsigqueueinfo",
+        rt_tgsigqueueinfo,
+    ),
+    Entry::new(raw::__NR_rt_sigreturn, "rt_sigreturn", rt_sigreturn),
+    Entry::new(raw::__NR_sigaltstack, "sigaltstack", sigaltstack),
+    Entry::new(raw::__NR_kill, "kill", kill),
+    Entry::new(raw::__NR_tkill, "tkill", tkill),
+    Entry::new(raw::__NR_tgkill, "tgkill", tgkill),
+    Entry::new(raw::__NR_pause, "pause", pause),
+    Entry::new(
+        raw::__NR_restart_syscall,
+        "restart_syscall",
+        restart_syscall,
+    ),
 ];
 
 /// Bytes of a signal set.

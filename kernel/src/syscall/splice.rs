@@ -14,23 +14,33 @@ use fbuf::{MAX_TRANSFER, UserSink, UserSource};
 use fs::Kind;
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Handler, io::signal_broken_pipe, path::check_flags};
+use super::{Call, Entry, FlagSet, flag_set, io::signal_broken_pipe};
 use crate::{
     files::OpenFile,
     pipe::{End, Pipe, splice as moving},
 };
 
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_sendfile, sendfile),
-    (__NR_copy_file_range, copy_file_range),
-    (__NR_splice, splice),
-    (__NR_tee, tee),
-    (__NR_vmsplice, vmsplice),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_sendfile, "sendfile", sendfile),
+    Entry::new(__NR_copy_file_range, "copy_file_range", copy_file_range).flags(&[&COPY_FLAGS]),
+    Entry::new(__NR_splice, "splice", splice).flags(&[&FLAGS]),
+    Entry::new(__NR_tee, "tee", tee).flags(&[&FLAGS]),
+    Entry::new(__NR_vmsplice, "vmsplice", vmsplice).flags(&[&FLAGS]),
 ];
 
 /// All flags of the splice family.
-const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+const FLAGS: FlagSet = flag_set!(
+    "flags",
+    [
+        SPLICE_F_MOVE,
+        SPLICE_F_NONBLOCK,
+        SPLICE_F_MORE,
+        SPLICE_F_GIFT
+    ],
+    EINVAL
+);
+const COPY_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 /// An offset in the program's memory that a call reads and moves on, or the file's own position.
 enum Position {
@@ -114,7 +124,7 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
-    check_flags(call.unsigned(5), 0)?;
+    call.flags(5, &COPY_FLAGS)?;
     let from = call.files().get(call.int(0))?;
     let to = call.files().get(call.int(2))?;
     let from_position = Position::read(call.address(1))?;
@@ -156,8 +166,7 @@ fn pipe(open: &OpenFile) -> Option<&Arc<Pipe>> {
 }
 
 fn splice(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(5);
-    check_flags(flags, FLAGS)?;
+    let flags = call.flags(5, &FLAGS)?;
     let len = call.size(4).min(MAX_TRANSFER);
     if len == 0 {
         return Ok(0);
@@ -217,8 +226,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn tee(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(3);
-    check_flags(flags, FLAGS)?;
+    let flags = call.flags(3, &FLAGS)?;
     let len = call.size(2).min(MAX_TRANSFER);
     if len == 0 {
         return Ok(0);
@@ -243,8 +251,7 @@ fn tee(call: &mut Call<'_>) -> Result<usize> {
 /// The program's pages are copied into the pipe's: what it does to its memory afterwards then doesn't show, and a gift
 /// is one that was not needed.
 fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(3);
-    check_flags(flags, FLAGS)?;
+    let flags = call.flags(3, &FLAGS)?;
     let open = call.files().get(call.int(0))?;
     let pipe = pipe(&open).ok_or(Errno::EBADF)?;
     let (array, count) = (call.address(1), call.size(2));

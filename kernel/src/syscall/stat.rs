@@ -15,25 +15,47 @@ use fs::{Attributes, Kind, Location, device};
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, Handler,
-    path::{self, Target, check_flags},
+    Call, Entry, FlagSet, flag_set,
+    path::{self, Target},
 };
 use crate::files::OpenFile;
 
+const STAT_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_EMPTY_PATH],
+    EINVAL
+);
+const STATX_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [
+        AT_SYMLINK_NOFOLLOW,
+        AT_NO_AUTOMOUNT,
+        AT_EMPTY_PATH,
+        AT_STATX_FORCE_SYNC,
+        AT_STATX_DONT_SYNC
+    ],
+    EINVAL
+);
+const ACCESS_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [AT_EACCESS, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH],
+    EINVAL
+);
+
 /// The calls of this module.
-pub const CALLS: &[(u32, Handler)] = &[
-    (__NR_stat, stat_call),
-    (__NR_lstat, lstat),
-    (__NR_fstat, fstat),
-    (__NR_newfstatat, fstatat),
-    (__NR_statx, statx_call),
-    (__NR_access, access),
-    (__NR_faccessat, faccessat),
-    (__NR_faccessat2, faccessat2),
-    (__NR_readlink, readlink),
-    (__NR_readlinkat, readlinkat),
-    (__NR_statfs, statfs_call),
-    (__NR_fstatfs, fstatfs),
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_stat, "stat", stat_call),
+    Entry::new(__NR_lstat, "lstat", lstat),
+    Entry::new(__NR_fstat, "fstat", fstat),
+    Entry::new(__NR_newfstatat, "newfstatat", fstatat).flags(&[&STAT_FLAGS]),
+    Entry::new(__NR_statx, "statx", statx_call).flags(&[&STATX_FLAGS]),
+    Entry::new(__NR_access, "access", access),
+    Entry::new(__NR_faccessat, "faccessat", faccessat),
+    Entry::new(__NR_faccessat2, "faccessat2", faccessat2).flags(&[&ACCESS_FLAGS]),
+    Entry::new(__NR_readlink, "readlink", readlink),
+    Entry::new(__NR_readlinkat, "readlinkat", readlinkat),
+    Entry::new(__NR_statfs, "statfs", statfs_call),
+    Entry::new(__NR_fstatfs, "fstatfs", fstatfs),
 ];
 
 /// The attributes of an open file, with a place or without.
@@ -93,19 +115,14 @@ fn fstat(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn fstatat(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(3);
-    check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH)?;
+    let flags = call.flags(3, &STAT_FLAGS)?;
     let target = path::target(call, call.int(0), call.address(1), flags)?;
     put_stat(call.address(2), &attributes(&target)?)
 }
 
 fn statx_call(call: &mut Call<'_>) -> Result<usize> {
-    let (flags, mask) = (call.unsigned(2), call.unsigned(3));
+    let (flags, mask) = (call.flags(2, &STATX_FLAGS)?, call.unsigned(3));
     let sync = AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC;
-    check_flags(
-        flags,
-        AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | sync,
-    )?;
     if flags & sync == sync || mask & STATX__RESERVED != 0 {
         return Err(Errno::EINVAL);
     }
@@ -152,7 +169,7 @@ pub(super) fn faccessat(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn faccessat2(call: &mut Call<'_>) -> Result<usize> {
-    let (mode, flags) = (call.unsigned(2), call.unsigned(3));
+    let (mode, flags) = (call.unsigned(2), call.flags(3, &ACCESS_FLAGS)?);
     check_access(call, call.int(0), call.address(1), mode, flags)
 }
 
@@ -163,8 +180,9 @@ fn check_access(
     want: u32,
     flags: u32,
 ) -> Result<usize> {
-    check_flags(want, 7)?;
-    check_flags(flags, AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+    if want & !7 != 0 {
+        return Err(Errno::EINVAL);
+    }
     let path = path::read(path)?;
     // The question is asked for the real ids: what a set-id program's caller could do.
     let credentials = call.credentials();

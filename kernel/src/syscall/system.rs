@@ -11,7 +11,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::{load, process::family, start};
 
 /// Clock ticks per second in what programs are told (`AT_CLKTCK`, `times`).
@@ -23,13 +23,13 @@ const RELEASE: &[u8] = b"6.1.0-causeway";
 /// The log's size in bytes, as `syslog` gives it.
 const LOG_LEN: usize = 64 * 1024;
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_uname, uname),
-    (raw::__NR_sethostname, sethostname),
-    (raw::__NR_setdomainname, setdomainname),
-    (raw::__NR_sysinfo, sysinfo),
-    (raw::__NR_syslog, syslog),
-    (raw::__NR_reboot, reboot),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_uname, "uname", uname),
+    Entry::new(raw::__NR_sethostname, "sethostname", sethostname),
+    Entry::new(raw::__NR_setdomainname, "setdomainname", setdomainname),
+    Entry::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
+    Entry::new(raw::__NR_syslog, "syslog", syslog),
+    Entry::new(raw::__NR_reboot, "reboot", reboot),
 ];
 
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Handler};
+use super::{Call, Entry};
 use crate::{
     process::{Pid, Process, Thread, family},
     signal::{
@@ -19,23 +19,31 @@ use crate::{
     },
 };
 
-pub(super) const CALLS: &[(u32, Handler)] = &[
-    (raw::__NR_clock_gettime, clock_gettime),
-    (raw::__NR_clock_getres, clock_getres),
-    (raw::__NR_clock_settime, clock_settime),
-    (raw::__NR_clock_nanosleep, clock_nanosleep),
-    (raw::__NR_nanosleep, nanosleep),
-    (raw::__NR_gettimeofday, gettimeofday),
-    (raw::__NR_settimeofday, settimeofday),
-    (raw::__NR_time, time_),
-    (raw::__NR_getitimer, getitimer),
-    (raw::__NR_setitimer, setitimer),
-    (raw::__NR_alarm, alarm),
-    (raw::__NR_timer_create, timer_create),
-    (raw::__NR_timer_settime, timer_settime),
-    (raw::__NR_timer_gettime, timer_gettime),
-    (raw::__NR_timer_getoverrun, timer_getoverrun),
-    (raw::__NR_timer_delete, timer_delete),
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_clock_gettime, "clock_gettime", clock_gettime),
+    Entry::new(raw::__NR_clock_getres, "clock_getres", clock_getres),
+    Entry::new(raw::__NR_clock_settime, "clock_settime", clock_settime),
+    Entry::new(
+        raw::__NR_clock_nanosleep,
+        "clock_nanosleep",
+        clock_nanosleep,
+    ),
+    Entry::new(raw::__NR_nanosleep, "nanosleep", nanosleep),
+    Entry::new(raw::__NR_gettimeofday, "gettimeofday", gettimeofday),
+    Entry::new(raw::__NR_settimeofday, "settimeofday", settimeofday),
+    Entry::new(raw::__NR_time, "time", time_),
+    Entry::new(raw::__NR_getitimer, "getitimer", getitimer),
+    Entry::new(raw::__NR_setitimer, "setitimer", setitimer),
+    Entry::new(raw::__NR_alarm, "alarm", alarm),
+    Entry::new(raw::__NR_timer_create, "timer_create", timer_create),
+    Entry::new(raw::__NR_timer_settime, "timer_settime", timer_settime),
+    Entry::new(raw::__NR_timer_gettime, "timer_gettime", timer_gettime),
+    Entry::new(
+        raw::__NR_timer_getoverrun,
+        "timer_getoverrun",
+        timer_getoverrun,
+    ),
+    Entry::new(raw::__NR_timer_delete, "timer_delete", timer_delete),
 ];
 
 const NANOS: i64 = 1_000_000_000;

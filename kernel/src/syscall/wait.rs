@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
 
-use super::{Call, Handler, limits::encode_usage};
+use super::{Call, Entry, limits::encode_usage};
 use crate::process::{
     Pid, Process,
     family::{Change, Clones, Wanted, Which},
@@ -11,7 +11,10 @@ use crate::process::{
 };
 use crate::signal::{Fields, Info};
 
-pub(super) const CALLS: &[(u32, Handler)] = &[(raw::__NR_wait4, wait4), (raw::__NR_waitid, waitid)];
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_wait4, "wait4", wait4),
+    Entry::new(raw::__NR_waitid, "waitid", waitid),
+];
 
 fn clones(options: u32) -> Clones {
     if options & raw::__WALL != 0 {
