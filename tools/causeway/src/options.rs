@@ -29,7 +29,7 @@ pub enum Command {
     Image(Image),
     /// Run every test
     Test(Test),
-    /// Measure the start of this kernel against Linux's
+    /// Measure this kernel against Linux: its start, or a script with --script
     CompareLinux(Compare),
     /// Build the kernel and print where it is
     Build(Build),
@@ -144,13 +144,22 @@ pub struct Test {
 
 #[derive(Args, Debug)]
 pub struct Compare {
-    /// How many starts of each, in turn
+    /// How many runs of each, in turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub pairs: u32,
     /// CPUs, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: u32,
+    /// Memory, as QEMU counts it
+    #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
+    pub memory: String,
+    /// Run this bash script in both and compare its `RESULT name microseconds` lines, in place of the start
+    #[arg(long, value_name = "FILE", requires = "root")]
+    pub script: Option<PathBuf>,
+    /// The root for the script, with bash
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
     /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
     #[arg(long, value_name = "FILE")]
     pub linux: Option<PathBuf>,

@@ -1,0 +1,172 @@
+//! `causeway compare-linux`: this kernel and Linux on the same machine with the same root, in turn.
+//!
+//! [`start`] measures how they start, [`script`] what a script takes in them.
+
+mod script;
+mod start;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::guest::Killer;
+use crate::options;
+use crate::project::{self, Profile};
+use crate::qemu::{self, Accelerator, Boot, Machine};
+
+/// The two kernels, and the machine that both get.
+struct Pair {
+    kernel: PathBuf,
+    linux: PathBuf,
+    cpus: u32,
+    memory: String,
+    accelerator: Accelerator,
+}
+
+impl Pair {
+    fn machine(&self, kernel: &Path, archive: &Path, command_line: &str) -> Machine {
+        Machine {
+            boot: Boot::Kernel {
+                kernel: kernel.into(),
+                root: Some(archive.into()),
+                command_line: command_line.into(),
+            },
+            cpus: self.cpus,
+            memory: self.memory.clone(),
+            accelerator: self.accelerator,
+            extra: Vec::new(),
+        }
+    }
+
+    /// The machine with this kernel.
+    fn ours(&self, archive: &Path, command_line: &str) -> Machine {
+        self.machine(&self.kernel, archive, command_line)
+    }
+
+    /// The machine with Linux, which runs `/init` of the archive.
+    fn theirs(&self, archive: &Path, options: &str) -> Machine {
+        let command_line = format!("console=ttyS0 quiet {options}");
+        self.machine(&self.linux, archive, command_line.trim_end())
+    }
+}
+
+/// Measures and prints a table.
+///
+/// # Errors
+/// When a kernel is missing, or does not do what it is asked to.
+pub fn compare(options: &options::Compare) -> Result<()> {
+    let kernel = project::kernel(Profile::Release)?;
+    let linux = match &options.linux {
+        Some(file) => file.clone(),
+        None => fetch_linux()?,
+    };
+    let (accelerator, why) = qemu::choose(Accelerator::Auto, &kernel)?;
+    let pair = Pair {
+        kernel,
+        linux,
+        cpus: options.smp,
+        memory: options.memory.clone(),
+        accelerator,
+    };
+    println!(
+        "{accelerator:?} ({why}), {} CPUs, {}; {}",
+        pair.cpus,
+        pair.memory,
+        version(qemu::QEMU)
+    );
+    println!(
+        "Linux: {}\n",
+        pair.linux.file_name().unwrap_or_default().to_string_lossy()
+    );
+    match &options.script {
+        Some(file) => script::compare(options, &pair, file),
+        None => start::compare(options, &pair),
+    }
+}
+
+/// What a guest writes on its console.
+struct Screen {
+    from: ChildStdout,
+    shown: Vec<u8>,
+}
+
+impl Screen {
+    fn new(from: ChildStdout) -> Self {
+        Self {
+            from,
+            shown: Vec::new(),
+        }
+    }
+
+    /// All up to and with `text`.
+    ///
+    /// # Errors
+    /// When the console ends before.
+    fn read_until(&mut self, text: &str) -> Result<String> {
+        let mut buffer = [0; 4096];
+        let mut looked = 0;
+        loop {
+            if let Some(at) = self.shown[looked..]
+                .windows(text.len())
+                .position(|window| window == text.as_bytes())
+            {
+                let rest = self.shown.split_off(looked + at + text.len());
+                let all = std::mem::replace(&mut self.shown, rest);
+                return Ok(String::from_utf8_lossy(&all).into_owned());
+            }
+            looked = (self.shown.len() + 1).saturating_sub(text.len());
+            let count = self.from.read(&mut buffer)?;
+            if count == 0 {
+                bail!(
+                    "no {text:?} on the console: {:?}",
+                    String::from_utf8_lossy(&self.shown)
+                );
+            }
+            self.shown.extend_from_slice(&buffer[..count]);
+        }
+    }
+}
+
+/// Ends a guest that takes too long: then the reading of its console ends, too.
+struct Watch {
+    _done: Sender<()>,
+}
+
+impl Watch {
+    fn new(killer: Killer, patience: Duration) -> Self {
+        let (done, waiting) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if waiting.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+                killer.kill();
+            }
+        });
+        Self { _done: done }
+    }
+}
+
+fn fetch_linux() -> Result<PathBuf> {
+    let home = project::home()?;
+    let output = Command::new(home.join("scripts/linux-kernel.sh"))
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cannot run scripts/linux-kernel.sh")?;
+    if !output.status.success() {
+        bail!("there is no Linux to compare with; its messages above say why");
+    }
+    Ok(home.join(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+/// The first line of what a program says about its version.
+fn version(program: &str) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    text.unwrap_or_default()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .into()
+}
