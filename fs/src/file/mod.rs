@@ -9,7 +9,7 @@ use core::any::Any;
 use abi::{Errno, Result};
 use bitflags::bitflags;
 use fbuf::{Sink, Source};
-use nucleus::{VirtAddr, task::WaitSet};
+use nucleus::{VirtAddr, task::Watch};
 use vm::Pager;
 
 use crate::{Location, vnode::Emit};
@@ -82,10 +82,19 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ESPIPE)
     }
 
-    /// What is ready now; registers with `set` first, if given.
-    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
-        let _ = set;
+    /// What is ready now.
+    ///
+    /// With `watch`, first adds to it every queue that is woken when the answer changes: a task that is about to
+    /// sleep is woken by them (`poll`, `select`), or an observer stays with them (`epoll`). A file whose
+    /// answer never changes adds none.
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        let _ = watch;
         Ready::IN | Ready::OUT | Ready::RDNORM | Ready::WRNORM
+    }
+
+    /// Whether `poll` has anything to tell. `epoll` refuses what is always ready.
+    fn has_readiness(&self) -> bool {
+        true
     }
 
     /// `ioctl`; the argument may be an address in the program.

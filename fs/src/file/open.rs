@@ -113,6 +113,10 @@ impl File for VnodeFile {
         Ok(*position)
     }
 
+    fn has_readiness(&self) -> bool {
+        false
+    }
+
     fn list(&self, emit: &mut Emit<'_>) -> Result<()> {
         if !self.is_directory() {
             return Err(Errno::ENOTDIR);

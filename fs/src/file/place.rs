@@ -31,7 +31,7 @@ impl File for PlaceFile {
         Err(Errno::EBADF)
     }
 
-    fn poll<'a>(&'a self, _: Option<&mut nucleus::task::WaitSet<'a>>) -> Ready {
+    fn poll<'a>(&'a self, _: Option<&mut dyn nucleus::task::Watch<'a>>) -> Ready {
         Ready::NVAL
     }
 

@@ -12,7 +12,7 @@ use fs::{File, Location, OpenFlags, Ready};
 use nucleus::{
     log,
     sync::{Mutex, Rank},
-    task::{self, Sleep, WaitSet, Woken},
+    task::{self, Sleep, Watch, Woken},
     time,
 };
 
@@ -139,7 +139,7 @@ impl File for Kmsg {
         Ok(0)
     }
 
-    fn poll<'a>(&'a self, _: Option<&mut WaitSet<'a>>) -> Ready {
+    fn poll<'a>(&'a self, _: Option<&mut dyn Watch<'a>>) -> Ready {
         let mut line = [0; LINE];
         let mut ready = Ready::OUT | Ready::WRNORM;
         if next_line(*self.position.lock(), &mut line).is_some() {

@@ -12,7 +12,7 @@ use abi::{
 };
 use fbuf::{Sink, Source};
 use fs::{Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
-use nucleus::{VirtAddr, task::WaitSet, time, user};
+use nucleus::{VirtAddr, task::Watch, time, user};
 
 use super::{
     fifo::open_pipe,
@@ -113,13 +113,13 @@ impl File for End {
         self.pipe.write(!flags.has(O_NONBLOCK), from)
     }
 
-    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
-        if let Some(set) = set {
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
             if self.ends.reads {
-                set.add(self.pipe.readers());
+                watch.add(self.pipe.readers());
             }
             if self.ends.writes {
-                set.add(self.pipe.writers());
+                watch.add(self.pipe.writers());
             }
         }
         let status = self.pipe.status();

@@ -12,7 +12,7 @@ use abi::{
 use fs::Ready;
 use nucleus::{
     VirtAddr,
-    task::{Sleep, WaitSet, Woken},
+    task::{Sleep, WaitSet, Watch, Woken},
     time, user,
 };
 
@@ -70,7 +70,8 @@ fn look<'a>(
 ) -> usize {
     let mut count = 0;
     for (watched, found) in watched.iter().zip(found) {
-        let ready = watched.open.file().poll(set.as_deref_mut());
+        let watch = set.as_deref_mut().map(|set| set as &mut dyn Watch<'a>);
+        let ready = watched.open.file().poll(watch);
         *found = ready & watched.wanted;
         count += usize::from(!found.is_empty());
     }

@@ -9,7 +9,7 @@ use abi::{
 };
 use fbuf::{Sink, Source};
 use fs::{File, Location, OpenFlags, Ready};
-use nucleus::{VirtAddr, task::WaitSet};
+use nucleus::{VirtAddr, task::Watch};
 
 use super::terminal::Tty;
 use crate::process::thread;
@@ -82,10 +82,10 @@ impl File for TtyFile {
         self.tty.write(self.opened_at, !flags.has(O_NONBLOCK), from)
     }
 
-    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
-        if let Some(set) = set {
-            set.add(&self.tty.readers);
-            set.add(&self.tty.writers);
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.tty.readers);
+            watch.add(&self.tty.writers);
         }
         if self.is_hung_up() {
             return Ready::all() - Ready::PRI - Ready::NVAL - Ready::RDBAND - Ready::WRBAND;

@@ -34,7 +34,7 @@ pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
     let bucket = bucket(key);
     let waiter = Waiter::new(key);
     {
-        let mut list = bucket.lock();
+        let mut list = bucket.lock_irq();
         if !still() {
             return;
         }
@@ -42,29 +42,20 @@ pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
         // out, and the loop below does not end before.
         unsafe { list.push(NonNull::from(&waiter)) };
     }
+    // Who wakes it touches `waiter` last when it sets what is looked at here.
     while !waiter.is_woken() {
         task::block(false, || waiter.is_woken());
     }
-    // The waker may still be looking at `waiter`; it does so with the bucket locked.
-    drop(bucket.lock());
 }
 
 /// Wakes the task that has waited longest for `key`.
 pub(crate) fn unpark_one(key: usize) {
-    let mut list = bucket(key).lock();
-    if let Some(waiter) = list.take_key(key) {
-        // SAFETY: its task can't leave `park` before the bucket is unlocked.
-        unsafe { waiter.as_ref().wake() };
-    }
+    task::wake_from(bucket(key), 1, |list| list.take_key(key));
 }
 
 /// Wakes all that wait for `key`.
 pub(crate) fn unpark_all(key: usize) {
-    let mut list = bucket(key).lock();
-    while let Some(waiter) = list.take_key(key) {
-        // SAFETY: as in `unpark_one`.
-        unsafe { waiter.as_ref().wake() };
-    }
+    task::wake_from(bucket(key), usize::MAX, |list| list.take_key(key));
 }
 
 /// Forgets all waiters, for a new simulated machine.

@@ -13,6 +13,7 @@
 //!                                Leaf                            holds nothing else, except
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
 //!                                    WaitQueue                   also the parking lot's buckets
+//!                                    Observers -> Ready          who is told of a wake-up; never inside WaitQueue
 //!                                      Task -> RunQueue          waking
 //!                                        Timers
 //!                                          Heap -> KernelSpace -> Buddy     memory for any of them
@@ -70,6 +71,10 @@ pub enum Rank {
     Pmap = 140,
     /// A wait queue.
     WaitQueue = 150,
+    /// The observers of a wait queue; given back before one is told.
+    Observers = 151,
+    /// What an observer notes a wake-up in (`epoll`'s list of ready files).
+    Ready = 152,
     /// A task's state.
     Task = 155,
     /// A run queue.

@@ -5,8 +5,10 @@
 //! - `scheduler.rs`: switching, sleeping, preempting, the tick, the idle loop.
 //! - `placement.rs`: waking, and which CPU a task goes to.
 //! - `waiter.rs`, `queue.rs`: sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`].
+//! - `observer.rs`: who is told of a queue's wake-ups without sleeping on it.
 //! - `reaper.rs`: giving back the stacks of tasks that have ended.
 
+mod observer;
 mod placement;
 mod queue;
 mod reaper;
@@ -16,8 +18,9 @@ pub(crate) mod scheduler;
 mod task;
 mod waiter;
 
+pub use observer::{Observation, Observer, ObserverSet};
 pub(crate) use placement::wake;
-pub use queue::{Sleep, WaitQueue, WaitSet, Woken, sleep};
+pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
 pub use reaper::reap;
 pub use run_queue::cpu_times;
 pub(crate) use scheduler::{block, on_reschedule, preempt, run_boot_cpu, run_on_this_cpu};
@@ -26,7 +29,7 @@ pub use scheduler::{cpu, cpu_count, yield_now};
 pub(crate) use task::held_locks;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};
 pub(crate) use task::{current_raw, is_interrupted};
-pub(crate) use waiter::{Waiter, WaiterList};
+pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,14 @@
 //! Wait queues, and waiting on several of them.
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::{ptr::NonNull, time::Duration};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::{ops::Deref, ptr::NonNull, time::Duration};
 
-use super::{Waiter, WaiterList, scheduler::block};
+use super::{
+    ObserverSet, Waiter, WaiterList,
+    observer::{self, Exclusive},
+    scheduler::block,
+    wake_from,
+};
 use crate::{
     sync::{Rank, SpinLock, held},
     time::{self, TimerNode},
@@ -39,12 +43,13 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Tasks that wait for something to become true.
+/// Tasks that wait for something to become true, and [observers](super::Observer) that are told.
 ///
 /// Whoever makes it true wakes the queue *after* it is so. The queue's lock is taken with
-/// interrupts off, so interrupt handlers may wake.
+/// interrupts off, so interrupt handlers may wake; it is not held while a task is made to run.
 pub struct WaitQueue {
     waiters: SpinLock<WaiterList>,
+    pub(super) observers: observer::Cell,
 }
 
 impl WaitQueue {
@@ -52,6 +57,7 @@ impl WaitQueue {
     pub const fn new() -> WaitQueue {
         WaitQueue {
             waiters: SpinLock::new(Rank::WaitQueue, WaiterList::new()),
+            observers: observer::Cell::new(),
         }
     }
 
@@ -65,7 +71,7 @@ impl WaitQueue {
         if let Some(value) = ready() {
             return Ok(value);
         }
-        let place = Place::new(self);
+        let place = Place::new(QueueRef::Borrowed(self));
         let mut sleeper = Sleeper::new(how);
         loop {
             place.enlist();
@@ -78,26 +84,24 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes the longest waiting task. Any context. Returns whether there was one.
+    /// Wakes the longest waiting task, and tells the observers. Any context. Returns whether there
+    /// was a task.
     pub fn wake_one(&self) -> bool {
-        let mut waiters = self.waiters.lock_irq();
-        match waiters.take() {
-            Some(waiter) => {
-                // SAFETY: a listed waiter is alive, and its task takes the lock that is held here
-                // before the waiter goes away.
-                unsafe { waiter.as_ref().wake() };
-                true
-            }
-            None => false,
+        let woken = wake_from(&self.waiters, 1, WaiterList::take) > 0;
+        if let Some(observers) = self.observers.get() {
+            observers.tell(match woken {
+                true => Exclusive::None,
+                false => Exclusive::One,
+            });
         }
+        woken
     }
 
-    /// Wakes all. Any context.
+    /// Wakes all, and tells all observers. Any context.
     pub fn wake_all(&self) {
-        let mut waiters = self.waiters.lock_irq();
-        while let Some(waiter) = waiters.take() {
-            // SAFETY: as in `wake_one`.
-            unsafe { waiter.as_ref().wake() };
+        wake_from(&self.waiters, usize::MAX, WaiterList::take);
+        if let Some(observers) = self.observers.get() {
+            observers.tell(Exclusive::All);
         }
     }
 
@@ -113,14 +117,30 @@ impl Default for WaitQueue {
     }
 }
 
+/// A queue that stays where it is as long as this lives.
+enum QueueRef<'a> {
+    Borrowed(&'a WaitQueue),
+    Shared(Arc<WaitQueue>),
+}
+
+impl Deref for QueueRef<'_> {
+    type Target = WaitQueue;
+    fn deref(&self) -> &WaitQueue {
+        match self {
+            QueueRef::Borrowed(queue) => queue,
+            QueueRef::Shared(queue) => queue,
+        }
+    }
+}
+
 /// A waiter and the queue it may be in; leaves the queue when dropped.
 struct Place<'a> {
-    queue: &'a WaitQueue,
+    queue: QueueRef<'a>,
     waiter: Waiter,
 }
 
 impl<'a> Place<'a> {
-    fn new(queue: &'a WaitQueue) -> Place<'a> {
+    fn new(queue: QueueRef<'a>) -> Place<'a> {
         Place {
             queue,
             waiter: Waiter::new(0),
@@ -142,22 +162,53 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut waiters = self.queue.waiters.lock_irq();
-        // SAFETY: it is in this queue or in none.
-        unsafe { waiters.remove(NonNull::from(&self.waiter)) };
+        {
+            let mut waiters = self.queue.waiters.lock_irq();
+            // SAFETY: it is in this queue or in none.
+            unsafe { waiters.remove(NonNull::from(&self.waiter)) };
+        }
         // A wake-up that came after the last look at the condition was meant for some task that
         // still waits.
-        if self.waiter.rearm()
-            && let Some(next) = waiters.take()
-        {
-            // SAFETY: as in `wake_one`.
-            unsafe { next.as_ref().wake() };
+        if self.waiter.rearm() {
+            wake_from(&self.queue.waiters, 1, WaiterList::take);
         }
     }
 }
 
-/// Waiting on several queues at once (`poll`). Register first, then look at the conditions, then
-/// [`wait`](WaitSet::wait).
+/// What a file's `poll` adds the queues to by which its readiness changes: a [`WaitSet`] for a task that is
+/// about to sleep, an [`ObserverSet`] for what stays registered (`epoll`).
+///
+/// A file adds every queue that is woken when anything changes that its `poll` reports.
+pub trait Watch<'a> {
+    /// From now on a wake-up of `queue` is noticed.
+    fn add(&mut self, queue: &'a WaitQueue);
+
+    /// As [`add`](Watch::add), for a queue that does not live in the file itself.
+    fn add_shared(&mut self, queue: &Arc<WaitQueue>);
+}
+
+impl<'a> Watch<'a> for WaitSet<'a> {
+    fn add(&mut self, queue: &'a WaitQueue) {
+        self.enlist(QueueRef::Borrowed(queue));
+    }
+
+    fn add_shared(&mut self, queue: &Arc<WaitQueue>) {
+        self.enlist(QueueRef::Shared(queue.clone()));
+    }
+}
+
+impl<'a> Watch<'a> for ObserverSet {
+    fn add(&mut self, queue: &'a WaitQueue) {
+        self.observe(queue);
+    }
+
+    fn add_shared(&mut self, queue: &Arc<WaitQueue>) {
+        self.observe(queue);
+    }
+}
+
+/// Waiting on several queues at once (`poll`). [Register](Watch::add) first, then look at the conditions,
+/// then [`wait`](WaitSet::wait).
 pub struct WaitSet<'a> {
     /// Boxed, because a queue links to a place where it stands.
     #[allow(clippy::vec_box)]
@@ -170,8 +221,7 @@ impl<'a> WaitSet<'a> {
         WaitSet { places: Vec::new() }
     }
 
-    /// A wake-up of `queue` from now on ends the next [`wait`](WaitSet::wait).
-    pub fn add(&mut self, queue: &'a WaitQueue) {
+    fn enlist(&mut self, queue: QueueRef<'a>) {
         let place = Box::new(Place::new(queue));
         place.enlist();
         self.places.push(place);

@@ -70,6 +70,8 @@ pub fn reap() {
             WANTED.store(!dead.first.is_null(), Ordering::Relaxed);
             task
         };
+        // SAFETY: listed tasks are alive.
+        unsafe { (*task).wait_for_wakers() };
         // SAFETY: `bury` got the scheduler's handle, which came from `Arc::into_raw`.
         drop(unsafe { Arc::from_raw(task) });
     }

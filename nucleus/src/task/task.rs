@@ -60,6 +60,8 @@ pub struct Task {
     pub(super) pmap: UnsafeCell<Option<Arc<Pmap>>>,
     /// The task's own.
     body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
+    /// How many are about to wake it and rely on it being there.
+    wakers: AtomicUsize,
     /// The reaper's list.
     pub(super) next_dead: UnsafeCell<*const Task>,
     /// The task's own, or of an interrupt handler on top of it.
@@ -228,6 +230,7 @@ impl Task {
             idle,
             pmap: UnsafeCell::new(None),
             body: UnsafeCell::new(None),
+            wakers: AtomicUsize::new(0),
             next_dead: UnsafeCell::new(ptr::null()),
             #[cfg(debug_assertions)]
             held: UnsafeCell::new(Held::new()),
@@ -239,6 +242,25 @@ impl Task {
     /// The idle task of this CPU, on the stack that it booted on.
     pub(super) fn idle() -> Task {
         Task::new("idle", Context::current_boot(), true)
+    }
+
+    /// Keeps the task from being freed until [`unclaim`](Task::unclaim). The caller knows that it is
+    /// alive now, and has interrupts off until then.
+    pub(super) fn claim(&self) {
+        self.wakers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends a [`claim`](Task::claim): the last touch of the task.
+    pub(super) fn unclaim(&self) {
+        self.wakers.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Waits until nobody has a [`claim`](Task::claim) on the task, which is dead: no new one
+    /// comes, and those that there are end within a few hundred instructions.
+    pub(super) fn wait_for_wakers(&self) {
+        while self.wakers.load(Ordering::Acquire) != 0 {
+            machine::spin_hint();
+        }
     }
 
     /// Notes where the current task, which this is, goes to sleep.

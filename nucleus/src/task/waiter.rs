@@ -1,4 +1,12 @@
 //! One sleeper in a list: the node that wait queues, wait sets and the parking lot share.
+//!
+//! # Waking
+//!
+//! A waiter is taken out of its list under the list's lock, but its task is woken after that lock has been
+//! let go: the interrupt to another CPU takes long, and the CPU that it wakes wants the same lock next. From
+//! the moment when `woken` is set the sleeper may go on by itself, leave the frame in which its
+//! waiter stands, and even end. So nothing touches the waiter any more, and the task is kept by a count of
+//! its own ([`Task::claim`]): the reaper does not free a task while somebody is about to wake it.
 
 use core::{
     cell::UnsafeCell,
@@ -7,7 +15,10 @@ use core::{
 };
 
 use super::{Task, placement};
-use crate::arch::machine;
+use crate::{arch::machine, pinned::Pinned, sync::SpinLock};
+
+/// Tasks that are woken together after one hold of the list's lock.
+const BATCH: usize = 8;
 
 /// A task's place in a [`WaiterList`]. It lives in the sleeper's own frame (or set), so sleeping
 /// allocates nothing.
@@ -52,23 +63,94 @@ impl Waiter {
     pub(crate) fn rearm(&self) -> bool {
         self.woken.swap(false, Ordering::SeqCst)
     }
+}
 
-    /// Ends the sleep. Any context.
+/// Tasks to wake when the list's lock has been let go. Interrupts stay off while it holds any:
+/// the reaper waits for it.
+struct Wakes {
+    tasks: [*const Task; BATCH],
+    count: usize,
+}
+
+impl Wakes {
+    /// Ends the sleep of a waiter that was taken out of its list, whose lock is held still.
     ///
-    /// The caller holds the lock of the list it was in: the sleeper takes that lock
-    /// before its frame goes away.
-    pub(crate) fn wake(&self) {
-        self.woken.store(true, Ordering::SeqCst);
+    /// # Safety
+    /// The waiter is alive.
+    unsafe fn add(&mut self, waiter: NonNull<Waiter>) {
+        // SAFETY: alive by contract.
+        let waiter = unsafe { waiter.as_ref() };
+        self.tasks[self.count] = waiter.task;
+        self.count += 1;
+        // SAFETY: the sleeper has not been told yet, so it is alive.
+        unsafe { (*waiter.task).claim() };
+        // The last touch of the waiter.
+        waiter.woken.store(true, Ordering::SeqCst);
         machine::point();
-        // SAFETY: the sleeper can't end while it has yet to take the lock that the caller holds.
-        unsafe { placement::wake(&*self.task, false) };
     }
+
+    /// Wakes them. No lock is held.
+    fn send(&mut self) {
+        for &task in &self.tasks[..self.count] {
+            // SAFETY: the claim keeps the task.
+            let task = unsafe { &*task };
+            placement::wake(task, false);
+            task.unclaim();
+        }
+        self.count = 0;
+    }
+}
+
+/// Wakes up to `most` waiters, and no more than the list has at first, as `take` chooses them.
+/// Any context. Gives how many.
+pub(crate) fn wake_from(
+    list: &SpinLock<WaiterList>,
+    most: usize,
+    mut take: impl FnMut(&mut WaiterList) -> Option<NonNull<Waiter>>,
+) -> usize {
+    let mut wakes = Wakes {
+        tasks: [ptr::null(); BATCH],
+        count: 0,
+    };
+    // Whoever becomes ready here runs after the last one was woken.
+    let pinned = Pinned::new();
+    let irqs = machine::irqs_disable();
+    let mut left = most;
+    let mut woken = 0;
+    loop {
+        {
+            let mut list = list.lock_irq();
+            // Later ones saw the new state when they joined.
+            if woken == 0 {
+                left = left.min(list.len());
+            }
+            while left > 0
+                && wakes.count < BATCH
+                && let Some(waiter) = take(&mut list)
+            {
+                left -= 1;
+                // SAFETY: it was in the list, hence alive, and its task takes the lock that is
+                // held here, or sees `woken`, before it goes away.
+                unsafe { wakes.add(waiter) };
+            }
+        }
+        let sent = wakes.count;
+        woken += sent;
+        wakes.send();
+        if sent < BATCH || left == 0 {
+            break;
+        }
+    }
+    machine::irqs_restore(irqs);
+    drop(pinned);
+    woken
 }
 
 /// Waiters, the longest waiting first. The lock around it is its owner's.
 pub(crate) struct WaiterList {
     first: *const Waiter,
     last: *const Waiter,
+    len: usize,
 }
 
 // SAFETY: waiters are reached only by whoever has the list, under the lock around it; `push`'s
@@ -80,11 +162,16 @@ impl WaiterList {
         WaiterList {
             first: ptr::null(),
             last: ptr::null(),
+            len: 0,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_null()
+    }
+
+    fn len(&self) -> usize {
+        self.len
     }
 
     /// Adds a waiter at the end.
@@ -105,6 +192,7 @@ impl WaiterList {
             }
         }
         self.last = waiter.as_ptr();
+        self.len += 1;
     }
 
     /// Takes a waiter out if it is in; gives whether it was.
@@ -128,6 +216,7 @@ impl WaiterList {
                 None => self.last = links.prev,
             }
         }
+        self.len -= 1;
         true
     }
 
