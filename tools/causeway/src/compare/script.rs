@@ -13,7 +13,7 @@ use super::{Pair, Screen, Watch};
 use crate::guest::Guest;
 use crate::options;
 use crate::qemu::Machine;
-use crate::root::Root;
+use crate::root::{BUSYBOX, Root};
 use crate::run::Console;
 
 /// How long a script may take.
@@ -27,15 +27,15 @@ const END: &str = "=== the script ended ===";
 const INIT: &str = r#"#!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root USER=root LC_ALL=C.UTF-8 TERM=linux
 mkdir -p /proc /sys /dev /tmp
-[ -e /proc/self ] || mount -t proc proc /proc
-[ -e /sys/kernel ] || mount -t sysfs sys /sys
-[ -e /dev/null ] || mount -t devtmpfs dev /dev
+[ -e /proc/self ] || /busybox mount -t proc proc /proc
+[ -e /sys/kernel ] || /busybox mount -t sysfs sys /sys
+[ -e /dev/null ] || /busybox mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm
-grep -q ' /dev/pts ' /proc/mounts || mount -t devpts devpts /dev/pts
-grep -q ' /dev/shm ' /proc/mounts || mount -t tmpfs shm /dev/shm
-grep -q ' /tmp ' /proc/mounts || mount -t tmpfs tmp /tmp
+grep -q ' /dev/pts ' /proc/mounts || /busybox mount -t devpts devpts /dev/pts
+grep -q ' /dev/shm ' /proc/mounts || /busybox mount -t tmpfs shm /dev/shm
+grep -q ' /tmp ' /proc/mounts || /busybox mount -t tmpfs tmp /tmp
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
-type ip >/dev/null 2>&1 && ip link set lo up
+/busybox ip link set lo up 2>/dev/null
 cd /root
 measure() {
     local name=$1 begin end
@@ -71,6 +71,7 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
     let archive = temporary.path().join("root.cpio");
     let mut root = Root::folder(folder)?;
     root.host_file("measured-script", script, 0o644)?;
+    root.host_file("busybox", Path::new(BUSYBOX), 0o755)?;
     root.file("init", 0o755, INIT);
     root.write(&archive)?;
     let command = ["/bin/bash".to_owned(), "/init".to_owned()];
