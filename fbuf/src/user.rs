@@ -17,14 +17,20 @@ pub const MAX_TRANSFER: usize = 0x7fff_f000;
 const INLINE: usize = 8;
 /// The most buffers in one call, `UIO_MAXIOV`.
 const MAX_BUFFERS: usize = 1024;
-/// Bytes of a `struct iovec`: an address and a length.
+/// Bytes of a `struct iovec`, an address and a length.
 const IOVEC: usize = 16;
+/// The same in a 32-bit program.
+const IOVEC_32: usize = 8;
 
-/// The 64-bit word at byte `at`, which lies inside `raw`.
-fn word(raw: &[u8], at: usize) -> usize {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&raw[at..at + 8]);
-    usize::from_le_bytes(bytes)
+/// The two numbers of a `struct iovec` of either kind.
+fn iovec(raw: &[u8]) -> (usize, usize) {
+    let number = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        usize::from_le_bytes(word)
+    };
+    let (at, len) = raw.split_at(raw.len() / 2);
+    (number(at), number(len))
 }
 
 /// One buffer of the program; inside the part of the address space that programs may use.
@@ -75,8 +81,8 @@ impl Buffers {
         })
     }
 
-    /// Reads an array of `struct iovec`.
-    fn vector(array: VirtAddr, count: usize) -> Result<Buffers> {
+    /// Reads an array of `struct iovec` of `size` bytes each.
+    fn vector(array: VirtAddr, count: usize, size: usize) -> Result<Buffers> {
         if count > MAX_BUFFERS {
             return Err(Errno::EINVAL);
         }
@@ -95,12 +101,13 @@ impl Buffers {
         }
         let mut raw = [0; INLINE * IOVEC];
         for first in (0..count).step_by(INLINE) {
-            let raw = &mut raw[..(count - first).min(INLINE) * IOVEC];
-            let address = array.checked_add(first * IOVEC).ok_or(Errno::EFAULT)?;
+            let raw = &mut raw[..(count - first).min(INLINE) * size];
+            let address = array.checked_add(first * size).ok_or(Errno::EFAULT)?;
             user::copy_in(raw, address).map_err(|_| Errno::EFAULT)?;
-            for (i, raw) in raw.chunks_exact(IOVEC).enumerate() {
-                let (at, len) = (word(raw, 0), word(raw, 8));
-                if len > isize::MAX as usize {
+            for (i, raw) in raw.chunks_exact(size).enumerate() {
+                let (at, len) = iovec(raw);
+                // A negative length.
+                if len >> (size * 4 - 1) != 0 {
                     return Err(Errno::EINVAL);
                 }
                 // What goes beyond the limit of one call is cut off, not refused.
@@ -199,7 +206,17 @@ impl UserSink {
     /// `EINVAL` for more than 1024 or a negative length, `EFAULT` for a bad address.
     pub fn vector(array: VirtAddr, count: usize) -> Result<UserSink> {
         Ok(UserSink {
-            buffers: Buffers::vector(array, count)?,
+            buffers: Buffers::vector(array, count, IOVEC)?,
+        })
+    }
+
+    /// As [`vector`](UserSink::vector), of a 32-bit program.
+    ///
+    /// # Errors
+    /// As [`vector`](UserSink::vector).
+    pub fn vector_32(array: VirtAddr, count: usize) -> Result<UserSink> {
+        Ok(UserSink {
+            buffers: Buffers::vector(array, count, IOVEC_32)?,
         })
     }
 }
@@ -221,7 +238,17 @@ impl UserSource {
     /// As [`UserSink::vector`].
     pub fn vector(array: VirtAddr, count: usize) -> Result<UserSource> {
         Ok(UserSource {
-            buffers: Buffers::vector(array, count)?,
+            buffers: Buffers::vector(array, count, IOVEC)?,
+        })
+    }
+
+    /// As [`vector`](UserSource::vector), of a 32-bit program.
+    ///
+    /// # Errors
+    /// As [`vector`](UserSource::vector).
+    pub fn vector_32(array: VirtAddr, count: usize) -> Result<UserSource> {
+        Ok(UserSource {
+            buffers: Buffers::vector(array, count, IOVEC_32)?,
         })
     }
 }

@@ -24,6 +24,7 @@ pub mod pipe;
 pub mod proc;
 pub mod process;
 pub mod signal;
+pub mod socket;
 pub mod start;
 pub mod syscall;
 pub mod tty;

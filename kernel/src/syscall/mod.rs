@@ -32,6 +32,9 @@ mod poll;
 mod process;
 mod schedule;
 mod signal;
+mod socket;
+mod socket_message;
+mod socket_option;
 mod splice;
 mod stat;
 mod system;
@@ -83,6 +86,9 @@ const CALLS: &[&[Entry]] = &[
     process::CALLS,
     schedule::CALLS,
     signal::CALLS,
+    socket::CALLS,
+    socket_message::CALLS,
+    socket_option::CALLS,
     splice::CALLS,
     stat::CALLS,
     system::CALLS,

@@ -8,7 +8,7 @@ use abi::Result;
 
 use super::{
     Call, Handler, change, credentials, dirs, identity, io, memory, misc, names, open, poll,
-    process, schedule, signal, stat, system, time,
+    process, schedule, signal, socket, socket_message, socket_option, stat, system, time,
 };
 
 /// `restart_syscall`.
@@ -59,6 +59,7 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (96, schedule::getpriority),
     (97, schedule::setpriority),
     (103, system::syslog),
+    (102, socket::socketcall),
     (118, io::fsync),
     (122, system::uname),
     (125, memory::mprotect),
@@ -104,8 +105,25 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (307, stat::faccessat),
     (330, open::dup3),
     (331, open::pipe2),
+    (337, socket_message::recvmmsg),
+    (345, socket_message::sendmmsg),
     (353, names::renameat2),
     (355, misc::getrandom),
+    (359, socket::socket),
+    (360, socket::socketpair),
+    (361, socket::bind),
+    (362, socket::connect),
+    (363, socket::listen),
+    (364, socket::accept4),
+    (365, socket_option::getsockopt),
+    (366, socket_option::setsockopt),
+    (367, socket::getsockname),
+    (368, socket::getpeername),
+    (369, socket_message::sendto),
+    (370, socket_message::sendmsg),
+    (371, socket_message::recvfrom),
+    (372, socket_message::recvmsg),
+    (373, socket::shutdown),
     (436, open::close_range),
 ];
 

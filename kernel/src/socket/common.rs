@@ -1,0 +1,451 @@
+//! What every socket has: type, pending error, and the options of `SOL_SOCKET`.
+
+use core::{
+    sync::atomic::{
+        AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
+        Ordering::{AcqRel, Relaxed},
+    },
+    time::Duration,
+};
+
+use abi::{Errno, Result, raw::net as raw};
+use nucleus::{task::WaitQueue, time};
+
+use super::{Answer, PeerCredentials, Socket, Value};
+use crate::{
+    process::thread,
+    syscall::{FlagSet, choice},
+};
+
+/// Bytes of both buffers of a new socket: what half of them, for data, and Linux's own bookkeeping make.
+pub const DEFAULT_BUFFER: usize = 212_992;
+/// The most that a program which is not root may ask for (`net.core.wmem_max`, `rmem_max`); it gets the double.
+const BUFFER_MAX: usize = 212_992;
+/// The smallest buffers that there are.
+const MIN_SEND_BUFFER: usize = 4608;
+const MIN_RECEIVE_BUFFER: usize = 2304;
+
+/// The common options that `setsockopt` knows.
+pub const SETTABLE: FlagSet = choice!(
+    "optname of SOL_SOCKET",
+    [
+        raw::SO_DEBUG,
+        raw::SO_REUSEADDR,
+        raw::SO_DONTROUTE,
+        raw::SO_BROADCAST,
+        raw::SO_SNDBUF,
+        raw::SO_RCVBUF,
+        raw::SO_SNDBUFFORCE,
+        raw::SO_RCVBUFFORCE,
+        raw::SO_KEEPALIVE,
+        raw::SO_OOBINLINE,
+        raw::SO_PRIORITY,
+        raw::SO_LINGER,
+        raw::SO_REUSEPORT,
+        raw::SO_PASSCRED,
+        raw::SO_RCVLOWAT,
+        raw::SO_RCVTIMEO_OLD,
+        raw::SO_SNDTIMEO_OLD,
+        raw::SO_RCVTIMEO_NEW,
+        raw::SO_SNDTIMEO_NEW,
+        raw::SO_TIMESTAMP_OLD,
+        raw::SO_TIMESTAMPNS_OLD,
+        raw::SO_MARK,
+        raw::SO_RXQ_OVFL,
+    ],
+    ENOPROTOOPT
+);
+
+/// The common options that `getsockopt` knows.
+pub const READABLE: FlagSet = choice!(
+    "optname of SOL_SOCKET",
+    [
+        raw::SO_DEBUG,
+        raw::SO_REUSEADDR,
+        raw::SO_TYPE,
+        raw::SO_ERROR,
+        raw::SO_DONTROUTE,
+        raw::SO_BROADCAST,
+        raw::SO_SNDBUF,
+        raw::SO_RCVBUF,
+        raw::SO_KEEPALIVE,
+        raw::SO_OOBINLINE,
+        raw::SO_PRIORITY,
+        raw::SO_LINGER,
+        raw::SO_REUSEPORT,
+        raw::SO_PASSCRED,
+        raw::SO_PEERCRED,
+        raw::SO_PEERGROUPS,
+        raw::SO_PEERNAME,
+        raw::SO_RCVLOWAT,
+        raw::SO_SNDLOWAT,
+        raw::SO_RCVTIMEO_OLD,
+        raw::SO_SNDTIMEO_OLD,
+        raw::SO_RCVTIMEO_NEW,
+        raw::SO_SNDTIMEO_NEW,
+        raw::SO_TIMESTAMP_OLD,
+        raw::SO_TIMESTAMPNS_OLD,
+        raw::SO_ACCEPTCONN,
+        raw::SO_PROTOCOL,
+        raw::SO_DOMAIN,
+        raw::SO_MARK,
+        raw::SO_RXQ_OVFL,
+        raw::SO_COOKIE,
+    ],
+    ENOPROTOOPT
+);
+
+/// To be embedded in a socket.
+pub struct Common {
+    domain: u32,
+    kind: u32,
+    protocol: u32,
+    inode: u64,
+    owner: (u32, u32),
+    /// Since the epoch.
+    created: Duration,
+    /// The number of a pending error, 0 for none.
+    error: AtomicU32,
+    /// Bit by option number: those that are on or off.
+    switches: AtomicU64,
+    send_buffer: AtomicUsize,
+    receive_buffer: AtomicUsize,
+    /// Nanoseconds; 0 for ever.
+    send_timeout: AtomicU64,
+    receive_timeout: AtomicU64,
+    receive_low_water: AtomicI32,
+    /// Seconds above the lowest bit, which says whether to linger.
+    linger: AtomicU64,
+    priority: AtomicI32,
+    mark: AtomicU32,
+    /// Woken when there is something to receive, to accept, or an end; and after errors.
+    pub readers: WaitQueue,
+    /// Woken when there is room to send, when a connection is made, or its end; and after errors.
+    pub writers: WaitQueue,
+}
+
+/// Whether an option is on or off and nothing else.
+fn is_switch(name: u32) -> bool {
+    matches!(
+        name,
+        raw::SO_DEBUG
+            | raw::SO_REUSEADDR
+            | raw::SO_DONTROUTE
+            | raw::SO_BROADCAST
+            | raw::SO_KEEPALIVE
+            | raw::SO_OOBINLINE
+            | raw::SO_REUSEPORT
+            | raw::SO_PASSCRED
+            | raw::SO_TIMESTAMP_OLD
+            | raw::SO_TIMESTAMPNS_OLD
+            | raw::SO_RXQ_OVFL
+    )
+}
+
+impl Common {
+    /// Of a socket of the family `domain` (`AF_*`), of type `kind` (`SOCK_*`), owned by the current thread.
+    pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
+        static INODES: AtomicU64 = AtomicU64::new(1);
+        let owner = thread::with_current(|thread| thread.shared())
+            .flatten()
+            .map_or((0, 0), |shared| {
+                (shared.credentials.fs.uid, shared.credentials.fs.gid)
+            });
+        Common {
+            domain,
+            kind,
+            protocol,
+            inode: INODES.fetch_add(1, Relaxed),
+            owner,
+            created: time::since_epoch(),
+            error: AtomicU32::new(0),
+            switches: AtomicU64::new(0),
+            send_buffer: AtomicUsize::new(DEFAULT_BUFFER),
+            receive_buffer: AtomicUsize::new(DEFAULT_BUFFER),
+            send_timeout: AtomicU64::new(0),
+            receive_timeout: AtomicU64::new(0),
+            receive_low_water: AtomicI32::new(1),
+            linger: AtomicU64::new(0),
+            priority: AtomicI32::new(0),
+            mark: AtomicU32::new(0),
+            readers: WaitQueue::new(),
+            writers: WaitQueue::new(),
+        }
+    }
+
+    /// `AF_*`.
+    pub fn domain(&self) -> u32 {
+        self.domain
+    }
+
+    /// `SOCK_*`.
+    pub fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// The protocol's number.
+    pub fn protocol(&self) -> u32 {
+        self.protocol
+    }
+
+    /// The number that `stat` and `/proc/PID/fd` show.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// User and group id of who made it.
+    pub fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+
+    /// When it was made, since the epoch.
+    pub fn created(&self) -> Duration {
+        self.created
+    }
+
+    /// Leaves an error for the next call; the caller wakes who waits.
+    pub fn set_error(&self, error: Errno) {
+        self.error.store(error.number().into(), Relaxed);
+    }
+
+    /// Takes the pending error, if there is one (`SO_ERROR`, and calls that report it).
+    pub fn take_error(&self) -> Option<Errno> {
+        if self.error.load(Relaxed) == 0 {
+            return None;
+        }
+        match self.error.swap(0, AcqRel) {
+            0 => None,
+            number => Some(Errno::internal(number as u16)),
+        }
+    }
+
+    /// Whether an error is pending.
+    pub fn has_error(&self) -> bool {
+        self.error.load(Relaxed) != 0
+    }
+
+    /// Whether the option `name`, one that is on or off, is on.
+    #[inline]
+    pub fn is_on(&self, name: u32) -> bool {
+        debug_assert!(is_switch(name));
+        self.switches.load(Relaxed) & 1 << name != 0
+    }
+
+    /// Sets an option that is on or off.
+    pub fn switch(&self, name: u32, on: bool) {
+        debug_assert!(is_switch(name));
+        if on {
+            self.switches.fetch_or(1 << name, Relaxed);
+        } else {
+            self.switches.fetch_and(!(1 << name), Relaxed);
+        }
+    }
+
+    /// Bytes that may wait to be received by others (`SO_SNDBUF`).
+    pub fn send_buffer(&self) -> usize {
+        self.send_buffer.load(Relaxed)
+    }
+
+    /// Bytes that may wait to be received (`SO_RCVBUF`).
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer.load(Relaxed)
+    }
+
+    /// Sets both sizes as they are (for a family with other ones, or a connection that takes over its listener's).
+    pub fn set_buffers(&self, send: usize, receive: usize) {
+        self.send_buffer.store(send, Relaxed);
+        self.receive_buffer.store(receive, Relaxed);
+    }
+
+    /// How long sending may wait.
+    pub fn send_timeout(&self) -> Option<Duration> {
+        timeout(&self.send_timeout)
+    }
+
+    /// How long receiving may wait.
+    pub fn receive_timeout(&self) -> Option<Duration> {
+        timeout(&self.receive_timeout)
+    }
+
+    /// The fewest bytes that receiving waits for (`SO_RCVLOWAT`), 1 at least.
+    pub fn receive_low_water(&self) -> usize {
+        self.receive_low_water.load(Relaxed).max(1) as usize
+    }
+
+    /// How long closing may wait for what was sent (`SO_LINGER`).
+    pub fn linger(&self) -> Option<Duration> {
+        let linger = self.linger.load(Relaxed);
+        (linger & 1 != 0).then(|| Duration::from_secs(linger >> 1))
+    }
+
+    /// `SO_PRIORITY`.
+    pub fn priority(&self) -> i32 {
+        self.priority.load(Relaxed)
+    }
+
+    /// Wakes all who wait, whatever for.
+    pub fn wake(&self) {
+        self.readers.wake_all();
+        self.writers.wake_all();
+    }
+}
+
+fn timeout(nanoseconds: &AtomicU64) -> Option<Duration> {
+    match nanoseconds.load(Relaxed) {
+        0 => None,
+        nanoseconds => Some(Duration::from_nanos(nanoseconds)),
+    }
+}
+
+fn set_timeout(to: &AtomicU64, time: Option<Duration>) {
+    let nanoseconds = time.map_or(0, |time| {
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
+    });
+    to.store(nanoseconds, Relaxed);
+}
+
+fn is_privileged() -> bool {
+    thread::with_current(|thread| thread.shared())
+        .flatten()
+        .is_some_and(|shared| shared.credentials.is_privileged())
+}
+
+/// Sets one of the options in [`SETTABLE`].
+///
+/// # Errors
+/// As Linux.
+pub fn set(socket: &dyn Socket, name: u32, value: &Value) -> Result<()> {
+    let common = socket.common();
+    match name {
+        raw::SO_RCVTIMEO_OLD | raw::SO_RCVTIMEO_NEW => {
+            let time = value.timeval(name == raw::SO_RCVTIMEO_OLD)?;
+            set_timeout(&common.receive_timeout, time);
+        }
+        raw::SO_SNDTIMEO_OLD | raw::SO_SNDTIMEO_NEW => {
+            let time = value.timeval(name == raw::SO_SNDTIMEO_OLD)?;
+            set_timeout(&common.send_timeout, time);
+        }
+        raw::SO_LINGER => {
+            let [on, seconds]: [i32; 2] = value.read()?;
+            let seconds = u64::from(seconds.max(0) as u32);
+            common
+                .linger
+                .store(seconds << 1 | u64::from(on != 0), Relaxed);
+        }
+        _ => set_int(common, name, value.int()?)?,
+    }
+    socket.option_changed(name);
+    Ok(())
+}
+
+fn set_int(common: &Common, name: u32, value: i32) -> Result<()> {
+    match name {
+        raw::SO_SNDBUF | raw::SO_SNDBUFFORCE | raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
+            let forced = matches!(name, raw::SO_SNDBUFFORCE | raw::SO_RCVBUFFORCE);
+            if forced && !is_privileged() {
+                return Err(Errno::EPERM);
+            }
+            // A negative number is a large one, and cut to the limit; by force it is the smallest.
+            let asked = match forced {
+                true => value.max(0) as usize,
+                false => (value as u32 as usize).min(BUFFER_MAX),
+            };
+            let bytes = asked.min(i32::MAX as usize / 2) * 2;
+            match name {
+                raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => {
+                    common
+                        .send_buffer
+                        .store(bytes.max(MIN_SEND_BUFFER), Relaxed);
+                    common.writers.wake_all();
+                }
+                _ => common
+                    .receive_buffer
+                    .store(bytes.max(MIN_RECEIVE_BUFFER), Relaxed),
+            }
+        }
+        raw::SO_PRIORITY => {
+            if !(0..=6).contains(&value) && !is_privileged() {
+                return Err(Errno::EPERM);
+            }
+            common.priority.store(value, Relaxed);
+        }
+        raw::SO_MARK => {
+            if !is_privileged() {
+                return Err(Errno::EPERM);
+            }
+            common.mark.store(value as u32, Relaxed);
+        }
+        raw::SO_RCVLOWAT => {
+            let value = if value < 0 { i32::MAX } else { value.max(1) };
+            common.receive_low_water.store(value, Relaxed);
+        }
+        raw::SO_DEBUG if value != 0 && !is_privileged() => return Err(Errno::EACCES),
+        // One clock or the other.
+        raw::SO_TIMESTAMP_OLD | raw::SO_TIMESTAMPNS_OLD => {
+            common.switch(raw::SO_TIMESTAMP_OLD, false);
+            common.switch(raw::SO_TIMESTAMPNS_OLD, false);
+            common.switch(name, value != 0);
+        }
+        _ if is_switch(name) => common.switch(name, value != 0),
+        _ => return Err(Errno::ENOPROTOOPT),
+    }
+    Ok(())
+}
+
+/// The value of one of the options in [`READABLE`].
+///
+/// # Errors
+/// As Linux.
+pub fn get(socket: &dyn Socket, name: u32, compatible: bool) -> Result<Answer> {
+    let common = socket.common();
+    let bytes = |bytes: usize| Answer::Int(bytes.min(i32::MAX as usize) as i32);
+    Ok(match name {
+        raw::SO_TYPE => Answer::Int(common.kind as i32),
+        raw::SO_DOMAIN => Answer::Int(common.domain as i32),
+        raw::SO_PROTOCOL => Answer::Int(common.protocol as i32),
+        raw::SO_ERROR => Answer::Int(common.take_error().map_or(0, |e| e.number().into())),
+        raw::SO_SNDBUF => bytes(common.send_buffer()),
+        raw::SO_RCVBUF => bytes(common.receive_buffer()),
+        raw::SO_RCVLOWAT => Answer::Int(common.receive_low_water.load(Relaxed)),
+        raw::SO_SNDLOWAT => Answer::Int(1),
+        raw::SO_PRIORITY => Answer::Int(common.priority()),
+        raw::SO_MARK => Answer::Int(common.mark.load(Relaxed) as i32),
+        raw::SO_ACCEPTCONN => Answer::flag(socket.is_listening()),
+        raw::SO_COOKIE => Answer::of(&common.inode),
+        raw::SO_LINGER => {
+            let linger = common.linger.load(Relaxed);
+            Answer::of(&[(linger & 1) as i32, (linger >> 1) as i32])
+        }
+        raw::SO_RCVTIMEO_OLD | raw::SO_RCVTIMEO_NEW => {
+            let narrow = compatible && name == raw::SO_RCVTIMEO_OLD;
+            timeval(common.receive_timeout(), narrow)
+        }
+        raw::SO_SNDTIMEO_OLD | raw::SO_SNDTIMEO_NEW => {
+            let narrow = compatible && name == raw::SO_SNDTIMEO_OLD;
+            timeval(common.send_timeout(), narrow)
+        }
+        raw::SO_PEERCRED => match socket.peer_credentials() {
+            Some(PeerCredentials { pid, uid, gid, .. }) => Answer::of(&[pid, uid, gid]),
+            None => Answer::of(&[0, u32::MAX, u32::MAX]),
+        },
+        raw::SO_PEERGROUPS => {
+            let peer = socket.peer_credentials().ok_or(Errno::ENODATA)?;
+            let groups = peer.groups.iter().flat_map(|group| group.to_le_bytes());
+            Answer::Whole(groups.collect())
+        }
+        raw::SO_PEERNAME => Answer::Bytes(socket.peer_name()?.bytes().into()),
+        _ if is_switch(name) => Answer::flag(common.is_on(name)),
+        _ => return Err(Errno::ENOPROTOOPT),
+    })
+}
+
+/// As `struct timeval`.
+fn timeval(time: Option<Duration>, narrow: bool) -> Answer {
+    let time = time.unwrap_or_default();
+    let (seconds, microseconds) = (time.as_secs() as i64, i64::from(time.subsec_micros()));
+    if narrow {
+        Answer::of(&[seconds as i32, microseconds as i32])
+    } else {
+        Answer::of(&[seconds, microseconds])
+    }
+}

@@ -1,0 +1,138 @@
+//! The open file over a socket.
+
+use alloc::{format, sync::Arc, vec::Vec};
+
+use abi::{
+    Errno, Result,
+    raw::general::{O_NONBLOCK, O_RDWR},
+};
+use fbuf::{Sink, Source};
+use fs::{Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
+use nucleus::{VirtAddr, task::Watch};
+
+use super::{Common, Incoming, Outgoing, Patience, Socket};
+use crate::files::OpenFile;
+
+/// The device number of the file system in which sockets seem to be.
+const SOCKET_DEVICE: u64 = 0x8;
+
+/// An open socket. Its drop, with the last descriptor and the last call in progress, releases the socket.
+pub struct SocketFile {
+    socket: Arc<dyn Socket>,
+}
+
+impl SocketFile {
+    /// An open file description of a socket that has none yet.
+    pub fn open(socket: Arc<dyn Socket>, nonblocking: bool) -> Arc<OpenFile> {
+        let kept = if nonblocking { O_NONBLOCK } else { 0 };
+        let flags = OpenFlags::from_bits_retain(O_RDWR | kept);
+        OpenFile::new(Arc::new(SocketFile { socket }), flags)
+    }
+
+    /// The socket that an open file is.
+    ///
+    /// # Errors
+    /// `ENOTSOCK`.
+    #[inline]
+    pub fn of(open: &OpenFile) -> Result<&Arc<dyn Socket>> {
+        let any: &dyn core::any::Any = &**open.file();
+        match any.downcast_ref::<SocketFile>() {
+            Some(file) => Ok(&file.socket),
+            None => Err(Errno::ENOTSOCK),
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.socket.release();
+    }
+}
+
+impl File for SocketFile {
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if at.is_some() {
+            return Err(Errno::ESPIPE);
+        }
+        let timeout = self.socket.common().receive_timeout();
+        let patience = Patience::new(!flags.has(O_NONBLOCK), timeout);
+        // Nothing to read is nothing to wait for.
+        if to.room() == 0 {
+            return Ok(0);
+        }
+        self.socket.receive(&mut Incoming::plain(to, 0, patience))
+    }
+
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        if at.is_some() {
+            return Err(Errno::ESPIPE);
+        }
+        let timeout = self.socket.common().send_timeout();
+        let patience = Patience::new(!flags.has(O_NONBLOCK), timeout);
+        self.socket.send(&mut Outgoing::plain(from, 0, patience))
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        self.socket.poll(watch)
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        self.socket.ioctl(command, argument)
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(attributes(self.socket.common()))
+    }
+
+    fn reopen(&self) -> Option<Location> {
+        let nameless = Nameless {
+            attributes: attributes(self.socket.common()),
+        };
+        Some(Mount::nameless(Arc::new(nameless), "sockfs"))
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        format!("socket:[{}]", self.socket.common().inode()).into_bytes()
+    }
+}
+
+/// What `/proc/PID/fd/N` of a socket leads to: it has attributes and can't be opened.
+struct Nameless {
+    attributes: Attributes,
+}
+
+impl Vnode for Nameless {
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(self.attributes)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Socket
+    }
+
+    fn open(self: Arc<Self>, _: &Location, _: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        Err(Errno::ENXIO)
+    }
+}
+
+fn attributes(common: &Common) -> Attributes {
+    let (uid, gid) = common.owner();
+    let created = common.created();
+    Attributes {
+        device: SOCKET_DEVICE,
+        inode: common.inode(),
+        kind: Kind::Socket,
+        mode: 0o777,
+        links: 1,
+        uid,
+        gid,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        block_size: 4096,
+        accessed: created,
+        modified: created,
+        changed: created,
+        created,
+    }
+}

@@ -1,0 +1,78 @@
+//! `getsockopt` and `setsockopt`.
+
+use abi::{
+    Errno, Result,
+    raw::{
+        general::{__NR_getsockopt, __NR_setsockopt},
+        net::SOL_SOCKET,
+    },
+};
+use nucleus::user::{self, as_bytes};
+
+use super::{Call, Entry, flags::note_unsupported};
+use crate::socket::{
+    Answer, SocketFile, Value,
+    common::{self, READABLE, SETTABLE},
+};
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_getsockopt, "getsockopt", getsockopt).flags(&[&READABLE]),
+    Entry::new(__NR_setsockopt, "setsockopt", setsockopt).flags(&[&SETTABLE]),
+];
+
+/// How an option that nobody knows is counted.
+fn option_number(level: u32, name: u32) -> u64 {
+    u64::from(level) << 32 | u64::from(name)
+}
+
+pub(super) fn setsockopt(call: &mut Call<'_>) -> Result<usize> {
+    let (level, name) = (call.unsigned(1), call.unsigned(2));
+    let open = call.socket_file(0)?;
+    let socket = SocketFile::of(&open)?;
+    let value = Value {
+        at: call.address(3),
+        len: usize::try_from(call.int(4)).map_err(|_| Errno::EINVAL)?,
+        compatible: call.own.compatible_call,
+    };
+    let result = if level == SOL_SOCKET && SETTABLE.unknown(name.into()) == 0 {
+        common::set(&**socket, name, &value)
+    } else {
+        socket.set_option(level, name, &value)
+    };
+    if matches!(result, Err(Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)) {
+        note_unsupported(call.caller(), "optname", option_number(level, name));
+    }
+    result.map(|()| 0)
+}
+
+pub(super) fn getsockopt(call: &mut Call<'_>) -> Result<usize> {
+    let (level, name) = (call.unsigned(1), call.unsigned(2));
+    let open = call.socket_file(0)?;
+    let socket = SocketFile::of(&open)?;
+    let room: i32 = call.read(4)?;
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let compatible = call.own.compatible_call;
+    let answer = if level == SOL_SOCKET && READABLE.unknown(name.into()) == 0 {
+        common::get(&**socket, name, compatible)
+    } else {
+        socket.option(level, name)
+    };
+    if matches!(answer, Err(Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)) {
+        note_unsupported(call.caller(), "optname", option_number(level, name));
+    }
+    let answer = answer?;
+    let bytes = match &answer {
+        Answer::Int(value) => as_bytes(value),
+        Answer::Bytes(bytes) => bytes,
+        Answer::Whole(bytes) if bytes.len() > room => {
+            call.write(4, &(bytes.len() as i32))?;
+            return Err(Errno::ERANGE);
+        }
+        Answer::Whole(bytes) => bytes,
+    };
+    let n = bytes.len().min(room);
+    user::copy_out(call.address(3), &bytes[..n]).map_err(|_| Errno::EFAULT)?;
+    call.write(4, &(n as i32))?;
+    Ok(0)
+}
