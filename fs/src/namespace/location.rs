@@ -4,7 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
 
-use super::Mount;
+use super::{Mount, walk::cross};
 use crate::{
     Attributes, Credentials, Vnode,
     vnode::{Change, Place},
@@ -128,6 +128,21 @@ impl Location {
             crate::Kind::Directory => self.vnode.place().is_some_and(|place| place.removed),
             _ => self.attributes().is_ok_and(|it| it.links == 0),
         }
+    }
+
+    /// What stands beside it: `name` in the directory by which it was reached, mounts on it crossed. `None` where there
+    /// is no such name, and for directories.
+    pub fn sibling(&self, name: &[u8]) -> Option<Location> {
+        let (parent, _) = self.reached.as_ref()?;
+        let child = cross(&self.mount, parent.lookup(name).ok()?);
+        Some(Location {
+            mount: child.mount.unwrap_or_else(|| self.mount.clone()),
+            reached: match child.vnode.kind() {
+                crate::Kind::Directory => None,
+                _ => Some((parent.clone(), Name::new(name))),
+            },
+            vnode: child.vnode,
+        })
     }
 
     /// Whether it is the root of a mount.

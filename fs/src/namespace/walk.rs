@@ -104,7 +104,7 @@ pub(super) struct Walker<'w> {
 
 /// What a name in a directory is, mounts on it crossed.
 pub(super) struct Child {
-    mount: Option<Arc<Mount>>,
+    pub(super) mount: Option<Arc<Mount>>,
     pub(super) vnode: Arc<dyn Vnode>,
 }
 
@@ -366,7 +366,7 @@ impl<'w> Walker<'w> {
 }
 
 /// What is seen at `vnode` of `mount`: itself, or the root of what is mounted on it.
-fn cross(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Child {
+pub(super) fn cross(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Child {
     let mut child = Child { mount: None, vnode };
     while child
         .vnode

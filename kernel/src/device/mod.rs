@@ -18,7 +18,7 @@ use fs::{
 };
 use nucleus::sync::{Mutex, Rank};
 
-use crate::pipe;
+use crate::{pipe, tty::pty};
 
 /// Majors, as on Linux.
 const MEMORY: u32 = 1;
@@ -35,6 +35,7 @@ const NODES: &[(&[u8], u64, u32)] = &[
     (b"kmsg", number(MEMORY, kmsg::KMSG), 0o644),
     (b"ttyS0", number(SERIAL, terminal::SERIAL_0), 0o660),
     (b"tty", number(TERMINAL, terminal::CONTROLLING), 0o666),
+    (b"ptmx", number(TERMINAL, pty::PTMX), 0o666),
     (b"console", number(TERMINAL, terminal::CONSOLE), 0o600),
 ];
 
@@ -67,6 +68,8 @@ pub fn register() -> Result<()> {
         terminal::CONTROLLING..=terminal::CONSOLE,
         terminal::open,
     )?;
+    register_char_device(TERMINAL, pty::PTMX..=pty::PTMX, pty::open_master)?;
+    register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
     register_fifo(pipe::open_fifo);
     Ok(())
 }

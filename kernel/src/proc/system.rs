@@ -168,8 +168,8 @@ fn devices(out: &mut Text) {
 }
 
 fn filesystems(out: &mut Text) {
-    for name in mounts::KNOWN {
-        writeln!(out, "nodev\t{name}");
+    for fs in mounts::known() {
+        writeln!(out, "nodev\t{}", fs.name);
     }
 }
 

@@ -2,10 +2,15 @@
 
 use alloc::sync::Arc;
 
+use abi::raw::general::{SIGCONT, SIGHUP};
 use nucleus::task;
 
 use super::{Own, Process, Thread, family};
-use crate::{futex, start};
+use crate::{
+    futex,
+    signal::{self, Info},
+    start,
+};
 
 /// Ends all threads of the process with this wait status.
 pub fn exit_group(process: &Process, status: i32) {
@@ -38,10 +43,17 @@ pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
 
 fn end_process(process: &Arc<Process>, status: i32) {
     process.timers.clear();
-    if process.session_id() == process.pid()
-        && let Some(terminal) = process.session().set_terminal(None)
-    {
-        terminal.session_ended(process.pid());
+    if process.session_id() == process.pid() {
+        let session = process.session();
+        match (session.set_terminal(None), session.take_bereft()) {
+            (Some(terminal), _) => terminal.session_ended(process.pid()),
+            (None, 0) => {}
+            (None, group) => {
+                // The group may have no members any more.
+                let _ = signal::send_to_group(group, Info::kernel(SIGHUP));
+                let _ = signal::send_to_group(group, Info::kernel(SIGCONT));
+            }
+        }
     }
     if process.pid() == family::INIT {
         start::finish(status);

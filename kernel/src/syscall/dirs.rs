@@ -165,7 +165,7 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     if flags & MS_MOVE != 0 {
         return Err(Errno::EINVAL);
     }
-    let (fstype, root) = mounts::make(&fstype, &data)?;
+    let (fstype, root) = mounts::make(&fstype, &source, &data)?;
     namespace.mount(&at, root, fstype, &source, &options)?;
     Ok(0)
 }

@@ -25,7 +25,7 @@ pub struct TtyFile {
 /// Opens a terminal for the current thread, whose controlling terminal it becomes where the rules say so.
 ///
 /// # Errors
-/// `EBUSY` for one that another has for itself (`TIOCEXCL`).
+/// `EBUSY` for one that another has for itself (`TIOCEXCL`), those of the driver.
 pub fn open(tty: Arc<Tty>, flags: OpenFlags, location: Option<Location>) -> Result<Arc<TtyFile>> {
     let is_root = || {
         thread::with_current(|thread| {
@@ -38,6 +38,7 @@ pub fn open(tty: Arc<Tty>, flags: OpenFlags, location: Option<Location>) -> Resu
     if tty.exclusive.load(Relaxed) && !is_root() {
         return Err(Errno::EBUSY);
     }
+    tty.driver().opened()?;
     if !flags.has(O_NOCTTY) && flags.reads() {
         thread::with_current(|thread| tty.take_control_if_free(thread.process()));
     }
@@ -95,7 +96,9 @@ impl File for TtyFile {
         if state.line.readable() {
             ready |= Ready::IN | Ready::RDNORM;
         }
-        if !state.line.is_stopped() {
+        let stopped = state.line.is_stopped();
+        drop(state);
+        if !stopped && self.tty.driver().has_room() {
             ready |= Ready::OUT | Ready::WRNORM;
         }
         ready
@@ -110,5 +113,13 @@ impl File for TtyFile {
 
     fn location(&self) -> Option<&Location> {
         self.location.as_ref()
+    }
+}
+
+impl Drop for TtyFile {
+    fn drop(&mut self) {
+        if self.tty.driver().closed() {
+            self.tty.leave_session();
+        }
     }
 }

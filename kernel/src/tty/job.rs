@@ -167,6 +167,26 @@ impl Tty {
         Ok(self.control.lock().session)
     }
 
+    /// The session that it controls, 0 for none.
+    pub(super) fn session(&self) -> Pid {
+        self.control.lock().session
+    }
+
+    /// Nobody has it open any more: the session that it controls has no terminal from now on, without a signal.
+    pub(super) fn leave_session(&self) {
+        let Some(group) = Group::find(self.session()) else {
+            return;
+        };
+        let session = group.session();
+        if session
+            .terminal()
+            .is_some_and(|tty| core::ptr::eq(&*tty, self))
+        {
+            let gone = session.set_terminal(None);
+            drop(gone);
+        }
+    }
+
     /// The leader of `session`, which this terminal controls, has ended: the terminal controls no session any more
     /// and its foreground group gets SIGHUP and SIGCONT.
     pub fn session_ended(&self, session: Pid) {

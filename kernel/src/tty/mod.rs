@@ -5,6 +5,7 @@
 //! - `job`: the session that a terminal controls, its foreground group, the signals of job control.
 //! - `settings`: the `ioctl`s.
 //! - [`TtyFile`] (`file`): a terminal that was opened.
+//! - [`pty`]: pseudo terminals, whose wire ends in a program.
 //! - [`console`]: the terminal on the serial console, and the task that brings what is typed.
 //!
 //! What is typed passes `Driver` -> [`Tty::receive`] -> [`line::Line::input`] -> ring -> [`TtyFile`]; what is
@@ -16,6 +17,7 @@ mod file;
 mod job;
 pub mod line;
 mod output;
+pub mod pty;
 mod ring;
 mod settings;
 mod terminal;

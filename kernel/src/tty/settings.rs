@@ -58,6 +58,18 @@ impl Tty {
             | TCSBRK | TCSBRKP | TIOCSPGRP | TIOCSETD => self.check_foreground(SIGTTOU)?,
             _ => {}
         }
+        self.control_from_master(command, argument)
+    }
+
+    /// As [`control`](Tty::control) by the other side of a pseudo terminal, which no job control stops.
+    ///
+    /// # Errors
+    /// As [`control`](Tty::control).
+    pub(super) fn control_from_master(
+        self: &Arc<Tty>,
+        command: u32,
+        argument: VirtAddr,
+    ) -> Result<usize> {
         match command {
             TCGETS => {
                 let settings = without_speeds(self.lock().line.settings());
@@ -165,7 +177,9 @@ impl Tty {
             self.flush_input();
         }
         let mut state = self.lock();
+        let old = *state.line.settings();
         state.line.set_settings(settings);
+        self.driver().settings_changed(&old, &settings);
         self.flow_changed(&mut state);
         self.refill(&mut state);
         drop(state);

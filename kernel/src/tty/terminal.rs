@@ -8,7 +8,7 @@ use core::{
 
 use abi::{
     Errno, Result,
-    raw::general::{SIGINT, SIGQUIT, SIGTSTP, winsize},
+    raw::general::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, termios2, winsize},
 };
 use fbuf::{Sink, Source};
 use nucleus::{
@@ -20,7 +20,7 @@ use nucleus::{
 
 use super::line::{Effect, Key, Line};
 use crate::{
-    process::Pid,
+    process::{Group, Pid, Process},
     signal::{self, Info},
 };
 
@@ -43,6 +43,44 @@ pub trait Driver: Send + Sync {
     fn unsent(&self) -> usize {
         0
     }
+
+    /// Whether a piece of a program's output may be sent now; who waits for it is woken through
+    /// [`Tty::output_goes_on`].
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// How many typed bytes wait for the line discipline before their sender has to wait.
+    fn input_limit(&self) -> usize {
+        HELD
+    }
+
+    /// What was typed and not read was thrown away.
+    fn input_flushed(&self) {}
+
+    /// Output was stopped, or goes on; called for no change, too.
+    fn flow_changed(&self, stopped: bool) {
+        let _ = stopped;
+    }
+
+    /// The settings are others now.
+    fn settings_changed(&self, old: &termios2, new: &termios2) {
+        let _ = (old, new);
+    }
+
+    /// A file of the terminal is being opened.
+    ///
+    /// # Errors
+    /// `EIO` where it can't be.
+    fn opened(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// A file of the terminal was closed. Returns whether that was the last one and the terminal is to be given up by
+    /// the session it controls.
+    fn closed(&self) -> bool {
+        false
+    }
 }
 
 /// A terminal.
@@ -61,7 +99,7 @@ pub struct Tty {
     /// `TIOCEXCL`.
     pub(super) exclusive: AtomicBool,
     /// Woken when held bytes went to the line discipline.
-    drained: WaitQueue,
+    pub(super) drained: WaitQueue,
 }
 
 /// What the terminal's sleeping lock guards.
@@ -165,7 +203,7 @@ impl Tty {
     }
 
     /// Changes the settings before anyone uses the terminal.
-    pub fn adjust_settings(&self, change: impl FnOnce(&mut abi::raw::general::termios2)) {
+    pub fn adjust_settings(&self, change: impl FnOnce(&mut termios2)) {
         let mut state = self.state.lock();
         let mut settings = *state.line.settings();
         change(&mut settings);
@@ -185,6 +223,23 @@ impl Tty {
             }
         }
         self.wake_readers(&state);
+    }
+
+    /// How many bytes a sender that must not lose any may type now.
+    pub(super) fn input_room(&self) -> usize {
+        let limit = self.driver.input_limit().min(HELD);
+        limit.saturating_sub(self.state.lock().held.len())
+    }
+
+    /// Throws away what was typed and did not reach the line discipline.
+    pub(super) fn forget_held(&self) {
+        self.state.lock().held.clear();
+        self.drained.wake_all();
+    }
+
+    /// The driver has room again.
+    pub fn output_goes_on(&self) {
+        self.writers.wake_all();
     }
 
     /// Waits until less than half of the held bytes' room is taken: for a sender that can wait, where
@@ -215,6 +270,7 @@ impl Tty {
             state.echo.clear();
             self.drained.wake_all();
             self.driver.flush_output();
+            self.driver.input_flushed();
         }
         if flow_changed {
             self.flow_changed(state);
@@ -264,6 +320,7 @@ impl Tty {
 
     /// Output was stopped or started.
     pub(super) fn flow_changed(&self, state: &mut State) {
+        self.driver.flow_changed(state.line.is_stopped());
         if !state.line.is_stopped() {
             let echo = core::mem::take(&mut state.echo);
             self.driver.write(&echo);
@@ -292,7 +349,14 @@ impl Tty {
         let mut state = self.state.lock();
         state.held.clear();
         state.line.flush_input();
+        drop(state);
         self.drained.wake_all();
+        self.driver.input_flushed();
+    }
+
+    /// Whether a program's output has to wait.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.state.lock().line.is_stopped() || !self.driver.has_room()
     }
 
     /// Reads as the settings say.
@@ -390,13 +454,12 @@ impl Tty {
             if self.hangups() != opened_at {
                 return fbuf::moved(total, Err(Errno::EIO));
             }
-            let stopped = || self.state.lock().line.is_stopped();
-            if stopped() {
+            if self.is_blocked() {
                 if !wait {
                     return fbuf::moved(total, Err(Errno::EAGAIN));
                 }
                 let woken = self.writers.wait(Sleep::INTERRUPTIBLE, || {
-                    (!stopped() || self.hangups() != opened_at).then_some(())
+                    (!self.is_blocked() || self.hangups() != opened_at).then_some(())
                 });
                 if let Err(woken) = woken {
                     return fbuf::moved(total, Err(signal::woken(woken)));
@@ -414,14 +477,29 @@ impl Tty {
         Ok(total)
     }
 
-    /// All files opened until now read an end of file and can't be written any more; the session gets SIGHUP.
+    /// All files opened until now read an end of file and can't be written any more. The session that the terminal
+    /// controls loses it and its leader gets SIGHUP; the foreground group gets its own when the leader ends.
     pub fn hang_up(&self) {
         self.hangups.fetch_add(1, Relaxed);
         self.readers.wake_all();
         self.writers.wake_all();
-        let session = self.control.lock().session;
-        if session != 0 {
-            self.session_ended(session);
+        let (session, foreground) = {
+            let mut control = self.control.lock();
+            (
+                core::mem::take(&mut control.session),
+                core::mem::take(&mut control.foreground),
+            )
+        };
+        if session == 0 {
+            return;
+        }
+        if let Some(group) = Group::find(session) {
+            group.session().hung_up(foreground);
+        }
+        if let Some(leader) = Process::find(session) {
+            // The leader may have ended and not been waited for.
+            let _ = signal::send_to_process(&leader, Info::kernel(SIGHUP));
+            let _ = signal::send_to_process(&leader, Info::kernel(SIGCONT));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Process groups and sessions.
 
 use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
@@ -27,6 +27,8 @@ pub struct Group {
 pub struct Session {
     id: Pid,
     terminal: SpinLock<Option<Arc<Tty>>>,
+    /// The foreground group of a terminal that hung up, to be told when the leader ends; 0 for none.
+    bereft: AtomicU32,
 }
 
 impl Group {
@@ -65,6 +67,18 @@ impl Session {
     /// Sets or takes away the controlling terminal; returns the old one.
     pub fn set_terminal(&self, terminal: Option<Arc<Tty>>) -> Option<Arc<Tty>> {
         core::mem::replace(&mut *self.terminal.lock(), terminal)
+    }
+
+    /// The controlling terminal hung up; `foreground` was its foreground group (0: none).
+    pub fn hung_up(&self, foreground: Pid) {
+        self.bereft.store(foreground, Relaxed);
+        let gone = self.set_terminal(None);
+        drop(gone);
+    }
+
+    /// The leader ends: the group that was in the foreground of a terminal which hung up, 0 for none.
+    pub fn take_bereft(&self) -> Pid {
+        self.bereft.swap(0, Relaxed)
     }
 }
 
@@ -153,6 +167,7 @@ pub(super) fn new_session(id: Pid) -> Arc<Group> {
         session: Arc::new(Session {
             id,
             terminal: SpinLock::new(Rank::Leaf, None),
+            bereft: AtomicU32::new(0),
         }),
     })
 }

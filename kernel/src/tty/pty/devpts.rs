@@ -1,0 +1,467 @@
+//! The file system `devpts`: a node for each pseudo terminal, and `ptmx`, which makes one.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::ToString,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
+
+use abi::{Errno, Result};
+use fs::{
+    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, device,
+    vnode::{Change, Emit, Place, Space, new_device},
+};
+use nucleus::{
+    PAGE_SIZE, frame,
+    sync::{Rank, SpinLock},
+    time,
+};
+
+use super::{
+    MAJOR, PTMX,
+    master::Master,
+    pair::{Pair, Slave},
+};
+use crate::{
+    process::thread,
+    tty::{self, Tty},
+};
+
+/// `DEVPTS_SUPER_MAGIC`.
+const MAGIC: u64 = 0x1cd1;
+/// Inodes: the root, `ptmx`, then the terminals by number.
+const ROOT_INODE: u64 = 1;
+const PTMX_INODE: u64 = 2;
+const FIRST_INODE: u64 = 3;
+/// Major of `ptmx`.
+const TTY_AUX: u32 = 5;
+
+/// Mount options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Options {
+    /// The owner of new nodes; who opened the master if `None`.
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// Of new nodes.
+    mode: u32,
+    /// Of `ptmx`.
+    ptmx_mode: u32,
+    /// The most terminals in this file system.
+    max: u32,
+}
+
+impl Options {
+    /// Reads `uid=N`, `gid=N`, `mode=OCTAL`, `ptmxmode=OCTAL`, `max=N`, `newinstance` (each mount is an instance of its
+    /// own).
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    fn parse(text: &[u8]) -> Result<Options> {
+        let mut options = Options {
+            uid: None,
+            gid: None,
+            mode: 0o600,
+            ptmx_mode: 0,
+            max: u32::MAX,
+        };
+        let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = |radix| u32::from_str_radix(value, radix).map_err(|_| Errno::EINVAL);
+            match name {
+                "uid" => options.uid = Some(number(10)?),
+                "gid" => options.gid = Some(number(10)?),
+                "mode" => options.mode = number(8)? & 0o777,
+                "ptmxmode" => options.ptmx_mode = number(8)? & 0o777,
+                "max" => options.max = number(10)?,
+                "newinstance" if value.is_empty() => {}
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// One instance of the file system: its root directory.
+pub struct Devpts {
+    me: Weak<Devpts>,
+    device: u64,
+    options: Options,
+    made: Duration,
+    ptmx: Arc<PtmxNode>,
+    nodes: SpinLock<Nodes>,
+}
+
+#[derive(Default)]
+struct Nodes {
+    /// Terminals with a node.
+    listed: BTreeMap<u32, Arc<SlaveNode>>,
+    /// Numbers that are not free: those, and terminals without a master that are still open.
+    taken: BTreeSet<u32>,
+}
+
+/// `ptmx`.
+struct PtmxNode {
+    fs: Weak<Devpts>,
+    device: u64,
+    made: Duration,
+    owner: Owner,
+}
+
+/// The node of a terminal.
+pub(super) struct SlaveNode {
+    fs: Arc<Devpts>,
+    number: u32,
+    tty: Arc<Tty>,
+    made: Duration,
+    owner: Owner,
+    removed: AtomicBool,
+}
+
+/// What `chmod` and `chown` change.
+struct Owner {
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+}
+
+impl Owner {
+    fn new(mode: u32, uid: u32, gid: u32) -> Owner {
+        Owner {
+            mode: AtomicU32::new(mode),
+            uid: AtomicU32::new(uid),
+            gid: AtomicU32::new(gid),
+        }
+    }
+
+    fn change(&self, change: Change) {
+        let set = |to: &AtomicU32, value: Option<u32>| {
+            if let Some(value) = value {
+                to.store(value, Relaxed);
+            }
+        };
+        set(&self.mode, change.mode);
+        set(&self.uid, change.uid);
+        set(&self.gid, change.gid);
+    }
+
+    /// Attributes of a character device.
+    fn attributes(
+        &self,
+        device: u64,
+        inode: u64,
+        rdev: u64,
+        links: u32,
+        made: Duration,
+    ) -> Attributes {
+        Attributes {
+            device,
+            inode,
+            kind: Kind::CharDevice,
+            mode: self.mode.load(Relaxed),
+            links,
+            uid: self.uid.load(Relaxed),
+            gid: self.gid.load(Relaxed),
+            rdev,
+            size: 0,
+            blocks: 0,
+            block_size: 1024,
+            accessed: made,
+            modified: made,
+            changed: made,
+            created: made,
+        }
+    }
+}
+
+/// The root of a new instance.
+///
+/// # Errors
+/// `EINVAL` for bad options.
+pub fn root(options: &[u8]) -> Result<Arc<dyn Vnode>> {
+    let options = Options::parse(options)?;
+    let (device, made) = (new_device(), time::since_epoch());
+    Ok(Arc::new_cyclic(|me: &Weak<Devpts>| Devpts {
+        me: me.clone(),
+        device,
+        options,
+        made,
+        ptmx: Arc::new(PtmxNode {
+            fs: me.clone(),
+            device,
+            made,
+            owner: Owner::new(options.ptmx_mode, 0, 0),
+        }),
+        nodes: SpinLock::new(Rank::Leaf, Nodes::default()),
+    }))
+}
+
+/// The instance whose root is at `place`.
+///
+/// # Errors
+/// `ENODEV` where no such file system is mounted.
+pub(super) fn of_root(place: &Location) -> Result<Arc<Devpts>> {
+    let any: &dyn Any = place.vnode().as_ref();
+    any.downcast_ref::<Devpts>()
+        .and_then(|fs| fs.me.upgrade())
+        .ok_or(Errno::ENODEV)
+}
+
+/// User and group of the current thread.
+fn caller() -> (u32, u32) {
+    thread::with_current(|thread| {
+        let shared = thread.shared()?;
+        Some((shared.credentials.fs.uid, shared.credentials.fs.gid))
+    })
+    .flatten()
+    .unwrap_or((0, 0))
+}
+
+impl Devpts {
+    /// Makes a pseudo terminal and opens its master, whose node is at `at`; this file system is mounted at `pts`.
+    ///
+    /// # Errors
+    /// `ENOSPC` for one too many, `ENOMEM`.
+    pub(super) fn open_master(
+        &self,
+        at: Location,
+        pts: Location,
+        _: OpenFlags,
+    ) -> Result<Arc<dyn File>> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        let fs = self.me.upgrade().ok_or(Errno::ENODEV)?;
+        let pair = Pair::new()?;
+        let number = self.take_number()?;
+        let (uid, gid) = caller();
+        let (uid, gid) = (
+            self.options.uid.unwrap_or(uid),
+            self.options.gid.unwrap_or(gid),
+        );
+        let device = device::number(MAJOR + (number >> 8), number & 0xff);
+        let node = Arc::new(SlaveNode {
+            fs,
+            number,
+            tty: Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone()))),
+            made: time::since_epoch(),
+            owner: Owner::new(self.options.mode, uid, gid),
+            removed: AtomicBool::new(false),
+        });
+        self.nodes.lock().listed.insert(number, node.clone());
+        Ok(Arc::new(Master::new(at, pts, node, pair)))
+    }
+
+    /// The lowest free number.
+    fn take_number(&self) -> Result<u32> {
+        let mut nodes = self.nodes.lock();
+        let free = (0..)
+            .zip(nodes.taken.iter())
+            .find(|(number, taken)| number != *taken)
+            .map_or(nodes.taken.len() as u32, |(number, _)| number);
+        if free >= self.options.max {
+            return Err(Errno::ENOSPC);
+        }
+        nodes.taken.insert(free);
+        Ok(free)
+    }
+}
+
+impl SlaveNode {
+    /// Its number.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The terminal.
+    pub(super) fn tty(&self) -> &Arc<Tty> {
+        &self.tty
+    }
+
+    /// The master is gone: the node goes.
+    pub(super) fn remove(&self) {
+        self.removed.store(true, Relaxed);
+        let gone = self.fs.nodes.lock().listed.remove(&self.number);
+        drop(gone);
+    }
+}
+
+impl Drop for SlaveNode {
+    fn drop(&mut self) {
+        self.fs.nodes.lock().taken.remove(&self.number);
+    }
+}
+
+impl Vnode for Devpts {
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(Attributes {
+            device: self.device,
+            inode: ROOT_INODE,
+            kind: Kind::Directory,
+            mode: 0o755,
+            links: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: 1024,
+            accessed: self.made,
+            modified: self.made,
+            changed: self.made,
+            created: self.made,
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Directory
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        if name == b"ptmx" {
+            return Ok(self.ptmx.clone());
+        }
+        let text = core::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
+        let number: u32 = text.parse().map_err(|_| Errno::ENOENT)?;
+        if number.to_string() != text {
+            return Err(Errno::ENOENT);
+        }
+        let node = self.nodes.lock().listed.get(&number).cloned();
+        Ok(node.ok_or(Errno::ENOENT)?)
+    }
+
+    /// Cursors: 1 behind `ptmx`, a number and two behind a terminal.
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        if cursor == 0 && !emit(b"ptmx", PTMX_INODE, Kind::CharDevice, 1) {
+            return Ok(());
+        }
+        let from = u32::try_from(cursor.saturating_sub(1)).unwrap_or(u32::MAX);
+        let numbers: Vec<u32> = {
+            let nodes = self.nodes.lock();
+            nodes.listed.range(from..).map(|(n, _)| *n).collect()
+        };
+        for number in numbers {
+            let (name, inode) = (number.to_string(), FIRST_INODE + u64::from(number));
+            let next = u64::from(number) + 2;
+            if !emit(name.as_bytes(), inode, Kind::CharDevice, next) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        space()
+    }
+}
+
+fn space() -> Space {
+    Space {
+        magic: MAGIC,
+        block_size: PAGE_SIZE as u64,
+        name_max: fs::namespace::NAME_MAX as u64,
+        ..Space::default()
+    }
+}
+
+impl Vnode for PtmxNode {
+    fn attributes(&self) -> Result<Attributes> {
+        let rdev = device::number(TTY_AUX, PTMX);
+        Ok(self
+            .owner
+            .attributes(self.device, PTMX_INODE, rdev, 1, self.made))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::CharDevice
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place {
+            parent: self.fs.upgrade()?,
+            name: b"ptmx"[..].into(),
+            removed: false,
+        })
+    }
+
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        self.owner.change(change);
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let fs = self.fs.upgrade().ok_or(Errno::ENODEV)?;
+        let pts = Location::inside(at.mount(), fs.clone());
+        fs.open_master(at.clone(), pts, flags).map(Some)
+    }
+
+    fn space(&self) -> Space {
+        space()
+    }
+}
+
+impl Vnode for SlaveNode {
+    fn attributes(&self) -> Result<Attributes> {
+        let links = u32::from(!self.removed.load(Relaxed));
+        let inode = FIRST_INODE + u64::from(self.number);
+        let rdev = self.tty.device();
+        Ok(self
+            .owner
+            .attributes(self.fs.device, inode, rdev, links, self.made))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::CharDevice
+    }
+
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        match who.may(&self.attributes()?, want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place {
+            parent: self.fs.clone(),
+            name: self.number.to_string().as_bytes().into(),
+            removed: self.removed.load(Relaxed),
+        })
+    }
+
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        self.owner.change(change);
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let file = tty::open(self.tty.clone(), flags, Some(at.clone()))?;
+        Ok(Some(file))
+    }
+
+    fn space(&self) -> Space {
+        space()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_checked() {
+        let options = Options::parse(b"gid=5,mode=620,ptmxmode=666,newinstance").unwrap();
+        assert_eq!((options.gid, options.mode), (Some(5), 0o620));
+        assert_eq!((options.uid, options.ptmx_mode), (None, 0o666));
+        assert_eq!(Options::parse(b"max=3").unwrap().max, 3);
+        for bad in [&b"gid=x"[..], b"mode=8", b"speed=9600", b"newinstance=1"] {
+            assert_eq!(Options::parse(bad), Err(Errno::EINVAL));
+        }
+    }
+}
