@@ -32,7 +32,8 @@ pub enum Key {
 pub struct Effect {
     /// A signal key was typed.
     pub key: Option<Key>,
-    /// What was typed and not read, and output not yet sent, are to be thrown away.
+    /// What was typed and not read is to be thrown away; output not yet sent was, before, as
+    /// [`Line::flushes`] said.
     pub flushed: bool,
     /// Output was stopped or started by `VSTOP`, `VSTART` or any key (`IXANY`).
     pub flow_changed: bool,
@@ -168,6 +169,11 @@ impl Line {
         } else {
             None
         }
+    }
+
+    /// Whether `byte` would throw away what was typed and what was printed and not sent.
+    pub fn flushes(&self, byte: u8) -> bool {
+        self.signal_key(byte).is_some() && !self.local(NOFLSH)
     }
 
     /// Whether `byte` acts at once, even when there is no room for bytes: signal keys, stop and start.

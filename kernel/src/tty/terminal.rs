@@ -259,6 +259,10 @@ impl Tty {
 
     /// Gives one byte to the line discipline and does what follows from it.
     fn input(&self, state: &mut State, byte: u8) {
+        // What was printed goes before the key's own echo comes.
+        if state.line.flushes(byte) {
+            self.driver.flush_output();
+        }
         let effect = self.with_screen(state, |line, screen| line.input(byte, screen));
         let Effect {
             key,
@@ -269,7 +273,6 @@ impl Tty {
             state.held.clear();
             state.echo.clear();
             self.drained.wake_all();
-            self.driver.flush_output();
             self.driver.input_flushed();
         }
         if flow_changed {

@@ -20,6 +20,7 @@ mod polling;
 mod proc;
 mod processes;
 mod protection;
+mod ptys;
 mod signals;
 mod threads;
 
@@ -57,6 +58,7 @@ fn main() {
         threads::TESTS,
         signals::TESTS,
         processes::TESTS,
+        ptys::TESTS,
         pipes::TESTS,
         polling::TESTS,
         files::TESTS,
