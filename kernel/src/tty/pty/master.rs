@@ -19,7 +19,7 @@ use fbuf::{Sink, Source};
 use fs::{File, Location, OpenFlags, Ready};
 use nucleus::{
     VirtAddr,
-    task::{Sleep, WaitSet},
+    task::{Sleep, Watch},
     user,
 };
 
@@ -187,7 +187,7 @@ impl File for Master {
         Ok(total)
     }
 
-    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
+    fn poll<'a>(&'a self, set: Option<&mut dyn Watch<'a>>) -> Ready {
         if let Some(set) = set {
             set.add(&self.pair.readers);
             set.add(&self.tty.drained);
