@@ -2,7 +2,10 @@
 
 use alloc::vec::Vec;
 
-use abi::raw::general::{S_ISGID, S_ISVTX};
+use abi::raw::general::{
+    CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, CAP_LAST_CAP, CAP_SYS_ADMIN,
+    S_ISGID, S_ISVTX,
+};
 
 use crate::{Attributes, Kind};
 
@@ -13,18 +16,95 @@ pub const WRITE: u32 = 2;
 /// May execute, or search.
 pub const EXECUTE: u32 = 1;
 
+/// A set of capabilities, a bit for each `CAP_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CapabilitySet(pub u64);
+
+impl CapabilitySet {
+    /// None.
+    pub const EMPTY: CapabilitySet = CapabilitySet(0);
+    /// All that there are.
+    pub const ALL: CapabilitySet = CapabilitySet((2 << CAP_LAST_CAP) - 1);
+
+    /// These.
+    pub const fn of(capabilities: &[u32]) -> CapabilitySet {
+        let mut set = 0;
+        let mut at = 0;
+        while at < capabilities.len() {
+            set |= 1 << capabilities[at];
+            at += 1;
+        }
+        CapabilitySet(set)
+    }
+
+    /// Whether `capability` (`CAP_*`) is in it.
+    pub const fn has(self, capability: u32) -> bool {
+        capability < 64 && self.0 >> capability & 1 != 0
+    }
+
+    /// What is in either.
+    pub const fn union(self, other: CapabilitySet) -> CapabilitySet {
+        CapabilitySet(self.0 | other.0)
+    }
+
+    /// What is in both.
+    pub const fn and(self, other: CapabilitySet) -> CapabilitySet {
+        CapabilitySet(self.0 & other.0)
+    }
+
+    /// What is not in the other.
+    pub const fn without(self, other: CapabilitySet) -> CapabilitySet {
+        CapabilitySet(self.0 & !other.0)
+    }
+
+    /// Whether all of it is in the other.
+    pub const fn is_within(self, other: CapabilitySet) -> bool {
+        self.0 & !other.0 == 0
+    }
+}
+
 /// Who asks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
+    /// In effect.
+    pub capabilities: CapabilitySet,
+}
+
+impl Default for Credentials {
+    /// Root.
+    fn default() -> Credentials {
+        Credentials {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+            capabilities: CapabilitySet::ALL,
+        }
+    }
 }
 
 impl Credentials {
-    /// Uid 0: passes every check but execution of a file that nobody may execute.
+    /// An ordinary user of one group, without capabilities.
+    pub fn user(uid: u32, gid: u32) -> Credentials {
+        Credentials {
+            uid,
+            gid,
+            groups: Vec::new(),
+            capabilities: CapabilitySet::EMPTY,
+        }
+    }
+
+    /// Whether a capability (`CAP_*`) is in effect.
+    #[inline]
+    pub fn may_use(&self, capability: u32) -> bool {
+        self.capabilities.has(capability)
+    }
+
+    /// Whether it may administer the system as a whole (`CAP_SYS_ADMIN`).
     pub fn is_root(&self) -> bool {
-        self.uid == 0
+        self.may_use(CAP_SYS_ADMIN)
     }
 
     /// Whether `gid` is one of its groups.
@@ -40,8 +120,16 @@ impl Credentials {
 
     /// As [`may`](Credentials::may) for a file of this kind, mode and owner.
     pub fn may_by(&self, kind: Kind, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
-        if self.is_root() {
-            return want & EXECUTE == 0 || kind == Kind::Directory || mode & 0o111 != 0;
+        // What needs no right of the file: nobody executes what nobody may.
+        let passes = if self.may_use(CAP_DAC_OVERRIDE) {
+            want & EXECUTE == 0 || kind == Kind::Directory || mode & 0o111 != 0
+        } else {
+            self.may_use(CAP_DAC_READ_SEARCH)
+                && want & WRITE == 0
+                && (want & EXECUTE == 0 || kind == Kind::Directory)
+        };
+        if passes {
+            return true;
         }
         let bits = if self.uid == uid {
             mode >> 6
@@ -55,20 +143,20 @@ impl Credentials {
 
     /// Whether it may act as the owner of a file (`chmod`, `utimes`).
     pub fn owns(&self, attributes: &Attributes) -> bool {
-        self.is_root() || self.uid == attributes.uid
+        self.may_use(CAP_FOWNER) || self.uid == attributes.uid
     }
 
     /// Whether the sticky bit of `directory` lets it remove or rename `entry`.
     pub fn may_remove(&self, directory: &Attributes, entry: &Attributes) -> bool {
         directory.mode & S_ISVTX == 0
-            || self.is_root()
+            || self.may_use(CAP_FOWNER)
             || self.uid == directory.uid
             || self.uid == entry.uid
     }
 
     /// The mode that a file of `gid` gets when its owner asks for `mode`: set-gid only for a group of one's own.
     pub fn allowed_mode(&self, mode: u32, gid: u32) -> u32 {
-        if self.is_root() || self.in_group(gid) {
+        if self.may_use(CAP_FSETID) || self.in_group(gid) {
             mode
         } else {
             mode & !S_ISGID

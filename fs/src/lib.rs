@@ -12,7 +12,7 @@
 extern crate alloc;
 
 pub mod cpio;
-mod credentials;
+pub mod credentials;
 pub mod device;
 pub mod file;
 pub mod namespace;
@@ -20,7 +20,7 @@ pub mod ramfs;
 pub mod synthetic;
 pub mod vnode;
 
-pub use credentials::Credentials;
+pub use credentials::{CapabilitySet, Credentials};
 pub use file::{File, OpenFlags, Ready};
 pub use namespace::{Location, Mount, Namespace, Walk};
 pub use vnode::{Attributes, Kind, Vnode};

@@ -52,6 +52,7 @@ impl World {
             uid,
             gid: uid,
             groups: vec![uid, 50],
+            ..Credentials::user(uid, uid)
         };
     }
 

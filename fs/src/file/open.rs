@@ -2,7 +2,9 @@
 
 use alloc::sync::Arc;
 
-use abi::raw::general::{O_APPEND, S_IXGRP, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET};
+use abi::raw::general::{
+    CAP_FSETID, O_APPEND, S_IXGRP, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET,
+};
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use nucleus::sync::{Mutex, Rank};
@@ -21,7 +23,7 @@ use crate::{
 pub struct VnodeFile {
     location: Location,
     position: Mutex<u64>,
-    /// Writing takes the set-id bits away: whoever opened it is not root.
+    /// Writing takes the set-id bits away: whoever opened it may not set them for others.
     clears_privilege: bool,
 }
 
@@ -29,7 +31,7 @@ impl VnodeFile {
     /// Opened at `location` by `who`; permission was checked.
     pub fn new(location: Location, flags: OpenFlags, who: &Credentials) -> Arc<VnodeFile> {
         Arc::new(VnodeFile {
-            clears_privilege: flags.writes() && !who.is_root(),
+            clears_privilege: flags.writes() && !who.may_use(CAP_FSETID),
             location,
             position: Mutex::new(Rank::File, 0),
         })

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use abi::raw::general::{CAP_MKNOD, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use abi::{Errno, Result};
 
 use super::{
@@ -22,7 +22,9 @@ impl Walk<'_> {
     /// # Errors
     /// Those of [`resolve`](Walk::resolve), `EEXIST`, `EACCES`, `EROFS`, `EPERM` for a device if not root, those of the file system.
     pub fn make(&self, path: &[u8], make: Make, mode: u32) -> Result<Location> {
-        if matches!(make, Make::CharDevice(_) | Make::BlockDevice(_)) && !self.who.is_root() {
+        if matches!(make, Make::CharDevice(_) | Make::BlockDevice(_))
+            && !self.who.may_use(CAP_MKNOD)
+        {
             return Err(Errno::EPERM);
         }
         let directory = matches!(make, Make::Directory);
@@ -180,9 +182,6 @@ impl Walker<'_> {
     fn may_remove(&self, child: &Child) -> Result<()> {
         let directory: &Arc<dyn Vnode> = self.vnode();
         let who = self.walk.who;
-        if who.is_root() {
-            return Ok(());
-        }
         directory.access(who, WRITE | EXECUTE)?;
         match who.may_remove(&directory.attributes()?, &child.vnode.attributes()?) {
             true => Ok(()),

@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::CAP_CHOWN};
 
 use super::{Mount, walk::cross};
 use crate::{
@@ -245,7 +245,9 @@ impl Location {
         let now = self.attributes()?;
         let allowed = uid.is_none_or(|uid| uid == now.uid)
             && gid.is_none_or(|gid| gid == now.gid || who.in_group(gid));
-        if !who.is_root() && !(allowed && (who.uid == now.uid || uid.is_none() && gid.is_none())) {
+        if !who.may_use(CAP_CHOWN)
+            && !(allowed && (who.uid == now.uid || uid.is_none() && gid.is_none()))
+        {
             return Err(Errno::EPERM);
         }
         // What a program of the new owner would run with must not carry over, and root is no exception.

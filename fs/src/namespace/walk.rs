@@ -2,7 +2,7 @@
 
 use alloc::{borrow::Cow, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::CAP_DAC_READ_SEARCH};
 
 use super::{
     LINKS_MAX, Location, Mount, NAME_MAX, PATH_MAX,
@@ -281,7 +281,7 @@ impl<'w> Walker<'w> {
         if self.vnode.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        if self.walk.who.is_root() {
+        if self.walk.who.may_use(CAP_DAC_READ_SEARCH) {
             return Ok(());
         }
         self.vnode.access(self.walk.who, EXECUTE)

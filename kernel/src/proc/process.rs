@@ -113,11 +113,9 @@ impl Subject {
         let shared = self.thread()?.shared().ok_or(Errno::ENOENT)?;
         let own = |who: &Thread| {
             who.shared().is_some_and(|mine| {
-                let (mine, its) = (&mine.credentials, &shared.credentials);
-                mine.fs.is_root()
-                    || mine.fs.uid == its.effective_uid
-                        && mine.fs.uid == its.saved_uid
-                        && mine.fs.uid == its.real_uid
+                let is_open = self.process.is_open_book();
+                mine.credentials.may_inspect(&shared.credentials, is_open)
+                    || Arc::ptr_eq(who.process(), &self.process)
             })
         };
         match thread::with_current(own) {

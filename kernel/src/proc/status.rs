@@ -9,7 +9,7 @@ use super::{
     TICKS,
     process::{Subject, kib, name},
 };
-use crate::process::{INFINITY, Times};
+use crate::process::{CapabilitySet, INFINITY, Times};
 
 fn ticks(time: Duration) -> u64 {
     (time.as_nanos() * u128::from(TICKS) / 1_000_000_000) as u64
@@ -219,14 +219,25 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "SigBlk:\t{blocked:016x}");
     writeln!(out, "SigIgn:\t{:016x}", ignored.0);
     writeln!(out, "SigCgt:\t{:016x}", caught.0);
-    let root = shared.is_some_and(|shared| shared.credentials.fs.is_root());
-    let all: u64 = if root { 0x1ff_ffff_ffff } else { 0 };
-    writeln!(out, "CapInh:\t{:016x}", 0);
-    writeln!(out, "CapPrm:\t{all:016x}");
-    writeln!(out, "CapEff:\t{all:016x}");
-    writeln!(out, "CapBnd:\t{:016x}", 0x1ff_ffff_ffffu64);
-    writeln!(out, "CapAmb:\t{:016x}", 0);
-    writeln!(out, "NoNewPrivs:\t0");
+    let sets = match &shared {
+        Some(shared) => {
+            let own = &shared.credentials.capabilities;
+            let effective = shared.credentials.fs.capabilities;
+            [
+                own.inheritable,
+                own.permitted,
+                effective,
+                own.bounding,
+                own.ambient,
+            ]
+        }
+        None => [CapabilitySet::EMPTY; 5],
+    };
+    for (name, set) in ["Inh", "Prm", "Eff", "Bnd", "Amb"].iter().zip(sets) {
+        writeln!(out, "Cap{name}:\t{:016x}", set.0);
+    }
+    let no_new = u32::from(process.has_no_new_privileges());
+    writeln!(out, "NoNewPrivs:\t{no_new}");
     writeln!(out, "Seccomp:\t0");
     let cpus = thread.map_or(1, |thread| thread.cpus());
     writeln!(out, "Cpus_allowed:\t{cpus:x}");

@@ -1,6 +1,10 @@
-//! User and group ids of a thread.
+//! User and group ids of a thread, and its capabilities.
 
-/// Immutable; a change makes a new one. `fs` holds the ids that file access is judged by.
+use abi::raw::general as raw;
+pub use fs::credentials::CapabilitySet;
+
+/// Immutable; a change makes a new one. `fs` holds the ids that file access is judged by, and the capabilities in
+/// effect.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     pub real_uid: u32,
@@ -9,21 +13,250 @@ pub struct Credentials {
     pub real_gid: u32,
     pub effective_gid: u32,
     pub saved_gid: u32,
-    /// File-system user and group id, supplementary groups.
+    /// File-system user and group id, supplementary groups, effective capabilities.
     pub fs: fs::Credentials,
+    pub capabilities: Capabilities,
 }
 
+/// The capability sets that are not in effect by themselves, and what becomes of them when ids change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// What may be put into effect.
+    pub permitted: CapabilitySet,
+    /// What a program file that wants it may get at `execve`.
+    pub inheritable: CapabilitySet,
+    /// What any program gets at `execve`.
+    pub ambient: CapabilitySet,
+    /// What `execve` may give at most.
+    pub bounding: CapabilitySet,
+    /// `SECBIT_*`.
+    pub secure_bits: u32,
+}
+
+impl Default for Capabilities {
+    /// What the first process has.
+    fn default() -> Capabilities {
+        Capabilities {
+            permitted: CapabilitySet::ALL,
+            inheritable: CapabilitySet::EMPTY,
+            ambient: CapabilitySet::EMPTY,
+            bounding: CapabilitySet::ALL,
+            secure_bits: 0,
+        }
+    }
+}
+
+/// Capabilities that follow the file-system user id.
+const OF_FILES: CapabilitySet = CapabilitySet::of(&[
+    raw::CAP_CHOWN,
+    raw::CAP_DAC_OVERRIDE,
+    raw::CAP_DAC_READ_SEARCH,
+    raw::CAP_FOWNER,
+    raw::CAP_FSETID,
+    raw::CAP_LINUX_IMMUTABLE,
+    raw::CAP_MKNOD,
+    raw::CAP_MAC_OVERRIDE,
+]);
+
+/// A bit of `SECBIT_*` by the number of `SECURE_*`.
+pub const fn secure_bit(number: u32) -> u32 {
+    1 << number
+}
+
+/// `SECURE_NOROOT`: uid 0 gets nothing by `execve`.
+pub const NO_ROOT: u32 = secure_bit(securebits::NOROOT);
+/// `SECURE_NO_SETUID_FIXUP`: a change of ids leaves the capabilities alone.
+pub const NO_SETUID_FIXUP: u32 = secure_bit(securebits::NO_SETUID_FIXUP);
+/// `SECURE_KEEP_CAPS`: giving up uid 0 leaves the permitted ones alone.
+pub const KEEP_CAPS: u32 = secure_bit(securebits::KEEP_CAPS);
+/// `SECURE_NO_CAP_AMBIENT_RAISE`: the ambient set does not grow.
+pub const NO_AMBIENT_RAISE: u32 = secure_bit(securebits::NO_CAP_AMBIENT_RAISE);
+/// All bits, each followed by the one that locks it.
+pub const SECURE_BITS: u32 = 0xff;
+/// Those that lock.
+pub const SECURE_LOCKS: u32 = 0xaa;
+
+/// Numbers of `linux/securebits.h`, which the bindings leave out.
+mod securebits {
+    pub const NOROOT: u32 = 0;
+    pub const NO_SETUID_FIXUP: u32 = 2;
+    pub const KEEP_CAPS: u32 = 4;
+    pub const NO_CAP_AMBIENT_RAISE: u32 = 6;
+}
+
+/// The highest number that a capability has.
+pub const LAST_CAPABILITY: u32 = raw::CAP_LAST_CAP;
+
 impl Credentials {
-    /// Effective uid 0: may do what needs a capability on Linux.
+    /// Whether a capability (`CAP_*`) is in effect.
+    #[inline]
+    pub fn may(&self, capability: u32) -> bool {
+        self.fs.may_use(capability)
+    }
+
+    /// Effective uid 0 with its usual rights: may do whatever root may.
     pub fn is_privileged(&self) -> bool {
-        self.effective_uid == 0
+        self.may(raw::CAP_SYS_ADMIN)
     }
 
     /// Whether a signal may be sent to a process with these credentials.
     pub fn may_signal(&self, target: &Credentials) -> bool {
-        self.is_privileged()
+        self.may(raw::CAP_KILL)
             || [self.real_uid, self.effective_uid]
                 .iter()
                 .any(|uid| *uid == target.real_uid || *uid == target.saved_uid)
+    }
+
+    /// Whether the memory and files of a process with these credentials may be looked into (`PTRACE_MODE_*_REALCREDS`).
+    /// `is_open`: the process lets its own user (`PR_SET_DUMPABLE`).
+    pub fn may_inspect(&self, target: &Credentials, is_open: bool) -> bool {
+        let same = [target.real_uid, target.effective_uid, target.saved_uid]
+            .iter()
+            .all(|uid| *uid == self.real_uid)
+            && [target.real_gid, target.effective_gid, target.saved_gid]
+                .iter()
+                .all(|gid| *gid == self.real_gid);
+        let covers = target
+            .capabilities
+            .permitted
+            .is_within(self.capabilities.permitted);
+        same && is_open && covers || self.may(raw::CAP_SYS_PTRACE)
+    }
+
+    /// What would be in effect for the real user id (`access`).
+    pub fn of_real_uid(&self) -> CapabilitySet {
+        if self.capabilities.secure_bits & NO_SETUID_FIXUP != 0 {
+            self.fs.capabilities
+        } else if self.real_uid == 0 {
+            self.capabilities.permitted
+        } else {
+            CapabilitySet::EMPTY
+        }
+    }
+
+    /// Gives uid 0's capabilities up or back after the user ids became those in `self`; `old` is what they were.
+    pub fn follow_uids(&mut self, old: &Credentials) {
+        let bits = self.capabilities.secure_bits;
+        if bits & NO_SETUID_FIXUP != 0 {
+            return;
+        }
+        let is_root = |c: &Credentials| [c.real_uid, c.effective_uid, c.saved_uid].contains(&0);
+        if is_root(old) && !is_root(self) {
+            if bits & KEEP_CAPS == 0 {
+                self.capabilities.permitted = CapabilitySet::EMPTY;
+                self.fs.capabilities = CapabilitySet::EMPTY;
+            }
+            self.capabilities.ambient = CapabilitySet::EMPTY;
+        }
+        match (old.effective_uid, self.effective_uid) {
+            (0, 0) => {}
+            (0, _) => self.fs.capabilities = CapabilitySet::EMPTY,
+            (_, 0) => self.fs.capabilities = self.capabilities.permitted,
+            _ => {}
+        }
+    }
+
+    /// The same after a change of the file-system user id alone.
+    pub fn follow_fs_uid(&mut self, old: u32) {
+        if self.capabilities.secure_bits & NO_SETUID_FIXUP != 0 {
+            return;
+        }
+        match (old == 0, self.fs.uid == 0) {
+            (true, false) => self.fs.capabilities = self.fs.capabilities.without(OF_FILES),
+            (false, true) => {
+                let gained = OF_FILES.and(self.capabilities.permitted);
+                self.fs.capabilities = self.fs.capabilities.union(gained);
+            }
+            _ => {}
+        }
+    }
+
+    /// The capabilities after `execve`, the ids being the new ones. Gives whether the program is to distrust its
+    /// environment (`AT_SECURE`).
+    pub fn follow_execve(&mut self) -> bool {
+        let own = &mut self.capabilities;
+        let differ = self.effective_uid != self.real_uid || self.effective_gid != self.real_gid;
+        if differ {
+            own.ambient = CapabilitySet::EMPTY;
+        }
+        let with_root = own.secure_bits & NO_ROOT == 0;
+        let by_real = with_root && self.real_uid == 0;
+        let by_effective = with_root && self.effective_uid == 0;
+        own.permitted = if by_real || by_effective {
+            own.bounding.union(own.inheritable)
+        } else {
+            CapabilitySet::EMPTY
+        }
+        .union(own.ambient);
+        self.fs.capabilities = if by_effective {
+            own.permitted
+        } else {
+            own.ambient
+        };
+        own.secure_bits &= !KEEP_CAPS;
+        differ
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_uids(old: &Credentials, real: u32, effective: u32, saved: u32) -> Credentials {
+        let mut new = old.clone();
+        [new.real_uid, new.effective_uid, new.saved_uid] = [real, effective, saved];
+        new.fs.uid = effective;
+        new.follow_uids(old);
+        new
+    }
+
+    #[test]
+    fn uid_0_gives_its_capabilities_up_for_good_or_for_a_while() {
+        let root = Credentials::default();
+        let away = with_uids(&root, 0, 1000, 0);
+        assert!(!away.may(raw::CAP_KILL));
+        assert_eq!(away.capabilities.permitted, CapabilitySet::ALL);
+        let back = with_uids(&away, 0, 0, 0);
+        assert!(back.may(raw::CAP_KILL));
+        let gone = with_uids(&root, 1000, 1000, 1000);
+        assert_eq!(gone.capabilities.permitted, CapabilitySet::EMPTY);
+        assert!(!gone.may(raw::CAP_KILL));
+    }
+
+    #[test]
+    fn keep_caps_keeps_what_is_permitted() {
+        let mut root = Credentials::default();
+        root.capabilities.secure_bits = KEEP_CAPS;
+        let mut kept = with_uids(&root, 1000, 1000, 1000);
+        assert_eq!(kept.capabilities.permitted, CapabilitySet::ALL);
+        assert_eq!(kept.fs.capabilities, CapabilitySet::EMPTY);
+        kept.follow_execve();
+        assert_eq!(kept.capabilities.permitted, CapabilitySet::EMPTY);
+        assert_eq!(kept.capabilities.secure_bits, 0);
+    }
+
+    #[test]
+    fn a_file_system_id_takes_the_capabilities_of_files_only() {
+        let mut user = Credentials::default();
+        user.fs.uid = 1000;
+        user.follow_fs_uid(0);
+        assert!(!user.may(raw::CAP_DAC_OVERRIDE) && user.may(raw::CAP_KILL));
+        user.fs.uid = 0;
+        user.follow_fs_uid(1000);
+        assert!(user.may(raw::CAP_DAC_OVERRIDE));
+    }
+
+    #[test]
+    fn ambient_capabilities_survive_execve_but_not_a_set_id_file() {
+        let mut user = with_uids(&Credentials::default(), 1000, 1000, 1000);
+        let one = CapabilitySet::of(&[raw::CAP_NET_BIND_SERVICE]);
+        user.capabilities.permitted = one;
+        user.capabilities.inheritable = one;
+        user.capabilities.ambient = one;
+        user.follow_execve();
+        assert_eq!(user.fs.capabilities, one);
+        user.effective_gid = 5;
+        user.follow_execve();
+        assert_eq!(user.fs.capabilities, CapabilitySet::EMPTY);
     }
 }

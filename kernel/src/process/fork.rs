@@ -11,7 +11,7 @@ use nucleus::{
     user,
 };
 
-use super::{Own, Pid, Process, Thread, family, run};
+use super::{Own, Pid, PidFile, Process, Thread, family, run};
 use crate::signal::SignalSet;
 
 /// What `clone` and its relatives ask for.
@@ -26,6 +26,10 @@ pub struct Request {
     pub tls: u64,
     pub parent_tid: u64,
     pub child_tid: u64,
+    /// Where to store a descriptor of the new process (`CLONE_PIDFD`).
+    pub pidfd: u64,
+    /// The id that the caller wants; any if there is none.
+    pub wanted_id: Option<Pid>,
 }
 
 /// What a `vfork` parent waits for: its child has called `execve` or ended.
@@ -49,25 +53,6 @@ impl Release {
     }
 }
 
-/// Flags whose meaning is built.
-const KNOWN: u64 = raw::CLONE_VM as u64
-    | raw::CLONE_FS as u64
-    | raw::CLONE_FILES as u64
-    | raw::CLONE_SIGHAND as u64
-    | raw::CLONE_PTRACE as u64
-    | raw::CLONE_VFORK as u64
-    | raw::CLONE_PARENT as u64
-    | raw::CLONE_THREAD as u64
-    | raw::CLONE_SYSVSEM as u64
-    | raw::CLONE_SETTLS as u64
-    | raw::CLONE_PARENT_SETTID as u64
-    | raw::CLONE_CHILD_CLEARTID as u64
-    | raw::CLONE_DETACHED as u64
-    | raw::CLONE_UNTRACED as u64
-    | raw::CLONE_CHILD_SETTID as u64
-    | raw::CLONE_IO as u64
-    | raw::CLONE_CLEAR_SIGHAND;
-
 impl Request {
     fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
@@ -75,13 +60,18 @@ impl Request {
 
     /// # Errors
     /// `EINVAL`: flags that don't go together, or that ask for something that does not exist here (namespaces,
-    /// process descriptors).
-    fn check(&self) -> Result<()> {
-        let bad = self.flags & !KNOWN != 0
-            || (self.has(raw::CLONE_THREAD) && !self.has(raw::CLONE_SIGHAND))
+    /// control groups).
+    fn check(&self, parent: &Process) -> Result<()> {
+        // The first process has no parent that a sibling could have, and none may be taken away from it.
+        let orphan = self.has(raw::CLONE_PARENT) && parent.pid() == family::INIT;
+        // A descriptor stands for a process.
+        let of_thread = self.has(raw::CLONE_PIDFD) && self.has(raw::CLONE_THREAD);
+        let bad = (self.has(raw::CLONE_THREAD) && !self.has(raw::CLONE_SIGHAND))
             || (self.has(raw::CLONE_SIGHAND) && !self.has(raw::CLONE_VM))
             || (self.has(raw::CLONE_SIGHAND) && self.flags & raw::CLONE_CLEAR_SIGHAND != 0)
-            || self.exit_signal > 64;
+            || self.exit_signal > 64
+            || orphan
+            || of_thread;
         if bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 }
@@ -97,13 +87,16 @@ pub fn clone(
     context: &UserContext,
     request: &Request,
 ) -> Result<Pid> {
-    request.check()?;
+    let parent = thread.process();
+    request.check(parent)?;
     if frame::is_scarce() {
         return Err(Errno::ENOMEM);
     }
-    let parent = thread.process();
     let limit = parent.limits().soft(raw::RLIMIT_NPROC);
-    if own.credentials.real_uid != 0 && family::population().threads as u64 >= limit {
+    if !own.credentials.may(raw::CAP_SYS_RESOURCE)
+        && !own.credentials.may(raw::CAP_SYS_ADMIN)
+        && family::population().threads as u64 >= limit
+    {
         return Err(Errno::EAGAIN);
     }
 
@@ -132,7 +125,22 @@ pub fn clone(
         regs.fs_base = request.tls;
     }
 
-    let tid = family::new_id()?;
+    // Told before it means anything: if the program can't be told, nothing has to be undone.
+    let descriptor = if request.has(raw::CLONE_PIDFD) {
+        let slot = own
+            .files
+            .reserve(0, parent.limits().soft(raw::RLIMIT_NOFILE))?;
+        let fd = slot.fd() as i32;
+        user::write(VirtAddr(request.pidfd as usize), &fd).map_err(|_| Errno::EFAULT)?;
+        Some(slot)
+    } else {
+        None
+    };
+    let id = match request.wanted_id {
+        Some(id) => family::claim_id(id)?,
+        None => family::new_id()?,
+    };
+    let tid = id.get();
     let mask = thread.signals.mask();
     let mut child_own = Own::new(shared.clone());
     let same_process = request.has(raw::CLONE_THREAD);
@@ -155,6 +163,8 @@ pub fn clone(
     if request.has(raw::CLONE_CHILD_CLEARTID) {
         child_own.clear_child_tid = request.child_tid;
     }
+    child_own.strict = own.strict;
+    child_own.timer_slack = own.timer_slack;
     let release = request.has(raw::CLONE_VFORK).then(Release::new);
     child_own.vfork = release.clone();
 
@@ -162,13 +172,15 @@ pub fn clone(
     process.signals.add_thread(child.clone())?;
     family::add_thread(child.clone());
     if !same_process {
-        let above = if request.has(raw::CLONE_PARENT) {
-            parent.parent_pid()
+        let (above, exit_signal) = if request.has(raw::CLONE_PARENT) {
+            // A sibling ends as the caller does.
+            (parent.parent_pid(), family::exit_signal(parent.pid()))
         } else {
-            parent.pid()
+            (parent.pid(), request.exit_signal)
         };
-        family::add_process(process.clone(), Some(above), request.exit_signal);
+        family::add_process(process.clone(), Some(above), exit_signal);
     }
+    drop(id);
     if request.has(raw::CLONE_PARENT_SETTID) {
         // As on Linux, a bad address here is not an error.
         let _ = user::write(VirtAddr(request.parent_tid as usize), &tid);
@@ -183,6 +195,9 @@ pub fn clone(
             family::remove_unborn(tid);
         }
         return Err(error);
+    }
+    if let Some(slot) = descriptor {
+        slot.install(PidFile::open(process.clone(), 0), true);
     }
     if let Some(release) = release {
         thread.wait_unless_killed(&release.queue, || release.done.load(Acquire).then_some(()));

@@ -220,11 +220,11 @@ fn credentials_for(
     if attributes.mode & (raw::S_ISGID | raw::S_IXGRP) == raw::S_ISGID | raw::S_IXGRP {
         new.effective_gid = attributes.gid;
     }
-    let secure = new.effective_uid != new.real_uid || new.effective_gid != new.real_gid;
     new.saved_uid = new.effective_uid;
     new.saved_gid = new.effective_gid;
     new.fs.uid = new.effective_uid;
     new.fs.gid = new.effective_gid;
+    let secure = new.follow_execve();
     Ok((Arc::new(new), secure))
 }
 

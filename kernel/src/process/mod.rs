@@ -19,6 +19,7 @@ mod image;
 mod limits;
 pub mod load;
 mod memory;
+mod pidfd;
 mod run;
 mod space;
 pub mod stack;
@@ -41,12 +42,16 @@ use nucleus::{
 };
 
 pub use context::FsContext;
-pub use credentials::Credentials;
+pub use credentials::{
+    Capabilities, CapabilitySet, Credentials, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE,
+    SECURE_BITS, SECURE_LOCKS,
+};
 pub use exit::exit_group;
 pub use family::{Group, Session};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;
 pub use memory::{kill_largest, resolve_fault};
+pub use pidfd::{PidFile, process_of};
 pub use run::run;
 pub use space::{Layout, Space};
 pub use thread::{Own, Shared, Thread};
@@ -72,6 +77,10 @@ pub struct Process {
     pub signals: signal::ProcessSignals,
     /// Woken when a child changes its state.
     pub(crate) child_events: WaitQueue,
+    /// All threads have ended, and the family knows.
+    pub(in crate::process) ended: AtomicBool,
+    /// Woken when `ended` is set.
+    pub(crate) end_events: WaitQueue,
     /// Timers that send signals.
     pub(crate) timers: signal::timer::Timers,
     limits: Limits,
@@ -84,6 +93,8 @@ pub struct Process {
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
     personality: AtomicU32,
+    /// `PR_SET_THP_DISABLE`; there are no pages but small ones.
+    pub huge_pages_disabled: AtomicBool,
     no_new_privileges: AtomicBool,
     subreaper: AtomicBool,
 }
@@ -100,6 +111,8 @@ impl Process {
             has_executed: AtomicBool::new(false),
             signals: signal::ProcessSignals::new(actions, unkillable),
             child_events: WaitQueue::new(),
+            ended: AtomicBool::new(false),
+            end_events: WaitQueue::new(),
             timers: signal::timer::Timers::new(),
             limits,
             spent: SpinLock::new(Rank::Leaf, Spent::default()),
@@ -107,6 +120,7 @@ impl Process {
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
             dumpable: AtomicU32::new(1),
             personality: AtomicU32::new(0),
+            huge_pages_disabled: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
             subreaper: AtomicBool::new(false),
         })
@@ -207,6 +221,11 @@ impl Process {
     pub fn has_fixed_layout(&self) -> bool {
         const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
         self.personality() & ADDR_NO_RANDOMIZE != 0
+    }
+
+    /// Whether its own user may look into it (`PR_SET_DUMPABLE`).
+    pub fn is_open_book(&self) -> bool {
+        self.dumpable.load(Relaxed) == 1
     }
 
     /// `PR_SET_NO_NEW_PRIVS`: set-id bits have no effect from now on.

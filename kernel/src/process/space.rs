@@ -1,7 +1,7 @@
 //! An address space and what `execve` put into it.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use fs::Location;
@@ -12,6 +12,8 @@ use vm::Map;
 pub struct Space {
     map: Arc<Map>,
     layout: Layout,
+    /// Kinds of `membarrier` that its programs have registered for.
+    barriers: AtomicU32,
 }
 
 /// Address spaces that are being torn down now.
@@ -42,7 +44,11 @@ pub struct Layout {
 impl Space {
     /// An address space that is complete.
     pub fn new(map: Arc<Map>, layout: Layout) -> Arc<Space> {
-        Arc::new(Space { map, layout })
+        Arc::new(Space {
+            map,
+            layout,
+            barriers: AtomicU32::new(0),
+        })
     }
 
     /// A copy for a child.
@@ -51,7 +57,9 @@ impl Space {
     /// `ENOMEM`.
     pub fn fork(&self) -> Result<Arc<Space>> {
         let map = self.map.fork().map_err(|_| Errno::ENOMEM)?;
-        Ok(Space::new(map, self.layout.clone()))
+        let copy = Space::new(map, self.layout.clone());
+        copy.barriers.store(self.barriers.load(Relaxed), Relaxed);
+        Ok(copy)
     }
 
     /// The map.
@@ -63,6 +71,11 @@ impl Space {
     /// What `execve` put into it.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Kinds of `membarrier` that its programs have registered for, in the bits of the commands.
+    pub fn barriers(&self) -> &AtomicU32 {
+        &self.barriers
     }
 
     /// The program file (`/proc/PID/exe`).

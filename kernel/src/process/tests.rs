@@ -56,8 +56,8 @@ fn task(thread: &Arc<Thread>, body: impl FnOnce() + Send + 'static) {
 
 /// A process of one thread that runs no program.
 fn make(parent: Option<Pid>) -> Arc<Thread> {
-    let pid = family::new_id().unwrap();
-    fork::make_process(pid, parent, false, None).unwrap()
+    let id = family::new_id().unwrap();
+    fork::make_process(id.get(), parent, false, None).unwrap()
 }
 
 /// What the end of its only thread does to a process.
@@ -269,8 +269,8 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
         };
         let count = page + 64;
         for _ in 0..4 {
-            let pid = family::new_id().unwrap();
-            let thread = fork::make_process(pid, None, false, Some(shared.clone())).unwrap();
+            let id = family::new_id().unwrap();
+            let thread = fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap();
             let space = space.clone();
             let user = thread.clone();
             task(&thread, move || {

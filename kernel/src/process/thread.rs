@@ -14,6 +14,9 @@ use crate::{files, futex, signal, syscall::Handler};
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
 
+/// How late a sleep may end, in nanoseconds, unless the program says otherwise.
+pub const TIMER_SLACK: u64 = 50_000;
+
 /// A thread: what runs a program.
 pub struct Thread {
     tid: AtomicU32,
@@ -47,6 +50,10 @@ pub struct Own {
     pub restart: Option<(Handler, [u64; 6])>,
     /// The last system call came by `int 0x80`.
     pub compatible_call: bool,
+    /// Only four calls are left to it (`SECCOMP_MODE_STRICT`).
+    pub strict: bool,
+    /// `PR_SET_TIMERSLACK`, nanoseconds.
+    pub timer_slack: u64,
     /// The thread has called `exit`: its wait status.
     pub ended: Option<i32>,
     /// The parent waits for it (`vfork`).
@@ -76,6 +83,8 @@ impl Own {
             last_fault: [0; 3],
             restart: None,
             compatible_call: false,
+            strict: false,
+            timer_slack: TIMER_SLACK,
             ended: None,
             vfork: None,
         }

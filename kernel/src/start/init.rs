@@ -66,7 +66,8 @@ fn refusal(what: &[u8], error: Errno) -> String {
 
 /// Makes the current task the first process.
 fn be_first() -> Result<Arc<Thread>> {
-    let pid = family::new_id()?;
+    let id = family::new_id()?;
+    let pid = id.get();
     let thread = fork::make_process(pid, None, true, None)?;
     thread.set_name(b"init");
     thread.signals.set_task(Some(task::current()));
@@ -172,7 +173,8 @@ fn begin(
         fs: fs.clone(),
         credentials,
     };
-    let pid = family::new_id()?;
+    let id = family::new_id()?;
+    let pid = id.get();
     let thread = fork::make_process(pid, parent, parent.is_none(), Some(shared.clone()))?;
     thread.set_name(&name);
     if parent.is_some() {

@@ -30,8 +30,6 @@ pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_setfsgid, "setfsgid", setfsgid),
     Entry::new(raw::__NR_getgroups, "getgroups", getgroups),
     Entry::new(raw::__NR_setgroups, "setgroups", setgroups),
-    Entry::new(raw::__NR_capget, "capget", capget),
-    Entry::new(raw::__NR_capset, "capset", capset),
 ];
 
 pub(super) fn getuid(call: &mut Call<'_>) -> Result<usize> {
@@ -67,9 +65,18 @@ fn getresgid(call: &mut Call<'_>) -> Result<usize> {
 }
 
 /// Makes `new` the caller's credentials.
-fn adopt(call: &mut Call<'_>, new: Credentials) {
+pub(super) fn adopt(call: &mut Call<'_>, new: Credentials) {
     let old = call.credentials();
-    if new.effective_uid != old.effective_uid || new.effective_gid != old.effective_gid {
+    let moves = |old: u32, new: u32| old != new;
+    if moves(old.effective_uid, new.effective_uid)
+        || moves(old.effective_gid, new.effective_gid)
+        || moves(old.fs.uid, new.fs.uid)
+        || moves(old.fs.gid, new.fs.gid)
+        || !new
+            .capabilities
+            .permitted
+            .is_within(old.capabilities.permitted)
+    {
         // Who changes its identity is no longer an open book, nor tied to its parent.
         call.process()
             .dumpable
@@ -81,7 +88,7 @@ fn adopt(call: &mut Call<'_>, new: Credentials) {
     call.thread.publish(Some(call.own.shared()));
 }
 
-fn copy(call: &Call<'_>) -> Credentials {
+pub(super) fn copy(call: &Call<'_>) -> Credentials {
     Credentials::clone(call.credentials())
 }
 
@@ -91,7 +98,7 @@ pub(super) fn setuid(call: &mut Call<'_>) -> Result<usize> {
     if uid == KEEP {
         return Err(Errno::EINVAL);
     }
-    if new.is_privileged() {
+    if new.may(raw::CAP_SETUID) {
         new.real_uid = uid;
         new.saved_uid = uid;
     } else if uid != new.real_uid && uid != new.saved_uid {
@@ -99,6 +106,7 @@ pub(super) fn setuid(call: &mut Call<'_>) -> Result<usize> {
     }
     new.effective_uid = uid;
     new.fs.uid = uid;
+    new.follow_uids(call.credentials());
     adopt(call, new);
     Ok(0)
 }
@@ -109,7 +117,7 @@ pub(super) fn setgid(call: &mut Call<'_>) -> Result<usize> {
     if gid == KEEP {
         return Err(Errno::EINVAL);
     }
-    if new.is_privileged() {
+    if new.may(raw::CAP_SETGID) {
         new.real_gid = gid;
         new.saved_gid = gid;
     } else if gid != new.real_gid && gid != new.saved_gid {
@@ -167,8 +175,9 @@ fn set_uids(
 ) -> Result<usize> {
     let mut new = copy(call);
     let old = [new.real_uid, new.effective_uid, new.saved_uid];
-    [new.real_uid, new.effective_uid, new.saved_uid] = change(old, new.is_privileged())?;
+    [new.real_uid, new.effective_uid, new.saved_uid] = change(old, new.may(raw::CAP_SETUID))?;
     new.fs.uid = new.effective_uid;
+    new.follow_uids(call.credentials());
     adopt(call, new);
     Ok(0)
 }
@@ -179,7 +188,7 @@ fn set_gids(
 ) -> Result<usize> {
     let mut new = copy(call);
     let old = [new.real_gid, new.effective_gid, new.saved_gid];
-    [new.real_gid, new.effective_gid, new.saved_gid] = change(old, new.is_privileged())?;
+    [new.real_gid, new.effective_gid, new.saved_gid] = change(old, new.may(raw::CAP_SETGID))?;
     new.fs.gid = new.effective_gid;
     adopt(call, new);
     Ok(0)
@@ -211,8 +220,9 @@ fn setfsuid(call: &mut Call<'_>) -> Result<usize> {
     let mut new = copy(call);
     let old = new.fs.uid;
     let known = [new.real_uid, new.effective_uid, new.saved_uid, old];
-    if uid != KEEP && (new.is_privileged() || known.contains(&uid)) {
+    if uid != KEEP && (new.may(raw::CAP_SETUID) || known.contains(&uid)) {
         new.fs.uid = uid;
+        new.follow_fs_uid(old);
         adopt(call, new);
     }
     Ok(old as usize)
@@ -223,7 +233,7 @@ fn setfsgid(call: &mut Call<'_>) -> Result<usize> {
     let mut new = copy(call);
     let old = new.fs.gid;
     let known = [new.real_gid, new.effective_gid, new.saved_gid, old];
-    if gid != KEEP && (new.is_privileged() || known.contains(&gid)) {
+    if gid != KEEP && (new.may(raw::CAP_SETGID) || known.contains(&gid)) {
         new.fs.gid = gid;
         adopt(call, new);
     }
@@ -249,7 +259,7 @@ pub(super) fn getgroups(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn setgroups(call: &mut Call<'_>) -> Result<usize> {
-    if !call.credentials().is_privileged() {
+    if !call.credentials().may(raw::CAP_SETGID) {
         return Err(Errno::EPERM);
     }
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
@@ -266,56 +276,6 @@ pub(super) fn setgroups(call: &mut Call<'_>) -> Result<usize> {
     let mut new = copy(call);
     new.fs.groups = groups;
     adopt(call, new);
-    Ok(0)
-}
-
-/// Words of the capability sets in each version of the interface.
-fn capability_words(call: &Call<'_>) -> Result<usize> {
-    let [version, _]: [u32; 2] = call.read(0)?;
-    match version {
-        raw::_LINUX_CAPABILITY_VERSION_1 => Ok(1),
-        raw::_LINUX_CAPABILITY_VERSION_2 | raw::_LINUX_CAPABILITY_VERSION_3 => Ok(2),
-        _ => {
-            call.write(0, &raw::_LINUX_CAPABILITY_VERSION_3)?;
-            Err(Errno::EINVAL)
-        }
-    }
-}
-
-/// Uid 0 has all capabilities and the others none.
-fn capget(call: &mut Call<'_>) -> Result<usize> {
-    let words = capability_words(call)?;
-    if call.args[1] == 0 {
-        return Ok(0);
-    }
-    let last = raw::CAP_LAST_CAP;
-    for word in 0..words {
-        let all = match word {
-            0 => u32::MAX,
-            _ => u32::MAX >> (63 - last),
-        };
-        let held = if call.credentials().is_privileged() {
-            all
-        } else {
-            0
-        };
-        let address = VirtAddr(call.address(1).0.wrapping_add(word * 12));
-        // Effective, permitted, inheritable.
-        user::write(address, &[held, held, 0u32]).map_err(|_| Errno::EFAULT)?;
-    }
-    Ok(0)
-}
-
-/// Capabilities follow the user id: giving some up is granted and changes nothing, gaining any is not.
-fn capset(call: &mut Call<'_>) -> Result<usize> {
-    let words = capability_words(call)?;
-    for word in 0..words {
-        let address = VirtAddr(call.address(1).0.wrapping_add(word * 12));
-        let sets: [u32; 3] = user::read(address).map_err(|_| Errno::EFAULT)?;
-        if !call.credentials().is_privileged() && sets[..2].iter().any(|set| *set != 0) {
-            return Err(Errno::EPERM);
-        }
-    }
     Ok(0)
 }
 

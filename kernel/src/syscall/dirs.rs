@@ -4,8 +4,8 @@ use abi::{
     Errno, Result,
     raw::general::{
         __NR_chdir, __NR_chroot, __NR_fchdir, __NR_getcwd, __NR_mount, __NR_umask, __NR_umount2,
-        AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH, MNT_EXPIRE, MNT_FORCE, MS_BIND, MS_MOVE,
-        MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT, MS_SHARED, MS_SLAVE, MS_UNBINDABLE,
+        AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SYS_CHROOT, MNT_DETACH, MNT_EXPIRE, MNT_FORCE, MS_BIND,
+        MS_MOVE, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT, MS_SHARED, MS_SLAVE, MS_UNBINDABLE,
         UMOUNT_NOFOLLOW, X_OK,
     },
 };
@@ -62,7 +62,7 @@ pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     enterable(call, &place)?;
-    if !call.credentials().fs.is_root() {
+    if !call.credentials().may(CAP_SYS_CHROOT) {
         return Err(Errno::EPERM);
     }
     call.fs().set_root(place);

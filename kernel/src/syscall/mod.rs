@@ -9,6 +9,7 @@
 //! [`signal`](crate::signal).
 
 mod call;
+mod capability;
 mod change;
 mod credentials;
 mod dirs;
@@ -20,16 +21,20 @@ mod extended;
 mod fcntl;
 mod file_size;
 pub mod flags;
+mod futex;
 mod identity;
 mod io;
 mod limits;
+mod membarrier;
 mod memory;
-mod misc;
 mod names;
 mod open;
 mod path;
+mod pidfd;
 mod poll;
+mod prctl;
 mod process;
+mod random;
 mod schedule;
 mod signal;
 mod socket;
@@ -69,21 +74,26 @@ pub const COUNT: usize = 512;
 
 /// The calls of 64-bit programs, by subject.
 const CALLS: &[&[Entry]] = &[
+    capability::CALLS,
     change::CALLS,
     credentials::CALLS,
     dirs::CALLS,
     execute::CALLS,
     extended::CALLS,
     fcntl::CALLS,
+    futex::CALLS,
     identity::CALLS,
     io::CALLS,
     limits::CALLS,
+    membarrier::CALLS,
     memory::CALLS,
-    misc::CALLS,
     names::CALLS,
     open::CALLS,
+    pidfd::CALLS,
     poll::CALLS,
+    prctl::CALLS,
     process::CALLS,
+    random::CALLS,
     schedule::CALLS,
     signal::CALLS,
     socket::CALLS,
@@ -174,13 +184,35 @@ pub fn unknown_calls() -> Vec<(u32, u32)> {
     calls
 }
 
+/// What `SECCOMP_MODE_STRICT` leaves to a thread.
+const STRICT: [u32; 4] = [
+    raw::__NR_read,
+    raw::__NR_write,
+    raw::__NR_exit,
+    raw::__NR_rt_sigreturn,
+];
+/// The same by `int 0x80`: `read`, `write`, `exit`, `sigreturn`.
+const STRICT_32: [u32; 4] = [3, 4, 1, 119];
+
+/// The thread has asked for more than the strict mode leaves it.
+#[cold]
+fn end_strict(thread: &Thread, own: &mut Own) -> isize {
+    own.ended = Some(raw::SIGKILL as i32);
+    thread.signals.call_attention();
+    0
+}
+
 /// Serves the `syscall` instruction.
 pub fn serve(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) {
     let regs = &context.regs;
     let number = regs.orig_rax as u32;
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     own.compatible_call = false;
-    let result = dispatch(&TABLE, thread, own, context, number, args);
+    let result = if own.strict && !STRICT.contains(&number) {
+        end_strict(thread, own)
+    } else {
+        dispatch(&TABLE, thread, own, context, number, args)
+    };
     context.regs.rax = result as u64;
 }
 
@@ -191,7 +223,11 @@ pub fn serve32(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) {
     let args = [regs.rbx, regs.rcx, regs.rdx, regs.rsi, regs.rdi, regs.rbp]
         .map(|arg| u64::from(arg as u32));
     own.compatible_call = true;
-    let result = dispatch(&TABLE_32, thread, own, context, number, args);
+    let result = if own.strict && !STRICT_32.contains(&number) {
+        end_strict(thread, own)
+    } else {
+        dispatch(&TABLE_32, thread, own, context, number, args)
+    };
     context.regs.rax = result as i32 as i64 as u64;
 }
 

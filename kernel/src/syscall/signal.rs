@@ -51,7 +51,7 @@ pub(super) const CALLS: &[Entry] = &[
 const SET_LEN: usize = 8;
 
 /// Argument `n` as a signal, 1 to 64, or 0 to test only.
-fn signal_or_zero(call: &Call<'_>, n: usize) -> Result<u32> {
+pub(super) fn signal_or_zero(call: &Call<'_>, n: usize) -> Result<u32> {
     let signal = call.unsigned(n);
     if signal > 64 {
         return Err(Errno::EINVAL);
@@ -174,7 +174,7 @@ fn rt_sigtimedwait(call: &mut Call<'_>) -> Result<usize> {
 }
 
 /// What `kill` and its like tell the receiver.
-fn sender(call: &Call<'_>, signal: u32, code: i32) -> Info {
+pub(super) fn sender(call: &Call<'_>, signal: u32, code: i32) -> Info {
     Info {
         code,
         ..Info::user(signal, call.process().pid(), call.credentials().real_uid)
@@ -205,7 +205,7 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
     }
 }
 
-fn send(call: &Call<'_>, target: &Process, info: Info) -> Result<()> {
+pub(super) fn send(call: &Call<'_>, target: &Process, info: Info) -> Result<()> {
     check_permission(call, target, info.signal)?;
     if info.signal == 0 {
         return Ok(());

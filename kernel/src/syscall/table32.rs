@@ -7,8 +7,8 @@
 use abi::Result;
 
 use super::{
-    Call, Handler, change, credentials, dirs, identity, io, memory, misc, names, open, poll,
-    process, schedule, signal, socket, socket_message, socket_option, stat, system, time,
+    Call, Handler, change, credentials, dirs, identity, io, memory, names, open, poll, prctl,
+    process, random, schedule, signal, socket, socket_message, socket_option, stat, system, time,
 };
 
 /// `restart_syscall`.
@@ -71,7 +71,7 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (158, schedule::sched_yield),
     (163, memory::mremap),
     (168, poll::poll),
-    (172, misc::prctl),
+    (172, prctl::prctl),
     (183, dirs::getcwd),
     (190, process::vfork),
     (198, change::lchown),
@@ -108,7 +108,7 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (337, socket_message::recvmmsg),
     (345, socket_message::sendmmsg),
     (353, names::renameat2),
-    (355, misc::getrandom),
+    (355, random::getrandom),
     (359, socket::socket),
     (360, socket::socketpair),
     (361, socket::bind),

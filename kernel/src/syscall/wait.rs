@@ -3,17 +3,44 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
 
-use super::{Call, Entry, limits::encode_usage};
+use super::{Call, Entry, FlagSet, flag_set, limits::encode_usage};
 use crate::process::{
     Pid, Process,
     family::{Change, Clones, Wanted, Which},
-    wait,
+    process_of, wait,
 };
 use crate::signal::{Fields, Info};
 
+const WAIT4_OPTIONS: FlagSet = flag_set!(
+    "options",
+    [
+        raw::WNOHANG,
+        raw::WUNTRACED,
+        raw::WCONTINUED,
+        raw::__WNOTHREAD,
+        raw::__WCLONE,
+        raw::__WALL,
+    ],
+    EINVAL
+);
+const WAITID_OPTIONS: FlagSet = flag_set!(
+    "options",
+    [
+        raw::WNOHANG,
+        raw::WEXITED,
+        raw::WSTOPPED,
+        raw::WCONTINUED,
+        raw::WNOWAIT,
+        raw::__WNOTHREAD,
+        raw::__WCLONE,
+        raw::__WALL,
+    ],
+    EINVAL
+);
+
 pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_wait4, "wait4", wait4),
-    Entry::new(raw::__NR_waitid, "waitid", waitid),
+    Entry::new(raw::__NR_wait4, "wait4", wait4).flags(&[&WAIT4_OPTIONS]),
+    Entry::new(raw::__NR_waitid, "waitid", waitid).flags(&[&WAITID_OPTIONS]),
 ];
 
 fn clones(options: u32) -> Clones {
@@ -47,16 +74,7 @@ fn write_usage(call: &Call<'_>, n: usize, process: &Process) -> Result<()> {
 
 pub(super) fn wait4(call: &mut Call<'_>) -> Result<usize> {
     let pid = call.int(0);
-    let options = call.unsigned(2);
-    let known = raw::WNOHANG
-        | raw::WUNTRACED
-        | raw::WCONTINUED
-        | raw::__WNOTHREAD
-        | raw::__WCLONE
-        | raw::__WALL;
-    if options & !known != 0 {
-        return Err(Errno::EINVAL);
-    }
+    let options = call.flags(2, &WAIT4_OPTIONS)?;
     let which = match pid {
         -1 => Which::Any,
         0 => Which::Group(call.process().group_id()),
@@ -84,20 +102,31 @@ pub(super) fn wait4(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn waitid(call: &mut Call<'_>) -> Result<usize> {
-    let options = call.unsigned(3);
-    let states = raw::WEXITED | raw::WSTOPPED | raw::WCONTINUED;
-    let known =
-        states | raw::WNOHANG | raw::WNOWAIT | raw::__WNOTHREAD | raw::__WCLONE | raw::__WALL;
-    if options & !known != 0 || options & states == 0 {
+    let options = call.flags(3, &WAITID_OPTIONS)?;
+    if options & (raw::WEXITED | raw::WSTOPPED | raw::WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
+    let mut block = options & raw::WNOHANG == 0;
+    // What a descriptor that does not wait says where nothing is to be had yet.
+    let mut nothing_yet = false;
     let id = call.int(1);
     let which = match call.unsigned(0) {
         raw::P_ALL => Which::Any,
         raw::P_PID if id > 0 => Which::Child(id as Pid),
         raw::P_PGID if id == 0 => Which::Group(call.process().group_id()),
         raw::P_PGID if id > 0 => Which::Group(id as Pid),
-        raw::P_PIDFD => return Err(Errno::EBADF),
+        raw::P_PIDFD if id >= 0 => {
+            let open = call.files().get(id)?;
+            let process = process_of(&open)?;
+            if block && open.flags().has(raw::O_NONBLOCK) {
+                block = false;
+                nothing_yet = true;
+            }
+            if process.is_reaped() {
+                return Err(Errno::ECHILD);
+            }
+            Which::Child(process.pid())
+        }
         _ => return Err(Errno::EINVAL),
     };
     let wanted = Wanted {
@@ -108,8 +137,10 @@ fn waitid(call: &mut Call<'_>) -> Result<usize> {
         clones: clones(options),
         keep: options & raw::WNOWAIT != 0,
     };
-    let block = options & raw::WNOHANG == 0;
     let found = wait::wait(call.process(), &wanted, block)?;
+    if found.is_none() && nothing_yet {
+        return Err(Errno::EAGAIN);
+    }
     if let Some((child, _)) = &found {
         write_usage(call, 4, child)?;
     }

@@ -38,6 +38,13 @@ pub(crate) fn on_shootdown() {
     shootdown::answer();
 }
 
+/// Makes every other CPU take an interrupt, and waits until all have: each has passed a full barrier between the call
+/// and its return. Interrupts are on.
+pub fn interrupt_all() {
+    let all = u64::MAX >> (64 - machine::cpu_count());
+    shootdown::run(shootdown::What::Pages(&[]), all, machine::coherence_stamp());
+}
+
 /// Forgets an earlier machine.
 ///
 /// # Safety
@@ -89,6 +96,18 @@ pub struct Pmap {
 }
 
 impl Pmap {
+    /// As [`interrupt_all`], for the CPUs that have this pmap loaded. One that loads it later has passed a barrier by
+    /// that.
+    pub fn interrupt(&self) {
+        core::sync::atomic::fence(Ordering::SeqCst);
+        let cpus = self.active.load(Ordering::SeqCst);
+        shootdown::run(
+            shootdown::What::Pages(&[]),
+            cpus,
+            machine::coherence_stamp(),
+        );
+    }
+
     /// An empty user half over the shared kernel half.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! What a parent hears of its children: stops, ends, and waiting for them.
 
 use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use abi::{Errno, Result, raw::general as raw};
 
@@ -150,6 +150,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     let bereaved = family.hand_over(children, guardian, &mut gone);
     if let Some(member) = family.members.get_mut(&pid) {
         member.ended = Some(status);
+        process.ended.store(true, Release);
         member.stopped = None;
         member.continued = false;
     }
@@ -169,6 +170,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     }
     drop(family);
     drop(gone);
+    process.end_events.wake_all();
 
     for group in groups {
         // A group that vanished in the meantime needs no signal.

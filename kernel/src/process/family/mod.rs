@@ -37,6 +37,8 @@ static FAMILY: SpinLock<Family> = SpinLock::new(Rank::Family, Family::new());
 
 struct Family {
     last: Pid,
+    /// Given out, and not yet a thread's.
+    promised: BTreeSet<Pid>,
     threads: BTreeMap<Pid, Arc<Thread>>,
     members: BTreeMap<Pid, Member>,
     groups: BTreeMap<Pid, GroupEntry>,
@@ -72,6 +74,7 @@ impl Family {
     const fn new() -> Family {
         Family {
             last: 0,
+            promised: BTreeSet::new(),
             threads: BTreeMap::new(),
             members: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -84,16 +87,20 @@ impl Family {
         let mut id = self.last;
         for _ in 0..LAST_PID {
             id = if id >= LAST_PID { FIRST_AGAIN } else { id + 1 };
-            let taken = self.threads.contains_key(&id)
-                || self.members.contains_key(&id)
-                || self.groups.contains_key(&id)
-                || self.sessions.contains_key(&id);
-            if !taken {
+            if !self.is_taken(id) {
                 self.last = id;
                 return Ok(id);
             }
         }
         Err(Errno::EAGAIN)
+    }
+
+    fn is_taken(&self, id: Pid) -> bool {
+        self.threads.contains_key(&id)
+            || self.members.contains_key(&id)
+            || self.groups.contains_key(&id)
+            || self.sessions.contains_key(&id)
+            || self.promised.contains(&id)
     }
 
     /// Forgets a process that has ended and was waited for. What it returns is to be dropped without the lock.
@@ -108,12 +115,53 @@ impl Family {
     }
 }
 
+/// An id that nobody else is given while this lives. It outlives the adding of the thread or process.
+#[derive(Debug)]
+pub struct NewId(Pid);
+
+impl NewId {
+    /// The id.
+    pub fn get(&self) -> Pid {
+        self.0
+    }
+}
+
+impl Drop for NewId {
+    fn drop(&mut self) {
+        FAMILY.lock().promised.remove(&self.0);
+    }
+}
+
 /// Takes a free id for a thread or process that is about to be added.
 ///
 /// # Errors
 /// `EAGAIN` when all are taken.
-pub fn new_id() -> Result<Pid> {
-    FAMILY.lock().free_id()
+pub fn new_id() -> Result<NewId> {
+    let mut family = FAMILY.lock();
+    let id = family.free_id()?;
+    family.promised.insert(id);
+    Ok(NewId(id))
+}
+
+/// Takes this id (`set_tid` of `clone3`).
+///
+/// # Errors
+/// `EINVAL` if there can't be such an id, `EEXIST` if it is taken.
+pub fn claim_id(id: Pid) -> Result<NewId> {
+    if id == 0 || id > LAST_PID {
+        return Err(Errno::EINVAL);
+    }
+    let mut family = FAMILY.lock();
+    if family.is_taken(id) {
+        return Err(Errno::EEXIST);
+    }
+    family.promised.insert(id);
+    Ok(NewId(id))
+}
+
+/// What the parent of a process gets when that ends; 0 for none.
+pub fn exit_signal(pid: Pid) -> u32 {
+    FAMILY.lock().members.get(&pid).map_or(0, |m| m.exit_signal)
 }
 
 /// Adds a thread to the table of ids.

@@ -1,0 +1,101 @@
+//! Process descriptors: a file that stands for a process (`pidfd_open`, `CLONE_PIDFD`).
+//!
+//! It keeps what there is of the process after its end, so that its id, once another process has it, is never
+//! taken for this one's.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::any::Any;
+
+use abi::{
+    Errno, Result,
+    raw::general::{O_NONBLOCK, O_RDWR},
+};
+use fs::{Attributes, File, Kind, OpenFlags, Ready};
+use nucleus::{task::WaitSet, time};
+
+use super::{Process, family};
+use crate::files::OpenFile;
+
+/// The device number of the file system in which files without a name seem to be.
+const ANONYMOUS_DEVICE: u64 = 0xe;
+/// The inode number that all of them share.
+const ANONYMOUS_INODE: u64 = 1;
+
+/// A process as a file. Ready for reading once the process has ended.
+pub struct PidFile {
+    process: Arc<Process>,
+}
+
+impl PidFile {
+    /// An open file for `process`. Of `flags` only `O_NONBLOCK` means anything: `waitid` does not wait then.
+    pub fn open(process: Arc<Process>, flags: u32) -> Arc<OpenFile> {
+        let flags = OpenFlags::from_bits_retain(O_RDWR | flags & O_NONBLOCK);
+        OpenFile::new(Arc::new(PidFile { process }), flags)
+    }
+
+    /// The process that an open file stands for, if it does for one.
+    pub fn process_of(file: &dyn File) -> Option<&Arc<Process>> {
+        let file: Option<&PidFile> = (file as &dyn Any).downcast_ref();
+        file.map(|file| &file.process)
+    }
+}
+
+impl File for PidFile {
+    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
+        if let Some(set) = set {
+            set.add(&self.process.end_events);
+        }
+        if self.process.has_ended() {
+            Ready::IN | Ready::RDNORM
+        } else {
+            Ready::empty()
+        }
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        let created = time::since_epoch();
+        Ok(Attributes {
+            device: ANONYMOUS_DEVICE,
+            inode: ANONYMOUS_INODE,
+            kind: Kind::Regular,
+            mode: 0o600,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: 4096,
+            accessed: created,
+            modified: created,
+            changed: created,
+            created,
+        })
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        b"anon_inode:[pidfd]".to_vec()
+    }
+}
+
+/// The process that a descriptor's open file stands for.
+///
+/// # Errors
+/// `EBADF` if it stands for none.
+pub fn process_of(open: &OpenFile) -> Result<Arc<Process>> {
+    PidFile::process_of(&**open.file())
+        .cloned()
+        .ok_or(Errno::EBADF)
+}
+
+impl Process {
+    /// Whether all its threads have ended and its parent, if that wants to, can wait for it.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(core::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Whether it was waited for, so that its id may be another process's.
+    pub fn is_reaped(self: &Arc<Self>) -> bool {
+        !family::find_process(self.pid()).is_some_and(|found| Arc::ptr_eq(&found, self))
+    }
+}

@@ -1,0 +1,67 @@
+//! `membarrier`.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::{
+    Errno, Result,
+    raw::general::{__NR_membarrier, membarrier_cmd as command},
+};
+use nucleus::pmap;
+
+use super::{Call, Entry, FlagSet, choice, flag_set};
+
+const COMMANDS: FlagSet = choice!(
+    "cmd",
+    [
+        command::MEMBARRIER_CMD_QUERY,
+        command::MEMBARRIER_CMD_GLOBAL,
+        command::MEMBARRIER_CMD_GLOBAL_EXPEDITED,
+        command::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED,
+        command::MEMBARRIER_CMD_PRIVATE_EXPEDITED,
+        command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED,
+        command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE,
+        command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE,
+    ],
+    EINVAL
+);
+const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
+
+pub(super) const CALLS: &[Entry] =
+    &[Entry::new(__NR_membarrier, "membarrier", membarrier).flags(&[&COMMANDS, &NO_FLAGS])];
+
+const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;
+const GLOBAL_EXPEDITED: u32 = command::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;
+const REGISTER_GLOBAL: u32 = command::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED as u32;
+const PRIVATE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
+const REGISTER_PRIVATE: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32;
+const PRIVATE_CORE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+const REGISTER_PRIVATE_CORE: u32 =
+    command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+
+/// Makes other CPUs pass a full barrier: they are interrupted, and have answered when the call returns. An interrupt also
+/// makes a CPU fetch its instructions anew, so the kind for changed code needs nothing more.
+fn membarrier(call: &mut Call<'_>) -> Result<usize> {
+    call.flags(1, &NO_FLAGS)?;
+    let space = call.space();
+    let registered = |bit: u32| space.barriers().load(Relaxed) & bit != 0;
+    match call.choice(0, &COMMANDS)? {
+        GLOBAL | GLOBAL_EXPEDITED => pmap::interrupt_all(),
+        bit @ (REGISTER_GLOBAL | REGISTER_PRIVATE | REGISTER_PRIVATE_CORE) => {
+            space.barriers().fetch_or(bit, Relaxed);
+        }
+        PRIVATE if registered(REGISTER_PRIVATE) => space.map().pmap().interrupt(),
+        PRIVATE_CORE if registered(REGISTER_PRIVATE_CORE) => space.map().pmap().interrupt(),
+        PRIVATE | PRIVATE_CORE => return Err(Errno::EPERM),
+        // The query: which commands there are.
+        _ => {
+            return Ok((GLOBAL
+                | GLOBAL_EXPEDITED
+                | REGISTER_GLOBAL
+                | PRIVATE
+                | REGISTER_PRIVATE
+                | PRIVATE_CORE
+                | REGISTER_PRIVATE_CORE) as usize);
+        }
+    }
+    Ok(0)
+}
