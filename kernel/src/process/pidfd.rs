@@ -11,7 +11,7 @@ use abi::{
     raw::general::{O_NONBLOCK, O_RDWR},
 };
 use fs::{Attributes, File, Kind, OpenFlags, Ready};
-use nucleus::{task::WaitSet, time};
+use nucleus::{task::Watch, time};
 
 use super::{Process, family};
 use crate::files::OpenFile;
@@ -41,7 +41,7 @@ impl PidFile {
 }
 
 impl File for PidFile {
-    fn poll<'a>(&'a self, set: Option<&mut WaitSet<'a>>) -> Ready {
+    fn poll<'a>(&'a self, set: Option<&mut dyn Watch<'a>>) -> Ready {
         if let Some(set) = set {
             set.add(&self.process.end_events);
         }

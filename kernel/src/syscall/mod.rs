@@ -23,6 +23,7 @@ mod file_size;
 pub mod flags;
 mod futex;
 mod identity;
+mod inspect;
 mod io;
 mod limits;
 mod membarrier;
@@ -83,6 +84,7 @@ const CALLS: &[&[Entry]] = &[
     fcntl::CALLS,
     futex::CALLS,
     identity::CALLS,
+    inspect::CALLS,
     io::CALLS,
     limits::CALLS,
     membarrier::CALLS,

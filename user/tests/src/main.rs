@@ -15,6 +15,7 @@ mod leaks;
 mod legacy;
 mod memory;
 mod names;
+mod pidfd;
 mod pipes;
 mod polling;
 mod proc;
@@ -59,6 +60,7 @@ fn main() {
         signals::TESTS,
         processes::TESTS,
         ptys::TESTS,
+        pidfd::TESTS,
         pipes::TESTS,
         polling::TESTS,
         files::TESTS,

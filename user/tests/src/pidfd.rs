@@ -1,0 +1,389 @@
+//! Processes by descriptor, and `clone3`.
+
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use libc::{c_int, c_long};
+
+use crate::support::{End, Outcome, errno, exit, pause_ms, pipe, shared_map, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("pidfd: open, poll, wait", open_poll_wait),
+    ("pidfd: signals by descriptor", send_signal),
+    ("pidfd: a file of another process", getfd),
+    ("pidfd: clone3 gives one", clone3_pidfd),
+    (
+        "pidfd: clone3 refuses what it does not know",
+        clone3_refuses,
+    ),
+    ("pidfd: clone3 with a chosen id", chosen_id),
+    ("pidfd: a cleared set of handlers", clear_handlers),
+    ("pidfd: kcmp tells what is shared", kcmp),
+];
+
+/// `struct clone_args`.
+#[repr(C)]
+#[derive(Default)]
+pub struct CloneArgs {
+    pub flags: u64,
+    pub pidfd: u64,
+    pub child_tid: u64,
+    pub parent_tid: u64,
+    pub exit_signal: u64,
+    pub stack: u64,
+    pub stack_size: u64,
+    pub tls: u64,
+    pub set_tid: u64,
+    pub set_tid_size: u64,
+    pub cgroup: u64,
+}
+
+const PIDFD: u64 = 0x1000;
+const CLEAR_SIGHAND: u64 = 1 << 32;
+const INTO_CGROUP: u64 = 1 << 33;
+const P_PIDFD: u32 = 3;
+
+/// `clone3` without a new stack: returns 0 in the child.
+pub fn clone3(arguments: &CloneArgs, size: usize) -> c_long {
+    // SAFETY: the structure lives across the call; a child without CLONE_VM has a copy of everything.
+    unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(arguments), size) }
+}
+
+fn fork_with(arguments: &CloneArgs, body: impl FnOnce() -> Outcome) -> Result<c_int, String> {
+    match clone3(arguments, size_of::<CloneArgs>()) {
+        0 => exit(match body() {
+            Ok(()) => 0,
+            Err(why) => {
+                crate::support::say(&format!("  in a child: {why}\n"));
+                99
+            }
+        }),
+        -1 => Err(format!("clone3 failed: {}", errno())),
+        child => Ok(child as c_int),
+    }
+}
+
+fn open(pid: c_int, flags: u32) -> c_int {
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) as c_int }
+}
+
+/// Whether a descriptor is ready for reading within so many milliseconds.
+fn ready(fd: c_int, milliseconds: c_int) -> Result<bool, String> {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let count = call!(poll(&mut poll, 1, milliseconds));
+    Ok(count == 1 && poll.revents == libc::POLLIN)
+}
+
+/// `waitid` by descriptor: the child's id and its code and status.
+fn wait_fd(fd: c_int, options: c_int) -> Result<(c_int, c_int, c_int), c_int> {
+    // SAFETY: all zeros is a valid siginfo, and it lives across the call.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        if libc::waitid(P_PIDFD, fd as u32, &mut info, options) == -1 {
+            return Err(errno());
+        }
+        Ok((info.si_pid(), info.si_code, info.si_status()))
+    }
+}
+
+fn open_poll_wait() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let child = spawn(|| {
+        call!(close(writer));
+        let mut byte = 0u8;
+        call!(read(reader, (&raw mut byte).cast(), 1));
+        exit(7)
+    })?;
+    let fd = open(child, libc::O_NONBLOCK as u32);
+    ensure!(fd >= 0, "pidfd_open: {}", errno());
+    let flags = call!(fcntl(fd, libc::F_GETFD));
+    ensure!(flags == libc::FD_CLOEXEC, "flags {flags}");
+    ensure!(!ready(fd, 10)?, "ready while it runs");
+    let early = wait_fd(fd, libc::WEXITED);
+    ensure!(
+        early == Err(libc::EAGAIN),
+        "a wait without a wait: {early:?}"
+    );
+    call!(close(writer));
+    ensure!(ready(fd, 10_000)?, "not ready after its end");
+    let look = wait_fd(fd, libc::WEXITED | libc::WNOWAIT);
+    ensure!(look == Ok((child, libc::CLD_EXITED, 7)), "{look:?}");
+    let taken = wait_fd(fd, libc::WEXITED);
+    ensure!(taken == Ok((child, libc::CLD_EXITED, 7)), "{taken:?}");
+    let again = wait_fd(fd, libc::WEXITED);
+    ensure!(again == Err(libc::ECHILD), "a second time: {again:?}");
+    // SAFETY: numbers only.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, 0usize, 0) };
+    ensure!(
+        sent == -1 && errno() == libc::ESRCH,
+        "a signal to what is gone"
+    );
+    for (pid, flags, error) in [
+        (0, 0, libc::EINVAL),
+        (-1, 0, libc::EINVAL),
+        (1, 1, libc::EINVAL),
+    ] {
+        ensure!(
+            open(pid, flags) == -1 && errno() == error,
+            "{pid} {flags}: {}",
+            errno()
+        );
+    }
+    ensure!(
+        open(32_767, 0) == -1 && errno() == libc::ESRCH,
+        "nobody's id"
+    );
+    let bad = wait_fd(0, libc::WEXITED);
+    ensure!(bad == Err(libc::EBADF), "no process's descriptor: {bad:?}");
+    Ok(())
+}
+
+fn send_signal() -> Outcome {
+    let child = spawn(|| {
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let fd = open(child, 0);
+    // SAFETY: numbers only.
+    let send = |signal: c_int, flags: u32| unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, 0usize, flags)
+    };
+    ensure!(send(0, 0) == 0, "the test signal: {}", errno());
+    ensure!(
+        send(libc::SIGTERM, 1) == -1 && errno() == libc::EINVAL,
+        "flags"
+    );
+    ensure!(send(65, 0) == -1 && errno() == libc::EINVAL, "signal 65");
+    ensure!(send(libc::SIGTERM, 0) == 0, "SIGTERM: {}", errno());
+    let end = wait(child)?;
+    ensure!(end == End::Signal(libc::SIGTERM), "ended with {end:?}");
+    Ok(())
+}
+
+fn getfd() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let (theirs, ours) = pipe(0)?;
+    let child = spawn(|| {
+        // Only here is the pipe's other end open now.
+        let mut byte = 0u8;
+        call!(close(ours));
+        call!(read(theirs, (&raw mut byte).cast(), 1));
+        Ok(())
+    })?;
+    call!(close(writer));
+    let fd = open(child, 0);
+    let get = |fd: c_int, theirs: c_int, flags: u32| {
+        // SAFETY: numbers only.
+        unsafe { libc::syscall(libc::SYS_pidfd_getfd, fd, theirs, flags) as c_int }
+    };
+    let copy = get(fd, writer, 0);
+    ensure!(copy >= 0, "pidfd_getfd: {}", errno());
+    call!(write(copy, c"x".as_ptr().cast(), 1));
+    let mut byte = 0u8;
+    call!(read(reader, (&raw mut byte).cast(), 1));
+    ensure!(byte == b'x', "another pipe");
+    ensure!(
+        get(fd, 1000, 0) == -1 && errno() == libc::EBADF,
+        "no such file"
+    );
+    ensure!(get(fd, 0, 1) == -1 && errno() == libc::EINVAL, "flags");
+    ensure!(get(0, 0, 0) == -1 && errno() == libc::EBADF, "no process");
+    call!(close(ours));
+    ensure!(wait(child)? == End::Exit(0), "the child failed");
+    Ok(())
+}
+
+fn clone3_pidfd() -> Outcome {
+    let mut fd: c_int = -1;
+    let mut tid: c_int = 0;
+    let arguments = CloneArgs {
+        flags: PIDFD | libc::CLONE_PARENT_SETTID as u64,
+        pidfd: (&raw mut fd) as u64,
+        parent_tid: (&raw mut tid) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    let child = fork_with(&arguments, || exit(3))?;
+    // SAFETY: the kernel wrote them.
+    let (fd, tid) = unsafe {
+        (
+            (&raw const fd).read_volatile(),
+            (&raw const tid).read_volatile(),
+        )
+    };
+    ensure!(
+        tid == child && fd > 2,
+        "thread {tid}, descriptor {fd}, child {child}"
+    );
+    let end = wait_fd(fd, libc::WEXITED);
+    ensure!(end == Ok((child, libc::CLD_EXITED, 3)), "{end:?}");
+    // The old call has one place for both.
+    let bad = (PIDFD as c_int) | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+    // SAFETY: refused.
+    let refused = unsafe { libc::syscall(libc::SYS_clone, bad as c_long, 0, &raw const tid, 0, 0) };
+    ensure!(refused == -1 && errno() == libc::EINVAL, "clone with both");
+    Ok(())
+}
+
+fn clone3_refuses() -> Outcome {
+    let size = size_of::<CloneArgs>();
+    let fails = |arguments: &CloneArgs, size: usize, error: c_int| -> Outcome {
+        let result = clone3(arguments, size);
+        if result == 0 {
+            exit(0);
+        }
+        ensure!(
+            result == -1 && errno() == error,
+            "flags {:#x}, size {size}: {result}, errno {}",
+            arguments.flags,
+            errno()
+        );
+        Ok(())
+    };
+    let with = |flags: u64| CloneArgs {
+        flags,
+        ..CloneArgs::default()
+    };
+    fails(&with(0), 56, libc::EINVAL)?;
+    fails(&with(0), 5000, libc::E2BIG)?;
+    fails(&with(1 << 40), size, libc::EINVAL)?;
+    fails(&with(INTO_CGROUP), size, libc::EINVAL)?;
+    fails(&with(libc::CLONE_NEWPID as u64), size, libc::EINVAL)?;
+    fails(&with(libc::CLONE_THREAD as u64), size, libc::EINVAL)?;
+    fails(&with(libc::CLONE_SIGHAND as u64), size, libc::EINVAL)?;
+    let both = CLEAR_SIGHAND | (libc::CLONE_SIGHAND | libc::CLONE_VM) as u64;
+    fails(&with(both), size, libc::EINVAL)?;
+    fails(
+        &with(PIDFD | libc::CLONE_DETACHED as u64),
+        size,
+        libc::EINVAL,
+    )?;
+    fails(&with(17), size, libc::EINVAL)?;
+    let mut arguments = with(0);
+    arguments.exit_signal = 65;
+    fails(&arguments, size, libc::EINVAL)?;
+    let mut arguments = with(0);
+    arguments.stack = 0x10000;
+    fails(&arguments, size, libc::EINVAL)?;
+    let mut arguments = with(PIDFD);
+    arguments.pidfd = 8;
+    fails(&arguments, size, libc::EFAULT)?;
+    // What is beyond the structure known here must be zero.
+    let mut long = [0u64; 12];
+    long[11] = 1;
+    // SAFETY: the array is as long as the call says.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, long.as_ptr(), size + 8) };
+    ensure!(result == -1 && errno() == libc::E2BIG, "a long structure");
+    Ok(())
+}
+
+fn chosen_id() -> Outcome {
+    let id: c_int = 31_007;
+    let arguments = CloneArgs {
+        exit_signal: libc::SIGCHLD as u64,
+        set_tid: (&raw const id) as u64,
+        set_tid_size: 1,
+        ..CloneArgs::default()
+    };
+    let child = fork_with(&arguments, || {
+        ensure!(call!(getpid()) == 31_007, "another id inside");
+        Ok(())
+    })?;
+    ensure!(child == id, "id {child}");
+    let again = clone3(&arguments, size_of::<CloneArgs>());
+    ensure!(again == -1 && errno() == libc::EEXIST, "twice: {again}");
+    ensure!(wait(child)? == End::Exit(0), "the child failed");
+    crate::support::child(|| {
+        call!(setuid(1000));
+        let result = clone3(&arguments, size_of::<CloneArgs>());
+        ensure!(
+            result == -1 && errno() == libc::EPERM,
+            "as a user: {result}"
+        );
+        Ok(())
+    })
+}
+
+static HANDLED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn count(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    HANDLED.fetch_add(1, Ordering::SeqCst);
+}
+
+fn clear_handlers() -> Outcome {
+    crate::support::handle(libc::SIGUSR1, count, 0)?;
+    // SAFETY: sets an action.
+    unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
+    let arguments = CloneArgs {
+        flags: CLEAR_SIGHAND,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    let child = fork_with(&arguments, || {
+        call!(raise(libc::SIGUSR2));
+        call!(raise(libc::SIGUSR1));
+        Err("still here".into())
+    })?;
+    let end = wait(child)?;
+    ensure!(end == End::Signal(libc::SIGUSR1), "ended with {end:?}");
+    Ok(())
+}
+
+fn kcmp() -> Outcome {
+    const KCMP_FILE: c_int = 0;
+    const KCMP_VM: c_int = 1;
+    const KCMP_FILES: c_int = 2;
+    let compare = |a: c_int, b: c_int, kind: c_int, x: c_int, y: c_int| {
+        // SAFETY: numbers only.
+        unsafe { libc::syscall(libc::SYS_kcmp, a, b, kind, x as c_long, y as c_long) }
+    };
+    let own = call!(getpid());
+    let copy = call!(dup(1));
+    ensure!(
+        compare(own, own, KCMP_FILE, 1, copy) == 0,
+        "a duplicate differs"
+    );
+    let (reader, writer) = pipe(0)?;
+    let order = compare(own, own, KCMP_FILE, reader, writer);
+    let back = compare(own, own, KCMP_FILE, writer, reader);
+    ensure!(
+        (order, back) == (1, 2) || (order, back) == (2, 1),
+        "{order} {back}"
+    );
+    let memory = shared_map(4096)?;
+    let child = spawn(|| {
+        loop {
+            pause_ms(100);
+        }
+    })?;
+    ensure!(
+        compare(own, child, KCMP_FILE, 1, 1) == 0,
+        "an inherited file differs"
+    );
+    ensure!(compare(own, child, KCMP_VM, 0, 0) > 0, "the same memory");
+    ensure!(compare(own, child, KCMP_FILES, 0, 0) > 0, "the same table");
+    ensure!(
+        compare(own, own, KCMP_FILE, 1000, 1) == -1 && errno() == libc::EBADF,
+        "no file"
+    );
+    ensure!(
+        compare(own, own, 99, 0, 0) == -1 && errno() == libc::EINVAL,
+        "no such kind"
+    );
+    ensure!(
+        compare(own, 32_767, KCMP_VM, 0, 0) == -1 && errno() == libc::ESRCH,
+        "nobody"
+    );
+    call!(munmap(memory.cast(), 4096));
+    call!(kill(child, libc::SIGKILL));
+    wait(child)?;
+    refused!(ECHILD, waitpid(child, ptr::null_mut(), 0));
+    Ok(())
+}
