@@ -1,5 +1,7 @@
 # make run                 a shell in a guest; `exit` or `poweroff` ends it, Ctrl-A x kills it
 # make run CMD='ls | wc'   one command: its output, and its status as make's own
+# make run ROOT=debian     the same with Debian's own programs, and bash (makes target/debian once)
+# make run ROOT=DIR        the same with this folder as the guest's root
 # make test                every test; the last line counts them
 # make image               causeway.iso: boots by GRUB
 # make debug               a guest that waits for gdb
@@ -15,24 +17,32 @@ rust = . target/toolchain.sh &&
 override CMD := $(value CMD)
 export CMD
 RUN ?=
+ROOT ?=
+debian := target/debian
+folder := $(if $(filter debian,$(ROOT)),$(debian),$(ROOT))
+root := $(if $(folder),--root '$(folder)')
+shell := $(if $(filter debian,$(ROOT)),/bin/bash,/bin/sh)
 
-.PHONY: run guest test image debug setup setup-test clean help
+.PHONY: run guest test image debug setup setup-test setup-debian clean help
 
 run: guest
 	$(if $(CMD),$(eval load target/status.so)$(leave $(file < target/status)))
 
-guest: $(causeway) $(if $(CMD),target/status.so)
-	@$(rust) if [ -z "$$CMD" ]; then exec $(causeway) run $(RUN); fi; \
-	$(causeway) run $(RUN) -- /bin/sh -c "$$CMD"; echo $$? >target/status
+guest: $(causeway) $(if $(CMD),target/status.so) $(if $(filter debian,$(ROOT)),$(debian)/.causeway-root)
+	@$(rust) if [ -z "$$CMD" ]; then exec $(causeway) run $(root) $(RUN); fi; \
+	$(causeway) run $(root) $(RUN) -- $(shell) -c "$$CMD"; echo $$? >target/status
+
+$(debian)/.causeway-root: | $(causeway) setup-debian
+	@$(causeway) root debian $(debian) >&2
 
 test: setup-test $(causeway)
 	@$(rust) $(causeway) test
 
 image: setup-test $(causeway)
-	@$(rust) $(causeway) image $(RUN)
+	@$(rust) $(causeway) image $(root) $(RUN)
 
 debug: $(causeway)
-	@$(rust) $(causeway) debug $(RUN)
+	@$(rust) $(causeway) debug $(root) $(RUN)
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -42,6 +52,9 @@ setup:
 
 setup-test: setup
 	@scripts/setup.sh test
+
+setup-debian: setup
+	@scripts/setup.sh debian
 
 clean:
 	rm -rf target user/target causeway.iso

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs what is missing to build and run Causeway, and nothing when all is there.
 #
-# usage: scripts/setup.sh [test]      (with `test`: also what `make test` and `make image` need)
+# usage: scripts/setup.sh [test|debian]
+#     test     also what `make test` and `make image` need
+#     debian   also what makes a root of Debian's packages (`causeway root debian`)
 #
 # Programs come from the system's packages by apt-get, as root or through sudo. Rust is the one on
 # the PATH if it can build for x86_64-unknown-none, or can be made to by rustup; else Debian's own,
@@ -28,6 +30,11 @@ have cc || need gcc
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/ssl/cert.pem ] || need ca-certificates
 # The guest has no dynamic linker: its busybox must be the static one.
 if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then need busybox-static; fi
+if [ -n "${1:-}" ]; then
+    have mmdebstrap || need mmdebstrap
+    # An ordinary user's root is made in a user namespace.
+    [ "$(id -u)" = 0 ] || have newuidmap || need uidmap
+fi
 if [ "${1:-}" = test ]; then
     have grub-mkrescue || need grub-common
     [ -d /usr/lib/grub/i386-pc ] || need grub-pc-bin

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
     };
     let ended = match &options.command {
         Command::Run(options) => run::run(options),
+        Command::Root(options) => options.make().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
         Command::Image(options) => image::image(options).map(|()| 0),
         Command::Test(options) => test::test(options),

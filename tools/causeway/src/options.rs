@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::outcome;
 use crate::project::Profile;
 use crate::qemu::{Accelerator, Boot, Machine};
+use crate::root::debian;
 use crate::run::kernel_of;
 
 /// Runs Linux programs on the Causeway kernel in a virtual machine.
@@ -23,6 +24,8 @@ pub struct Options {
 pub enum Command {
     /// Start a guest: a shell, or one command
     Run(Run),
+    /// Make a folder that can be a guest's root
+    Root(Root),
     /// Start a guest that waits for gdb
     Debug(Debug),
     /// Make an image of a CD that boots by GRUB
@@ -103,6 +106,47 @@ pub struct Run {
     /// Run this program with these arguments in place of a shell, and end with its status
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Root {
+    #[command(subcommand)]
+    pub system: System,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum System {
+    /// Install Debian 12's packages, with what they depend on and what Debian calls essential
+    Debian {
+        /// The folder to make
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+        /// Debian's packages; NAME:i386 for a 32-bit one [default: bash coreutils findutils grep
+        /// sed gawk tar gzip procps python3 sqlite3]
+        packages: Vec<String>,
+        /// Make the folder anew if it is such a root already: what was changed in it is lost
+        #[arg(long)]
+        replace: bool,
+        /// Ask for the newest versions, even if these packages were installed before
+        #[arg(long)]
+        fresh: bool,
+    },
+}
+
+impl Root {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// As [`debian::make`].
+    pub fn make(&self) -> Result<()> {
+        let System::Debian {
+            folder,
+            packages,
+            replace,
+            fresh,
+        } = &self.system;
+        debian::make(folder, packages, *replace, *fresh)
+    }
 }
 
 #[derive(Args, Debug)]

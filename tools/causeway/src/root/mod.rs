@@ -1,5 +1,8 @@
 //! The guest's root: a tree of files, from a folder of the host or made of Debian's static busybox,
-//! written as the archive that the kernel unpacks.
+//! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's packages.
+
+mod cache;
+pub mod debian;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -16,6 +19,10 @@ use crate::cpio::{Archive, Header};
 
 /// Where Debian's `busybox-static` puts its program.
 pub const BUSYBOX: &str = "/bin/busybox";
+
+/// The file in a root's top folder by which `causeway` knows what it made: a line with the format,
+/// then one for each file that does not belong to root: `owner UID GID PATH`.
+const MARK: &str = ".causeway-root";
 
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
@@ -130,7 +137,28 @@ impl Root {
         }
         let mut root = Self::default();
         root.host_folder(Path::new(""), folder)?;
+        if root.nodes.remove(Path::new(MARK)).is_some() {
+            root.give_away(&fs::read(folder.join(MARK))?);
+        }
         Ok(root)
+    }
+
+    /// Gives files to the owners that a root's mark names, where unpacking could not.
+    fn give_away(&mut self, mark: &[u8]) {
+        for line in mark.split(|&byte| byte == b'\n') {
+            let mut words = line.splitn(4, |&byte| byte == b' ');
+            let mut number = || std::str::from_utf8(words.next()?).ok()?.parse::<u32>().ok();
+            if !line.starts_with(b"owner ") {
+                continue;
+            }
+            number(); // "owner"
+            if let (Some(uid), Some(gid), Some(path)) = (number(), number(), words.next())
+                && let Some(node) = self.nodes.get_mut(Path::new(OsStr::from_bytes(path)))
+                && (node.uid, node.gid) == (0, 0)
+            {
+                (node.uid, node.gid) = (uid, gid);
+            }
+        }
     }
 
     /// Adds a directory.
