@@ -254,6 +254,23 @@ pub trait Vnode: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// The seals on its content (`F_GET_SEALS`).
+    ///
+    /// # Errors
+    /// `EINVAL` for what can't be sealed.
+    fn seals(&self) -> Result<u32> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Adds seals (`F_ADD_SEALS`), known ones.
+    ///
+    /// # Errors
+    /// `EPERM` where `F_SEAL_SEAL` is set, `EBUSY` for `F_SEAL_WRITE` while a mapping may write.
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        let _ = seals;
+        Err(Errno::EINVAL)
+    }
+
     /// The first offset from `offset` on that is in a hole (`hole`; the end counts as one) or in data.
     ///
     /// # Errors

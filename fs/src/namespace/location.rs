@@ -71,6 +71,15 @@ impl Location {
         }
     }
 
+    /// As [`inside`](Location::inside), and paths show the name `shown`, " (deleted)" behind it.
+    pub fn unnamed(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>, shown: &[u8]) -> Location {
+        Location {
+            mount: mount.clone(),
+            reached: Some((mount.root().clone(), Name::new(shown))),
+            vnode,
+        }
+    }
+
     /// The vnode here.
     pub fn vnode(&self) -> &Arc<dyn Vnode> {
         &self.vnode
@@ -107,7 +116,7 @@ impl Location {
     pub fn path(&self, root: &Location) -> Vec<u8> {
         let climb = self.climb(Some(root), true);
         let mut path = Vec::new();
-        if !climb.reached_root {
+        if !climb.reached_root && !climb.is_internal {
             path.extend_from_slice(b"(unreachable)");
         }
         climb.write(&mut path);
@@ -156,6 +165,7 @@ impl Location {
             names: Vec::new(),
             removed: false,
             reached_root: root.is_none(),
+            is_internal: false,
         };
         let (mut mount, mut vnode) = (self.mount.clone(), self.vnode.clone());
         if let Some((parent, name)) = &self.reached {
@@ -182,6 +192,7 @@ impl Location {
             }
             if same_vnode(&vnode, mount.root()) {
                 let Some(at) = mount.at() else {
+                    climb.is_internal = mount.is_internal();
                     return climb;
                 };
                 (mount, vnode) = (at.mount.clone(), at.vnode.clone());
@@ -303,6 +314,8 @@ struct Climb {
     names: Vec<Arc<[u8]>>,
     removed: bool,
     reached_root: bool,
+    /// It ended in a mount of the kernel's own.
+    is_internal: bool,
 }
 
 impl Climb {

@@ -75,6 +75,11 @@ impl Mount {
         self.id
     }
 
+    /// Whether it is a mount of the kernel's own, in no tree ([`Mount::internal`], [`Mount::nameless`]).
+    pub fn is_internal(&self) -> bool {
+        self.id == 0
+    }
+
     /// The file system's name.
     pub fn fstype(&self) -> &'static str {
         self.fstype

@@ -13,7 +13,10 @@ mod regular;
 mod rename;
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -23,7 +26,7 @@ use nucleus::{
 };
 
 use crate::{
-    Vnode,
+    Credentials, Vnode,
     namespace::NAME_MAX,
     vnode::{Space, new_device},
 };
@@ -69,6 +72,23 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
         options.owner,
         None,
     )
+}
+
+/// Makes a regular file without a name in the file system of `root`, with these seals (`memfd_create`).
+///
+/// # Errors
+/// `EXDEV` for a root of another kind of file system, `ENOSPC`, `ENOMEM`.
+pub fn create_sealed(
+    root: &Arc<dyn Vnode>,
+    mode: u32,
+    who: &Credentials,
+    seals: u32,
+) -> Result<Arc<dyn Vnode>> {
+    let any: &dyn Any = root.as_ref();
+    let root = any.downcast_ref::<node::Node>().ok_or(Errno::EXDEV)?;
+    let body = node::Body::Regular(regular::Regular::with_seals(seals));
+    let node = root.make_node(body, mode, who, None)?;
+    Ok(node)
 }
 
 impl Ramfs {

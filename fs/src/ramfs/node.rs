@@ -418,6 +418,18 @@ impl Vnode for Node {
         Ok(())
     }
 
+    fn seals(&self) -> Result<u32> {
+        self.as_regular()
+            .map(Regular::seals)
+            .map_err(|_| Errno::EINVAL)
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        self.as_regular()
+            .map_err(|_| Errno::EINVAL)?
+            .add_seals(seals)
+    }
+
     fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
         self.as_regular()?.seek_data(offset, hole)
     }

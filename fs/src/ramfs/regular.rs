@@ -6,7 +6,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use abi::raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
+use abi::raw::general::{
+    F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE,
+    FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE,
+};
 use abi::{Errno, Result};
 use fbuf::{Sink, Slice, Source, moved};
 use nucleus::{
@@ -40,7 +43,12 @@ pub(super) struct Regular {
     was_mapped_writable: AtomicBool,
     /// A page of it was passed on to someone who keeps it, or came from someone who may.
     passed: AtomicBool,
+    /// `F_SEAL_*`. Grow under `writers`.
+    seals: AtomicU32,
 }
+
+/// Seals against writing.
+const NO_WRITE: u32 = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
 /// What the object of a node is that is no regular file; nobody maps it.
 static NO_OBJECT: Object = Object::new();
@@ -49,8 +57,15 @@ static NO_OBJECT: Object = Object::new();
 const OWN_HANDLES: u32 = 2;
 
 impl Regular {
+    /// Empty, and never to be sealed.
     pub(super) fn new() -> Regular {
+        Regular::with_seals(F_SEAL_SEAL)
+    }
+
+    /// Empty, with these seals.
+    pub(super) fn with_seals(seals: u32) -> Regular {
         Regular {
+            seals: AtomicU32::new(seals),
             object: Object::new(),
             size: AtomicU64::new(0),
             writers: Mutex::new(Rank::Vnode, ()),
@@ -58,6 +73,37 @@ impl Regular {
             was_mapped_writable: AtomicBool::new(false),
             passed: AtomicBool::new(false),
         }
+    }
+
+    /// As [`Vnode::seals`].
+    pub(super) fn seals(&self) -> u32 {
+        self.seals.load(Ordering::SeqCst)
+    }
+
+    /// As [`Vnode::add_seals`]. A mapping that comes at the same time either is seen here, or its first write sees
+    /// the seal.
+    pub(super) fn add_seals(&self, seals: u32) -> Result<()> {
+        let _turn = self.writers.lock();
+        let old = self.seals();
+        if old & F_SEAL_SEAL != 0 {
+            return Err(Errno::EPERM);
+        }
+        self.seals.store(old | seals, Ordering::SeqCst);
+        let sealed_now = seals & F_SEAL_WRITE & !old != 0;
+        if sealed_now && self.writable_mappings.load(Ordering::SeqCst) > 0 {
+            self.seals.store(old, Ordering::SeqCst);
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Whether a seal lets bytes up to `end` change.
+    fn check_write(&self, end: u64) -> Result<()> {
+        let seals = self.seals();
+        if seals & NO_WRITE != 0 || seals & F_SEAL_GROW != 0 && end > self.size() {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
     }
 
     /// Bytes.
@@ -141,6 +187,7 @@ impl Regular {
     fn write_once(&self, fs: &Ramfs, at: u64, max: usize, from: &mut dyn Source) -> Result<usize> {
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let n = (PAGE_SIZE - in_page).min(max);
+        self.check_write(at + n as u64)?;
         if in_page > 0 || n < PAGE_SIZE {
             return self.fill_page(fs, index, in_page, n, &mut |frame, at, n| {
                 from.take_into(frame, at, n)
@@ -271,6 +318,14 @@ impl Regular {
         }
         let _turn = self.writers.lock();
         let old = self.size();
+        let seal = match size.cmp(&old) {
+            core::cmp::Ordering::Less => F_SEAL_SHRINK,
+            core::cmp::Ordering::Equal => 0,
+            core::cmp::Ordering::Greater => F_SEAL_GROW,
+        };
+        if self.seals() & seal != 0 {
+            return Err(Errno::EPERM);
+        }
         if size > old {
             self.clear_behind_end()?;
             self.size.store(size, Ordering::Release);
@@ -294,13 +349,18 @@ impl Regular {
         match mode & !FALLOC_FL_KEEP_SIZE {
             FALLOC_FL_PUNCH_HOLE if keep_size => {
                 let _turn = self.writers.lock();
+                self.check_write(0)?;
                 return self.punch(fs, offset, end);
             }
             FALLOC_FL_ZERO_RANGE | 0 => {}
             _ => return Err(Errno::EOPNOTSUPP),
         }
         let _turn = self.writers.lock();
+        if self.seals() & F_SEAL_GROW != 0 && end > self.size() {
+            return Err(Errno::EPERM);
+        }
         if mode & FALLOC_FL_ZERO_RANGE != 0 {
+            self.check_write(0)?;
             self.punch(fs, offset, end)?;
         }
         let size = self.size();
@@ -445,10 +505,13 @@ impl Pager for Node {
     }
 
     fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.touch_modified();
         let Some(file) = self.file() else {
             return Ok(());
         };
+        if file.seals() & F_SEAL_WRITE != 0 {
+            return Err(PagerError::Io);
+        }
+        self.touch_modified();
         if file.passed.load(Ordering::SeqCst)
             && let Some(frame) = file.object.resident(index)
             && !is_own(&frame, OWN_HANDLES)

@@ -3,18 +3,19 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_fcntl, __NR_flock, F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GETFD, F_GETFL, F_GETLK,
-        F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW,
-        F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, F_RDLCK, F_SETFD, F_SETFL, F_SETLK, F_SETLKW,
-        F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX,
-        LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
+        __NR_fcntl, __NR_flock, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GET_SEALS,
+        F_GETFD, F_GETFL, F_GETLK, F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_OFD_GETLK,
+        F_OFD_SETLK, F_OFD_SETLKW, F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, F_RDLCK, F_SETFD,
+        F_SETFL, F_SETLK, F_SETLKW, F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK,
+        F_WRLCK, FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET,
+        f_owner_ex, flock,
     },
 };
 use nucleus::{PAGE_SIZE, user};
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Call, Entry, FlagSet, choice};
+use super::{Call, Entry, FlagSet, choice, memfd};
 use crate::{
     files::{
         OpenFile,
@@ -53,7 +54,9 @@ const COMMANDS: FlagSet = choice!(
         F_SETOWN_EX,
         F_GETOWN_EX,
         F_GETSIG,
-        F_SETSIG
+        F_SETSIG,
+        F_ADD_SEALS,
+        F_GET_SEALS
     ],
     EINVAL
 );
@@ -98,6 +101,8 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         F_GETLK | F_OFD_GETLK | F_SETLK | F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => {
             record_lock(call, &open, command)
         }
+        F_ADD_SEALS => memfd::add_seals(call, &open, argument),
+        F_GET_SEALS => memfd::get_seals(&open),
         F_GETPIPE_SZ => {
             let end = End::of(&**open.file()).ok_or(Errno::EBADF)?;
             Ok(end.pipe().status().slots * PAGE_SIZE)

@@ -4,7 +4,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Advice, Backing, MapError, MapRequest, Place};
 
-use super::{Call, Entry};
+use super::{Call, Entry, memfd};
 
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_mmap, "mmap", mmap),
@@ -158,6 +158,9 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
                 return Err(Errno::EACCES);
             }
             request.max_prot = Prot::READ | Prot::EXEC;
+        }
+        if shared {
+            request.max_prot = memfd::check_mapping(&open, prot, request.max_prot)?;
         }
         if request.grows_down {
             return Err(Errno::EINVAL);

@@ -27,6 +27,7 @@ mod inspect;
 mod io;
 mod limits;
 mod membarrier;
+mod memfd;
 mod memory;
 mod names;
 mod open;
@@ -88,6 +89,7 @@ const CALLS: &[&[Entry]] = &[
     io::CALLS,
     limits::CALLS,
     membarrier::CALLS,
+    memfd::CALLS,
     memory::CALLS,
     names::CALLS,
     open::CALLS,

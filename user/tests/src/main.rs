@@ -13,6 +13,7 @@ mod floating;
 mod growth;
 mod leaks;
 mod legacy;
+mod memfds;
 mod memory;
 mod names;
 mod pidfd;
@@ -59,6 +60,7 @@ fn main() {
         threads::TESTS,
         signals::TESTS,
         processes::TESTS,
+        memfds::TESTS,
         ptys::TESTS,
         pidfd::TESTS,
         pipes::TESTS,
