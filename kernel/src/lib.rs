@@ -8,6 +8,7 @@
 //! - [`syscall`]: from a number to a function; one module a subject.
 //! - [`signal`], [`futex`]: what wakes and interrupts.
 //! - [`files`], [`pipe`], [`tty`], [`device`]: what descriptors refer to.
+//! - [`sysv`]: shared memory, semaphores and message queues that ids name.
 //! - [`mounts`], [`proc`]: what programs find under `/`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod signal;
 pub mod socket;
 pub mod start;
 pub mod syscall;
+pub mod sysv;
 pub mod tty;
 
 pub use start::start;

@@ -11,8 +11,8 @@
 //! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it.
 //! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else; `chunks`: the sparse
 //!   array under both.
-//! - `fork`: copy-on-write; `remap`, `advise`: `mremap`, `madvise` and their like; `access`: other
-//!   address spaces.
+//! - `fork`: copy-on-write; `remap`, `advise`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
+//!   `access`: other address spaces.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod ahead;
 mod amap;
 mod anon;
 mod chunks;
+mod detach;
 mod entry;
 mod fault;
 mod fork;

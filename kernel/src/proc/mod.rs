@@ -1,7 +1,7 @@
 //! `/proc`: what programs may know, in Linux's formats.
 //!
 //! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `memory`: its
-//! mappings. `descriptors`: its open files. `sys`: settings. `causeway`: what only this kernel has.
+//! mappings. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `causeway`: what only this kernel has.
 
 mod causeway;
 mod descriptors;
@@ -10,6 +10,7 @@ mod process;
 mod status;
 mod sys;
 mod system;
+mod sysvipc;
 
 use alloc::{format, sync::Arc};
 
@@ -40,6 +41,7 @@ pub fn root() -> Arc<dyn Vnode> {
             own(|thread| format!("{}/task/{}", thread.process().pid(), thread.tid())),
         )
         .with("causeway", Entry::directory(causeway::directory()))
-        .with("sys", Entry::directory(sys::directory()));
+        .with("sys", Entry::directory(sys::directory()))
+        .with("sysvipc", Entry::directory(sysvipc::directory()));
     synthetic::root("proc", system::add(table).otherwise(process::Processes))
 }

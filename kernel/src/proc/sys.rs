@@ -5,6 +5,7 @@ use alloc::{format, string::String, vec::Vec};
 use fs::synthetic::{Entry, Table};
 use nucleus::random;
 
+use super::sysvipc;
 use crate::{pipe, process::family, syscall};
 
 fn value(value: &'static str) -> Entry {
@@ -63,7 +64,7 @@ fn fs() -> Table {
 
 fn kernel() -> Table {
     let boot_id = identifier();
-    Table::new()
+    sysvipc::add_limits(Table::new())
         .with("cap_last_cap", value("40"))
         .with("hostname", bytes(syscall::hostname))
         .with("domainname", value("(none)"))

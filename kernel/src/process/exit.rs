@@ -10,6 +10,7 @@ use crate::{
     futex,
     signal::{self, Info},
     start,
+    sysv::undo,
 };
 
 /// Ends all threads of the process with this wait status.
@@ -21,6 +22,7 @@ pub fn exit_group(process: &Process, status: i32) {
 pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let process = thread.process().clone();
     futex::leave(&thread, &mut own);
+    undo::leave(&mut own.undo, process.pid());
     if let Some(release) = own.vfork.take() {
         release.release();
     }

@@ -9,7 +9,7 @@ use nucleus::{
 };
 
 use super::{Credentials, FsContext, Pid, Process, Space};
-use crate::{files, futex, signal, syscall::Handler};
+use crate::{files, futex, signal, syscall::Handler, sysv::undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
@@ -56,6 +56,8 @@ pub struct Own {
     pub timer_slack: u64,
     /// The thread has called `exit`: its wait status.
     pub ended: Option<i32>,
+    /// What is undone of its semaphore operations when it ends.
+    pub undo: Option<Arc<UndoList>>,
     /// The parent waits for it (`vfork`).
     pub vfork: Option<Arc<super::fork::Release>>,
 }
@@ -86,6 +88,7 @@ impl Own {
             strict: false,
             timer_slack: TIMER_SLACK,
             ended: None,
+            undo: None,
             vfork: None,
         }
     }

@@ -25,10 +25,12 @@ mod futex;
 mod identity;
 mod inspect;
 mod io;
+mod ipc;
 mod limits;
 mod membarrier;
 mod memfd;
 mod memory;
+mod message;
 mod names;
 mod open;
 mod path;
@@ -38,6 +40,8 @@ mod prctl;
 mod process;
 mod random;
 mod schedule;
+mod semaphore;
+mod shared_memory;
 mod signal;
 mod socket;
 mod socket_message;
@@ -91,6 +95,7 @@ const CALLS: &[&[Entry]] = &[
     membarrier::CALLS,
     memfd::CALLS,
     memory::CALLS,
+    message::CALLS,
     names::CALLS,
     open::CALLS,
     pidfd::CALLS,
@@ -99,6 +104,8 @@ const CALLS: &[&[Entry]] = &[
     process::CALLS,
     random::CALLS,
     schedule::CALLS,
+    semaphore::CALLS,
+    shared_memory::CALLS,
     signal::CALLS,
     socket::CALLS,
     socket_message::CALLS,

@@ -7,6 +7,7 @@
 //!                  Files -> File  table of descriptors, an open file's offset
 //!                    Rename -> Directory -> Covered -> Vnode     path walks, then contents
 //!                      Tty | Pipe                                what a descriptor leads to
+//!                      Ipc -> IpcObject                          table of ids, then one object
 //!                        Futex                                   reads the word: may fault, so before
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
 //! spinning                     Family -> Signals -> ThreadSignals
@@ -50,6 +51,10 @@ pub enum Rank {
     Tty = 38,
     /// A pipe or socket.
     Pipe = 40,
+    /// The table of one kind of System V objects.
+    Ipc = 42,
+    /// A set of semaphores or a queue of messages; bodies are copied without it.
+    IpcObject = 43,
     /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
     Futex = 45,
     /// An address space's map.

@@ -1,0 +1,103 @@
+//! Who may do what with an object.
+
+use abi::{Errno, Result};
+
+use super::Caller;
+use crate::process::Credentials;
+
+/// The bits of [`Permission::mode`] that a program sets.
+const MODE: u32 = 0o777;
+
+/// What is asked for: read, by owner, group and others alike.
+pub const READ: u32 = 0o444;
+/// Alter.
+pub const WRITE: u32 = 0o222;
+/// Execute (`SHM_EXEC`).
+pub const EXECUTE: u32 = 0o111;
+
+/// Owner, maker and mode of an object (`struct ipc_perm`).
+#[derive(Clone, Copy, Debug)]
+pub struct Permission {
+    pub key: i32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Who made it.
+    pub creator_uid: u32,
+    pub creator_gid: u32,
+    /// Nine permission bits, and what a kind of object adds.
+    pub mode: u32,
+}
+
+impl Permission {
+    /// Those of a new object.
+    pub fn new(key: i32, mode: u32, who: &Credentials) -> Permission {
+        Permission {
+            key,
+            uid: who.effective_uid,
+            gid: who.effective_gid,
+            creator_uid: who.effective_uid,
+            creator_gid: who.effective_gid,
+            mode: mode & MODE,
+        }
+    }
+
+    /// Checks that `who` has the rights of `wanted`, of which the owner's, the group's and the others' bits count alike.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn check(&self, who: &Credentials, wanted: u32) -> Result<()> {
+        let wanted = (wanted >> 6 | wanted >> 3 | wanted) & 7;
+        let in_group = |gid| who.effective_gid == gid || who.fs.groups.contains(&gid);
+        let granted = if [self.uid, self.creator_uid].contains(&who.effective_uid) {
+            self.mode >> 6
+        } else if in_group(self.gid) || in_group(self.creator_gid) {
+            self.mode >> 3
+        } else {
+            self.mode
+        };
+        if wanted & !granted == 0 || who.is_privileged() {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
+    }
+
+    /// Checks that the caller may remove the object or change its owner.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn check_owner(&self, caller: Caller<'_>) -> Result<()> {
+        let who = caller.credentials;
+        if [self.uid, self.creator_uid].contains(&who.effective_uid) || who.is_privileged() {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    /// `IPC_SET`.
+    pub fn change(&mut self, to: Change) {
+        self.uid = to.uid;
+        self.gid = to.gid;
+        self.mode = self.mode & !MODE | to.mode & MODE;
+    }
+}
+
+/// What `IPC_SET` changes of every kind of object.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+impl Change {
+    /// # Errors
+    /// `EINVAL` for ids that nobody can have.
+    pub fn check(&self) -> Result<()> {
+        if self.uid == u32::MAX || self.gid == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! Shared memory.
+//!
+//! A segment is an object of the virtual-memory system whose pages are zero-filled on demand. As on Linux its number of
+//! attachments is that of the mappings of it, so an attachment that `mprotect` has parted counts twice.
+
+use alloc::{
+    format,
+    sync::{Arc, Weak},
+};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use abi::{Errno, Result};
+use fs::device;
+use nucleus::{
+    Frame, PAGE_SHIFT, PAGE_SIZE,
+    frame::{self, Contents},
+    sync::{Rank, SpinLock},
+};
+use vm::{Description, Object as Pages, Pager, PagerError};
+
+use super::{
+    Caller, IPC_CREAT,
+    ids::{Ids, Object},
+    limits::{SHMALL, SHMMAX, SHMMNI},
+    now,
+    permission::{Change, Permission},
+};
+use crate::process::{Pid, thread};
+
+/// [`Permission::mode`]: goes away with the last attachment.
+pub const SHM_DEST: u32 = 0o1000;
+/// [`Permission::mode`]: `SHM_LOCK`.
+pub const SHM_LOCKED: u32 = 0o2000;
+/// `shmget`: no reckoning with the memory there is.
+pub const SHM_NORESERVE: u32 = 0o10000;
+
+/// All segments.
+pub static SEGMENTS: Ids<Segment> = Ids::new();
+/// Pages of all segments.
+static PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// A shared memory segment.
+pub struct Segment {
+    id: i32,
+    /// Bytes, as asked for.
+    size: usize,
+    creator: Pid,
+    pages: Pages,
+    state: SpinLock<State>,
+    /// To be removed from the table by the last detachment, which has no counted handle.
+    own: Weak<Segment>,
+}
+
+struct State {
+    permission: Permission,
+    /// Mappings, and calls that are about to make one.
+    attachments: usize,
+    removed: bool,
+    attached: i64,
+    detached: i64,
+    changed: i64,
+    last: Pid,
+}
+
+/// What `IPC_STAT` tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    pub permission: Permission,
+    pub id: i32,
+    pub size: usize,
+    /// Seconds since the epoch.
+    pub attached: i64,
+    pub detached: i64,
+    pub changed: i64,
+    pub creator: Pid,
+    /// Who attached or detached last.
+    pub last: Pid,
+    pub attachments: usize,
+    pub resident_pages: usize,
+}
+
+/// `shmget`.
+///
+/// # Errors
+/// `EINVAL` for a size that is not allowed or larger than that of the existing segment; else as
+/// [`Ids::find_or_make`].
+pub fn get(key: i32, size: usize, flags: u32, caller: Caller<'_>) -> Result<i32> {
+    let fits = |segment: &Segment| match segment.size < size {
+        true => Err(Errno::EINVAL),
+        false => Ok(()),
+    };
+    let make = |id| Segment::new(id, key, size, flags, caller);
+    let most = SHMMNI.get() as usize;
+    SEGMENTS.find_or_make(key, flags, caller, most, fits, make)
+}
+
+/// Pages of all segments, and how many of them are resident.
+pub fn totals() -> (usize, usize) {
+    let (_, highest) = SEGMENTS.population();
+    let resident = (0..=highest)
+        .filter_map(|index| SEGMENTS.at(index))
+        .map(|segment| segment.pages.resident_count())
+        .sum();
+    (PAGES.load(Relaxed), resident)
+}
+
+impl Segment {
+    fn new(id: i32, key: i32, size: usize, flags: u32, caller: Caller<'_>) -> Result<Arc<Segment>> {
+        debug_assert!(key == super::IPC_PRIVATE || flags & IPC_CREAT != 0);
+        if size == 0 || size as u64 > SHMMAX.get() {
+            return Err(Errno::EINVAL);
+        }
+        let count = size
+            .checked_next_multiple_of(PAGE_SIZE)
+            .ok_or(Errno::ENOSPC)?
+            >> PAGE_SHIFT;
+        let total = PAGES.load(Relaxed).checked_add(count);
+        if total.is_none_or(|total| total as u64 > SHMALL.get()) {
+            return Err(Errno::ENOSPC);
+        }
+        if flags & SHM_NORESERVE == 0 && count > frame::usage().total {
+            return Err(Errno::ENOMEM);
+        }
+        // The table's lock is held: nobody else makes a segment.
+        PAGES.fetch_add(count, Relaxed);
+        Ok(Arc::new_cyclic(|own| Segment {
+            id,
+            size,
+            creator: caller.pid,
+            pages: Pages::new(),
+            state: SpinLock::new(
+                Rank::Leaf,
+                State {
+                    permission: Permission::new(key, flags, caller.credentials),
+                    attachments: 0,
+                    removed: false,
+                    attached: 0,
+                    detached: 0,
+                    changed: now(),
+                    last: 0,
+                },
+            ),
+            own: own.clone(),
+        }))
+    }
+
+    /// Bytes, as asked for.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    fn page_count(&self) -> usize {
+        self.size.div_ceil(PAGE_SIZE)
+    }
+
+    /// What `IPC_STAT` tells.
+    pub fn status(&self) -> Status {
+        let resident_pages = self.pages.resident_count();
+        let state = self.state.lock();
+        Status {
+            permission: state.permission,
+            id: self.id,
+            size: self.size,
+            attached: state.attached,
+            detached: state.detached,
+            changed: state.changed,
+            creator: self.creator,
+            last: state.last,
+            attachments: state.attachments,
+            resident_pages,
+        }
+    }
+
+    /// Holds the segment for an attachment that is about to be made. To be ended by [`release`](Segment::release).
+    ///
+    /// # Errors
+    /// `EIDRM` if it has been removed.
+    pub fn hold(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.removed {
+            return Err(Errno::EIDRM);
+        }
+        state.attachments += 1;
+        Ok(())
+    }
+
+    /// Ends [`hold`](Segment::hold).
+    pub fn release(&self) {
+        self.drop_attachment(false);
+    }
+
+    /// `IPC_RMID`: no key finds it, and it goes away with its last attachment.
+    ///
+    /// # Errors
+    /// `EIDRM` if it has been removed, `EPERM`.
+    pub fn mark_removed(&self, caller: Caller<'_>) -> Result<()> {
+        let key = {
+            let mut state = self.state.lock();
+            if state.removed {
+                return Err(Errno::EIDRM);
+            }
+            state.permission.check_owner(caller)?;
+            state.permission.mode |= SHM_DEST;
+            state.removed = state.attachments == 0;
+            core::mem::replace(&mut state.permission.key, super::IPC_PRIVATE)
+        };
+        SEGMENTS.forget_key(key, self.id);
+        self.leave_if_removed();
+        Ok(())
+    }
+
+    /// `IPC_SET`.
+    ///
+    /// # Errors
+    /// `EIDRM`, `EPERM`, `EINVAL`.
+    pub fn set(&self, caller: Caller<'_>, change: Change) -> Result<()> {
+        let mut state = self.usable()?;
+        state.permission.check_owner(caller)?;
+        change.check()?;
+        state.permission.change(change);
+        state.changed = now();
+        Ok(())
+    }
+
+    /// `SHM_LOCK` and `SHM_UNLOCK`: pages are never paged out, so only the mark changes. `may_lock` is what the caller's
+    /// limit allows, in bytes.
+    ///
+    /// # Errors
+    /// `EIDRM`, `EPERM`, `ENOMEM` beyond the limit.
+    pub fn set_locked(&self, caller: Caller<'_>, locked: bool, may_lock: u64) -> Result<()> {
+        let mut state = self.usable()?;
+        if !caller.credentials.is_privileged() {
+            state.permission.check_owner(caller)?;
+            if locked && may_lock == 0 {
+                return Err(Errno::EPERM);
+            }
+            if locked && self.size as u64 > may_lock {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        match locked {
+            true => state.permission.mode |= SHM_LOCKED,
+            false => state.permission.mode &= !SHM_LOCKED,
+        }
+        Ok(())
+    }
+
+    fn usable(&self) -> Result<nucleus::sync::SpinGuard<'_, State>> {
+        let state = self.state.lock();
+        match state.removed {
+            true => Err(Errno::EIDRM),
+            false => Ok(state),
+        }
+    }
+
+    /// One attachment less; `mapped` if it was a mapping and is to be noted.
+    fn drop_attachment(&self, mapped: bool) {
+        let last = mapped.then(current_pid);
+        {
+            let mut state = self.state.lock();
+            state.attachments -= 1;
+            if let Some(last) = last {
+                state.detached = now();
+                state.last = last;
+            }
+            state.removed |= state.attachments == 0 && state.permission.mode & SHM_DEST != 0;
+        }
+        self.leave_if_removed();
+    }
+
+    /// Takes a removed segment out of the table. Its pages go with the last handle.
+    fn leave_if_removed(&self) {
+        if self.state.lock().removed {
+            drop(SEGMENTS.remove(self.id));
+        }
+    }
+
+    /// As what can be mapped.
+    pub fn pager(&self) -> Option<Arc<dyn Pager>> {
+        self.own.upgrade().map(|own| own as Arc<dyn Pager>)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        PAGES.fetch_sub(self.page_count(), Relaxed);
+    }
+}
+
+/// The process on whose behalf a mapping comes or goes; 0 for the kernel's own tasks.
+fn current_pid() -> Pid {
+    thread::with_current(|thread| thread.process().pid()).unwrap_or(0)
+}
+
+impl Object for Segment {
+    fn permission(&self) -> Permission {
+        self.state.lock().permission
+    }
+
+    fn id(&self) -> i32 {
+        self.id
+    }
+}
+
+impl Pager for Segment {
+    fn object(&self) -> &Pages {
+        &self.pages
+    }
+
+    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
+        if index >= self.page_count() as u64 {
+            return Err(PagerError::BeyondEnd);
+        }
+        self.pages
+            .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
+
+    fn reference(&self, _writable: bool) {
+        let last = current_pid();
+        let mut state = self.state.lock();
+        state.attachments += 1;
+        state.attached = now();
+        state.last = last;
+    }
+
+    fn detach(&self, _writable: bool) {
+        self.drop_attachment(true);
+    }
+
+    fn describe(&self) -> Description {
+        let permission = Object::permission(self);
+        Description {
+            device: device::number(0, 1),
+            inode: self.id as u64,
+            name: format!("/SYSV{:08x} (deleted)", permission.key).into_bytes(),
+        }
+    }
+}
