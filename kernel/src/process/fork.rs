@@ -12,7 +12,7 @@ use nucleus::{
 };
 
 use super::{Own, Pid, PidFile, Process, Thread, family, run};
-use crate::signal::SignalSet;
+use crate::{signal::SignalSet, sysv::undo::UndoList};
 
 /// What `clone` and its relatives ask for.
 #[derive(Clone, Copy, Default, Debug)]
@@ -83,7 +83,7 @@ impl Request {
 /// `EINVAL`, `ENOMEM`, `EAGAIN` (ids or `RLIMIT_NPROC` exhausted, or the process is ending).
 pub fn clone(
     thread: &Arc<Thread>,
-    own: &Own,
+    own: &mut Own,
     context: &UserContext,
     request: &Request,
 ) -> Result<Pid> {
@@ -159,6 +159,10 @@ pub fn clone(
     };
     if !request.has(raw::CLONE_VM) || request.has(raw::CLONE_VFORK) {
         child_own.alt_stack = own.alt_stack;
+    }
+    if request.has(raw::CLONE_SYSVSEM) {
+        let undo = own.undo.get_or_insert_with(UndoList::new);
+        child_own.undo = Some(undo.clone());
     }
     if request.has(raw::CLONE_CHILD_CLEARTID) {
         child_own.clear_child_tid = request.child_tid;

@@ -8,6 +8,7 @@ use crate::process::{
     self, Pid,
     fork::{self, Request},
 };
+use crate::sysv::undo;
 
 /// Flags of `clone` without the exit signal.
 const CLONE_FLAGS: FlagSet = flag_set!(
@@ -269,6 +270,9 @@ fn unshare(call: &mut Call<'_>) -> Result<usize> {
     }
     if let Some(files) = files {
         call.own.files = files;
+    }
+    if flags & raw::CLONE_SYSVSEM != 0 {
+        undo::leave(&mut call.own.undo, call.thread.process().pid());
     }
     call.thread.publish(Some(call.own.shared()));
     Ok(0)

@@ -24,6 +24,7 @@ mod processes;
 mod protection;
 mod ptys;
 mod signals;
+mod sysv;
 mod threads;
 
 use std::time::{Duration, Instant};
@@ -69,6 +70,7 @@ fn main() {
         names::TESTS,
         clock::TESTS,
         proc::TESTS,
+        sysv::TESTS,
         floating::TESTS,
         legacy::TESTS,
         bad_pointers::TESTS,
