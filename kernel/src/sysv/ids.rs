@@ -167,6 +167,12 @@ impl<T: Object> Ids<T> {
     }
 }
 
+impl<T: Object> Default for Ids<T> {
+    fn default() -> Ids<T> {
+        Ids::new()
+    }
+}
+
 fn use_existing<T: Object>(
     object: &T,
     flags: u32,

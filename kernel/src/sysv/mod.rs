@@ -5,7 +5,7 @@
 //! - [`permission`]: who may do what with an object, and what `IPC_STAT` tells of its owner.
 //! - [`limits`]: the settings of `/proc/sys/kernel`.
 //! - [`segment`]: shared memory. [`semaphore`] and [`undo`]: sets of semaphores. [`message`]: queues of messages.
-//! - [`listing`]: `/proc/sysvipc`.
+//! - [`listing`][]: `/proc/sysvipc`.
 //!
 //! The calls are in [`syscall`](crate::syscall); nothing here touches a program's memory with a lock held.
 
