@@ -8,6 +8,7 @@
 //!                    Rename -> Directory -> Covered -> Vnode     path walks, then contents
 //!                      Tty | Pipe                                what a descriptor leads to
 //!                      Ipc -> IpcObject                          table of ids, then one object
+//!                        Net                                     connections and ports of one protocol
 //!                        Futex                                   reads the word: may fault, so before
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
 //! spinning                     Family -> Signals -> ThreadSignals
@@ -55,6 +56,8 @@ pub enum Rank {
     Ipc = 42,
     /// A set of semaphores or a queue of messages; bodies are copied without it.
     IpcObject = 43,
+    /// Connections and ports of one protocol; taken by who sends to an end that is gone.
+    Net = 44,
     /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
     Futex = 45,
     /// An address space's map.

@@ -1,0 +1,112 @@
+//! Addresses: which are this machine's own, what a name covers, and where a packet seems to come from.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use abi::{Errno, Result};
+
+/// Which version of IP a socket was made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// The address that stands for all of the family.
+    pub fn unspecified(self) -> IpAddr {
+        match self {
+            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+
+    /// That of an address.
+    pub fn of(address: IpAddr) -> Family {
+        match address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+}
+
+/// Whether the address is one of the loopback interface's: all of 127.0.0.0/8, or ::1.
+pub fn is_own(address: IpAddr) -> bool {
+    address.is_loopback()
+}
+
+/// The address that packets to `to` carry as their sender's: the interface's first one.
+///
+/// # Errors
+/// `ENETUNREACH`: only the loopback interface is there.
+pub fn source_for(to: IpAddr) -> Result<IpAddr> {
+    if !is_own(to) {
+        return Err(Errno::ENETUNREACH);
+    }
+    Ok(match to {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    })
+}
+
+/// Where a packet to `to` goes: "any address" as a destination means this machine.
+pub fn destination(to: SocketAddr) -> SocketAddr {
+    let ip = match to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, to.port())
+}
+
+/// The local addresses for which a bound socket receives: one of a family, all of it, or all of both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cover {
+    v4: Option<Ipv4Addr>,
+    v6: Option<Ipv6Addr>,
+}
+
+impl Cover {
+    /// What binding to `address` covers. `::` covers IPv4 too, unless `v6_only`.
+    pub fn of(address: IpAddr, v6_only: bool) -> Cover {
+        match address {
+            IpAddr::V4(v4) => Cover {
+                v4: Some(v4),
+                v6: None,
+            },
+            IpAddr::V6(v6) => Cover {
+                v4: (v6.is_unspecified() && !v6_only).then_some(Ipv4Addr::UNSPECIFIED),
+                v6: Some(v6),
+            },
+        }
+    }
+
+    /// Whether some address belongs to both.
+    pub fn overlaps(&self, other: &Cover) -> bool {
+        let v4 = match (self.v4, other.v4) {
+            (Some(a), Some(b)) => a == b || a.is_unspecified() || b.is_unspecified(),
+            _ => false,
+        };
+        let v6 = match (self.v6, other.v6) {
+            (Some(a), Some(b)) => a == b || a.is_unspecified() || b.is_unspecified(),
+            _ => false,
+        };
+        v4 || v6
+    }
+
+    /// How well it fits a packet to `address`: 0 not at all, more for a name that says more.
+    pub fn score(&self, address: IpAddr) -> u32 {
+        match address {
+            IpAddr::V4(to) => match self.v4 {
+                Some(own) if own == to => 3,
+                // A socket of the packet's own family comes before one that takes both.
+                Some(own) if own.is_unspecified() => 2 - u32::from(self.v6.is_some()),
+                _ => 0,
+            },
+            IpAddr::V6(to) => match self.v6 {
+                Some(own) if own == to => 3,
+                Some(own) if own.is_unspecified() => 2,
+                _ => 0,
+            },
+        }
+    }
+}

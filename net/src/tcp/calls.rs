@@ -1,0 +1,373 @@
+//! What a program asks of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
+
+use alloc::sync::Arc;
+use core::net::SocketAddr;
+
+use abi::{Errno, Result};
+use nucleus::{frame, random};
+
+use super::{
+    Phase, Socket, Table,
+    wire::{Pair, State},
+};
+use crate::{
+    address::{self, Cover},
+    ports::Binding,
+    stack::now,
+};
+
+/// How far a call of `connect` has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// The connection is there.
+    Done,
+    /// It is under way, from this call on.
+    Begun,
+    /// It was under way already.
+    Pending,
+}
+
+impl Socket {
+    fn binding(&self, address: SocketAddr, automatic: bool) -> Binding {
+        let options = self.inner().options;
+        Binding {
+            cover: Cover::of(address.ip(), options.v6_only),
+            reuse_address: options.reuse_address,
+            reuse_port: options.reuse_port,
+            user: options.user,
+            listening: false,
+            automatic,
+        }
+    }
+
+    /// Gives the socket a name. Port 0 lets the stack choose one.
+    ///
+    /// # Errors
+    /// `EINVAL` if it has one or is in use, `EADDRNOTAVAIL` for an address that is not this machine's, `EADDRINUSE`.
+    pub fn bind(&self, address: SocketAddr) -> Result<()> {
+        if !address.ip().is_unspecified() && !address::is_own(address.ip()) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let mut table = self.stack.tcp.lock();
+        self.bind_in(&mut table, address)?;
+        self.inner().bound = address.port() != 0;
+        Ok(())
+    }
+
+    fn bind_in(&self, table: &mut Table, address: SocketAddr) -> Result<()> {
+        {
+            let inner = self.inner();
+            if inner.phase != Phase::Idle || inner.hold.is_some() {
+                return Err(Errno::EINVAL);
+            }
+        }
+        let binding = self.binding(address, false);
+        let hold = match address.port() {
+            0 => table.ports.bind_any(binding, random::u64())?,
+            port => table.ports.bind(port, binding)?,
+        };
+        let mut inner = self.inner();
+        inner.hold = Some(hold);
+        inner.local = Some(SocketAddr::new(address.ip(), hold.port));
+        Ok(())
+    }
+
+    /// Accepts connections from now on, `backlog` + 1 of which may wait to be accepted. A socket without a name gets one.
+    ///
+    /// # Errors
+    /// `EINVAL` for a socket that is connected, `EADDRINUSE`.
+    pub fn listen(self: &Arc<Socket>, backlog: usize) -> Result<()> {
+        let mut table = self.stack.tcp.lock();
+        match self.phase() {
+            Phase::Listening => {
+                self.inner().backlog = backlog;
+                return Ok(());
+            }
+            Phase::Idle => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        if self.inner().hold.is_none() {
+            let any = SocketAddr::new(self.family().unspecified(), 0);
+            self.bind_in(&mut table, any)?;
+        }
+        let Some(hold) = self.inner().hold else {
+            return Err(Errno::EINVAL);
+        };
+        table.ports.listen(hold)?;
+        table.add_listener(hold.port, self);
+        let mut inner = self.inner();
+        inner.phase = Phase::Listening;
+        inner.backlog = backlog;
+        Ok(())
+    }
+
+    /// Takes the connection that has waited longest.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none, `EINVAL` if the socket doesn't listen.
+    pub fn accept(&self) -> Result<Arc<Socket>> {
+        let mut inner = self.inner();
+        if inner.phase != Phase::Listening {
+            return Err(Errno::EINVAL);
+        }
+        inner.queue.pop_front().ok_or(Errno::EAGAIN)
+    }
+
+    /// Asks for a connection, or looks how far an earlier wish has come.
+    ///
+    /// # Errors
+    /// `EISCONN`, `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EADDRNOTAVAIL` when no port is left, `ENOMEM`.
+    pub fn connect(self: &Arc<Socket>, to: SocketAddr) -> Result<Progress> {
+        if let Some(progress) = self.progress()? {
+            return Ok(progress);
+        }
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        let to = address::destination(to);
+        let source = address::source_for(to.ip())?;
+        let mut table = self.stack.tcp.lock();
+        // Another thread may have been here meanwhile.
+        if let Some(progress) = self.progress()? {
+            return Ok(progress);
+        }
+        let pair = self.name_for(&mut table, source, to)?;
+        {
+            let mut inner = self.inner();
+            inner.phase = Phase::Connecting;
+            inner.local = Some(pair.local);
+            inner.remote = Some(to);
+            inner.error = None;
+            inner.read_shut = false;
+            inner.write_shut = false;
+            inner.inbound = None;
+            inner.outbound = None;
+        }
+        match table.wire.open(pair) {
+            Some(block) => table.add(pair, block, self.clone()),
+            None => {
+                self.inner().phase = Phase::Idle;
+                return Err(Errno::EADDRNOTAVAIL);
+            }
+        }
+        table.run();
+        table.note_deadline(pair);
+        let due = table.next_deadline();
+        drop(table);
+        self.stack.arm(due);
+        Ok(Progress::Begun)
+    }
+
+    /// How far an earlier wish has come; `None` if there is none.
+    ///
+    /// # Errors
+    /// `EISCONN`, or why it failed.
+    pub fn progress(&self) -> Result<Option<Progress>> {
+        let mut inner = self.inner();
+        match inner.phase {
+            Phase::Connecting => Ok(Some(Progress::Pending)),
+            Phase::Connected if inner.unreported => {
+                inner.unreported = false;
+                Ok(Some(Progress::Done))
+            }
+            Phase::Connected | Phase::Listening => Err(Errno::EISCONN),
+            Phase::Idle if inner.unreported => {
+                inner.unreported = false;
+                Err(inner.error.take().unwrap_or(Errno::ECONNABORTED))
+            }
+            // The connection was made and is over already; reading tells how.
+            Phase::Ended if inner.unreported => {
+                inner.unreported = false;
+                match inner.error.take() {
+                    Some(error) => Err(error),
+                    None => Ok(Some(Progress::Done)),
+                }
+            }
+            Phase::Ended => Err(Errno::EISCONN),
+            Phase::Idle => Ok(None),
+        }
+    }
+
+    /// The addresses for a connection to `to`; takes a port if the socket has none.
+    fn name_for(
+        &self,
+        table: &mut Table,
+        source: core::net::IpAddr,
+        to: SocketAddr,
+    ) -> Result<Pair> {
+        let (hold, local) = {
+            let inner = self.inner();
+            (inner.hold, inner.local)
+        };
+        let ip = match local.map(|local| local.ip()) {
+            Some(ip) if !ip.is_unspecified() => ip,
+            _ => source,
+        };
+        if ip.is_ipv4() != to.is_ipv4() {
+            return Err(Errno::ENETUNREACH);
+        }
+        let pair = |port| Pair {
+            local: SocketAddr::new(ip, port),
+            remote: to,
+        };
+        let now = now();
+        let Table {
+            ports,
+            ends,
+            waiting,
+            ..
+        } = &mut *table;
+        // An end can't be its own peer here; the port of a connection to oneself is left out.
+        let free = |port| {
+            let pair = pair(port);
+            pair.local != to && !ends.contains_key(&pair) && waiting.allows(&pair, now)
+        };
+        let hold = match hold {
+            Some(hold) if free(hold.port) => hold,
+            Some(_) => return Err(Errno::EADDRNOTAVAIL),
+            None => {
+                let binding = self.binding(SocketAddr::new(ip, 0), true);
+                let hold = ports.bind_connection(binding, random::u64(), free)?;
+                self.inner().hold = Some(hold);
+                hold
+            }
+        };
+        let pair = pair(hold.port);
+        ports.change(hold, |binding| binding.cover = Cover::of(ip, true));
+        waiting.forget(&pair, ports);
+        Ok(pair)
+    }
+
+    /// Shuts the socket for receiving, for sending, or both.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn shut(self: &Arc<Socket>, read: bool, write: bool) -> Result<()> {
+        let mut table = self.stack.tcp.lock();
+        match self.phase() {
+            Phase::Listening => {
+                if read {
+                    self.stop_listening(&mut table);
+                    drop(table);
+                    self.waits().wake_all();
+                }
+                return Ok(());
+            }
+            Phase::Connected => {}
+            _ => return Err(Errno::ENOTCONN),
+        }
+        let finish = {
+            let mut inner = self.inner();
+            inner.read_shut |= read;
+            let finish = write && !inner.write_shut;
+            inner.write_shut |= write;
+            finish
+        };
+        if finish && let Some(pair) = self.pair() {
+            table.finish(&pair);
+        }
+        let due = table.next_deadline();
+        drop(table);
+        self.stack.arm(due);
+        self.waits().wake_all();
+        Ok(())
+    }
+
+    fn stop_listening(self: &Arc<Socket>, table: &mut Table) {
+        let (hold, queue) = {
+            let mut inner = self.inner();
+            inner.phase = Phase::Idle;
+            (inner.hold, core::mem::take(&mut inner.queue))
+        };
+        if let Some(hold) = hold {
+            table.remove_listener(hold.port, self);
+            table
+                .ports
+                .change(hold, |binding| binding.listening = false);
+        }
+        for child in queue {
+            child.close_in(table, true);
+        }
+    }
+
+    /// The last descriptor is gone. With `reset` (`SO_LINGER` with no time) the connection is not ended but
+    /// broken off; so it is when something was left unread.
+    pub fn close(self: &Arc<Socket>, reset: bool) {
+        let mut table = self.stack.tcp.lock();
+        self.close_in(&mut table, reset);
+        let due = table.next_deadline();
+        drop(table);
+        self.stack.arm(due);
+    }
+
+    fn close_in(self: &Arc<Socket>, table: &mut Table, reset: bool) {
+        self.inner().closed = true;
+        let phase = self.phase();
+        if phase == Phase::Listening {
+            self.stop_listening(table);
+        }
+        let unread = match self.streams().0 {
+            Some(inbound) => inbound.abandon(),
+            None => false,
+        };
+        if let Some(pair) = self.pair().filter(|_| table.owns(self)) {
+            match phase {
+                // Nobody knows of it yet.
+                Phase::Connecting => drop(table.remove(&pair)),
+                _ if reset || unread => table.reset(&pair),
+                _ => {
+                    table.finish(&pair);
+                    table.note_deadline(pair);
+                }
+            }
+        }
+        if !table.owns(self) {
+            let hold = self.inner().hold.take();
+            table.release(hold);
+        }
+    }
+
+    /// Forgets the connection and the name that it gave (`connect` with no family). A listener stops listening.
+    pub fn disconnect(self: &Arc<Socket>) {
+        let mut table = self.stack.tcp.lock();
+        if self.phase() == Phase::Listening {
+            self.stop_listening(&mut table);
+        }
+        if let Some(pair) = self.pair().filter(|_| table.owns(self)) {
+            table.reset(&pair);
+        }
+        let hold = {
+            let mut inner = self.inner();
+            inner.phase = Phase::Idle;
+            inner.unreported = false;
+            inner.error = None;
+            inner.remote = None;
+            inner.inbound = None;
+            inner.outbound = None;
+            inner.read_shut = false;
+            inner.write_shut = false;
+            if inner.bound {
+                None
+            } else {
+                inner.local = None;
+                inner.hold.take()
+            }
+        };
+        table.release(hold);
+        drop(table);
+        self.waits().wake_all();
+    }
+
+    /// TCP's state.
+    pub fn state(&self) -> State {
+        self.stack.tcp.lock().state(self)
+    }
+}
+
+impl Table {
+    /// Whether the socket has an end here.
+    pub(super) fn owns(&self, socket: &Socket) -> bool {
+        let end = socket.pair().and_then(|pair| self.ends.get(&pair));
+        end.is_some_and(|end| core::ptr::eq(&*end.socket, socket))
+    }
+}

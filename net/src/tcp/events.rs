@@ -1,0 +1,159 @@
+//! What a change of an end's state means for its socket.
+
+use alloc::sync::Arc;
+
+use abi::Errno;
+
+use super::{
+    Phase, Socket, Table,
+    table::End,
+    wire::{Pair, State},
+};
+use crate::{stack::now, stream::Stream};
+
+impl Table {
+    /// Looks at an end after segments have come or gone, and acts on what has changed.
+    pub(super) fn settle(&mut self, pair: Pair) {
+        let Some(end) = self.ends.get_mut(&pair) else {
+            return;
+        };
+        let (old, new) = (end.state, end.block.state());
+        if old == new {
+            return;
+        }
+        end.state = new;
+        match new {
+            State::Established => self.established(pair, old),
+            State::CloseWait => {
+                if old == State::SynReceived {
+                    self.established(pair, old);
+                }
+                self.peer_finished(&pair);
+            }
+            State::Closing => self.peer_finished(&pair),
+            State::TimeWait => {
+                self.peer_finished(&pair);
+                let hold = self
+                    .ends
+                    .get(&pair)
+                    .and_then(|end| end.socket.inner().hold.take());
+                self.waiting.add(pair, hold, now(), &mut self.ports);
+                self.over(&pair, None);
+            }
+            State::Closed => {
+                let error = match old {
+                    // Both ends have said that they are done.
+                    State::LastAck | State::TimeWait | State::Closing => None,
+                    State::SynSent => Some(Errno::ECONNREFUSED),
+                    State::CloseWait => Some(Errno::EPIPE),
+                    _ => Some(Errno::ECONNRESET),
+                };
+                self.over(&pair, error);
+            }
+            // The peer took its wish back.
+            State::Listen => {
+                self.over(&pair, Some(Errno::ECONNABORTED));
+            }
+            _ => {}
+        }
+    }
+
+    /// An end has its connection: the one that asked is fused with its peer, the other one goes to its listener.
+    fn established(&mut self, pair: Pair, old: State) {
+        if old == State::SynSent {
+            let peer = self.ends.get(&pair.mirrored());
+            let peer = peer.map(|end| end.socket.clone());
+            if let (Some(peer), Some(end)) = (peer, self.ends.get_mut(&pair)) {
+                end.block.established();
+                fuse(&end.socket, &peer);
+            }
+            return;
+        }
+        let Some(end) = self.ends.get_mut(&pair) else {
+            return;
+        };
+        let listener = end.listener.take().and_then(|listener| listener.upgrade());
+        let socket = end.socket.clone();
+        let queued = listener.is_some_and(|listener| {
+            let mut inner = listener.inner();
+            inner.embryos -= 1;
+            let queued = inner.phase == Phase::Listening && inner.queue.try_reserve(1).is_ok();
+            if queued {
+                inner.queue.push_back(socket);
+            }
+            drop(inner);
+            listener.waits().readable.wake_all();
+            queued
+        });
+        if !queued {
+            self.reset(&pair);
+        }
+    }
+
+    /// The peer's stream has ended.
+    fn peer_finished(&self, pair: &Pair) {
+        if let Some(end) = self.ends.get(pair)
+            && let (Some(inbound), _) = end.socket.streams()
+        {
+            inbound.finish();
+            // Whoever waits for a hang-up waits for either side's end.
+            end.socket.waits().wake_all();
+        }
+    }
+
+    /// Takes out an end that exchanges no more segments.
+    pub(super) fn over(&mut self, pair: &Pair, error: Option<Errno>) {
+        if let Some(end) = self.remove(pair) {
+            self.ended(&end, error);
+        }
+    }
+
+    /// Tells the socket of an end that is gone.
+    pub(super) fn ended(&mut self, end: &End, error: Option<Errno>) {
+        if let Some(listener) = end.listener.as_ref().and_then(|l| l.upgrade()) {
+            listener.inner().embryos -= 1;
+        }
+        let (inbound, outbound) = {
+            let mut inner = end.socket.inner();
+            inner.error = inner.error.or(error);
+            if inner.phase == Phase::Connecting {
+                // It may try again.
+                inner.phase = Phase::Idle;
+                inner.unreported = true;
+                inner.remote = None;
+                if !inner.bound {
+                    inner.local = None;
+                }
+            } else {
+                inner.phase = Phase::Ended;
+            }
+            (inner.inbound.clone(), inner.outbound.clone())
+        };
+        for stream in [inbound, outbound].into_iter().flatten() {
+            stream.break_off();
+        }
+        end.socket.waits().wake_all();
+    }
+}
+
+/// Connects two sockets by streams: what one sends is in the chain that the other reads.
+fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
+    let stream = |from: &Arc<Socket>, to: &Arc<Socket>| {
+        let sender = from.inner().options;
+        let receiver = to.inner().options;
+        let limit = sender.send_buffer + receiver.receive_buffer;
+        let waits = (from.waits_handle().clone(), to.waits_handle().clone());
+        let stream = Stream::new(waits.0, waits.1, limit);
+        stream.set_low_water(receiver.low_water);
+        Arc::new(stream)
+    };
+    let (there, back) = (stream(a, b), stream(b, a));
+    for (socket, inbound, outbound) in [(a, &back, &there), (b, &there, &back)] {
+        let mut inner = socket.inner();
+        inner.unreported = inner.phase == Phase::Connecting;
+        inner.phase = Phase::Connected;
+        inner.inbound = Some(inbound.clone());
+        inner.outbound = Some(outbound.clone());
+    }
+    a.waits().wake_all();
+}

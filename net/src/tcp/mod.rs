@@ -1,0 +1,21 @@
+//! TCP: sockets and the connections between them.
+//!
+//! - [`Socket`] (`socket`): what a program's descriptor leads to, and its state; `calls`: binding, listening, connecting,
+//!   accepting, ending; `transfer`: sending, receiving, readiness;
+//! - [`Table`] (`table`): all ends of connections, listeners and ports, and how segments reach them; `events`: what a
+//!   change of an end's state means for its socket; `waiting`: connections that are over but not forgotten;
+//! - `wire`: the segments themselves.
+
+mod calls;
+mod events;
+mod socket;
+mod table;
+mod transfer;
+mod waiting;
+mod wire;
+
+pub use calls::Progress;
+pub use socket::{Options, Phase, Socket, Summary};
+pub use table::{Entry, Table};
+pub use transfer::Readiness;
+pub use wire::State;

@@ -1,0 +1,365 @@
+//! All connections, listeners and ports, and the way of a segment to the end that it is for.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::net::SocketAddr;
+
+use abi::Errno;
+use nucleus::random;
+
+use super::{
+    Phase, Socket,
+    waiting::Waiting,
+    wire::{self, Block, Pair, State, Wire},
+};
+use crate::{
+    address::Cover,
+    ports::{Binding, Hold, Ports, Rule},
+    stack::now,
+};
+
+/// How long an end that no descriptor leads to waits for its peer's end: Linux's `tcp_fin_timeout`, in nanoseconds.
+const ORPHAN: u64 = 60_000_000_000;
+
+/// TCP's part of a stack.
+pub struct Table {
+    pub(super) wire: Wire,
+    pub(super) ports: Ports,
+    pub(super) ends: BTreeMap<Pair, End>,
+    /// By port.
+    listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
+    pub(super) waiting: Waiting,
+    /// Ends that have to be looked at some time, in nanoseconds since boot.
+    deadlines: BTreeSet<(u64, Pair)>,
+}
+
+/// One end of a connection.
+pub(super) struct End {
+    pub block: Block,
+    pub socket: Arc<Socket>,
+    /// Who will accept it, until it is in that queue.
+    pub listener: Option<Weak<Socket>>,
+    /// The block's state when it was last looked at.
+    pub state: State,
+    pub deadline: Option<u64>,
+}
+
+/// One line of `/proc/net/tcp`.
+pub struct Entry {
+    pub local: SocketAddr,
+    pub remote: Option<SocketAddr>,
+    /// `None` for a listener.
+    pub state: Option<State>,
+    /// `None` for a connection that is over.
+    pub socket: Option<Arc<Socket>>,
+    /// Nanoseconds that it will still be remembered, for a connection that is over.
+    pub left: u64,
+}
+
+/// What becomes of a wish for a connection.
+enum Wish {
+    Granted(Arc<Socket>),
+    /// The listener's queue is full: as if the segment were lost, so that it is repeated.
+    Ignored,
+    Refused,
+}
+
+impl Table {
+    /// Nothing yet. `seed` chooses the first sequence numbers.
+    pub fn new(seed: u64) -> Table {
+        Table {
+            wire: Wire::new(seed),
+            ports: Ports::new(Rule::UnlessListening),
+            ends: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            waiting: Waiting::default(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    /// Delivers all that is on the wire, and what is sent in answer, until it is empty.
+    pub(super) fn run(&mut self) {
+        while let Some(packet) = self.wire.next() {
+            let Some(heading) = wire::heading(&packet) else {
+                continue;
+            };
+            if let Some(end) = self.ends.get_mut(&heading.pair) {
+                self.wire.arrive(&mut end.block, packet);
+                self.settle(heading.pair);
+                continue;
+            }
+            let wish = if heading.opens {
+                self.wish(heading.pair.local)
+            } else {
+                Wish::Refused
+            };
+            match wish {
+                Wish::Granted(listener) => {
+                    if self.begin(heading.pair, &listener).is_some()
+                        && let Some(end) = self.ends.get_mut(&heading.pair)
+                    {
+                        self.wire.arrive(&mut end.block, packet);
+                        self.settle(heading.pair);
+                    }
+                }
+                Wish::Ignored => {}
+                Wish::Refused => self.wire.refuse(packet),
+            }
+        }
+    }
+
+    /// Looks for the listener at `local`.
+    fn wish(&self, local: SocketAddr) -> Wish {
+        let Some(listeners) = self.listeners.get(&local.port()) else {
+            return Wish::Refused;
+        };
+        let score = |socket: &Arc<Socket>| {
+            let inner = socket.inner();
+            let address = inner.local.map(|address| address.ip());
+            let cover = address.map(|address| Cover::of(address, inner.options.v6_only));
+            cover.map_or(0, |cover| cover.score(local.ip()))
+        };
+        let best = listeners.iter().map(&score).max().unwrap_or(0);
+        if best == 0 {
+            return Wish::Refused;
+        }
+        // Listeners that share the port share the connections.
+        let fitting = || listeners.iter().filter(|socket| score(socket) == best);
+        let count = fitting().count() as u64;
+        let chosen = if count > 1 { random::u64() % count } else { 0 };
+        match fitting().nth(chosen as usize) {
+            Some(listener) => {
+                let inner = listener.inner();
+                if inner.queue.len() + inner.embryos > inner.backlog {
+                    return Wish::Ignored;
+                }
+                drop(inner);
+                Wish::Granted(listener.clone())
+            }
+            None => Wish::Refused,
+        }
+    }
+
+    /// A new end for a connection that is asked for at a listener.
+    fn begin(&mut self, pair: Pair, listener: &Arc<Socket>) -> Option<()> {
+        let block = self.wire.await_open(pair.local)?;
+        let options = listener.inner().options;
+        let socket = Socket::new(&listener.stack, listener.family(), options);
+        // Whoever comes back so soon with the same two addresses has forgotten the old connection.
+        self.waiting.forget(&pair, &mut self.ports);
+        let binding = Binding {
+            cover: Cover::of(pair.local.ip(), true),
+            reuse_address: options.reuse_address,
+            reuse_port: options.reuse_port,
+            user: options.user,
+            listening: false,
+            automatic: false,
+        };
+        let hold = self.ports.join(pair.local.port(), binding);
+        {
+            let mut inner = socket.inner();
+            inner.hold = Some(hold);
+            inner.local = Some(pair.local);
+            inner.remote = Some(pair.remote);
+        }
+        listener.inner().embryos += 1;
+        let end = End {
+            state: block.state(),
+            block,
+            socket,
+            listener: Some(Arc::downgrade(listener)),
+            deadline: None,
+        };
+        self.ends.insert(pair, end);
+        Some(())
+    }
+
+    /// Adds an end that `connect` has opened.
+    pub(super) fn add(&mut self, pair: Pair, block: Block, socket: Arc<Socket>) {
+        let end = End {
+            state: block.state(),
+            block,
+            socket,
+            listener: None,
+            deadline: None,
+        };
+        self.ends.insert(pair, end);
+    }
+
+    /// Takes an end out. Its port is given back unless the program has asked for it and still has the socket.
+    pub(super) fn remove(&mut self, pair: &Pair) -> Option<End> {
+        let end = self.ends.remove(pair)?;
+        if let Some(deadline) = end.deadline {
+            self.deadlines.remove(&(deadline, *pair));
+        }
+        let hold = {
+            let mut inner = end.socket.inner();
+            if inner.closed || !inner.bound {
+                inner.hold.take()
+            } else {
+                None
+            }
+        };
+        self.release(hold);
+        Some(end)
+    }
+
+    /// Gives a port back.
+    pub(super) fn release(&mut self, hold: Option<Hold>) {
+        if let Some(hold) = hold {
+            self.ports.release(hold);
+        }
+    }
+
+    /// Adds a listener that has a port.
+    pub(super) fn add_listener(&mut self, port: u16, socket: &Arc<Socket>) {
+        let listeners = self.listeners.entry(port).or_default();
+        listeners.push(socket.clone());
+    }
+
+    /// Takes a listener out. What waits in its queue is the caller's; what was on its way there is reset.
+    pub(super) fn remove_listener(&mut self, port: u16, socket: &Arc<Socket>) {
+        if let Some(listeners) = self.listeners.get_mut(&port) {
+            listeners.retain(|other| !Arc::ptr_eq(other, socket));
+            if listeners.is_empty() {
+                self.listeners.remove(&port);
+            }
+        }
+        if socket.inner().embryos == 0 {
+            return;
+        }
+        let own = |end: &End| {
+            let listener = end.listener.as_ref();
+            listener.is_some_and(|listener| core::ptr::eq(listener.as_ptr(), &**socket))
+        };
+        let embryos = self.ends.iter().filter(|(_, end)| own(end));
+        let embryos: Vec<Pair> = embryos.map(|(pair, _)| *pair).collect();
+        for pair in embryos {
+            self.reset(&pair);
+        }
+    }
+
+    /// Resets a connection from this end, which is gone afterwards.
+    pub(super) fn reset(&mut self, pair: &Pair) {
+        if let Some(mut end) = self.remove(pair) {
+            self.wire.reset(&mut end.block);
+            self.ended(&end, None);
+            self.run();
+        }
+    }
+
+    /// Ends the stream that goes out from this end.
+    pub(super) fn finish(&mut self, pair: &Pair) {
+        if let Some(end) = self.ends.get_mut(pair) {
+            self.wire.finish(&mut end.block);
+            self.settle(*pair);
+            self.run();
+        }
+    }
+
+    /// Notes when an end has to be looked at: those that wait for an answer, and those that nobody will close.
+    pub(super) fn note_deadline(&mut self, pair: Pair) {
+        let Some(end) = self.ends.get_mut(&pair) else {
+            return;
+        };
+        let due = match end.state {
+            State::Established | State::CloseWait => None,
+            State::FinWait2 if end.socket.inner().closed => {
+                Some(end.deadline.unwrap_or(now() + ORPHAN))
+            }
+            State::FinWait2 => None,
+            _ => self.wire.due(&end.block),
+        };
+        if let Some(old) = end.deadline {
+            self.deadlines.remove(&(old, pair));
+        }
+        end.deadline = due;
+        if let Some(due) = due {
+            self.deadlines.insert((due, pair));
+        }
+    }
+
+    /// When something is due next, in nanoseconds since boot.
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        let ends = self.deadlines.first().map(|(due, _)| *due);
+        match (ends, self.waiting.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Does what is due; returns when something will be next.
+    pub fn run_timers(&mut self) -> Option<u64> {
+        let now = now();
+        while let Some(&(due, pair)) = self.deadlines.first() {
+            if due > now {
+                break;
+            }
+            self.deadlines.remove(&(due, pair));
+            let Some(end) = self.ends.get_mut(&pair) else {
+                continue;
+            };
+            end.deadline = None;
+            if end.state == State::FinWait2 {
+                // The peer has had its time. What it sends from now on is answered by a reset.
+                self.remove(&pair);
+                continue;
+            }
+            self.wire.flush(&mut end.block);
+            if end.block.state() == State::Closed {
+                // Nobody has answered for too long.
+                self.over(&pair, Some(Errno::ETIMEDOUT));
+            } else {
+                self.settle(pair);
+            }
+            self.run();
+            self.note_deadline(pair);
+        }
+        self.waiting.expire(now, &mut self.ports);
+        self.next_deadline()
+    }
+
+    /// Everything that `/proc/net/tcp` shows.
+    pub fn list(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for socket in self.listeners.values().flatten() {
+            let local = socket.inner().local;
+            entries.extend(local.map(|local| Entry {
+                local,
+                remote: None,
+                state: None,
+                socket: Some(socket.clone()),
+                left: 0,
+            }));
+        }
+        entries.extend(self.ends.iter().map(|(pair, end)| Entry {
+            local: pair.local,
+            remote: Some(pair.remote),
+            state: Some(end.state),
+            socket: Some(end.socket.clone()),
+            left: 0,
+        }));
+        let waiting = self.waiting.list(now());
+        entries.extend(waiting.map(|(local, remote, left)| Entry {
+            local,
+            remote: Some(remote),
+            state: Some(State::TimeWait),
+            socket: None,
+            left,
+        }));
+        entries
+    }
+
+    /// The state of a socket's connection.
+    pub fn state(&self, socket: &Socket) -> State {
+        let end = socket.pair().and_then(|pair| self.ends.get(&pair));
+        match (socket.phase(), end) {
+            (Phase::Listening, _) => State::Listen,
+            (_, Some(end)) if core::ptr::eq(&*end.socket, socket) => end.state,
+            _ => State::Closed,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Sending, receiving and readiness.
+
+use alloc::sync::Arc;
+
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+
+use super::{Phase, Socket};
+use crate::stream::{Read, Status, Stream, Written};
+
+/// What can be done with a socket without waiting.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Readiness {
+    /// A read gives bytes, the end or an error; a listener has a connection.
+    pub readable: bool,
+    /// A write takes bytes or gives an error.
+    pub writable: bool,
+    /// An urgent byte waits.
+    pub urgent: bool,
+    /// An error is pending.
+    pub error: bool,
+    /// The peer has ended its stream, or reading was shut.
+    pub read_hung_up: bool,
+    /// Both directions are over, or there is no connection.
+    pub hung_up: bool,
+}
+
+/// What a call finds before it moves bytes.
+enum Way {
+    To(Arc<Stream>),
+    /// The connection is still being made.
+    NotYet,
+    /// There is none.
+    None,
+}
+
+impl Socket {
+    /// Sends bytes: as many as there is room for.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is no room (the socket's waits tell when there is), `EPIPE` when there is no connection to
+    /// send on, the pending error, or that of the source.
+    pub fn send(&self, from: &mut dyn Source) -> Result<usize> {
+        let Way::To(outbound) = self.way_out()? else {
+            return Err(Errno::EAGAIN);
+        };
+        let written = outbound.write(from)?;
+        match written {
+            Written::Bytes(0) if from.left() > 0 => Err(Errno::EAGAIN),
+            Written::Bytes(n) => Ok(n),
+            Written::Abandoned => {
+                // The segment goes out, nobody takes it, and a reset comes back: the next call reports it.
+                self.provoke_reset();
+                swallow(from)
+            }
+            Written::Ended => Err(self.why_ended()),
+        }
+    }
+
+    /// Sends one byte as urgent data.
+    ///
+    /// # Errors
+    /// As [`send`](Socket::send).
+    pub fn send_urgent(&self, byte: u8) -> Result<()> {
+        let Way::To(outbound) = self.way_out()? else {
+            return Err(Errno::EAGAIN);
+        };
+        let in_line = self.peer_wants_urgent_in_line();
+        match outbound.write_urgent(byte, in_line)? {
+            Written::Bytes(_) => Ok(()),
+            Written::Abandoned => {
+                self.provoke_reset();
+                Ok(())
+            }
+            Written::Ended => Err(self.why_ended()),
+        }
+    }
+
+    fn way_out(&self) -> Result<Way> {
+        let mut inner = self.inner();
+        if let Some(error) = inner.error.take() {
+            return Err(error);
+        }
+        if inner.write_shut {
+            return Err(Errno::EPIPE);
+        }
+        match (inner.phase, &inner.outbound) {
+            (Phase::Connected, Some(outbound)) => Ok(Way::To(outbound.clone())),
+            (Phase::Connecting, _) => Ok(Way::NotYet),
+            _ => Err(Errno::EPIPE),
+        }
+    }
+
+    fn peer_wants_urgent_in_line(&self) -> bool {
+        let Some(pair) = self.pair() else {
+            return false;
+        };
+        let table = self.stack.tcp.lock();
+        let peer = table.ends.get(&pair.mirrored());
+        peer.is_some_and(|peer| peer.socket.inner().options.urgent_in_line)
+    }
+
+    /// Has the peer, whose program has closed it, answer with a reset.
+    fn provoke_reset(&self) {
+        if let Some(pair) = self.pair() {
+            let mut table = self.stack.tcp.lock();
+            if table.ends.contains_key(&pair.mirrored()) {
+                table.reset(&pair.mirrored());
+            } else if table.owns(self) {
+                // The peer's end was forgotten after its time.
+                table.reset(&pair);
+                self.inner().error = Some(Errno::ECONNRESET);
+            }
+            let due = table.next_deadline();
+            drop(table);
+            self.stack.arm(due);
+        }
+    }
+
+    /// The error of a connection whose streams have ended.
+    fn why_ended(&self) -> Errno {
+        // Whoever ended it may not have come to note why; it holds the table's lock until then.
+        drop(self.stack.tcp.lock());
+        self.take_error().unwrap_or(Errno::EPIPE)
+    }
+
+    /// Receives up to `max` bytes: what is there. 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is nothing yet, `ENOTCONN`, the pending error, or that of the sink.
+    pub fn receive(&self, to: &mut dyn Sink, max: usize, how: Read) -> Result<usize> {
+        let Way::To(inbound) = self.way_in()? else {
+            return self.nothing_to_read(None);
+        };
+        if max == 0 {
+            return Ok(0);
+        }
+        let n = inbound.read(to, max, how)?;
+        if n > 0 || to.room() == 0 && !how.discard {
+            return Ok(n);
+        }
+        let status = inbound.status();
+        if status.bytes > 0 {
+            // They have come since.
+            return inbound.read(to, max, how);
+        }
+        self.nothing_to_read(Some(status))
+    }
+
+    /// Receives the urgent byte.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none or it is in line, `ENOTCONN`.
+    pub fn receive_urgent(&self, peek: bool) -> Result<u8> {
+        match self.way_in()? {
+            Way::To(inbound) => inbound.read_urgent(peek),
+            Way::NotYet => Err(Errno::EINVAL),
+            Way::None => Err(Errno::ENOTCONN),
+        }
+    }
+
+    fn way_in(&self) -> Result<Way> {
+        let inner = self.inner();
+        Ok(match (&inner.inbound, inner.phase) {
+            (Some(inbound), _) => Way::To(inbound.clone()),
+            (None, Phase::Connecting) => Way::NotYet,
+            (None, _) => Way::None,
+        })
+    }
+
+    /// What a read gives that finds no bytes.
+    fn nothing_to_read(&self, inbound: Option<Status>) -> Result<usize> {
+        let mut inner = self.inner();
+        if inbound.is_some_and(|status| status.finished) {
+            return Ok(0);
+        }
+        if let Some(error) = inner.error.take() {
+            return Err(error);
+        }
+        if inner.read_shut {
+            return Ok(0);
+        }
+        match inner.phase {
+            Phase::Connected | Phase::Connecting => Err(Errno::EAGAIN),
+            Phase::Ended => Ok(0),
+            Phase::Idle | Phase::Listening => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// Whether the next byte to read is the one behind the urgent one's place.
+    pub fn is_at_mark(&self) -> bool {
+        let inbound = self.streams().0;
+        inbound.is_some_and(|stream| stream.status().at_mark)
+    }
+
+    /// What can be done now.
+    pub fn readiness(&self) -> Readiness {
+        let (inbound, outbound) = self.streams();
+        let inbound = inbound.map(|stream| stream.status());
+        let outbound = outbound.map(|stream| stream.status());
+        let inner = self.inner();
+        let mut ready = Readiness {
+            error: inner.error.is_some(),
+            ..Readiness::default()
+        };
+        match inner.phase {
+            Phase::Listening => ready.readable = !inner.queue.is_empty(),
+            Phase::Connecting => {}
+            Phase::Idle => {
+                ready.hung_up = true;
+                ready.writable = true;
+                ready.readable = ready.error;
+            }
+            Phase::Connected => {
+                let finished = inbound.is_some_and(|status| status.finished);
+                ready.read_hung_up = finished || inner.read_shut;
+                ready.readable = ready.read_hung_up
+                    || ready.error
+                    || inbound.is_some_and(|status| status.is_readable);
+                ready.writable =
+                    inner.write_shut || outbound.is_some_and(|status| status.is_writable);
+                ready.hung_up = ready.read_hung_up && inner.write_shut;
+                ready.urgent = inbound.is_some_and(|status| status.urgent);
+            }
+            Phase::Ended => {
+                ready.read_hung_up = true;
+                ready.hung_up = true;
+                ready.readable = true;
+                ready.writable = true;
+            }
+        }
+        ready
+    }
+}
+
+/// Takes all that a source has and throws it away; returns how much it was.
+fn swallow(from: &mut dyn Source) -> Result<usize> {
+    let mut total = 0;
+    let mut piece = [0; 256];
+    while from.left() > 0 {
+        let n = match from.take_bytes(&mut piece) {
+            Ok(n) => n,
+            Err(error) => return fbuf::moved(total, Err(error)),
+        };
+        if n == 0 {
+            break;
+        }
+        total += n;
+    }
+    Ok(total)
+}

@@ -1,0 +1,297 @@
+//! The segments between two ends of connections: `smoltcp`'s, kept in here.
+//!
+//! A [`Block`] is one end. Each has a socket set of its own, and packets are handed to the block that they are for, so a
+//! packet costs the same however many connections there are. What a block sends is put on the wire, a queue that
+//! whoever drives the stack empties before it lets go of the stack's lock.
+//!
+//! Data don't pass here (the crate's front page says why), so the blocks' windows need no more than a byte.
+
+use alloc::{collections::VecDeque, vec, vec::Vec};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use nucleus::time;
+use smoltcp::{
+    iface::{Config, Interface, SocketHandle, SocketSet, SocketStorage},
+    phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken},
+    socket::tcp::{Socket, SocketBuffer},
+    time::{Duration, Instant},
+    wire::{
+        HardwareAddress, IpAddress, IpCidr, IpProtocol, IpVersion, Ipv4Packet, Ipv6Packet,
+        TcpPacket,
+    },
+};
+
+pub use smoltcp::socket::tcp::State;
+
+/// The largest packet: what an IPv4 header can tell. Linux's loopback interface has one byte more.
+const MTU: usize = 65535;
+/// Bytes of a block's buffers.
+const WINDOW: usize = 16;
+/// How long `connect` tries when nobody answers: Linux's six repetitions of the first segment.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(127);
+
+/// A packet, headers included.
+type Packet = Vec<u8>;
+
+/// The two ends of a connection, as the one called `local` sees them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Pair {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
+impl Pair {
+    /// As the other end sees them.
+    pub fn mirrored(self) -> Pair {
+        Pair {
+            local: self.remote,
+            remote: self.local,
+        }
+    }
+}
+
+/// A packet's addresses and whether it asks for a connection.
+pub struct Heading {
+    /// As its receiver sees them.
+    pub pair: Pair,
+    /// A SYN that answers nothing.
+    pub opens: bool,
+}
+
+/// One end of a connection.
+pub struct Block {
+    set: SocketSet<'static>,
+    handle: SocketHandle,
+}
+
+/// The interface and what is on its way.
+pub struct Wire {
+    interface: Interface,
+    packets: VecDeque<Packet>,
+}
+
+/// The loopback device as `smoltcp` sees it: at most one packet has arrived, what is sent goes to the wire.
+struct Loopback<'a> {
+    arrived: Option<Packet>,
+    wire: &'a mut VecDeque<Packet>,
+}
+
+struct Arrived(Packet);
+struct Sent<'a>(&'a mut VecDeque<Packet>);
+
+impl RxToken for Arrived {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+impl TxToken for Sent<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut packet = vec![0; len];
+        let result = f(&mut packet);
+        self.0.push_back(packet);
+        result
+    }
+}
+
+impl Device for Loopback<'_> {
+    type RxToken<'a>
+        = Arrived
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Sent<'a>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(Arrived, Sent<'_>)> {
+        let packet = self.arrived.take()?;
+        Some((Arrived(packet), Sent(self.wire)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sent<'_>> {
+        Some(Sent(self.wire))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = MTU;
+        // Nothing can happen to a packet on its way: no sums are made or checked, as on Linux's loopback.
+        capabilities.checksum = ChecksumCapabilities::ignored();
+        capabilities
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_micros(time::since_boot().as_micros() as i64)
+}
+
+impl Wire {
+    /// An interface with 127.0.0.0/8 and ::1.
+    pub fn new(seed: u64) -> Wire {
+        let mut packets = VecDeque::new();
+        let mut device = Loopback {
+            arrived: None,
+            wire: &mut packets,
+        };
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = seed;
+        let mut interface = Interface::new(config, &mut device, now());
+        let v4 = Ipv4Addr::LOCALHOST;
+        interface.update_ip_addrs(|addresses| {
+            // There is room for two.
+            let _ = addresses.push(IpCidr::new(IpAddress::Ipv4(v4), 8));
+            let v6 = IpAddress::v6(0, 0, 0, 0, 0, 0, 0, 1);
+            let _ = addresses.push(IpCidr::new(v6, 128));
+        });
+        // Every address of the network is ours, not only the first.
+        interface.set_any_ip(true);
+        let _ = interface.routes_mut().add_default_ipv4_route(v4);
+        Wire { interface, packets }
+    }
+
+    /// The next packet that is on its way.
+    pub fn next(&mut self) -> Option<Packet> {
+        self.packets.pop_front()
+    }
+
+    /// Gives a packet to the block that it is for, and lets the block answer.
+    pub fn arrive(&mut self, block: &mut Block, packet: Packet) {
+        let mut device = Loopback {
+            arrived: Some(packet),
+            wire: &mut self.packets,
+        };
+        let now = now();
+        self.interface
+            .poll_ingress_single(now, &mut device, &mut block.set);
+        self.interface.poll_egress(now, &mut device, &mut block.set);
+    }
+
+    /// Answers a packet that is for nobody: with a reset, unless it is one.
+    pub fn refuse(&mut self, packet: Packet) {
+        let mut nobody = SocketSet::new(Vec::new());
+        let mut device = Loopback {
+            arrived: Some(packet),
+            wire: &mut self.packets,
+        };
+        self.interface
+            .poll_ingress_single(now(), &mut device, &mut nobody);
+    }
+
+    /// Sends what a block has to send, by its own wish or because its time has come.
+    pub fn flush(&mut self, block: &mut Block) {
+        let mut device = Loopback {
+            arrived: None,
+            wire: &mut self.packets,
+        };
+        self.interface
+            .poll_egress(now(), &mut device, &mut block.set);
+    }
+
+    /// An end that asks the other for a connection, its first segment sent. `None` for addresses that can't have one.
+    pub fn open(&mut self, pair: Pair) -> Option<Block> {
+        let mut block = Block::new();
+        let remote = (IpAddress::from(pair.remote.ip()), pair.remote.port());
+        let local = (IpAddress::from(pair.local.ip()), pair.local.port());
+        block.socket().set_timeout(Some(CONNECT_TIMEOUT));
+        let Block { set, handle } = &mut block;
+        let socket = set.get_mut::<Socket>(*handle);
+        socket
+            .connect(self.interface.context(), remote, local)
+            .ok()?;
+        self.flush(&mut block);
+        Some(block)
+    }
+
+    /// An end that awaits the first segment for `local`.
+    pub fn await_open(&mut self, local: SocketAddr) -> Option<Block> {
+        let mut block = Block::new();
+        let endpoint = (IpAddress::from(local.ip()), local.port());
+        block.socket().listen(endpoint).ok()?;
+        Some(block)
+    }
+
+    /// Ends the stream towards the other end, behind all that was sent.
+    pub fn finish(&mut self, block: &mut Block) {
+        block.socket().close();
+        self.flush(block);
+    }
+
+    /// Resets the connection. The block is of no more use.
+    pub fn reset(&mut self, block: &mut Block) {
+        block.socket().abort();
+        self.flush(block);
+    }
+
+    /// When [`flush`](Wire::flush) has something to do although nothing arrives: nanoseconds since boot.
+    pub fn due(&mut self, block: &Block) -> Option<u64> {
+        let at = self.interface.poll_at(now(), &block.set)?;
+        Some((at.total_micros().max(0) as u64) * 1000)
+    }
+}
+
+impl Block {
+    fn new() -> Block {
+        let buffer = || SocketBuffer::new(vec![0; WINDOW]);
+        let mut socket = Socket::new(buffer(), buffer());
+        // Nothing is saved by waiting on a wire without a length.
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(None);
+        let mut set = SocketSet::new(vec![SocketStorage::EMPTY]);
+        let handle = set.add(socket);
+        Block { set, handle }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.set.get_mut(self.handle)
+    }
+
+    /// TCP's state.
+    pub fn state(&self) -> State {
+        self.set.get::<Socket>(self.handle).state()
+    }
+
+    /// The connection exists: silence is no longer an error.
+    pub fn established(&mut self) {
+        self.socket().set_timeout(None);
+    }
+}
+
+/// Reads a packet's addresses. `None` for what is no TCP packet; nothing here makes such.
+pub fn heading(packet: &[u8]) -> Option<Heading> {
+    let (from, to, protocol, payload): (IpAddr, IpAddr, _, _) =
+        match IpVersion::of_packet(packet.get(..1)?).ok()? {
+            IpVersion::Ipv4 => {
+                let packet = Ipv4Packet::new_checked(packet).ok()?;
+                let (from, to) = (packet.src_addr(), packet.dst_addr());
+                (
+                    from.into(),
+                    to.into(),
+                    packet.next_header(),
+                    packet.payload(),
+                )
+            }
+            IpVersion::Ipv6 => {
+                let packet = Ipv6Packet::new_checked(packet).ok()?;
+                let (from, to) = (packet.src_addr(), packet.dst_addr());
+                (
+                    from.into(),
+                    to.into(),
+                    packet.next_header(),
+                    packet.payload(),
+                )
+            }
+        };
+    if protocol != IpProtocol::Tcp {
+        return None;
+    }
+    let segment = TcpPacket::new_checked(payload).ok()?;
+    Some(Heading {
+        pair: Pair {
+            local: SocketAddr::new(to, segment.dst_port()),
+            remote: SocketAddr::new(from, segment.src_port()),
+        },
+        opens: segment.syn() && !segment.ack(),
+    })
+}

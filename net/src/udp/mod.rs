@@ -1,0 +1,16 @@
+//! UDP: sockets that exchange datagrams.
+//!
+//! - [`Socket`] (`socket`): what a program's descriptor leads to, its names and its queue;
+//! - [`Table`] (`table`): who is bound where, and who gets a datagram;
+//! - `transfer`: sending, receiving, readiness.
+//!
+//! A datagram on the loopback interface goes from the sender's call straight into the receiver's queue as an aggregate of
+//! slices: it needs no header and no place in between.
+
+mod socket;
+mod table;
+mod transfer;
+
+pub use socket::{Options, Socket, Summary};
+pub use table::Table;
+pub use transfer::{Datagram, MAX_V4, MAX_V6, Manner, Readiness};
