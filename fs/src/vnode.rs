@@ -17,6 +17,8 @@ use crate::{Credentials, File, Location, OpenFlags};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
+    /// None of those below: an open file without a place in a file system (an eventfd, an epoll).
+    Anonymous = 0,
     Fifo = 1,
     CharDevice = 2,
     Directory = 4,

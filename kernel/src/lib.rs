@@ -9,14 +9,18 @@
 //! - [`signal`], [`futex`]: what wakes and interrupts.
 //! - [`files`], [`pipe`], [`tty`], [`device`]: what descriptors refer to.
 //! - [`sysv`]: shared memory, semaphores and message queues that ids name.
+//! - [`epoll`]: waiting for many of them.
+//! - [`anonymous`], [`quota`]: what those without a name have in common; what a user may have of a kind.
 //! - [`mounts`], [`proc`]: what programs find under `/`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod anonymous;
 pub mod device;
 pub mod elf;
+pub mod epoll;
 pub mod files;
 pub mod futex;
 pub mod load;
@@ -24,6 +28,7 @@ pub mod mounts;
 pub mod pipe;
 pub mod proc;
 pub mod process;
+pub mod quota;
 pub mod signal;
 pub mod socket;
 pub mod start;

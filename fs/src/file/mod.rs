@@ -124,6 +124,11 @@ pub trait File: Any + Send + Sync {
         alloc::vec::Vec::new()
     }
 
+    /// Further lines of `/proc/PID/fdinfo/N`, each with its newline.
+    fn details(&self) -> alloc::vec::Vec<u8> {
+        alloc::vec::Vec::new()
+    }
+
     /// Where the same thing can be opened again (`/proc/PID/fd/N`), where there is no location.
     fn reopen(&self) -> Option<Location> {
         None

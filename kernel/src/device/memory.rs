@@ -84,6 +84,10 @@ impl File for Memory {
         }
     }
 
+    fn has_readiness(&self) -> bool {
+        self.minor == RANDOM
+    }
+
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
         match (self.minor, command) {
             (RANDOM | URANDOM, RNDGETENTCNT) => {

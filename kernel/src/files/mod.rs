@@ -8,7 +8,7 @@ pub mod locks;
 mod open;
 mod table;
 
-pub use open::OpenFile;
+pub use open::{Attached, OpenFile};
 pub use table::{Reservation, Table};
 
 #[cfg(test)]

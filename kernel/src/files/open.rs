@@ -1,6 +1,6 @@
 //! Open file descriptions.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use abi::{
@@ -11,6 +11,7 @@ use abi::{
     },
 };
 use fs::{File, Location, OpenFlags};
+use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::locks;
 
@@ -18,6 +19,16 @@ use super::locks;
 const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT | abi::raw::general::FASYNC;
 /// Flags that act only while a file is opened; `F_GETFL` does not show them.
 const ONLY_AT_OPEN: u32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC;
+
+/// What belongs to an open file description without keeping it: it is told when the description goes away, before
+/// the file does (the watches of `epoll`).
+pub trait Attached: Send + Sync {
+    /// The description is gone. Sleeping locks may be taken.
+    fn released(&self);
+}
+
+/// What is attached to a description.
+type AttachedList = SpinLock<Vec<Arc<dyn Attached>>>;
 
 /// An open file description: a file with its status flags. Descriptors that came from one `open` by `dup` or
 /// `fork` share it.
@@ -28,6 +39,8 @@ pub struct OpenFile {
     owner: AtomicI32,
     /// A lock was once asked for: the drop has to look.
     has_locks: AtomicBool,
+    /// Empty until something is attached.
+    attached: OnceBox<AttachedList>,
 }
 
 impl OpenFile {
@@ -38,6 +51,7 @@ impl OpenFile {
             flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
             owner: AtomicI32::new(0),
             has_locks: AtomicBool::new(false),
+            attached: OnceBox::new(),
         })
     }
 
@@ -122,6 +136,34 @@ impl OpenFile {
         locks::Owner(core::ptr::from_ref(self).addr())
     }
 
+    /// Has `what` told when the description goes away.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn attach(&self, what: Arc<dyn Attached>) -> Result<()> {
+        let list = self
+            .attached
+            .get_or_insert(|| Box::new(SpinLock::new(Rank::Leaf, Vec::new())));
+        let mut list = list.lock();
+        list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        list.push(what);
+        Ok(())
+    }
+
+    /// Takes back an [`attach`](OpenFile::attach).
+    pub fn detach(&self, what: &dyn Attached) {
+        let Some(list) = self.attached.get() else {
+            return;
+        };
+        let gone = {
+            let mut list = list.lock();
+            let same = |known: &Arc<dyn Attached>| core::ptr::addr_eq(&raw const **known, what);
+            let at = list.iter().position(same);
+            at.map(|at| list.swap_remove(at))
+        };
+        drop(gone);
+    }
+
     pub(super) fn note_locks(&self) {
         self.has_locks.store(true, Relaxed);
     }
@@ -131,6 +173,11 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if *self.has_locks.get_mut() {
             locks::release_all(self, self.lock_owner());
+        }
+        if let Some(attached) = self.attached.take() {
+            for what in attached.into_inner() {
+                what.released();
+            }
         }
     }
 }

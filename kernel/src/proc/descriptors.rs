@@ -86,6 +86,7 @@ impl Directory for Positions {
             writeln!(out, "mnt_id:\t{mount}");
             let attributes = crate::syscall::attributes_of(&open)?;
             writeln!(out, "ino:\t{}", attributes.inode);
+            out.push(&open.file().details());
             Ok(())
         });
         Ok(owned(entry.mode(0o400), &self.subject.process))

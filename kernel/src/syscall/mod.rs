@@ -16,6 +16,7 @@ mod dirs;
 #[cfg(test)]
 mod document;
 mod entry;
+mod epoll;
 mod execute;
 mod extended;
 mod fcntl;
@@ -84,6 +85,7 @@ const CALLS: &[&[Entry]] = &[
     change::CALLS,
     credentials::CALLS,
     dirs::CALLS,
+    epoll::CALLS,
     execute::CALLS,
     extended::CALLS,
     fcntl::CALLS,

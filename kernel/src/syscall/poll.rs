@@ -35,14 +35,36 @@ struct Watched {
 
 /// How long to wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
+pub(super) enum Wait {
     /// Not at all.
     No,
+    /// Until this time since boot.
     Until(Duration),
     Forever,
 }
 
 impl Wait {
+    /// So many milliseconds from now on; for ever if negative.
+    pub fn for_milliseconds(milliseconds: i32) -> Wait {
+        match u64::try_from(milliseconds) {
+            Ok(milliseconds) => Wait::for_duration(Duration::from_millis(milliseconds)),
+            Err(_) => Wait::Forever,
+        }
+    }
+
+    /// The sleep for it, which a signal may end; `None` for not at all.
+    pub fn sleep(self) -> Option<Sleep> {
+        let deadline = match self {
+            Wait::No => return None,
+            Wait::Until(end) => Some(end),
+            Wait::Forever => None,
+        };
+        Some(Sleep {
+            interruptible: true,
+            deadline,
+        })
+    }
+
     fn for_duration(duration: Duration) -> Wait {
         if duration.is_zero() {
             return Wait::No;
@@ -81,15 +103,8 @@ fn look<'a>(
 /// Waits until something wanted is ready of one file at least. Returns the number of those files, 0 after the time.
 fn wait_for_any(watched: &[Watched], found: &mut [Ready], wait: Wait) -> Result<usize> {
     let count = look(watched, found, None);
-    if count > 0 || wait == Wait::No {
+    let Some(sleep) = wait.sleep().filter(|_| count == 0) else {
         return Ok(count);
-    }
-    let sleep = Sleep {
-        interruptible: true,
-        deadline: match wait {
-            Wait::Until(end) => Some(end),
-            _ => None,
-        },
     };
     let mut set = WaitSet::new();
     // From here on every change wakes; what changed since the first look is seen by this one.
@@ -116,11 +131,26 @@ fn reserve<T>(n: usize) -> Result<Vec<T>> {
 }
 
 pub(super) fn poll(call: &mut Call<'_>) -> Result<usize> {
-    let wait = match call.int(2) {
-        milliseconds if milliseconds < 0 => Wait::Forever,
-        milliseconds => Wait::for_duration(Duration::from_millis(milliseconds as u64)),
-    };
-    poll_files(call, wait)
+    let wait = Wait::for_milliseconds(call.int(2));
+    poll_until(call, wait)
+}
+
+/// A signal without a handler does not make the time begin anew.
+fn poll_until(call: &mut Call<'_>, wait: Wait) -> Result<usize> {
+    let result = poll_files(call, wait);
+    if result == Err(ERESTARTNOHAND)
+        && let Wait::Until(end) = wait
+    {
+        let [files, count, ..] = call.args;
+        let (seconds, rest) = (end.as_secs(), u64::from(end.subsec_nanos()));
+        return Err(call.restart_with(poll_again, [files, count, seconds, rest, 0, 0]));
+    }
+    result
+}
+
+fn poll_again(call: &mut Call<'_>) -> Result<usize> {
+    let end = Duration::new(call.args[2], call.args[3] as u32);
+    poll_until(call, Wait::Until(end))
 }
 
 fn ppoll(call: &mut Call<'_>) -> Result<usize> {
@@ -183,7 +213,7 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
 }
 
 /// A relative time of `ppoll` or `pselect6`; none at all is for ever.
-fn read_timespec(at: VirtAddr) -> Result<Wait> {
+pub(super) fn read_timespec(at: VirtAddr) -> Result<Wait> {
     if at.0 == 0 {
         return Ok(Wait::Forever);
     }
@@ -209,7 +239,7 @@ fn write_timespec(at: VirtAddr, wait: Wait, result: Result<usize>) -> Result<usi
 }
 
 /// The signal mask that a call wants while it waits.
-fn set_mask(call: &Call<'_>, at: VirtAddr, size: usize) -> Result<()> {
+pub(super) fn set_mask(call: &Call<'_>, at: VirtAddr, size: usize) -> Result<()> {
     if at.0 == 0 {
         return Ok(());
     }

@@ -68,6 +68,23 @@ pub(crate) fn check(rank: Rank, address: usize) {
     let _ = (rank, address);
 }
 
+/// As [`check`], where other locks of the same rank may be held.
+#[cfg(debug_assertions)]
+pub(crate) fn check_nested(rank: Rank, address: usize) {
+    let worst = with_held(|held| {
+        held.locks[held.base..held.len]
+            .iter()
+            .copied()
+            .filter(|&(r, a)| r > rank || a == address)
+            .max()
+    });
+    if let Some(Some((other, other_address))) = worst {
+        panic!(
+            "lock order: {rank:?} ({address:#x}) is taken inside {other:?} ({other_address:#x})"
+        );
+    }
+}
+
 /// Notes that the current task holds the lock.
 #[cfg(debug_assertions)]
 #[inline]

@@ -77,6 +77,17 @@ impl<T: ?Sized> Mutex<T> {
         self.take()
     }
 
+    /// Takes the lock while others of its rank may be held: all takers do so from the outer to the inner of
+    /// things that are nested in each other without a circle.
+    #[inline]
+    #[track_caller]
+    pub fn lock_nested(&self) -> MutexGuard<'_, T> {
+        held::may_sleep();
+        #[cfg(debug_assertions)]
+        held::check_nested(self.rank, self.address());
+        self.take()
+    }
+
     /// Takes the lock if it is free; never sleeps, and the order is not checked.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {

@@ -4,6 +4,7 @@
 //! sleeping   Mount
 //!              Process            one process's own things
 //!                PipeReading      splice: the reader's side, before what it writes to
+//!                Nesting -> Epoll what one watches is asked with it held; an outer one before an inner one
 //!                  Files -> File  table of descriptors, an open file's offset
 //!                    Rename -> Directory -> Covered -> Vnode     path walks, then contents
 //!                      Tty | Pipe                                what a descriptor leads to
@@ -21,7 +22,8 @@
 //!                                          Heap -> KernelSpace -> Buddy     memory for any of them
 //!                                            Console -> (log)    the log has a lock of its own, taken anywhere
 //! ```
-//! Two locks of the same rank are taken only through the lock's own function for pairs, by address.
+//! Two locks of the same rank are taken only through the lock's own function for pairs, by address, or
+//! for things nested in each other, from the outside in.
 //! An interrupt handler starts anew at the locks that are taken with interrupts off: `WaitQueue`
 //! and below.
 
@@ -36,6 +38,10 @@ pub enum Rank {
     Process = 20,
     /// Who reads from a pipe; taken before the files and vnodes that splice writes to.
     PipeReading = 22,
+    /// Which epoll watches which.
+    Nesting = 23,
+    /// What an epoll watches, and the file of one watch.
+    Epoll = 24,
     /// A table of open files.
     Files = 25,
     /// An open file's offset.

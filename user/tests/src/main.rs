@@ -7,6 +7,7 @@ mod support;
 mod bad_elf;
 mod bad_pointers;
 mod clock;
+mod epoll;
 mod exhaustion;
 mod files;
 mod floating;
@@ -66,6 +67,7 @@ fn main() {
         pidfd::TESTS,
         pipes::TESTS,
         polling::TESTS,
+        epoll::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,

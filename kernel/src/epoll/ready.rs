@@ -1,0 +1,244 @@
+//! The ready list: a place for every watch, and those that may be ready in a chain through the places.
+//!
+//! Places are made when a watch is added, so that a wake-up links without an allocation and
+//! a watch anywhere in the chain is unlinked in a few steps.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::mem;
+
+use abi::{Errno, Result};
+use nucleus::{
+    sync::{Rank, SpinIrqGuard, SpinLock},
+    task::WaitQueue,
+};
+
+use super::item::{Interest, Item};
+
+/// Places that are made together: the largest number that the heap's slabs hold.
+const CHUNK: usize = 51;
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// What the watches of an epoll share with it, and what a wake-up needs.
+pub(super) struct Ready {
+    list: SpinLock<List>,
+    /// Threads in `epoll_wait`.
+    pub waiters: WaitQueue,
+    /// Who watches the epoll itself.
+    pub pollers: WaitQueue,
+}
+
+struct List {
+    chunks: Vec<Box<[Place; CHUNK]>>,
+    /// Places below are in use or in the chain of free ones.
+    made: u32,
+    free: u32,
+    first: u32,
+    last: u32,
+    /// Places from `first` to `last`.
+    len: usize,
+}
+
+struct Place {
+    item: Option<Arc<Item>>,
+    interest: Interest,
+    listed: bool,
+    prev: u32,
+    /// The next of the chain, or of the free places.
+    next: u32,
+}
+
+/// A watch taken off the list, and what it is interested in.
+pub(super) struct Taken {
+    pub item: Arc<Item>,
+    pub interest: Interest,
+}
+
+const EMPTY: Place = Place {
+    item: None,
+    interest: Interest { events: 0, data: 0 },
+    listed: false,
+    prev: NONE,
+    next: NONE,
+};
+
+impl Ready {
+    /// No places.
+    pub fn new() -> Arc<Ready> {
+        Arc::new(Ready {
+            list: SpinLock::new(
+                Rank::Ready,
+                List {
+                    chunks: Vec::new(),
+                    made: 0,
+                    free: NONE,
+                    first: NONE,
+                    last: NONE,
+                    len: 0,
+                },
+            ),
+            waiters: WaitQueue::new(),
+            pollers: WaitQueue::new(),
+        })
+    }
+
+    fn lock(&self) -> SpinIrqGuard<'_, List> {
+        self.list.lock_irq()
+    }
+
+    /// A place for a new watch.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn reserve(&self) -> Result<u32> {
+        let mut list = self.lock();
+        if list.free != NONE {
+            let at = list.free;
+            list.free = list.at(at).next;
+            return Ok(at);
+        }
+        let at = list.made;
+        if at as usize == list.chunks.len() * CHUNK {
+            // Wake-ups wait while this is made: 2 KiB, out of the CPU's own cache.
+            list.chunks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            list.chunks.push(Box::new([EMPTY; CHUNK]));
+        }
+        list.made += 1;
+        Ok(at)
+    }
+
+    /// Puts a watch into its place: from now on wake-ups count.
+    pub fn enter(&self, item: &Arc<Item>, interest: Interest) {
+        let mut list = self.lock();
+        let place = list.at(item.place);
+        place.item = Some(item.clone());
+        place.interest = interest;
+    }
+
+    /// Gives a place back, and what stood in it.
+    pub fn leave(&self, at: u32) -> Option<Arc<Item>> {
+        let mut list = self.lock();
+        list.unlink(at);
+        let item = list.at(at).item.take();
+        let free = mem::replace(&mut list.free, at);
+        list.at(at).next = free;
+        item
+    }
+
+    /// What the watch in this place is interested in.
+    pub fn interest(&self, at: u32) -> Interest {
+        self.lock().at(at).interest
+    }
+
+    /// Changes what the watch in this place is interested in.
+    pub fn set_interest(&self, at: u32, interest: Interest) {
+        self.lock().at(at).interest = interest;
+    }
+
+    /// The watch may be ready: puts it at the end of the list and wakes a thread that waits for events. Any
+    /// context. Returns whether there was one.
+    pub fn note(&self, item: &Item) -> bool {
+        {
+            let mut list = self.lock();
+            let place = list.at(item.place);
+            let current = place
+                .item
+                .as_ref()
+                .is_some_and(|own| core::ptr::eq(&**own, item));
+            // The place may be another watch's by now, and one that fired once waits for a change.
+            if !current || place.interest.is_spent() {
+                return false;
+            }
+            list.push(item.place);
+        }
+        let woken = self.waiters.wake_one();
+        self.pollers.wake_all();
+        woken
+    }
+
+    /// Puts a watch that is still ready back at the end.
+    pub fn put_back(&self, item: &Item) {
+        self.lock().push(item.place);
+    }
+
+    /// Puts a watch back in front.
+    pub fn put_back_first(&self, item: &Item) {
+        self.lock().push_front(item.place);
+    }
+
+    /// Takes off the first of the list.
+    pub fn take(&self) -> Option<Taken> {
+        let mut list = self.lock();
+        while list.first != NONE {
+            let at = list.first;
+            list.unlink(at);
+            let place = list.at(at);
+            if let Some(item) = &place.item {
+                return Some(Taken {
+                    item: item.clone(),
+                    interest: place.interest,
+                });
+            }
+        }
+        None
+    }
+
+    /// How many are on the list.
+    pub fn len(&self) -> usize {
+        self.lock().len
+    }
+}
+
+impl List {
+    fn at(&mut self, place: u32) -> &mut Place {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+
+    fn push(&mut self, at: u32) {
+        if mem::replace(&mut self.at(at).listed, true) {
+            return;
+        }
+        let last = mem::replace(&mut self.last, at);
+        let place = self.at(at);
+        place.prev = last;
+        place.next = NONE;
+        match last {
+            NONE => self.first = at,
+            last => self.at(last).next = at,
+        }
+        self.len += 1;
+    }
+
+    fn push_front(&mut self, at: u32) {
+        if mem::replace(&mut self.at(at).listed, true) {
+            return;
+        }
+        let first = mem::replace(&mut self.first, at);
+        let place = self.at(at);
+        place.prev = NONE;
+        place.next = first;
+        match first {
+            NONE => self.last = at,
+            first => self.at(first).prev = at,
+        }
+        self.len += 1;
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let place = self.at(at);
+        if !mem::replace(&mut place.listed, false) {
+            return;
+        }
+        let (prev, next) = (place.prev, place.next);
+        match prev {
+            NONE => self.first = next,
+            prev => self.at(prev).next = next,
+        }
+        match next {
+            NONE => self.last = prev,
+            next => self.at(next).prev = prev,
+        }
+        self.len -= 1;
+    }
+}

@@ -1,0 +1,485 @@
+//! epoll: level, edge and one-shot watches, nesting, what happens when files go away.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP,
+    EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, epoll_event,
+};
+
+use crate::support::{End, Outcome, file, handle, pause_ms, pipe, shared_map, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("epoll: level-triggered", level),
+    ("epoll: edge-triggered", edge),
+    ("epoll: once", once),
+    ("epoll: what is refused", bad),
+    ("epoll: files that are closed", closed),
+    ("epoll: fair to all that are ready", fair),
+    ("epoll: epolls inside epolls", nested),
+    ("epoll: time and signals", time),
+    ("epoll: exclusive watches wake one", exclusive),
+    ("epoll: many writers, edges, no event lost", storm),
+    ("epoll: descriptors closed while it waits", churn),
+];
+
+const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
+
+fn make() -> Result<c_int, String> {
+    Ok(call!(epoll_create1(libc::EPOLL_CLOEXEC)))
+}
+
+fn control(epoll: c_int, operation: c_int, fd: c_int, events: c_int, data: u64) -> Outcome {
+    let mut event = epoll_event {
+        events: events as u32,
+        u64: data,
+    };
+    call!(epoll_ctl(epoll, operation, fd, &mut event));
+    Ok(())
+}
+
+fn add(epoll: c_int, fd: c_int, events: c_int, data: u64) -> Outcome {
+    control(epoll, EPOLL_CTL_ADD, fd, events, data)
+}
+
+/// What is ready, as events and data; waits so many milliseconds.
+fn wait_for(epoll: c_int, timeout: c_int) -> Result<Vec<(c_int, u64)>, String> {
+    let mut events = [NOTHING; 8];
+    let count = call!(epoll_wait(epoll, events.as_mut_ptr(), 8, timeout));
+    let found = events[..count as usize].iter();
+    Ok(found
+        .map(|event| (event.events as c_int, event.u64))
+        .collect())
+}
+
+fn expect(epoll: c_int, wanted: &[(c_int, u64)]) -> Outcome {
+    let found = wait_for(epoll, 0)?;
+    ensure!(found == wanted, "{found:x?} in place of {wanted:x?}");
+    Ok(())
+}
+
+fn put(fd: c_int, count: usize) -> Outcome {
+    let bytes = [0u8; 65536];
+    call!(write(fd, bytes.as_ptr().cast(), count));
+    Ok(())
+}
+
+fn get(fd: c_int, count: usize) -> Outcome {
+    let mut bytes = [0u8; 65536];
+    call!(read(fd, bytes.as_mut_ptr().cast(), count));
+    Ok(())
+}
+
+fn level() -> Outcome {
+    let epoll = make()?;
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(epoll, reader, EPOLLIN, 7)?;
+    expect(epoll, &[])?;
+    put(writer, 2)?;
+    expect(epoll, &[(EPOLLIN, 7)])?;
+    get(reader, 1)?;
+    expect(epoll, &[(EPOLLIN, 7)])?;
+    get(reader, 1)?;
+    expect(epoll, &[])?;
+    control(epoll, EPOLL_CTL_MOD, reader, 0, 8)?;
+    put(writer, 1)?;
+    expect(epoll, &[])?;
+    control(epoll, EPOLL_CTL_MOD, reader, EPOLLIN, 9)?;
+    expect(epoll, &[(EPOLLIN, 9)])?;
+    add(epoll, writer, EPOLLOUT, u64::MAX)?;
+    expect(epoll, &[(EPOLLIN, 9), (EPOLLOUT, u64::MAX)])?;
+    control(epoll, EPOLL_CTL_DEL, reader, 0, 0)?;
+    expect(epoll, &[(EPOLLOUT, u64::MAX)])?;
+    call!(close(reader));
+    expect(epoll, &[(EPOLLOUT | EPOLLERR, u64::MAX)])?;
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(epoll, reader, EPOLLIN, 1)?;
+    control(epoll, EPOLL_CTL_MOD, reader, 0, 1)?;
+    call!(close(writer));
+    let found = wait_for(epoll, 0)?;
+    ensure!(found.contains(&(EPOLLHUP, 1)), "no hang-up: {found:x?}");
+    Ok(())
+}
+
+fn edge() -> Outcome {
+    let epoll = make()?;
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    put(writer, 1)?;
+    add(epoll, reader, EPOLLIN | EPOLLET, 1)?;
+    // Ready from the start is an edge, too.
+    expect(epoll, &[(EPOLLIN, 1)])?;
+    expect(epoll, &[])?;
+    get(reader, 1)?;
+    expect(epoll, &[])?;
+    put(writer, 1)?;
+    expect(epoll, &[(EPOLLIN, 1)])?;
+    expect(epoll, &[])?;
+    // Asked for anew: what is ready is told again.
+    control(epoll, EPOLL_CTL_MOD, reader, EPOLLIN | EPOLLET, 2)?;
+    expect(epoll, &[(EPOLLIN, 2)])?;
+    expect(epoll, &[])?;
+    call!(close(writer));
+    expect(epoll, &[(EPOLLIN | EPOLLHUP, 2)])?;
+    expect(epoll, &[])?;
+    // Room in a full pipe.
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(epoll, writer, EPOLLOUT | EPOLLET, 3)?;
+    expect(epoll, &[(EPOLLOUT, 3)])?;
+    put(writer, 65536)?;
+    expect(epoll, &[])?;
+    get(reader, 65536)?;
+    expect(epoll, &[(EPOLLOUT, 3)])
+}
+
+fn once() -> Outcome {
+    let epoll = make()?;
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(epoll, reader, EPOLLIN | EPOLLONESHOT, 1)?;
+    put(writer, 1)?;
+    expect(epoll, &[(EPOLLIN, 1)])?;
+    expect(epoll, &[])?;
+    put(writer, 1)?;
+    expect(epoll, &[])?;
+    // Nothing at all comes, not even a hang-up.
+    let (other, end) = pipe(0)?;
+    add(epoll, other, EPOLLIN | EPOLLONESHOT, 2)?;
+    put(end, 1)?;
+    expect(epoll, &[(EPOLLIN, 2)])?;
+    call!(close(end));
+    expect(epoll, &[])?;
+    control(epoll, EPOLL_CTL_MOD, reader, EPOLLIN | EPOLLONESHOT, 3)?;
+    expect(epoll, &[(EPOLLIN, 3)])?;
+    expect(epoll, &[])
+}
+
+fn bad() -> Outcome {
+    let epoll = make()?;
+    let (reader, _writer) = pipe(0)?;
+    let mut event = NOTHING;
+    let event = &mut event as *mut epoll_event;
+    refused!(EINVAL, epoll_create1(1));
+    refused!(EINVAL, epoll_create(0));
+    refused!(EBADF, epoll_ctl(epoll, EPOLL_CTL_ADD, 999, event));
+    refused!(EBADF, epoll_ctl(999, EPOLL_CTL_ADD, reader, event));
+    refused!(EINVAL, epoll_ctl(reader, EPOLL_CTL_ADD, epoll, event));
+    refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_ADD, epoll, event));
+    refused!(EINVAL, epoll_ctl(epoll, 4, reader, event));
+    refused!(ENOENT, epoll_ctl(epoll, EPOLL_CTL_MOD, reader, event));
+    refused!(
+        ENOENT,
+        epoll_ctl(epoll, EPOLL_CTL_DEL, reader, ptr::null_mut())
+    );
+    refused!(
+        EFAULT,
+        epoll_ctl(epoll, EPOLL_CTL_ADD, reader, ptr::null_mut())
+    );
+    let (_, regular) = file("epoll", b"text")?;
+    refused!(EPERM, epoll_ctl(epoll, EPOLL_CTL_ADD, regular, event));
+    let folder = call!(open(c"/tmp".as_ptr(), libc::O_RDONLY));
+    refused!(EPERM, epoll_ctl(epoll, EPOLL_CTL_ADD, folder, event));
+    let null = call!(open(c"/dev/null".as_ptr(), libc::O_RDWR));
+    refused!(EPERM, epoll_ctl(epoll, EPOLL_CTL_ADD, null, event));
+    add(epoll, reader, EPOLLIN, 0)?;
+    refused!(EEXIST, epoll_ctl(epoll, EPOLL_CTL_ADD, reader, event));
+    refused!(EINVAL, epoll_wait(epoll, event, 0, 0));
+    refused!(EINVAL, epoll_wait(epoll, event, -1, 0));
+    refused!(EINVAL, epoll_wait(reader, event, 1, 0));
+    refused!(EBADF, epoll_wait(999, event, 1, 0));
+    refused!(EFAULT, epoll_wait(epoll, usize::MAX as *mut _, 1, 0));
+    refused!(EINVAL, read(epoll, event.cast(), 8));
+    // An exclusive watch is added with few flags, and never changed.
+    let (other, writer) = pipe(0)?;
+    let mut wanted = epoll_event {
+        events: (EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT) as u32,
+        u64: 0,
+    };
+    refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_ADD, other, &mut wanted));
+    add(epoll, other, EPOLLIN | EPOLLEXCLUSIVE, 5)?;
+    refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_MOD, other, event));
+    put(writer, 1)?;
+    expect(epoll, &[(EPOLLIN, 5)])?;
+    // The events can't be written: they are not lost.
+    let read_only = crate::support::map_with(
+        4096,
+        libc::PROT_READ,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1,
+    )?;
+    refused!(EFAULT, epoll_wait(epoll, read_only.cast(), 4, 0));
+    expect(epoll, &[(EPOLLIN, 5)])
+}
+
+fn closed() -> Outcome {
+    let epoll = make()?;
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(epoll, reader, EPOLLIN, 1)?;
+    put(writer, 1)?;
+    let copy = call!(dup(reader));
+    // The description lives on under another descriptor, and so does the watch.
+    call!(close(reader));
+    expect(epoll, &[(EPOLLIN, 1)])?;
+    let mut event = NOTHING;
+    refused!(EBADF, epoll_ctl(epoll, EPOLL_CTL_DEL, reader, &mut event));
+    add(epoll, copy, EPOLLIN, 2)?;
+    let found = wait_for(epoll, 0)?;
+    ensure!(found.len() == 2, "{found:x?}");
+    call!(close(copy));
+    expect(epoll, &[])?;
+    // The last close of a pipe's end is seen although the end was watched.
+    refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
+    // The same descriptor means another file now.
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(epoll, reader, EPOLLIN, 3)?;
+    put(writer, 1)?;
+    expect(epoll, &[(EPOLLIN, 3)])?;
+    // An epoll that goes first leaves nothing behind.
+    let other = make()?;
+    add(other, reader, EPOLLIN, 4)?;
+    call!(close(other));
+    call!(close(reader));
+    refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
+    Ok(())
+}
+
+fn fair() -> Outcome {
+    let epoll = make()?;
+    let pipes: Vec<_> = (0..5).map(|_| pipe(0)).collect::<Result<_, _>>()?;
+    for (i, (reader, writer)) in pipes.iter().enumerate() {
+        add(epoll, *reader, EPOLLIN, i as u64)?;
+        put(*writer, 1)?;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let mut events = [NOTHING; 2];
+        let count = call!(epoll_wait(epoll, events.as_mut_ptr(), 2, 0));
+        ensure!(count == 2, "{count} events in place of 2");
+        seen.extend(events.iter().map(|event| event.u64));
+    }
+    ensure!(
+        seen == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4],
+        "in the order {seen:?}"
+    );
+    Ok(())
+}
+
+fn nested() -> Outcome {
+    let (inner, outer) = (make()?, make()?);
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    add(inner, reader, EPOLLIN, 1)?;
+    add(outer, inner, EPOLLIN, 2)?;
+    expect(outer, &[])?;
+    put(writer, 1)?;
+    expect(outer, &[(EPOLLIN, 2)])?;
+    expect(inner, &[(EPOLLIN, 1)])?;
+    get(reader, 1)?;
+    expect(outer, &[])?;
+    let mut poll = libc::pollfd {
+        fd: outer,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    ensure!(call!(poll(&mut poll, 1, 0)) == 0, "an idle epoll is ready");
+    let child = spawn(|| {
+        pause_ms(5);
+        put(writer, 1)
+    })?;
+    ensure!(call!(poll(&mut poll, 1, 5000)) == 1, "poll was not woken");
+    ensure!(wait(child)? == End::Exit(0), "the writer failed");
+    let mut event = epoll_event {
+        events: EPOLLIN as u32,
+        u64: 0,
+    };
+    refused!(ELOOP, epoll_ctl(inner, EPOLL_CTL_ADD, outer, &mut event));
+    // A chain of five is allowed, one of six is not, from whichever side it is made.
+    let mut chain = vec![make()?];
+    add(chain[0], reader, EPOLLIN, 0)?;
+    for i in 1..5 {
+        chain.push(make()?);
+        add(chain[i], chain[i - 1], EPOLLIN, i as u64)?;
+    }
+    expect(chain[4], &[(EPOLLIN, 4)])?;
+    let top = make()?;
+    refused!(ELOOP, epoll_ctl(top, EPOLL_CTL_ADD, chain[4], &mut event));
+    refused!(ELOOP, epoll_ctl(chain[0], EPOLL_CTL_ADD, top, &mut event));
+    refused!(
+        ELOOP,
+        epoll_ctl(chain[0], EPOLL_CTL_ADD, chain[4], &mut event)
+    );
+    // What hangs on a chain that was cut is free again.
+    control(chain[4], EPOLL_CTL_DEL, chain[3], 0, 0)?;
+    add(top, chain[3], EPOLLIN, 9)?;
+    expect(top, &[(EPOLLIN, 9)])?;
+    call!(close(chain[3]));
+    expect(top, &[])
+}
+
+extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+
+fn time() -> Outcome {
+    let epoll = make()?;
+    let (reader, _writer) = pipe(0)?;
+    add(epoll, reader, EPOLLIN, 1)?;
+    let start = Instant::now();
+    ensure!(wait_for(epoll, 30)?.is_empty(), "an event from nowhere");
+    let took = start.elapsed();
+    ensure!(took >= Duration::from_millis(30), "only {took:?}");
+    let mut event = NOTHING;
+    let short = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 5_000_000,
+    };
+    let start = Instant::now();
+    // SAFETY: the arguments live across the call.
+    let count =
+        unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, &mut event, 1, &short, 0, 8) };
+    ensure!(count == 0, "epoll_pwait2 gave {count}");
+    let took = start.elapsed();
+    ensure!(
+        took >= Duration::from_millis(5) && took < Duration::from_secs(2),
+        "{took:?}"
+    );
+    // A signal ends the wait whether or not its handler restarts calls.
+    handle(libc::SIGUSR1, nothing, libc::SA_RESTART)?;
+    // SAFETY: this process's own id.
+    let parent = unsafe { libc::getpid() };
+    let child = spawn(|| {
+        pause_ms(20);
+        call!(kill(parent, libc::SIGUSR1));
+        Ok(())
+    })?;
+    refused!(EINTR, epoll_wait(epoll, &mut event, 1, 5000));
+    wait(child)?;
+    // The mask holds while the call waits, and only then.
+    // SAFETY: signal sets of this process.
+    unsafe {
+        let mut blocked: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut blocked, libc::SIGUSR1);
+        libc::sigprocmask(libc::SIG_BLOCK, &blocked, ptr::null_mut());
+        libc::raise(libc::SIGUSR1);
+        let open: libc::sigset_t = std::mem::zeroed();
+        let count = libc::epoll_pwait(epoll, &mut event, 1, 5000, &open);
+        let error = crate::support::errno();
+        ensure!(count == -1 && error == libc::EINTR, "{count}, {error}");
+        libc::raise(libc::SIGUSR1);
+        let count = libc::epoll_pwait(epoll, &mut event, 1, 10, &blocked);
+        ensure!(count == 0, "a blocked signal ended the wait: {count}");
+    }
+    Ok(())
+}
+
+fn exclusive() -> Outcome {
+    // Each of four waits in an epoll of its own for the same pipe; every byte wakes one at least, and all
+    // bytes are read.
+    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (done, count) = pipe(0)?;
+    let mut children = Vec::new();
+    for _ in 0..4 {
+        children.push(spawn(|| {
+            let epoll = make()?;
+            add(epoll, reader, EPOLLIN | EPOLLEXCLUSIVE, 0)?;
+            loop {
+                wait_for(epoll, -1)?;
+                let mut byte = 0u8;
+                // SAFETY: reads into a live byte.
+                match unsafe { libc::read(reader, (&raw mut byte).cast(), 1) } {
+                    1 if byte == 1 => return Ok(()),
+                    1 => put(count, 1)?,
+                    _ => {}
+                }
+            }
+        })?);
+    }
+    for _ in 0..50 {
+        put(writer, 1)?;
+        get(done, 1)?;
+    }
+    call!(write(writer, [1u8; 4].as_ptr().cast(), 4));
+    for child in children {
+        ensure!(wait(child)? == End::Exit(0), "a waiter failed");
+    }
+    Ok(())
+}
+
+fn storm() -> Outcome {
+    const WRITERS: usize = 6;
+    const ROUNDS: usize = 150;
+    let epoll = make()?;
+    let mut readers = Vec::new();
+    let mut children = Vec::new();
+    for i in 0..WRITERS {
+        let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+        add(epoll, reader, EPOLLIN | EPOLLET, i as u64)?;
+        readers.push(reader);
+        children.push(spawn(move || {
+            for round in 0..ROUNDS {
+                put(writer, 1)?;
+                if round % 16 == i {
+                    pause_ms(1);
+                }
+            }
+            Ok(())
+        })?);
+    }
+    let mut total = 0;
+    while total < WRITERS * ROUNDS {
+        let found = wait_for(epoll, 5000)?;
+        ensure!(!found.is_empty(), "an edge was lost after {total} bytes");
+        for (_, i) in found {
+            let mut bytes = [0u8; 512];
+            loop {
+                // SAFETY: reads into a live buffer.
+                let count = unsafe {
+                    libc::read(readers[i as usize], bytes.as_mut_ptr().cast(), bytes.len())
+                };
+                if count < 0 {
+                    break;
+                }
+                total += count as usize;
+            }
+        }
+    }
+    for child in children {
+        ensure!(wait(child)? == End::Exit(0), "a writer failed");
+    }
+    Ok(())
+}
+
+fn churn() -> Outcome {
+    // One adds, writes and closes while another collects.
+    let epoll = make()?;
+    let stop = shared_map(4096)?;
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: a child with memory of its own that shares the descriptors only.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if child == 0 {
+        while crate::support::peek(stop) == 0 {
+            let mut events = [NOTHING; 4];
+            // SAFETY: an array of four events.
+            let count = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), 4, 1) };
+            if count < 0 {
+                crate::support::exit(1);
+            }
+        }
+        crate::support::exit(0);
+    }
+    for round in 0..400u64 {
+        let (reader, writer) = pipe(0)?;
+        let mode = [0, EPOLLET, EPOLLONESHOT][round as usize % 3];
+        add(epoll, reader, EPOLLIN | mode, round)?;
+        put(writer, 1)?;
+        if round % 2 == 0 {
+            control(epoll, EPOLL_CTL_DEL, reader, 0, 0)?;
+        }
+        call!(close(reader));
+        // Seen at once, even while the other looks at the watch.
+        refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
+        call!(close(writer));
+    }
+    expect(epoll, &[])?;
+    crate::support::poke(stop, 1);
+    let end = wait(child as libc::pid_t)?;
+    ensure!(end == End::Exit(0), "the collector ended with {end:?}");
+    Ok(())
+}
