@@ -5,6 +5,7 @@
 //! - [`mod@file`]: open files, what a descriptor refers to.
 //! - [`device`]: the drivers behind device nodes and FIFOs.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
+//! - [`ninep`]: the file system of a 9P server, the host's for one.
 //! - [`synthetic`]: directories and files made up on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod credentials;
 pub mod device;
 pub mod file;
 pub mod namespace;
+pub mod ninep;
 pub mod ramfs;
 pub mod synthetic;
 pub mod vnode;

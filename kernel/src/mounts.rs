@@ -95,6 +95,10 @@ const ALWAYS: &[FileSystem] = &[
         name: "ramfs",
         make: |_, options| Ok(ramfs::root(ramfs::Options::parse(options)?)),
     },
+    FileSystem {
+        name: "9p",
+        make: device::share::mount,
+    },
 ];
 
 /// What is mounted at start: path, file system, options, mode of a directory that has to be made for it.

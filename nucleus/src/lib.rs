@@ -6,6 +6,7 @@
 //! - [`pmap`]: page tables, reverse mappings, TLB coherence and [`pmap::Pending`] sets.
 //! - [`ephemeral`]: the only way for the floors above to touch the bytes of a frame.
 //! - [`user`]: the only way to touch the bytes of the current program's address space.
+//! - [`dma`], [`virtio`]: devices, and the frames that they read and write.
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`counters`]: what all of it cost, by cause.
@@ -20,12 +21,15 @@ mod arch;
 pub mod boot;
 pub mod console;
 pub mod counters;
+pub mod dma;
 pub mod ephemeral;
 pub mod frame;
 #[cfg(any(target_os = "none", test))]
 mod heap;
 pub mod log;
 mod pairing;
+#[cfg(target_os = "none")]
+mod pci;
 mod pinned;
 pub mod pmap;
 pub mod power;
@@ -36,6 +40,7 @@ pub mod task;
 pub mod time;
 pub mod trap;
 pub mod user;
+pub mod virtio;
 
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
 pub use frame::{Frame, OutOfMemory};

@@ -1,10 +1,11 @@
 //! Devices: what the nodes in `/dev` open.
 //!
 //! `memory`: null, zero, full, random, urandom. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
-//! [`root`] is the file system with the nodes.
+//! [`share`]: folders of the host's. [`root`] is the file system with the nodes.
 
 mod kmsg;
 mod memory;
+pub mod share;
 mod terminal;
 
 use alloc::sync::Arc;

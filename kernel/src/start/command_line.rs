@@ -12,10 +12,23 @@ pub struct Options {
     /// How many pages the fault routine maps behind and ahead of a fault (`faultahead=N,M`), if not
     /// its default.
     pub fault_ahead: Option<(u16, u16)>,
+    /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
+    pub shares: Vec<Share>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
     /// The command and its arguments; empty for a login shell.
     pub command: Vec<Vec<u8>>,
+}
+
+/// A folder of the host's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// What its device calls itself.
+    pub tag: String,
+    /// Where it is mounted.
+    pub at: String,
+    /// Whether nothing may be changed through the mount.
+    pub read_only: bool,
 }
 
 /// Parses the command line.
@@ -27,6 +40,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         onlcr: true,
         echo: true,
         fault_ahead: None,
+        shares: Vec::new(),
         init: None,
         command: Vec::new(),
     };
@@ -49,6 +63,12 @@ pub fn parse(line: &str) -> Result<Options, String> {
                     format!("option '{word}': faultahead wants two numbers of pages, as in 3,4")
                 })?);
             }
+            ("share", value) => {
+                let share = value.and_then(share);
+                options.shares.push(share.ok_or_else(|| {
+                    format!("option '{word}': share wants a tag and an absolute path, as in data:/mnt:ro")
+                })?);
+            }
             ("init", Some(path)) if path.starts_with('/') => {
                 options.init = Some(path.as_bytes().to_vec());
             }
@@ -66,6 +86,20 @@ pub fn parse(line: &str) -> Result<Options, String> {
         options.command = words(command)?;
     }
     Ok(options)
+}
+
+/// `TAG:DIR`, `TAG:DIR:ro` or `TAG:DIR:rw`; the path has no white space.
+fn share(value: &str) -> Option<Share> {
+    let (tag, rest) = value.split_once(':')?;
+    let (at, read_only) = match rest.strip_suffix(":ro") {
+        Some(at) => (at, true),
+        None => (rest.strip_suffix(":rw").unwrap_or(rest), false),
+    };
+    (!tag.is_empty() && at.starts_with('/')).then(|| Share {
+        tag: tag.into(),
+        at: at.into(),
+        read_only,
+    })
 }
 
 /// `N,M`: pages behind and ahead, each less than a page table maps.
@@ -160,6 +194,7 @@ mod tests {
                 onlcr: true,
                 echo: true,
                 fault_ahead: None,
+                shares: Vec::new(),
                 init: None,
                 command: Vec::new()
             })
@@ -172,6 +207,14 @@ mod tests {
         assert!(!options.onlcr);
         assert_eq!(options.fault_ahead, Some((7, 8)));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
+        let share = |line| parse(line).unwrap().shares[0].clone();
+        let at = |tag: &str, at: &str, read_only| Share {
+            tag: tag.into(),
+            at: at.into(),
+            read_only,
+        };
+        assert_eq!(share("share=a:/b"), at("a", "/b", false));
+        assert_eq!(share("share=a:/b:c:ro"), at("a", "/b:c", true));
         assert_eq!(
             command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
             [
@@ -196,6 +239,10 @@ mod tests {
             ("faultahead=3", "faultahead=3"),
             ("faultahead=3,600", "faultahead=3,600"),
             ("onlcr", "onlcr"),
+            ("share", "share"),
+            ("share=tag", "share=tag"),
+            ("share=:/mnt", "share=:/mnt"),
+            ("share=tag:mnt", "absolute"),
             ("init=sh", "absolute"),
             ("--x", "--x"),
             ("-- 'a", "open '"),

@@ -1,11 +1,12 @@
 //! From the first task to the first program.
 //!
 //! [`command_line`] says what is wanted, [`root`] unpacks the archive and mounts what belongs into it,
-//! [`init`] is the first process, in the kernel or a program.
+//! [`shares`] mounts folders of the host's, [`init`] is the first process, in the kernel or a program.
 
 mod command_line;
 mod init;
 mod root;
+mod shares;
 
 use alloc::string::String;
 
@@ -39,6 +40,9 @@ pub fn start() -> ! {
         Ok(namespace) => namespace,
         Err(message) => give_up(&message),
     };
+    if let Err(message) = shares::mount(&options.shares, &namespace) {
+        give_up(&message);
+    }
     match init::run(&options, &namespace) {
         Ok(status) => finish(status),
         Err(message) => give_up(&message),

@@ -15,16 +15,17 @@
 //! spinning                     Family -> Signals -> ThreadSignals
 //!                                Leaf                            holds nothing else, except
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
-//!                                    WaitQueue                   also the parking lot's buckets
-//!                                    Observers -> Ready          who is told of a wake-up; never inside WaitQueue
-//!                                      Task -> RunQueue          waking
-//!                                        Timers
-//!                                          Heap -> KernelSpace -> Buddy     memory for any of them
-//!                                            Console -> (log)    the log has a lock of its own, taken anywhere
+//!                                    Device                      a device's queue; its interrupt takes it too
+//!                                      WaitQueue                 also the parking lot's buckets
+//!                                      Observers -> Ready        who is told of a wake-up; never inside WaitQueue
+//!                                        Task -> RunQueue        waking
+//!                                          Timers
+//!                                            Heap -> KernelSpace -> Buddy   memory for any of them
+//!                                              Console -> (log)  the log has a lock of its own, taken anywhere
 //! ```
 //! Two locks of the same rank are taken only through the lock's own function for pairs, by address, or
 //! for things nested in each other, from the outside in.
-//! An interrupt handler starts anew at the locks that are taken with interrupts off: `WaitQueue`
+//! An interrupt handler starts anew at the locks that are taken with interrupts off: `Device`
 //! and below.
 
 /// A lock's place in the order. A lower one is taken first.
@@ -83,6 +84,8 @@ pub enum Rank {
     Leaf = 120,
     /// A pmap's page-table pages.
     Pmap = 140,
+    /// A device's queue: its requests are done, and who waits for them is woken, with it held.
+    Device = 145,
     /// A wait queue.
     WaitQueue = 150,
     /// The observers of a wait queue; given back before one is told.

@@ -115,6 +115,11 @@ pub fn id() -> u32 {
     }
 }
 
+/// A CPU's local APIC number.
+pub fn id_of(cpu: usize) -> u32 {
+    IDS[cpu].load(Ordering::Relaxed)
+}
+
 /// Tells this CPU's local APIC that the interrupt was taken.
 #[inline]
 pub fn end_of_interrupt() {

@@ -1,11 +1,19 @@
 //! Interrupts from devices, from the timer and from other CPUs: the vectors and what they call.
 
-use super::{apic, space};
-use crate::sync::InterruptScope;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use alloc::boxed::Box;
+
+use super::{apic, percpu, space};
+use crate::sync::{InterruptScope, OnceBox};
 use crate::{console, pmap, task, time};
 
 /// First serial port.
 pub const CONSOLE: u8 = 0x30;
+/// The first of the vectors for messages of devices.
+pub const FIRST_DEVICE: u8 = 0x40;
+/// How many there are.
+pub const DEVICES: usize = 128;
 /// This CPU's timer.
 pub const TIMER: u8 = 0xf0;
 /// Another CPU wants this one to schedule.
@@ -32,7 +40,48 @@ pub fn handle(vector: u64, in_program: bool) {
         SHOOTDOWN => pmap::on_shootdown(),
         FLUSH => space::answer_flush(),
         CONSOLE => console::on_input(),
+        _ if vector.wrapping_sub(FIRST_DEVICE) < DEVICES as u8 => {
+            on_message(vector.wrapping_sub(FIRST_DEVICE).into());
+        }
         // The two legacy interrupt controllers are masked, but may raise a spurious one.
         _ => {}
+    }
+}
+
+/// What runs when a device sends a message. It runs with interrupts off: it may take locks of
+/// [`Rank::Device`](crate::sync::Rank::Device) and later, frees nothing and does not sleep.
+type Handler = Box<dyn Fn() + Send + Sync>;
+
+static HANDLERS: [OnceBox<Handler>; DEVICES] = [const { OnceBox::new() }; DEVICES];
+static NEXT_HANDLER: AtomicUsize = AtomicUsize::new(0);
+
+/// What a device writes, and where to, so that a handler runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub address: u64,
+    pub data: u32,
+}
+
+/// Gives `handler` a vector, for good; the messages of devices go to the CPUs in turn. `None` when all vectors are taken.
+pub(crate) fn add_handler(handler: Handler) -> Option<Message> {
+    let next = |n: usize| (n < DEVICES).then_some(n + 1);
+    let number = NEXT_HANDLER
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .ok()?;
+    HANDLERS[number].get_or_insert(|| Box::new(handler));
+    let cpu = number % percpu::cpu_count();
+    // A message can name CPUs with numbers below 256 only.
+    let id = Some(apic::id_of(cpu))
+        .filter(|&id| id < 256)
+        .unwrap_or(apic::id_of(0));
+    Some(Message {
+        address: 0xfee0_0000 | u64::from(id & 0xff) << 12,
+        data: u32::from(FIRST_DEVICE) + number as u32,
+    })
+}
+
+fn on_message(number: usize) {
+    if let Some(handler) = HANDLERS[number].get() {
+        handler();
     }
 }

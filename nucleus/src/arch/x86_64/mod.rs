@@ -5,7 +5,7 @@
 //! address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in), `apic`, `clock` and
 //! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
 //! interrupts), `user`, `fpu` and `copy` (programs and their memory), `context` and `stack` (kernel threads),
-//! `serial`. At the end: `panic`, `backtrace`, `power`.
+//! `serial`, `pci`. At the end: `panic`, `backtrace`, `power`.
 //! `drill` breaks all that on purpose.
 
 mod acpi;
@@ -26,6 +26,7 @@ mod layout;
 mod loader;
 mod memory;
 mod panic;
+mod pci;
 mod percpu;
 mod port;
 mod power;
@@ -42,13 +43,17 @@ pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_
 pub(crate) use cpu::processor;
 pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
 pub(crate) use fpu::UserState;
+pub(crate) use irq::add_handler;
 pub(crate) use layout::ptr;
+pub(crate) use pci::{pci_read, pci_write};
 pub(crate) use percpu::{
     MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt_count, preempt_disable,
     preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer, task_pointer,
 };
 pub(crate) use power::stop;
-pub(crate) use space::{invalidate_all, invalidate_page, kernel_root, load_space};
+pub(crate) use space::{
+    device_pages_left, invalidate_all, invalidate_page, kernel_root, load_space, map_device,
+};
 pub(crate) use user::run as run_program;
 
 use crate::PhysAddr;

@@ -45,3 +45,29 @@ pub unsafe fn out16(port: u16, value: u16) {
     // SAFETY: the caller answers for the device behind the port.
     unsafe { asm!("out dx, ax", in("ax") value, in("dx") port, options(nostack, preserves_flags)) };
 }
+
+/// Reads 32 bits from an I/O port.
+///
+/// # Safety
+/// As [`in8`].
+#[inline]
+pub unsafe fn in32(port: u16) -> u32 {
+    let value;
+    // SAFETY: the caller answers for the device behind the port.
+    unsafe {
+        asm!("in eax, dx", out("eax") value, in("dx") port, options(nostack, preserves_flags))
+    };
+    value
+}
+
+/// Writes 32 bits to an I/O port.
+///
+/// # Safety
+/// As [`in8`].
+#[inline]
+pub unsafe fn out32(port: u16, value: u32) {
+    // SAFETY: the caller answers for the device behind the port.
+    unsafe {
+        asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags))
+    };
+}

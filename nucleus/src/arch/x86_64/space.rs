@@ -39,6 +39,10 @@ static TABLES: SpinLock<()> = SpinLock::new(Rank::KernelSpace, ());
 /// Flushes of the kernel's half that were asked for, and up to which each CPU has answered.
 static FLUSHES_ASKED: AtomicU64 = AtomicU64::new(0);
 static FLUSHES_DONE: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
+/// Page tables of the window for device registers: 2 MiB each.
+const DEVICE_TABLES: usize = 8;
+/// Pages of that window.
+const DEVICE_WINDOW: usize = DEVICE_TABLES * 512;
 /// Pages of device registers mapped so far.
 static DEVICE_PAGES: AtomicUsize = AtomicUsize::new(0);
 
@@ -150,7 +154,9 @@ pub fn build(memory: &mut MemoryMap) {
     section(image.text_end, image.rodata_end, CONSTANTS);
     section(image.rodata_end, image.end, DATA);
     builder.descend(STACKS, 3);
-    builder.descend(DEVICES, 1);
+    for table in 0..DEVICE_TABLES {
+        builder.descend(DEVICES + table * 512 * PAGE_SIZE, 1);
+    }
     ROOT.store(builder.root, Ordering::Relaxed);
     load_space(kernel_root());
     builder.memory.finish_early();
@@ -158,11 +164,11 @@ pub fn build(memory: &mut MemoryMap) {
 
 /// Maps device registers, uncached, for good. `None` when the window is full or the range is not
 /// a physical one.
-pub fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
+pub(crate) fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
     let offset = at as usize % PAGE_SIZE;
     let pages = (offset + bytes).div_ceil(PAGE_SIZE);
     let first = DEVICE_PAGES.fetch_add(pages, Ordering::Relaxed);
-    if first + pages > 512 || at & !ADDRESS & !(PAGE_SIZE as u64 - 1) != 0 {
+    if first + pages > DEVICE_WINDOW || at & !ADDRESS & !(PAGE_SIZE as u64 - 1) != 0 {
         return None;
     }
     for page in 0..pages {
@@ -173,6 +179,11 @@ pub fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
         unsafe { entry.write_volatile(frame | REGISTERS) };
     }
     Some((DEVICES + first * PAGE_SIZE + offset) as *mut u8)
+}
+
+/// How many pages of device registers can still be mapped.
+pub(crate) fn device_pages_left() -> usize {
+    DEVICE_WINDOW.saturating_sub(DEVICE_PAGES.load(Ordering::Relaxed))
 }
 
 /// The level-1 entry for a kernel address, if its tables exist and no large page is in the way.

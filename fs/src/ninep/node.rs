@@ -1,0 +1,532 @@
+//! Vnodes: names and attributes, which are the server's.
+
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{any::Any, time::Duration};
+
+use abi::raw::general::{AT_REMOVEDIR, O_RDWR, S_IFBLK, S_IFCHR, S_IFIFO, S_IFSOCK};
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    time,
+};
+use vm::Pager;
+
+use super::{
+    FRESH, Ninep,
+    client::{Fid, SetAttr},
+    codec::{self, Attr, Qid, Reader},
+    content::Content,
+};
+use crate::{
+    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
+    credentials::EXECUTE,
+    device,
+    device::Attachment,
+    vnode::{Change, Emit, Make, MountPoint, Place, Space},
+};
+
+/// A file, directory, link or device of the server's.
+pub(super) struct Node {
+    pub(super) fs: Arc<Ninep>,
+    me: Weak<Node>,
+    pub(super) qid: Qid,
+    kind: Kind,
+    /// For devices, in Linux's encoding.
+    rdev: u64,
+    /// The handle by which it was last found; the server follows renames that go through it.
+    fid: SpinLock<Arc<Fid>>,
+    /// Where a directory hangs; `None` for the root and for what is no directory.
+    hangs: SpinLock<Option<Hangs>>,
+    mount_point: MountPoint,
+    /// What the server last said.
+    seen: SpinLock<Seen>,
+    /// Of a regular file.
+    pub(super) content: Option<Content>,
+    fifo: Attachment,
+}
+
+#[derive(Clone)]
+struct Hangs {
+    parent: Arc<Node>,
+    name: Arc<[u8]>,
+    removed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    attributes: Attr,
+    /// Since boot.
+    at: Duration,
+    /// Its last name was removed through here: the server may not find it any more, while it is open.
+    unlinked: bool,
+}
+
+impl Ninep {
+    /// The vnode for what a walk found: the one that there is, or a new one. `hangs` says where it was found.
+    pub(super) fn node(
+        self: &Arc<Ninep>,
+        fid: Fid,
+        qid: Qid,
+        hangs: Option<(Arc<Node>, &[u8])>,
+    ) -> Result<Arc<Node>> {
+        if let Some(node) = self.usable(qid) {
+            node.found_again(fid, hangs);
+            return Ok(node);
+        }
+        let attributes = fid.attributes()?;
+        let hangs = hangs.filter(|_| attributes.kind == Kind::Directory);
+        let node = Arc::new_cyclic(|me| Node {
+            fs: self.clone(),
+            me: me.clone(),
+            qid,
+            kind: attributes.kind,
+            rdev: attributes.rdev,
+            fid: SpinLock::new(Rank::Leaf, Arc::new(fid)),
+            hangs: SpinLock::new(
+                Rank::Leaf,
+                hangs.map(|(parent, name)| Hangs {
+                    parent,
+                    name: name.into(),
+                    removed: false,
+                }),
+            ),
+            mount_point: MountPoint::new(),
+            seen: SpinLock::new(
+                Rank::Leaf,
+                Seen {
+                    attributes,
+                    at: time::since_boot(),
+                    unlinked: false,
+                },
+            ),
+            content: (attributes.kind == Kind::Regular).then(|| Content::new(&attributes)),
+            fifo: Attachment::new(),
+        });
+        loop {
+            // Two walks at once may both have found it new: the first one's stays.
+            if let Some(other) = self.usable(qid) {
+                return Ok(other);
+            }
+            let mut nodes = self.nodes.lock();
+            let there = nodes.get(&qid.path);
+            if there.is_none_or(|node| node.strong_count() == 0) {
+                nodes.insert(qid.path, Arc::downgrade(&node));
+                return Ok(node);
+            }
+        }
+    }
+
+    /// The vnode that there is for a file.
+    fn usable(&self, qid: Qid) -> Option<Arc<Node>> {
+        let node = self.nodes.lock().get(&qid.path).and_then(Weak::upgrade)?;
+        if node.qid.kind == qid.kind && !node.seen.lock().unlinked {
+            return Some(node);
+        }
+        // The server has given the number of a file that is gone to another one.
+        let mut nodes = self.nodes.lock();
+        if nodes.get(&qid.path).is_some_and(|it| node.is_behind(it)) {
+            nodes.remove(&qid.path);
+        }
+        None
+    }
+}
+
+impl Node {
+    pub(super) fn fid(&self) -> Arc<Fid> {
+        self.fid.lock().clone()
+    }
+
+    /// A walk came to it by this handle: the one that it had may be of a name that it lost on the server.
+    fn found_again(&self, fid: Fid, hangs: Option<(Arc<Node>, &[u8])>) {
+        let fid = Arc::new(fid);
+        let old = core::mem::replace(&mut *self.fid.lock(), fid);
+        drop(old);
+        if self.kind != Kind::Directory {
+            return;
+        }
+        if let Some((parent, name)) = hangs {
+            let same = |hangs: &Hangs| Arc::ptr_eq(&hangs.parent, &parent) && *hangs.name == *name;
+            if !self.hangs.lock().as_ref().is_some_and(same) {
+                self.hang(Some(parent), name);
+            }
+        }
+    }
+
+    /// Notes where a directory hangs from now on; with no parent, that it was removed.
+    fn hang(&self, parent: Option<Arc<Node>>, name: &[u8]) {
+        let mut hangs = self.hangs.lock();
+        let new = match (parent, &*hangs) {
+            (Some(parent), _) => Hangs {
+                parent,
+                name: name.into(),
+                removed: false,
+            },
+            (None, Some(old)) => Hangs {
+                removed: true,
+                ..old.clone()
+            },
+            (None, None) => return,
+        };
+        let old = hangs.replace(new);
+        drop(hangs);
+        drop(old);
+    }
+
+    /// The node behind a vnode, if it belongs to this mount.
+    fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
+        let any: &dyn Any = vnode.as_ref();
+        match any.downcast_ref::<Node>() {
+            Some(node) if Arc::ptr_eq(&node.fs, &self.fs) => Ok(node),
+            _ => Err(Errno::EXDEV),
+        }
+    }
+
+    fn require_directory(&self) -> Result<()> {
+        match self.kind {
+            Kind::Directory => Ok(()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    pub(super) fn regular(&self) -> Result<&Content> {
+        match self.kind {
+            Kind::Directory => Err(Errno::EISDIR),
+            _ => self.content.as_ref().ok_or(Errno::EINVAL),
+        }
+    }
+
+    /// What the server says now.
+    pub(super) fn refresh(&self) -> Result<Attr> {
+        let fid = self.fid();
+        let asked = fid.attributes();
+        let mut seen = self.seen.lock();
+        match asked {
+            // The name may stand for another file by now.
+            Ok(attributes) if attributes.qid.path == self.qid.path => {
+                seen.attributes = attributes;
+                seen.at = time::since_boot();
+                Ok(attributes)
+            }
+            Ok(_) | Err(Errno::ENOENT) if seen.unlinked => Ok(Attr {
+                links: 0,
+                ..seen.attributes
+            }),
+            Ok(_) => Err(Errno::ESTALE),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the server says, or said a moment ago.
+    pub(super) fn recent(&self) -> Result<Attr> {
+        let seen = *self.seen.lock();
+        match time::since_boot().saturating_sub(seen.at) < FRESH && !seen.unlinked {
+            true => Ok(seen.attributes),
+            false => self.refresh(),
+        }
+    }
+
+    /// What the server said last is not true any more.
+    pub(super) fn forget_attributes(&self) {
+        self.seen.lock().at = Duration::ZERO;
+    }
+
+    /// What is known of the file without asking.
+    pub(super) fn last_seen(&self) -> Attr {
+        self.seen.lock().attributes
+    }
+
+    fn handle(&self) -> Result<Arc<Node>> {
+        self.me.upgrade().ok_or(Errno::ENOENT)
+    }
+
+    /// Looks a name up.
+    fn look_up(&self, name: &[u8]) -> Result<Arc<Node>> {
+        self.require_directory()?;
+        let (fid, qid) = self.fid().walk(name)?;
+        self.fs.node(fid, qid, Some((self.handle()?, name)))
+    }
+
+    /// Whether a weak handle is to this vnode.
+    fn is_behind(&self, handle: &Weak<Node>) -> bool {
+        core::ptr::eq(handle.as_ptr(), self.me.as_ptr())
+    }
+
+    /// The vnode that is known for `name`, which is about to lose it.
+    fn known(&self, name: &[u8]) -> Option<Arc<Node>> {
+        let (_, qid) = self.fid().walk(name).ok()?;
+        let node = self.fs.nodes.lock().get(&qid.path).and_then(Weak::upgrade);
+        node
+    }
+
+    /// A name of it was removed.
+    fn lost_name(&self) {
+        let mut seen = self.seen.lock();
+        // Of a file with several names the others remain; who wants to know asks the server.
+        seen.unlinked = self.kind == Kind::Directory || seen.attributes.links <= 1;
+        seen.at = Duration::ZERO;
+        drop(seen);
+        self.hang(None, b"");
+    }
+}
+
+impl Vnode for Node {
+    fn attributes(&self) -> Result<Attributes> {
+        let it = self.recent()?;
+        Ok(Attributes {
+            device: self.fs.device,
+            inode: it.qid.path,
+            kind: self.kind,
+            mode: it.mode,
+            links: it.links,
+            uid: it.uid,
+            gid: it.gid,
+            rdev: it.rdev,
+            size: self
+                .content
+                .as_ref()
+                .map_or(it.size, |content| content.shown_size(it.size)),
+            blocks: it.blocks,
+            block_size: it.block_size,
+            accessed: it.accessed,
+            modified: it.modified,
+            changed: it.changed,
+            created: Duration::ZERO,
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        if who.is_root() && (want & EXECUTE == 0 || self.kind == Kind::Directory) {
+            return Ok(());
+        }
+        let it = self.recent()?;
+        match who.may_by(self.kind, it.mode, it.uid, it.gid, want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        let hangs = self.hangs.lock();
+        let hangs = hangs.as_ref()?;
+        Some(Place {
+            parent: hangs.parent.clone(),
+            name: hangs.name.clone(),
+            removed: hangs.removed,
+        })
+    }
+
+    fn mount_point(&self) -> Option<&MountPoint> {
+        Some(&self.mount_point)
+    }
+
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        self.forget_attributes();
+        self.fid().set_attributes(&SetAttr {
+            mode: change.mode,
+            uid: change.uid,
+            gid: change.gid,
+            size: None,
+            accessed: change.accessed,
+            modified: change.modified,
+        })
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        Ok(self.look_up(name)?)
+    }
+
+    fn create(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
+        self.require_directory()?;
+        let fid = self.fid();
+        let special = |kind: u32| kind | mode;
+        let numbers = |rdev| (device::major(rdev), device::minor(rdev));
+        self.forget_attributes();
+        match make {
+            Make::Regular => {
+                let file = fid.duplicate()?;
+                /// With it the server refuses a name that is taken.
+                const EXCLUSIVE: u32 = abi::raw::general::O_CREAT | abi::raw::general::O_EXCL;
+                file.create(name, O_RDWR | EXCLUSIVE, mode, who.gid)?;
+                let node = self.look_up(name)?;
+                if let Ok(content) = node.regular() {
+                    content.adopt_fid(file);
+                }
+                return Ok(node);
+            }
+            Make::Directory => fid.mkdir(name, mode, who.gid)?,
+            Make::Link(text) if text.is_empty() => return Err(Errno::ENOENT),
+            Make::Link(text) if text.len() > 4095 => return Err(Errno::ENAMETOOLONG),
+            Make::Link(text) => fid.symlink(name, &text, who.gid)?,
+            Make::Fifo => fid.mknod(name, special(S_IFIFO), (0, 0), who.gid)?,
+            Make::Socket => fid.mknod(name, special(S_IFSOCK), (0, 0), who.gid)?,
+            Make::CharDevice(rdev) => {
+                fid.mknod(name, special(S_IFCHR), numbers(rdev), who.gid)?;
+            }
+            Make::BlockDevice(rdev) => {
+                fid.mknod(name, special(S_IFBLK), numbers(rdev), who.gid)?;
+            }
+        }
+        Ok(self.look_up(name)?)
+    }
+
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        self.require_directory()?;
+        let node = self.of_same(node)?;
+        self.fid().link(name, &node.fid())?;
+        self.forget_attributes();
+        node.forget_attributes();
+        Ok(())
+    }
+
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        self.require_directory()?;
+        let node = self.known(name);
+        if let Some(node) = &node {
+            // Its number of names is looked up while it has them all.
+            let _ = node.refresh();
+        }
+        self.fid()
+            .unlink(name, if directory { AT_REMOVEDIR } else { 0 })?;
+        self.forget_attributes();
+        if let Some(node) = node {
+            node.lost_name();
+        }
+        Ok(())
+    }
+
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        self.require_directory()?;
+        let to = self.of_same(to)?;
+        to.require_directory()?;
+        // The protocol knows no flags.
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (moved, replaced) = (self.known(name), to.known(to_name));
+        if let Some(node) = &replaced {
+            let _ = node.refresh();
+        }
+        self.fid().rename(name, &to.fid(), to_name)?;
+        self.forget_attributes();
+        to.forget_attributes();
+        if let Some(node) = &replaced
+            && !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, node))
+        {
+            node.lost_name();
+        }
+        if let Some(node) = moved {
+            node.forget_attributes();
+            if node.kind == Kind::Directory {
+                node.hang(Some(to.handle()?), to_name);
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        self.require_directory()?;
+        /// Bytes of entries that are asked for at a time.
+        const BATCH: usize = 32 << 10;
+        let fid = self.fid().duplicate()?;
+        fid.open(abi::raw::general::O_RDONLY | abi::raw::general::O_DIRECTORY)?;
+        let mut cursor = cursor;
+        loop {
+            let batch = fid.read_directory(cursor, BATCH)?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let mut entries = Reader::new(&batch);
+            while !entries.rest().is_empty() {
+                let entry = entries.entry()?;
+                cursor = entry.cursor;
+                if matches!(entry.name, b"." | b"..") || entry.name.contains(&b'/') {
+                    continue;
+                }
+                let kind = codec::kind_of_type(entry.kind).unwrap_or(Kind::Regular);
+                if !emit(entry.name, entry.qid.path, kind, entry.cursor) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match self.kind {
+            Kind::Link => self.fid().read_link(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        self.regular()?.read(self, offset, to)
+    }
+
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        self.regular()?.write(self, offset, append, from)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.regular()?.truncate(self, size)
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        match self.kind {
+            Kind::Regular => self.regular()?.open(&self, flags).map(|()| None),
+            Kind::Fifo => device::open_fifo(at, &self.fifo, flags).map(Some),
+            Kind::CharDevice => device::open_char_device(at, self.rdev, flags).map(Some),
+            Kind::Socket | Kind::BlockDevice => Err(Errno::ENXIO),
+            Kind::Directory | Kind::Link => Ok(None),
+        }
+    }
+
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        match self.kind {
+            Kind::Regular => Some(self),
+            _ => None,
+        }
+    }
+
+    fn space(&self) -> Space {
+        self.fid().space().unwrap_or_default()
+    }
+
+    fn sync(&self) -> Result<()> {
+        match &self.content {
+            Some(content) => content.sync(self),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Node {
+    /// What only this node kept above goes in a loop, however deep it is.
+    fn drop(&mut self) {
+        let mut nodes = self.fs.nodes.lock();
+        if nodes
+            .get(&self.qid.path)
+            .is_some_and(|it| self.is_behind(it))
+        {
+            nodes.remove(&self.qid.path);
+        }
+        drop(nodes);
+        let take = |node: &Node| node.hangs.lock().take().map(|hangs| hangs.parent);
+        let mut up = take(self);
+        while let Some(parent) = up {
+            up = Arc::into_inner(parent).and_then(|parent| take(&parent));
+        }
+    }
+}

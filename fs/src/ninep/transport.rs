@@ -1,0 +1,49 @@
+//! What carries messages to a server and its answers back.
+
+use alloc::boxed::Box;
+
+use abi::Result;
+use fbuf::Slice;
+use nucleus::task::{Sleep, Woken};
+
+/// A way to a server. Messages may be under way together; the server answers in any order.
+pub trait Transport: Send + Sync {
+    /// The most slices that one message can carry, those of its data there and back together.
+    fn max_slices(&self) -> usize;
+
+    /// Sends `message` with the bytes of `data` behind it. The first `reply` bytes of the answer are kept for
+    /// [`Flight::take`], what follows goes into `receive`. The slices' frames are held until the answer is there.
+    ///
+    /// # Errors
+    /// `EIO` if the server is gone, `ENOMEM`.
+    fn send(
+        &self,
+        message: &[u8],
+        data: &[Slice],
+        reply: usize,
+        receive: &[Slice],
+    ) -> Result<Box<dyn Flight>>;
+
+    /// Whether who waits for an answer should give up, after a signal: its process is being killed.
+    fn gives_up(&self) -> bool {
+        false
+    }
+}
+
+/// A message under way. Dropping it before it has landed leaves the answer to nobody.
+pub trait Flight: Send {
+    /// Whether the answer is there.
+    fn has_landed(&self) -> bool;
+
+    /// Sleeps until the answer is there.
+    ///
+    /// # Errors
+    /// [`Woken`] where `how` allows it.
+    fn wait(&self, how: Sleep) -> core::result::Result<(), Woken>;
+
+    /// Copies the first bytes of the answer, which is there; gives how many bytes the server sent in all.
+    ///
+    /// # Errors
+    /// `EIO` if the server is gone.
+    fn take(&mut self, to: &mut [u8]) -> Result<usize>;
+}

@@ -1,0 +1,227 @@
+//! Folders of the host's: 9P servers behind virtio devices (`virtio-9p`), and the file system type `9p`.
+
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+
+use abi::{Errno, Result};
+use fbuf::Slice;
+use fs::{
+    Vnode,
+    ninep::{self, Flight, Transport},
+};
+use nucleus::{
+    PAGE_SIZE,
+    dma::{Buffer, Part, Pool},
+    log,
+    sync::{Mutex, Rank},
+    task::{Sleep, Woken},
+    virtio::{self, Device, Error, Kind, Queue, Request},
+};
+
+use crate::process::thread;
+
+/// The feature of a device that it has a tag.
+const MOUNT_TAG: u64 = 1;
+/// Frames for messages that are kept: a call in flight uses two.
+const KEPT: usize = 32;
+/// The longest tag.
+const TAG_MAX: usize = 255;
+
+/// A device, and what it calls itself.
+struct Share {
+    tag: Vec<u8>,
+    server: Arc<Server>,
+}
+
+/// The devices that were found. Held while they are looked for.
+static SHARES: Mutex<Option<Vec<Share>>> = Mutex::new(Rank::Mount, None);
+
+/// The root of the server whose device calls itself `tag`; what `mount -t 9p -o trans=virtio` mounts.
+///
+/// # Errors
+/// `ENOENT` if there is no such device, `EINVAL` for options that are not understood, those of the server.
+pub fn mount(tag: &[u8], options: &[u8]) -> Result<Arc<dyn Vnode>> {
+    let mut name: &[u8] = b"";
+    for option in options.split(|&b| b == b',').filter(|it| !it.is_empty()) {
+        match option {
+            b"trans=virtio" | b"version=9p2000.L" | b"ro" | b"rw" => {}
+            _ => name = option.strip_prefix(b"aname=").ok_or(Errno::EINVAL)?,
+        }
+    }
+    let server = find(tag)?.ok_or(Errno::ENOENT)?;
+    ninep::root(server, name)
+}
+
+/// The tags of the devices that there are, for a message.
+pub fn tags() -> String {
+    let shares = SHARES.lock();
+    let mut all = String::new();
+    for share in shares.iter().flatten() {
+        if !all.is_empty() {
+            all.push_str(", ");
+        }
+        all.push_str(&String::from_utf8_lossy(&share.tag));
+    }
+    all
+}
+
+fn find(tag: &[u8]) -> Result<Option<Arc<Server>>> {
+    let mut shares = SHARES.lock();
+    let found = shares.get_or_insert_with(look);
+    let share = found.iter().find(|share| share.tag == tag);
+    Ok(share.map(|share| share.server.clone()))
+}
+
+/// Starts all devices of the kind.
+fn look() -> Vec<Share> {
+    let mut shares = Vec::new();
+    for found in virtio::take(Kind::Files) {
+        match start(found) {
+            Ok(share) => shares.push(share),
+            Err(error) => log!("9p: a device can't be used: {error:?}"),
+        }
+    }
+    shares
+}
+
+fn start(found: virtio::Found) -> core::result::Result<Share, Error> {
+    let device = found.start(MOUNT_TAG, 1)?;
+    let mut len = [0; 2];
+    device.read_config(0, &mut len)?;
+    let len = u16::from_le_bytes(len).into();
+    if len > TAG_MAX {
+        return Err(Error::Broken);
+    }
+    let mut tag = alloc::vec![0; len];
+    device.read_config(2, &mut tag)?;
+    Ok(Share {
+        tag,
+        server: Arc::new(Server {
+            pool: Pool::new(KEPT)?,
+            device,
+        }),
+    })
+}
+
+/// The way to a server: one queue of requests.
+struct Server {
+    device: Device,
+    pool: Arc<Pool>,
+}
+
+/// A message on its way.
+struct InFlight {
+    queue: Arc<Queue>,
+    request: Arc<Request>,
+    /// The frames of the answer's first bytes.
+    reply: Vec<Buffer>,
+    /// How many bytes those are.
+    room: usize,
+    /// The frames of the message, kept until it has landed.
+    _message: Vec<Buffer>,
+}
+
+fn errno(error: Error) -> Errno {
+    match error {
+        Error::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::EIO,
+    }
+}
+
+fn part(slice: &Slice) -> Part {
+    Part {
+        frame: slice.frame.clone(),
+        offset: slice.offset,
+        len: slice.len,
+    }
+}
+
+impl Server {
+    /// Buffers for `len` bytes.
+    fn buffers(&self, len: usize) -> Result<Vec<Buffer>> {
+        let mut buffers = Vec::new();
+        for _ in 0..len.div_ceil(PAGE_SIZE) {
+            buffers.push(self.pool.take().map_err(|_| Errno::ENOMEM)?);
+        }
+        Ok(buffers)
+    }
+}
+
+/// The buffers with the bytes of each that the first `len` bytes of all take.
+fn pieces(buffers: &[Buffer], len: usize) -> impl Iterator<Item = (usize, &Buffer, usize)> {
+    buffers.iter().enumerate().map(move |(i, buffer)| {
+        let at = i * PAGE_SIZE;
+        (at, buffer, len.saturating_sub(at).min(PAGE_SIZE))
+    })
+}
+
+impl Transport for Server {
+    fn max_slices(&self) -> usize {
+        self.device.queue(0).max_parts()
+    }
+
+    fn send(
+        &self,
+        message: &[u8],
+        data: &[Slice],
+        reply: usize,
+        receive: &[Slice],
+    ) -> Result<Box<dyn Flight>> {
+        let sent = self.buffers(message.len())?;
+        let answer = self.buffers(reply)?;
+        let mut parts = Vec::new();
+        let count = sent.len() + data.len() + answer.len() + receive.len();
+        parts.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        for (at, buffer, len) in pieces(&sent, message.len()) {
+            buffer.write(0, &message[at..at + len]);
+            parts.push(buffer.part(0, len));
+        }
+        parts.extend(data.iter().map(part));
+        let readable = parts.len();
+        for (_, buffer, len) in pieces(&answer, reply) {
+            parts.push(buffer.part(0, len));
+        }
+        parts.extend(receive.iter().map(part));
+        let queue = self.device.queue(0);
+        let request = Request::new(parts, readable);
+        queue.submit(&request).map_err(errno)?;
+        Ok(Box::new(InFlight {
+            queue: queue.clone(),
+            request,
+            reply: answer,
+            room: reply,
+            _message: sent,
+        }))
+    }
+
+    fn gives_up(&self) -> bool {
+        let ending = thread::with_current(|thread| thread.process().signals.ending().is_some());
+        ending.unwrap_or(false)
+    }
+}
+
+impl Flight for InFlight {
+    fn has_landed(&self) -> bool {
+        self.queue.is_done(&self.request)
+    }
+
+    fn wait(&self, how: Sleep) -> core::result::Result<(), Woken> {
+        // Whether it failed is seen when it is taken.
+        self.queue.wait(&self.request, how).map(|_| ())
+    }
+
+    fn take(&mut self, to: &mut [u8]) -> Result<usize> {
+        let written = self.request.result().ok_or(Errno::EIO)?.map_err(errno)? as usize;
+        let kept = written.min(self.room).min(to.len());
+        for (at, buffer, len) in pieces(&self.reply, kept) {
+            buffer.read(0, &mut to[at..at + len]);
+        }
+        Ok(written)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // The request itself stays in its slot until that is used again; its frames need not.
+        drop(self.request.take_parts());
+    }
+}

@@ -1,0 +1,66 @@
+//! Folders of the host's, mounted before the first program runs.
+
+use alloc::{format, string::String, sync::Arc};
+
+use abi::Errno;
+use fs::{Namespace, Walk, vnode::Make};
+use nucleus::log;
+
+use super::command_line::Share;
+use crate::{device::share, mounts};
+
+/// Mounts each folder where it is wanted; directories on the way there are made.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn mount(shares: &[Share], namespace: &Arc<Namespace>) -> Result<(), String> {
+    for wanted in shares {
+        let Share { tag, at, .. } = wanted;
+        mount_one(wanted, namespace).map_err(|error| match error {
+            Errno::ENOENT => format!(
+                "no device shares '{tag}' (wanted at {at}); there are: {}",
+                match share::tags() {
+                    tags if tags.is_empty() => "none".into(),
+                    tags => tags,
+                }
+            ),
+            error => format!("can't mount the share '{tag}' at {at}: {}", error.name()),
+        })?;
+        log!("share: {tag} at {at}");
+    }
+    Ok(())
+}
+
+fn mount_one(share: &Share, namespace: &Arc<Namespace>) -> abi::Result<()> {
+    let root = namespace.root();
+    let who = fs::Credentials::default();
+    let walk = Walk {
+        root: &root,
+        start: &root,
+        who: &who,
+    };
+    let tag = share.tag.as_bytes();
+    let (fstype, root) = mounts::make(b"9p", tag, b"trans=virtio")?;
+    let path = share.at.as_bytes();
+    for (end, _) in path
+        .iter()
+        .enumerate()
+        .filter(|&(i, &b)| b == b'/' && i > 0)
+    {
+        make_directory(&walk, &path[..end])?;
+    }
+    make_directory(&walk, path)?;
+    let at = walk.resolve(path, true)?;
+    let options: &[u8] = match share.read_only {
+        true => b"ro,trans=virtio",
+        false => b"rw,trans=virtio",
+    };
+    namespace.mount(&at, root, fstype, tag, options)
+}
+
+fn make_directory(walk: &Walk<'_>, path: &[u8]) -> abi::Result<()> {
+    match walk.make(path, Make::Directory, 0o755) {
+        Ok(_) | Err(Errno::EEXIST | Errno::EISDIR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

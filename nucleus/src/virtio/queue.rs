@@ -1,0 +1,510 @@
+//! A virtqueue: requests to a device, many in flight, each a chain of parts of frames.
+//!
+//! The rings have the split layout (virtio 1.1, 2.6). Each request takes one descriptor of the ring, which leads to a table
+//! of descriptors in a frame of its own, so a request of any length takes one slot. What the device writes into the
+//! rings is checked: a device that says what can't be is not listened to any more, and all its requests fail.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+
+use super::Error;
+use crate::{
+    Frame, OutOfMemory, PAGE_SIZE,
+    dma::{Domain, Part},
+    frame::Contents,
+    sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue, Woken},
+    time,
+};
+
+/// The most slots of a queue that are used: its descriptors fill one frame.
+pub(crate) const MAX_SLOTS: usize = PAGE_SIZE / size_of::<Descriptor>();
+/// How often a queue without an interrupt is looked at by who waits.
+const LOOK: core::time::Duration = core::time::Duration::from_millis(1);
+
+/// `struct virtq_desc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Descriptor {
+    address: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+const NEXT: u16 = 1;
+const DEVICE_WRITES: u16 = 2;
+const INDIRECT: u16 = 4;
+/// In the used ring's flags: the device looks at the ring by itself.
+const NO_NOTIFY: u16 = 1;
+
+/// Where in the second frame of the rings the used ring begins; the available one is at 0.
+const USED: usize = 1024;
+const _: () = assert!(4 + 2 * MAX_SLOTS + 2 <= USED && USED + 4 + 8 * MAX_SLOTS + 2 <= PAGE_SIZE);
+
+/// A request to a device: parts that it reads, then parts that it writes.
+pub struct Request {
+    /// How many of `parts` the device reads; it writes the others.
+    readable: usize,
+    /// Given to the device until the request is done, then to who asks for them.
+    parts: SpinLock<Vec<Part>>,
+    /// See [`PENDING`], [`FAILED`]; else the bytes that the device wrote.
+    state: AtomicU64,
+    done: WaitQueue,
+}
+
+const PENDING: u64 = u64::MAX;
+const FAILED: u64 = u64::MAX - 1;
+
+impl Request {
+    /// A request whose first `readable` parts the device reads; it writes the others.
+    ///
+    /// # Panics
+    /// If a part is empty or leaves its frame, or `readable` is more than there are.
+    pub fn new(parts: Vec<Part>, readable: usize) -> Arc<Request> {
+        assert!(readable <= parts.len() && !parts.is_empty());
+        assert!(parts.iter().all(Part::is_valid));
+        Arc::new(Request {
+            readable,
+            parts: SpinLock::new(Rank::Leaf, parts),
+            state: AtomicU64::new(PENDING),
+            done: WaitQueue::new(),
+        })
+    }
+
+    /// The bytes that the device wrote, as it says, when it is done; [`Error::Broken`] if it failed.
+    pub fn result(&self) -> Option<Result<u32, Error>> {
+        match self.state.load(Ordering::Acquire) {
+            PENDING => None,
+            FAILED => Some(Err(Error::Broken)),
+            written => Some(Ok(written as u32)),
+        }
+    }
+
+    /// Woken when it is done.
+    pub fn done(&self) -> &WaitQueue {
+        &self.done
+    }
+
+    /// The parts, when it is done; nothing before, and nothing the second time.
+    pub fn take_parts(&self) -> Vec<Part> {
+        match self.result() {
+            None => Vec::new(),
+            Some(_) => core::mem::take(&mut *self.parts.lock()),
+        }
+    }
+
+    /// From now on the parts are the driver's again.
+    fn finish(&self, state: u64) {
+        self.state.store(state, Ordering::Release);
+        self.done.wake_all();
+    }
+}
+
+/// One request's place.
+struct Slot {
+    /// The last request that had it; it stays when it is done, so that an interrupt never frees anything.
+    request: Option<Arc<Request>>,
+    busy: bool,
+    /// The descriptors of the request; made when the slot is first used.
+    table: Option<Frame>,
+}
+
+struct State {
+    slots: Vec<Slot>,
+    /// Numbers of slots that are not busy.
+    free: Vec<u16>,
+    /// How many requests were ever made available, and how many were found used; both wrap.
+    available: u16,
+    used: u16,
+    broken: bool,
+}
+
+/// Why a request was not made available.
+enum Refusal {
+    /// The slot needs a table of descriptors.
+    NeedsTable,
+    Error(Error),
+}
+
+/// Tells the device that there are requests.
+pub(crate) enum Doorbell {
+    /// A register, which takes the queue's number.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    Register(*mut u16),
+    /// A device made of code.
+    #[cfg(test)]
+    Test(alloc::boxed::Box<dyn Fn() + Send + Sync>),
+}
+
+/// A queue of requests to a device. All methods may be called by any task.
+pub struct Queue {
+    number: u16,
+    domain: Domain,
+    doorbell: Doorbell,
+    /// Whether interrupts say that something is done; else who waits looks.
+    interrupts: core::sync::atomic::AtomicBool,
+    descriptors: Frame,
+    /// Available ring and used ring.
+    rings: Frame,
+    slots: u16,
+    state: SpinLock<State>,
+    /// Those who wait for a slot.
+    room: WaitQueue,
+}
+
+// SAFETY: the doorbell's register takes writes from any CPU at any time; all else is Send and Sync.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it yet.
+    pub(crate) fn new(
+        number: u16,
+        slots: usize,
+        domain: Domain,
+        doorbell: Doorbell,
+    ) -> Result<Queue, OutOfMemory> {
+        debug_assert!(slots.is_power_of_two() && slots <= MAX_SLOTS);
+        let mut state = State {
+            slots: Vec::new(),
+            free: Vec::new(),
+            available: 0,
+            used: 0,
+            broken: false,
+        };
+        let reserved = (
+            state.slots.try_reserve_exact(slots),
+            state.free.try_reserve_exact(slots),
+        );
+        if let (Err(_), _) | (_, Err(_)) = reserved {
+            return Err(OutOfMemory);
+        }
+        state.slots.resize_with(slots, || Slot {
+            request: None,
+            busy: false,
+            table: None,
+        });
+        state.free.extend((0..slots as u16).rev());
+        Ok(Queue {
+            number,
+            domain,
+            doorbell,
+            interrupts: core::sync::atomic::AtomicBool::new(false),
+            descriptors: Frame::alloc(Contents::Zeroed)?,
+            rings: Frame::alloc(Contents::Zeroed)?,
+            slots: slots as u16,
+            state: SpinLock::new(Rank::Device, state),
+            room: WaitQueue::new(),
+        })
+    }
+
+    /// The most parts that a request may have.
+    pub fn max_parts(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// How many requests may be in flight.
+    pub fn slots(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// Interrupts are delivered from now on.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn set_interrupts(&self) {
+        self.interrupts.store(true, Ordering::Relaxed);
+    }
+
+    /// Where the device finds descriptors, available ring and used ring.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn addresses(&self) -> [u64; 3] {
+        let at = |frame: &Frame, offset| {
+            let part = Part {
+                frame: frame.clone(),
+                offset,
+                len: 1,
+            };
+            self.domain.address(&part).0
+        };
+        [
+            at(&self.descriptors, 0),
+            at(&self.rings, 0),
+            at(&self.rings, USED),
+        ]
+    }
+
+    /// A 16-bit word of the rings, which the device reads or writes at any time.
+    fn word(&self, offset: usize) -> &AtomicU16 {
+        debug_assert!(offset.is_multiple_of(2) && offset < PAGE_SIZE);
+        // SAFETY: inside the frame, which is the queue's for as long as it lives, and aligned; the kernel reaches these
+        // bytes only through this function and `used_element`.
+        unsafe { &*self.rings.bytes().add(offset).cast::<AtomicU16>() }
+    }
+
+    /// An element of the used ring: a slot's number and a count of bytes, both as the device wrote them.
+    fn used_element(&self, at: u16) -> (u32, u32) {
+        let offset = USED + 4 + (at % self.slots) as usize * 8;
+        // SAFETY: inside the frame and aligned. The device has made the element available before it moved the index, and does not
+        // write it again before this one has been given back; if it does, any bytes are valid.
+        unsafe {
+            self.rings
+                .bytes()
+                .add(offset)
+                .cast::<(u32, u32)>()
+                .read_volatile()
+        }
+    }
+
+    fn set_descriptor(frame: &Frame, index: usize, descriptor: Descriptor) {
+        debug_assert!(index < MAX_SLOTS);
+        // SAFETY: inside the frame and aligned; the frame is the queue's, and the device does not look at a descriptor that is
+        // not available to it.
+        unsafe {
+            frame
+                .bytes()
+                .cast::<Descriptor>()
+                .add(index)
+                .write_volatile(descriptor);
+        }
+    }
+
+    /// Gives a request to the device; sleeps while all slots are taken. The request is done when its
+    /// [`result`](Request::result) is there: see [`wait`](Queue::wait).
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] for more than [`max_parts`](Queue::max_parts), [`Error::Broken`] if the device has failed,
+    /// [`Error::OutOfMemory`].
+    ///
+    /// # Panics
+    /// If it was given to a device before.
+    pub fn submit(&self, request: &Arc<Request>) -> Result<(), Error> {
+        loop {
+            match self.try_submit(request) {
+                Err(Error::Full) => {}
+                result => return result,
+            }
+            let room = || {
+                if !self.interrupts.load(Ordering::Relaxed) {
+                    self.look();
+                }
+                let state = self.state.lock_irq();
+                (!state.free.is_empty() || state.broken).then_some(())
+            };
+            // A timeout is only a reason to look again.
+            let _ = self.room.wait(self.patience(), room);
+        }
+    }
+
+    /// As [`submit`](Queue::submit), without sleeping.
+    ///
+    /// # Errors
+    /// As [`submit`](Queue::submit), and [`Error::Full`].
+    pub fn try_submit(&self, request: &Arc<Request>) -> Result<(), Error> {
+        // The table is made outside of the lock; the slot may have one already.
+        let mut spare = None;
+        loop {
+            match self.put(request, &mut spare) {
+                Err(Refusal::NeedsTable) => spare = Some(Frame::alloc(Contents::Stale)?),
+                Err(Refusal::Error(error)) => return Err(error),
+                Ok(before) => {
+                    // The slot's last request goes with no lock held.
+                    drop(before);
+                    break;
+                }
+            }
+        }
+        self.ring_doorbell();
+        Ok(())
+    }
+
+    /// Makes a request available to the device; gives what had the slot before.
+    fn put(
+        &self,
+        request: &Arc<Request>,
+        spare: &mut Option<Frame>,
+    ) -> Result<Option<Arc<Request>>, Refusal> {
+        let parts = request.parts.lock();
+        assert!(request.result().is_none() && !parts.is_empty());
+        if parts.len() > self.max_parts() {
+            return Err(Refusal::Error(Error::TooLong));
+        }
+        let mut state = self.state.lock_irq();
+        let state = &mut *state;
+        if state.broken {
+            return Err(Refusal::Error(Error::Broken));
+        }
+        let &number = state.free.last().ok_or(Refusal::Error(Error::Full))?;
+        let slot = &mut state.slots[number as usize];
+        if slot.table.is_none() {
+            slot.table = spare.take();
+        }
+        let table = slot.table.as_ref().ok_or(Refusal::NeedsTable)?;
+        let count = self.fill_table(table, &parts, request.readable);
+        let table = Part {
+            frame: table.clone(),
+            offset: 0,
+            len: count * size_of::<Descriptor>(),
+        };
+        let head = Descriptor {
+            address: self.domain.address(&table).0,
+            len: table.len as u32,
+            flags: INDIRECT,
+            next: 0,
+        };
+        Self::set_descriptor(&self.descriptors, number as usize, head);
+        state.free.pop();
+        slot.busy = true;
+        let before = slot.request.replace(request.clone());
+        let at = state.available % self.slots;
+        self.word(4 + 2 * at as usize)
+            .store(number, Ordering::Relaxed);
+        state.available = state.available.wrapping_add(1);
+        // Descriptors and ring entry come before the index that makes them the device's.
+        self.word(2).store(state.available, Ordering::Release);
+        Ok(before)
+    }
+
+    /// Writes the descriptors of a request; parts that continue each other share one. Returns how many.
+    fn fill_table(&self, table: &Frame, parts: &[Part], readable: usize) -> usize {
+        let mut count: usize = 0;
+        let mut last: Option<Descriptor> = None;
+        for (i, part) in parts.iter().enumerate() {
+            let address = self.domain.address(part).0;
+            let flags = if i < readable { 0 } else { DEVICE_WRITES };
+            if let Some(last) = &mut last
+                && last.flags == flags
+                && last.address + last.len as u64 == address
+            {
+                last.len += part.len as u32;
+                continue;
+            }
+            if let Some(mut before) = last {
+                before.flags |= NEXT;
+                before.next = count as u16;
+                Self::set_descriptor(table, count - 1, before);
+            }
+            last = Some(Descriptor {
+                address,
+                len: part.len as u32,
+                flags,
+                next: 0,
+            });
+            count += 1;
+        }
+        if let Some(last) = last {
+            Self::set_descriptor(table, count - 1, last);
+        }
+        count
+    }
+
+    fn ring_doorbell(&self) {
+        // The index is seen by the device before its wish is read: either it sees the request or this sees the wish.
+        fence(Ordering::SeqCst);
+        if self.word(USED).load(Ordering::Relaxed) & NO_NOTIFY != 0 {
+            return;
+        }
+        match &self.doorbell {
+            // SAFETY: the register is mapped for good, and writing it makes the device look at this queue.
+            Doorbell::Register(register) => unsafe { register.write_volatile(self.number) },
+            #[cfg(test)]
+            Doorbell::Test(ring) => ring(),
+        }
+    }
+
+    /// Takes what the device has done. Any context; its interrupt calls this.
+    pub(crate) fn look(&self) {
+        let mut room = 0;
+        {
+            let mut state = self.state.lock_irq();
+            let state = &mut *state;
+            // The elements are read after the index that makes them ours.
+            while !state.broken && self.word(USED + 2).load(Ordering::Acquire) != state.used {
+                let (number, written) = self.used_element(state.used);
+                state.used = state.used.wrapping_add(1);
+                let busy = state
+                    .slots
+                    .get_mut(number as usize)
+                    .filter(|slot| slot.busy);
+                let Some(slot) = busy else {
+                    self.fail(state);
+                    room = usize::MAX;
+                    break;
+                };
+                slot.busy = false;
+                // Room was reserved for all of them.
+                state.free.push(number as u16);
+                room += 1;
+                if let Some(request) = &slot.request {
+                    request.finish(written.into());
+                }
+            }
+        }
+        match room {
+            0 => {}
+            usize::MAX => self.room.wake_all(),
+            _ => {
+                for _ in 0..room {
+                    if !self.room.wake_one() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The device broke its promises, or is gone: nothing more is asked of it.
+    fn fail(&self, state: &mut State) {
+        state.broken = true;
+        crate::log!(
+            "virtio: queue {} is given up: its device broke the protocol",
+            self.number
+        );
+        for slot in state.slots.iter_mut().filter(|slot| slot.busy) {
+            if let Some(request) = &slot.request {
+                request.finish(FAILED);
+            }
+        }
+    }
+
+    /// How to sleep until the next look.
+    fn patience(&self) -> Sleep {
+        let look = || time::since_boot() + LOOK;
+        Sleep {
+            interruptible: false,
+            deadline: (!self.interrupts.load(Ordering::Relaxed)).then(look),
+        }
+    }
+
+    /// Whether a request that was submitted here is done.
+    pub fn is_done(&self, request: &Request) -> bool {
+        if !self.interrupts.load(Ordering::Relaxed) {
+            self.look();
+        }
+        request.result().is_some()
+    }
+
+    /// Sleeps until a request that was submitted here is done; gives the bytes that the device wrote, as it says.
+    ///
+    /// # Errors
+    /// [`Woken`] where `how` allows it; the request is still in flight then. The inner error is [`Error::Broken`].
+    #[track_caller]
+    pub fn wait(&self, request: &Request, how: Sleep) -> Result<Result<u32, Error>, Woken> {
+        if self.interrupts.load(Ordering::Relaxed) {
+            return request.done.wait(how, || request.result());
+        }
+        loop {
+            let mut part = how;
+            let next = time::since_boot() + LOOK;
+            part.deadline = Some(how.deadline.map_or(next, |deadline| deadline.min(next)));
+            let looked = request.done.wait(part, || {
+                self.look();
+                request.result()
+            });
+            match looked {
+                Err(Woken::TimedOut) if how.deadline.is_none_or(|deadline| next < deadline) => {}
+                result => return result,
+            }
+        }
+    }
+}
