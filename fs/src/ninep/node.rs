@@ -489,7 +489,7 @@ impl Vnode for Node {
             Kind::Fifo => device::open_fifo(at, &self.fifo, flags).map(Some),
             Kind::CharDevice => device::open_char_device(at, self.rdev, flags).map(Some),
             Kind::Socket | Kind::BlockDevice => Err(Errno::ENXIO),
-            Kind::Directory | Kind::Link => Ok(None),
+            Kind::Directory | Kind::Link | Kind::Anonymous => Ok(None),
         }
     }
 
