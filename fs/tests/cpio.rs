@@ -8,6 +8,7 @@ use fs::{
     cpio::{self, What},
     ramfs::{self, Options},
 };
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Contents};
 use support::Random;
 
 /// Builds archives as `cpio -H newc` does.
@@ -16,6 +17,8 @@ struct Builder {
     bytes: Vec<u8>,
     start: usize,
     next_inode: u32,
+    /// Whether data of files starts at a page.
+    pages: bool,
 }
 
 struct Item<'a> {
@@ -64,13 +67,21 @@ impl Builder {
             name.len() as u32 + 1,
             0,
         ];
+        let padding = if self.pages && !data.is_empty() && mode >> 12 == 8 {
+            let end = self.bytes.len() + 110 + name.len() + 1;
+            end.next_multiple_of(PAGE_SIZE) - end
+        } else {
+            0
+        };
+        let mut fields = fields;
+        fields[11] += padding as u32;
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
             self.bytes
                 .extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
+        self.bytes.resize(self.bytes.len() + 1 + padding, 0);
         self.pad(4);
         self.bytes.extend_from_slice(data);
         self.pad(4);
@@ -90,7 +101,10 @@ impl Builder {
 }
 
 fn sample() -> Vec<u8> {
-    let mut b = Builder::default();
+    sample_of(Builder::default())
+}
+
+fn sample_of(mut b: Builder) -> Vec<u8> {
     b.add(".", 0o040755, b"");
     b.add("bin", 0o040755, b"");
     for name in ["bin/busybox", "bin/sh", "/bin/ls"] {
@@ -157,35 +171,92 @@ fn content(root: &Location, path: &str) -> Vec<u8> {
 fn everything_arrives() {
     support::on_machines(1, 1, |_| {
         let root = fresh();
-        let archive = sample();
-        let unpacked = cpio::unpack(&archive, &root).unwrap();
-        assert_eq!(unpacked.entries, 14);
-        for name in ["bin/busybox", "bin/sh", "bin/ls"] {
-            assert_eq!(content(&root, name), [42; 9001]);
-        }
-        let busybox = resolve(&root, "/bin/busybox").unwrap();
-        assert!(busybox.same(&resolve(&root, "/bin/ls").unwrap()));
-        let attributes = busybox.attributes().unwrap();
-        assert_eq!((attributes.links, attributes.mode), (3, 0o755));
-        assert_eq!((attributes.uid, attributes.gid), (7, 8));
-        assert_eq!(attributes.modified.as_secs(), 1_000_000);
-        assert_eq!(content(&root, "etc/motd"), b"second archive");
-        assert_eq!(content(&root, "usr/lib/other.so"), b"through the link");
-        let etc = resolve(&root, "etc").unwrap().attributes().unwrap();
-        assert_eq!((etc.mode, etc.modified.as_secs()), (0o700, 1_000_000));
-        let kinds = [
-            ("lib", Kind::Link),
-            ("fifo", Kind::Fifo),
-            ("socket", Kind::Socket),
-            ("console", Kind::CharDevice),
-        ];
-        for (name, kind) in kinds {
-            let place = resolve(&root, name).unwrap();
-            assert_eq!(place.attributes().unwrap().kind, kind);
-        }
-        let console = resolve(&root, "console").unwrap().attributes().unwrap();
-        assert_eq!(console.rdev, fs::device::number(5, 1));
+        let unpacked = cpio::unpack(&sample(), &root).unwrap();
+        check_sample(&root, unpacked);
     });
+}
+
+/// The same, with the archive's pages as the files' own.
+#[test]
+fn pages_are_adopted() {
+    support::on_machines(1, 1, |_| {
+        let root = fresh();
+        let archive = sample_of(Builder {
+            pages: true,
+            ..Builder::default()
+        });
+        let (unpacked, later) = cpio::unpack_pages(&archive, &root).unwrap();
+        let mut taken = Vec::new();
+        let mut last = None;
+        later
+            .adopt(|page| {
+                assert!(last < Some(page), "page {page} after {last:?}");
+                last = Some(page);
+                let frame = Frame::alloc(Contents::Zeroed).unwrap();
+                let bytes = &archive[page * PAGE_SIZE..];
+                ephemeral::map(&frame).write(0, &bytes[..bytes.len().min(PAGE_SIZE)]);
+                taken.push(frame.number());
+                Some(frame)
+            })
+            .unwrap();
+        // Three pages of bin/ls, one each of the four other files with data.
+        assert_eq!(taken.len(), 7);
+        check_sample(&root, unpacked);
+        // What stands behind a file's end is zero, should it grow.
+        let motd = resolve(&root, "etc/motd").unwrap();
+        let end = motd.attributes().unwrap().size;
+        motd.vnode().truncate(4096).unwrap();
+        assert!(
+            content(&root, "etc/motd")[end as usize..]
+                .iter()
+                .all(|&b| b == 0)
+        );
+        // The frames themselves are the files' pages.
+        let pager = motd.vnode().clone().pager().unwrap();
+        assert!(taken.contains(&pager.get(0).unwrap().number()));
+    });
+}
+
+#[test]
+fn pages_that_are_missing_are_an_error() {
+    support::on_machines(1, 1, |_| {
+        let archive = sample_of(Builder {
+            pages: true,
+            ..Builder::default()
+        });
+        let (_, later) = cpio::unpack_pages(&archive, &fresh()).unwrap();
+        let error = later.adopt(|_| None).unwrap_err();
+        assert_eq!(error.what, What::Refused(abi::Errno::EIO));
+    });
+}
+
+fn check_sample(root: &Location, unpacked: cpio::Unpacked) {
+    assert_eq!(unpacked.entries, 14);
+    for name in ["bin/busybox", "bin/sh", "bin/ls"] {
+        assert_eq!(content(root, name), [42; 9001]);
+    }
+    let busybox = resolve(root, "/bin/busybox").unwrap();
+    assert!(busybox.same(&resolve(root, "/bin/ls").unwrap()));
+    let attributes = busybox.attributes().unwrap();
+    assert_eq!((attributes.links, attributes.mode), (3, 0o755));
+    assert_eq!((attributes.uid, attributes.gid), (7, 8));
+    assert_eq!(attributes.modified.as_secs(), 1_000_000);
+    assert_eq!(content(root, "etc/motd"), b"second archive");
+    assert_eq!(content(root, "usr/lib/other.so"), b"through the link");
+    let etc = resolve(root, "etc").unwrap().attributes().unwrap();
+    assert_eq!((etc.mode, etc.modified.as_secs()), (0o700, 1_000_000));
+    let kinds = [
+        ("lib", Kind::Link),
+        ("fifo", Kind::Fifo),
+        ("socket", Kind::Socket),
+        ("console", Kind::CharDevice),
+    ];
+    for (name, kind) in kinds {
+        let place = resolve(root, name).unwrap();
+        assert_eq!(place.attributes().unwrap().kind, kind);
+    }
+    let console = resolve(root, "console").unwrap().attributes().unwrap();
+    assert_eq!(console.rdev, fs::device::number(5, 1));
 }
 
 #[test]

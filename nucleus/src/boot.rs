@@ -1,11 +1,11 @@
 //! How the machine was started: by PVH or multiboot2, with a command line and a root archive.
 
 use core::cell::UnsafeCell;
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch::machine;
-use crate::{PAGE_SIZE, PhysAddr, frame};
+use crate::{Frame, PAGE_SIZE, PhysAddr, frame};
 
 /// Defines the kernel's entry: `nucleus::entry!(path::to::start)` in the binary crate, where
 /// `fn start() -> !` runs as the first task with everything in the nucleus ready.
@@ -63,6 +63,27 @@ pub struct Archive {
     bytes: u64,
 }
 
+impl Archive {
+    /// Whether the archive starts at a page, so that a page of it is a frame.
+    pub fn is_aligned(&self) -> bool {
+        self.start.is_multiple_of(PAGE_SIZE as u64)
+    }
+
+    /// The frames that hold the archive, to be taken one by one. Nobody can read it any more.
+    pub fn into_frames(self) -> ArchiveFrames {
+        let frames = self.frames();
+        core::mem::forget(self);
+        ArchiveFrames {
+            first: frames.start,
+            left: frames,
+        }
+    }
+
+    fn frames(&self) -> Range<u64> {
+        self.start / PAGE_SIZE as u64..(self.start + self.bytes).div_ceil(PAGE_SIZE as u64)
+    }
+}
+
 impl Deref for Archive {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
@@ -75,11 +96,42 @@ impl Deref for Archive {
 
 impl Drop for Archive {
     fn drop(&mut self) {
-        let first = self.start / PAGE_SIZE as u64;
-        let end = (self.start + self.bytes).div_ceil(PAGE_SIZE as u64);
         // SAFETY: the frames were held for in use because of this archive, and only because of it:
         // the loader's report was refused if they were shared with the kernel's image.
-        unsafe { frame::release(first..end) };
+        unsafe { frame::release(self.frames()) };
+    }
+}
+
+/// The frames of an archive that nobody reads any more. Those that nobody takes are freed, at the
+/// latest when this is dropped.
+pub struct ArchiveFrames {
+    /// The archive's first frame.
+    first: u64,
+    /// Frames that are neither taken nor freed.
+    left: Range<u64>,
+}
+
+impl ArchiveFrames {
+    /// Page `index` of the archive as an ordinary frame. All pages before it are freed if nobody has taken
+    /// them: `None` for one of those, and behind the archive's end.
+    pub fn take(&mut self, index: usize) -> Option<Frame> {
+        let number = self.first + index as u64;
+        if !self.left.contains(&number) {
+            return None;
+        }
+        // SAFETY: as in `Archive::drop`; the archive is gone, and each frame leaves `left` once.
+        unsafe {
+            frame::release(self.left.start..number);
+            self.left.start = number + 1;
+            frame::adopt(number)
+        }
+    }
+}
+
+impl Drop for ArchiveFrames {
+    fn drop(&mut self) {
+        // SAFETY: as in `Archive::drop`; what was taken is not in `left`.
+        unsafe { frame::release(self.left.clone()) };
     }
 }
 

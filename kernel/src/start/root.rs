@@ -2,12 +2,20 @@
 
 use alloc::{format, string::String, sync::Arc};
 
-use fs::{Namespace, cpio, ramfs};
-use nucleus::{boot, log};
+use fs::{
+    Location, Namespace,
+    cpio::{self, Damage, Unpacked},
+    ramfs,
+};
+use nucleus::{
+    boot::{self, Archive},
+    log,
+};
 
 use crate::mounts;
 
-/// Unpacks the archive, whose memory is given back, and mounts what every program expects.
+/// Unpacks the archive and mounts what every program expects. The archive's memory becomes the files' where
+/// their data starts at a page; the rest is given back.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
@@ -16,9 +24,8 @@ pub fn mount() -> Result<Arc<Namespace>, String> {
         boot::take_archive().ok_or("there is no root archive: give the kernel an initrd")?;
     let root = ramfs::root(ramfs::Options::default());
     let namespace = Namespace::new(root, "ramfs");
-    let unpacked = cpio::unpack(&archive, &namespace.root())
+    let unpacked = unpack(archive, &namespace.root())
         .map_err(|damage| format!("the root archive is damaged: {damage}"))?;
-    drop(archive);
     log!(
         "root: {} entries, {} KiB",
         unpacked.entries,
@@ -27,4 +34,14 @@ pub fn mount() -> Result<Arc<Namespace>, String> {
     mounts::start(namespace.clone())
         .map_err(|error| format!("can't mount /proc, /dev or /tmp: {}", error.name()))?;
     Ok(namespace)
+}
+
+fn unpack(archive: Archive, root: &Location) -> Result<Unpacked, Damage> {
+    if !archive.is_aligned() {
+        return cpio::unpack(&archive, root);
+    }
+    let (unpacked, adoptions) = cpio::unpack_pages(&archive, root)?;
+    let mut frames = archive.into_frames();
+    adoptions.adopt(|page| frames.take(page))?;
+    Ok(unpacked)
 }

@@ -429,3 +429,20 @@ pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
         give_run(start..end, Type::Kernel);
     }
 }
+
+/// Makes a frame that was in use at [`init`] a data frame with this handle as its only one, its bytes as
+/// they are. `None` if it has no record.
+///
+/// # Safety
+/// As for [`release`].
+pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
+    let index = u32::try_from(number).ok()?;
+    if !record::managed().contains(&index) {
+        return None;
+    }
+    let r = record(index);
+    r.set_kind(Type::Kernel, Type::Writable);
+    r.handles.store(1, Ordering::Relaxed);
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    Some(Frame { index })
+}

@@ -368,7 +368,8 @@ mod tests {
                 u32::from_str_radix(std::str::from_utf8(text).unwrap(), 16).unwrap()
             };
             let (size, name_size) = (field(6) as usize, field(11) as usize);
-            let name = String::from_utf8(bytes[110..109 + name_size].to_vec()).unwrap();
+            let name = String::from_utf8(bytes[110..110 + name_size].to_vec()).unwrap();
+            let name = name.trim_end_matches('\0').to_owned();
             if name == "TRAILER!!!" {
                 return found;
             }

@@ -2,13 +2,18 @@
 //!
 //! As Linux takes it: several archives may follow each other with zero bytes between; entries with the
 //! same inode in one archive are names of one file; a later entry replaces an earlier one. Names lead nowhere
-//! outside of the root. Any damage is an error that says what is wrong and where.
+//! outside of the root. Any damage is an error that says what is wrong and where. Data that starts at a page of
+//! the archive need not be copied: see [`Adoptions`].
+
+mod adopt;
 
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
 
 use abi::Errno;
+pub use adopt::Adoptions;
 use fbuf::BytesSource;
+use nucleus::PAGE_SIZE;
 
 use crate::{
     Credentials, Kind, Location, Vnode, Walk, device,
@@ -77,6 +82,25 @@ pub struct Unpacked {
 /// # Errors
 /// The first [`Damage`].
 pub fn unpack(archive: &[u8], root: &Location) -> Result<Unpacked, Damage> {
+    unpack_with(archive, root, None)
+}
+
+/// As [`unpack`] for an archive that starts at a page of memory: the files whose data starts at a
+/// page stay empty until they [adopt](Adoptions::adopt) their pages.
+///
+/// # Errors
+/// The first [`Damage`].
+pub fn unpack_pages(archive: &[u8], root: &Location) -> Result<(Unpacked, Adoptions), Damage> {
+    let mut later = Adoptions::default();
+    let unpacked = unpack_with(archive, root, Some(&mut later))?;
+    Ok((unpacked, later))
+}
+
+fn unpack_with(
+    archive: &[u8],
+    root: &Location,
+    later: Option<&mut Adoptions>,
+) -> Result<Unpacked, Damage> {
     let who = Credentials::default();
     let mut unpacker = Unpacker {
         archive,
@@ -87,6 +111,7 @@ pub fn unpack(archive: &[u8], root: &Location) -> Result<Unpacked, Damage> {
         },
         links: BTreeMap::new(),
         directories: Vec::new(),
+        later,
         done: Unpacked::default(),
     };
     unpacker.run()?;
@@ -117,6 +142,14 @@ struct Header {
     checksum: Option<u32>,
 }
 
+/// The data of an entry.
+#[derive(Clone, Copy)]
+struct Data<'a> {
+    bytes: &'a [u8],
+    /// Byte of the archive at which it starts.
+    at: usize,
+}
+
 /// A file that may get more names: device and inode in the archive.
 type Identity = (u32, u32, u32);
 
@@ -127,6 +160,8 @@ struct Unpacker<'a> {
     links: BTreeMap<Identity, Location>,
     /// Directories and the times they get when nothing more is made in them.
     directories: Vec<(Arc<dyn Vnode>, Duration)>,
+    /// Takes note of files that can adopt their pages; without, all data is copied.
+    later: Option<&'a mut Adoptions>,
     done: Unpacked,
 }
 
@@ -180,11 +215,15 @@ impl<'a> Unpacker<'a> {
             let make = header
                 .make(data)
                 .ok_or(damage(at + MAGIC + 8, What::BadMode))?;
+            let data = Data {
+                bytes: data,
+                at: data_at,
+            };
             self.entry(&header, name, make, data)
                 .map_err(|error| damage(at, What::Refused(error)))?;
             self.done.entries += 1;
-            self.done.bytes += data.len();
-            at = self.aligned(start, data_at + data.len());
+            self.done.bytes += data.bytes.len();
+            at = self.aligned(start, data_at + data.bytes.len());
         }
     }
 
@@ -239,7 +278,13 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Makes what an entry describes.
-    fn entry(&mut self, header: &Header, name: &[u8], make: Make, data: &[u8]) -> abi::Result<()> {
+    fn entry(
+        &mut self,
+        header: &Header,
+        name: &[u8],
+        make: Make,
+        data: Data<'_>,
+    ) -> abi::Result<()> {
         if name.is_empty() {
             // The root itself.
             return match make {
@@ -259,22 +304,32 @@ impl<'a> Unpacker<'a> {
                 self.walk.link(&first, name)?;
             }
             // The data may come with any of the names.
-            if regular && !data.is_empty() {
-                fill(&first, data)?;
-            }
-            return self.finish(header, &first);
+            self.finish(header, &first)?;
+            return self.fill(&first, regular, data);
         }
         let place = match self.clear_way(name, matches!(make, Make::Directory))? {
             Some(directory) => directory,
             None => self.make(name, make, header.mode & 0o7777)?,
         };
-        if regular && !data.is_empty() {
-            fill(&place, data)?;
-        }
         if several {
             self.links.insert(identity, place.clone());
         }
-        self.finish(header, &place)
+        self.finish(header, &place)?;
+        self.fill(&place, regular, data)
+    }
+
+    /// Gives a regular file its data, now or later. The time of its last change stays.
+    fn fill(&mut self, place: &Location, regular: bool, data: Data<'_>) -> abi::Result<()> {
+        if !regular || data.bytes.is_empty() {
+            return Ok(());
+        }
+        let file = place.vnode();
+        match &mut self.later {
+            Some(later) if data.at.is_multiple_of(PAGE_SIZE) => {
+                later.add(file, data.at, data.bytes.len())
+            }
+            _ => copy(&**file, data.bytes),
+        }
     }
 
     /// Makes an entry, with the directories above it if they are missing.
@@ -361,22 +416,28 @@ impl Header {
     }
 }
 
-/// Writes a file's data.
-fn fill(place: &Location, data: &[u8]) -> abi::Result<()> {
-    place.vnode().truncate(0)?;
+/// Writes a file's data; the time of its last change stays.
+fn copy(file: &dyn Vnode, data: &[u8]) -> abi::Result<()> {
+    let modified = file.attributes()?.modified;
+    file.truncate(0)?;
     let mut source = BytesSource::new(data);
     let mut at = 0;
     while !source.from.is_empty() {
         // What is left over after a write that fell short brings the error.
-        (_, at) = place.vnode().write(at, false, &mut source)?;
+        (_, at) = file.write(at, false, &mut source)?;
     }
-    Ok(())
+    file.set_attributes(Change {
+        modified: Some(modified),
+        ..Change::default()
+    })
 }
 
-/// The name without slashes around it and "." in front, empty for the root; `None` if it is bad.
+/// The name without slashes around it and "." in front, empty for the root; `None` if it is bad. Any
+/// number of zero bytes ends it: with them an archiver moves the data that follows to where it wants it.
 fn checked_name(raw: &[u8]) -> Option<&[u8]> {
-    let name = raw.strip_suffix(b"\0")?;
-    if name.is_empty() || raw.len() > PATH_MAX || name.contains(&0) {
+    let end = raw.iter().position(|&byte| byte == 0)?;
+    let (name, padding) = raw.split_at(end);
+    if name.is_empty() || raw.len() > PATH_MAX || padding.iter().any(|&byte| byte != 0) {
         return None;
     }
     if name.split(|&b| b == b'/').any(|part| part == b"..") {
