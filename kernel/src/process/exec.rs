@@ -39,7 +39,7 @@ pub fn replace(
         family::rename_thread(thread, old, leader);
     }
 
-    futex::leave(thread, own);
+    futex::leave(thread, own, false);
     process.signals.own_actions();
     process.timers.clear_posix();
     files.close_on_exec();

@@ -21,7 +21,7 @@ pub fn exit_group(process: &Process, status: i32) {
 /// The current task's thread ends: it gives up what it uses, and its process ends if it was the last.
 pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let process = thread.process().clone();
-    futex::leave(&thread, &mut own);
+    futex::leave(&thread, &mut own, true);
     undo::leave(&mut own.undo, process.pid());
     if let Some(release) = own.vfork.take() {
         release.release();

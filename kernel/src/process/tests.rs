@@ -249,7 +249,7 @@ fn unlock(key: Key, word: VirtAddr) {
         let seen = user::load_u32(word).unwrap();
         if user::compare_exchange_u32(word, seen, 0).unwrap() == seen {
             if seen == 2 {
-                futex::wake(key, 1, u32::MAX);
+                futex::wake(key, 1, u32::MAX).unwrap();
             }
             return;
         }

@@ -1,7 +1,7 @@
 //! Threads.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nucleus::{
     sync::{Rank, SpinLock},
@@ -13,6 +13,9 @@ use crate::{files, futex, signal, syscall::Handler, sysv::undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
+
+/// Worse than any priority.
+const NOT_LENT: i32 = i32::MAX;
 
 /// How late a sleep may end, in nanoseconds, unless the program says otherwise.
 pub const TIMER_SLACK: u64 = 50_000;
@@ -30,6 +33,13 @@ pub struct Thread {
     parent_death_signal: AtomicU32,
     minor_faults: AtomicU64,
     nice: AtomicI32,
+    /// The best priority of those who wait for what it owns; [`NOT_LENT`] if nobody does.
+    lent: AtomicI32,
+    /// It ends, and gives nothing up any more that others could wait for.
+    gives_nothing_up: AtomicBool,
+    /// Head of the robust futex list, and of that of 32-bit code; 0 for none.
+    pub(crate) robust_list: AtomicU64,
+    pub(crate) robust_list_32: AtomicU64,
     cpus: AtomicU64,
 }
 
@@ -41,8 +51,6 @@ pub struct Own {
     pub credentials: Arc<Credentials>,
     /// Where to store 0 and wake a futex when the thread ends (`set_tid_address`); 0 for nowhere.
     pub clear_child_tid: u64,
-    /// Head of the robust futex list; 0 for none.
-    pub robust_list: u64,
     pub alt_stack: signal::AltStack,
     /// Error code, trap number and address of the last fault that ended in a signal, for signal frames.
     pub last_fault: [u64; 3],
@@ -80,7 +88,6 @@ impl Own {
             fs: shared.fs,
             credentials: shared.credentials,
             clear_child_tid: 0,
-            robust_list: 0,
             alt_stack: signal::AltStack::default(),
             last_fault: [0; 3],
             restart: None,
@@ -123,6 +130,10 @@ impl Thread {
             parent_death_signal: AtomicU32::new(0),
             minor_faults: AtomicU64::new(0),
             nice: AtomicI32::new(like.map_or(0, Thread::nice)),
+            lent: AtomicI32::new(NOT_LENT),
+            gives_nothing_up: AtomicBool::new(false),
+            robust_list: AtomicU64::new(0),
+            robust_list_32: AtomicU64::new(0),
             cpus: AtomicU64::new(like.map_or(all_cpus(), Thread::cpus)),
         })
     }
@@ -223,9 +234,39 @@ impl Thread {
     /// Sets the nice value, -20 to 19.
     pub fn set_nice(&self, nice: i32) {
         self.nice.store(nice, Relaxed);
+        self.apply_priority();
+        futex::pi::priority_changed(self);
+    }
+
+    /// What it runs with, the nice values of those included who wait for what it owns: lower runs more.
+    pub fn priority(&self) -> i32 {
+        self.nice().min(self.lent.load(Relaxed))
+    }
+
+    fn apply_priority(&self) {
         if let Some(task) = self.task() {
-            task.set_nice(nice as i8);
+            task.set_nice(self.priority() as i8);
         }
+    }
+
+    /// Sets the best priority of those who wait for what it owns; gives whether that changed.
+    pub(crate) fn set_lent(&self, priority: Option<i32>) -> bool {
+        let new = priority.unwrap_or(NOT_LENT);
+        let changed = self.lent.swap(new, Relaxed) != new;
+        if changed {
+            self.apply_priority();
+        }
+        changed
+    }
+
+    /// Whether nobody may begin to wait for what it owns. Asked and said with the lock of those who wait.
+    pub(crate) fn gives_nothing_up(&self) -> bool {
+        self.gives_nothing_up.load(Relaxed)
+    }
+
+    /// See [`gives_nothing_up`](Self::gives_nothing_up).
+    pub(crate) fn give_nothing_up(&self) {
+        self.gives_nothing_up.store(true, Relaxed);
     }
 
     /// The CPUs it may run on, a bit each.

@@ -87,16 +87,6 @@ pub(super) const CALLS: &[Entry] = &[
         .note("there are no namespaces: never succeeds"),
     Entry::new(raw::__NR_exit, "exit", exit),
     Entry::new(raw::__NR_exit_group, "exit_group", exit_group),
-    Entry::new(
-        raw::__NR_set_robust_list,
-        "set_robust_list",
-        set_robust_list,
-    ),
-    Entry::new(
-        raw::__NR_get_robust_list,
-        "get_robust_list",
-        get_robust_list,
-    ),
 ];
 
 fn make(call: &mut Call<'_>, request: &Request) -> Result<usize> {
@@ -292,25 +282,5 @@ pub(super) fn exit(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn exit_group(call: &mut Call<'_>) -> Result<usize> {
     process::exit_group(call.process(), status(call));
     call.thread.signals.call_attention();
-    Ok(0)
-}
-
-fn set_robust_list(call: &mut Call<'_>) -> Result<usize> {
-    if call.size(1) != size_of::<raw::robust_list_head>() {
-        return Err(Errno::EINVAL);
-    }
-    call.own.robust_list = call.args[0];
-    Ok(0)
-}
-
-/// Only the caller's own: nobody else's list is ever looked at while it runs.
-fn get_robust_list(call: &mut Call<'_>) -> Result<usize> {
-    let tid = call.int(0);
-    if tid != 0 && tid != call.thread.tid() as i32 {
-        return Err(Errno::EPERM);
-    }
-    let head = call.own.robust_list;
-    call.write(2, &(size_of::<raw::robust_list_head>() as u64))?;
-    call.write(1, &head)?;
     Ok(0)
 }

@@ -7,8 +7,9 @@
 use abi::Result;
 
 use super::{
-    Call, Handler, change, credentials, dirs, identity, io, memory, names, open, poll, prctl,
-    process, random, schedule, signal, socket, socket_message, socket_option, stat, system, time,
+    Call, Handler, change, credentials, dirs, futex, identity, io, memory, names, open, poll,
+    prctl, process, random, schedule, signal, socket, socket_message, socket_option, stat, system,
+    time,
 };
 
 /// `restart_syscall`.
@@ -103,6 +104,8 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (304, names::symlinkat),
     (305, stat::readlinkat),
     (307, stat::faccessat),
+    (311, futex::set_robust_list_32),
+    (312, futex::get_robust_list_32),
     (330, open::dup3),
     (331, open::pipe2),
     (337, socket_message::recvmmsg),

@@ -12,7 +12,7 @@
 //!                        Net                                     connections and ports of one protocol
 //!                        Futex                                   reads the word: may fault, so before
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
-//! spinning                     Family -> Signals -> ThreadSignals
+//! spinning                   Lending -> Family -> Signals -> ThreadSignals
 //!                                Leaf                            holds nothing else, except
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
 //!                                    Device                      a device's queue; its interrupt takes it too
@@ -74,6 +74,8 @@ pub enum Rank {
     /// An object's pages.
     Object = 60,
     // Spinning locks.
+    /// Who waits for whom to give up a futex; with it, priorities of threads are set.
+    Lending = 90,
     /// The table of ids and the links between processes, groups and sessions.
     Family = 95,
     /// A process's signals.

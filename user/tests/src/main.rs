@@ -11,6 +11,7 @@ mod epoll;
 mod exhaustion;
 mod files;
 mod floating;
+mod futexes;
 mod growth;
 mod leaks;
 mod legacy;
@@ -60,6 +61,7 @@ fn main() {
         growth::TESTS,
         protection::TESTS,
         threads::TESTS,
+        futexes::TESTS,
         signals::TESTS,
         processes::TESTS,
         memfds::TESTS,

@@ -1,0 +1,133 @@
+//! Who waits for whom to give up a word, and the priority that an owner has from those who wait for it.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, SpinLock};
+
+use super::Key;
+use crate::process::Thread;
+
+/// `waiter` waits for `owner` to give up the word of `key`.
+struct Link {
+    waiter: Arc<Thread>,
+    owner: Arc<Thread>,
+    key: Key,
+}
+
+/// A thread waits for one word at most, so those who wait for each other are trees.
+static LINKS: SpinLock<Vec<Link>> = SpinLock::new(Rank::Lending, Vec::new());
+
+/// How many there are: a thread that ends mostly has nothing to look for.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// `waiter` is about to wait for `owner`, who has its priority from now on.
+///
+/// # Errors
+/// `EDEADLK` if `owner` waits for `waiter`, however indirectly; `EAGAIN` if `owner` ends just now; `ENOMEM`.
+pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> Result<()> {
+    let mut links = LINKS.lock();
+    if owner.gives_nothing_up() {
+        return Err(Errno::EAGAIN);
+    }
+    let mut at = owner;
+    while !Arc::ptr_eq(at, waiter) {
+        match links.iter().find(|link| Arc::ptr_eq(&link.waiter, at)) {
+            Some(link) => at = &link.owner,
+            None => break,
+        }
+    }
+    if Arc::ptr_eq(at, waiter) {
+        return Err(Errno::EDEADLK);
+    }
+    links.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    links.push(Link {
+        waiter: waiter.clone(),
+        owner: owner.clone(),
+        key,
+    });
+    COUNT.store(links.len(), SeqCst);
+    lend(&links, owner);
+    Ok(())
+}
+
+/// `waiter` no longer waits.
+pub(super) fn stop(waiter: &Arc<Thread>) {
+    let mut links = LINKS.lock();
+    let at = links
+        .iter()
+        .position(|link| Arc::ptr_eq(&link.waiter, waiter));
+    let gone = at.map(|at| links.swap_remove(at));
+    COUNT.store(links.len(), SeqCst);
+    if let Some(gone) = &gone {
+        lend(&links, &gone.owner);
+    }
+    drop(links);
+    drop(gone);
+}
+
+/// `to`, who waited for it, is given the word of `key`: the others wait for `to`, and no longer for whoever it was.
+pub(super) fn pass_on(key: Key, from: &Arc<Thread>, to: &Arc<Thread>) {
+    let mut links = LINKS.lock();
+    let at = links.iter().position(|link| Arc::ptr_eq(&link.waiter, to));
+    let gone = at.map(|at| links.swap_remove(at));
+    COUNT.store(links.len(), SeqCst);
+    for link in links.iter_mut().filter(|link| link.key == key) {
+        // The last handle of none: the caller has both.
+        link.owner = to.clone();
+    }
+    lend(&links, from);
+    lend(&links, to);
+    drop(links);
+    drop(gone);
+}
+
+/// A word that others wait for `owner` to give up. With `for_good` nobody will wait for it any more.
+pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
+    if for_good {
+        // Before the look: who comes after it is told so by `wait_for`.
+        let _links = LINKS.lock();
+        owner.give_nothing_up();
+    }
+    if COUNT.load(SeqCst) == 0 {
+        return None;
+    }
+    let links = LINKS.lock();
+    let link = links.iter().find(|link| Arc::ptr_eq(&link.owner, owner));
+    link.map(|link| link.key)
+}
+
+/// Gives `owner`, and whoever that waits for, the best priority of those who wait for it.
+fn lend(links: &[Link], owner: &Arc<Thread>) {
+    let mut at = owner;
+    // Trees are finite; a look at each link once is enough.
+    for _ in 0..=links.len() {
+        let best = links
+            .iter()
+            .filter(|link| Arc::ptr_eq(&link.owner, at))
+            .map(|link| link.waiter.priority())
+            .min();
+        if !at.set_lent(best) {
+            return;
+        }
+        match links.iter().find(|link| Arc::ptr_eq(&link.waiter, at)) {
+            Some(link) => at = &link.owner,
+            None => return,
+        }
+    }
+}
+
+/// The priority of a thread itself has changed: whom it waits for has it too.
+pub fn priority_changed(thread: &Thread) {
+    if COUNT.load(SeqCst) == 0 {
+        return;
+    }
+    let links = LINKS.lock();
+    let link = links
+        .iter()
+        .find(|link| core::ptr::eq(Arc::as_ptr(&link.waiter), thread));
+    if let Some(link) = link {
+        lend(&links, &link.owner);
+    }
+}

@@ -1,0 +1,24 @@
+//! Futexes: sleeping on a word of a program's memory until another thread wakes it.
+//!
+//! A waiter enters the bucket of its word and only then compares the word's value, with the bucket's
+//! sleeping lock held: who changes the word and wakes afterwards finds it there. Words of
+//! private mappings are told apart by address space and address, words of shared ones by
+//! object and offset.
+//!
+//! - [`Key`]: what names a word.
+//! - [`table`](self): waiting, waking, moving waiters to another word; [`wait_for_any`]: of several words.
+//! - [`pi`]: words that hold their owner's id, so that who waits lends the owner its priority
+//!   (`lending.rs` says who waits for whom).
+//! - [`leave`]: what becomes of the words that a thread owns when it ends.
+
+mod key;
+mod lending;
+pub mod pi;
+mod robust;
+mod several;
+mod table;
+
+pub use key::Key;
+pub use robust::leave;
+pub use several::{Wanted, wait_for_any};
+pub use table::{Waiter, requeue, wait, wake, wake_op};
