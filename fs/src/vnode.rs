@@ -256,6 +256,32 @@ pub trait Vnode: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` where there is none, `EOPNOTSUPP` for what can't have one.
+    fn extended(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let _ = name;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sets an extended attribute, or removes it without a value; `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `ENOSPC`; `EOPNOTSUPP` for what can't have one.
+    fn set_extended(&self, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<()> {
+        let _ = (name, value, flags);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The names of all extended attributes, a NUL behind each.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for what can't have any.
+    fn extended_names(&self) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// The seals on its content (`F_GET_SEALS`).
     ///
     /// # Errors

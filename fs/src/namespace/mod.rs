@@ -1,12 +1,13 @@
 //! Mounts, and the walk along a path.
 //!
 //! `mount`: file systems over places of others, and the tree of them. `location`: a place, and its path.
-//! `walk`: from a path to a place. `open` and `change`: what programs do with paths.
+//! `walk`: from a path to a place. `open`, `change` and `extended`: what programs do with paths.
 //!
 //! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
 //! walks share: what is mounted on a vnode is asked only where its [`MountPoint`](crate::vnode::MountPoint) says so.
 
 mod change;
+mod extended;
 mod location;
 mod mount;
 mod open;

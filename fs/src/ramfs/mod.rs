@@ -1,12 +1,13 @@
 //! The in-memory file system.
 //!
-//! `node`: every vnode, its attributes and its place. `directory`: names. `rename`. `regular`: the bytes of files,
+//! `node`: every vnode, its attributes and its place. `directory`: names. `rename`. `extended`: attributes by name. `regular`: the bytes of files,
 //! which are the pages of a [`vm::Object`] embedded in the vnode: read, write and mappings use the same frames.
 //!
 //! Locks: [`Rank::Rename`] (moves between directories) -> `Directory` (names) ->
 //! `Vnode` (who writes or truncates a file) -> the object's own. Attributes are atomics. The fault path (`get`) takes the object's lock only.
 
 mod directory;
+mod extended;
 mod node;
 mod options;
 mod regular;

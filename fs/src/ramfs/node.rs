@@ -15,12 +15,13 @@ use abi::{Errno, Result, raw::general::CAP_DAC_OVERRIDE};
 use fbuf::{Sink, Source};
 use nucleus::{
     PAGE_SIZE,
-    sync::{Rank, SpinLock},
+    sync::{OnceBox, Rank, SpinLock},
 };
 use vm::Pager;
 
 use super::{
-    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Ramfs, directory::Directory, now, regular::Regular,
+    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Ramfs, directory::Directory, extended::Extended, now,
+    regular::Regular,
 };
 use crate::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
@@ -45,6 +46,8 @@ pub(super) struct Node {
     times: Times,
     pub(super) place: SpinLock<Hangs>,
     mount_point: MountPoint,
+    /// Attributes by name, once it had one.
+    extended: OnceBox<Extended>,
 }
 
 /// Nanoseconds since the epoch.
@@ -133,6 +136,7 @@ impl Node {
                 },
             ),
             mount_point: MountPoint::new(),
+            extended: OnceBox::new(),
             body,
         })
     }
@@ -418,6 +422,21 @@ impl Vnode for Node {
         Ok(())
     }
 
+    fn extended(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.extended.get().ok_or(Errno::ENODATA)?.get(name)
+    }
+
+    fn set_extended(&self, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<()> {
+        let extended = self.extended.get_or_insert(|| Box::new(Extended::new()));
+        extended.set(&self.fs, name, value, flags)?;
+        self.touch_changed();
+        Ok(())
+    }
+
+    fn extended_names(&self) -> Result<Vec<u8>> {
+        self.extended.get().map_or(Ok(Vec::new()), Extended::names)
+    }
+
     fn seals(&self) -> Result<u32> {
         self.as_regular()
             .map(Regular::seals)
@@ -460,6 +479,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         if let Body::Regular(file) = &self.body {
             self.fs.give_pages(file.pages());
+        }
+        if let Some(extended) = self.extended.get() {
+            self.fs.give_pages(extended.pages());
         }
         self.fs.give_node();
         let mut up = self.take_removed_from();

@@ -1,40 +1,175 @@
-//! Extended attributes: no file system here has any, which is what programs are told once the file is found.
+//! Extended attributes: `getxattr`, `setxattr`, `listxattr`, `removexattr` and their relatives.
+
+use alloc::vec::Vec;
 
 use abi::{
     Errno, Result,
-    raw::general::{self as raw, AT_FDCWD, AT_SYMLINK_NOFOLLOW},
+    raw::general::{self as raw, AT_FDCWD, AT_SYMLINK_NOFOLLOW, XATTR_CREATE, XATTR_REPLACE},
 };
+use fs::Location;
+use nucleus::{VirtAddr, frame, user};
 
-use super::{Call, Entry, path};
+use super::{Call, Entry, FlagSet, flag_set, path};
+
+const FLAGS: FlagSet = flag_set!("flags", [XATTR_CREATE, XATTR_REPLACE], EINVAL);
+
+/// What the `system.` names lack.
+const LISTS: &str =
+    "an access list (`system.posix_acl_*`) that permission bits can't say gets EOPNOTSUPP(95)";
 
 pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_getxattr, "getxattr", by_path),
-    Entry::new(raw::__NR_setxattr, "setxattr", by_path),
-    Entry::new(raw::__NR_listxattr, "listxattr", by_path),
-    Entry::new(raw::__NR_removexattr, "removexattr", by_path),
-    Entry::new(raw::__NR_lgetxattr, "lgetxattr", by_path_of_link),
-    Entry::new(raw::__NR_lsetxattr, "lsetxattr", by_path_of_link),
-    Entry::new(raw::__NR_llistxattr, "llistxattr", by_path_of_link),
-    Entry::new(raw::__NR_lremovexattr, "lremovexattr", by_path_of_link),
-    Entry::new(raw::__NR_fgetxattr, "fgetxattr", by_descriptor),
-    Entry::new(raw::__NR_fsetxattr, "fsetxattr", by_descriptor),
-    Entry::new(raw::__NR_flistxattr, "flistxattr", by_descriptor),
-    Entry::new(raw::__NR_fremovexattr, "fremovexattr", by_descriptor),
+    Entry::new(raw::__NR_getxattr, "getxattr", getxattr),
+    Entry::new(raw::__NR_lgetxattr, "lgetxattr", lgetxattr),
+    Entry::new(raw::__NR_fgetxattr, "fgetxattr", fgetxattr),
+    Entry::new(raw::__NR_setxattr, "setxattr", setxattr)
+        .flags(&[&FLAGS])
+        .note(LISTS),
+    Entry::new(raw::__NR_lsetxattr, "lsetxattr", lsetxattr)
+        .flags(&[&FLAGS])
+        .note(LISTS),
+    Entry::new(raw::__NR_fsetxattr, "fsetxattr", fsetxattr)
+        .flags(&[&FLAGS])
+        .note(LISTS),
+    Entry::new(raw::__NR_listxattr, "listxattr", listxattr),
+    Entry::new(raw::__NR_llistxattr, "llistxattr", llistxattr),
+    Entry::new(raw::__NR_flistxattr, "flistxattr", flistxattr),
+    Entry::new(raw::__NR_removexattr, "removexattr", removexattr),
+    Entry::new(raw::__NR_lremovexattr, "lremovexattr", lremovexattr),
+    Entry::new(raw::__NR_fremovexattr, "fremovexattr", fremovexattr),
 ];
 
-fn by_path(call: &mut Call<'_>) -> Result<usize> {
-    path::place(call, AT_FDCWD, call.address(0), 0)?;
-    Err(Errno::EOPNOTSUPP)
+/// Which file a call means by its first argument.
+#[derive(Clone, Copy)]
+enum By {
+    Path,
+    /// A path whose last name may be a link.
+    Link,
+    Descriptor,
 }
 
-fn by_path_of_link(call: &mut Call<'_>) -> Result<usize> {
-    path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW)?;
-    Err(Errno::EOPNOTSUPP)
-}
-
-fn by_descriptor(call: &mut Call<'_>) -> Result<usize> {
-    if call.files().get(call.int(0))?.is_path() {
-        return Err(Errno::EBADF);
+/// The place; `None` for an open file that has none.
+fn place(call: &Call<'_>, by: By) -> Result<Option<Location>> {
+    match by {
+        By::Path => path::place(call, AT_FDCWD, call.address(0), 0).map(Some),
+        By::Link => path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW).map(Some),
+        By::Descriptor => {
+            let open = call.files().get(call.int(0))?;
+            if open.is_path() {
+                return Err(Errno::EBADF);
+            }
+            Ok(open.location().cloned())
+        }
     }
-    Err(Errno::EOPNOTSUPP)
+}
+
+/// The attribute's name.
+fn name(call: &Call<'_>) -> Result<Vec<u8>> {
+    let name = user::copy_in_string(call.address(1), raw::XATTR_NAME_MAX as usize)
+        .map_err(|_| Errno::EFAULT)?;
+    name.filter(|name| !name.is_empty()).ok_or(Errno::ERANGE)
+}
+
+/// Gives the program bytes, or, where it has no room at all, only their number.
+fn give(bytes: &[u8], to: VirtAddr, room: usize) -> Result<usize> {
+    if room == 0 {
+        return Ok(bytes.len());
+    }
+    if bytes.len() > room {
+        return Err(Errno::ERANGE);
+    }
+    user::copy_out(to, bytes).map_err(|_| Errno::EFAULT)?;
+    Ok(bytes.len())
+}
+
+fn get(call: &Call<'_>, by: By) -> Result<usize> {
+    let name = name(call)?;
+    let place = place(call, by)?.ok_or(Errno::EOPNOTSUPP)?;
+    let value = place.extended(&call.credentials().fs, &name)?;
+    give(&value, call.address(2), call.size(3))
+}
+
+fn list(call: &Call<'_>, by: By) -> Result<usize> {
+    let Some(place) = place(call, by)? else {
+        return Ok(0);
+    };
+    let names = match place.extended_names(&call.credentials().fs) {
+        // A file system without attributes has an empty list.
+        Err(Errno::EOPNOTSUPP) => return Ok(0),
+        names => names?,
+    };
+    give(&names, call.address(1), call.size(2))
+}
+
+fn set(call: &Call<'_>, by: By) -> Result<usize> {
+    let flags = call.flags(4, &FLAGS)?;
+    let name = name(call)?;
+    let size = call.size(3);
+    if size > raw::XATTR_SIZE_MAX as usize {
+        return Err(Errno::E2BIG);
+    }
+    if frame::is_scarce() {
+        return Err(Errno::ENOMEM);
+    }
+    let mut value = Vec::new();
+    value.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
+    value.resize(size, 0);
+    user::copy_in(&mut value, call.address(2)).map_err(|_| Errno::EFAULT)?;
+    let place = place(call, by)?.ok_or(Errno::EOPNOTSUPP)?;
+    place.set_extended(&call.credentials().fs, &name, Some(&value), flags)?;
+    Ok(0)
+}
+
+fn remove(call: &Call<'_>, by: By) -> Result<usize> {
+    let name = name(call)?;
+    let place = place(call, by)?.ok_or(Errno::EOPNOTSUPP)?;
+    place.set_extended(&call.credentials().fs, &name, None, 0)?;
+    Ok(0)
+}
+
+pub(super) fn getxattr(call: &mut Call<'_>) -> Result<usize> {
+    get(call, By::Path)
+}
+
+pub(super) fn lgetxattr(call: &mut Call<'_>) -> Result<usize> {
+    get(call, By::Link)
+}
+
+pub(super) fn fgetxattr(call: &mut Call<'_>) -> Result<usize> {
+    get(call, By::Descriptor)
+}
+
+pub(super) fn setxattr(call: &mut Call<'_>) -> Result<usize> {
+    set(call, By::Path)
+}
+
+pub(super) fn lsetxattr(call: &mut Call<'_>) -> Result<usize> {
+    set(call, By::Link)
+}
+
+pub(super) fn fsetxattr(call: &mut Call<'_>) -> Result<usize> {
+    set(call, By::Descriptor)
+}
+
+pub(super) fn listxattr(call: &mut Call<'_>) -> Result<usize> {
+    list(call, By::Path)
+}
+
+pub(super) fn llistxattr(call: &mut Call<'_>) -> Result<usize> {
+    list(call, By::Link)
+}
+
+pub(super) fn flistxattr(call: &mut Call<'_>) -> Result<usize> {
+    list(call, By::Descriptor)
+}
+
+pub(super) fn removexattr(call: &mut Call<'_>) -> Result<usize> {
+    remove(call, By::Path)
+}
+
+pub(super) fn lremovexattr(call: &mut Call<'_>) -> Result<usize> {
+    remove(call, By::Link)
+}
+
+pub(super) fn fremovexattr(call: &mut Call<'_>) -> Result<usize> {
+    remove(call, By::Descriptor)
 }

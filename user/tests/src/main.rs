@@ -4,6 +4,7 @@
 
 mod support;
 
+mod attributes;
 mod bad_elf;
 mod bad_pointers;
 mod clock;
@@ -65,6 +66,7 @@ fn main() {
         signals::TESTS,
         processes::TESTS,
         memfds::TESTS,
+        attributes::TESTS,
         ptys::TESTS,
         pidfd::TESTS,
         pipes::TESTS,

@@ -1,0 +1,126 @@
+//! Extended attributes of a vnode, as the in-memory file system keeps them.
+
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+
+use abi::{
+    Errno, Result,
+    raw::general::{XATTR_CREATE, XATTR_LIST_MAX, XATTR_REPLACE},
+};
+use nucleus::{
+    PAGE_SIZE, frame,
+    sync::{Mutex, Rank},
+};
+
+use super::Ramfs;
+
+/// Bytes of names and values that one vnode may have: as many as two of the largest values.
+const BYTES_MAX: usize = 128 * 1024;
+/// What an attribute takes besides its name and value.
+const OVERHEAD: usize = 64;
+
+/// The attributes of one vnode. They count as pages of the file system, so that its limit holds for them, too.
+pub(super) struct Extended {
+    attributes: Mutex<Attributes>,
+}
+
+#[derive(Default)]
+struct Attributes {
+    values: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// Bytes of all names and values, [`OVERHEAD`] included.
+    bytes: usize,
+    /// The sum of the names, a NUL behind each.
+    list_len: usize,
+}
+
+fn pages(bytes: usize) -> usize {
+    bytes.div_ceil(PAGE_SIZE)
+}
+
+impl Extended {
+    pub(super) fn new() -> Extended {
+        Extended {
+            attributes: Mutex::new(Rank::Vnode, Attributes::default()),
+        }
+    }
+
+    /// A copy of the value of `name`.
+    pub(super) fn get(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let attributes = self.attributes.lock();
+        let value = attributes.values.get(name).ok_or(Errno::ENODATA)?;
+        copy(value)
+    }
+
+    /// Sets, or without a value removes, as [`Vnode::set_extended`](crate::Vnode::set_extended).
+    pub(super) fn set(
+        &self,
+        fs: &Ramfs,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: u32,
+    ) -> Result<()> {
+        let mut attributes = self.attributes.lock();
+        let cost = |value: &[u8]| OVERHEAD + name.len() + value.len();
+        let old = attributes.values.get(name).map(|old| cost(old));
+        match old {
+            Some(_) if flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
+            None if flags & XATTR_REPLACE != 0 || value.is_none() => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        let bytes = attributes.bytes - old.unwrap_or(0) + value.map_or(0, cost);
+        let list_len = match (old, value) {
+            (None, Some(_)) => attributes.list_len + name.len() + 1,
+            (Some(_), None) => attributes.list_len - name.len() - 1,
+            _ => attributes.list_len,
+        };
+        if bytes > BYTES_MAX || list_len > XATTR_LIST_MAX as usize {
+            return Err(Errno::ENOSPC);
+        }
+        let (before, after) = (pages(attributes.bytes), pages(bytes));
+        let new = match value {
+            None => None,
+            Some(_) if frame::is_scarce() => return Err(Errno::ENOMEM),
+            Some(value) => Some(copy(value)?.into_boxed_slice()),
+        };
+        for taken in 0..after.saturating_sub(before) {
+            if let Err(error) = fs.take_page() {
+                fs.give_pages(taken);
+                return Err(error);
+            }
+        }
+        fs.give_pages(before.saturating_sub(after));
+        match new {
+            None => attributes.values.remove(name),
+            Some(value) => attributes.values.insert(name.into(), value),
+        };
+        attributes.bytes = bytes;
+        attributes.list_len = list_len;
+        Ok(())
+    }
+
+    /// All names, a NUL behind each.
+    pub(super) fn names(&self) -> Result<Vec<u8>> {
+        let attributes = self.attributes.lock();
+        let mut names = Vec::new();
+        names
+            .try_reserve_exact(attributes.list_len)
+            .map_err(|_| Errno::ENOMEM)?;
+        for name in attributes.values.keys() {
+            names.extend_from_slice(name);
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    /// The pages that it counts for.
+    pub(super) fn pages(&self) -> usize {
+        pages(self.attributes.lock().bytes)
+    }
+}
+
+fn copy(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())
+        .map_err(|_| Errno::ENOMEM)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
