@@ -88,18 +88,35 @@ pub fn parse(line: &str) -> Result<Options, String> {
     Ok(options)
 }
 
-/// `TAG:DIR`, `TAG:DIR:ro` or `TAG:DIR:rw`; the path has no white space.
+/// `TAG:DIR`, `TAG:DIR:ro` or `TAG:DIR:rw`; in the path, `%` and two hexadecimal digits are a byte.
 fn share(value: &str) -> Option<Share> {
     let (tag, rest) = value.split_once(':')?;
     let (at, read_only) = match rest.strip_suffix(":ro") {
         Some(at) => (at, true),
         None => (rest.strip_suffix(":rw").unwrap_or(rest), false),
     };
-    (!tag.is_empty() && at.starts_with('/')).then(|| Share {
+    if tag.is_empty() || !at.starts_with('/') {
+        return None;
+    }
+    Some(Share {
         tag: tag.into(),
-        at: at.into(),
+        at: unescape(at)?,
         read_only,
     })
+}
+
+/// A path with each `%XX` replaced by the byte that it stands for.
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        bytes.push(match byte {
+            b'%' => (digit()? << 4 | digit()?) as u8,
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// `N,M`: pages behind and ahead, each less than a page table maps.
@@ -215,6 +232,7 @@ mod tests {
         };
         assert_eq!(share("share=a:/b"), at("a", "/b", false));
         assert_eq!(share("share=a:/b:c:ro"), at("a", "/b:c", true));
+        assert_eq!(share("share=a:/b%20%c3%a9"), at("a", "/b é", false));
         assert_eq!(
             command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
             [
@@ -241,6 +259,8 @@ mod tests {
             ("onlcr", "onlcr"),
             ("share", "share"),
             ("share=tag", "share=tag"),
+            ("share=tag:/x%2", "share=tag:/x%2"),
+            ("share=tag:/x%ff", "share=tag:/x%ff"),
             ("share=:/mnt", "share=:/mnt"),
             ("share=tag:mnt", "absolute"),
             ("init=sh", "absolute"),

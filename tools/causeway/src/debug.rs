@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::guest::Guest;
 use crate::options;
-use crate::qemu::{Accelerator, Boot};
-use crate::run::{Console, attend, root_of};
+use crate::qemu::Accelerator;
+use crate::run::{Console, attend};
 
 /// Starts a guest whose CPUs stand still until gdb lets them go, and returns the exit status.
 ///
@@ -18,20 +18,19 @@ use crate::run::{Console, attend, root_of};
 pub fn debug(options: &options::Debug) -> Result<u8> {
     let kernel = options.guest.kernel()?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let root = folder.path().join("root.cpio");
-    root_of(options.guest.root.as_deref())?.write(&root)?;
     let console = Console::of(false);
-    let boot = Boot::Kernel {
-        kernel: kernel.clone(),
-        root: Some(root),
-        command_line: console.command_line(&options.guest.append, &options.command),
-    };
     // A breakpoint by software would be overwritten with the kernel's own bytes under KVM.
     let accelerator = match options.guest.accelerator {
         Accelerator::Auto => Accelerator::Tcg,
         asked => asked,
     };
-    let mut machine = options.guest.machine(boot, accelerator);
+    let mut machine = options.guest.machine(
+        &kernel,
+        console,
+        &options.command,
+        accelerator,
+        folder.path(),
+    )?;
     machine.extra.extend(["-S", "-gdb"].map(String::from));
     machine
         .extra

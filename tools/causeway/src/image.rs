@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::options;
-use crate::run::{Console, root_of};
+use crate::root::Root;
+use crate::run::Console;
 
 /// Makes the image.
 ///
@@ -19,7 +20,12 @@ pub fn image(options: &options::Image) -> Result<()> {
     fs::create_dir_all(boot.join("grub"))?;
     fs::copy(&kernel, boot.join("causeway-kernel"))
         .with_context(|| format!("cannot copy {}", kernel.display()))?;
-    root_of(options.guest.root.as_deref())?.write(&boot.join("root.cpio"))?;
+    if !options.guest.shares.is_empty() {
+        bail!("an image has no shares: they are folders of the machine that runs the guest");
+    }
+    let archive = Root::archive(options.guest.root.as_deref(), folder.path())?;
+    let root = boot.join("root.cpio");
+    fs::copy(&archive, &root).with_context(|| format!("cannot copy {}", archive.display()))?;
     let command_line = Console::person().command_line(&options.guest.append, &options.command);
     fs::write(boot.join("grub/grub.cfg"), menu(&command_line))?;
     let output = Command::new("grub-mkrescue")

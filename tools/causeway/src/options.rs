@@ -1,6 +1,7 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,9 +9,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::outcome;
 use crate::project::Profile;
-use crate::qemu::{Accelerator, Boot, Machine};
-use crate::root::debian;
-use crate::run::kernel_of;
+use crate::qemu::{self, Accelerator, Boot, Machine};
+use crate::root::{Root as Files, debian};
+use crate::run::{Console, kernel_of};
+use crate::share::Share;
 
 /// Runs Linux programs on the Causeway kernel in a virtual machine.
 #[derive(Parser, Debug)]
@@ -48,9 +50,12 @@ pub struct Guest {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: u32,
-    /// Memory, as QEMU counts it
-    #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
-    pub memory: String,
+    /// Memory, in M or G [default: 512M, and more for a large root]
+    #[arg(long = "mem", value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
+    #[arg(long = "share", value_name = "HOSTDIR:GUESTDIR")]
+    pub shares: Vec<Share>,
     /// More options for the kernel's command line
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub append: Vec<String>,
@@ -77,14 +82,60 @@ impl Guest {
         kernel_of(self.kernel.as_deref(), self.profile)
     }
 
-    /// The machine that boots `boot`.
-    pub fn machine(&self, boot: Boot, accelerator: Accelerator) -> Machine {
+    /// The machine that boots `kernel` with the root and the shares that the user asked for, and runs
+    /// `command` on `console`. What must be made for it goes into `temporary`.
+    ///
+    /// # Errors
+    /// When the root cannot be packed, or is too large for the memory.
+    pub fn machine(
+        &self,
+        kernel: &Path,
+        console: Console,
+        command: &[String],
+        accelerator: Accelerator,
+        temporary: &Path,
+    ) -> Result<Machine> {
+        let root = Files::archive(self.root.as_deref(), temporary)?;
+        let size = fs::metadata(&root)?.len();
+        let memory = match &self.memory {
+            Some(memory) => {
+                qemu::check_memory(memory, size)?;
+                memory.clone()
+            }
+            None => qemu::memory_for(size),
+        };
+        let mut append = self.append.clone();
+        append.extend(
+            (0..)
+                .zip(&self.shares)
+                .map(|(number, share)| share.option(number)),
+        );
+        let boot = Boot::Kernel {
+            kernel: kernel.into(),
+            root: Some(root),
+            command_line: console.command_line(&append, command),
+        };
+        Ok(self.with(boot, memory, accelerator))
+    }
+
+    /// The machine that boots a CD image.
+    pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Machine {
+        let memory = self.memory.clone();
+        let memory = memory.unwrap_or_else(|| qemu::memory_for(0));
+        self.with(Boot::Image(image.into()), memory, accelerator)
+    }
+
+    fn with(&self, boot: Boot, memory: String, accelerator: Accelerator) -> Machine {
+        let shares = (0..).zip(&self.shares);
         Machine {
             boot,
             cpus: self.smp,
-            memory: self.memory.clone(),
+            memory,
             accelerator,
-            extra: self.qemu.clone(),
+            extra: shares
+                .flat_map(|(number, share)| share.qemu(number))
+                .chain(self.qemu.iter().cloned())
+                .collect(),
         }
     }
 }
@@ -101,7 +152,7 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "command"])]
     pub image: Option<PathBuf>,
     /// Run this program with these arguments in place of a shell, and end with its status
     #[arg(value_name = "CMD", trailing_var_arg = true)]

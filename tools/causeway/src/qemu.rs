@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 /// The emulator's program.
@@ -113,6 +113,54 @@ impl Machine {
     }
 }
 
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Enough memory for a guest with a root whose archive has this many bytes: 512 MiB, and for a large
+/// root as much more as its files take.
+pub fn memory_for(archive: u64) -> String {
+    let archive = archive / MEBIBYTE;
+    let more = if archive < 64 { 0 } else { archive };
+    format!("{}M", (512 + more).next_multiple_of(256))
+}
+
+/// Refuses memory that the archive of the root fills.
+///
+/// # Errors
+/// A sentence that names the option to change.
+pub fn check_memory(memory: &str, archive: u64) -> Result<()> {
+    // What the kernel needs to start, beside the root.
+    const LEAST: u64 = 32 << 20;
+    let kibibytes = kibibytes(memory)?;
+    if archive >= 64 * MEBIBYTE && kibibytes * 1024 < archive + LEAST {
+        bail!(
+            "the root takes {} MiB of the guest's {memory}: give it more with --mem, or none to \
+             have {}",
+            archive.div_ceil(MEBIBYTE),
+            memory_for(archive)
+        );
+    }
+    Ok(())
+}
+
+/// The KiB of a size in QEMU's words.
+///
+/// # Errors
+/// When it is no number of M or G.
+pub fn kibibytes(size: &str) -> Result<u64> {
+    let digits = size.trim_end_matches(char::is_alphabetic);
+    let unit = match &size[digits.len()..] {
+        "" | "M" | "m" => 1 << 10,
+        "G" | "g" => 1 << 20,
+        _ => bail!("the memory {size:?} is not a number of M or G"),
+    };
+    let number: u64 = digits
+        .parse()
+        .with_context(|| format!("the memory {size:?} is no size"))?;
+    number
+        .checked_mul(unit)
+        .with_context(|| format!("the memory {size:?} is too much"))
+}
+
 /// A command that is ended by the system when this program ends in whatever way, where there is a
 /// `setpriv` to arrange it.
 fn with_the_parent(program: &str) -> Command {
@@ -204,4 +252,21 @@ fn probe(kernel: &Path) -> Result<bool> {
 /// What to say when QEMU cannot be started.
 pub fn missing() -> String {
     format!("cannot run {QEMU}: install Debian's package qemu-system-x86 (`make setup` does)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_with_the_root() {
+        assert_eq!(memory_for(3 << 20), "512M");
+        assert_eq!(memory_for(200 << 20), "768M");
+        assert_eq!(memory_for(600 << 20), "1280M");
+        assert!(check_memory("64M", 3 << 20).is_ok());
+        assert!(check_memory("1G", 600 << 20).is_ok());
+        let error = check_memory("512M", 600 << 20).unwrap_err().to_string();
+        assert!(error.contains("--mem"), "{error}");
+        assert!(check_memory("512K", 0).is_err());
+    }
 }

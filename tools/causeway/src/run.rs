@@ -14,8 +14,7 @@ use signal_hook::iterator::Signals;
 
 use crate::guest::{Ending, Guest, Up};
 use crate::input::{Bytes, Keys, Wish};
-use crate::qemu::{self, Boot, Machine};
-use crate::root::Root;
+use crate::qemu::{self, Machine};
 use crate::terminal::{Newlines, Raw};
 use crate::{options, outcome, project, symbols};
 
@@ -31,28 +30,17 @@ pub fn run(options: &options::Run) -> Result<u8> {
     }
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let console = Console::of(!options.command.is_empty());
-    let boot = match &options.image {
-        Some(image) => Boot::Image(image.clone()),
-        None => {
-            let root = folder.path().join("root.cpio");
-            root_of(options.guest.root.as_deref())?.write(&root)?;
-            Boot::Kernel {
-                kernel: kernel.clone(),
-                root: Some(root),
-                command_line: console.command_line(&options.guest.append, &options.command),
-            }
-        }
+    let machine = match &options.image {
+        Some(image) => options.guest.image_machine(image, accelerator),
+        None => options.guest.machine(
+            &kernel,
+            console,
+            &options.command,
+            accelerator,
+            folder.path(),
+        )?,
     };
-    let machine = options.guest.machine(boot, accelerator);
     attend(&machine, &kernel, console, options.timeout, options.log)
-}
-
-/// The root that the user named, else the one made of busybox.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn root_of(folder: Option<&Path>) -> Result<Root> {
-    folder.map_or_else(Root::busybox, Root::folder)
 }
 
 /// Starts `machine`, connects its console to this program's standard input and output until it

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use super::{Pair, Screen, Watch};
 use crate::guest::Guest;
 use crate::options;
-use crate::qemu::Machine;
+use crate::qemu::{self, Machine};
 use crate::root::Root;
 use crate::run::Console;
 
@@ -84,7 +84,7 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair) -> Result<()> {
 
 /// Starts a machine, waits for the prompt, asks for the free memory, and ends it.
 fn start(machine: &Machine) -> Result<Start> {
-    let memory = kibibytes(&machine.memory)?;
+    let memory = qemu::kibibytes(&machine.memory)?;
     let begin = Instant::now();
     let (mut guest, mut keys, screen) = Guest::start(machine, false)?;
     let _watch = Watch::new(guest.killer(), PATIENCE);
@@ -110,20 +110,6 @@ fn start(machine: &Machine) -> Result<Start> {
         time,
         used: memory.saturating_sub(free),
     })
-}
-
-/// A size as QEMU's `-m` reads it.
-fn kibibytes(size: &str) -> Result<u64> {
-    let digits = size.trim_end_matches(char::is_alphabetic);
-    let unit = match &size[digits.len()..] {
-        "" | "M" | "m" => 1 << 10,
-        "G" | "g" => 1 << 20,
-        _ => bail!("the memory {size:?} is not a number of M or G"),
-    };
-    let number: u64 = digits
-        .parse()
-        .with_context(|| format!("the memory {size:?} is no size"))?;
-    Ok(number * unit)
 }
 
 /// The size of a program without symbols, in bytes.

@@ -1,6 +1,7 @@
 //! The guest's root: a tree of files, from a folder of the host or made of Debian's static busybox,
 //! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's packages.
 
+mod archive;
 mod cache;
 pub mod debian;
 
@@ -29,7 +30,7 @@ const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
 /// What a file of the tree contains.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 enum Contents {
     /// A directory, a device or a FIFO.
     Nothing,
@@ -39,7 +40,7 @@ enum Contents {
     HostFile(PathBuf),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 struct Node {
     mode: u32,
     uid: u32,
@@ -49,6 +50,9 @@ struct Node {
     contents: Contents,
     /// Device and inode on the host of a file with several names.
     identity: Option<(u64, u64)>,
+    /// Bytes of a file of the host, and what changes when somebody changes it: its number, and when
+    /// it last changed in seconds and nanoseconds.
+    host: (u64, u64, i64, i64),
 }
 
 /// A tree of files by their paths, which have no leading slash.
@@ -161,6 +165,11 @@ impl Root {
         }
     }
 
+    /// How many bytes the files of the host have that are in it.
+    fn bytes(&self) -> u64 {
+        self.nodes.values().map(|node| node.host.0).sum()
+    }
+
     /// Adds a directory.
     pub fn directory(&mut self, path: impl Into<PathBuf>, permissions: u32) {
         self.add(path, DIRECTORY | permissions, Contents::Nothing);
@@ -202,6 +211,7 @@ impl Root {
             device: (0, 0),
             contents,
             identity: None,
+            host: (0, 0, 0, 0),
         };
         self.nodes.insert(path.into(), node);
     }
@@ -236,6 +246,12 @@ impl Root {
             contents,
             identity: (!kind.is_dir() && metadata.nlink() > 1)
                 .then_some((metadata.dev(), metadata.ino())),
+            host: (
+                if kind.is_file() { metadata.len() } else { 0 },
+                metadata.ino(),
+                metadata.ctime(),
+                metadata.ctime_nsec(),
+            ),
         };
         self.nodes.insert(path.into(), node);
         if kind.is_dir() {
