@@ -257,6 +257,23 @@ impl Common {
         self.receive_buffer.store(receive, Relaxed);
     }
 
+    /// Takes over the options of a listener, for a connection that it accepts.
+    pub fn inherit(&self, from: &Common) {
+        for (to, from) in [
+            (&self.switches, &from.switches),
+            (&self.send_timeout, &from.send_timeout),
+            (&self.receive_timeout, &from.receive_timeout),
+            (&self.linger, &from.linger),
+        ] {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        self.set_buffers(from.send_buffer(), from.receive_buffer());
+        let low_water = from.receive_low_water.load(Relaxed);
+        self.receive_low_water.store(low_water, Relaxed);
+        self.priority.store(from.priority(), Relaxed);
+        self.mark.store(from.mark.load(Relaxed), Relaxed);
+    }
+
     /// How long sending may wait.
     pub fn send_timeout(&self) -> Option<Duration> {
         timeout(&self.send_timeout)
@@ -403,7 +420,7 @@ pub fn get(socket: &dyn Socket, name: u32, compatible: bool) -> Result<Answer> {
         raw::SO_TYPE => Answer::Int(common.kind as i32),
         raw::SO_DOMAIN => Answer::Int(common.domain as i32),
         raw::SO_PROTOCOL => Answer::Int(common.protocol as i32),
-        raw::SO_ERROR => Answer::Int(common.take_error().map_or(0, |e| e.number().into())),
+        raw::SO_ERROR => Answer::Int(socket.take_error().map_or(0, |e| e.number().into())),
         raw::SO_SNDBUF => bytes(common.send_buffer()),
         raw::SO_RCVBUF => bytes(common.receive_buffer()),
         raw::SO_RCVLOWAT => Answer::Int(common.receive_low_water.load(Relaxed)),

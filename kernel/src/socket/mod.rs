@@ -7,7 +7,7 @@
 //! - [`Outgoing`] and [`Incoming`] (`message`): a message on its way, with its data as [`fbuf::Source`] or
 //!   [`fbuf::Sink`]; [`control`]: the control messages that go with it.
 //! - [`Patience`]: how long a call may wait, and what it answers when it may not.
-//! - [`unix`]: the family of local sockets.
+//! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::any::Any;
@@ -20,6 +20,7 @@ mod address;
 pub mod common;
 pub mod control;
 mod file;
+pub mod inet;
 mod message;
 pub mod options;
 mod patience;
@@ -57,6 +58,11 @@ pub struct PeerCredentials {
 pub trait Socket: Any + Send + Sync {
     /// Options, type and pending error.
     fn common(&self) -> &Common;
+
+    /// Takes the pending error, which is reported once (`SO_ERROR`).
+    fn take_error(&self) -> Option<Errno> {
+        self.common().take_error()
+    }
 
     /// Gives it a name. `address` is what the program gave, 0 to 128 bytes, family included.
     fn bind(&self, address: &Address) -> Result<()> {
@@ -166,7 +172,7 @@ pub struct Family {
 }
 
 /// The families that there are.
-static FAMILIES: &[Family] = &[];
+static FAMILIES: &[Family] = &[inet::V4, inet::V6];
 
 /// The family `domain`.
 ///

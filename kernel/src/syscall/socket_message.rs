@@ -424,7 +424,7 @@ pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
         0 => None,
         _ => Some(time::since_boot().saturating_add(read_time(call, timeout_at)?)),
     };
-    if let Some(error) = socket.common().take_error() {
+    if let Some(error) = socket.take_error() {
         return Err(error);
     }
     let wait_for_one = flags & MSG_WAITFORONE != 0;

@@ -220,10 +220,14 @@ impl Stream {
         any
     }
 
-    /// Changes how many bytes fit. What is in it stays.
-    pub fn set_limit(&self, limit: usize) {
-        self.chain.lock().limit = limit;
-        self.sender.writable.wake_all();
+    /// One side's part of the room has changed. What is in the stream stays.
+    pub fn change_limit(&self, old: usize, new: usize) {
+        if old != new {
+            let mut chain = self.chain.lock();
+            chain.limit = chain.limit.saturating_sub(old) + new;
+            drop(chain);
+            self.sender.writable.wake_all();
+        }
     }
 
     /// Changes how many bytes must be there before a reader is woken.

@@ -163,9 +163,8 @@ impl Stream {
         {
             chain.spare.push(frame);
         }
-        let after = chain.data.len();
-        let low_water = chain.low_water.min(chain.limit);
-        *wake |= before == 0 || before < low_water && after >= low_water;
+        // Below the mark a reader may wait for whatever comes.
+        *wake |= before < chain.low_water;
         drop(chain);
         // Frames for which there was no place are freed here, without the spin lock.
         left.for_each(drop);

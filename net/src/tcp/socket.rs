@@ -216,15 +216,36 @@ impl Socket {
         self.inner().error.take()
     }
 
+    /// Puts an error back that a call found after it had moved bytes, so that the next one reports it.
+    pub fn keep_error(&self, error: Errno) {
+        let of_connection = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::ECONNREFUSED];
+        if of_connection.contains(&error) {
+            let mut inner = self.inner();
+            inner.error = inner.error.or(Some(error));
+        }
+    }
+
+    /// Whether there are bytes to read, however few.
+    pub fn has_input(&self) -> bool {
+        let inbound = self.inner().inbound.clone();
+        inbound.is_some_and(|stream| stream.status().bytes > 0)
+    }
+
     /// Changes options. Those of buffers and of waking take effect at once.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        let (options, inbound) = {
+        let (old, new, inbound, outbound) = {
             let mut inner = self.inner();
+            let old = inner.options;
             change(&mut inner.options);
-            (inner.options, inner.inbound.clone())
+            let new = inner.options;
+            (old, new, inner.inbound.clone(), inner.outbound.clone())
         };
         if let Some(inbound) = inbound {
-            inbound.set_low_water(options.low_water);
+            inbound.set_low_water(new.low_water);
+            inbound.change_limit(old.receive_buffer, new.receive_buffer);
+        }
+        if let Some(outbound) = outbound {
+            outbound.change_limit(old.send_buffer, new.send_buffer);
         }
     }
 }

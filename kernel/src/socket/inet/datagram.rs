@@ -1,0 +1,527 @@
+//! UDP sockets.
+
+use alloc::sync::Arc;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
+use fbuf::{Aggregate, Source};
+use fs::Ready;
+use net::{
+    Family,
+    udp::{self, Manner},
+};
+use nucleus::{
+    VirtAddr,
+    sync::{Mutex, Rank, SpinLock},
+    task::Watch,
+    user,
+};
+
+use super::{
+    IPPROTO_UDP, check_port, domain, interface,
+    ip_options::{self, IpOptions},
+    name::{self, Asked},
+    stack,
+};
+use crate::socket::{
+    Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Value, control::Control,
+};
+
+const AF_UNSPEC: u32 = 0;
+/// Options of `SOL_UDP`.
+const UDP_CORK: u32 = 1;
+const UDP_NO_CHECK6_TX: u32 = 101;
+const UDP_NO_CHECK6_RX: u32 = 102;
+
+/// A UDP socket as the calls see it.
+pub struct Datagrams {
+    common: Common,
+    udp: Arc<udp::Socket>,
+    ip: SpinLock<IpOptions>,
+    /// A datagram that is being put together (`MSG_MORE`, `UDP_CORK`).
+    corked: Mutex<Corked>,
+}
+
+#[derive(Default)]
+struct Corked {
+    /// The option is on.
+    always: bool,
+    data: Option<Aggregate>,
+    to: Option<SocketAddr>,
+}
+
+/// What a message's control data ask for.
+#[derive(Default)]
+struct Wishes {
+    from: Option<IpAddr>,
+    service: Option<u8>,
+    hops: Option<u8>,
+}
+
+impl Datagrams {
+    /// A new one without a name.
+    pub fn new(family: Family) -> Arc<dyn Socket> {
+        let common = Common::new(domain(family), raw::SOCK_DGRAM, IPPROTO_UDP);
+        let options = udp::Options {
+            user: common.owner().0,
+            ..udp::Options::default()
+        };
+        Arc::new(Datagrams {
+            common,
+            udp: udp::Socket::new(stack(), family, options),
+            ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
+            corked: Mutex::new(Rank::Pipe, Corked::default()),
+        })
+    }
+
+    fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
+        let family = self.udp.family();
+        let name = name::read(family, address, asked)?;
+        name::check_version(family, self.udp.summary().options.v6_only, name, asked)?;
+        Ok(name)
+    }
+
+    /// Reads what the control data of a message ask for.
+    fn wishes(&self, control: &Control<'_>) -> Result<Wishes> {
+        let mut wishes = Wishes::default();
+        for message in control.messages() {
+            let message = message?;
+            let int = || {
+                let bytes = message.data.first_chunk::<4>();
+                bytes
+                    .map(|bytes| i32::from_le_bytes(*bytes))
+                    .ok_or(Errno::EINVAL)
+            };
+            match (message.level, message.kind) {
+                (raw::SOL_IP, raw::IP_PKTINFO) => {
+                    let data = message.data.first_chunk::<12>().ok_or(Errno::EINVAL)?;
+                    interface::check_index(i32::from_le_bytes([
+                        data[0], data[1], data[2], data[3],
+                    ]))?;
+                    let ip = Ipv4Addr::new(data[4], data[5], data[6], data[7]);
+                    wishes.from = (!ip.is_unspecified()).then_some(ip.into());
+                }
+                (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
+                    let data = message.data.first_chunk::<20>().ok_or(Errno::EINVAL)?;
+                    interface::check_index(i32::from_le_bytes([
+                        data[16], data[17], data[18], data[19],
+                    ]))?;
+                    let mut ip = [0; 16];
+                    ip.copy_from_slice(&data[..16]);
+                    let ip = Ipv6Addr::from(ip);
+                    wishes.from = (!ip.is_unspecified()).then_some(match ip.to_ipv4_mapped() {
+                        Some(v4) => v4.into(),
+                        None => ip.into(),
+                    });
+                }
+                (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS) => {
+                    let service = match message.data {
+                        [byte] => i32::from(*byte),
+                        _ => int()?,
+                    };
+                    wishes.service = Some(u8::try_from(service).map_err(|_| Errno::EINVAL)?);
+                }
+                (raw::SOL_IP, raw::IP_TTL) | (raw::SOL_IPV6, raw::IPV6_HOPLIMIT) => {
+                    let hops = u8::try_from(int()?).map_err(|_| Errno::EINVAL)?;
+                    if hops == 0 && message.level == raw::SOL_IP {
+                        return Err(Errno::EINVAL);
+                    }
+                    wishes.hops = Some(hops);
+                }
+                // Marks and times of sending are for interfaces with queues.
+                (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
+                // Linux passes over what is not for the socket's level.
+                (raw::SOL_IP | raw::SOL_IPV6, _) => return Err(Errno::EINVAL),
+                _ => {}
+            }
+        }
+        Ok(wishes)
+    }
+
+    fn send_to(
+        &self,
+        to: Option<SocketAddr>,
+        wishes: &Wishes,
+        data: &mut dyn Source,
+    ) -> Result<usize> {
+        let peer = to.or_else(|| self.udp.summary().remote);
+        let ip = *self.ip.lock();
+        let (service, hops) = match peer {
+            Some(peer) => (ip.service_for(peer.ip()), ip.hops_for(peer.ip())),
+            None => (0, 0),
+        };
+        let manner = Manner {
+            to,
+            from: wishes.from,
+            service: wishes.service.unwrap_or(service),
+            hops: wishes.hops.unwrap_or(hops),
+        };
+        self.udp.send(data, manner)
+    }
+
+    /// Adds to the datagram that is being put together; sends it unless more is to come.
+    fn send_corked(
+        &self,
+        corked: &mut Corked,
+        to: Option<SocketAddr>,
+        wishes: &Wishes,
+        message: &mut Outgoing<'_>,
+    ) -> Result<usize> {
+        let len = message.data.left();
+        let data = corked.data.get_or_insert_default();
+        if data.len() + len > udp::MAX_V4 {
+            return Err(Errno::EMSGSIZE);
+        }
+        let added = data.fill_from(message.data, len)?;
+        corked.to = corked.to.or(to);
+        if !message.has(raw::MSG_MORE) && !corked.always {
+            self.push(corked, wishes)?;
+        }
+        Ok(added)
+    }
+
+    /// Sends the datagram that was put together.
+    fn push(&self, corked: &mut Corked, wishes: &Wishes) -> Result<()> {
+        let to = corked.to.take();
+        if let Some(mut data) = corked.data.take() {
+            let len = data.len();
+            let mut source = fbuf::AggregateSource::new(&mut data, len);
+            self.send_to(to, wishes, &mut source)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what the program wants to know of a datagram.
+    fn describe(&self, datagram: &udp::Datagram, message: &mut Incoming<'_>) {
+        let ip = *self.ip.lock();
+        let control = &mut message.control;
+        let time = datagram.at;
+        if self.common.is_on(raw::SO_TIMESTAMPNS_OLD) {
+            let parts = [time.as_secs() as i64, i64::from(time.subsec_nanos())];
+            control.put(
+                raw::SOL_SOCKET,
+                raw::SCM_TIMESTAMPNS,
+                user::as_bytes(&parts),
+            );
+        } else if self.common.is_on(raw::SO_TIMESTAMP_OLD) {
+            let parts = [time.as_secs() as i64, i64::from(time.subsec_micros())];
+            control.put(raw::SOL_SOCKET, raw::SCM_TIMESTAMP, user::as_bytes(&parts));
+        }
+        if self.common.is_on(raw::SO_RXQ_OVFL) {
+            let dropped = self.udp.summary().dropped as u32;
+            control.put(raw::SOL_SOCKET, raw::SO_RXQ_OVFL, &dropped.to_le_bytes());
+        }
+        let (service, hops) = (datagram.service, datagram.hops);
+        if let IpAddr::V4(to) = datagram.to.ip() {
+            if ip.v4(raw::IP_PKTINFO) {
+                // Where it arrived, by which of our addresses, and the address that it was sent to.
+                let local = if to.is_loopback() {
+                    to
+                } else {
+                    Ipv4Addr::LOCALHOST
+                };
+                let mut info = [0; 12];
+                info[..4].copy_from_slice(&interface::INDEX.to_le_bytes());
+                info[4..8].copy_from_slice(&local.octets());
+                info[8..].copy_from_slice(&to.octets());
+                control.put(raw::SOL_IP, raw::IP_PKTINFO, &info);
+            }
+            if ip.v4(raw::IP_RECVTTL) {
+                let hops = i32::from(hops).to_le_bytes();
+                control.put(raw::SOL_IP, raw::IP_TTL, &hops);
+            }
+            if ip.v4(raw::IP_RECVTOS) {
+                control.put(raw::SOL_IP, raw::IP_TOS, &[service]);
+            }
+            if ip.v4(raw::IP_RECVORIGDSTADDR) {
+                let name = name::write(Family::V4, Some(datagram.to));
+                control.put(raw::SOL_IP, raw::IP_ORIGDSTADDR, name.bytes());
+            }
+        }
+        if self.udp.family() == Family::V6 {
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&name::as_v6(datagram.to.ip()).octets());
+            info[16..].copy_from_slice(&interface::INDEX.to_le_bytes());
+            if ip.v6(raw::IPV6_RECVPKTINFO) {
+                control.put(raw::SOL_IPV6, raw::IPV6_PKTINFO, &info);
+            }
+            if ip.v6(raw::IPV6_2292PKTINFO) {
+                control.put(raw::SOL_IPV6, raw::IPV6_2292PKTINFO, &info);
+            }
+            if datagram.to.is_ipv6() {
+                let hops = i32::from(hops).to_le_bytes();
+                if ip.v6(raw::IPV6_RECVHOPLIMIT) {
+                    control.put(raw::SOL_IPV6, raw::IPV6_HOPLIMIT, &hops);
+                }
+                if ip.v6(raw::IPV6_2292HOPLIMIT) {
+                    control.put(raw::SOL_IPV6, raw::IPV6_2292HOPLIMIT, &hops);
+                }
+                if ip.v6(raw::IPV6_RECVTCLASS) {
+                    let service = i32::from(service).to_le_bytes();
+                    control.put(raw::SOL_IPV6, raw::IPV6_TCLASS, &service);
+                }
+            }
+        }
+    }
+
+    /// `IP_ADD_MEMBERSHIP` and its like.
+    fn membership(&self, level: u32, name: u32, value: &Value) -> Option<Result<()>> {
+        let (group, join) = match (level, name) {
+            (raw::SOL_IP, raw::IP_ADD_MEMBERSHIP | raw::IP_DROP_MEMBERSHIP) => {
+                let group = || {
+                    let mut bytes = [0; 8];
+                    if value.bytes(&mut bytes)? < 8 {
+                        return Err(Errno::EINVAL);
+                    }
+                    interface::chosen(value)?;
+                    Ok(IpAddr::from(Ipv4Addr::new(
+                        bytes[0], bytes[1], bytes[2], bytes[3],
+                    )))
+                };
+                (group(), name == raw::IP_ADD_MEMBERSHIP)
+            }
+            (raw::SOL_IPV6, raw::IPV6_ADD_MEMBERSHIP | raw::IPV6_DROP_MEMBERSHIP)
+                if self.udp.family() == Family::V6 =>
+            {
+                let group = || {
+                    let bytes: [u8; 20] = value.read()?;
+                    interface::check_index(i32::from_le_bytes([
+                        bytes[16], bytes[17], bytes[18], bytes[19],
+                    ]))?;
+                    let mut ip = [0; 16];
+                    ip.copy_from_slice(&bytes[..16]);
+                    Ok(IpAddr::from(Ipv6Addr::from(ip)))
+                };
+                (group(), name == raw::IPV6_ADD_MEMBERSHIP)
+            }
+            (raw::SOL_IP | raw::SOL_IPV6, raw::MCAST_JOIN_GROUP | raw::MCAST_LEAVE_GROUP) => {
+                let group = || {
+                    // The interface's number, padding, and a `struct sockaddr_storage`.
+                    let bytes: [u8; 36] = value.read()?;
+                    interface::check_index(i32::from_le_bytes([
+                        bytes[0], bytes[1], bytes[2], bytes[3],
+                    ]))?;
+                    let address = Address::new(&bytes[8..]);
+                    let family = if level == raw::SOL_IP {
+                        Family::V4
+                    } else {
+                        Family::V6
+                    };
+                    Ok(name::read(family, &address, Asked::Connect)?.ip())
+                };
+                (group(), name == raw::MCAST_JOIN_GROUP)
+            }
+            _ => return None,
+        };
+        Some(group.and_then(|group| {
+            if join {
+                self.udp.join(group)
+            } else {
+                self.udp.leave(group)
+            }
+        }))
+    }
+
+    fn set_udp(&self, name: u32, value: &Value) -> Result<()> {
+        let on = value.int()? != 0;
+        match name {
+            UDP_CORK => {
+                let mut corked = self.corked.lock();
+                corked.always = on;
+                if !on {
+                    self.push(&mut corked, &Wishes::default())?;
+                }
+                Ok(())
+            }
+            // No sums are made on the loopback interface anyway.
+            UDP_NO_CHECK6_TX | UDP_NO_CHECK6_RX => Ok(()),
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+}
+
+impl Socket for Datagrams {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.udp.take_error()
+    }
+
+    fn bind(&self, address: &Address) -> Result<()> {
+        let name = self.read_name(address, Asked::Bind)?;
+        check_port(name.port())?;
+        self.udp.bind(name)
+    }
+
+    fn connect(&self, address: &Address, _: crate::socket::Patience) -> Result<()> {
+        if address.family() == Some(AF_UNSPEC) {
+            self.udp.disconnect();
+            return Ok(());
+        }
+        self.udp.connect(self.read_name(address, Asked::Connect)?)
+    }
+
+    fn name(&self) -> Result<Address> {
+        Ok(name::write(self.udp.family(), self.udp.summary().local))
+    }
+
+    fn peer_name(&self) -> Result<Address> {
+        let remote = self.udp.summary().remote.ok_or(Errno::ENOTCONN)?;
+        Ok(name::write(self.udp.family(), Some(remote)))
+    }
+
+    fn shutdown(&self, what: Shutdown) -> Result<()> {
+        self.udp.shut(what.receive, what.send)
+    }
+
+    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let to = match &message.to {
+            // No family at all is no address, on IPv6.
+            Some(to) if to.family() == Some(AF_UNSPEC) && self.udp.family() == Family::V6 => None,
+            Some(to) => Some(self.read_name(to, Asked::Send)?),
+            None => None,
+        };
+        let wishes = self.wishes(&message.control)?;
+        let mut corked = self.corked.lock();
+        if corked.always || corked.data.is_some() || message.has(raw::MSG_MORE) {
+            return self.send_corked(&mut corked, to, &wishes, message);
+        }
+        drop(corked);
+        self.send_to(to, &wishes, message.data)
+    }
+
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if message.has(raw::MSG_ERRQUEUE) {
+            return Err(Errno::EAGAIN);
+        }
+        let datagram = loop {
+            match self.udp.receive(message.peeks()) {
+                Ok(Some(datagram)) => break datagram,
+                Ok(None) => return Ok(0),
+                Err(Errno::EAGAIN) => {}
+                Err(error) => return Err(error),
+            }
+            let readable = || self.udp.readiness().readable.then_some(());
+            message
+                .patience
+                .wait(&self.udp.waits().readable, readable)?;
+        };
+        message.from = Some(name::write(self.udp.family(), Some(datagram.from)));
+        self.describe(&datagram, message);
+        let whole = datagram.data.len();
+        let mut data = datagram.data;
+        let room = message.data.room();
+        let mut copied = 0;
+        while copied < whole.min(room) {
+            match data.drain_into(message.data, whole.min(room) - copied)? {
+                0 => return Err(Errno::EFAULT),
+                n => copied += n,
+            }
+        }
+        if copied < whole {
+            message.answer |= raw::MSG_TRUNC;
+        }
+        Ok(if message.has(raw::MSG_TRUNC) {
+            whole
+        } else {
+            copied
+        })
+    }
+
+    fn signals_broken_pipe(&self) -> bool {
+        false
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.udp.waits().readable);
+            watch.add(&self.udp.waits().writable);
+        }
+        let ready = self.udp.readiness();
+        let mut bits = Ready::OUT | Ready::WRNORM;
+        bits.set(Ready::IN | Ready::RDNORM, ready.readable);
+        bits.set(Ready::ERR, ready.error);
+        bits.set(Ready::RDHUP, ready.read_hung_up);
+        bits.set(Ready::HUP, ready.hung_up);
+        bits
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        let number = match command {
+            raw_ioctl::FIONREAD => self.udp.summary().next,
+            // What is sent is received at once.
+            raw_ioctl::TIOCOUTQ => 0,
+            _ => return interface::ioctl(command, argument),
+        };
+        user::write(argument, &(number as i32)).map_err(|_| Errno::EFAULT)?;
+        Ok(0)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
+        if level == raw::SOL_UDP {
+            return self.set_udp(name, value);
+        }
+        if let Some(done) = self.membership(level, name, value) {
+            return done;
+        }
+        if level == raw::SOL_IPV6 && name == raw::IPV6_V6ONLY {
+            let on = ip_options::v6_only(self.udp.family(), value)?;
+            if self.udp.summary().local.is_some() {
+                return Err(Errno::EINVAL);
+            }
+            self.udp.set_options(|options| options.v6_only = on);
+            return Ok(());
+        }
+        ip_options::set(&self.ip, self.udp.family(), level, name, value)?;
+        let ip = *self.ip.lock();
+        self.udp.set_options(|options| {
+            options.multicast_by_loopback = ip.multicast_by_loopback();
+            options.multicast_loop = match self.udp.family() {
+                Family::V4 => ip.v4(raw::IP_MULTICAST_LOOP),
+                Family::V6 => ip.v6(raw::IPV6_MULTICAST_LOOP),
+            };
+            options.multicast_all = match self.udp.family() {
+                Family::V4 => ip.v4(raw::IP_MULTICAST_ALL),
+                Family::V6 => ip.v6(raw::IPV6_MULTICAST_ALL),
+            };
+            options.receive_errors = ip.v4(raw::IP_RECVERR) || ip.v6(raw::IPV6_RECVERR);
+        });
+        Ok(())
+    }
+
+    fn option(&self, level: u32, name: u32) -> Result<Answer> {
+        match (level, name) {
+            (raw::SOL_UDP, UDP_CORK) => Ok(Answer::flag(self.corked.lock().always)),
+            (raw::SOL_UDP, UDP_NO_CHECK6_TX | UDP_NO_CHECK6_RX) => Ok(Answer::Int(0)),
+            (raw::SOL_IPV6, raw::IPV6_V6ONLY) if self.udp.family() == Family::V6 => {
+                Ok(Answer::flag(self.udp.summary().options.v6_only))
+            }
+            _ => ip_options::get(&self.ip, self.udp.family(), level, name),
+        }
+    }
+
+    fn option_changed(&self, name: u32) {
+        let common = &self.common;
+        self.udp.set_options(|options| match name {
+            raw::SO_REUSEADDR => options.reuse_address = common.is_on(raw::SO_REUSEADDR),
+            raw::SO_REUSEPORT => options.reuse_port = common.is_on(raw::SO_REUSEPORT),
+            raw::SO_BROADCAST => options.broadcast = common.is_on(raw::SO_BROADCAST),
+            raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
+                options.receive_buffer = common.receive_buffer();
+            }
+            _ => {}
+        });
+    }
+
+    fn release(&self) {
+        self.udp.close();
+    }
+}

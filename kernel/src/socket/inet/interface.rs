@@ -1,0 +1,190 @@
+//! `lo`, the one interface, as `ioctl` and options name it.
+
+use core::net::Ipv4Addr;
+
+use abi::{Errno, Result, raw::ioctl as raw};
+use nucleus::{VirtAddr, user};
+
+use crate::socket::Value;
+
+/// Its number.
+pub const INDEX: i32 = 1;
+/// Its name.
+pub const NAME: &[u8] = b"lo";
+/// The largest packet.
+pub const MTU: i32 = 65_536;
+/// `IFF_UP | IFF_LOOPBACK | IFF_RUNNING`.
+pub const FLAGS: u16 = 0x1 | 0x8 | 0x40;
+/// `ARPHRD_LOOPBACK`.
+const HARDWARE: u16 = 772;
+/// Packets that may wait to be sent.
+const QUEUE: i32 = 1000;
+/// Bytes of a `struct ifreq`, of the name in it, and of what follows.
+const REQUEST: usize = 40;
+const NAME_LEN: usize = 16;
+const AF_INET: u16 = 2;
+
+/// A name that a program gives, which `lo:1` is too.
+fn is_lo(name: &[u8]) -> bool {
+    let name = name.split(|&byte| byte == 0).next().unwrap_or(&[]);
+    name.split(|&byte| byte == b':').next() == Some(NAME)
+}
+
+/// A `struct sockaddr_in` with only an address.
+fn socket_address(ip: Ipv4Addr) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&AF_INET.to_le_bytes());
+    bytes[4..8].copy_from_slice(&ip.octets());
+    bytes
+}
+
+/// Answers the requests of `struct ifreq` and `struct ifconf`.
+///
+/// # Errors
+/// `ENODEV` for another interface, `EPERM` or `EOPNOTSUPP` for changes, `ENOTTY` for what is not known, `EFAULT`.
+pub fn ioctl(command: u32, argument: VirtAddr) -> Result<usize> {
+    match command {
+        raw::SIOCGIFCONF => return configuration(argument),
+        raw::SIOCGIFNAME => return name_of(argument),
+        _ => {}
+    }
+    let mut answer = [0; 16];
+    let len = match command {
+        raw::SIOCGIFFLAGS => put(&mut answer, &FLAGS.to_le_bytes()),
+        raw::SIOCGIFINDEX => put(&mut answer, &INDEX.to_le_bytes()),
+        raw::SIOCGIFMTU => put(&mut answer, &MTU.to_le_bytes()),
+        raw::SIOCGIFMETRIC => put(&mut answer, &0i32.to_le_bytes()),
+        raw::SIOCGIFTXQLEN => put(&mut answer, &QUEUE.to_le_bytes()),
+        raw::SIOCGIFHWADDR => put(&mut answer, &HARDWARE.to_le_bytes()).max(16),
+        raw::SIOCGIFMAP => 16,
+        raw::SIOCGIFADDR | raw::SIOCGIFDSTADDR => {
+            put(&mut answer, &socket_address(Ipv4Addr::LOCALHOST))
+        }
+        // A loopback interface has none.
+        raw::SIOCGIFBRDADDR => put(&mut answer, &socket_address(Ipv4Addr::UNSPECIFIED)),
+        raw::SIOCGIFNETMASK => put(&mut answer, &socket_address(Ipv4Addr::new(255, 0, 0, 0))),
+        raw::SIOCSIFFLAGS
+        | raw::SIOCSIFADDR
+        | raw::SIOCSIFNETMASK
+        | raw::SIOCSIFMTU
+        | raw::SIOCSIFHWADDR
+        | raw::SIOCSIFBRDADDR
+        | raw::SIOCSIFDSTADDR => 0,
+        _ => return Err(Errno::ENOTTY),
+    };
+    let name: [u8; NAME_LEN] = user::read(argument).map_err(|_| Errno::EFAULT)?;
+    if len == 0 {
+        return change(command, &name, argument);
+    }
+    if !is_lo(&name) {
+        return Err(Errno::ENODEV);
+    }
+    user::copy_out(argument + NAME_LEN, &answer[..len]).map_err(|_| Errno::EFAULT)?;
+    Ok(0)
+}
+
+fn put(to: &mut [u8; 16], bytes: &[u8]) -> usize {
+    to[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
+
+/// Changes to `lo`: what it is already may be asked for by root, nothing else is possible.
+fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
+    if !super::is_privileged() {
+        return Err(Errno::EPERM);
+    }
+    if !is_lo(name) {
+        return Err(Errno::ENODEV);
+    }
+    let given: [u8; 16] = user::read(argument + NAME_LEN).map_err(|_| Errno::EFAULT)?;
+    let as_it_is = match command {
+        raw::SIOCSIFFLAGS => given[0] & 1 != 0,
+        raw::SIOCSIFADDR => given[..8] == socket_address(Ipv4Addr::LOCALHOST)[..8],
+        raw::SIOCSIFNETMASK => given[4..8] == [255, 0, 0, 0],
+        raw::SIOCSIFMTU => given[..4] == MTU.to_le_bytes(),
+        _ => false,
+    };
+    if as_it_is {
+        Ok(0)
+    } else {
+        Err(Errno::EOPNOTSUPP)
+    }
+}
+
+/// The name of the interface with a number.
+fn name_of(argument: VirtAddr) -> Result<usize> {
+    let index: i32 = user::read(argument + NAME_LEN).map_err(|_| Errno::EFAULT)?;
+    if index != INDEX {
+        return Err(Errno::ENODEV);
+    }
+    let mut name = [0; NAME_LEN];
+    name[..NAME.len()].copy_from_slice(NAME);
+    user::copy_out(argument, &name).map_err(|_| Errno::EFAULT)?;
+    Ok(0)
+}
+
+/// All interfaces with an IPv4 address.
+fn configuration(argument: VirtAddr) -> Result<usize> {
+    let fault = |_| Errno::EFAULT;
+    let room: i32 = user::read(argument).map_err(fault)?;
+    let buffer: usize = user::read(argument + 8).map_err(fault)?;
+    let mut filled = 0;
+    if buffer == 0 {
+        filled = REQUEST;
+    } else if room >= REQUEST as i32 {
+        let mut request = [0; REQUEST];
+        request[..NAME.len()].copy_from_slice(NAME);
+        request[NAME_LEN..NAME_LEN + 16].copy_from_slice(&socket_address(Ipv4Addr::LOCALHOST));
+        user::copy_out(VirtAddr(buffer), &request).map_err(fault)?;
+        filled = REQUEST;
+    }
+    user::write(argument, &(filled as i32)).map_err(fault)?;
+    Ok(0)
+}
+
+/// Checks the number of an interface; 0 stands for none.
+///
+/// # Errors
+/// `ENODEV`.
+pub fn check_index(index: i32) -> Result<()> {
+    match index {
+        0 | INDEX => Ok(()),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+/// The interface that a `struct in_addr`, `ip_mreq` or `ip_mreqn` names: its number, 0 for none.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` for an address of no interface, `ENODEV` for a number of none, `EINVAL`, `EFAULT`.
+pub fn chosen(value: &Value) -> Result<i32> {
+    let mut bytes = [0; 12];
+    let n = value.bytes(&mut bytes)?;
+    let (address, index) = match n {
+        12.. => (
+            &bytes[4..8],
+            i32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
+        ),
+        8.. => (&bytes[4..8], 0),
+        4.. => (&bytes[..4], 0),
+        _ => return Err(Errno::EINVAL),
+    };
+    if index != 0 {
+        check_index(index)?;
+        return Ok(index);
+    }
+    match address {
+        [0, 0, 0, 0] => Ok(0),
+        [127, ..] => Ok(INDEX),
+        _ => Err(Errno::EADDRNOTAVAIL),
+    }
+}
+
+/// The IPv4 address of the interface with a number, in network order.
+pub fn address_of(index: i32) -> [u8; 4] {
+    if index == INDEX {
+        Ipv4Addr::LOCALHOST.octets()
+    } else {
+        [0; 4]
+    }
+}

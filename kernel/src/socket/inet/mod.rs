@@ -1,0 +1,106 @@
+//! Internet sockets: the families `AF_INET` and `AF_INET6` over the stack of `net`.
+//!
+//! - [`stream`]: TCP sockets; [`datagram`]: UDP sockets; [`raw`](mod@raw): what `ping` uses.
+//! - `name`: `struct sockaddr_in` and `sockaddr_in6`.
+//! - `ip_options`, `tcp_options`: the options of their levels.
+//! - `interface`: `lo`, as `ioctl` shows it.
+//!
+//! Only the loopback interface is there, up from the start.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::{Errno, Result, raw::net as raw};
+use net::Stack;
+use nucleus::{
+    sync::OnceBox,
+    task::{self, Spawn},
+};
+
+use super::{Family, Socket};
+use crate::process::thread;
+
+mod datagram;
+pub mod interface;
+mod ip_options;
+mod name;
+mod stream;
+mod tcp_options;
+
+pub const AF_INET: u32 = 2;
+pub const AF_INET6: u32 = 10;
+
+const IPPROTO_IP: u32 = 0;
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
+
+/// IPv4.
+pub const V4: Family = Family {
+    domain: AF_INET,
+    create: |kind, protocol| create(net::Family::V4, kind, protocol),
+    pair: None,
+};
+
+/// IPv6.
+pub const V6: Family = Family {
+    domain: AF_INET6,
+    create: |kind, protocol| create(net::Family::V6, kind, protocol),
+    pair: None,
+};
+
+fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socket>> {
+    match (kind, protocol) {
+        (raw::SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::new(family)),
+        (raw::SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(datagram::Datagrams::new(family)),
+        // `ping_group_range` allows nobody a socket of echoes.
+        (raw::SOCK_DGRAM, 1 | 58) => Err(Errno::EACCES),
+        (raw::SOCK_STREAM | raw::SOCK_DGRAM | raw::SOCK_RAW, _) => Err(Errno::EPROTONOSUPPORT),
+        _ => Err(Errno::ESOCKTNOSUPPORT),
+    }
+}
+
+/// The number of a family.
+fn domain(family: net::Family) -> u32 {
+    match family {
+        net::Family::V4 => AF_INET,
+        net::Family::V6 => AF_INET6,
+    }
+}
+
+/// The machine's protocols. Its keeper of time starts with the first use.
+pub fn stack() -> &'static Arc<Stack> {
+    static STACK: OnceBox<Arc<Stack>> = OnceBox::new();
+    static KEPT: AtomicBool = AtomicBool::new(false);
+    let stack = STACK.get_or_insert(|| Box::new(Stack::new()));
+    if !KEPT.load(Ordering::Relaxed) && !KEPT.swap(true, Ordering::Relaxed) {
+        let spawn = Spawn {
+            name: "net",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+        };
+        if task::spawn(spawn, Box::new(|| stack.serve())).is_err() {
+            // The next one tries again.
+            KEPT.store(false, Ordering::Relaxed);
+        }
+    }
+    stack
+}
+
+/// Whether the current thread may do what only root may.
+fn is_privileged() -> bool {
+    thread::with_current(|thread| thread.shared())
+        .flatten()
+        .is_some_and(|shared| shared.credentials.is_privileged())
+}
+
+/// Whether the current thread may bind to a port.
+///
+/// # Errors
+/// `EACCES` for ports below 1024 without privilege.
+fn check_port(port: u16) -> Result<()> {
+    if (1..1024).contains(&port) && !is_privileged() {
+        return Err(Errno::EACCES);
+    }
+    Ok(())
+}

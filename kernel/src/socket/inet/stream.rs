@@ -1,0 +1,381 @@
+//! TCP sockets.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::net::SocketAddr;
+
+use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
+use fs::Ready;
+use net::{
+    Family,
+    stream::Read,
+    tcp::{self, Phase, Progress, Readiness},
+};
+use nucleus::{
+    VirtAddr,
+    sync::{Rank, SpinLock},
+    task::Watch,
+    user,
+};
+
+use super::{
+    IPPROTO_TCP, check_port, domain, interface,
+    ip_options::{self, IpOptions},
+    name::{self, Asked},
+    stack,
+    tcp_options::{self, TcpOptions},
+};
+use crate::socket::{
+    Address, Answer, Common, Incoming, Outgoing, Patience, Shutdown, Socket, Value,
+};
+
+/// Sizes of the buffers that a new socket reports, as on Linux.
+const SEND_BUFFER: usize = 16_384;
+const RECEIVE_BUFFER: usize = 131_072;
+/// The family of no address: `connect` with it ends a connection.
+const AF_UNSPEC: u32 = 0;
+
+/// A TCP socket as the calls see it.
+pub struct Stream {
+    common: Common,
+    tcp: Arc<tcp::Socket>,
+    ip: SpinLock<IpOptions>,
+    options: SpinLock<TcpOptions>,
+}
+
+impl Stream {
+    /// A new one without a name.
+    pub fn new(family: Family) -> Arc<dyn Socket> {
+        let common = Common::new(domain(family), raw::SOCK_STREAM, IPPROTO_TCP);
+        common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
+        let options = tcp::Options {
+            user: common.owner().0,
+            ..tcp::Options::default()
+        };
+        Arc::new(Stream {
+            common,
+            tcp: tcp::Socket::new(stack(), family, options),
+            ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
+            options: SpinLock::new(Rank::Leaf, TcpOptions::default()),
+        })
+    }
+
+    /// The socket of a connection that was accepted: it takes over the listener's options.
+    fn accepted(&self, tcp: Arc<tcp::Socket>) -> Arc<dyn Socket> {
+        let common = Common::new(self.common.domain(), raw::SOCK_STREAM, IPPROTO_TCP);
+        common.inherit(&self.common);
+        let ip = *self.ip.lock();
+        let options = *self.options.lock();
+        Arc::new(Stream {
+            common,
+            tcp,
+            ip: SpinLock::new(Rank::Leaf, ip),
+            options: SpinLock::new(Rank::Leaf, options),
+        })
+    }
+
+    fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
+        let family = self.tcp.family();
+        let name = name::read(family, address, asked)?;
+        name::check_version(family, self.tcp.summary().options.v6_only, name, asked)?;
+        Ok(name)
+    }
+
+    /// Waits until the connection that is being made is there or has failed.
+    fn await_connection(&self, patience: Patience) -> Result<()> {
+        let done = || (self.tcp.phase() != Phase::Connecting).then_some(());
+        patience.wait(&self.tcp.waits().writable, done)
+    }
+
+    fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        let mut total = 0;
+        while message.data.left() > 0 {
+            let error = match self.tcp.send(message.data) {
+                Ok(n) => {
+                    total += n;
+                    continue;
+                }
+                Err(Errno::EAGAIN) => {
+                    let ready = || self.tcp.readiness();
+                    let writable = || (ready().writable || ready().error).then_some(());
+                    match message.patience.wait(&self.tcp.waits().writable, writable) {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            if total > 0 {
+                // What was sent counts; an error of the connection is for the next call.
+                self.tcp.keep_error(error);
+            }
+            return fbuf::moved(total, Err(error));
+        }
+        Ok(total)
+    }
+
+    /// Sends all but the last byte as usual, and that one as urgent.
+    fn send_urgent(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        let len = message.data.left();
+        if len == 0 {
+            return Ok(0);
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        bytes.resize(len, 0);
+        let len = message.data.take_bytes(&mut bytes)?;
+        let Some((last, before)) = bytes[..len].split_last() else {
+            return Ok(0);
+        };
+        let mut source = fbuf::BytesSource::new(before);
+        let mut plain = Outgoing::plain(&mut source, message.flags, message.patience);
+        let sent = self.send_bytes(&mut plain)?;
+        if sent < before.len() {
+            return Ok(sent);
+        }
+        loop {
+            match self.tcp.send_urgent(*last) {
+                Ok(()) => return Ok(len),
+                Err(Errno::EAGAIN) => {
+                    let writable = || self.tcp.readiness().writable.then_some(());
+                    let waited = message.patience.wait(&self.tcp.waits().writable, writable);
+                    if let Err(error) = waited {
+                        return fbuf::moved(sent, Err(error));
+                    }
+                }
+                Err(error) => return fbuf::moved(sent, Err(error)),
+            }
+        }
+    }
+
+    fn receive_bytes(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        let how = Read {
+            peek: message.peeks(),
+            discard: message.has(raw::MSG_TRUNC),
+        };
+        let all = message.data.room();
+        let target = if message.has(raw::MSG_WAITALL) {
+            all
+        } else {
+            self.common.receive_low_water().min(all)
+        };
+        let mut total = 0;
+        loop {
+            let error = match self.tcp.receive(message.data, all - total, how) {
+                Ok(0) => return Ok(total),
+                Ok(n) => {
+                    total += n;
+                    // What was looked at would be seen again.
+                    if total >= target || how.peek || self.tcp.is_at_mark() {
+                        return Ok(total);
+                    }
+                    continue;
+                }
+                Err(Errno::EAGAIN) => {
+                    let ready = || self.tcp.readiness().readable || self.tcp.has_input();
+                    let readable = || ready().then_some(());
+                    match message.patience.wait(&self.tcp.waits().readable, readable) {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            if total > 0 {
+                self.tcp.keep_error(error);
+            }
+            return fbuf::moved(total, Err(error));
+        }
+    }
+
+    fn receive_urgent(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        let byte = self.tcp.receive_urgent(message.peeks())?;
+        message.answer |= raw::MSG_OOB;
+        if message.data.room() == 0 {
+            message.answer |= raw::MSG_TRUNC;
+            return Ok(0);
+        }
+        message.data.put_bytes(&[byte])
+    }
+}
+
+fn ready_bits(ready: Readiness) -> Ready {
+    let mut bits = Ready::empty();
+    bits.set(Ready::IN | Ready::RDNORM, ready.readable);
+    bits.set(Ready::OUT | Ready::WRNORM, ready.writable);
+    bits.set(Ready::PRI, ready.urgent);
+    bits.set(Ready::ERR, ready.error);
+    bits.set(Ready::RDHUP, ready.read_hung_up);
+    bits.set(Ready::HUP, ready.hung_up);
+    bits
+}
+
+impl Socket for Stream {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.tcp.take_error()
+    }
+
+    fn bind(&self, address: &Address) -> Result<()> {
+        let name = self.read_name(address, Asked::Bind)?;
+        check_port(name.port())?;
+        self.tcp.bind(name)
+    }
+
+    fn listen(&self, backlog: u32) -> Result<()> {
+        self.tcp.listen(backlog as usize)
+    }
+
+    fn accept(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
+        loop {
+            match self.tcp.accept() {
+                Ok(tcp) => return Ok(self.accepted(tcp)),
+                Err(Errno::EAGAIN) => {}
+                Err(error) => return Err(error),
+            }
+            let changed = || {
+                let is_over = self.tcp.phase() != Phase::Listening;
+                (is_over || self.tcp.readiness().readable).then_some(())
+            };
+            patience.wait(&self.tcp.waits().readable, changed)?;
+        }
+    }
+
+    fn connect(&self, address: &Address, patience: Patience) -> Result<()> {
+        if address.family() == Some(AF_UNSPEC) {
+            self.tcp.disconnect();
+            return Ok(());
+        }
+        let to = self.read_name(address, Asked::Connect)?;
+        match self.tcp.connect(to)? {
+            Progress::Done => return Ok(()),
+            Progress::Begun if !patience.waits() => return Err(Errno::EINPROGRESS),
+            Progress::Pending if !patience.waits() => return Err(Errno::EALREADY),
+            Progress::Begun | Progress::Pending => {}
+        }
+        match self.await_connection(patience) {
+            Ok(()) => {}
+            Err(Errno::EAGAIN) => return Err(Errno::EINPROGRESS),
+            Err(error) => return Err(error),
+        }
+        match self.tcp.progress() {
+            // Another thread was told before.
+            Err(Errno::EISCONN) | Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn name(&self) -> Result<Address> {
+        Ok(name::write(self.tcp.family(), self.tcp.summary().local))
+    }
+
+    fn peer_name(&self) -> Result<Address> {
+        let summary = self.tcp.summary();
+        match summary.phase {
+            Phase::Connected => Ok(name::write(self.tcp.family(), summary.remote)),
+            _ => Err(Errno::ENOTCONN),
+        }
+    }
+
+    fn shutdown(&self, what: Shutdown) -> Result<()> {
+        self.tcp.shut(what.receive, what.send)
+    }
+
+    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return self.send_urgent(message);
+        }
+        if message.data.left() == 0 {
+            return Ok(0);
+        }
+        self.send_bytes(message)
+    }
+
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        if message.has(raw::MSG_ERRQUEUE) {
+            return Err(Errno::EAGAIN);
+        }
+        if message.has(raw::MSG_OOB) {
+            return self.receive_urgent(message);
+        }
+        if self.tcp.phase() == Phase::Listening {
+            return Err(Errno::ENOTCONN);
+        }
+        self.receive_bytes(message)
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.tcp.waits().readable);
+            watch.add(&self.tcp.waits().writable);
+        }
+        ready_bits(self.tcp.readiness())
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        let summary = self.tcp.summary();
+        let number = match command {
+            raw_ioctl::FIONREAD | raw_ioctl::TIOCOUTQ if summary.phase == Phase::Listening => {
+                return Err(Errno::EINVAL);
+            }
+            raw_ioctl::FIONREAD => summary.unread,
+            raw_ioctl::TIOCOUTQ => summary.unsent,
+            raw_ioctl::SIOCATMARK => usize::from(self.tcp.is_at_mark()),
+            _ => return interface::ioctl(command, argument),
+        };
+        user::write(argument, &(number.min(i32::MAX as usize) as i32))
+            .map_err(|_| Errno::EFAULT)?;
+        Ok(0)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
+        match level {
+            raw::SOL_TCP => tcp_options::set(&self.options, name, value),
+            raw::SOL_IPV6 if name == raw::IPV6_V6ONLY => {
+                let on = ip_options::v6_only(self.tcp.family(), value)?;
+                if self.tcp.summary().local.is_some() {
+                    return Err(Errno::EINVAL);
+                }
+                self.tcp.set_options(|options| options.v6_only = on);
+                Ok(())
+            }
+            _ => ip_options::set(&self.ip, self.tcp.family(), level, name, value),
+        }
+    }
+
+    fn option(&self, level: u32, name: u32) -> Result<Answer> {
+        match level {
+            raw::SOL_TCP => tcp_options::get(&self.options, &self.tcp, name),
+            raw::SOL_IPV6 if name == raw::IPV6_V6ONLY && self.tcp.family() == Family::V6 => {
+                Ok(Answer::flag(self.tcp.summary().options.v6_only))
+            }
+            _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
+        }
+    }
+
+    fn option_changed(&self, name: u32) {
+        let common = &self.common;
+        self.tcp.set_options(|options| match name {
+            raw::SO_REUSEADDR => options.reuse_address = common.is_on(raw::SO_REUSEADDR),
+            raw::SO_REUSEPORT => options.reuse_port = common.is_on(raw::SO_REUSEPORT),
+            raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),
+            raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => options.send_buffer = common.send_buffer(),
+            raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
+                options.receive_buffer = common.receive_buffer();
+            }
+            raw::SO_RCVLOWAT => options.low_water = common.receive_low_water(),
+            _ => {}
+        });
+    }
+
+    fn is_listening(&self) -> bool {
+        self.tcp.phase() == Phase::Listening
+    }
+
+    fn release(&self) {
+        let reset = self.common.linger().is_some_and(|time| time.is_zero());
+        self.tcp.close(reset);
+    }
+}
