@@ -9,7 +9,7 @@
 //! - [`signal`], [`futex`]: what wakes and interrupts.
 //! - [`files`], [`pipe`], [`tty`], [`device`]: what descriptors refer to.
 //! - [`sysv`]: shared memory, semaphores and message queues that ids name.
-//! - [`epoll`]: waiting for many of them.
+//! - [`event`]: files that stand for events; [`epoll`]: waiting for many files.
 //! - [`anonymous`], [`quota`]: what those without a name have in common; what a user may have of a kind.
 //! - [`mounts`], [`proc`]: what programs find under `/`.
 #![cfg_attr(target_os = "none", no_std)]
@@ -21,6 +21,7 @@ pub mod anonymous;
 pub mod device;
 pub mod elf;
 pub mod epoll;
+pub mod event;
 pub mod files;
 pub mod futex;
 pub mod load;

@@ -41,6 +41,8 @@ pub enum Fields {
     },
     /// An access or an instruction at this address.
     Fault { address: u64 },
+    /// A file became ready (`SIGIO`): `POLL*` bits, and the descriptor by which its owner knows it.
+    Poll { band: u32, fd: i32 },
 }
 
 impl Info {
@@ -109,6 +111,10 @@ impl Info {
                 words[5] = system;
             }
             Fields::Fault { address } => words[2] = address,
+            Fields::Poll { band, fd } => {
+                words[2] = u64::from(band);
+                words[3] = fd as u32 as u64;
+            }
         }
         words
     }

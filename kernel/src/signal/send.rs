@@ -117,6 +117,8 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
             }
         }
     }
+    drop(state);
+    process.signals.arrivals().wake_all();
     Ok(())
 }
 

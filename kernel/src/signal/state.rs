@@ -28,6 +28,8 @@ pub struct ProcessSignals {
     resume: WaitQueue,
     /// Woken when a thread has ended.
     gone: WaitQueue,
+    /// Woken when a signal has become pending, for who reads signals.
+    arrivals: Arc<WaitQueue>,
 }
 
 /// Guarded by the process's signal lock.
@@ -91,11 +93,17 @@ impl ProcessSignals {
             ),
             resume: WaitQueue::new(),
             gone: WaitQueue::new(),
+            arrivals: Arc::new(WaitQueue::new()),
         }
     }
 
     pub(super) fn lock(&self) -> SpinGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Woken whenever a signal has become pending for the process or one of its threads.
+    pub fn arrivals(&self) -> &Arc<WaitQueue> {
+        &self.arrivals
     }
 
     /// The actions.

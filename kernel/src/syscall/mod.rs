@@ -17,6 +17,7 @@ mod dirs;
 mod document;
 mod entry;
 mod epoll;
+mod event;
 mod execute;
 mod extended;
 mod fcntl;
@@ -86,6 +87,7 @@ const CALLS: &[&[Entry]] = &[
     credentials::CALLS,
     dirs::CALLS,
     epoll::CALLS,
+    event::CALLS,
     execute::CALLS,
     extended::CALLS,
     fcntl::CALLS,

@@ -7,9 +7,9 @@
 use abi::Result;
 
 use super::{
-    Call, Handler, change, credentials, dirs, futex, identity, io, memory, names, open, poll,
-    prctl, process, random, schedule, signal, socket, socket_message, socket_option, stat, system,
-    time,
+    Call, Handler, change, credentials, dirs, epoll, event, futex, identity, io, memory, names,
+    open, poll, prctl, process, random, schedule, signal, socket, socket_message, socket_option,
+    stat, system, time,
 };
 
 /// `restart_syscall`.
@@ -95,6 +95,9 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (224, identity::gettid),
     (238, signal::tkill),
     (252, process::exit_group),
+    (254, epoll::epoll_create),
+    (255, epoll::epoll_ctl),
+    (256, epoll::epoll_wait),
     (270, signal::tgkill),
     (295, open::openat),
     (296, names::mkdirat),
@@ -106,6 +109,13 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (307, stat::faccessat),
     (311, futex::set_robust_list_32),
     (312, futex::get_robust_list_32),
+    (319, epoll::epoll_pwait),
+    (321, event::signalfd),
+    (322, event::timerfd_create),
+    (323, event::eventfd),
+    (327, event::signalfd4),
+    (328, event::eventfd2),
+    (329, epoll::epoll_create1),
     (330, open::dup3),
     (331, open::pipe2),
     (337, socket_message::recvmmsg),
@@ -127,7 +137,10 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (371, socket_message::recvfrom),
     (372, socket_message::recvmsg),
     (373, socket::shutdown),
+    (410, event::timerfd_gettime),
+    (411, event::timerfd_settime),
     (436, open::close_range),
+    (441, epoll::epoll_pwait2),
 ];
 
 /// The offset is a signed number of 32 bits.

@@ -12,6 +12,7 @@ use nucleus::{
 
 use super::{Call, Entry};
 use crate::{
+    event,
     process::{Pid, Process, Thread, family},
     signal::{
         ERESTARTNOHAND,
@@ -157,6 +158,7 @@ fn set_epoch(call: &Call<'_>, now: Duration) -> Result<usize> {
         return Err(Errno::EPERM);
     }
     time::set_since_epoch(now);
+    event::clock_was_set();
     Ok(0)
 }
 
@@ -423,7 +425,19 @@ fn timer_create(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn encode_timespecs(setting: Setting) -> [u64; 4] {
+/// An interval and a value, as `struct itimerspec` holds them.
+///
+/// # Errors
+/// `EINVAL` for what is no time.
+pub(super) fn decode_timespecs([a, b, c, d]: [i64; 4]) -> Result<Setting> {
+    Ok(Setting {
+        interval: duration(a, b)?,
+        value: duration(c, d)?,
+    })
+}
+
+/// The words of `struct itimerspec`.
+pub(super) fn encode_timespecs(setting: Setting) -> [u64; 4] {
     let Setting { value, interval } = setting;
     [
         interval.as_secs(),
@@ -434,11 +448,7 @@ fn encode_timespecs(setting: Setting) -> [u64; 4] {
 }
 
 fn timer_settime(call: &mut Call<'_>) -> Result<usize> {
-    let [a, b, c, d]: [i64; 4] = call.read(2)?;
-    let new = Setting {
-        interval: duration(a, b)?,
-        value: duration(c, d)?,
-    };
+    let new = decode_timespecs(call.read(2)?)?;
     let absolute = call.unsigned(1) & raw::TIMER_ABSTIME != 0;
     let old = timer::set(call.process(), Id::Posix(call.int(0)), new, absolute)?;
     if call.args[3] != 0 {

@@ -9,6 +9,7 @@ mod bad_elf;
 mod bad_pointers;
 mod clock;
 mod epoll;
+mod events;
 mod exhaustion;
 mod files;
 mod floating;
@@ -72,6 +73,7 @@ fn main() {
         pipes::TESTS,
         polling::TESTS,
         epoll::TESTS,
+        events::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,
