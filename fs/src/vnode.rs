@@ -319,6 +319,9 @@ pub trait Vnode: Any + Send + Sync {
         Ok(None)
     }
 
+    /// An open file over it, made because [`open`](Vnode::open) gave none of its own, is gone.
+    fn closed(&self) {}
+
     /// What a mapping of it maps.
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
         None

@@ -59,6 +59,8 @@ counters! {
     fault_spurious,
     /// Faults that asked a pager.
     fault_pager,
+    /// Faults that let go of all locks while a pager read.
+    fault_read_in,
     /// Faults answered with a signal.
     fault_error,
     /// Pages mapped ahead by the fault routine.

@@ -1,15 +1,12 @@
 //! `madvise`, `mincore` and `msync`: what a program says and asks about its memory.
 
 use alloc::sync::Arc;
-use nucleus::{
-    PAGE_SHIFT, VirtAddr, VirtRange,
-    pmap::{self, Pending},
-};
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 
 use crate::ahead;
 use crate::entry::{MapEntry, Removed};
 use crate::map::{Map, page_range};
-use crate::pager::Pager;
+use crate::pager::{Pager, PagerError};
 use crate::request::{Advice, Inherit, MapError};
 use crate::space::Space;
 
@@ -143,11 +140,12 @@ impl Map {
     ///
     /// # Errors
     /// [`MapError::NotMapped`] if a part of the range is not mapped (the rest is written);
-    /// [`MapError::Invalid`].
+    /// [`MapError::Invalid`]; [`MapError::Io`] if something can't be written.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
         let range = page_range(range)?;
         let complete = self.space.read().is_mapped(range);
         let mut at = range.start;
+        let mut written = Ok(());
         while at < range.end {
             let Some((part, target)) =
                 next_shared(&self.space.read(), VirtRange::new(at, range.end))
@@ -156,12 +154,15 @@ impl Map {
             };
             at = part.end;
             if let Some((pager, first)) = target {
-                write_back(&*pager, first, (part.len() >> PAGE_SHIFT) as u64);
+                let pages = first..first + (part.len() >> PAGE_SHIFT) as u64;
+                written = written.and(pager.put(pages));
             }
         }
-        match complete {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
+        match written {
+            _ if !complete => Err(MapError::NotMapped),
+            Err(PagerError::OutOfMemory) => Err(MapError::NoMemory),
+            Err(_) => Err(MapError::Io),
+            Ok(()) => Ok(()),
         }
     }
 }
@@ -178,21 +179,6 @@ fn next_shared(
     let object = entry.object.as_ref().filter(|_| entry.shared);
     let target = object.map(|object| (object.pager.clone(), entry.index(object, part.start)));
     Some((part, target))
-}
-
-/// Writes the modified pages among `count` from `first` on back.
-fn write_back(pager: &dyn Pager, first: u64, count: u64) {
-    let object = pager.object();
-    object.for_each_resident(first..first + count, &mut |index, frame| {
-        if pmap::is_modified(frame) {
-            // Cleared and flushed before the write: what is stored later counts again.
-            let mut pending = Pending::new();
-            pmap::clear_modified(frame, &mut pending);
-            pending.flush();
-            // A store that fails has nowhere to be reported but in the file's own calls.
-            let _ = pager.put(index);
-        }
-    });
 }
 
 impl MapEntry {

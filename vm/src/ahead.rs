@@ -1,5 +1,6 @@
 //! Fault-ahead: resident pages near a fault are mapped with it (`uvm.txt` 5.4).
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
 
@@ -25,6 +26,23 @@ pub fn set_fault_ahead(behind: u16, ahead: u16) {
 pub fn fault_ahead() -> (u16, u16) {
     let window = WINDOW.load(Ordering::Relaxed);
     (window as u16, (window >> 16) as u16)
+}
+
+/// Pages that are read around one that has to be, for [`Advice::Normal`]: the aligned cluster, what Linux reads around a fault.
+const CLUSTER: u64 = 32;
+/// The same for [`Advice::Sequential`], from the page on.
+const SEQUENTIAL_CLUSTER: u64 = 64;
+
+/// The object's pages around `index`, which has to be read, that it is worth to read with it.
+pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
+    match entry.advice {
+        Advice::Random => index..index + 1,
+        Advice::Sequential => index..index.saturating_add(SEQUENTIAL_CLUSTER),
+        _ => {
+            let first = index / CLUSTER * CLUSTER;
+            first..first.saturating_add(CLUSTER)
+        }
+    }
 }
 
 /// The pages around `va` that may be mapped with it.

@@ -26,6 +26,11 @@
 //! under that lock before it removes mappings: a fault is before it, and its mapping is removed, or
 //! after it, and sees BeyondEnd. Two faults on one page of a shared mapping enter the same frame.
 //!
+//! *Pages that have to be read.* A pager that would have to wait says so, and nothing has changed then: the fault gives all its
+//! locks back, lets the pager read, and starts again with the lookup, so whatever happened to the map or
+//! the object meanwhile is seen (`uvm.txt` 5.4, 6). Of several faults on one page one reads and the
+//! others wait: see `object.rs`, claims.
+//!
 //! *Replacing a page.* When a copy takes the place of a page that may be mapped, the old
 //! translation is removed and flushed first and the new one entered after: otherwise one
 //! thread could read the old page after another has written the new one. Only then is the
@@ -46,6 +51,7 @@ use crate::amap::Slots;
 use crate::anon::Slot;
 use crate::entry::{MapEntry, ObjectRef};
 use crate::map::Map;
+use crate::pager::PagerError;
 use crate::request::Fault;
 use crate::space::Space;
 
@@ -55,6 +61,8 @@ enum Outcome {
     Mapped { neighbours: bool },
     /// The entry needs an amap of its own first.
     NeedsAmap,
+    /// The entry's object has to bring this page in first.
+    NeedsPage(u64),
 }
 
 /// One attempt at a fault, with the map read-locked.
@@ -118,6 +126,15 @@ impl Map {
                 Outcome::NeedsAmap => {
                     drop(space);
                     self.own_amap(va)?;
+                }
+                Outcome::NeedsPage(index) => {
+                    let object = entry.object.as_ref().map(|object| object.pager.clone());
+                    let window = ahead::read_window(entry, index);
+                    drop(space);
+                    if let Some(pager) = object {
+                        Counter::fault_read_in.add(1);
+                        pager.read_in(index, window)?;
+                    }
                 }
             }
         }
@@ -256,7 +273,10 @@ impl Attempt<'_> {
             Some(frame) => frame,
             None => {
                 Counter::fault_pager.add(1);
-                object.pager.get(index)?
+                match object.pager.get(index) {
+                    Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
+                    got => got?,
+                }
             }
         };
         let copy = copy_of(&below)?;
@@ -302,7 +322,10 @@ impl Attempt<'_> {
             Counter::fault_pager.add(1);
             // It may be truncated between this and the lock; then the pager is asked again, and
             // says so.
-            object.pager.get(index)?;
+            match object.pager.get(index) {
+                Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
+                got => drop(got?),
+            }
         }
     }
 }

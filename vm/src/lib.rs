@@ -9,8 +9,8 @@
 //! - `request`: what callers ask of a map; `map`: mapping, unmapping, protection; `layout`: where
 //!   things go; `space`, `entry`: the entries that the map's lock guards; `heap`: what grows.
 //! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it.
-//! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else; `chunks`: the sparse
-//!   array under both.
+//! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else, `claim` and `writeback`: reading pages in
+//!   and writing them back; `chunks`: the sparse array under all of them.
 //! - `fork`: copy-on-write; `remap`, `advise`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
 //!   `access`: other address spaces.
 #![cfg_attr(target_os = "none", no_std)]
@@ -24,6 +24,7 @@ mod ahead;
 mod amap;
 mod anon;
 mod chunks;
+mod claim;
 mod detach;
 mod entry;
 mod fault;
@@ -36,8 +37,10 @@ mod pager;
 mod remap;
 mod request;
 mod space;
+mod writeback;
 
 pub use ahead::{fault_ahead, set_fault_ahead};
+pub use claim::Claim;
 pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;

@@ -5,6 +5,11 @@
 //! them appears: the fault routine enters a page with the chunk locked, truncation takes
 //! pages out with the chunk locked and then removes every mapping that exists. So a mapping
 //! of a page that left its object cannot be left behind.
+//!
+//! *Claims.* A page that has to be read is claimed first (the busy page of `uvm.txt` 6): who wants it meanwhile waits
+//! for that read instead of starting another. A claimed page is not resident. Whatever takes
+//! pages out of the object, or puts others in, takes claims away as well: what their readers bring then
+//! is not wanted any more, and is dropped.
 
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -21,9 +26,24 @@ use crate::pager::PagerError;
 /// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
 const TREES: usize = 9;
 
-/// A page of an object, if it is resident.
+/// A page of an object.
 #[derive(Default)]
-pub(crate) struct Page(Option<Frame>);
+pub(crate) enum Page {
+    #[default]
+    Absent,
+    /// The [`Claim`] with this number reads it.
+    Claimed(u32),
+    Resident(Frame),
+}
+
+impl Page {
+    pub(crate) fn frame(&self) -> Option<&Frame> {
+        match self {
+            Page::Resident(frame) => Some(frame),
+            _ => None,
+        }
+    }
+}
 
 impl Content for Page {
     const RANK: Rank = Rank::Object;
@@ -60,6 +80,7 @@ impl Object {
     }
 
     /// Locks the pages around `index` if any of them was ever resident.
+    #[inline]
     pub(crate) fn lock(&self, index: u64) -> Option<Pages<'_>> {
         let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
         Some(Pages {
@@ -68,7 +89,7 @@ impl Object {
     }
 
     /// The chunk that holds page `index`, made if there is none.
-    fn chunk(&self, index: u64) -> Result<&Chunk<Page>, PagerError> {
+    pub(crate) fn chunk(&self, index: u64) -> Result<&Chunk<Page>, PagerError> {
         let number = index >> SLOTS_SHIFT;
         match self.pages.get(number) {
             Some(chunk) => Ok(chunk),
@@ -89,11 +110,11 @@ impl Object {
     ) -> Result<Frame, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
-        if let Page(Some(frame)) = page {
+        if let Page::Resident(frame) = page {
             return Ok(frame.clone());
         }
         let frame = make()?;
-        *page = Page(Some(frame.clone()));
+        *page = Page::Resident(frame.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(frame)
     }
@@ -104,7 +125,7 @@ impl Object {
         self.walk(&range, &mut |first, chunk, slots| {
             let frames: [Option<Frame>; SLOTS] = {
                 let pages = chunk.lock();
-                core::array::from_fn(|i| pages[i].0.clone().filter(|_| slots.contains(&i)))
+                core::array::from_fn(|i| pages[i].frame().cloned().filter(|_| slots.contains(&i)))
             };
             for (i, frame) in frames.iter().enumerate() {
                 if let Some(frame) = frame {
@@ -133,7 +154,7 @@ impl Object {
         self.walk(&range, &mut |_, chunk, slots| {
             let mut removed: [Page; SLOTS] = Default::default();
             removed[slots.clone()].swap_with_slice(&mut chunk.lock()[slots]);
-            for frame in removed.iter().filter_map(|page| page.0.as_ref()) {
+            for frame in removed.iter().filter_map(Page::frame) {
                 count += 1;
                 // No new mapping can appear: the page is not in the object any more, and who found
                 // it there has entered it before the chunk's lock was free.
@@ -157,7 +178,7 @@ impl Object {
     pub fn replace(&self, index: u64, frame: Frame) -> Result<Option<Frame>, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
-        match &page.0 {
+        match page.frame() {
             Some(old) if old.mappings() != 0 => {
                 let mut pending = Pending::new();
                 pmap::page_protect(old, Prot::empty(), &mut pending);
@@ -168,7 +189,10 @@ impl Object {
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
         }
-        Ok(page.0.replace(frame))
+        match core::mem::replace(page, Page::Resident(frame)) {
+            Page::Resident(old) => Ok(Some(old)),
+            _ => Ok(None),
+        }
     }
 
     /// The index of the first resident page from `first` on.
@@ -177,16 +201,30 @@ impl Object {
         self.walk(&(first..u64::MAX), &mut |start, chunk, mut slots| {
             let pages = chunk.lock();
             found = slots
-                .find(|&i| pages[i].0.is_some())
+                .find(|&i| pages[i].frame().is_some())
                 .map(|i| start + i as u64);
             found.is_none()
         });
         found
     }
 
+    /// More pages are resident.
+    pub(crate) fn count_more(&self, pages: usize) {
+        self.count.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Fewer pages are resident.
+    pub(crate) fn count_less(&self, pages: usize) {
+        self.count.fetch_sub(pages, Ordering::Relaxed);
+    }
+
     /// Calls `f` for the chunks of `range` with their first index and the slots that are in it.
     /// Stops when `f` returns false.
-    fn walk(&self, range: &Range<u64>, f: &mut dyn FnMut(u64, &Chunk<Page>, Range<usize>) -> bool) {
+    pub(crate) fn walk(
+        &self,
+        range: &Range<u64>,
+        f: &mut dyn FnMut(u64, &Chunk<Page>, Range<usize>) -> bool,
+    ) {
         if range.is_empty() {
             return;
         }
@@ -202,7 +240,7 @@ impl Object {
 impl Pages<'_> {
     /// The resident page `index`, which is among these.
     pub(crate) fn get(&self, index: u64) -> Option<&Frame> {
-        self.pages[index as usize % SLOTS].0.as_ref()
+        self.pages[index as usize % SLOTS].frame()
     }
 }
 

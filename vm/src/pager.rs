@@ -1,6 +1,7 @@
 //! Pagers: how the virtual-memory system reaches what an object represents (`uvm.txt` 6).
 
 use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
 use nucleus::{
     Frame, OutOfMemory,
     frame::{self, Contents},
@@ -17,6 +18,8 @@ pub enum PagerError {
     Io,
     /// No memory.
     OutOfMemory,
+    /// The page is not resident, and to bring it in takes [`Pager::read_in`].
+    Sleeps,
 }
 
 impl From<OutOfMemory> for PagerError {
@@ -35,12 +38,22 @@ pub trait Pager: Send + Sync {
     fn object(&self) -> &Object;
 
     /// Makes page `index` resident in [`object`](Pager::object) and returns it. The pager
-    /// allocates the frame itself (`uvm.txt` 6).
+    /// allocates the frame itself (`uvm.txt` 6). It is not the place for I/O: a pager that would have to wait says
+    /// [`PagerError::Sleeps`], and is asked again after [`read_in`](Pager::read_in).
     fn get(&self, index: u64) -> Result<Frame, PagerError>;
 
-    /// Writes a dirty page back, if there is anywhere to write it. No map lock is held.
-    fn put(&self, index: u64) -> Result<(), PagerError> {
-        let _ = index;
+    /// Makes page `index` resident, and those of `window` around it that it costs little to bring along. No lock is held,
+    /// and it may take as long as it takes (`uvm.txt` 6: the fault routine unlocks for I/O). Nothing promises that the page is still
+    /// there when the caller has its locks again; it looks then. See [`Object::claim`].
+    fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+        let _ = (index, window);
+        Err(PagerError::Io)
+    }
+
+    /// Writes what mappings have modified in `pages` back, if there is anywhere to write it (`uvm.txt` 6). No map lock is held. See
+    /// [`Object::write_back`].
+    fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        let _ = pages;
         Ok(())
     }
 

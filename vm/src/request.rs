@@ -102,6 +102,8 @@ pub enum MapError {
     Exists,
     /// Locked memory limit: `EAGAIN`.
     Again,
+    /// The backing store failed: `EIO`.
+    Io,
 }
 
 /// Why a fault can't be resolved: which signal, with which code.
@@ -188,7 +190,8 @@ impl From<PagerError> for Fault {
     fn from(error: PagerError) -> Fault {
         match error {
             PagerError::BeyondEnd => Fault::BeyondEnd,
-            PagerError::Io => Fault::Io,
+            // The fault routine has answered `Sleeps` itself.
+            PagerError::Io | PagerError::Sleeps => Fault::Io,
             PagerError::OutOfMemory => Fault::OutOfMemory,
         }
     }

@@ -1,6 +1,7 @@
 //! A mapped file: its vnode's pager, with the name under which it was opened.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use nucleus::Frame;
 use vm::{Description, Object, Pager, PagerError};
@@ -32,8 +33,12 @@ impl Pager for Mapped {
         self.pager.get(index)
     }
 
-    fn put(&self, index: u64) -> Result<(), PagerError> {
-        self.pager.put(index)
+    fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+        self.pager.read_in(index, window)
+    }
+
+    fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        self.pager.put(pages)
     }
 
     fn reference(&self, writable: bool) {

@@ -58,6 +58,12 @@ impl VnodeFile {
     }
 }
 
+impl Drop for VnodeFile {
+    fn drop(&mut self) {
+        self.location.vnode().closed();
+    }
+}
+
 impl File for VnodeFile {
     fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         if !flags.reads() {

@@ -25,8 +25,6 @@ pub enum Ask {
     Readlink = 22,
     Getattr = 24,
     Setattr = 26,
-    XattrWalk = 30,
-    XattrCreate = 32,
     Readdir = 40,
     Fsync = 50,
     Link = 70,

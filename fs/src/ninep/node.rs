@@ -4,9 +4,12 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::{any::Any, time::Duration};
+use core::{any::Any, sync::atomic::AtomicU32, time::Duration};
 
-use abi::raw::general::{AT_REMOVEDIR, O_RDWR, S_IFBLK, S_IFCHR, S_IFIFO, S_IFSOCK};
+use abi::raw::general::{
+    AT_REMOVEDIR, O_CREAT, O_DIRECTORY, O_EXCL, O_RDONLY, O_RDWR, S_IFBLK, S_IFCHR, S_IFIFO,
+    S_IFSOCK,
+};
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use nucleus::{
@@ -16,10 +19,10 @@ use nucleus::{
 use vm::Pager;
 
 use super::{
-    FRESH, Ninep,
+    FRESH, Ninep, cache,
     client::{Fid, SetAttr},
     codec::{self, Attr, Qid, Reader},
-    content::Content,
+    content::{Content, Handles},
 };
 use crate::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
@@ -45,8 +48,13 @@ pub(super) struct Node {
     /// What the server last said.
     seen: SpinLock<Seen>,
     /// Of a regular file.
-    pub(super) content: Option<Content>,
+    pub(super) content: Option<Arc<Content>>,
+    pub(super) handles: SpinLock<Handles>,
+    /// Open files and mappings.
+    pub(super) users: AtomicU32,
     fifo: Attachment,
+    /// Of a directory: where its listing goes on.
+    listing: SpinLock<Option<Listing>>,
 }
 
 #[derive(Clone)]
@@ -54,6 +62,12 @@ struct Hangs {
     parent: Arc<Node>,
     name: Arc<[u8]>,
     removed: bool,
+}
+
+/// An open handle to a directory, from which the entries up to `cursor` were taken.
+struct Listing {
+    fid: Fid,
+    cursor: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -78,6 +92,11 @@ impl Ninep {
             return Ok(node);
         }
         let attributes = fid.attributes()?;
+        let content = || {
+            let kept = cache::take((self.device, qid.path));
+            kept.unwrap_or_else(|| Content::new(&attributes))
+        };
+        let content = (attributes.kind == Kind::Regular).then(content);
         let hangs = hangs.filter(|_| attributes.kind == Kind::Directory);
         let node = Arc::new_cyclic(|me| Node {
             fs: self.clone(),
@@ -103,8 +122,11 @@ impl Ninep {
                     unlinked: false,
                 },
             ),
-            content: (attributes.kind == Kind::Regular).then(|| Content::new(&attributes)),
+            content,
+            handles: SpinLock::new(Rank::Leaf, Handles::default()),
+            users: AtomicU32::new(0),
             fifo: Attachment::new(),
+            listing: SpinLock::new(Rank::Leaf, None),
         });
         loop {
             // Two walks at once may both have found it new: the first one's stays.
@@ -116,6 +138,29 @@ impl Ninep {
             if there.is_none_or(|node| node.strong_count() == 0) {
                 nodes.insert(qid.path, Arc::downgrade(&node));
                 return Ok(node);
+            }
+        }
+    }
+
+    /// Writes back what mappings have modified in any file.
+    fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        let mut from = 0;
+        loop {
+            let next = {
+                let nodes = self.nodes.lock();
+                let mut rest = nodes.range(from..);
+                rest.find_map(|(&path, node)| Some((path, node.upgrade()?)))
+            };
+            let Some((path, node)) = next else {
+                return result;
+            };
+            if let Some(content) = &node.content {
+                result = result.and(node.sync_content(content));
+            }
+            match path.checked_add(1) {
+                Some(next) => from = next,
+                None => return result,
             }
         }
     }
@@ -192,7 +237,7 @@ impl Node {
         }
     }
 
-    pub(super) fn regular(&self) -> Result<&Content> {
+    pub(super) fn regular(&self) -> Result<&Arc<Content>> {
         match self.kind {
             Kind::Directory => Err(Errno::EISDIR),
             _ => self.content.as_ref().ok_or(Errno::EINVAL),
@@ -239,6 +284,11 @@ impl Node {
         self.seen.lock().attributes
     }
 
+    /// The number of the mount's device.
+    pub(super) fn attributes_device(&self) -> u64 {
+        self.fs.device
+    }
+
     fn handle(&self) -> Result<Arc<Node>> {
         self.me.upgrade().ok_or(Errno::ENOENT)
     }
@@ -248,6 +298,10 @@ impl Node {
         self.require_directory()?;
         let (fid, qid) = self.fid().walk(name)?;
         self.fs.node(fid, qid, Some((self.handle()?, name)))
+    }
+
+    fn is_root(&self) -> bool {
+        self.kind == Kind::Directory && self.hangs.lock().is_none()
     }
 
     /// Whether a weak handle is to this vnode.
@@ -285,10 +339,7 @@ impl Vnode for Node {
             uid: it.uid,
             gid: it.gid,
             rdev: it.rdev,
-            size: self
-                .content
-                .as_ref()
-                .map_or(it.size, |content| content.shown_size(it.size)),
+            size: it.size,
             blocks: it.blocks,
             block_size: it.block_size,
             accessed: it.accessed,
@@ -359,12 +410,10 @@ impl Vnode for Node {
             Make::Regular => {
                 let file = fid.duplicate()?;
                 /// With it the server refuses a name that is taken.
-                const EXCLUSIVE: u32 = abi::raw::general::O_CREAT | abi::raw::general::O_EXCL;
+                const EXCLUSIVE: u32 = O_CREAT | O_EXCL;
                 file.create(name, O_RDWR | EXCLUSIVE, mode, who.gid)?;
                 let node = self.look_up(name)?;
-                if let Ok(content) = node.regular() {
-                    content.adopt_fid(file);
-                }
+                node.adopt_handle(file);
                 return Ok(node);
             }
             Make::Directory => fid.mkdir(name, mode, who.gid)?,
@@ -441,25 +490,33 @@ impl Vnode for Node {
         self.require_directory()?;
         /// Bytes of entries that are asked for at a time.
         const BATCH: usize = 32 << 10;
-        let fid = self.fid().duplicate()?;
-        fid.open(abi::raw::general::O_RDONLY | abi::raw::general::O_DIRECTORY)?;
-        let mut cursor = cursor;
+        // Who goes on where the last one stopped does so with the same handle: to some file systems a cursor means nothing to another one.
+        let stopped = self.listing.lock().take();
+        let mut listing = match stopped {
+            Some(listing) if listing.cursor == cursor && cursor > 0 => listing,
+            other => {
+                drop(other);
+                let fid = self.fid().duplicate()?;
+                fid.open(O_RDONLY | O_DIRECTORY)?;
+                Listing { fid, cursor }
+            }
+        };
         loop {
-            let batch = fid.read_directory(cursor, BATCH)?;
+            let batch = listing.fid.read_directory(listing.cursor, BATCH)?;
             if batch.is_empty() {
                 return Ok(());
             }
             let mut entries = Reader::new(&batch);
             while !entries.rest().is_empty() {
                 let entry = entries.entry()?;
-                cursor = entry.cursor;
-                if matches!(entry.name, b"." | b"..") || entry.name.contains(&b'/') {
-                    continue;
-                }
+                let shown = !matches!(entry.name, b"." | b"..") && !entry.name.contains(&b'/');
                 let kind = codec::kind_of_type(entry.kind).unwrap_or(Kind::Regular);
-                if !emit(entry.name, entry.qid.path, kind, entry.cursor) {
+                if shown && !emit(entry.name, entry.qid.path, kind, entry.cursor) {
+                    let old = self.listing.lock().replace(listing);
+                    drop(old);
                     return Ok(());
                 }
+                listing.cursor = entry.cursor;
             }
         }
     }
@@ -472,7 +529,10 @@ impl Vnode for Node {
     }
 
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
-        self.regular()?.read(self, offset, to)
+        let content = self.regular()?;
+        // Who reads without having opened (`execve`) sees what the server has, too.
+        self.revalidate_unopened();
+        content.read(self, offset, to)
     }
 
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
@@ -485,7 +545,7 @@ impl Vnode for Node {
 
     fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         match self.kind {
-            Kind::Regular => self.regular()?.open(&self, flags).map(|()| None),
+            Kind::Regular => self.open_content(self.regular()?, flags).map(|()| None),
             Kind::Fifo => device::open_fifo(at, &self.fifo, flags).map(Some),
             Kind::CharDevice => device::open_char_device(at, self.rdev, flags).map(Some),
             Kind::Socket | Kind::BlockDevice => Err(Errno::ENXIO),
@@ -495,9 +555,16 @@ impl Vnode for Node {
 
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
         match self.kind {
-            Kind::Regular => Some(self),
+            Kind::Regular => {
+                self.revalidate_unopened();
+                Some(self)
+            }
             _ => None,
         }
+    }
+
+    fn closed(&self) {
+        self.close();
     }
 
     fn space(&self) -> Space {
@@ -506,7 +573,8 @@ impl Vnode for Node {
 
     fn sync(&self) -> Result<()> {
         match &self.content {
-            Some(content) => content.sync(self),
+            Some(content) => self.sync_content(content),
+            None if self.is_root() => self.fs.sync_all(),
             None => Ok(()),
         }
     }
@@ -522,7 +590,14 @@ impl Drop for Node {
         {
             nodes.remove(&self.qid.path);
         }
+        let unlinked = self.seen.get_mut().unlinked;
         drop(nodes);
+        if let Some(content) = self.content.take()
+            && content.pages() > 0
+            && !unlinked
+        {
+            cache::keep((self.fs.device, self.qid.path), content);
+        }
         let take = |node: &Node| node.hangs.lock().take().map(|hangs| hangs.parent);
         let mut up = take(self);
         while let Some(parent) = up {

@@ -464,7 +464,7 @@ fn new_page() -> Result<Frame> {
 fn errno(error: PagerError) -> Errno {
     match error {
         PagerError::OutOfMemory => Errno::ENOMEM,
-        PagerError::BeyondEnd | PagerError::Io => Errno::EIO,
+        PagerError::BeyondEnd | PagerError::Io | PagerError::Sleeps => Errno::EIO,
     }
 }
 

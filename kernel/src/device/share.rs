@@ -194,8 +194,7 @@ impl Transport for Server {
     }
 
     fn gives_up(&self) -> bool {
-        let ending = thread::with_current(|thread| thread.process().signals.ending().is_some());
-        ending.unwrap_or(false)
+        thread::with_current(thread::Thread::is_dying).unwrap_or(false)
     }
 }
 

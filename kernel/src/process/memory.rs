@@ -26,7 +26,10 @@ use crate::signal::Ending;
 /// How long to wait for the memory of a process that was told to end.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Resolves a fault in `map`. When memory is exhausted the largest process is ended and the fault is
+/// Pages of files that are given up at a time when memory is exhausted.
+const CACHED: usize = 512;
+
+/// Resolves a fault in `map`. When memory is exhausted, pages of files go that can be read again; then the largest process is ended and the fault is
 /// tried again, as long as that is not the thread's own process.
 ///
 /// # Errors
@@ -41,6 +44,10 @@ pub fn resolve_fault(
         match map.fault(addr, access) {
             Err(Fault::OutOfMemory) => {}
             other => return other,
+        }
+        // What can be read again goes before anybody's process.
+        if fs::ninep::give_back(CACHED) > 0 {
+            continue;
         }
         if thread.is_dying() || !kill_largest() || thread.is_dying() {
             return Err(Fault::OutOfMemory);

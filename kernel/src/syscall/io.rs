@@ -15,7 +15,7 @@ use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry, file_size};
-use crate::{files::OpenFile, pipe};
+use crate::{files::OpenFile, mounts, pipe};
 
 /// The calls of this module.
 pub const CALLS: &[Entry] = &[
@@ -216,8 +216,8 @@ pub(super) fn fsync(call: &mut Call<'_>) -> Result<usize> {
     }
     let place = open.location().ok_or(Errno::EINVAL)?;
     match place.vnode().kind() {
+        _ if call.number == __NR_syncfs => place.mount().root().sync()?,
         Kind::Regular | Kind::Directory | Kind::BlockDevice => place.vnode().sync()?,
-        _ if call.number == __NR_syncfs => {}
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -240,7 +240,10 @@ fn sync_range(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn sync(call: &mut Call<'_>) -> Result<usize> {
-    // Every file system that there is keeps its files in memory or writes through.
-    call.fs().root().vnode().sync()?;
+    let _ = call;
+    for mount in mounts::namespace().all() {
+        // The call has no way to say that one of them failed.
+        let _ = mount.root().sync();
+    }
     Ok(0)
 }

@@ -51,6 +51,7 @@ fn errno(error: MapError) -> Errno {
         MapError::Access => Errno::EACCES,
         MapError::Exists => Errno::EEXIST,
         MapError::Again => Errno::EAGAIN,
+        MapError::Io => Errno::EIO,
     }
 }
 

@@ -1,0 +1,209 @@
+//! Reading files: pages that are not in memory come in clusters, straight into their frames.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{ops::Range, sync::atomic::Ordering};
+
+use abi::{Errno, Result};
+use fbuf::{Sink, Slice, moved};
+use nucleus::{Frame, PAGE_SIZE, ephemeral};
+use vm::PagerError;
+
+use super::{
+    cache,
+    content::{Content, PAGE, errno},
+    node::Node,
+};
+
+/// Pages that are read for a program that reads here and there: 32 KiB.
+const FIRST_WINDOW: u64 = 8;
+/// Pages that are given up to get frames for others, where there are none.
+const SHORTAGE: usize = 512;
+
+impl Content {
+    /// As [`Vnode::read`](crate::Vnode::read).
+    pub(super) fn read(
+        self: &Arc<Content>,
+        node: &Node,
+        offset: u64,
+        to: &mut dyn Sink,
+    ) -> Result<usize> {
+        let keeps = to.keeps();
+        // Such a sink does not fault; while the lock is held no page that it keeps is being written.
+        let _turn = keeps.then(|| self.writers.lock());
+        let may_keep = keeps && {
+            // Before the look at the mappings: one that becomes writable meanwhile sees this.
+            self.passed.store(true, Ordering::SeqCst);
+            self.writable_mappings.load(Ordering::SeqCst) == 0
+        };
+        let mut done = 0;
+        let mut asked = false;
+        while to.room() > 0 {
+            let at = offset + done as u64;
+            let size = self.size();
+            if at >= size {
+                // Only who would hear of the end pays for the question whether it still is there, and that once.
+                if done > 0 || asked {
+                    break;
+                }
+                asked = true;
+                let now = node.recent()?.size;
+                if at >= now {
+                    break;
+                }
+                self.grow(now);
+                continue;
+            }
+            let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
+            let Some(frame) = self.object.resident(index) else {
+                let wanted = (size - at).min(to.room() as u64 + in_page as u64);
+                let window = self.window(index, wanted.div_ceil(PAGE));
+                match self.read_in(node, index, window) {
+                    // The size that is known now says that this is the end.
+                    Ok(()) | Err(PagerError::BeyondEnd) => continue,
+                    Err(error) => return moved(done, Err(errno(error))),
+                }
+            };
+            let n = (PAGE_SIZE - in_page).min(usize::try_from(size - at).unwrap_or(PAGE_SIZE));
+            let n = n.min(to.room());
+            let put = match keeps && !may_keep {
+                true => to.put_frame_copy(&frame, in_page, n),
+                false => to.put_frame(&frame, in_page, n),
+            };
+            match put {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) => return moved(done, Err(error)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The pages to read when `wanted` pages from `index` on are: more and more for who reads on where the last read ended.
+    fn window(&self, index: u64, wanted: u64) -> Range<u64> {
+        let goes_on = self.read_to.load(Ordering::Relaxed) == index;
+        let window = match goes_on {
+            true => self.read_pages.load(Ordering::Relaxed).saturating_mul(2),
+            false => FIRST_WINDOW,
+        };
+        index..index.saturating_add(wanted.max(window).max(FIRST_WINDOW))
+    }
+
+    /// It has become longer on the server: the last page, with zeros behind the old end, is not true any more.
+    fn grow(&self, size: u64) {
+        let old = self.size();
+        if !old.is_multiple_of(PAGE) {
+            cache::removed(self.object.discard(old / PAGE..old / PAGE + 1));
+        }
+        self.extend_to(size);
+    }
+
+    /// Makes page `index` resident, with those of `window` around it that are not and that one message can bring.
+    ///
+    /// # Errors
+    /// [`PagerError::BeyondEnd`] if it is not in the file; the known size is right then.
+    pub(super) fn read_in(
+        self: &Arc<Content>,
+        node: &Node,
+        index: u64,
+        window: Range<u64>,
+    ) -> core::result::Result<(), PagerError> {
+        let size = self.size();
+        let pages = size.div_ceil(PAGE);
+        if index >= pages {
+            return Err(PagerError::BeyondEnd);
+        }
+        let fid = node.open_handle(false).map_err(|_| PagerError::Io)?;
+        let most = (fid.client().max_data() / PAGE_SIZE).max(1) as u64;
+        let mut window = window.start.min(index)..window.end.clamp(index + 1, pages);
+        if window.end - window.start > most {
+            window = index..window.end.min(index + most);
+        }
+        let claim = match self.object.claim(index, window.clone()) {
+            Err(PagerError::OutOfMemory) if cache::give_back(SHORTAGE) > 0 => {
+                self.object.claim(index, window)?
+            }
+            claim => claim?,
+        };
+        let Some(claim) = claim else {
+            return Ok(());
+        };
+        let first = claim.first();
+        let room = claim.frames().len() as u64 * PAGE;
+        let wanted = (size - first * PAGE).min(room) as usize;
+        let read = read_frames(wanted, claim.frames(), &mut |done, slices| {
+            fid.read(first * PAGE + done as u64, slices)
+        });
+        let read = read.map_err(|error| match error {
+            Errno::ENOMEM => PagerError::OutOfMemory,
+            _ => PagerError::Io,
+        })?;
+        let count = read.div_ceil(PAGE_SIZE);
+        if let Some(last) = count.checked_sub(1) {
+            let used = read - last * PAGE_SIZE;
+            ephemeral::map(&claim.frames()[last]).fill(used, PAGE_SIZE - used, 0);
+        }
+        cache::added(self, claim.publish(count));
+        self.read_to.store(first + count as u64, Ordering::Relaxed);
+        self.read_pages.store(count as u64, Ordering::Relaxed);
+        if read < wanted {
+            self.shrunk(node, first * PAGE + read as u64)?;
+            if index >= first + count as u64 {
+                return Err(PagerError::BeyondEnd);
+            }
+        }
+        Ok(())
+    }
+
+    /// The server had nothing at `end`, which should be inside of the file.
+    fn shrunk(&self, node: &Node, end: u64) -> core::result::Result<(), PagerError> {
+        let now = node.refresh().map_err(|_| PagerError::Io)?;
+        // A file that says it is longer than what can be read of it is no file that can be mapped.
+        let size = now.size.min(end);
+        if size < self.size() {
+            self.set_size(size);
+            let first = size.div_ceil(PAGE);
+            self.drop_pages(first..u64::MAX);
+        }
+        Ok(())
+    }
+}
+
+/// Reads `wanted` bytes into frames with `read`, which may give fewer at a time; returns how many there were.
+fn read_frames(
+    wanted: usize,
+    frames: &[Frame],
+    read: &mut dyn FnMut(usize, &[Slice]) -> Result<usize>,
+) -> Result<usize> {
+    let mut slices = Vec::new();
+    slices
+        .try_reserve_exact(frames.len())
+        .map_err(|_| Errno::ENOMEM)?;
+    let mut done = 0;
+    while done < wanted {
+        slices.clear();
+        slices.extend(slices_of(frames, done, wanted));
+        match read(done, &slices)? {
+            0 => break,
+            n => done += n.min(wanted - done),
+        }
+    }
+    Ok(done)
+}
+
+/// The bytes `from..to` of frames in a row.
+pub(super) fn slices_of(frames: &[Frame], from: usize, to: usize) -> impl Iterator<Item = Slice> {
+    let first = from / PAGE_SIZE;
+    frames[first..]
+        .iter()
+        .enumerate()
+        .map_while(move |(i, frame)| {
+            let start = (first + i) * PAGE_SIZE;
+            let offset = from.max(start) - start;
+            let end = to.min(start + PAGE_SIZE).checked_sub(start)?;
+            (end > offset).then(|| Slice {
+                frame: frame.clone(),
+                offset,
+                len: end - offset,
+            })
+        })
+}

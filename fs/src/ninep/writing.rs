@@ -1,0 +1,401 @@
+//! Writing files: bytes go to the server before a call returns, and into the pages that are in memory.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{ops::Range, sync::atomic::Ordering};
+
+use abi::{Errno, Result};
+use fbuf::{Slice, Source};
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral,
+    frame::Contents,
+    pmap::{self, Pending},
+};
+use vm::PagerError;
+
+use super::{
+    cache,
+    client::{Fid, SetAttr},
+    content::{Content, PAGE, errno},
+    node::Node,
+    reading::slices_of,
+};
+
+/// The largest size of a file.
+const SIZE_MAX: u64 = i64::MAX as u64;
+/// The handles of a page that nobody but the file knows: the object's, and that of who asks.
+const OWN_HANDLES: u32 = 2;
+
+/// Bytes on their way to the server.
+struct Batch {
+    slices: Vec<Slice>,
+    len: usize,
+    /// Whole new pages, to be put in the place of what is there, and how far into the batch each one reaches.
+    whole: Vec<(u64, Frame, usize)>,
+    /// Pages that were written in part; `true` if the bytes went into the page that is in memory.
+    parts: [Option<(u64, bool)>; 2],
+}
+
+impl Content {
+    /// As [`Vnode::write`](crate::Vnode::write).
+    pub(super) fn write(
+        self: &Arc<Content>,
+        node: &Node,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
+        let _turn = self.writers.lock();
+        let start = match append {
+            true => node.refresh()?.size,
+            false => offset,
+        };
+        if from.left() == 0 {
+            return Ok((0, start));
+        }
+        let room = SIZE_MAX.saturating_sub(start);
+        if room == 0 {
+            return Err(Errno::EFBIG);
+        }
+        let len = from.left().min(usize::try_from(room).unwrap_or(usize::MAX));
+        let fid = node.open_handle(true)?;
+        if start + len as u64 > self.size() {
+            self.clear_behind_end()?;
+        }
+        self.written.store(true, Ordering::Release);
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < len && result.is_ok() {
+            let at = start + done as u64;
+            let gathered = self.gather(&fid, at, len - done, from);
+            let (batch, end) = match gathered {
+                Ok(batch) => (batch, Ok(())),
+                Err((batch, error)) => (batch, Err(error)),
+            };
+            let (n, sent) = send(&fid, at, &batch.slices, batch.len);
+            self.settle(at, batch, n);
+            done += n;
+            self.extend_to(start + done as u64);
+            result = sent.and(end);
+            if n == 0 {
+                break;
+            }
+        }
+        node.forget_attributes();
+        match result {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok((done, start + done as u64)),
+        }
+    }
+
+    /// Takes up to `max` bytes for byte `at` on out of `from`, as many as one message carries. An error comes with what was
+    /// taken before it.
+    fn gather(
+        &self,
+        fid: &Fid,
+        at: u64,
+        max: usize,
+        from: &mut dyn Source,
+    ) -> core::result::Result<Batch, (Batch, Errno)> {
+        let mut batch = Batch {
+            slices: Vec::new(),
+            len: 0,
+            whole: Vec::new(),
+            parts: [None; 2],
+        };
+        // The first and the last page are cut by the borders of the data, not of the message.
+        let most = fid.client().max_data() - (at % PAGE) as usize;
+        let max = max.min(most);
+        let pages = max.div_ceil(PAGE_SIZE) + 1;
+        let reserved = batch.slices.try_reserve_exact(pages);
+        if reserved.is_err() || batch.whole.try_reserve_exact(pages).is_err() {
+            return Err((batch, Errno::ENOMEM));
+        }
+        while batch.len < max && from.left() > 0 {
+            let here = at + batch.len as u64;
+            let in_page = (here % PAGE) as usize;
+            let n = (PAGE_SIZE - in_page).min(max - batch.len).min(from.left());
+            let taken = match n == PAGE_SIZE {
+                true => self.take_page(here / PAGE, from, &mut batch),
+                false => self.take_part(here / PAGE, in_page, n, from, &mut batch),
+            };
+            match taken {
+                Ok(taken) if taken == n => {}
+                Ok(0) => break,
+                Ok(_) => {
+                    // A page that came in part only ends the batch: the next one begins in it.
+                    break;
+                }
+                Err(error) => return Err((batch, error)),
+            }
+        }
+        Ok(batch)
+    }
+
+    /// A whole page: it is put in the place of what is there when the server has it. Passed on without a copy where the source can.
+    fn take_page(&self, index: u64, from: &mut dyn Source, batch: &mut Batch) -> Result<usize> {
+        let (frame, n) = match from.take_slice(PAGE_SIZE) {
+            Some(slice) if slice.len == PAGE_SIZE && self.may_adopt() => {
+                let mut pending = Pending::new();
+                // What some mapping wrote before is being written now.
+                pmap::clear_modified(&slice.frame, &mut pending);
+                pending.flush();
+                (slice.frame, PAGE_SIZE)
+            }
+            Some(slice) => {
+                let frame = new_page()?;
+                let source = ephemeral::map(&slice.frame);
+                ephemeral::map(&frame).copy_from(0, &source, slice.offset, slice.len);
+                drop(source);
+                (frame, slice.len)
+            }
+            None => {
+                let frame = new_page()?;
+                let n = from.take_into(&frame, 0, PAGE_SIZE)?;
+                (frame, n)
+            }
+        };
+        if n == 0 {
+            return Ok(0);
+        }
+        batch.add(&frame, 0, n);
+        match n == PAGE_SIZE {
+            true => batch.whole.push((index, frame, batch.len)),
+            false => batch.note_part(index, false),
+        }
+        Ok(n)
+    }
+
+    /// Whether a page that others may keep can be the file's.
+    fn may_adopt(&self) -> bool {
+        self.passed.store(true, Ordering::SeqCst);
+        self.writable_mappings.load(Ordering::SeqCst) == 0
+    }
+
+    /// A part of a page: into the page that is in memory, if it is.
+    fn take_part(
+        &self,
+        index: u64,
+        at: usize,
+        n: usize,
+        from: &mut dyn Source,
+        batch: &mut Batch,
+    ) -> Result<usize> {
+        let resident = self.page_to_write(index)?;
+        let (frame, in_memory) = match resident {
+            Some(frame) => (frame, true),
+            None => (new_page()?, false),
+        };
+        let n = from.take_into(&frame, at, n)?;
+        if n > 0 {
+            batch.add(&frame, at, n);
+            batch.note_part(index, in_memory);
+        }
+        Ok(n)
+    }
+
+    /// The server has taken the first `n` bytes of a batch: makes what is in memory agree.
+    fn settle(self: &Arc<Content>, at: u64, batch: Batch, n: usize) {
+        for (index, frame, end) in batch.whole {
+            if end <= n {
+                match self.object.replace(index, frame) {
+                    Ok(None) => cache::added(self, 1),
+                    Ok(Some(_)) => {}
+                    // The old page must not stay; that it goes needs no memory.
+                    Err(_) => self.drop_pages(index..index + 1),
+                }
+            } else if end < n + PAGE_SIZE {
+                self.drop_pages(index..index + 1);
+            }
+        }
+        for (index, in_memory) in batch.parts.into_iter().flatten() {
+            // Who reads the page just now may have got what was there before; and what the server refused is not so.
+            let end = ((index + 1) * PAGE).min(at + batch.len as u64);
+            let refused = end > at + n as u64;
+            if !in_memory || refused {
+                self.drop_pages(index..index + 1);
+            }
+        }
+    }
+
+    /// The resident page `index`, none but the file's own and its mappings'.
+    fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
+        let Some(frame) = self.object.resident(index) else {
+            return Ok(None);
+        };
+        if !self.passed.load(Ordering::SeqCst) || self.is_own(&frame) {
+            return Ok(Some(frame));
+        }
+        self.replace_by_copy(index, &frame).map(Some)
+    }
+
+    /// Whether nobody holds the page but the file, its mappings and who asks.
+    pub(super) fn is_own(&self, frame: &Frame) -> bool {
+        frame.handles().saturating_sub(frame.mappings()) <= OWN_HANDLES
+    }
+
+    /// Leaves `frame` to who keeps it.
+    pub(super) fn replace_by_copy(&self, index: u64, frame: &Frame) -> Result<Frame> {
+        let own = new_page()?;
+        ephemeral::map(&own).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
+        self.object.replace(index, own.clone()).map_err(errno)?;
+        Ok(own)
+    }
+
+    /// Clears what mappings may have written behind the end, before the end moves on.
+    fn clear_behind_end(&self) -> Result<()> {
+        if self.was_mapped_writable.load(Ordering::Acquire) {
+            self.clear_tail(self.size())?;
+        }
+        Ok(())
+    }
+
+    /// Clears the page in which `end` lies from there on, if it is in memory.
+    fn clear_tail(&self, end: u64) -> Result<()> {
+        let in_page = (end % PAGE) as usize;
+        if in_page > 0
+            && let Some(frame) = self.page_to_write(end / PAGE)?
+        {
+            ephemeral::map(&frame).fill(in_page, PAGE_SIZE - in_page, 0);
+        }
+        Ok(())
+    }
+
+    /// As [`Vnode::truncate`](crate::Vnode::truncate).
+    pub(super) fn truncate(self: &Arc<Content>, node: &Node, size: u64) -> Result<()> {
+        if size > SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        let _turn = self.writers.lock();
+        let old = self.size();
+        if size > old {
+            self.clear_behind_end()?;
+        }
+        self.written.store(true, Ordering::Release);
+        let change = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let changed = node.fid().set_attributes(&change);
+        node.forget_attributes();
+        changed?;
+        self.set_size(size);
+        if size < old {
+            self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
+            let last = size / PAGE;
+            if self.object.resident(last).is_none() {
+                // Who reads it just now may have got the old end.
+                self.drop_pages(last..last + 1);
+            } else {
+                self.clear_tail(size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what mappings have modified among `pages` to the server.
+    pub(super) fn put(
+        &self,
+        node: &Node,
+        pages: Range<u64>,
+    ) -> core::result::Result<(), PagerError> {
+        if !self.was_mapped_writable.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let most = node.fid().client().max_data() / PAGE_SIZE;
+        let put = self.object.write_back(pages, most, &mut |first, frames| {
+            let at = first * PAGE;
+            let left = self.size().saturating_sub(at);
+            let len = usize::try_from(left).map_or(usize::MAX, |left| left);
+            let len = len.min(frames.len() * PAGE_SIZE);
+            if len == 0 {
+                // Behind the end, there is nothing to keep.
+                return Ok(());
+            }
+            self.written.store(true, Ordering::Release);
+            node.forget_attributes();
+            let mut slices = Vec::new();
+            slices
+                .try_reserve_exact(frames.len())
+                .map_err(|_| PagerError::OutOfMemory)?;
+            slices.extend(slices_of(frames, 0, len));
+            let fid = node.open_handle(true).map_err(|_| PagerError::Io)?;
+            match send(&fid, at, &slices, len).1 {
+                Ok(()) => Ok(()),
+                Err(Errno::ENOMEM) => Err(PagerError::OutOfMemory),
+                Err(_) => Err(PagerError::Io),
+            }
+        });
+        if put.is_err() {
+            self.lost.store(true, Ordering::Release);
+        }
+        put
+    }
+}
+
+impl Batch {
+    fn add(&mut self, frame: &Frame, offset: usize, len: usize) {
+        self.slices.push(Slice {
+            frame: frame.clone(),
+            offset,
+            len,
+        });
+        self.len += len;
+    }
+
+    /// There are two at most: where the data begins, and where it ends.
+    fn note_part(&mut self, index: u64, in_memory: bool) {
+        let free = self.parts.iter_mut().find(|part| part.is_none());
+        debug_assert!(free.is_some(), "a batch has more than two pages in part");
+        if let Some(part) = free {
+            *part = Some((index, in_memory));
+        }
+    }
+}
+
+/// Sends `len` bytes of slices to byte `at` on, in as many messages as the server wants. Returns how many it took, and why not all.
+fn send(fid: &Fid, at: u64, slices: &[Slice], len: usize) -> (usize, Result<()>) {
+    let mut done = 0;
+    let mut rest: Option<Vec<Slice>> = None;
+    while done < len {
+        match fid.write(at + done as u64, rest.as_deref().unwrap_or(slices)) {
+            // A server that takes nothing and gives no reason has no room.
+            Ok(0) => return (done, Err(Errno::ENOSPC)),
+            Ok(n) => done += n,
+            Err(error) => return (done, Err(error)),
+        }
+        if done < len {
+            let left = after(slices, done);
+            rest = Some(left);
+        }
+    }
+    (done, Ok(()))
+}
+
+/// What is left of slices behind their first `n` bytes.
+fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
+    let mut skip = n;
+    let mut left = Vec::new();
+    for slice in slices {
+        let cut = skip.min(slice.len);
+        skip -= cut;
+        if cut < slice.len {
+            left.push(Slice {
+                frame: slice.frame.clone(),
+                offset: slice.offset + cut,
+                len: slice.len - cut,
+            });
+        }
+    }
+    left
+}
+
+/// A frame for a page, bytes of its last owner in it.
+fn new_page() -> Result<Frame> {
+    match Frame::alloc(Contents::Stale) {
+        Ok(frame) => Ok(frame),
+        Err(_) => {
+            cache::give_back(64);
+            Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)
+        }
+    }
+}
