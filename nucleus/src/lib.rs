@@ -9,6 +9,7 @@
 //! - [`dma`], [`virtio`]: devices, and the frames that they read and write.
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
+//! - [`vdso`]: what programs call for the time without a system call.
 //! - [`counters`]: what all of it cost, by cause.
 //! - [`arch`]: the two machines, x86-64 and the simulated one, behind one interface.
 #![cfg_attr(target_os = "none", no_std)]
@@ -40,6 +41,7 @@ pub mod task;
 pub mod time;
 pub mod trap;
 pub mod user;
+pub mod vdso;
 pub mod virtio;
 
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};

@@ -19,6 +19,7 @@ use crate::{
     pinned::Restart,
     sync::{Rank, SpinLock},
     task::{self, Task, scheduler},
+    vdso,
 };
 
 /// Timer interrupts per second on a busy CPU.
@@ -46,8 +47,17 @@ pub fn since_epoch() -> Duration {
 /// Sets the time since the Unix epoch (`clock_settime`). A time before the machine's boot is taken
 /// as that.
 pub fn set_since_epoch(now: Duration) {
-    let at_boot = nanos(now).saturating_sub(machine::nanoseconds());
-    EPOCH_AT_BOOT.store(at_boot, Ordering::Relaxed);
+    vdso::publish(|| {
+        let at_boot = nanos(now).saturating_sub(machine::nanoseconds());
+        EPOCH_AT_BOOT.store(at_boot, Ordering::Relaxed);
+        at_boot
+    });
+}
+
+/// Tells programs what time it is.
+#[cfg(target_os = "none")]
+pub(crate) fn publish() {
+    vdso::publish(|| EPOCH_AT_BOOT.load(Ordering::Relaxed));
 }
 
 /// As nanoseconds; what is more than 584 years is for ever.

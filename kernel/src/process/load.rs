@@ -10,6 +10,7 @@ use vm::Map;
 use super::{
     Credentials, FsContext, Layout, Limits, Space, image,
     stack::{self, Contents, Word},
+    vdso,
 };
 use crate::elf::{self, Program, Script};
 
@@ -89,6 +90,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         None => None,
         Some(place) => Some(load_interpreter(map.get(), &file, place, old, fs)?),
     };
+    let vdso = vdso::map(map.get())?;
     let built = stack::build(
         map.get(),
         room(limits),
@@ -101,6 +103,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
             secure,
             main: &main,
             header_count: program.header.table_count,
+            vdso: vdso.0 as u64,
             loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
         },
     )?;

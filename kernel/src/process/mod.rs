@@ -25,6 +25,7 @@ mod space;
 pub mod stack;
 pub mod thread;
 mod times;
+mod vdso;
 pub mod wait;
 
 #[cfg(test)]

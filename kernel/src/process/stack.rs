@@ -176,6 +176,8 @@ pub struct Contents<'a> {
     pub main: &'a Image,
     /// How many program headers the program has.
     pub header_count: usize,
+    /// Where the object for the time is; 0 if there is none.
+    pub vdso: u64,
     /// Where the interpreter was loaded; 0 if there is none.
     pub loader_base: u64,
 }
@@ -255,6 +257,7 @@ fn auxiliary(
     let processor = processor::processor();
     let credentials = contents.credentials;
     [
+        (auxvec::AT_SYSINFO_EHDR, contents.vdso),
         (auxvec::AT_HWCAP, processor.capabilities),
         (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
         (auxvec::AT_CLKTCK, u64::from(syscall::CLOCK_TICKS)),
@@ -280,6 +283,8 @@ fn auxiliary(
         (auxvec::AT_NULL, 0),
     ]
     .into_iter()
+    // Without an object there is no word about it.
+    .filter(|(key, value)| *key != auxvec::AT_SYSINFO_EHDR || *value != 0)
     .flat_map(|(key, value)| [u64::from(key), value])
     .collect()
 }

@@ -30,6 +30,7 @@ mod ptys;
 mod signals;
 mod sysv;
 mod threads;
+mod vdso;
 
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,7 @@ fn main() {
         files::TESTS,
         names::TESTS,
         clock::TESTS,
+        vdso::TESTS,
         proc::TESTS,
         sysv::TESTS,
         floating::TESTS,

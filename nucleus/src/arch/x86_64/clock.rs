@@ -170,6 +170,14 @@ fn measured() -> Option<Rates> {
     None
 }
 
+/// What [`nanoseconds`] computes with: the counter's value at time 0, and nanoseconds a tick of it times 2^32.
+pub fn conversion() -> (u64, u64) {
+    (
+        START.load(Ordering::Relaxed),
+        NS_PER_TICK.load(Ordering::Relaxed),
+    )
+}
+
 /// Nanoseconds since boot, monotonic, the same on all CPUs.
 #[inline]
 pub(crate) fn nanoseconds() -> u64 {

@@ -16,9 +16,12 @@ pub const USER_DATA: u16 = 0x2b;
 /// 64-bit programs' code.
 pub const USER_CODE: u16 = 0x33;
 const TASK_STATE: u16 = 0x38;
+/// A segment of data whose limit is the CPU's number: programs may ask for the limit, and reach nothing by it that
+/// they don't reach otherwise.
+pub const CPU_NUMBER: u16 = 0x4b;
 
-/// Descriptors in the table: those above and the task state's two.
-pub const GDT_ENTRIES: usize = 9;
+/// Descriptors in the table: those above, of which the task state has two.
+pub const GDT_ENTRIES: usize = 10;
 
 const SEGMENTS: [u64; 7] = [
     0,
@@ -92,6 +95,8 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
         gdt[..7].copy_from_slice(&SEGMENTS);
         gdt[7] = limit | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
         gdt[8] = base >> 32;
+        // Readable data of privilege 3, in bytes.
+        gdt[usize::from(CPU_NUMBER) / 8] = 0x0040_f100_0000_0000 | data.number() as u64;
         let pointer = TablePointer {
             limit: (GDT_ENTRIES * 8 - 1) as u16,
             base: gdt.as_ptr() as u64,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::frame::{self, OutOfMemory};
 use crate::power::Stop;
-use crate::{boot, task, time};
+use crate::{boot, task, time, vdso};
 
 /// Interrupt stacks of the boot CPU until there are real ones: no trap before that is survived, so
 /// one will do for all.
@@ -88,6 +88,7 @@ pub extern "C" fn main(kind: u32, info: u32) -> ! {
         bad_start("there is no timer to measure the clock with");
     }
     time::init();
+    vdso::start();
     match page {
         Some(page) => smp::start(&tables, page),
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),

@@ -4,7 +4,7 @@
 //! (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the kernel's
 //! address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in), `apic`, `clock` and
 //! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
-//! interrupts), `user`, `fpu` and `copy` (programs and their memory), `context` and `stack` (kernel threads),
+//! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context` and `stack` (kernel threads),
 //! `serial`, `pci`. At the end: `panic`, `backtrace`, `power`.
 //! `drill` breaks all that on purpose.
 
@@ -36,6 +36,7 @@ mod space;
 mod stack;
 mod start;
 mod user;
+mod vdso;
 
 pub(crate) use clock::{epoch_at_boot, nanoseconds, random_seed, set_timer};
 pub(crate) use context::Context;
@@ -55,6 +56,7 @@ pub(crate) use space::{
     device_pages_left, invalidate_all, invalidate_page, kernel_root, load_space, map_device,
 };
 pub(crate) use user::run as run_program;
+pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 
 use crate::PhysAddr;
 

@@ -69,6 +69,13 @@ impl PerCpu {
     }
 }
 
+impl PerCpu {
+    /// Whose data it is.
+    pub fn number(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+}
+
 static CPUS: [PerCpu; MAX_CPUS] = [const { PerCpu::new() }; MAX_CPUS];
 /// CPUs that run.
 static COUNT: AtomicUsize = AtomicUsize::new(1);
