@@ -5,11 +5,10 @@
 
 use alloc::vec::Vec;
 
+#[cfg(target_os = "none")]
+use crate::{PAGE_SIZE, arch::machine, ephemeral, frame::Contents};
 use crate::{
-    Frame, PAGE_SIZE,
-    arch::machine,
-    ephemeral,
-    frame::Contents,
+    Frame,
     sync::{OnceBox, Rank, SpinLock},
 };
 
