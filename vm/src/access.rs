@@ -1,7 +1,7 @@
 //! Reading and writing an address space that is not the current one (`/proc/PID/mem`, the stack of
 //! a program that `execve` is about to start).
 
-use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, addr::USER_END, ephemeral};
+use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, addr::USER_END, ephemeral, pmap};
 
 use crate::map::Map;
 
@@ -38,8 +38,11 @@ impl Map {
             // page the child's too.
             let written = self.resolve(at, Access::Write, |_| {
                 let (frame, prot) = self.pmap.extract(at)?;
-                prot.contains(Prot::WRITE)
-                    .then(|| ephemeral::map(&frame).write(at.page_offset(), part))
+                prot.contains(Prot::WRITE).then(|| {
+                    ephemeral::map(&frame).write(at.page_offset(), part);
+                    // The processor does not see it, and the page may have to be written back.
+                    pmap::set_modified(&frame);
+                })
             });
             if written.is_err() {
                 break;

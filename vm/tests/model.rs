@@ -17,7 +17,7 @@ use nucleus::{
     sim::{self, Config},
     user,
 };
-use support::{File, Numbers, Worker, resolve};
+use support::{Disk, File, Numbers, TestFile, Worker, resolve};
 use vm::{Advice, Backing, Fault, Limits, Map, MapRequest, Pager, Place};
 
 /// Where most mappings go: few pages, so that operations meet.
@@ -113,7 +113,7 @@ struct Model {
     numbers: Numbers,
     cpus: usize,
     spaces: Vec<Space>,
-    files: Vec<(Arc<File>, Store)>,
+    files: Vec<(Arc<dyn TestFile>, Store)>,
 }
 
 fn number(at: VirtAddr) -> usize {
@@ -126,7 +126,11 @@ impl Model {
         let files = (0..2).map(|i| {
             let pages = (0..12).map(|p| (p, vec![File::byte(i, p); PAGE_SIZE]));
             let store = Rc::new(RefCell::new(pages.collect()));
-            (File::new(i, 12), store)
+            let file: Arc<dyn TestFile> = match i {
+                0 => File::new(i, 12),
+                _ => Disk::new(i, 12, 0),
+            };
+            (file, store)
         });
         Model {
             numbers: Numbers::new(seed),
@@ -167,7 +171,8 @@ impl Model {
             25..29 => self.fork(),
             29..32 => self.exit(),
             32..34 => self.truncate(),
-            34..36 => self.advise(),
+            34 => self.page_out(),
+            35 => self.advise(),
             36..68 => self.write(),
             68..72 => self.fault(),
             72..76 => self.foreign(),
@@ -352,6 +357,13 @@ impl Model {
         if self.spaces.len() > 1 {
             let space = self.space();
             self.spaces.swap_remove(space).end();
+        }
+    }
+
+    /// Changes no byte.
+    fn page_out(&mut self) {
+        for (file, _) in &self.files {
+            file.page_out();
         }
     }
 

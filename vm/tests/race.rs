@@ -15,7 +15,7 @@ use nucleus::{
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use support::{File, Numbers, Worker, resolve};
+use support::{Disk, File, Numbers, TestFile, Worker, resolve};
 use vm::{Advice, Backing, Limits, Map, MapRequest, Place};
 
 const OWNED: VirtAddr = VirtAddr(0x20_0000_0000);
@@ -431,6 +431,133 @@ fn truncation(cpus: usize) {
     map.tear_down();
 }
 
+fn map_disk(map: &Map, at: VirtAddr, disk: &Arc<Disk>, pages: usize, shared: bool) {
+    let request = MapRequest {
+        place: Place::Fixed(at),
+        backing: Backing::Object {
+            pager: disk.clone(),
+            offset: 0,
+        },
+        shared,
+        ..MapRequest::zero(pages * PAGE_SIZE, Prot::READ | Prot::WRITE)
+    };
+    map.map(request).expect("room");
+}
+
+/// All CPUs want all pages of a file at the same time, in shared and in private mappings: each page is read once.
+fn one_read(cpus: usize) {
+    let disk = Disk::new(3, PAGES as u64, 0);
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    let gate = gate();
+    for cpu in 0..cpus {
+        let at = ELSEWHERE + cpu * PAGES * PAGE_SIZE;
+        map_disk(&map, at, &disk, PAGES, cpu % 2 == 0);
+        gate.spawn(&map, cpu, move |_| {
+            for i in 0..PAGES {
+                let i = (i * (2 * cpu + 1)) % PAGES;
+                let word = u64::from_le_bytes([File::byte(3, i as u64); 8]);
+                if cpu % 2 == 1 {
+                    user::write(at + i * PAGE_SIZE + 8, &1u64).expect("a page of one's own");
+                }
+                assert_eq!(read(at + i * PAGE_SIZE), word, "page {i}");
+            }
+        });
+    }
+    gate.wait_until(0);
+    assert_eq!(disk.pages_read.load(Ordering::SeqCst), PAGES);
+    map.tear_down();
+}
+
+/// Reads fail now and then, pages are given up, the file is cut and grows, mappings go while they are being read: who can read a
+/// page reads what belongs there, and nobody waits for ever.
+fn failing_reads(cpus: usize) {
+    let seed = sim::random_u64();
+    let disk = Disk::new(4, 12, 30);
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    map_disk(&map, OWNED, &disk, 12, true);
+    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    for cpu in 1..cpus {
+        let theirs = done.clone();
+        gate.spawn(&map, cpu, move |_| {
+            let mut numbers = Numbers::new(seed + cpu as u64);
+            let mut reads = 0;
+            while !theirs.load(Ordering::SeqCst) || reads == 0 {
+                let i = numbers.below(12);
+                if let Ok(word) = user::read::<u64>(page(i)) {
+                    let whole = u64::from_le_bytes([File::byte(4, i as u64); 8]);
+                    assert!(word == whole || word == 0, "page {i}: {word:#x}");
+                    reads += 1;
+                }
+            }
+        });
+    }
+    gate.spawn(&map, 0, move |map| {
+        let mut numbers = Numbers::new(seed);
+        for _ in 0..60 {
+            match numbers.below(4) {
+                0 => disk.set_pages(numbers.below(13) as u64),
+                1 => disk.page_out(),
+                2 => disk.page_out_unused(),
+                _ => {
+                    let at = page(numbers.below(10));
+                    map.unmap(VirtRange::new(at, at + 2 * PAGE_SIZE))
+                        .expect("unmap");
+                    map_disk(map, OWNED, &disk, 12, true);
+                }
+            }
+            task::yield_now();
+        }
+        disk.set_pages(12);
+        done.store(true, Ordering::SeqCst);
+    });
+    gate.wait_until(0);
+    map.tear_down();
+}
+
+/// Each thread maps the file, adds one to its own word in a page and unmaps it, while pages are written back and given up all the
+/// time: no addition is lost on the way through the disk.
+fn nothing_is_lost_on_disk(cpus: usize) {
+    let seed = sim::random_u64();
+    let disk = Disk::new(0, 6, 0);
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    let (left, gate) = (Arc::new(AtomicUsize::new(cpus)), gate());
+    for cpu in 0..cpus {
+        let (disk, left) = (disk.clone(), left.clone());
+        gate.spawn(&map, cpu, move |map| {
+            let mut numbers = Numbers::new(seed + cpu as u64);
+            let at = ELSEWHERE + cpu * 6 * PAGE_SIZE;
+            let mut counts = [None; 6];
+            for _ in 0..25 {
+                map_disk(map, at, &disk, 6, true);
+                for _ in 0..3 {
+                    let i = numbers.below(6);
+                    let word = at + i * PAGE_SIZE + 64 * cpu;
+                    let seen = read(word);
+                    assert_eq!(
+                        seen,
+                        *counts[i].get_or_insert(seen),
+                        "page {i}: a lost write"
+                    );
+                    counts[i] = Some(seen + 1);
+                    user::write(word, &(seen + 1)).expect("a writable page");
+                }
+                map.unmap(VirtRange::new(at, at + 6 * PAGE_SIZE))
+                    .expect("unmap");
+            }
+            left.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+    let theirs = disk.clone();
+    gate.spawn(&map, cpus - 1, move |_| {
+        while left.load(Ordering::SeqCst) > 0 {
+            theirs.page_out_unused();
+            task::yield_now();
+        }
+    });
+    gate.wait_until(0);
+    map.tear_down();
+}
+
 fn run(name: &str, seeds: u64, body: impl Fn(usize) + Copy + Send + Sync + 'static) {
     for cpus in 2..=4 {
         let config = Config {
@@ -484,4 +611,19 @@ fn a_parent_never_sees_its_child_write() {
 #[test]
 fn what_was_cut_off_is_out_of_reach() {
     run("truncation", 4, truncation);
+}
+
+#[test]
+fn of_several_faults_on_a_page_one_reads() {
+    run("one read", 4, one_read);
+}
+
+#[test]
+fn reads_that_fail_leave_nothing_behind() {
+    run("failing", 6, failing_reads);
+}
+
+#[test]
+fn pages_come_back_from_the_disk_as_they_were() {
+    run("disk", 4, nothing_is_lost_on_disk);
 }

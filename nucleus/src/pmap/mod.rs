@@ -28,7 +28,7 @@ use crate::frame::{Table, give_table, take_table};
 use crate::sync::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
-pub use page::{clear_modified, is_modified, page_protect, take_referenced};
+pub use page::{clear_modified, is_modified, page_protect, set_modified, take_referenced};
 pub use pending::Pending;
 pub(crate) use space::{activate, leave};
 use table::{Found, Leaf, load};

@@ -132,6 +132,12 @@ pub fn is_modified(frame: &Frame) -> bool {
     modified
 }
 
+/// Notes that the kernel wrote `frame` on behalf of a mapping, past its page-table entry.
+pub fn set_modified(frame: &Frame) {
+    let _pinned = Pinned::new();
+    record(frame.index()).lock_mappings().note(false, true);
+}
+
 /// Clears the modified state of `frame`; later writes set it again, once `pending` was flushed.
 pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
     let _pinned = Pinned::new();

@@ -3,7 +3,14 @@
 
 #![allow(dead_code)]
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use nucleus::{
     Access, Frame, PAGE_SIZE, VirtAddr, ephemeral,
@@ -105,6 +112,144 @@ impl Pager for File {
             }
             Ok(frame)
         })
+    }
+}
+
+/// A file that the tests cut and page out.
+pub trait TestFile: Pager {
+    /// Sets its length; what comes back after a cut is zero.
+    fn set_pages(&self, pages: u64);
+
+    /// Lets go of what is in memory, where it can be read again.
+    fn page_out(&self) {}
+}
+
+impl TestFile for File {
+    fn set_pages(&self, pages: u64) {
+        File::set_pages(self, pages);
+    }
+}
+
+/// A file on a disk: its pages have to be read, which takes a while and may fail, and are written back.
+pub struct Disk {
+    object: Object,
+    state: SpinLock<DiskState>,
+    /// Of a hundred reads, how many fail.
+    failing: usize,
+    /// Pages read, and reads.
+    pub pages_read: AtomicUsize,
+    pub reads: AtomicUsize,
+}
+
+struct DiskState {
+    pages: u64,
+    bytes: BTreeMap<u64, Vec<u8>>,
+    numbers: Numbers,
+}
+
+impl Disk {
+    /// Pages filled as those of [`File`].
+    pub fn new(number: u64, pages: u64, failing: usize) -> Arc<Disk> {
+        let page = |index| (index, vec![File::byte(number, index); PAGE_SIZE]);
+        Arc::new(Disk {
+            object: Object::new(),
+            state: SpinLock::new(
+                Rank::Leaf,
+                DiskState {
+                    pages,
+                    bytes: (0..pages).map(page).collect(),
+                    numbers: Numbers::new(number + 1),
+                },
+            ),
+            failing,
+            pages_read: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
+        })
+    }
+
+    /// Lets others run, for as long as it comes.
+    fn take_a_while(&self) {
+        let turns = self.state.lock().numbers.below(6);
+        for _ in 0..turns {
+            task::yield_now();
+        }
+    }
+
+    /// Takes out what nobody uses, and does not wait for the others.
+    pub fn page_out_unused(&self) {
+        self.put(0..u64::MAX).expect("a disk takes what is written");
+        self.object.evict(0..u64::MAX, usize::MAX);
+    }
+}
+
+impl Pager for Disk {
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+        self.object.resident(index).ok_or(PagerError::Sleeps)
+    }
+
+    fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+        let pages = self.state.lock().pages;
+        if index >= pages {
+            return Err(PagerError::BeyondEnd);
+        }
+        let Some(claim) = self
+            .object
+            .claim(index, window.start..window.end.min(pages))?
+        else {
+            return Ok(());
+        };
+        self.take_a_while();
+        if self.state.lock().numbers.chance(self.failing) {
+            return Err(PagerError::Io);
+        }
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        for (i, frame) in claim.frames().iter().enumerate() {
+            let state = self.state.lock();
+            let bytes = state.bytes.get(&(claim.first() + i as u64)).cloned();
+            drop(state);
+            ephemeral::map(frame).write(0, &bytes.unwrap_or_else(|| vec![0; PAGE_SIZE]));
+            self.pages_read.fetch_add(1, Ordering::SeqCst);
+        }
+        self.take_a_while();
+        let count = claim.frames().len();
+        claim.publish(count);
+        Ok(())
+    }
+
+    fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        self.object.write_back(pages, 3, &mut |first, frames| {
+            for (i, frame) in frames.iter().enumerate() {
+                let mut bytes = vec![0; PAGE_SIZE];
+                ephemeral::map(frame).read(0, &mut bytes);
+                self.take_a_while();
+                let mut state = self.state.lock();
+                let index = first + i as u64;
+                if index < state.pages {
+                    state.bytes.insert(index, bytes);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl TestFile for Disk {
+    fn set_pages(&self, pages: u64) {
+        {
+            let mut state = self.state.lock();
+            state.pages = pages;
+            state.bytes.retain(|&index, _| index < pages);
+        }
+        self.object.truncate(pages);
+    }
+
+    fn page_out(&self) {
+        self.put(0..u64::MAX).expect("a disk takes what is written");
+        self.object.discard(0..u64::MAX);
     }
 }
 
