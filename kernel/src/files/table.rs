@@ -10,6 +10,7 @@ use nucleus::{
 };
 
 use super::{OpenFile, locks};
+use crate::socket::unix;
 
 /// Descriptors that a new table has room for.
 const FIRST_SIZE: usize = 64;
@@ -344,6 +345,11 @@ impl Table {
             locks::release_records(&open, self.lock_owner());
         }
         open.file().closed();
+        let leaves_garbage = unix::may_leave_garbage(&open);
+        drop(open);
+        if leaves_garbage {
+            unix::collect();
+        }
     }
 
     fn grow(&self, wanted: usize) -> Result<()> {

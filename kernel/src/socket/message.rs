@@ -33,6 +33,8 @@ pub struct Incoming<'a> {
     pub flags: u32,
     /// How long the socket may wait for a message.
     pub patience: Patience,
+    /// The program asks from whom it is.
+    pub wants_address: bool,
     /// From whom; set by the socket.
     pub from: Option<Address>,
     /// `MSG_TRUNC`, `MSG_EOR`, `MSG_OOB`, `MSG_ERRQUEUE`, `MSG_CTRUNC`; added by the socket.
@@ -68,6 +70,7 @@ impl<'a> Incoming<'a> {
             data,
             flags,
             patience,
+            wants_address: false,
             from: None,
             answer: 0,
             control: ControlSink::none(),

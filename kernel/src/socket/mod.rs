@@ -24,6 +24,7 @@ pub mod inet;
 mod message;
 pub mod options;
 mod patience;
+pub mod unix;
 
 pub use address::Address;
 pub use common::Common;
@@ -172,7 +173,7 @@ pub struct Family {
 }
 
 /// The families that there are.
-static FAMILIES: &[Family] = &[inet::V4, inet::V6];
+static FAMILIES: &[Family] = &[unix::FAMILY, inet::V4, inet::V6];
 
 /// The family `domain`.
 ///

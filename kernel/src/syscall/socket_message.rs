@@ -141,7 +141,10 @@ pub(super) fn recvfrom(call: &mut Call<'_>) -> Result<usize> {
     let socket = SocketFile::of(&open)?;
     let mut data = UserSink::new(call.address(1), call.size(2))?;
     let patience = receive_patience(&open, &**socket, flags);
-    let mut message = Incoming::plain(&mut data, flags, patience);
+    let mut message = Incoming {
+        wants_address: call.args[4] != 0,
+        ..Incoming::plain(&mut data, flags, patience)
+    };
     let n = socket.receive(&mut message)?;
     if call.args[4] != 0 {
         let from = message.from.unwrap_or(Address::EMPTY);
@@ -327,6 +330,7 @@ fn receive_header(
         data: &mut data as &mut dyn Sink,
         flags,
         patience: receive_patience(open, &**socket, flags),
+        wants_address: header.name.0 != 0,
         from: None,
         answer: flags & MSG_CMSG_CLOEXEC,
         control: ControlSink::new(room, header.layout),

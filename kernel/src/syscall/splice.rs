@@ -11,13 +11,14 @@ use abi::{
 };
 use alloc::sync::Arc;
 use fbuf::{MAX_TRANSFER, UserSink, UserSource};
-use fs::Kind;
+use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry, FlagSet, flag_set, io::signal_broken_pipe};
 use crate::{
     files::OpenFile,
     pipe::{End, Pipe, splice as moving},
+    socket::SocketFile,
 };
 
 /// The calls of this module.
@@ -214,7 +215,12 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
                 Err(Errno::ESPIPE) if matches!(position, Position::Own) => None,
                 Err(error) => return Err(error),
             };
-            let n = moving::file_to_pipe(reader, start, from.flags(), target, len, waits(&to))?;
+            // What arrives by itself is not waited for either.
+            let mut from_flags = from.flags();
+            if !wait && SocketFile::of(&from).is_ok() {
+                from_flags |= OpenFlags::from_bits_retain(O_NONBLOCK);
+            }
+            let n = moving::file_to_pipe(reader, start, from_flags, target, len, waits(&to))?;
             if let Some(start) = start {
                 position.advance(&from, start, n, true)?;
             }

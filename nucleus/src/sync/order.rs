@@ -8,6 +8,7 @@
 //!                  Files -> File  table of descriptors, an open file's offset
 //!                    Rename -> Directory -> Covered -> Vnode     path walks, then contents
 //!                      Tty | Pipe                                what a descriptor leads to
+//!                        InFlight                                files leave a socket's queue
 //!                      Ipc -> IpcObject                          table of ids, then one object
 //!                        Net                                     connections and ports of one protocol
 //!                        Futex                                   reads the word: may fault, so before
@@ -59,6 +60,8 @@ pub enum Rank {
     Tty = 38,
     /// A pipe or socket.
     Pipe = 40,
+    /// The local sockets that are in flight between processes: locked while files leave a socket's queue.
+    InFlight = 41,
     /// The table of one kind of System V objects.
     Ipc = 42,
     /// A set of semaphores or a queue of messages; bodies are copied without it.

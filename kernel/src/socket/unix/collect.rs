@@ -1,0 +1,198 @@
+//! Finding sockets that only sockets in flight lead to.
+//!
+//! A socket can be sent over itself, or two over each other; closed then by all processes, they keep one another. The
+//! local sockets in flight are the nodes of a graph; a node has an edge to each socket in its queue.
+//! A node whose open file has more handles than it is often in flight is held from outside. So is one that is in flight in the
+//! queue of a socket that is no node. What can't be reached from those is garbage: its queues are emptied.
+//!
+//! The list of sockets in flight stays locked meanwhile, so no socket arrives anywhere; and one that is not held from
+//! outside can't come to be except by arriving. A handle that comes or goes elsewhere makes a node look held at worst.
+
+use alloc::{sync::Arc, vec::Vec};
+
+use super::{
+    UnixSocket,
+    end::End,
+    rights::{self, Rights},
+};
+use crate::files::OpenFile;
+
+/// A graph of sockets by number.
+#[derive(Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    /// From, to.
+    edges: Vec<(usize, usize)>,
+}
+
+#[derive(Default)]
+struct Node {
+    /// Handles of it that are not in the queue of a node.
+    outside: usize,
+    is_live: bool,
+}
+
+impl Graph {
+    /// Adds a node that has so many handles in all; nodes are numbered from 0 on.
+    pub fn add(&mut self, handles: usize) {
+        self.nodes.push(Node {
+            outside: handles,
+            is_live: false,
+        });
+    }
+
+    /// One of the handles of `to` is in the queue of `from`.
+    pub fn holds(&mut self, from: usize, to: usize) {
+        self.nodes[to].outside = self.nodes[to].outside.saturating_sub(1);
+        self.edges.push((from, to));
+    }
+
+    /// The nodes that none with a handle outside leads to.
+    pub fn garbage(mut self) -> Vec<usize> {
+        self.edges.sort_unstable();
+        let mut next: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            node.is_live = node.outside > 0;
+            if node.is_live {
+                next.push(number);
+            }
+        }
+        while let Some(from) = next.pop() {
+            let first = self.edges.partition_point(|edge| edge.0 < from);
+            for &(_, to) in self.edges[first..].iter().take_while(|edge| edge.0 == from) {
+                if !self.nodes[to].is_live {
+                    self.nodes[to].is_live = true;
+                    next.push(to);
+                }
+            }
+        }
+        (0..self.nodes.len())
+            .filter(|&number| !self.nodes[number].is_live)
+            .collect()
+    }
+}
+
+/// Looks for garbage and empties its queues.
+pub fn collect() {
+    if !rights::any_sockets() {
+        return;
+    }
+    // Handles taken here are dropped when the list is unlocked: a drop may close a file.
+    let mut files: Vec<Arc<OpenFile>> = Vec::new();
+    let mut ends: Vec<Arc<End>> = Vec::new();
+    let mut garbage: Vec<Rights> = Vec::new();
+    {
+        let sockets = rights::sockets();
+        if files.try_reserve_exact(sockets.len()).is_err()
+            || ends.try_reserve_exact(sockets.len()).is_err()
+        {
+            return;
+        }
+        let mut keys = Vec::with_capacity(sockets.len());
+        for (&key, socket) in sockets.iter() {
+            let Some(file) = socket.file.upgrade() else {
+                continue;
+            };
+            let Some(unix) = UnixSocket::of(&file) else {
+                continue;
+            };
+            ends.push(unix.end().clone());
+            files.push(file);
+            keys.push(key);
+        }
+        let mut graph = Graph::default();
+        for file in &files {
+            // Without the handle that `files` has.
+            graph.add(Arc::strong_count(file) - 1);
+        }
+        for (from, end) in ends.iter().enumerate() {
+            end.visit_rights(&mut |rights| {
+                for file in rights.files() {
+                    if let Ok(to) = keys.binary_search(&Arc::as_ptr(file).addr()) {
+                        graph.holds(from, to);
+                    }
+                }
+            });
+        }
+        for number in graph.garbage() {
+            ends[number].take_rights(&mut garbage);
+        }
+    }
+    drop(garbage);
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A generator of numbers that looks random enough.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (self.0 >> 33) as usize % n
+        }
+    }
+
+    #[test]
+    fn a_socket_sent_over_itself_is_garbage() {
+        let mut graph = Graph::default();
+        graph.add(1);
+        graph.holds(0, 0);
+        assert_eq!(graph.garbage(), [0]);
+    }
+
+    #[test]
+    fn what_a_live_one_leads_to_is_not() {
+        let mut graph = Graph::default();
+        // 0 is held outside and holds 1, which holds 2; 3 and 4 hold each other, and 4 holds 2 too.
+        for handles in [1, 1, 2, 1, 1] {
+            graph.add(handles);
+        }
+        for (from, to) in [(0, 1), (1, 2), (3, 4), (4, 3), (4, 2)] {
+            graph.holds(from, to);
+        }
+        assert_eq!(graph.garbage(), [3, 4]);
+    }
+
+    /// Against reachability computed by repeated steps over a set.
+    #[test]
+    fn random_graphs() {
+        let mut numbers = Numbers(7);
+        for _ in 0..2000 {
+            let count = 1 + numbers.below(12);
+            let edges: std::vec::Vec<(usize, usize)> = (0..numbers.below(24))
+                .map(|_| (numbers.below(count), numbers.below(count)))
+                .collect();
+            let outside: std::vec::Vec<usize> = (0..count)
+                .map(|_| numbers.below(4).saturating_sub(2))
+                .collect();
+            let mut graph = Graph::default();
+            for (node, outside) in outside.iter().enumerate() {
+                graph.add(outside + edges.iter().filter(|edge| edge.1 == node).count());
+            }
+            for &(from, to) in &edges {
+                graph.holds(from, to);
+            }
+            let mut live: BTreeSet<usize> = (0..count).filter(|&n| outside[n] > 0).collect();
+            loop {
+                let more: BTreeSet<usize> = edges
+                    .iter()
+                    .filter(|edge| live.contains(&edge.0) && !live.contains(&edge.1))
+                    .map(|edge| edge.1)
+                    .collect();
+                if more.is_empty() {
+                    break;
+                }
+                live.extend(more);
+            }
+            let expected: std::vec::Vec<usize> =
+                (0..count).filter(|node| !live.contains(node)).collect();
+            assert_eq!(graph.garbage(), expected);
+        }
+    }
+}

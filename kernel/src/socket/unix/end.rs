@@ -1,0 +1,275 @@
+//! One end: what a local socket is to the others. It outlives the socket's open file while others hold it.
+
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::sync::atomic::{
+    AtomicU32, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+
+use abi::{
+    Errno, Result,
+    raw::net::{AF_UNIX, SOCK_STREAM},
+};
+use nucleus::{
+    sync::{Mutex, OnceBox, Rank, SpinLock},
+    task::WaitQueue,
+};
+
+use super::{
+    UnixSocket,
+    channel::Channel,
+    messages::{Messages, Tail},
+    name::Name,
+    rights::Rights,
+};
+use crate::socket::{Common, PeerCredentials, Shutdown};
+
+/// Nothing more is received.
+const RECEIVE: u32 = 1;
+/// Nothing more is sent.
+const SEND: u32 = 2;
+
+/// What a message takes of its sender's buffer besides its bytes: as much as on Linux, about.
+const MESSAGE_OVERHEAD: usize = 768;
+
+/// One end.
+pub struct End {
+    pub common: Common,
+    pub inbox: Inbox,
+    name: OnceBox<Arc<Name>>,
+    pub stage: SpinLock<Stage>,
+    /// Who wait until a connection can be queued here.
+    pub connecters: WaitQueue,
+    /// [`RECEIVE`], [`SEND`].
+    shut: AtomicU32,
+    /// The address of the end that this one sends to, 0 for none: enough to say who it is, as that one is held meanwhile.
+    peer: AtomicUsize,
+    /// Bytes of messages from here that wait elsewhere, with [`MESSAGE_OVERHEAD`] each.
+    sent: AtomicUsize,
+    pub tail: Mutex<Tail>,
+}
+
+/// What waits to be received.
+pub enum Inbox {
+    Bytes(Channel),
+    Messages(Messages),
+}
+
+/// How far a connection has come.
+pub enum Stage {
+    /// No connection.
+    Fresh,
+    /// About to be queued for a listener.
+    Connecting,
+    /// There is, or was, another end.
+    Connected,
+    /// Accepts connections.
+    Listening(Listener),
+    /// The socket was closed.
+    Closed,
+}
+
+/// What a socket that accepts connections has besides.
+pub struct Listener {
+    /// Connections that may wait.
+    pub backlog: u32,
+    /// Those that do.
+    pub waiting: VecDeque<Arc<UnixSocket>>,
+    /// Who called `listen`.
+    pub credentials: Option<PeerCredentials>,
+}
+
+/// All ends of sockets that are open, by inode, for `/proc/net/unix`.
+static ALL: SpinLock<BTreeMap<u64, Weak<End>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+
+/// All ends of sockets that are open.
+pub fn all() -> Vec<Arc<End>> {
+    ALL.lock().values().filter_map(Weak::upgrade).collect()
+}
+
+impl End {
+    /// An end of a socket of type `kind`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(kind: u32) -> Result<Arc<End>> {
+        let inbox = match kind {
+            SOCK_STREAM => Inbox::Bytes(Channel::new()?),
+            _ => Inbox::Messages(Messages::new()),
+        };
+        let end = Arc::new(End {
+            common: Common::new(AF_UNIX, kind, 0),
+            inbox,
+            name: OnceBox::new(),
+            stage: SpinLock::new(Rank::Leaf, Stage::Fresh),
+            connecters: WaitQueue::new(),
+            shut: AtomicU32::new(0),
+            peer: AtomicUsize::new(0),
+            sent: AtomicUsize::new(0),
+            tail: Mutex::new(Rank::Pipe, Tail::new()),
+        });
+        ALL.lock().insert(end.common.inode(), Arc::downgrade(&end));
+        Ok(end)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Option<Arc<Name>> {
+        self.name.get().cloned()
+    }
+
+    /// Gives it its name, once; false if it had one already.
+    pub fn set_name(&self, name: &Arc<Name>) -> bool {
+        let set = self
+            .name
+            .get_or_insert(|| alloc::boxed::Box::new(name.clone()));
+        Arc::ptr_eq(set, name)
+    }
+
+    /// Whether nothing more is received.
+    pub fn is_receive_shut(&self) -> bool {
+        self.shut.load(Acquire) & RECEIVE != 0
+    }
+
+    /// Whether nothing more is sent.
+    pub fn is_send_shut(&self) -> bool {
+        self.shut.load(Acquire) & SEND != 0
+    }
+
+    /// Ends directions, and wakes who waits on this socket.
+    pub fn shut(&self, what: Shutdown) {
+        let bits = u32::from(what.receive) * RECEIVE | u32::from(what.send) * SEND;
+        if what.receive {
+            // Whoever sees the flag sees all that was sent before.
+            match &self.inbox {
+                Inbox::Bytes(channel) => channel.close(),
+                Inbox::Messages(messages) => messages.close(),
+            }
+        }
+        self.shut.fetch_or(bits, SeqCst);
+        self.common.wake();
+    }
+
+    /// Whether it sends to `other`, if not told otherwise.
+    pub fn sends_to(&self, other: &Arc<End>) -> bool {
+        self.peer.load(Acquire) == Arc::as_ptr(other).addr()
+    }
+
+    /// Whether it sends to nobody, if not told otherwise.
+    pub fn has_no_peer(&self) -> bool {
+        self.peer.load(Acquire) == 0
+    }
+
+    /// Notes to whom it sends. The caller holds that end as long as this stands.
+    pub fn set_peer(&self, other: Option<&Arc<End>>) {
+        let address = other.map_or(0, |other| Arc::as_ptr(other).addr());
+        self.peer.store(address, Release);
+    }
+
+    /// Whether a message more may be sent: Linux lets the last one exceed the limit.
+    pub fn may_charge(&self) -> bool {
+        self.sent.load(Acquire) < self.common.send_buffer()
+    }
+
+    /// Whether so little waits elsewhere that a poll says that it can send.
+    pub fn is_writable(&self) -> bool {
+        self.sent.load(Acquire) * 4 <= self.common.send_buffer()
+    }
+
+    /// Counts a message of `bytes` bytes.
+    pub fn charge(self: &Arc<End>, bytes: usize) -> super::messages::Charge {
+        let bytes = bytes + MESSAGE_OVERHEAD;
+        self.sent.fetch_add(bytes, SeqCst);
+        super::messages::Charge::new(self, bytes)
+    }
+
+    /// Takes back what was counted, and wakes who waits for room, once there is enough of it.
+    pub fn give_back(&self, bytes: usize) {
+        let before = self.sent.fetch_sub(bytes, SeqCst);
+        let limit = self.common.send_buffer();
+        if before * 4 > limit && self.is_writable() {
+            self.common.writers.wake_all();
+        }
+    }
+
+    /// Bytes of messages that wait elsewhere.
+    pub fn bytes_sent(&self) -> usize {
+        self.sent.load(Relaxed)
+    }
+
+    /// Shows the rights in its queue, and in those of connections that wait to be accepted.
+    pub fn visit_rights(&self, visit: &mut dyn FnMut(&super::rights::Rights)) {
+        for end in self.with_waiting() {
+            match &end.inbox {
+                Inbox::Bytes(channel) => channel.visit_rights(visit),
+                Inbox::Messages(messages) => messages.visit_rights(visit),
+            }
+        }
+        match &self.inbox {
+            Inbox::Bytes(channel) => channel.visit_rights(visit),
+            Inbox::Messages(messages) => messages.visit_rights(visit),
+        }
+    }
+
+    /// Takes out what [`visit_rights`](End::visit_rights) shows.
+    pub fn take_rights(&self, to: &mut Vec<Rights>) {
+        for end in self.with_waiting() {
+            match &end.inbox {
+                Inbox::Bytes(channel) => channel.take_rights(to),
+                Inbox::Messages(messages) => messages.take_rights(to),
+            }
+        }
+        match &self.inbox {
+            Inbox::Bytes(channel) => channel.take_rights(to),
+            Inbox::Messages(messages) => messages.take_rights(to),
+        }
+    }
+
+    /// The ends of connections that wait to be accepted here.
+    fn with_waiting(&self) -> Vec<Arc<End>> {
+        match &*self.stage.lock() {
+            Stage::Listening(listener) => listener
+                .waiting
+                .iter()
+                .map(|socket| socket.end().clone())
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The socket was closed: the name is free, nothing comes in any more. Returns whether something had not been received.
+    pub fn release(self: &Arc<End>) -> bool {
+        ALL.lock().remove(&self.common.inode());
+        self.shut(Shutdown {
+            receive: true,
+            send: true,
+        });
+        if let Some(name) = self.name.get() {
+            name.forget(self);
+        }
+        let before = core::mem::replace(&mut *self.stage.lock(), Stage::Closed);
+        self.connecters.wake_all();
+        if let Stage::Listening(listener) = before {
+            for socket in listener.waiting {
+                socket.refuse();
+            }
+        }
+        match &self.inbox {
+            Inbox::Bytes(channel) => channel.discard(),
+            Inbox::Messages(messages) => messages.discard(),
+        }
+    }
+
+    /// An end that is gone, seen from another: its error for who sends to it.
+    pub fn is_closed(&self) -> bool {
+        matches!(*self.stage.lock(), Stage::Closed)
+    }
+
+    /// The error of a stream or connection whose other end is gone.
+    pub fn reset(&self) {
+        self.common.set_error(Errno::ECONNRESET);
+    }
+}

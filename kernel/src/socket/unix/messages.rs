@@ -1,0 +1,358 @@
+//! The messages on their way to one end: datagrams, and the packets of a connection.
+
+use alloc::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::time::Duration;
+
+use abi::{Errno, Result};
+use fbuf::{Aggregate, Sink, Slice, Source};
+use nucleus::{
+    Frame, PAGE_SIZE,
+    frame::Contents,
+    sync::{Rank, SpinLock},
+};
+
+use super::{
+    credentials::Sender,
+    end::End,
+    name::Name,
+    rights::{self, Rights},
+};
+use crate::files::OpenFile;
+
+/// Messages of up to this many bytes share frames with others of their sender.
+const SMALL: usize = PAGE_SIZE / 4;
+
+/// Messages for one end.
+pub struct Messages {
+    queue: SpinLock<Queue>,
+}
+
+struct Queue {
+    messages: VecDeque<Arc<Message>>,
+    /// Nobody will receive.
+    closed: bool,
+    /// Senders that found the queue full and wait to be told of room.
+    waiting: Vec<Weak<End>>,
+}
+
+/// A message.
+pub struct Message {
+    body: Body,
+    /// The sender's name when it was sent.
+    pub from: Option<Arc<Name>>,
+    pub sender: Option<Sender>,
+    /// Since the epoch, when it was sent.
+    pub time: Duration,
+    rights: SpinLock<Option<Rights>>,
+    /// Held for its drop.
+    _charge: Charge,
+}
+
+/// The bytes of a message: most have one slice.
+enum Body {
+    One(Slice),
+    Many(Aggregate),
+}
+
+/// What a message in a queue takes of its sender's buffer; given back when it is dropped.
+pub struct Charge {
+    to: Arc<End>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// `bytes` were counted to `to`.
+    pub fn new(to: &Arc<End>, bytes: usize) -> Charge {
+        Charge {
+            to: to.clone(),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.to.give_back(self.bytes);
+    }
+}
+
+/// The frame that a sender's last small message went to.
+pub struct Tail {
+    frame: Option<Frame>,
+    used: usize,
+}
+
+impl Tail {
+    /// No frame yet.
+    pub const fn new() -> Tail {
+        Tail {
+            frame: None,
+            used: 0,
+        }
+    }
+
+    /// Copies a small message behind others.
+    fn add(&mut self, from: &mut dyn Source, len: usize) -> Result<Slice> {
+        // When nobody else has a handle of the frame, it is empty again.
+        if self
+            .frame
+            .as_ref()
+            .is_some_and(|frame| frame.handles() == 1)
+        {
+            self.used = 0;
+        }
+        if self.frame.is_none() || self.used + len > PAGE_SIZE {
+            let frame = Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+            self.frame = Some(frame);
+            self.used = 0;
+        }
+        let Some(frame) = &self.frame else {
+            return Err(Errno::ENOMEM);
+        };
+        let mut done = 0;
+        while done < len {
+            match from.take_into(frame, self.used + done, len - done)? {
+                0 => return Err(Errno::EFAULT),
+                n => done += n,
+            }
+        }
+        let slice = Slice {
+            frame: frame.clone(),
+            offset: self.used,
+            len,
+        };
+        self.used += len;
+        Ok(slice)
+    }
+}
+
+impl Message {
+    /// A message of all that `from` has, sent by `by`, whose `tail` is used for a small one.
+    ///
+    /// # Errors
+    /// `ENOMEM`, those of the source.
+    pub fn new(
+        by: &Arc<End>,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        sender: Option<Sender>,
+        rights: Option<Rights>,
+    ) -> Result<Arc<Message>> {
+        let len = from.left();
+        let body = if len == 0 {
+            Body::Many(Aggregate::new())
+        } else if len <= SMALL {
+            Body::One(tail.add(from, len)?)
+        } else {
+            let mut bytes = Aggregate::new();
+            let filled = bytes.fill_from(from, len)?;
+            if filled < len {
+                return Err(Errno::EFAULT);
+            }
+            Body::Many(bytes)
+        };
+        Ok(Arc::new(Message {
+            body,
+            from: by.name(),
+            sender,
+            time: nucleus::time::since_epoch(),
+            rights: SpinLock::new(Rank::Leaf, rights),
+            _charge: by.charge(len),
+        }))
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::One(slice) => slice.len,
+            Body::Many(bytes) => bytes.len(),
+        }
+    }
+
+    /// Copies what `to` has room for; returns how much.
+    ///
+    /// # Errors
+    /// That of the sink.
+    pub fn copy(&self, to: &mut dyn Sink) -> Result<usize> {
+        let mut total = 0;
+        match &self.body {
+            Body::One(slice) => put(slice, to, &mut total)?,
+            Body::Many(bytes) => {
+                for slice in bytes.slices() {
+                    put(slice, to, &mut total)?;
+                }
+            }
+        }
+        Ok(total)
+    }
+
+    /// The files that came with it, which have arrived.
+    pub fn receive_rights(&self) -> Vec<Arc<OpenFile>> {
+        let has_sockets = match &*self.rights.lock() {
+            None => return Vec::new(),
+            Some(rights) => rights.has_sockets(),
+        };
+        let mut sockets = has_sockets.then(rights::sockets);
+        let rights = self.rights.lock().take();
+        rights.map_or_else(Vec::new, |rights| rights.arrive(sockets.as_deref_mut()))
+    }
+
+    /// A second handle of each file that came with it.
+    pub fn peek_rights(&self) -> Vec<Arc<OpenFile>> {
+        let has_sockets = match &*self.rights.lock() {
+            None => return Vec::new(),
+            Some(rights) => rights.has_sockets(),
+        };
+        let _sockets = has_sockets.then(rights::sockets);
+        let rights = self.rights.lock();
+        rights.as_ref().map_or_else(Vec::new, Rights::duplicate)
+    }
+}
+
+/// All of a slice, or what there is room for.
+fn put(slice: &Slice, to: &mut dyn Sink, total: &mut usize) -> Result<()> {
+    let mut done = 0;
+    while done < slice.len && to.room() > 0 {
+        match to.put_frame(&slice.frame, slice.offset + done, slice.len - done)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    *total += done;
+    Ok(())
+}
+
+/// A queue's answer to a message.
+pub enum Push {
+    Done,
+    /// Nobody will receive.
+    Closed,
+    /// There are as many as there may be; here is the message again.
+    Full(Arc<Message>),
+}
+
+impl Messages {
+    /// No messages.
+    pub fn new() -> Messages {
+        Messages {
+            queue: SpinLock::new(
+                Rank::Leaf,
+                Queue {
+                    messages: VecDeque::new(),
+                    closed: false,
+                    waiting: Vec::new(),
+                },
+            ),
+        }
+    }
+
+    /// Adds a message if there are no more than `max` before it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn push(&self, message: Arc<Message>, max: usize) -> Result<Push> {
+        let mut queue = self.queue.lock();
+        if queue.closed {
+            drop(queue);
+            return Ok(Push::Closed);
+        }
+        if queue.messages.len() > max {
+            return Ok(Push::Full(message));
+        }
+        if queue.messages.try_reserve(1).is_err() {
+            drop(queue);
+            return Err(Errno::ENOMEM);
+        }
+        queue.messages.push_back(message);
+        Ok(Push::Done)
+    }
+
+    /// Whether a message more would be one too many; `who` is then told when it no longer is.
+    pub fn is_full(&self, max: usize, who: &Arc<End>) -> bool {
+        let mut queue = self.queue.lock();
+        if queue.closed || queue.messages.len() <= max {
+            return false;
+        }
+        let known = |waiting: &Weak<End>| core::ptr::eq(waiting.as_ptr(), Arc::as_ptr(who));
+        if !queue.waiting.iter().any(known) {
+            queue.waiting.retain(|waiting| waiting.strong_count() > 0);
+            queue.waiting.push(Arc::downgrade(who));
+        }
+        true
+    }
+
+    /// The first message, which stays.
+    pub fn first(&self) -> Option<Arc<Message>> {
+        self.queue.lock().messages.front().cloned()
+    }
+
+    /// Takes the first message off, and tells senders who wait that there is room.
+    pub fn pop(&self) -> Option<Arc<Message>> {
+        let (message, waiting) = {
+            let mut queue = self.queue.lock();
+            let message = queue.messages.pop_front();
+            (message, core::mem::take(&mut queue.waiting))
+        };
+        wake(waiting);
+        message
+    }
+
+    /// Messages, and bytes in the first of them.
+    pub fn status(&self) -> (usize, usize) {
+        let queue = self.queue.lock();
+        let first = queue.messages.front().map_or(0, |message| message.len());
+        (queue.messages.len(), first)
+    }
+
+    /// From now on nothing is taken in; who waits learns of it.
+    pub fn close(&self) {
+        let waiting = {
+            let mut queue = self.queue.lock();
+            queue.closed = true;
+            core::mem::take(&mut queue.waiting)
+        };
+        wake(waiting);
+    }
+
+    /// Drops all messages. Returns whether there were any.
+    pub fn discard(&self) -> bool {
+        let mut any = false;
+        while let Some(message) = self.pop() {
+            any = true;
+            drop(message);
+        }
+        any
+    }
+
+    /// Shows the rights that are there.
+    pub fn visit_rights(&self, visit: &mut dyn FnMut(&Rights)) {
+        for message in self.snapshot() {
+            if let Some(rights) = &*message.rights.lock() {
+                visit(rights);
+            }
+        }
+    }
+
+    /// Takes out the rights that are there; the messages stay.
+    pub fn take_rights(&self, to: &mut Vec<Rights>) {
+        for message in self.snapshot() {
+            to.extend(message.rights.lock().take());
+        }
+    }
+
+    fn snapshot(&self) -> Vec<Arc<Message>> {
+        self.queue.lock().messages.iter().cloned().collect()
+    }
+}
+
+fn wake(waiting: Vec<Weak<End>>) {
+    for end in waiting {
+        if let Some(end) = end.upgrade() {
+            end.common.writers.wake_all();
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Open files on their way from one process to another (`SCM_RIGHTS`).
+//!
+//! Files in flight are charged to the user who sent them. Local sockets in flight are listed besides, with how often
+//! each is: a socket in the queue of a socket may be reachable from nowhere else, and [`collect`](super::collect) finds
+//! such cycles by that list.
+
+use alloc::{
+    boxed::Box,
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, SeqCst},
+};
+
+use abi::{Errno, Result, raw::general::RLIMIT_NOFILE};
+use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
+
+use super::{UnixSocket, collect};
+use crate::{
+    files::OpenFile,
+    process::{Process, Shared},
+};
+
+/// The most files that go with one message (`SCM_MAX_FD`).
+pub const MAX_FILES: usize = 253;
+
+/// Files that go with a message. When dropped without having arrived, they are closed.
+pub struct Rights {
+    flight: Option<Box<Flight>>,
+}
+
+struct Flight {
+    files: Vec<Arc<OpenFile>>,
+    /// The user who is charged for them.
+    uid: u32,
+    /// Some of them are local sockets.
+    has_sockets: bool,
+    /// The next in the [`GRAVE`].
+    next: Option<Box<Flight>>,
+}
+
+/// A local socket in flight.
+pub struct InFlight {
+    pub file: Weak<OpenFile>,
+    /// How often.
+    pub count: usize,
+}
+
+/// The local sockets in flight, by the address of their open file. While it is locked, no such socket
+/// arrives: what queues hold of them can be looked at in peace.
+pub type Sockets = BTreeMap<usize, InFlight>;
+
+static SOCKETS: Mutex<Sockets> = Mutex::new(Rank::InFlight, BTreeMap::new());
+/// How many entries it has, readable without the lock.
+static SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Files in flight by user.
+static USERS: SpinLock<BTreeMap<u32, usize>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+
+/// Locks the list of sockets in flight.
+pub fn sockets() -> MutexGuard<'static, Sockets> {
+    SOCKETS.lock()
+}
+
+/// Whether any socket is in flight.
+pub fn any_sockets() -> bool {
+    SOCKET_COUNT.load(Relaxed) > 0
+}
+
+fn key(file: &Arc<OpenFile>) -> usize {
+    Arc::as_ptr(file).addr()
+}
+
+fn is_unix_socket(file: &OpenFile) -> bool {
+    UnixSocket::of(file).is_some()
+}
+
+impl Rights {
+    /// Files that `process` sends, as who it is.
+    ///
+    /// # Errors
+    /// `ETOOMANYREFS` if its user has too many in flight already.
+    pub fn new(files: Vec<Arc<OpenFile>>, process: &Process, who: &Shared) -> Result<Rights> {
+        let uid = who.credentials.real_uid;
+        let limit = process.limits().soft(RLIMIT_NOFILE);
+        {
+            let mut users = USERS.lock();
+            let count = users.entry(uid).or_insert(0);
+            if *count as u64 > limit && !who.credentials.is_privileged() {
+                return Err(Errno::ETOOMANYREFS);
+            }
+            *count += files.len();
+        }
+        let has_sockets = files.iter().any(|file| is_unix_socket(file));
+        if has_sockets {
+            let mut sockets = SOCKETS.lock();
+            for file in files.iter().filter(|file| is_unix_socket(file)) {
+                let entry = sockets.entry(key(file)).or_insert_with(|| InFlight {
+                    file: Arc::downgrade(file),
+                    count: 0,
+                });
+                entry.count += 1;
+            }
+            SOCKET_COUNT.store(sockets.len(), Relaxed);
+        }
+        Ok(Rights {
+            flight: Some(Box::new(Flight {
+                files,
+                uid,
+                has_sockets,
+                next: None,
+            })),
+        })
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[Arc<OpenFile>] {
+        self.flight.as_ref().map_or(&[], |flight| &flight.files)
+    }
+
+    /// Whether the list of sockets must be [locked](sockets) while they are taken out of a queue.
+    pub fn has_sockets(&self) -> bool {
+        self.flight
+            .as_ref()
+            .is_some_and(|flight| flight.has_sockets)
+    }
+
+    /// They have arrived. `sockets` is the list, where it is locked already.
+    pub fn arrive(mut self, sockets: Option<&mut Sockets>) -> Vec<Arc<OpenFile>> {
+        match self.flight.take() {
+            None => Vec::new(),
+            Some(mut flight) => {
+                flight.land(sockets);
+                core::mem::take(&mut flight.files)
+            }
+        }
+    }
+
+    /// A second handle of each (`MSG_PEEK`).
+    pub fn duplicate(&self) -> Vec<Arc<OpenFile>> {
+        self.files().to_vec()
+    }
+}
+
+impl Flight {
+    /// No longer in flight: takes back what was counted.
+    fn land(&mut self, sockets: Option<&mut Sockets>) {
+        {
+            let mut users = USERS.lock();
+            if let Some(count) = users.get_mut(&self.uid) {
+                *count -= self.files.len();
+                if *count == 0 {
+                    users.remove(&self.uid);
+                }
+            }
+        }
+        if !core::mem::take(&mut self.has_sockets) {
+            return;
+        }
+        let mut guard = None;
+        let sockets = match sockets {
+            Some(sockets) => sockets,
+            None => guard.insert(SOCKETS.lock()),
+        };
+        for file in self.files.iter().filter(|file| is_unix_socket(file)) {
+            if let Some(entry) = sockets.get_mut(&key(file)) {
+                entry.count -= 1;
+                if entry.count == 0 {
+                    sockets.remove(&key(file));
+                }
+            }
+        }
+        SOCKET_COUNT.store(sockets.len(), Relaxed);
+    }
+}
+
+impl Drop for Rights {
+    fn drop(&mut self) {
+        if let Some(mut flight) = self.flight.take() {
+            let had_sockets = flight.has_sockets;
+            flight.land(None);
+            bury(flight);
+            // What they led to may have been reachable by them only.
+            if had_sockets {
+                collect::collect();
+            }
+        }
+    }
+}
+
+/// Files to be closed.
+static GRAVE: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
+/// Somebody empties the grave and will look again.
+static DIGGING: AtomicBool = AtomicBool::new(false);
+
+/// Closes files that have not arrived. Closing a socket drops what is in its queue, which may be sockets again: so what
+/// comes while somebody is at it waits for him, and no chain of sockets is closed by recursion.
+fn bury(flight: Box<Flight>) {
+    {
+        let mut flight = flight;
+        let mut grave = GRAVE.lock();
+        flight.next = grave.take();
+        *grave = Some(flight);
+    }
+    while GRAVE.lock().is_some() {
+        if DIGGING
+            .compare_exchange(false, true, SeqCst, Acquire)
+            .is_err()
+        {
+            return;
+        }
+        while let Some(flight) = next_buried() {
+            drop(flight);
+        }
+        DIGGING.store(false, SeqCst);
+    }
+}
+
+fn next_buried() -> Option<Box<Flight>> {
+    let mut grave = GRAVE.lock();
+    let mut first = grave.take()?;
+    *grave = first.next.take();
+    Some(first)
+}

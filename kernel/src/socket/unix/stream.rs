@@ -1,0 +1,167 @@
+//! Sending and receiving bytes.
+
+use abi::{
+    Errno, Result,
+    raw::net::{MSG_OOB, MSG_WAITALL, SO_PASSCRED},
+};
+
+use super::{
+    UnixSocket,
+    channel::{Attached, Channel, Received},
+    credentials::{self, Sender},
+    end::Inbox,
+};
+use crate::socket::{Incoming, Outgoing};
+
+impl UnixSocket {
+    /// Sends all bytes, waiting for room as the call allows.
+    ///
+    /// # Errors
+    /// `ENOTCONN`; `EISCONN` and `EOPNOTSUPP` with an address; `EPIPE` if nobody will receive, a pending error, those of
+    /// the control messages and of waiting; each only if nothing was sent.
+    pub(super) fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        let own = &self.end.common;
+        if message.has(MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut attached = Attached::default();
+        if !message.control.is_empty() {
+            let parsed = credentials::parse(message.control)?;
+            attached = Attached {
+                sender: parsed.sender,
+                rights: parsed.rights,
+            };
+        }
+        let other = self.connected.get();
+        if message.to.is_some() {
+            return Err(match other {
+                Some(_) => Errno::EISCONN,
+                None => Errno::EOPNOTSUPP,
+            });
+        }
+        let other = other.ok_or(Errno::ENOTCONN)?;
+        let Inbox::Bytes(channel) = &other.inbox else {
+            return Err(Errno::ENOTCONN);
+        };
+        if self.end.is_send_shut() {
+            return Err(Errno::EPIPE);
+        }
+        if attached.sender.is_none() && (own.is_on(SO_PASSCRED) || other.common.is_on(SO_PASSCRED))
+        {
+            attached.sender = Sender::current();
+        }
+        let mut total = 0;
+        while message.data.left() > 0 {
+            if let Some(error) = own.take_error() {
+                return fbuf::moved(total, Err(error));
+            }
+            let error = match channel.fill(message.data, own.send_buffer(), &mut attached) {
+                Ok(n) if n > 0 => {
+                    total += n;
+                    other.common.readers.wake_all();
+                    continue;
+                }
+                Ok(_) => {
+                    let ready = || {
+                        let go = channel.has_room(own.send_buffer())
+                            || self.end.is_send_shut()
+                            || own.has_error();
+                        go.then_some(())
+                    };
+                    match message.patience.wait(&own.writers, ready) {
+                        Ok(()) if self.end.is_send_shut() => Errno::EPIPE,
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            return fbuf::moved(total, Err(error));
+        }
+        Ok(total)
+    }
+
+    /// Receives bytes: what is there, or as many as the call insists on.
+    ///
+    /// # Errors
+    /// `EINVAL` if it never was connected; a pending error, those of waiting and of the sink; each only if nothing was received.
+    pub(super) fn receive_bytes(
+        &self,
+        channel: &Channel,
+        message: &mut Incoming<'_>,
+    ) -> Result<usize> {
+        let own = &self.end.common;
+        let other = self.connected.get().ok_or(Errno::EINVAL)?;
+        if message.has(MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let peeks = message.peeks();
+        let room = message.data.room();
+        let enough = match message.has(MSG_WAITALL) && !peeks {
+            true => room,
+            false => own.receive_low_water().min(room),
+        };
+        let mut received = Received {
+            minds_sender: own.is_on(SO_PASSCRED),
+            ..Received::default()
+        };
+        let mut total = 0;
+        let result = loop {
+            let n = match peeks {
+                true => channel.peek(message.data, &mut received),
+                false => channel.drain(
+                    message.data,
+                    room,
+                    other.common.send_buffer(),
+                    &mut received,
+                ),
+            };
+            if core::mem::take(&mut received.made_room) {
+                other.common.writers.wake_all();
+            }
+            match n {
+                Ok(n) => total += n,
+                Err(error) => break Err(error),
+            }
+            if received.is_over || total >= enough.max(1) {
+                break Ok(());
+            }
+            if channel.status().bytes > 0 && !peeks {
+                if room == 0 {
+                    break Ok(());
+                }
+                continue;
+            }
+            if let Some(error) = own.take_error() {
+                break Err(error);
+            }
+            if self.end.is_receive_shut() {
+                // What was sent before the end is there now if it ever is.
+                match channel.status().bytes > 0 && total == 0 && room > 0 {
+                    true => continue,
+                    false => break Ok(()),
+                }
+            }
+            let have = if peeks { total } else { 0 };
+            let ready = || {
+                let go =
+                    channel.status().bytes > have || self.end.is_receive_shut() || own.has_error();
+                go.then_some(())
+            };
+            match message.patience.wait(&own.readers, ready) {
+                // A look starts anew.
+                Ok(()) if peeks && total > 0 => break Ok(()),
+                Ok(()) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        if let Some(sender) = received.sender {
+            if message.wants_address {
+                message.from = other.name().map(|name| name.address());
+            }
+            credentials::put_sender(own, message, sender);
+        }
+        message.rights = received.rights.unwrap_or_default();
+        fbuf::moved(total, result)
+    }
+}
