@@ -1,11 +1,12 @@
 //! `/proc`: what programs may know, in Linux's formats.
 //!
 //! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `memory`: its
-//! mappings. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `causeway`: what only this kernel has.
+//! mappings. `descriptors`: its open files. `net`: sockets. `sys`: settings. `sysvipc`: System V objects. `causeway`: what only this kernel has.
 
 mod causeway;
 mod descriptors;
 mod memory;
+mod net;
 mod process;
 mod status;
 mod sys;
@@ -41,6 +42,7 @@ pub fn root() -> Arc<dyn Vnode> {
             own(|thread| format!("{}/task/{}", thread.process().pid(), thread.tid())),
         )
         .with("causeway", Entry::directory(causeway::directory()))
+        .with("net", Entry::link(|| Ok(b"self/net".to_vec())))
         .with("sys", Entry::directory(sys::directory()))
         .with("sysvipc", Entry::directory(sysvipc::directory()));
     synthetic::root("proc", system::add(table).otherwise(process::Processes))

@@ -172,6 +172,7 @@ const FILES: &[(&str, Make)] = &[
     ("maps", |s| text(s, memory::maps)),
     ("mountinfo", |s| text(s, mountinfo)),
     ("mounts", |s| text(s, mount_table)),
+    ("net", |_| Entry::directory(super::net::directory())),
     ("oom_score", |s| {
         text(s, |_, out| {
             writeln!(out, "0");

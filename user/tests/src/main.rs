@@ -31,6 +31,7 @@ mod signals;
 mod sysv;
 mod threads;
 mod vdso;
+mod unix_sockets;
 
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,7 @@ fn main() {
         polling::TESTS,
         epoll::TESTS,
         events::TESTS,
+        unix_sockets::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,
