@@ -30,8 +30,8 @@ mod ptys;
 mod signals;
 mod sysv;
 mod threads;
-mod vdso;
 mod unix_sockets;
+mod vdso;
 
 use std::time::{Duration, Instant};
 
