@@ -5,12 +5,12 @@
 
 use alloc::vec::Vec;
 
-#[cfg(target_os = "none")]
-use crate::{PAGE_SIZE, arch::machine, ephemeral, frame::Contents};
 use crate::{
     Frame,
     sync::{OnceBox, Rank, SpinLock},
 };
+#[cfg(target_os = "none")]
+use crate::{PAGE_SIZE, arch::machine, ephemeral, frame::Contents};
 
 /// The page of numbers, and the object's pages after it.
 static PAGES: OnceBox<Vec<Frame>> = OnceBox::new();

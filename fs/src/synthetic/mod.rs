@@ -28,9 +28,11 @@ mod table;
 mod text;
 
 pub use entry::Entry;
-pub use node::root;
+pub use node::{directory, root};
 pub use table::Table;
 pub use text::Text;
+
+use core::any::Any;
 
 use abi::Result;
 
@@ -40,7 +42,7 @@ use crate::Kind;
 pub type EmitName<'a> = dyn FnMut(&[u8], Kind, u64) -> bool + 'a;
 
 /// A directory made up on demand.
-pub trait Directory: Send + Sync + 'static {
+pub trait Directory: Any + Send + Sync {
     /// What `name` is.
     ///
     /// # Errors

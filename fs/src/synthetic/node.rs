@@ -4,7 +4,7 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::time::Duration;
+use core::{any::Any, time::Duration};
 
 use abi::{Errno, Result};
 use nucleus::{PAGE_SIZE, time};
@@ -48,6 +48,12 @@ pub fn root(fstype: &str, directory: impl Directory) -> Arc<dyn Vnode> {
         made: time::since_epoch(),
         entry: Entry::directory(directory),
     })
+}
+
+/// What made up a directory of a synthetic file system; `None` for any other vnode.
+pub fn directory(vnode: &dyn Vnode) -> Option<&dyn Any> {
+    let node: &Node = (vnode as &dyn Any).downcast_ref()?;
+    node.directory().ok().map(|made_by| &**made_by as &dyn Any)
 }
 
 impl Node {

@@ -26,6 +26,12 @@ use crate::process::thread;
 /// Clock ticks per second in the numbers that programs read (`USER_HZ`).
 pub(crate) const TICKS: u64 = 100;
 
+/// The process whose directory a vnode is.
+pub(crate) fn process_of(vnode: &dyn Vnode) -> Option<Arc<crate::process::Process>> {
+    let subject: &process::Subject = synthetic::directory(vnode)?.downcast_ref()?;
+    subject.tid.is_none().then(|| subject.process.clone())
+}
+
 /// The root of a new `/proc`. All of them show the same.
 pub fn root() -> Arc<dyn Vnode> {
     let own = |text: fn(&thread::Thread) -> alloc::string::String| {

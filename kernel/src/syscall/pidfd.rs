@@ -7,6 +7,7 @@ use nucleus::frame;
 
 use super::{Call, Entry, FlagSet, flag_set, signal};
 use crate::{
+    proc,
     process::{Pid, PidFile, Process, Thread, family, process_of},
     signal::Info,
 };
@@ -70,7 +71,13 @@ pub(super) fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
     call.flags(3, &NO_FLAGS)?;
-    let target = process(call, call.int(0))?;
+    // A process's directory in `/proc` stands for it too, here.
+    let open = call.files().get(call.int(0))?;
+    let target = open
+        .location()
+        .filter(|_| !open.is_path())
+        .and_then(|place| proc::process_of(&**place.vnode()))
+        .map_or_else(|| process_of(&open), Ok)?;
     let signal = signal::signal_or_zero(call, 1)?;
     let info = if call.args[2] == 0 {
         signal::sender(call, signal, raw::SI_USER as i32)

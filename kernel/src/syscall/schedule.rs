@@ -66,6 +66,14 @@ fn named(call: &Call<'_>) -> Result<Arc<Thread>> {
     }
 }
 
+/// The same where a negative number is only nobody's.
+fn any_named(call: &Call<'_>) -> Result<Arc<Thread>> {
+    if call.int(0) < 0 {
+        return Err(Errno::ESRCH);
+    }
+    named(call)
+}
+
 /// Whether the caller may change `target`.
 fn may_change(call: &Call<'_>, target: &Thread) -> Result<()> {
     let own = call.credentials();
@@ -85,13 +93,13 @@ fn sched_getaffinity(call: &mut Call<'_>) -> Result<usize> {
     if !size.is_multiple_of(8) || size < task::cpu_count().div_ceil(8) {
         return Err(Errno::EINVAL);
     }
-    let cpus = named(call)?.cpus() & all_cpus();
+    let cpus = any_named(call)?.cpus() & all_cpus();
     call.write(2, &cpus)?;
     Ok(8)
 }
 
 fn sched_setaffinity(call: &mut Call<'_>) -> Result<usize> {
-    let target = named(call)?;
+    let target = any_named(call)?;
     let mut mask = [0; 8];
     let size = call.size(1).min(mask.len());
     user::copy_in(&mut mask[..size], call.address(2)).map_err(|_| Errno::EFAULT)?;

@@ -161,6 +161,12 @@ fn send_signal() -> Outcome {
         "flags"
     );
     ensure!(send(65, 0) == -1 && errno() == libc::EINVAL, "signal 65");
+    // A process's directory stands for it too.
+    let path = crate::support::c(&format!("/proc/{child}"));
+    let directory = call!(open(path.as_ptr(), libc::O_DIRECTORY | libc::O_RDONLY));
+    // SAFETY: numbers only.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, directory, 0, 0usize, 0) };
+    ensure!(sent == 0, "by its directory: {}", errno());
     ensure!(send(libc::SIGTERM, 0) == 0, "SIGTERM: {}", errno());
     let end = wait(child)?;
     ensure!(end == End::Signal(libc::SIGTERM), "ended with {end:?}");
