@@ -128,7 +128,7 @@ fn stream() -> Outcome {
 
 /// Bytes in pieces of all sizes, in both directions at once, each checked.
 fn large_stream() -> Outcome {
-    const TOTAL: usize = 6 << 20;
+    const TOTAL: usize = 1 << 20;
     let (a, b) = UnixStream::pair().map_err(fail("pair"))?;
     let run = |mut socket: UnixStream, seed: u64| -> Outcome {
         let mut reader = socket.try_clone().map_err(fail("dup"))?;
@@ -948,7 +948,7 @@ const O_NONBLOCK: c_int = libc::O_NONBLOCK;
 
 /// Each socket in flight in the queue of the next: the last close closes all.
 fn deep_chain() -> Outcome {
-    const DEPTH: usize = 400;
+    const DEPTH: usize = 200;
     let (reader, writer) = pipe(O_NONBLOCK)?;
     let [a, b] = pair(libc::SOCK_STREAM)?;
     send_files(a.as_raw_fd(), b"x", &[writer]).map_err(|error| format!("sendmsg: {error}"))?;

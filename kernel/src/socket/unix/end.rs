@@ -141,7 +141,7 @@ impl End {
 
     /// Ends directions, and wakes who waits on this socket.
     pub fn shut(&self, what: Shutdown) {
-        let bits = u32::from(what.receive) * RECEIVE | u32::from(what.send) * SEND;
+        let bits = (u32::from(what.receive) * RECEIVE) | (u32::from(what.send) * SEND);
         if what.receive {
             // Whoever sees the flag sees all that was sent before.
             match &self.inbox {

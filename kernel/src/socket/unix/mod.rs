@@ -6,7 +6,7 @@
 //! - [`name`]: names in the file system and abstract ones.
 //! - [`credentials`], [`rights`]: who sends, and the files that go with what is sent; [`collect`]: finding sockets that only
 //!   sockets in flight lead to.
-//! - [`listing`]: `/proc/net/unix`.
+//! - [`listing`] makes the text of `/proc/net/unix`.
 //!
 //! Two sockets that are connected hold each other's [`End`](end::End), and an end holds no socket, so nothing
 //! keeps itself alive but files in flight. Locks, in the order in which they are taken:
