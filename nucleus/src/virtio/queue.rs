@@ -160,6 +160,7 @@ unsafe impl Sync for Queue {}
 
 impl Queue {
     /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it yet.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn new(
         number: u16,
         slots: usize,
