@@ -4,6 +4,7 @@
 //! - [`namespace`]: mounts, places in them, and the walk along a path.
 //! - [`mod@file`]: open files, what a descriptor refers to.
 //! - [`device`]: the drivers behind device nodes and FIFOs.
+//! - [`notify`]: who wants to hear what happens to a vnode.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
 //! - [`ninep`]: the file system of a 9P server, the host's for one.
 //! - [`synthetic`]: directories and files made up on demand, the base of `/proc`.
@@ -18,6 +19,7 @@ pub mod device;
 pub mod file;
 pub mod namespace;
 pub mod ninep;
+pub mod notify;
 pub mod ramfs;
 pub mod synthetic;
 pub mod vnode;

@@ -166,6 +166,12 @@ pub trait Vnode: Any + Send + Sync {
         None
     }
 
+    /// Whether it calls [`notify::ended`](crate::notify::ended) when it is dropped, which happens only when it was removed or
+    /// its file system is gone.
+    fn tells_its_end(&self) -> bool {
+        false
+    }
+
     /// Changes mode, owner or times.
     fn set_attributes(&self, change: Change) -> Result<()> {
         let _ = change;

@@ -24,6 +24,7 @@ pub mod epoll;
 pub mod event;
 pub mod files;
 pub mod futex;
+pub mod inotify;
 pub mod load;
 pub mod mounts;
 pub mod pipe;

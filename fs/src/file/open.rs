@@ -3,7 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    CAP_FSETID, O_APPEND, S_IXGRP, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET,
+    CAP_FSETID, IN_ACCESS, IN_MODIFY, O_APPEND, S_IXGRP, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE,
+    SEEK_SET,
 };
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
@@ -12,7 +13,7 @@ use vm::Pager;
 
 use super::{File, OpenFlags, listing};
 use crate::{
-    Attributes, Credentials, Kind, Location,
+    Attributes, Credentials, Kind, Location, notify,
     vnode::{Change, Emit},
 };
 
@@ -73,12 +74,18 @@ impl File for VnodeFile {
         if self.is_directory() {
             return Err(Errno::EISDIR);
         }
-        if let Some(at) = at {
-            return vnode.read(at, to);
+        let n = match at {
+            Some(at) => vnode.read(at, to)?,
+            None => {
+                let mut position = self.position.lock();
+                let n = vnode.read(*position, to)?;
+                *position += n as u64;
+                n
+            }
+        };
+        if n > 0 {
+            notify::happened(vnode, IN_ACCESS);
         }
-        let mut position = self.position.lock();
-        let n = vnode.read(*position, to)?;
-        *position += n as u64;
         Ok(n)
     }
 
@@ -91,12 +98,18 @@ impl File for VnodeFile {
         }
         let vnode = self.location.vnode();
         let append = flags.has(O_APPEND);
-        if let Some(at) = at {
-            return Ok(vnode.write(at, append, from)?.0);
+        let n = match at {
+            Some(at) => vnode.write(at, append, from)?.0,
+            None => {
+                let mut position = self.position.lock();
+                let (n, end) = vnode.write(*position, append, from)?;
+                *position = end;
+                n
+            }
+        };
+        if n > 0 {
+            notify::happened(vnode, IN_MODIFY);
         }
-        let mut position = self.position.lock();
-        let (n, end) = vnode.write(*position, append, from)?;
-        *position = end;
         Ok(n)
     }
 
@@ -129,8 +142,12 @@ impl File for VnodeFile {
         if !self.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        let mut position = self.position.lock();
-        *position = listing::list(self.location.vnode(), *position, emit)?;
+        let vnode = self.location.vnode();
+        {
+            let mut position = self.position.lock();
+            *position = listing::list(vnode, *position, emit)?;
+        }
+        notify::happened(vnode, IN_ACCESS);
         Ok(())
     }
 

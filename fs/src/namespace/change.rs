@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Kind, Vnode,
     credentials::{EXECUTE, WRITE},
+    notify,
     vnode::Make,
 };
 
@@ -51,7 +52,9 @@ impl Walk<'_> {
         walker.writable()?;
         let directory = walker.vnode();
         directory.access(self.who, WRITE | EXECUTE)?;
-        directory.link(walker.name(&c), &from.vnode)
+        directory.link(walker.name(&c), &from.vnode)?;
+        notify::linked(directory, walker.name(&c), &from.vnode);
+        Ok(())
     }
 
     /// `unlink` and `rmdir`.
@@ -86,7 +89,9 @@ impl Walk<'_> {
         if child.crossed() {
             return Err(Errno::EBUSY);
         }
-        walker.vnode().remove(walker.name(&c), directory)
+        walker.vnode().remove(walker.name(&c), directory)?;
+        notify::removed(walker.vnode(), walker.name(&c), child.vnode);
+        Ok(())
     }
 
     /// `renameat2`; `to` walks from its own start.
@@ -160,7 +165,20 @@ impl Walk<'_> {
             source.vnode.access(self.who, WRITE)?;
         }
         from.vnode()
-            .rename(from.name(&a), to.vnode(), to.name(&b), flags)
+            .rename(from.name(&a), to.vnode(), to.name(&b), flags)?;
+        let target = target.as_ref().map(|target| &target.vnode);
+        // Two names of one file stay as they are.
+        if target.is_none_or(|target| !same_vnode(target, &source.vnode)) {
+            let (old, new) = ((from.vnode(), from.name(&a)), (to.vnode(), to.name(&b)));
+            match target.filter(|_| exchange) {
+                None => notify::moved(old, new, &source.vnode, target),
+                Some(target) => {
+                    notify::moved(old, new, &source.vnode, None);
+                    notify::moved(new, old, target, None);
+                }
+            }
+        }
+        Ok(())
     }
 }
 

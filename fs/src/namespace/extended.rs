@@ -4,13 +4,14 @@ use alloc::vec::Vec;
 
 use abi::{
     Errno, Result,
-    raw::general::{CAP_FOWNER, CAP_SETFCAP, CAP_SYS_ADMIN, S_ISVTX},
+    raw::general::{CAP_FOWNER, CAP_SETFCAP, CAP_SYS_ADMIN, IN_ATTRIB, S_ISVTX},
 };
 
 use super::Location;
 use crate::{
     Credentials, Kind,
     credentials::{READ, WRITE},
+    notify,
     vnode::Change,
 };
 
@@ -132,7 +133,9 @@ impl Location {
             Class::Access | Class::Default => return self.set_access_list(who, class, value),
             Class::Trusted => {}
         }
-        self.vnode.set_extended(name, value, flags)
+        self.vnode.set_extended(name, value, flags)?;
+        notify::happened(&self.vnode, IN_ATTRIB);
+        Ok(())
     }
 
     fn has_user_attributes(&self) -> bool {
@@ -163,7 +166,7 @@ impl Location {
             (_, None) => Ok(()),
             (Class::Access, Some(bits)) => {
                 let mode = who.allowed_mode(now.mode & !0o777 | bits, now.gid);
-                self.vnode.set_attributes(Change {
+                self.set_attributes(Change {
                     mode: Some(mode),
                     ..Change::default()
                 })

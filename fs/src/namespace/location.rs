@@ -2,11 +2,14 @@
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result, raw::general::CAP_CHOWN};
+use abi::{
+    Errno, Result,
+    raw::general::{CAP_CHOWN, IN_ACCESS, IN_ATTRIB, IN_MODIFY},
+};
 
 use super::{Mount, walk::cross};
 use crate::{
-    Attributes, Credentials, Vnode,
+    Attributes, Credentials, Vnode, notify,
     vnode::{Change, Place},
 };
 
@@ -225,6 +228,38 @@ impl Location {
         self.attributes().is_ok_and(|it| it.links > others)
     }
 
+    /// Changes attributes, which was allowed, and tells who listens.
+    pub(super) fn set_attributes(&self, change: Change) -> Result<()> {
+        self.vnode.set_attributes(change)?;
+        let mask = match (change.accessed, change.modified) {
+            (Some(_), None) => IN_ACCESS,
+            (None, Some(_)) => IN_MODIFY,
+            _ => IN_ATTRIB,
+        };
+        notify::happened(&self.vnode, mask);
+        Ok(())
+    }
+
+    /// Sets the size of a regular file, which was allowed.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        self.vnode.truncate(size)?;
+        notify::happened(&self.vnode, IN_MODIFY);
+        Ok(())
+    }
+
+    /// Reserves or punches (`fallocate`, its mode bits), which was allowed.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.vnode.allocate(mode, offset, len)?;
+        notify::happened(&self.vnode, IN_MODIFY);
+        Ok(())
+    }
+
     /// `chmod`.
     ///
     /// # Errors
@@ -236,7 +271,7 @@ impl Location {
             return Err(Errno::EPERM);
         }
         let mode = who.allowed_mode(mode & 0o7777, now.gid);
-        self.vnode.set_attributes(Change {
+        self.set_attributes(Change {
             mode: Some(mode),
             ..Change::default()
         })
@@ -269,7 +304,7 @@ impl Location {
                 mode &= !0o2000;
             }
         }
-        self.vnode.set_attributes(Change {
+        self.set_attributes(Change {
             mode: (mode != now.mode).then_some(mode),
             uid,
             gid,
@@ -296,7 +331,7 @@ impl Location {
                 false => return Err(Errno::EPERM),
             }
         }
-        self.vnode.set_attributes(Change {
+        self.set_attributes(Change {
             accessed,
             modified,
             ..Change::default()

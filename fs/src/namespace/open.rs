@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, S_IFMT,
+    IN_MODIFY, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, S_IFMT,
 };
 use abi::{Errno, Result};
 
@@ -15,6 +15,7 @@ use crate::{
     File, Kind, OpenFlags,
     credentials::{EXECUTE, READ, WRITE},
     file::{PlaceFile, VnodeFile},
+    notify,
     vnode::Make,
 };
 
@@ -68,6 +69,7 @@ impl Walk<'_> {
         }
         if flags.has(O_TRUNC) && kind == Kind::Regular {
             place.vnode.truncate(0)?;
+            notify::happened(&place.vnode, IN_MODIFY);
         }
         self.finish_open(place, flags)
     }

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Credentials, Kind, Vnode,
     credentials::{EXECUTE, WRITE},
+    notify,
     vnode::Make,
 };
 
@@ -298,6 +299,7 @@ impl<'w> Walker<'w> {
         self.writable()?;
         self.vnode.access(self.walk.who, WRITE | EXECUTE)?;
         let vnode = self.vnode.create(self.name(c), make, mode, self.walk.who)?;
+        notify::created(&self.vnode, self.name(c), &*vnode);
         Ok(Child { mount: None, vnode })
     }
 

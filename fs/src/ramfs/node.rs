@@ -27,6 +27,7 @@ use crate::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
     credentials::EXECUTE,
     device::{self, Attachment},
+    notify,
     vnode::{Change, Emit, Make, MountPoint, Place, Space},
 };
 
@@ -320,6 +321,10 @@ impl Vnode for Node {
         Some(&self.mount_point)
     }
 
+    fn tells_its_end(&self) -> bool {
+        true
+    }
+
     fn set_attributes(&self, change: Change) -> Result<()> {
         let set = |to: &AtomicU32, value: Option<u32>| {
             if let Some(value) = value {
@@ -477,6 +482,8 @@ impl Vnode for Node {
 impl Drop for Node {
     /// Frees what hangs below and what only this node kept above, however deep, without recursion.
     fn drop(&mut self) {
+        let named = self.links.load(Ordering::Relaxed) > 0;
+        notify::ended(self.me.as_ptr().addr(), named);
         if let Body::Regular(file) = &self.body {
             self.fs.give_pages(file.pages());
         }

@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
 use abi::{
     Errno, Result,
     raw::general::{
-        O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK,
-        O_PATH, O_TRUNC,
+        IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
+        O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK, O_PATH, O_TRUNC,
     },
 };
-use fs::{File, Location, OpenFlags};
+use fs::{File, Location, OpenFlags, notify};
 use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::locks;
@@ -46,6 +46,11 @@ pub struct OpenFile {
 impl OpenFile {
     /// A description of `file`, opened with `flags`.
     pub fn new(file: Arc<dyn File>, flags: OpenFlags) -> Arc<OpenFile> {
+        if let Some(place) = file.location()
+            && !flags.has(O_PATH)
+        {
+            notify::happened(place.vnode(), IN_OPEN);
+        }
         Arc::new(OpenFile {
             file,
             flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
@@ -171,6 +176,15 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        if let Some(place) = self.file.location()
+            && !self.is_path()
+        {
+            let mask = match self.flags().writes() {
+                true => IN_CLOSE_WRITE,
+                false => IN_CLOSE_NOWRITE,
+            };
+            notify::happened(place.vnode(), mask);
+        }
         if *self.has_locks.get_mut() {
             locks::release_all(self, self.lock_owner());
         }

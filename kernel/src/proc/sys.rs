@@ -1,12 +1,15 @@
 //! `/proc/sys`: settings. What can't be changed here is read-only.
 
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::Errno;
 use alloc::{format, string::String, vec::Vec};
 
 use fs::synthetic::{Entry, Table};
 use nucleus::random;
 
 use super::sysvipc;
-use crate::{pipe, process::family, syscall};
+use crate::{epoll, inotify, pipe, process::family, quota::Quota, syscall};
 
 fn value(value: &'static str) -> Entry {
     Entry::text(move |out| {
@@ -20,6 +23,30 @@ fn number(value: u64) -> Entry {
         writeln!(out, "{value}");
         Ok(())
     })
+}
+
+/// A number that root may change.
+fn setting(get: fn() -> usize, set: fn(usize)) -> Entry {
+    Entry::text(move |out| {
+        writeln!(out, "{}", get());
+        Ok(())
+    })
+    .writable(move |bytes| {
+        let text = core::str::from_utf8(bytes.trim_ascii()).map_err(|_| Errno::EINVAL)?;
+        let value: u32 = text.parse().map_err(|_| Errno::EINVAL)?;
+        if value > i32::MAX as u32 {
+            return Err(Errno::EINVAL);
+        }
+        set(value as usize);
+        Ok(())
+    })
+}
+
+/// The most that a user may have of something.
+macro_rules! limit {
+    ($quota:path) => {
+        setting(|| Quota::limit(&$quota), |n| Quota::set_limit(&$quota, n))
+    };
 }
 
 /// A line that is asked for when it is read.
@@ -53,7 +80,20 @@ pub fn directory() -> Table {
 }
 
 fn fs() -> Table {
+    let inotify = Table::new()
+        .with(
+            "max_queued_events",
+            setting(
+                || inotify::MAX_QUEUED.load(Relaxed),
+                |n| inotify::MAX_QUEUED.store(n, Relaxed),
+            ),
+        )
+        .with("max_user_instances", limit!(inotify::INSTANCES))
+        .with("max_user_watches", limit!(inotify::WATCHES));
+    let epoll = Table::new().with("max_user_watches", limit!(epoll::WATCHES));
     Table::new()
+        .with("epoll", Entry::directory(epoll))
+        .with("inotify", Entry::directory(inotify))
         .with("file-max", number(i64::MAX as u64))
         .with("nr_open", number(1 << 20))
         .with(

@@ -259,7 +259,7 @@ pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
         .vnode()
         .access(&call.credentials().fs, abi::raw::general::W_OK)?;
     file_size::check(size)?;
-    place.vnode().truncate(size)?;
+    place.truncate(size)?;
     Ok(0)
 }
 
@@ -274,7 +274,7 @@ pub(super) fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     file_size::check(size)?;
-    place.vnode().truncate(size)?;
+    place.truncate(size)?;
     Ok(0)
 }
 
@@ -298,8 +298,6 @@ fn fallocate(call: &mut Call<'_>) -> Result<usize> {
     if call.unsigned(1) & abi::raw::general::FALLOC_FL_KEEP_SIZE == 0 {
         file_size::check(at as u64 + len as u64)?;
     }
-    place
-        .vnode()
-        .allocate(call.unsigned(1), at as u64, len as u64)?;
+    place.allocate(call.unsigned(1), at as u64, len as u64)?;
     Ok(0)
 }

@@ -25,6 +25,7 @@ mod file_size;
 pub mod flags;
 mod futex;
 mod identity;
+mod inotify;
 mod inspect;
 mod io;
 mod ipc;
@@ -94,6 +95,7 @@ const CALLS: &[&[Entry]] = &[
     futex::CALLS,
     identity::CALLS,
     inspect::CALLS,
+    inotify::CALLS,
     io::CALLS,
     limits::CALLS,
     membarrier::CALLS,

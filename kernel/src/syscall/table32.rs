@@ -7,9 +7,9 @@
 use abi::Result;
 
 use super::{
-    Call, Handler, change, credentials, dirs, epoll, event, futex, identity, io, memory, names,
-    open, poll, prctl, process, random, schedule, signal, socket, socket_message, socket_option,
-    stat, system, time,
+    Call, Handler, change, credentials, dirs, epoll, event, futex, identity, inotify, io, memory,
+    names, open, poll, prctl, process, random, schedule, signal, socket, socket_message,
+    socket_option, stat, system, time,
 };
 
 /// `restart_syscall`.
@@ -99,6 +99,9 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (255, epoll::epoll_ctl),
     (256, epoll::epoll_wait),
     (270, signal::tgkill),
+    (291, inotify::inotify_init),
+    (292, inotify::inotify_add_watch),
+    (293, inotify::inotify_rm_watch),
     (295, open::openat),
     (296, names::mkdirat),
     (301, names::unlinkat),
@@ -118,6 +121,7 @@ pub(super) const CALLS: &[(u32, Handler)] = &[
     (329, epoll::epoll_create1),
     (330, open::dup3),
     (331, open::pipe2),
+    (332, inotify::inotify_init1),
     (337, socket_message::recvmmsg),
     (345, socket_message::sendmmsg),
     (353, names::renameat2),

@@ -15,6 +15,7 @@
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
 //!                                Leaf                            holds nothing else, except
+//!                                  Notify -> NotifyTable         inotify; told wherever files change
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
 //!                                    Device                      a device's queue; its interrupt takes it too
 //!                                      WaitQueue                 also the parking lot's buckets
@@ -87,6 +88,10 @@ pub enum Rank {
     ThreadSignals = 102,
     /// Small leaf data of the floors above that is never held while another lock is taken.
     Leaf = 120,
+    /// Events of `inotify` that were not read, and what it watches.
+    Notify = 130,
+    /// Who listens to which vnode.
+    NotifyTable = 131,
     /// A pmap's page-table pages.
     Pmap = 140,
     /// A device's queue: its requests are done, and who waits for them is woken, with it held.

@@ -15,6 +15,7 @@ mod files;
 mod floating;
 mod futexes;
 mod growth;
+mod inotify;
 mod leaks;
 mod legacy;
 mod memfds;
@@ -76,7 +77,7 @@ fn main() {
         polling::TESTS,
         epoll::TESTS,
         events::TESTS,
-        unix_sockets::TESTS,
+        inotify::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,

@@ -1,0 +1,222 @@
+//! inotify: what happens to files and directories, and in which order it is told.
+
+use std::fs;
+
+use libc::{
+    IN_ACCESS, IN_ALL_EVENTS, IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE,
+    IN_DELETE_SELF, IN_IGNORED, IN_ISDIR, IN_MODIFY, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO,
+    IN_ONESHOT, IN_ONLYDIR, IN_OPEN, c_int,
+};
+
+use crate::support::{End, Outcome, c, folder, pause_ms, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("inotify: a file's life in a directory", life),
+    ("inotify: renames", renames),
+    ("inotify: the end of what is watched", ends),
+    ("inotify: a reader is woken", woken),
+    ("inotify: what is refused", bad),
+];
+
+/// Watch, mask, cookie, name.
+type Event = (c_int, u32, u32, String);
+
+/// All events that wait.
+fn events(fd: c_int) -> Result<Vec<Event>, String> {
+    let mut bytes = [0u8; 8192];
+    // SAFETY: reads into a live buffer.
+    let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
+    let mut rest = &bytes[..count.max(0) as usize];
+    let mut found = Vec::new();
+    while rest.len() >= 16 {
+        let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| rest[at + i]));
+        let len = word(12) as usize;
+        let name: Vec<u8> = rest[16..16 + len].iter().copied().take_while(|b| *b != 0).collect();
+        found.push((
+            word(0) as c_int,
+            word(4),
+            word(8),
+            String::from_utf8_lossy(&name).into_owned(),
+        ));
+        rest = &rest[16 + len..];
+    }
+    ensure!(rest.is_empty(), "half an event");
+    Ok(found)
+}
+
+/// The events that wait are these, whatever their cookies.
+fn expect(fd: c_int, wanted: &[(c_int, u32, &str)]) -> Outcome {
+    let found = events(fd)?;
+    let found: Vec<_> = found.iter().map(|e| (e.0, e.1, e.3.as_str())).collect();
+    ensure!(found == wanted, "{found:x?}\nin place of {wanted:x?}");
+    Ok(())
+}
+
+fn make() -> Result<c_int, String> {
+    Ok(call!(inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC)))
+}
+
+fn add(fd: c_int, path: &str, mask: u32) -> Result<c_int, String> {
+    Ok(call!(inotify_add_watch(fd, c(path).as_ptr(), mask)))
+}
+
+fn life() -> Outcome {
+    let (at, fd) = (folder("inotify-life")?, make()?);
+    let d = add(fd, &at, IN_ALL_EVENTS)?;
+    let path = format!("{at}/file");
+    let file = call!(open(c(&path).as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600));
+    call!(write(file, b"abc".as_ptr().cast(), 3));
+    call!(write(file, b"abc".as_ptr().cast(), 3));
+    let mut byte = 0u8;
+    call!(pread(file, (&raw mut byte).cast(), 1, 0));
+    call!(fchmod(file, 0o644));
+    call!(ftruncate(file, 1));
+    call!(close(file));
+    expect(
+        fd,
+        &[
+            (d, IN_CREATE, "file"),
+            (d, IN_OPEN, "file"),
+            (d, IN_MODIFY, "file"),
+            (d, IN_ACCESS, "file"),
+            (d, IN_ATTRIB, "file"),
+            (d, IN_MODIFY, "file"),
+            (d, IN_CLOSE_WRITE, "file"),
+        ],
+    )?;
+    fs::hard_link(&path, format!("{at}/other")).map_err(|e| e.to_string())?;
+    fs::create_dir(format!("{at}/inner")).map_err(|e| e.to_string())?;
+    call!(unlink(c(&format!("{at}/other")).as_ptr()));
+    call!(rmdir(c(&format!("{at}/inner")).as_ptr()));
+    call!(unlink(c(&path).as_ptr()));
+    expect(
+        fd,
+        &[
+            (d, IN_CREATE, "other"),
+            (d, IN_CREATE | IN_ISDIR, "inner"),
+            (d, IN_DELETE, "other"),
+            (d, IN_DELETE | IN_ISDIR, "inner"),
+            (d, IN_DELETE, "file"),
+        ],
+    )?;
+    let open = call!(open(c(&at).as_ptr(), libc::O_RDONLY));
+    call!(close(open));
+    expect(
+        fd,
+        &[
+            (d, IN_OPEN | IN_ISDIR, ""),
+            (d, IN_CLOSE_NOWRITE | IN_ISDIR, ""),
+        ],
+    )?;
+    call!(inotify_rm_watch(fd, d));
+    expect(fd, &[(d, IN_IGNORED, "")])?;
+    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    expect(fd, &[])
+}
+
+fn renames() -> Outcome {
+    let (at, fd) = (folder("inotify-rename")?, make()?);
+    let (one, two) = (format!("{at}/one"), format!("{at}/two"));
+    for path in [&one, &two] {
+        fs::create_dir(path).map_err(|e| e.to_string())?;
+    }
+    let (a, b) = (format!("{one}/a"), format!("{two}/b"));
+    fs::write(&a, b"a").map_err(|e| e.to_string())?;
+    fs::write(&b, b"b").map_err(|e| e.to_string())?;
+    let moves = IN_MOVED_FROM | IN_MOVED_TO;
+    let (d1, d2) = (add(fd, &one, moves)?, add(fd, &two, moves)?);
+    let all = IN_MOVE_SELF | IN_DELETE_SELF;
+    let (f1, f2) = (add(fd, &a, all)?, add(fd, &b, all)?);
+    call!(rename(c(&a).as_ptr(), c(&b).as_ptr()));
+    let found = events(fd)?;
+    let plain: Vec<_> = found.iter().map(|e| (e.0, e.1, e.3.as_str())).collect();
+    let wanted = [
+        (d1, IN_MOVED_FROM, "a"),
+        (d2, IN_MOVED_TO, "b"),
+        (f1, IN_MOVE_SELF, ""),
+        (f2, IN_DELETE_SELF, ""),
+        (f2, IN_IGNORED, ""),
+    ];
+    ensure!(plain == wanted, "{plain:x?}\nin place of {wanted:x?}");
+    ensure!(
+        found[0].2 == found[1].2 && found[0].2 != 0,
+        "cookies {} and {}",
+        found[0].2,
+        found[1].2
+    );
+    Ok(())
+}
+
+fn ends() -> Outcome {
+    let (at, fd) = (folder("inotify-end")?, make()?);
+    let path = format!("{at}/file");
+    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    let w = add(fd, &path, IN_ATTRIB | IN_DELETE_SELF)?;
+    ensure!(
+        add(fd, &path, IN_ATTRIB | IN_DELETE_SELF)? == w,
+        "a second watch of the same file"
+    );
+    let open = call!(open(c(&path).as_ptr(), libc::O_RDONLY));
+    call!(unlink(c(&path).as_ptr()));
+    // It lives as long as it is open.
+    expect(fd, &[(w, IN_ATTRIB, "")])?;
+    call!(close(open));
+    expect(fd, &[(w, IN_DELETE_SELF, ""), (w, IN_IGNORED, "")])?;
+    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    let once = add(fd, &path, IN_ATTRIB | IN_ONESHOT)?;
+    ensure!(once != w, "a number that was just used");
+    call!(chmod(c(&path).as_ptr(), 0o600));
+    call!(chmod(c(&path).as_ptr(), 0o644));
+    expect(fd, &[(once, IN_ATTRIB, ""), (once, IN_IGNORED, "")])
+}
+
+fn woken() -> Outcome {
+    let at = folder("inotify-woken")?;
+    let fd = call!(inotify_init1(0));
+    let d = add(fd, &at, IN_CREATE)?;
+    for round in 0..3 {
+        let path = format!("{at}/{round}");
+        let child = spawn(|| {
+            pause_ms(3);
+            fs::write(&path, b"").map_err(|e| e.to_string())
+        })?;
+        if round == 1 {
+            let mut poll = libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            ensure!(call!(poll(&mut poll, 1, 5000)) == 1, "poll was not woken");
+            let mut bytes = 0i32;
+            call!(ioctl(fd, libc::FIONREAD, &mut bytes));
+            ensure!(bytes == 32, "FIONREAD: {bytes}");
+        }
+        expect(fd, &[(d, IN_CREATE, &round.to_string())])?;
+        ensure!(wait(child)? == End::Exit(0), "the maker failed");
+    }
+    Ok(())
+}
+
+fn bad() -> Outcome {
+    let (at, fd) = (folder("inotify-bad")?, make()?);
+    let path = format!("{at}/file");
+    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    let path = c(&path);
+    refused!(EINVAL, inotify_init1(1));
+    refused!(EINVAL, inotify_add_watch(fd, path.as_ptr(), 0));
+    refused!(EINVAL, inotify_add_watch(0, path.as_ptr(), IN_OPEN));
+    refused!(EBADF, inotify_add_watch(999, path.as_ptr(), IN_OPEN));
+    refused!(ENOENT, inotify_add_watch(fd, c"/none".as_ptr(), IN_OPEN));
+    refused!(
+        ENOTDIR,
+        inotify_add_watch(fd, path.as_ptr(), IN_OPEN | IN_ONLYDIR)
+    );
+    refused!(EINVAL, inotify_rm_watch(fd, 77));
+    let mut bytes = [0u8; 16];
+    refused!(EAGAIN, read(fd, bytes.as_mut_ptr().cast(), 16));
+    add(fd, &at, IN_DELETE)?;
+    call!(unlink(path.as_ptr()));
+    refused!(EINVAL, read(fd, bytes.as_mut_ptr().cast(), 16));
+    Ok(())
+}
