@@ -207,6 +207,7 @@ fn time_of_day() -> Outcome {
 
 fn timer_wakes() -> Outcome {
     let epoll = call!(epoll_create1(0));
+    let mut timers = Vec::new();
     for interval in 1..4 {
         let fd = call!(timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_NONBLOCK));
         set(fd, 0, span(interval * 3), interval * 3)?;
@@ -215,6 +216,7 @@ fn timer_wakes() -> Outcome {
             u64: fd as u64,
         };
         call!(epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event));
+        timers.push(fd);
     }
     let start = Instant::now();
     let mut expiries = 0;
@@ -223,6 +225,13 @@ fn timer_wakes() -> Outcome {
         let count = call!(epoll_wait(epoll, &mut event, 1, 2000));
         ensure!(count == 1, "no timer in two seconds");
         expiries += read_u64(event.u64 as c_int)?;
+    }
+    for fd in timers {
+        let mut more = 0u64;
+        // SAFETY: reads into a live number; there may be nothing to read.
+        if unsafe { libc::read(fd, (&raw mut more).cast(), 8) } == 8 {
+            expiries += more;
+        }
     }
     // 20, 10 and 6 in 60 ms.
     ensure!(expiries >= 30, "{expiries} expiries");

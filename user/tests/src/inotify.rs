@@ -32,7 +32,11 @@ fn events(fd: c_int) -> Result<Vec<Event>, String> {
     while rest.len() >= 16 {
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| rest[at + i]));
         let len = word(12) as usize;
-        let name: Vec<u8> = rest[16..16 + len].iter().copied().take_while(|b| *b != 0).collect();
+        let name: Vec<u8> = rest[16..16 + len]
+            .iter()
+            .copied()
+            .take_while(|b| *b != 0)
+            .collect();
         found.push((
             word(0) as c_int,
             word(4),
