@@ -11,7 +11,7 @@ use nucleus::{
     trap::UserContext,
 };
 
-use super::{Options, power_off};
+use super::{Options, power_off, shell};
 use crate::{
     files::{OpenFile, Table},
     process::{
@@ -28,8 +28,6 @@ use crate::{
 
 /// Where a command without a slash is looked for.
 const PATH: &str = "/bin:/sbin:/usr/bin:/usr/sbin:/usr/local/bin";
-/// The default command.
-const SHELL: &[u8] = b"/bin/sh";
 /// The signals that the kernel as first process obeys.
 const OBEYED: SignalSet = SignalSet::of(&[raw::SIGUSR1, raw::SIGUSR2, raw::SIGTERM]);
 
@@ -49,7 +47,13 @@ pub fn run(options: &Options, namespace: &Arc<Namespace>) -> core::result::Resul
     }
     let init = be_first().map_err(|e| refusal(b"the first process", e))?;
     let (path, arguments) = match options.command.first() {
-        None => (SHELL.to_vec(), vec![b"-sh".to_vec()]),
+        None => {
+            let shell = shell::of_root(namespace);
+            let name = shell.rsplit(|&byte| byte == b'/').next().unwrap_or(&shell);
+            // The dash tells a shell that it serves a login.
+            let arguments = vec![[b"-", name].concat()];
+            (shell, arguments)
+        }
         Some(name) => (name.clone(), options.command.clone()),
     };
     let first = begin(namespace, path.clone(), arguments, Some(family::INIT))
@@ -145,7 +149,7 @@ fn begin(
         b"TERM=linux".to_vec(),
         b"USER=root".to_vec(),
         b"LOGNAME=root".to_vec(),
-        b"SHELL=/bin/sh".to_vec(),
+        [b"SHELL=", &*shell::of_root(namespace)].concat(),
     ];
     let Loaded {
         space,

@@ -7,6 +7,7 @@ mod command_line;
 mod init;
 mod root;
 mod shares;
+mod shell;
 
 use alloc::string::String;
 
