@@ -232,6 +232,9 @@ pub struct Test {
     /// How long the program of random system calls runs, in seconds
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub seconds: u64,
+    /// Run also what takes too long for every day
+    #[arg(long)]
+    pub long: bool,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,

@@ -2,12 +2,14 @@
 //!
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
+//! [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
 
 mod boot;
 mod host;
 mod programs;
+mod python;
 mod session;
 mod starts;
 mod strangers;
@@ -87,6 +89,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     starts::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
+    python::run(&bench, &mut report, options.long)?;
     programs::run(&bench, &mut report, options.seconds);
     println!();
     for name in &report.failed {

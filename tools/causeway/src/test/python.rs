@@ -1,0 +1,249 @@
+//! Python's own regression tests, from Debian's package, in a guest.
+//!
+//! `user/strangers/python/linux.txt` has what they give on Linux in the same virtual machine with the same root: how many tests a module
+//! has, and those that are not passed there (skipped, for the most part). `known.txt` beside it lists what differs here,
+//! each with its reason. Anything else that differs fails.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Report;
+use super::boot::{Bench, Plan};
+use crate::guest::Ending;
+use crate::project;
+use crate::root::{Root, debian};
+
+/// What the root has besides what every Debian root has.
+const PACKAGES: [&str; 4] = ["python3", "libpython3.11-testsuite", "procps", "netbase"];
+
+/// Modules that run in one boot.
+struct Batch {
+    modules: &'static [&'static str],
+    /// Only in the long run of the tests.
+    long: bool,
+}
+
+const BATCHES: &[Batch] = &[
+    Batch {
+        modules: &[
+            "test_os",
+            "test_mmap",
+            "test_tempfile",
+            "test_shutil",
+            "test_select",
+            "test_epoll",
+            "test_selectors",
+        ],
+        long: false,
+    },
+    Batch {
+        modules: &["test_poll", "test_signal", "test_threading"],
+        long: false,
+    },
+    Batch {
+        modules: &["test_subprocess"],
+        long: true,
+    },
+    Batch {
+        modules: &["test_socket"],
+        long: true,
+    },
+    Batch {
+        modules: &["test_asyncio"],
+        long: true,
+    },
+    Batch {
+        modules: &[
+            "test_multiprocessing_main_handling",
+            "test_multiprocessing_fork",
+        ],
+        long: true,
+    },
+    Batch {
+        modules: &[
+            "test_multiprocessing_forkserver",
+            "test_multiprocessing_spawn",
+        ],
+        long: true,
+    },
+];
+
+/// Outcomes by test: `ok`, `skipped`, `failure`, `error`.
+type Outcomes = BTreeMap<String, String>;
+
+/// What a module's tests shall give.
+#[derive(Default)]
+struct Expected {
+    /// On Linux.
+    count: usize,
+    /// On Linux, of those that are not `ok` there.
+    others: Outcomes,
+    /// What is known to differ here.
+    known: Outcomes,
+}
+
+/// Runs them.
+///
+/// # Errors
+/// When the root cannot be made.
+pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
+    if !report.wants("python: its own tests") {
+        return Ok(());
+    }
+    let home = project::home()?;
+    let scripts = home.join("user/strangers/python");
+    let expected = read_expected(&scripts)?;
+    let folder = home.join("target/roots/python");
+    if !folder.exists() {
+        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
+        debian::make(&folder, &packages, true, false)?;
+    }
+    let mut root = Root::folder(&folder)?;
+    root.directory("python-tests", 0o755);
+    for name in ["run.sh", "report.py"] {
+        root.host_file(
+            Path::new("python-tests").join(name),
+            &scripts.join(name),
+            0o644,
+        )?;
+    }
+    let archive = bench.path("python.cpio");
+    root.write(&archive)?;
+    let chosen: Vec<&Batch> = BATCHES.iter().filter(|batch| long || !batch.long).collect();
+    // Most of them wait most of the time: two guests at once.
+    for two in chosen.chunks(2) {
+        let finished: Vec<_> = std::thread::scope(|scope| {
+            let guests: Vec<_> = two
+                .iter()
+                .map(|batch| scope.spawn(|| boot(bench, &archive, batch)))
+                .collect();
+            guests
+                .into_iter()
+                .map(|guest| guest.join().unwrap_or_else(|_| Err("panicked".into())))
+                .collect()
+        });
+        for (batch, finished) in two.iter().zip(finished) {
+            judge(report, batch, finished, &expected);
+        }
+    }
+    Ok(())
+}
+
+/// The output of one batch, and its time.
+fn boot(bench: &Bench, archive: &Path, batch: &Batch) -> Result<(String, Duration), String> {
+    let begin = Instant::now();
+    let line = format!(
+        "bash /python-tests/run.sh {} 2>&1; grep . /proc/causeway/unsupported; true",
+        batch.modules.join(" ")
+    );
+    let command = ["/bin/bash", "-c", &line];
+    let mut plan = Plan::new(archive, &command);
+    plan.cpus = 2;
+    plan.memory = "1536M";
+    plan.timeout = Duration::from_secs(1800);
+    plan.fast = true;
+    let finished = bench.boot(&plan)?;
+    if finished.ending != Ending::Status(0) {
+        return Err(finished.why(&bench.fast));
+    }
+    Ok((finished.text(), begin.elapsed()))
+}
+
+/// Compares each module of a batch with what is expected.
+fn judge(
+    report: &mut Report,
+    batch: &Batch,
+    finished: Result<(String, Duration), String>,
+    expected: &BTreeMap<String, Expected>,
+) {
+    let (text, time) = match finished {
+        Ok(finished) => finished,
+        Err(why) => {
+            report.note(&format!("python: {}", batch.modules.join(" ")), Err(why));
+            return;
+        }
+    };
+    for module in batch.modules {
+        let outcomes = outcomes_of(&text, module);
+        let name = format!(
+            "python: {module}, {} tests ({:.1} s for its boot)",
+            outcomes.len(),
+            time.as_secs_f64()
+        );
+        let outcome = match expected.get(*module) {
+            Some(expected) => differences(expected, &outcomes),
+            None => Err("nothing is known of it on Linux".into()),
+        };
+        report.note(&name, outcome);
+    }
+}
+
+/// The lines `MODULE TEST OUTCOME` of one module.
+fn outcomes_of(text: &str, module: &str) -> Outcomes {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (first, test, outcome) = (words.next()?, words.next()?, words.next()?);
+            (first == module && words.next().is_none()).then(|| (test.into(), outcome.into()))
+        })
+        .collect()
+}
+
+/// What differs, if anything does.
+fn differences(expected: &Expected, outcomes: &Outcomes) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    if outcomes.len() != expected.count {
+        wrong.push(format!(
+            "{} tests, {} on Linux",
+            outcomes.len(),
+            expected.count
+        ));
+    }
+    for (test, outcome) in outcomes {
+        let linux = expected.others.get(test).map_or("ok", String::as_str);
+        if outcome != linux && expected.known.get(test) != Some(outcome) && outcome != "ok" {
+            wrong.push(format!("{test} is {outcome}, {linux} on Linux"));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(wrong.join("\n    "))
+}
+
+/// Reads the lists: `MODULE = COUNT`, `MODULE TEST OUTCOME`, and for what is known `MODULE TEST OUTCOME REASON...`.
+fn read_expected(folder: &Path) -> Result<BTreeMap<String, Expected>> {
+    let mut all: BTreeMap<String, Expected> = BTreeMap::new();
+    let linux = fs::read_to_string(folder.join("linux.txt")).context("no linux.txt")?;
+    let known = fs::read_to_string(folder.join("known.txt")).context("no known.txt")?;
+    for (is_known, line) in linux
+        .lines()
+        .map(|line| (false, line))
+        .chain(known.lines().map(|line| (true, line)))
+    {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [] => {}
+            [first, ..] if first.starts_with('#') => {}
+            [module, "=", count] => {
+                all.entry(module.into()).or_default().count =
+                    count.parse().with_context(|| format!("no count: {line}"))?;
+            }
+            [module, test, outcome, ..] => {
+                let expected = all.entry(module.into()).or_default();
+                let list = if is_known {
+                    &mut expected.known
+                } else {
+                    &mut expected.others
+                };
+                list.insert(test.into(), outcome.into());
+            }
+            _ => anyhow::bail!("not a line of Python's outcomes: {line}"),
+        }
+    }
+    Ok(all)
+}
