@@ -89,7 +89,9 @@ pub fn test(options: &options::Test) -> Result<u8> {
     starts::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
-    python::run(&bench, &mut report, options.long)?;
+    if options.long {
+        python::run(&bench, &mut report)?;
+    }
     programs::run(&bench, &mut report, options.seconds);
     println!();
     for name in &report.failed {

@@ -23,8 +23,6 @@ const PACKAGES: [&str; 4] = ["python3", "libpython3.11-testsuite", "procps", "ne
 /// Modules that run in one boot.
 struct Batch {
     modules: &'static [&'static str],
-    /// Only in the long run of the tests.
-    long: bool,
 }
 
 const BATCHES: &[Batch] = &[
@@ -38,37 +36,30 @@ const BATCHES: &[Batch] = &[
             "test_epoll",
             "test_selectors",
         ],
-        long: false,
     },
     Batch {
         modules: &["test_poll", "test_signal", "test_threading"],
-        long: false,
     },
     Batch {
         modules: &["test_subprocess"],
-        long: true,
     },
     Batch {
         modules: &["test_socket"],
-        long: true,
     },
     Batch {
         modules: &["test_asyncio"],
-        long: true,
     },
     Batch {
         modules: &[
             "test_multiprocessing_main_handling",
             "test_multiprocessing_fork",
         ],
-        long: true,
     },
     Batch {
         modules: &[
             "test_multiprocessing_forkserver",
             "test_multiprocessing_spawn",
         ],
-        long: true,
     },
 ];
 
@@ -90,7 +81,7 @@ struct Expected {
 ///
 /// # Errors
 /// When the root cannot be made.
-pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
+pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     if !report.wants("python: its own tests") {
         return Ok(());
     }
@@ -113,9 +104,8 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
     }
     let archive = bench.path("python.cpio");
     root.write(&archive)?;
-    let chosen: Vec<&Batch> = BATCHES.iter().filter(|batch| long || !batch.long).collect();
     // Most of them wait most of the time: two guests at once.
-    for two in chosen.chunks(2) {
+    for two in BATCHES.chunks(2) {
         let finished: Vec<_> = std::thread::scope(|scope| {
             let guests: Vec<_> = two
                 .iter()
