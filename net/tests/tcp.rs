@@ -237,8 +237,8 @@ fn streams_carry_what_was_sent() {
                     }
                     _ => {}
                 }
-                for end in 0..2 {
-                    let ready = ends[end].readiness();
+                for (end, connection) in ends.iter().enumerate() {
+                    let ready = connection.readiness();
                     let other = 1 - end;
                     assert_eq!(
                         ready.readable,

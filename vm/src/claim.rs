@@ -44,7 +44,7 @@ impl Object {
             first: index,
             frames: Vec::new(),
         };
-        let most = window.end.saturating_sub(window.start).min(MOST).max(1);
+        let most = window.end.saturating_sub(window.start).clamp(1, MOST);
         claim
             .frames
             .try_reserve_exact(most as usize)

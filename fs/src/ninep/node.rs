@@ -312,8 +312,8 @@ impl Node {
     /// The vnode that is known for `name`, which is about to lose it.
     fn known(&self, name: &[u8]) -> Option<Arc<Node>> {
         let (_, qid) = self.fid().walk(name).ok()?;
-        let node = self.fs.nodes.lock().get(&qid.path).and_then(Weak::upgrade);
-        node
+        let nodes = self.fs.nodes.lock();
+        nodes.get(&qid.path).and_then(Weak::upgrade)
     }
 
     /// A name of it was removed.

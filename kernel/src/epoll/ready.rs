@@ -30,6 +30,8 @@ pub(super) struct Ready {
 }
 
 struct List {
+    /// Boxed: the list of chunks grows without moving them.
+    #[allow(clippy::vec_box)]
     chunks: Vec<Box<[Place; CHUNK]>>,
     /// Places below are in use or in the chain of free ones.
     made: u32,

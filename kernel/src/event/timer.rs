@@ -120,7 +120,7 @@ impl State {
             true => None,
             false => {
                 let ahead = self.interval.as_nanos() * u128::from(expiries);
-                next.checked_add(Duration::from_nanos_u128(ahead))
+                next.checked_add(duration(ahead))
             }
         };
         Some(expiries)
@@ -148,7 +148,7 @@ impl State {
                 0 => Duration::ZERO,
                 interval => {
                     let into = (now - next).as_nanos() % interval;
-                    Duration::from_nanos_u128(interval - into)
+                    duration(interval - into)
                 }
             },
             Some(next) => next - now,
@@ -330,4 +330,11 @@ impl File for TimerFile {
         )
         .into_bytes()
     }
+}
+
+/// A duration of so many nanoseconds.
+fn duration(nanoseconds: u128) -> Duration {
+    const SECOND: u128 = 1_000_000_000;
+    let seconds = u64::try_from(nanoseconds / SECOND).unwrap_or(u64::MAX);
+    Duration::new(seconds, (nanoseconds % SECOND) as u32)
 }

@@ -60,7 +60,7 @@ struct Wishes {
 
 impl Datagrams {
     /// A new one without a name.
-    pub fn new(family: Family) -> Arc<dyn Socket> {
+    pub fn make(family: Family) -> Arc<dyn Socket> {
         let common = Common::new(domain(family), raw::SOCK_DGRAM, IPPROTO_UDP);
         let options = udp::Options {
             user: common.owner().0,

@@ -44,7 +44,7 @@ pub struct Stream {
 
 impl Stream {
     /// A new one without a name.
-    pub fn new(family: Family) -> Arc<dyn Socket> {
+    pub fn make(family: Family) -> Arc<dyn Socket> {
         let common = Common::new(domain(family), raw::SOCK_STREAM, IPPROTO_TCP);
         common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
         let options = tcp::Options {
