@@ -51,7 +51,7 @@ pub const V6: Family = Family {
 fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socket>> {
     match (kind, protocol) {
         (raw::SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::make(family)),
-        (raw::SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(datagram::Datagrams::new(family)),
+        (raw::SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(datagram::Datagrams::make(family)),
         // `ping_group_range` allows nobody a socket of echoes.
         (raw::SOCK_DGRAM, 1 | 58) => Err(Errno::EACCES),
         (raw::SOCK_STREAM | raw::SOCK_DGRAM | raw::SOCK_RAW, _) => Err(Errno::EPROTONOSUPPORT),
