@@ -28,7 +28,7 @@ pub struct Binding {
 /// The rule by which two sockets may have a port in common although their addresses overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// `SO_REUSEADDR` on both is enough, unless one of them listens (TCP).
+    /// `SO_REUSEADDR` on both is enough, unless the one that is there listens (TCP).
     UnlessListening,
     /// `SO_REUSEADDR` on both is enough (UDP).
     Always,
@@ -74,7 +74,7 @@ impl Ports {
             }
             let by_address = old.reuse_address
                 && new.reuse_address
-                && (self.rule == Rule::Always || !old.listening && !new.listening);
+                && (self.rule == Rule::Always || !old.listening);
             let by_port = old.reuse_port && new.reuse_port && old.user == new.user;
             !by_address && !by_port
         })

@@ -1,6 +1,6 @@
 //! All protocols together, and the time that they keep.
 
-use alloc::sync::Arc;
+use alloc::{sync::Arc, vec::Vec};
 use core::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -50,6 +50,16 @@ impl Stack {
     pub fn run_timers(&self) -> Option<Duration> {
         let due = self.tcp.lock().run_timers();
         due.map(Duration::from_nanos)
+    }
+
+    /// All TCP sockets with a name, and the connections that are over.
+    pub fn tcp_sockets(&self) -> Vec<tcp::Entry> {
+        self.tcp.lock().list()
+    }
+
+    /// All UDP sockets with a name.
+    pub fn udp_sockets(&self) -> Vec<Arc<udp::Socket>> {
+        self.udp.lock().list().cloned().collect()
     }
 
     /// Keeps the time: repeated segments, connections that have been closed for long enough. Sleeps except when something

@@ -85,6 +85,10 @@ counters! {
     ephemeral_misses,
     /// Map entries allocated.
     map_entries,
+    /// Packets over the loopback interface: segments, datagrams, and writes that took their place.
+    loopback_packets,
+    /// Bytes of data over it.
+    loopback_bytes,
     /// Out-of-memory kills.
     out_of_memory_kills,
 }

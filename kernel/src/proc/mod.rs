@@ -1,7 +1,7 @@
 //! `/proc`: what programs may know, in Linux's formats.
 //!
 //! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `memory`: its
-//! mappings. `descriptors`: its open files. `net`: sockets. `sys`: settings. `sysvipc`: System V objects. `causeway`: what only this kernel has.
+//! mappings. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
 
 mod causeway;
 mod descriptors;

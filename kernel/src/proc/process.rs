@@ -216,7 +216,7 @@ impl Directory for Subject {
                 continue;
             }
             let kind = match *name {
-                "fd" | "fdinfo" | "task" => Kind::Directory,
+                "fd" | "fdinfo" | "net" | "task" => Kind::Directory,
                 "cwd" | "exe" | "root" => Kind::Link,
                 _ => Kind::Regular,
             };

@@ -8,17 +8,17 @@ use alloc::{format, string::String, vec::Vec};
 use fs::synthetic::{Entry, Table};
 use nucleus::random;
 
-use super::sysvipc;
+use super::{net, sysvipc};
 use crate::{epoll, inotify, pipe, process::family, quota::Quota, syscall};
 
-fn value(value: &'static str) -> Entry {
+pub(super) fn value(value: &'static str) -> Entry {
     Entry::text(move |out| {
         writeln!(out, "{value}");
         Ok(())
     })
 }
 
-fn number(value: u64) -> Entry {
+pub(super) fn number(value: u64) -> Entry {
     Entry::text(move |out| {
         writeln!(out, "{value}");
         Ok(())
@@ -76,6 +76,7 @@ pub fn directory() -> Table {
     Table::new()
         .with("fs", Entry::directory(fs()))
         .with("kernel", Entry::directory(kernel()))
+        .with("net", Entry::directory(net::settings()))
         .with("vm", Entry::directory(vm()))
 }
 

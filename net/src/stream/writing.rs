@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 use fbuf::{Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, frame::Contents};
+use nucleus::{Frame, PAGE_SIZE, counters::Counter, frame::Contents};
 
 use super::{Stream, Tail, Urgent};
 
@@ -45,6 +45,10 @@ impl Stream {
             }
         };
         drop(tail);
+        if total > 0 {
+            Counter::loopback_packets.add(1);
+            Counter::loopback_bytes.add(total as u64);
+        }
         if wake {
             self.receiver.readable.wake_all();
         }

@@ -32,6 +32,8 @@ pub struct Options {
     pub urgent_in_line: bool,
     /// Who made the socket.
     pub user: u32,
+    /// What the floor above calls it: an inode's number.
+    pub tag: u64,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
             low_water: 1,
             urgent_in_line: false,
             user: 0,
+            tag: 0,
         }
     }
 }

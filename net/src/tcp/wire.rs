@@ -9,7 +9,7 @@
 use alloc::{collections::VecDeque, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use nucleus::time;
+use nucleus::{counters::Counter, time};
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet, SocketStorage},
     phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken},
@@ -87,6 +87,7 @@ impl RxToken for Arrived {
 
 impl TxToken for Sent<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        Counter::loopback_packets.add(1);
         let mut packet = vec![0; len];
         let result = f(&mut packet);
         self.0.push_back(packet);

@@ -34,6 +34,8 @@ pub struct Options {
     pub receive_buffer: usize,
     /// Who made the socket.
     pub user: u32,
+    /// What the floor above calls it: an inode's number.
+    pub tag: u64,
     /// Datagrams to groups go out by the loopback interface; without, there is no way for them.
     pub multicast_by_loopback: bool,
     /// Datagrams that it sends to groups are received on this machine.
@@ -53,6 +55,7 @@ impl Default for Options {
             broadcast: false,
             receive_buffer: RECEIVE_BUFFER,
             user: 0,
+            tag: 0,
             multicast_by_loopback: false,
             multicast_loop: true,
             multicast_all: true,

@@ -8,7 +8,7 @@ use core::{
 
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Source};
-use nucleus::{PAGE_SIZE, frame, time};
+use nucleus::{PAGE_SIZE, counters::Counter, frame, time};
 
 use super::{Socket, table};
 use crate::address;
@@ -117,6 +117,8 @@ impl Socket {
         if to.ip().is_multicast() && !options.multicast_loop {
             return Ok(len);
         }
+        Counter::loopback_packets.add(1);
+        Counter::loopback_bytes.add(len as u64);
         let reached = self.deliver(datagram)?;
         if !reached && !to.ip().is_multicast() && (remote == Some(to) || options.receive_errors) {
             // "Port unreachable" came back.

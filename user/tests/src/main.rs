@@ -16,6 +16,7 @@ mod floating;
 mod futexes;
 mod growth;
 mod inotify;
+mod inet;
 mod leaks;
 mod legacy;
 mod memfds;
@@ -75,6 +76,7 @@ fn main() {
         pidfd::TESTS,
         pipes::TESTS,
         polling::TESTS,
+        inet::TESTS,
         epoll::TESTS,
         events::TESTS,
         inotify::TESTS,

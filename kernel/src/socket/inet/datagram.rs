@@ -64,6 +64,7 @@ impl Datagrams {
         let common = Common::new(domain(family), raw::SOCK_DGRAM, IPPROTO_UDP);
         let options = udp::Options {
             user: common.owner().0,
+            tag: common.inode(),
             ..udp::Options::default()
         };
         Arc::new(Datagrams {

@@ -27,6 +27,8 @@ mod name;
 mod stream;
 mod tcp_options;
 
+pub use tcp_options::state_number;
+
 pub const AF_INET: u32 = 2;
 pub const AF_INET6: u32 = 10;
 

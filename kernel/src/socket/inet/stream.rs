@@ -49,6 +49,7 @@ impl Stream {
         common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
         let options = tcp::Options {
             user: common.owner().0,
+            tag: common.inode(),
             ..tcp::Options::default()
         };
         Arc::new(Stream {
@@ -63,6 +64,7 @@ impl Stream {
     fn accepted(&self, tcp: Arc<tcp::Socket>) -> Arc<dyn Socket> {
         let common = Common::new(self.common.domain(), raw::SOCK_STREAM, IPPROTO_TCP);
         common.inherit(&self.common);
+        tcp.set_options(|options| options.tag = common.inode());
         let ip = *self.ip.lock();
         let options = *self.options.lock();
         Arc::new(Stream {
