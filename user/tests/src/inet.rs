@@ -2,18 +2,16 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::{size_of, zeroed};
-use std::net::{
-    Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket,
-};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{
     AF_INET, AF_INET6, EPOLLHUP, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL,
-    MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP,
-    SO_ERROR, SO_LINGER, SO_RCVBUF, SO_REUSEADDR, SO_REUSEPORT, SOCK_DGRAM, SOCK_NONBLOCK,
-    SOCK_STREAM, SOL_SOCKET, c_int,
+    MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SO_ERROR,
+    SO_LINGER, SO_RCVBUF, SO_REUSEADDR, SO_REUSEPORT, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM,
+    SOL_SOCKET, c_int,
 };
 
 use crate::support::{Outcome, errno, file, pipe};
@@ -251,7 +249,10 @@ fn resets() -> Outcome {
     let fd = call!(socket(AF_INET, SOCK_STREAM, 0));
     let far = v4([10, 0, 0, 1], 80);
     refused!(ENETUNREACH, connect(fd, (&raw const far).cast(), 16));
-    ensure!(bind_v4(fd, [10, 0, 0, 1], 0) == -1, "bound to another's address");
+    ensure!(
+        bind_v4(fd, [10, 0, 0, 1], 0) == -1,
+        "bound to another's address"
+    );
     ensure!(errno() == libc::EADDRNOTAVAIL, "errno {}", errno());
     refused!(ENOTCONN, shutdown(fd, 2));
     refused!(EPIPE, send(fd, b"x".as_ptr().cast(), 1, MSG_NOSIGNAL));
@@ -277,8 +278,14 @@ fn resets() -> Outcome {
         8
     ));
     drop(client);
-    ensure!(poll(&server, POLLIN)? == POLLIN | POLLERR | POLLHUP, "readiness");
-    ensure!(get(&server, SOL_SOCKET, SO_ERROR)? == libc::ECONNRESET, "SO_ERROR");
+    ensure!(
+        poll(&server, POLLIN)? == POLLIN | POLLERR | POLLHUP,
+        "readiness"
+    );
+    ensure!(
+        get(&server, SOL_SOCKET, SO_ERROR)? == libc::ECONNRESET,
+        "SO_ERROR"
+    );
     ensure!(io!(server.read(&mut [0; 8])) == 0, "bytes after a reset");
     // A listener that goes takes those with it that it has not accepted.
     let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
@@ -409,7 +416,10 @@ fn urgent() -> Outcome {
     io!((&client).write_all(b"ab"));
     call!(send(to, b"!".as_ptr().cast(), 1, MSG_OOB));
     io!((&client).write_all(b"cd"));
-    ensure!(poll(&server, POLLPRI | POLLIN)? == POLLPRI | POLLIN, "ready");
+    ensure!(
+        poll(&server, POLLPRI | POLLIN)? == POLLPRI | POLLIN,
+        "ready"
+    );
     let n = call!(recv(from, at, 16, 0));
     ensure!(n == 2 && &buffer[..2] == b"ab", "{n} bytes to the mark");
     let mut mark = 0;
@@ -500,7 +510,10 @@ fn ports() -> Outcome {
     call!(listen(first, 1));
     refused!(EADDRINUSE, listen(second, 1));
     // Reuse of the port lets both listen.
-    let (a, b) = (open(SOCK_STREAM, SO_REUSEPORT)?, open(SOCK_STREAM, SO_REUSEPORT)?);
+    let (a, b) = (
+        open(SOCK_STREAM, SO_REUSEPORT)?,
+        open(SOCK_STREAM, SO_REUSEPORT)?,
+    );
     ensure!(bind_v4(a, [127, 0, 0, 9], port) == 0, "{}", errno());
     ensure!(bind_v4(b, [127, 0, 0, 9], port) == 0, "{}", errno());
     call!(listen(a, 1));
@@ -540,7 +553,9 @@ fn datagrams() -> Outcome {
     io!(a.send_to(&big, to));
     let n = io!(b.recv(&mut buffer));
     ensure!(buffer[..n] == big[..], "{n} bytes");
-    let large = a.send_to(&vec![0; 65_508], to).map_err(|e| e.raw_os_error());
+    let large = a
+        .send_to(&vec![0; 65_508], to)
+        .map_err(|e| e.raw_os_error());
     ensure!(large == Err(Some(libc::EMSGSIZE)), "{large:?}");
     // A peer: nobody else is heard, and its absence is reported.
     io!(a.connect(to));
@@ -573,7 +588,10 @@ fn group() -> Outcome {
     let to = (group, io!(socket.local_addr()).port());
     let sender = io!(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)));
     let unreachable = sender.send_to(b"x", to).map_err(|e| e.raw_os_error());
-    ensure!(unreachable == Err(Some(libc::ENETUNREACH)), "{unreachable:?}");
+    ensure!(
+        unreachable == Err(Some(libc::ENETUNREACH)),
+        "{unreachable:?}"
+    );
     let lo = u32::from_ne_bytes([127, 0, 0, 1]);
     set(&sender, IPPROTO_IP, libc::IP_MULTICAST_IF, lo as c_int)?;
     io!(sender.send_to(b"nobody is in it", to));
@@ -612,7 +630,11 @@ fn control() -> Outcome {
     header.msg_control = room.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&room);
     let n = call!(recvmsg(socket.as_raw_fd(), &mut header, 0));
-    ensure!(n == 3 && header.msg_flags == MSG_TRUNC, "{n} bytes, {:#x}", header.msg_flags);
+    ensure!(
+        n == 3 && header.msg_flags == MSG_TRUNC,
+        "{n} bytes, {:#x}",
+        header.msg_flags
+    );
     let (mut info, mut ttl) = (None, None);
     // SAFETY: the kernel has filled the header, and the messages are read with the macros made for it.
     unsafe {
@@ -652,10 +674,19 @@ fn options() -> Outcome {
     let fd = client.as_raw_fd();
     let bad = 200;
     let at = (&raw const bad).cast();
-    refused!(EINVAL, setsockopt(fd, IPPROTO_TCP, libc::TCP_KEEPCNT, at, 4));
+    refused!(
+        EINVAL,
+        setsockopt(fd, IPPROTO_TCP, libc::TCP_KEEPCNT, at, 4)
+    );
     refused!(ENOPROTOOPT, setsockopt(fd, IPPROTO_TCP, 999, at, 4));
-    refused!(ENOPROTOOPT, setsockopt(fd, IPPROTO_IPV6, libc::IPV6_V6ONLY, at, 4));
-    refused!(EINVAL, setsockopt(fd, IPPROTO_IP, libc::IP_TTL, (&raw const bad).cast(), 0));
+    refused!(
+        ENOPROTOOPT,
+        setsockopt(fd, IPPROTO_IPV6, libc::IPV6_V6ONLY, at, 4)
+    );
+    refused!(
+        EINVAL,
+        setsockopt(fd, IPPROTO_IP, libc::IP_TTL, (&raw const bad).cast(), 0)
+    );
     set(&client, IPPROTO_IP, libc::IP_TOS, 16)?;
     ensure!(get(&client, IPPROTO_IP, libc::IP_TOS)? == 16, "IP_TOS");
     let mut name = [0u8; 16];
@@ -670,7 +701,13 @@ fn options() -> Outcome {
     ensure!(name.starts_with(b"cubic\0"), "{name:?}");
     refused!(
         ENOENT,
-        setsockopt(fd, IPPROTO_TCP, libc::TCP_CONGESTION, b"none".as_ptr().cast(), 4)
+        setsockopt(
+            fd,
+            IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            b"none".as_ptr().cast(),
+            4
+        )
     );
     let mut info = [0u8; 104];
     for (end, state) in [(&server, 1), (&client, 8)] {
