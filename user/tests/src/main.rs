@@ -77,6 +77,7 @@ fn main() {
         pipes::TESTS,
         polling::TESTS,
         inet::TESTS,
+        unix_sockets::TESTS,
         epoll::TESTS,
         events::TESTS,
         inotify::TESTS,
