@@ -80,7 +80,7 @@ fn receive(from: &OwnedFd, bytes: &mut [u8], flags: c_int) -> Result<usize, Stri
 fn ready(fd: c_int) -> Result<c_int, String> {
     let mut entry = libc::pollfd {
         fd,
-        events: (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI) as i16,
+        events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI,
         revents: 0,
     };
     call!(poll(&mut entry, 1, 0));
