@@ -8,8 +8,9 @@ use fs::{
     ramfs,
 };
 use nucleus::{
+    PAGE_SIZE,
     boot::{self, Archive},
-    log,
+    frame, log,
 };
 
 use crate::mounts;
@@ -22,7 +23,12 @@ use crate::mounts;
 pub fn mount() -> Result<Arc<Namespace>, String> {
     let archive =
         boot::take_archive().ok_or("there is no root archive: give the kernel an initrd")?;
-    let root = ramfs::root(ramfs::Options::default());
+    // What the archive brings is there already; of the rest, files may take half.
+    let (total, there) = (frame::usage().total, archive.len().div_ceil(PAGE_SIZE));
+    let root = ramfs::root(ramfs::Options {
+        pages: Some((there + total.saturating_sub(there) / 2) as u64),
+        ..ramfs::Options::default()
+    });
     let namespace = Namespace::new(root, "ramfs");
     let unpacked = unpack(archive, &namespace.root())
         .map_err(|damage| format!("the root archive is damaged: {damage}"))?;
