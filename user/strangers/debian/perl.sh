@@ -3,12 +3,12 @@ perl -v | grep -c 'This is perl 5'
 perl -e '
 use strict; use warnings; $| = 1;
 my %count; $count{$_ % 13}++ for 1 .. 100_000; print join(",", map { "$_=$count{$_}" } sort { $a <=> $b } keys %count), "\n";
-my $text = join " ", map { sprintf "%x", $_ * 7919 } 1 .. 5000; my @found = $text =~ /\b([a-f]+)\b/g; print scalar(@found), " $found[0]\n";
+my $text = join " ", map { sprintf "%x", $_ * 7919 } 1 .. 5000; my @found = $text =~ /\b([a-f]+\d)/g; print scalar(@found), " $found[0]\n";
 use POSIX qw(:sys_wait_h strftime floor); print strftime("%F %T", gmtime 1_000_000_000), " ", floor(-2.5), "\n";
 pipe(my $r, my $w) or die; my $pid = fork // die;
 if (!$pid) { close $r; print $w "from the child\n"; exit 5 } close $w; print <$r>; waitpid $pid, 0; print $? >> 8, "\n";
-use Socket; socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or print "no socketpair: $!\n";
-if (defined $a) { syswrite $a, "through a socket"; sysread $b, my $got, 100; print "$got\n" }
+use Socket; socketpair(my $one, my $two, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or print "no socketpair: $!\n";
+if (defined $one) { syswrite $one, "through a socket"; sysread $two, my $got, 100; print "$got\n" }
 local $SIG{ALRM} = sub { die "alarm\n" }; eval { alarm 1; select undef, undef, undef, 5; }; print "caught: $@";
 my $n = 0; local $SIG{USR1} = sub { $n++ }; kill USR1 => $$ for 1 .. 3; print "signals: $n\n";
 use File::Temp "tempfile"; my ($fh, $name) = tempfile(UNLINK => 1); print $fh "x" x 10_000; close $fh; print -s $name, "\n";
