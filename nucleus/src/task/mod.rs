@@ -32,6 +32,8 @@ pub(crate) use task::{current_raw, is_interrupted};
 pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]
+mod observer_tests;
+#[cfg(test)]
 mod tests;
 
 #[cfg(not(target_os = "none"))]
