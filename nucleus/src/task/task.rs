@@ -61,7 +61,7 @@ pub struct Task {
     /// The task's own.
     body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
     /// How many are about to wake it and rely on it being there.
-    wakers: AtomicUsize,
+    wakers: Wakers,
     /// The reaper's list.
     pub(super) next_dead: UnsafeCell<*const Task>,
     /// The task's own, or of an interrupt handler on top of it.
@@ -83,6 +83,19 @@ unsafe impl Linked for Task {
     fn link(this: *mut Task) -> *mut Link<Task> {
         // SAFETY: `this` points to a task, alive while in a heap.
         unsafe { (*this).link.get() }
+    }
+}
+
+/// How many are about to wake a task.
+struct Wakers(AtomicUsize);
+
+#[cfg(debug_assertions)]
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        assert!(
+            *self.0.get_mut() == 0,
+            "a task is freed while somebody is about to wake it"
+        );
     }
 }
 
@@ -230,7 +243,7 @@ impl Task {
             idle,
             pmap: UnsafeCell::new(None),
             body: UnsafeCell::new(None),
-            wakers: AtomicUsize::new(0),
+            wakers: Wakers(AtomicUsize::new(0)),
             next_dead: UnsafeCell::new(ptr::null()),
             #[cfg(debug_assertions)]
             held: UnsafeCell::new(Held::new()),
@@ -247,18 +260,18 @@ impl Task {
     /// Keeps the task from being freed until [`unclaim`](Task::unclaim). The caller knows that it is
     /// alive now, and has interrupts off until then.
     pub(super) fn claim(&self) {
-        self.wakers.fetch_add(1, Ordering::Relaxed);
+        self.wakers.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends a [`claim`](Task::claim): the last touch of the task.
     pub(super) fn unclaim(&self) {
-        self.wakers.fetch_sub(1, Ordering::Release);
+        self.wakers.0.fetch_sub(1, Ordering::Release);
     }
 
     /// Waits until nobody has a [`claim`](Task::claim) on the task, which is dead: no new one
     /// comes, and those that there are end within a few hundred instructions.
     pub(super) fn wait_for_wakers(&self) {
-        while self.wakers.load(Ordering::Acquire) != 0 {
+        while self.wakers.0.load(Ordering::Acquire) != 0 {
             machine::spin_hint();
         }
     }
