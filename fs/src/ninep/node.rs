@@ -77,6 +77,8 @@ struct Seen {
     at: Duration,
     /// Its last name was removed through here: the server may not find it any more, while it is open.
     unlinked: bool,
+    /// A name of it was removed through here, maybe the one that the handle stands for.
+    lost_name: bool,
 }
 
 impl Ninep {
@@ -120,6 +122,7 @@ impl Ninep {
                     attributes,
                     at: time::since_boot(),
                     unlinked: false,
+                    lost_name: false,
                 },
             ),
             content,
@@ -190,6 +193,7 @@ impl Node {
         let fid = Arc::new(fid);
         let old = core::mem::replace(&mut *self.fid.lock(), fid);
         drop(old);
+        self.seen.lock().lost_name = false;
         if self.kind != Kind::Directory {
             return;
         }
@@ -256,10 +260,7 @@ impl Node {
                 seen.at = time::since_boot();
                 Ok(attributes)
             }
-            Ok(_) | Err(Errno::ENOENT) if seen.unlinked => Ok(Attr {
-                links: 0,
-                ..seen.attributes
-            }),
+            Ok(_) | Err(Errno::ENOENT) if seen.lost_name => Ok(seen.attributes),
             Ok(_) => Err(Errno::ESTALE),
             Err(error) => Err(error),
         }
@@ -321,6 +322,11 @@ impl Node {
         let mut seen = self.seen.lock();
         // Of a file with several names the others remain; who wants to know asks the server.
         seen.unlinked = self.kind == Kind::Directory || seen.attributes.links <= 1;
+        seen.lost_name = true;
+        seen.attributes.links = match seen.unlinked {
+            true => 0,
+            false => seen.attributes.links - 1,
+        };
         seen.at = Duration::ZERO;
         drop(seen);
         self.hang(None, b"");

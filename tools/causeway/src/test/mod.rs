@@ -11,6 +11,7 @@ mod host;
 mod programs;
 mod python;
 mod session;
+mod shares;
 mod starts;
 mod strangers;
 
@@ -87,6 +88,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     let programs = project::guest_programs()?;
     let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
     starts::run(&bench, &mut report);
+    shares::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
     if options.long {
