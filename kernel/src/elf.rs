@@ -9,18 +9,57 @@ use abi::{
 };
 use nucleus::{PAGE_SIZE, Prot, addr::USER_END};
 
-/// Bytes of the file header.
+/// Bytes of the file header; that of a 32-bit program is shorter.
 pub const HEADER_LEN: usize = 64;
-/// Bytes of a program header.
-pub const PROGRAM_HEADER_LEN: usize = 56;
+/// Bytes of the file header of a 32-bit program.
+const HEADER_LEN_32: usize = 52;
 /// More program headers than fit in this many bytes are refused, as on Linux.
 const PROGRAM_HEADERS_MAX: usize = 65_536;
+/// Values of the class in a file's identity.
+const ELFCLASS32: u8 = 1;
+const ELFCLASS64: u8 = 2;
 /// The longest path of an interpreter.
 const INTERPRETER_MAX: u64 = 4096;
+
+/// For which processor mode a program is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Long mode.
+    X64,
+    /// Compatibility mode, for programs of the i386.
+    I386,
+}
+
+impl Class {
+    /// Bytes of a program header.
+    pub const fn program_header_len(self) -> usize {
+        match self {
+            Class::X64 => 56,
+            Class::I386 => 32,
+        }
+    }
+
+    /// Bytes of an address, and of the words on a program's first stack.
+    pub const fn word(self) -> usize {
+        match self {
+            Class::X64 => 8,
+            Class::I386 => 4,
+        }
+    }
+
+    /// Where the program's part of the address space ends.
+    pub const fn end(self) -> u64 {
+        match self {
+            Class::X64 => USER_END.0 as u64,
+            Class::I386 => 0xffff_e000,
+        }
+    }
+}
 
 /// The file header's part that matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
+    pub class: Class,
     /// Loaded where the kernel likes, rather than where the file says.
     pub relocatable: bool,
     /// Where the program begins, before relocation.
@@ -80,14 +119,36 @@ impl Reader<'_> {
         Ok(u32::from_le_bytes(self.bytes(at)?))
     }
 
-    fn xword(&self, at: usize) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.bytes(at)?))
+    /// An address, offset or length.
+    fn address(&self, class: Class, at: usize) -> Result<u64> {
+        match class {
+            Class::X64 => Ok(u64::from_le_bytes(self.bytes(at)?)),
+            Class::I386 => Ok(u64::from(self.word(at)?)),
+        }
     }
 }
 
+/// The offset of a field in the structure of a class.
 macro_rules! offset {
-    ($struct:ident . $field:ident) => {
-        core::mem::offset_of!(elf_uapi::$struct, $field)
+    ($class:expr, $wide:ident, $narrow:ident . $field:ident) => {
+        match $class {
+            Class::X64 => core::mem::offset_of!(elf_uapi::$wide, $field),
+            Class::I386 => core::mem::offset_of!(elf_uapi::$narrow, $field),
+        }
+    };
+}
+
+/// The offset of a field of the file header.
+macro_rules! of_header {
+    ($class:expr, $field:ident) => {
+        offset!($class, elf64_hdr, elf32_hdr.$field)
+    };
+}
+
+/// The offset of a field of a program header.
+macro_rules! of_segment {
+    ($class:expr, $field:ident) => {
+        offset!($class, elf64_phdr, elf32_phdr.$field)
     };
 }
 
@@ -96,27 +157,37 @@ macro_rules! offset {
 /// # Errors
 /// `ENOEXEC` if it is not a program for this machine.
 pub fn header(bytes: &[u8]) -> Result<Header> {
-    let file = Reader(bytes.get(..HEADER_LEN).ok_or(Errno::ENOEXEC)?);
-    let identity = &bytes[..elf::EI_NIDENT];
-    let kind = file.half(offset!(elf64_hdr.e_type))?;
-    let table_count = usize::from(file.half(offset!(elf64_hdr.e_phnum))?);
-    let entry_len = usize::from(file.half(offset!(elf64_hdr.e_phentsize))?);
+    let identity = bytes.get(..elf::EI_NIDENT).ok_or(Errno::ENOEXEC)?;
+    let (class, len) = match identity[elf::EI_CLASS] {
+        ELFCLASS32 => (Class::I386, HEADER_LEN_32),
+        ELFCLASS64 => (Class::X64, HEADER_LEN),
+        _ => return Err(Errno::ENOEXEC),
+    };
+    let file = Reader(bytes.get(..len).ok_or(Errno::ENOEXEC)?);
+    let kind = file.half(of_header!(class, e_type))?;
+    let machine = u32::from(file.half(of_header!(class, e_machine))?);
+    let machine_good = match class {
+        Class::X64 => machine == elf_uapi::EM_X86_64,
+        Class::I386 => machine == elf_uapi::EM_386 || machine == elf_uapi::EM_486,
+    };
+    let table_count = usize::from(file.half(of_header!(class, e_phnum))?);
+    let entry_len = usize::from(file.half(of_header!(class, e_phentsize))?);
     let good = identity[..elf::SELFMAG] == elf::ELFMAG
-        && identity[elf::EI_CLASS] == elf::ELFCLASS
         && identity[elf::EI_DATA] == elf::ELFDATA
         && identity[elf::EI_VERSION] == elf::EV_CURRENT
         && (u32::from(kind) == elf_uapi::ET_EXEC || kind == elf::ET_DYN)
-        && u32::from(file.half(offset!(elf64_hdr.e_machine))?) == elf_uapi::EM_X86_64
-        && entry_len == PROGRAM_HEADER_LEN
+        && machine_good
+        && entry_len == class.program_header_len()
         && table_count >= 1
-        && table_count * PROGRAM_HEADER_LEN <= PROGRAM_HEADERS_MAX;
+        && table_count * entry_len <= PROGRAM_HEADERS_MAX;
     if !good {
         return Err(Errno::ENOEXEC);
     }
     Ok(Header {
+        class,
         relocatable: kind == elf::ET_DYN,
-        entry: file.xword(offset!(elf64_hdr.e_entry))?,
-        table_offset: file.xword(offset!(elf64_hdr.e_phoff))?,
+        entry: file.address(class, of_header!(class, e_entry))?,
+        table_offset: file.address(class, of_header!(class, e_phoff))?,
         table_count,
     })
 }
@@ -136,16 +207,15 @@ pub fn program(header: Header, table: &[u8]) -> Result<Program> {
         end: 0,
         align: PAGE_SIZE as u64,
     };
+    let class = header.class;
+    let len = class.program_header_len();
     for at in 0..header.table_count {
-        let entry = Reader(
-            table
-                .get(at * PROGRAM_HEADER_LEN..(at + 1) * PROGRAM_HEADER_LEN)
-                .ok_or(Errno::ENOEXEC)?,
-        );
-        let flags = entry.word(offset!(elf64_phdr.p_flags))?;
-        let offset = entry.xword(offset!(elf64_phdr.p_offset))?;
-        let file_len = entry.xword(offset!(elf64_phdr.p_filesz))?;
-        match entry.word(offset!(elf64_phdr.p_type))? {
+        let entry = table.get(at * len..(at + 1) * len);
+        let entry = Reader(entry.ok_or(Errno::ENOEXEC)?);
+        let flags = entry.word(of_segment!(class, p_flags))?;
+        let offset = entry.address(class, of_segment!(class, p_offset))?;
+        let file_len = entry.address(class, of_segment!(class, p_filesz))?;
+        match entry.word(of_segment!(class, p_type))? {
             elf::PT_LOAD => program.add_segment(&entry, flags, offset, file_len)?,
             elf::PT_INTERP if program.interpreter.is_none() => {
                 if !(2..=INTERPRETER_MAX).contains(&file_len) {
@@ -172,15 +242,16 @@ impl Program {
         file_len: u64,
     ) -> Result<()> {
         let page = PAGE_SIZE as u64;
-        let address = entry.xword(offset!(elf64_phdr.p_vaddr))?;
-        let memory_len = entry.xword(offset!(elf64_phdr.p_memsz))?;
-        let align = entry.xword(offset!(elf64_phdr.p_align))?;
+        let class = self.header.class;
+        let address = entry.address(class, of_segment!(class, p_vaddr))?;
+        let memory_len = entry.address(class, of_segment!(class, p_memsz))?;
+        let align = entry.address(class, of_segment!(class, p_align))?;
         if memory_len == 0 {
             return Ok(());
         }
         let end = address.checked_add(memory_len).ok_or(Errno::ENOEXEC)?;
         let file_end = file_offset.checked_add(file_len).ok_or(Errno::ENOEXEC)?;
-        if end > USER_END.0 as u64
+        if end > class.end()
             || file_end > i64::MAX as u64 - page
             || file_len > memory_len
             || address % page != file_offset % page
@@ -261,6 +332,8 @@ pub const SCRIPT_LINE_MAX: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PROGRAM_HEADER_LEN: usize = Class::X64.program_header_len();
 
     /// A small valid static program: headers and one segment of code and one of data.
     fn sample() -> Vec<u8> {

@@ -14,6 +14,74 @@ pub const USER_CODE_32: u64 = 0x23;
 /// The selector of programs' data and stack.
 pub const USER_DATA: u64 = 0x2b;
 
+/// The number of the first descriptor that a thread of a 32-bit program can set, which is Linux's.
+pub const FIRST_TLS_SEGMENT: usize = 12;
+/// How many it can set.
+pub const TLS_SEGMENTS: usize = 3;
+
+/// The data selectors of a program. 64-bit programs rarely load them; for a 32-bit program they are what it reaches its
+/// memory through.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Selectors {
+    pub ds: u16,
+    pub es: u16,
+    pub fs: u16,
+    pub gs: u16,
+}
+
+impl Selectors {
+    /// What a 32-bit program starts with.
+    pub const FLAT: Selectors = Selectors {
+        ds: USER_DATA as u16,
+        es: USER_DATA as u16,
+        fs: 0,
+        gs: 0,
+    };
+}
+
+/// A data segment of a 32-bit thread.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Segment {
+    pub base: u32,
+    /// The last offset, in bytes or pages; 20 bits.
+    pub limit: u32,
+    pub in_pages: bool,
+    pub writable: bool,
+    pub grows_down: bool,
+    /// A bit without a meaning to the CPU.
+    pub available: bool,
+}
+
+impl Segment {
+    /// As the CPU wants it: present, accessed, 32-bit, of programs' privilege.
+    fn encode(&self) -> u64 {
+        let (base, limit) = (u64::from(self.base), u64::from(self.limit & 0xf_ffff));
+        let bit = |set: bool, at: u32| u64::from(set) << at;
+        limit & 0xffff
+            | (base & 0xff_ffff) << 16
+            | 0xf1 << 40
+            | bit(self.writable, 41)
+            | bit(self.grows_down, 42)
+            | (limit >> 16) << 48
+            | bit(self.available, 52)
+            | 1 << 54
+            | bit(self.in_pages, 55)
+            | (base >> 24) << 56
+    }
+
+    fn decode(descriptor: u64) -> Option<Segment> {
+        let bit = |at: u32| descriptor >> at & 1 != 0;
+        (descriptor != 0).then(|| Segment {
+            base: (descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24) as u32,
+            limit: (descriptor & 0xffff | descriptor >> 48 << 16 & 0xf_0000) as u32,
+            in_pages: bit(55),
+            writable: bit(41),
+            grows_down: bit(42),
+            available: bit(52),
+        })
+    }
+}
+
 /// The registers of a program that the kernel may look at and change, in Linux's order
 /// (`user_regs_struct`).
 #[repr(C)]
@@ -123,6 +191,28 @@ impl UserContext {
         self.state.reset();
     }
 
+    /// The data selectors that the program has now.
+    pub fn selectors(&mut self) -> Selectors {
+        self.state.selectors()
+    }
+
+    /// Sets the data selectors. One that programs can't load is loaded as 0.
+    pub fn set_selectors(&mut self, selectors: Selectors) {
+        self.state.set_selectors(selectors);
+    }
+
+    /// The thread's own segment `n`, below [`TLS_SEGMENTS`].
+    pub fn segment(&self, n: usize) -> Option<Segment> {
+        Segment::decode(self.state.descriptors()[n])
+    }
+
+    /// Sets the thread's own segment `n`, below [`TLS_SEGMENTS`]. A selector that names it is loaded again.
+    pub fn set_segment(&mut self, n: usize, segment: Option<Segment>) {
+        let mut descriptors = self.state.descriptors();
+        descriptors[n] = segment.map_or(0, |segment| segment.encode());
+        self.state.set_descriptors(descriptors);
+    }
+
     /// The extended state in the XSAVE layout that a signal frame carries (Linux's
     /// `_fpstate`/`_xstate`, the software-reserved bytes included); returns its length.
     pub fn fpu_size() -> usize {
@@ -138,5 +228,33 @@ impl UserContext {
     /// refused here with `false` and changes nothing.
     pub fn restore_fpu(&mut self, from: &[u8]) -> bool {
         self.state.restore(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_encoded_as_the_processor_wants_them() {
+        let flat = Segment {
+            base: 0,
+            limit: 0xf_ffff,
+            in_pages: true,
+            writable: true,
+            ..Segment::default()
+        };
+        assert_eq!(flat.encode(), 0x00cf_f300_0000_ffff);
+        let odd = Segment {
+            base: 0x1234_5678,
+            limit: 0x9_abcd,
+            in_pages: false,
+            writable: false,
+            grows_down: true,
+            available: true,
+        };
+        assert_eq!(Segment::decode(odd.encode()), Some(odd));
+        assert_eq!(Segment::decode(flat.encode()), Some(flat));
+        assert_eq!(Segment::decode(0), None);
     }
 }

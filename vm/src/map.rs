@@ -66,7 +66,14 @@ impl Map {
     /// # Errors
     /// [`MapError::NoMemory`].
     pub fn new(limits: Limits, fixed_layout: bool) -> Result<Arc<Map>, MapError> {
-        let layout = Layout::new(limits.stack, fixed_layout);
+        Map::with_layout(limits, Layout::new(limits.stack, fixed_layout))
+    }
+
+    /// Nothing mapped, with this layout.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`].
+    pub fn with_layout(limits: Limits, layout: Layout) -> Result<Arc<Map>, MapError> {
         Map::with_space(Space::new(layout, limits))
     }
 
@@ -169,8 +176,9 @@ impl Map {
         len: usize,
         removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
+        let last = space.layout.end;
         let at = |start: VirtAddr| {
-            let end = start.checked_add(len).filter(|&end| end <= USER_END);
+            let end = start.checked_add(len).filter(|&end| end <= last);
             let end = end.ok_or(MapError::NoMemory)?;
             match start.is_page_aligned() && start >= USER_START {
                 true => Ok(VirtRange::new(start, end)),

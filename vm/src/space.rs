@@ -1,11 +1,7 @@
 //! The entries of a map, in order: what the map's lock guards.
 
 use alloc::collections::BTreeMap;
-use nucleus::{
-    PAGE_SHIFT, VirtAddr, VirtRange,
-    addr::{USER_END, USER_START},
-    counters::Counter,
-};
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter};
 
 use crate::entry::{MapEntry, Removed};
 use crate::layout::{GUARD_GAP, Layout};
@@ -283,7 +279,7 @@ impl Space {
     /// touched.
     pub fn is_free(&self, range: VirtRange) -> bool {
         range.start >= USER_START
-            && range.end <= USER_END
+            && range.end <= self.layout.end
             && self
                 .at_or_above(range.start)
                 .is_none_or(|next| Space::floor(next) >= range.end.0)
@@ -295,7 +291,7 @@ impl Space {
             let start = self.below(range.start).map_or(0, |e| e.range.end.0);
             let end = self
                 .at_or_above(range.end)
-                .map_or(USER_END.0, |e| e.range.start.0);
+                .map_or(self.layout.end.0, |e| e.range.start.0);
             self.hole = self.hole.max(end - start);
         }
     }
@@ -315,7 +311,7 @@ impl Space {
         });
         found.or_else(|| {
             let mut at = self.layout.mmap_top;
-            while at.checked_add(len)? <= USER_END {
+            while at.checked_add(len)? <= self.layout.end {
                 match self.at_or_above(at) {
                     Some(next) if Space::floor(next) < at.0 + len => at = next.range.end.max(at),
                     _ => return Some(at),

@@ -130,8 +130,9 @@ type Make = fn(Subject) -> Entry;
 const FILES: &[(&str, Make)] = &[
     ("auxv", |s| {
         secret(s, |s, out| {
-            for word in s.private()?.space.auxiliary() {
-                out.push(&word.to_le_bytes());
+            let space = s.private()?.space;
+            for word in space.auxiliary() {
+                out.push(&word.to_le_bytes()[..space.class().word()]);
             }
             Ok(())
         })

@@ -7,10 +7,13 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::Result;
-use nucleus::{task, trap};
+use nucleus::{
+    task,
+    trap::{self, Selectors},
+};
 
 use super::{Own, Thread, family, load::Loaded};
-use crate::{files, futex};
+use crate::{elf::Class, files, futex};
 
 /// Makes the current thread run what was loaded: the other threads of its process end, and what does not
 /// outlive `execve` is given up.
@@ -62,18 +65,26 @@ pub fn replace(
     }
     thread.set_name(&loaded.name);
     process.has_executed.store(true, Relaxed);
-    begin(context, loaded.entry, loaded.stack);
+    begin(context, loaded.class, loaded.entry, loaded.stack);
     Ok(())
 }
 
 /// Sets the registers for the start of a program.
-pub fn begin(context: &mut trap::UserContext, entry: u64, stack: u64) {
+pub fn begin(context: &mut trap::UserContext, class: Class, entry: u64, stack: u64) {
     context.reset_fpu();
+    for n in 0..trap::TLS_SEGMENTS {
+        context.set_segment(n, None);
+    }
+    let (code, selectors) = match class {
+        Class::X64 => (trap::USER_CODE, Selectors::default()),
+        Class::I386 => (trap::USER_CODE_32, Selectors::FLAT),
+    };
+    context.set_selectors(selectors);
     context.regs = trap::Registers {
         rip: entry,
         rsp: stack,
-        cs: 0x33,
-        ss: 0x2b,
+        cs: code,
+        ss: trap::USER_DATA,
         rflags: 0x202,
         orig_rax: u64::MAX,
         ..trap::Registers::default()

@@ -12,7 +12,7 @@ use nucleus::{
 };
 
 use super::{Own, Pid, PidFile, Process, Thread, family, run};
-use crate::{signal::SignalSet, sysv::undo::UndoList};
+use crate::{signal::SignalSet, syscall::compat::Descriptor, sysv::undo::UndoList};
 
 /// What `clone` and its relatives ask for.
 #[derive(Clone, Copy, Default, Debug)]
@@ -118,11 +118,16 @@ pub fn clone(
     if request.stack != 0 {
         regs.rsp = request.stack;
     }
-    if request.has(raw::CLONE_SETTLS) {
+    if request.has(raw::CLONE_SETTLS) && own.compatible_call {
+        // A 32-bit thread's own data is reached through a segment.
+        let words = user::read(VirtAddr(request.tls as usize)).map_err(|_| Errno::EFAULT)?;
+        let descriptor = Descriptor::decode(words)?;
+        child_context.set_segment(descriptor.place()?, descriptor.segment);
+    } else if request.has(raw::CLONE_SETTLS) {
         if request.tls as usize >= nucleus::addr::USER_END.0 {
             return Err(Errno::EPERM);
         }
-        regs.fs_base = request.tls;
+        child_context.regs.fs_base = request.tls;
     }
 
     // Told before it means anything: if the program can't be told, nothing has to be undone.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use abi::{Errno, Result};
 use fbuf::BytesSink;
 use fs::Location;
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange};
 use vm::{Backing, Map, MapError, MapRequest, Place};
 
 use crate::elf::{self, Program};
@@ -72,7 +72,7 @@ pub fn read_exactly(file: &Location, offset: u64, len: usize) -> Result<Vec<u8>>
 /// `ENOEXEC` if it is no program for this machine.
 pub fn program(file: &Location, start: &[u8]) -> Result<Program> {
     let header = elf::header(start)?;
-    let len = header.table_count * elf::PROGRAM_HEADER_LEN;
+    let len = header.table_count * header.class.program_header_len();
     elf::program(header, &read_exactly(file, header.table_offset, len)?)
 }
 
@@ -164,7 +164,7 @@ fn segments(map: &Map, program: &Program, file: &Location, bias: u64) -> Result<
         let end = start + segment.memory_len;
         let file_pages_end = file_end.next_multiple_of(page);
         let pages_end = end.next_multiple_of(page);
-        if pages_end > USER_END.0 as u64 || first < nucleus::addr::USER_START.0 as u64 {
+        if pages_end > map.layout().end.0 as u64 || first < nucleus::addr::USER_START.0 as u64 {
             return Err(Errno::ENOEXEC);
         }
         let mut request = MapRequest {

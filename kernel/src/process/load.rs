@@ -12,7 +12,7 @@ use super::{
     stack::{self, Contents, Word},
     vdso,
 };
-use crate::elf::{self, Program, Script};
+use crate::elf::{self, Class, Program, Script};
 
 /// How deep scripts may be interpreted by scripts, as on Linux.
 const SCRIPTS_MAX: usize = 5;
@@ -39,6 +39,7 @@ pub struct Request<'a> {
 
 /// A program, ready to run.
 pub struct Loaded {
+    pub class: Class,
     pub space: Arc<Space>,
     pub entry: u64,
     pub stack: u64,
@@ -82,15 +83,25 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
     }
     let (credentials, secure) = credentials_for(&file, old, no_new_privileges)?;
 
-    let map = Map::new(limits.of_map(), fixed_layout).map_err(image::no_memory)?;
+    let class = program.header.class;
+    let stack_limit = limits.soft(raw::RLIMIT_STACK);
+    let places = match class {
+        Class::X64 => vm::Layout::new(stack_limit, fixed_layout),
+        Class::I386 => vm::Layout::for_32_bits(stack_limit, fixed_layout),
+    };
+    let map = Map::with_layout(limits.of_map(), places).map_err(image::no_memory)?;
     let map = Unfinished(Some(map));
     let main = image::map(map.get(), &program, &file, false)?;
     map.get().set_heap_start(main.end);
     let loader = match program.interpreter {
         None => None,
-        Some(place) => Some(load_interpreter(map.get(), &file, place, old, fs)?),
+        Some(place) => Some(load_interpreter(map.get(), class, &file, place, old, fs)?),
     };
-    let vdso = vdso::map(map.get())?;
+    // 32-bit programs do without: their C library falls back to `int 0x80`.
+    let vdso = match class {
+        Class::X64 => Some(vdso::map(map.get())?),
+        Class::I386 => None,
+    };
     let built = stack::build(
         map.get(),
         room(limits),
@@ -102,8 +113,9 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
             credentials: &credentials,
             secure,
             main: &main,
+            class,
             header_count: program.header.table_count,
-            vdso: vdso.0 as u64,
+            vdso: vdso.map_or(0, |at| at.0 as u64),
             loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
         },
     )?;
@@ -114,10 +126,12 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         arguments: built.arguments,
         environment: built.environment,
         stack_start: built.pointer.0,
+        class,
         auxiliary: built.auxiliary,
     };
     Ok(Loaded {
         space: map.finish(layout),
+        class,
         entry: loader.map_or(main.entry, |loader| loader.entry),
         stack: built.pointer.0 as u64,
         credentials,
@@ -163,6 +177,7 @@ fn interpret(
 /// Maps the interpreter that a program names (`PT_INTERP`), beside the program.
 fn load_interpreter(
     map: &Map,
+    class: Class,
     file: &Location,
     (offset, len): (u64, usize),
     credentials: &Credentials,
@@ -181,6 +196,9 @@ fn load_interpreter(
         Errno::ENOEXEC => Errno::ELIBBAD,
         other => other,
     })?;
+    if loader.header.class != class {
+        return Err(Errno::ELIBBAD);
+    }
     image::map(map, &loader, &file, true)
 }
 

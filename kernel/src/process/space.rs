@@ -8,6 +8,8 @@ use fs::Location;
 use nucleus::VirtRange;
 use vm::Map;
 
+use crate::elf::Class;
+
 /// An address space in use. Threads that run in it hold it; the last one to let go tears the map down.
 pub struct Space {
     map: Arc<Map>,
@@ -37,6 +39,8 @@ pub struct Layout {
     pub environment: VirtRange,
     /// The stack pointer that the program started with.
     pub stack_start: usize,
+    /// For which processor mode the program is made.
+    pub class: Class,
     /// The auxiliary vector, as the program got it.
     pub auxiliary: Vec<u64>,
 }
@@ -91,6 +95,11 @@ impl Space {
     /// Where the environment strings stand (`/proc/PID/environ`).
     pub fn environment(&self) -> VirtRange {
         self.layout.environment
+    }
+
+    /// For which processor mode the program is made.
+    pub fn class(&self) -> Class {
+        self.layout.class
     }
 
     /// The auxiliary vector.

@@ -10,7 +10,7 @@ use super::{
     Credentials,
     image::{Image, no_memory},
 };
-use crate::{elf, syscall};
+use crate::{elf::Class, syscall};
 
 /// Bytes of stack that are mapped at once; more by faults.
 const START: usize = 33 * PAGE_SIZE;
@@ -28,18 +28,22 @@ pub enum Word {
     User(VirtAddr),
 }
 
-/// The pointer array at `array`, which ends with a null pointer; at most `max` pointers.
+/// The pointer array at `array`, which ends with a null pointer; at most `max` pointers, each of a word of `class`.
 ///
 /// # Errors
 /// `EFAULT`, `E2BIG`, `ENOMEM`.
-pub fn words(array: VirtAddr, max: usize) -> Result<Vec<Word>> {
+pub fn words(array: VirtAddr, max: usize, class: Class) -> Result<Vec<Word>> {
     let mut words = Vec::new();
     if array.0 == 0 {
         return Ok(words);
     }
     let mut at = array;
     loop {
-        let pointer: u64 = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let pointer = match class {
+            Class::X64 => user::read::<u64>(at),
+            Class::I386 => user::read::<u32>(at).map(u64::from),
+        };
+        let pointer = pointer.map_err(|_| Errno::EFAULT)?;
         if pointer == 0 {
             return Ok(words);
         }
@@ -48,7 +52,7 @@ pub fn words(array: VirtAddr, max: usize) -> Result<Vec<Word>> {
         }
         words.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         words.push(Word::User(VirtAddr(pointer as usize)));
-        at = at.checked_add(8).ok_or(Errno::EFAULT)?;
+        at = at.checked_add(class.word()).ok_or(Errno::EFAULT)?;
     }
 }
 
@@ -62,17 +66,20 @@ pub struct Stack<'a> {
     buffered: usize,
     /// The lowest address allowed.
     floor: usize,
+    /// Bytes of a word.
+    word: usize,
 }
 
 impl<'a> Stack<'a> {
-    /// Starts at `top`; at most `limit` bytes.
-    pub fn new(map: &'a Map, top: VirtAddr, limit: usize) -> Stack<'a> {
+    /// Starts at `top`; at most `limit` bytes, words as `class` has them.
+    pub fn new(map: &'a Map, top: VirtAddr, limit: usize, class: Class) -> Stack<'a> {
         Stack {
             map,
             at: top.0,
             buffer: vec![0; PAGE_SIZE].into_boxed_slice(),
             buffered: 0,
             floor: top.0.saturating_sub(limit),
+            word: class.word(),
         }
     }
 
@@ -106,7 +113,7 @@ impl<'a> Stack<'a> {
 
     /// Puts a number below what is there.
     pub fn push_word(&mut self, word: u64) -> Result<()> {
-        self.push(&word.to_le_bytes())
+        self.push(&word.to_le_bytes()[..self.word])
     }
 
     /// Puts a string and its NUL below what is there.
@@ -143,7 +150,7 @@ impl<'a> Stack<'a> {
 
     /// Leaves bytes out so that after pushing `words` more words the pointer is a multiple of 16.
     pub fn align_for(&mut self, words: usize) -> Result<()> {
-        let end = self.at.wrapping_sub(words * 8);
+        let end = self.at.wrapping_sub(words * self.word);
         let mut padding = end & 15;
         while padding > 0 {
             let n = padding.min(8);
@@ -173,6 +180,7 @@ pub struct Contents<'a> {
     pub credentials: &'a Credentials,
     /// `AT_SECURE`.
     pub secure: bool,
+    pub class: Class,
     pub main: &'a Image,
     /// How many program headers the program has.
     pub header_count: usize,
@@ -211,14 +219,17 @@ pub fn build(map: &Map, room: usize, executable: bool, contents: &Contents<'_>) 
     })
     .map_err(no_memory)?;
 
-    let mut stack = Stack::new(map, top, room + PAGE_SIZE);
+    let mut stack = Stack::new(map, top, room + PAGE_SIZE, contents.class);
     stack.push_word(0)?;
     stack.push(&[0])?;
     stack.push(contents.path)?;
     let path = stack.pointer();
     let (environment_at, environment) = stack.push_strings(contents.environment)?;
     let (arguments_at, arguments) = stack.push_strings(contents.arguments)?;
-    stack.push(b"x86_64\0")?;
+    stack.push(match contents.class {
+        Class::X64 => b"x86_64\0",
+        Class::I386 => b"i686\0",
+    })?;
     let platform = stack.pointer();
     let mut seed = [0; 16];
     random::fill(&mut seed);
@@ -262,7 +273,7 @@ fn auxiliary(
         (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
         (auxvec::AT_CLKTCK, u64::from(syscall::CLOCK_TICKS)),
         (auxvec::AT_PHDR, contents.main.table),
-        (auxvec::AT_PHENT, elf::PROGRAM_HEADER_LEN as u64),
+        (auxvec::AT_PHENT, contents.class.program_header_len() as u64),
         (auxvec::AT_PHNUM, contents.header_count as u64),
         (auxvec::AT_BASE, contents.loader_base),
         (auxvec::AT_FLAGS, 0),

@@ -225,6 +225,7 @@ fn space() -> (Arc<Space>, VirtAddr) {
         arguments: VirtRange::default(),
         environment: VirtRange::default(),
         stack_start: 0,
+        class: crate::elf::Class::X64,
         auxiliary: Vec::new(),
     };
     (Space::new(map, layout), page)

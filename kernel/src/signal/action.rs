@@ -23,6 +23,8 @@ pub struct Action {
     pub restorer: u64,
     /// Blocked while the handler runs.
     pub mask: SignalSet,
+    /// It was set by a 32-bit call: the handler is 32-bit code.
+    pub compatible: bool,
 }
 
 /// What a signal without a handler does.
@@ -41,6 +43,7 @@ impl Action {
             flags: words[1],
             restorer: words[2],
             mask: SignalSet(words[3]).without(SignalSet::UNSTOPPABLE),
+            compatible: false,
         }
     }
 

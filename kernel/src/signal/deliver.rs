@@ -8,7 +8,7 @@ use super::{
     Action, DEFAULT, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, Ending,
     Info, SignalSet,
     action::{Fate, default_of},
-    force, frame,
+    force, frame, frame32,
 };
 use crate::process::{Own, Thread, family};
 
@@ -135,7 +135,11 @@ fn handle(thread: &Thread, own: &mut Own, context: &mut UserContext, info: Info,
         .signals
         .take_saved()
         .unwrap_or_else(|| thread.signals.mask());
-    if frame::push(own, context, &info, &action, old).is_err() {
+    let pushed = match action.compatible {
+        true => frame32::push(own, context, &info, &action, old),
+        false => frame::push(own, context, &info, &action, old),
+    };
+    if pushed.is_err() {
         // The stack can't take the frame. A SIGSEGV that can't be delivered ends the process.
         if info.signal == raw::SIGSEGV {
             thread

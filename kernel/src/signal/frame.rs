@@ -28,9 +28,9 @@ const UC_FLAGS: u64 = 1 | 2 | 4;
 /// What a program may write below its stack pointer without moving it.
 const RED_ZONE: u64 = 128;
 /// Flags that a handler starts without: trap, direction, resume.
-const CLEARED_FLAGS: u64 = 1 << 8 | 1 << 10 | 1 << 16;
+pub(super) const CLEARED_FLAGS: u64 = 1 << 8 | 1 << 10 | 1 << 16;
 /// Flags that a program may set through a frame: arithmetic, trap, direction, overflow, resume, alignment check.
-const RESTORED_FLAGS: u64 = 0x50dd5;
+pub(super) const RESTORED_FLAGS: u64 = 0x50dd5;
 
 /// The alternate signal stack of a thread (`sigaltstack`).
 #[derive(Clone, Copy, Default, Debug)]

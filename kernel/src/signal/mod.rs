@@ -11,12 +11,15 @@
 mod action;
 mod deliver;
 mod frame;
+mod frame32;
 mod info;
+pub mod narrow;
 mod queue;
 mod send;
 mod set;
 mod state;
 pub mod timer;
+mod x87;
 
 use abi::Errno;
 use nucleus::task::Woken;
@@ -24,6 +27,7 @@ use nucleus::task::Woken;
 pub use action::{Action, Actions, DEFAULT, IGNORE};
 pub use deliver::{Flow, attend, synchronous};
 pub use frame::{AltStack, sigreturn};
+pub use frame32::{sigreturn_full, sigreturn_plain};
 pub use info::{Fields, Info, SI_TKILL};
 pub use queue::Queue;
 pub use send::{force, send_to_group, send_to_process, send_to_thread};

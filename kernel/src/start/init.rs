@@ -152,6 +152,7 @@ fn begin(
         [b"SHELL=", &*shell::of_root(namespace)].concat(),
     ];
     let Loaded {
+        class,
         space,
         entry,
         stack,
@@ -203,7 +204,7 @@ fn begin(
     }
 
     let mut context = UserContext::new().map_err(|_| Errno::ENOMEM)?;
-    exec::begin(&mut context, entry, stack);
+    exec::begin(&mut context, class, entry, stack);
     fork::start(&thread, Own::new(shared), context, None)?;
     Ok(thread)
 }

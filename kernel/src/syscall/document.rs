@@ -7,16 +7,14 @@ extern crate std;
 use alloc::{format, string::String};
 use std::{env, fs};
 
-use super::{CALLS, Entry, FlagSet, flags::Otherwise, flags::Shape, table32};
+use super::{CALLS, Entry, FlagSet, compat, flags::Otherwise, flags::Shape};
 
 const BEGIN: &str = "<!-- calls: begin -->\n";
 const END: &str = "<!-- calls: end -->\n";
 
 /// One line of the table.
 fn row(entry: &Entry) -> String {
-    let compatible = table32::CALLS
-        .iter()
-        .any(|(_, handler)| core::ptr::fn_addr_eq(*handler, entry.handler));
+    let compatible = compat::serves(entry.number);
     let flags: String = entry
         .flags
         .iter()

@@ -7,10 +7,13 @@ use fs::{Location, Walk};
 use nucleus::{VirtAddr, frame, user};
 
 use super::{Call, Entry};
-use crate::process::{
-    exec,
-    load::{self, Request},
-    stack,
+use crate::{
+    elf::Class,
+    process::{
+        exec,
+        load::{self, Request},
+        stack,
+    },
 };
 
 /// Longest path, the NUL included.
@@ -91,11 +94,15 @@ fn run(
     }
     let process = call.process().clone();
     let max = load::words_max(process.limits());
+    let class = match call.own.compatible_call {
+        true => Class::I386,
+        false => Class::X64,
+    };
     let loaded = load::load(Request {
         file,
         path,
-        arguments: stack::words(arguments, max)?,
-        environment: stack::words(environment, max)?,
+        arguments: stack::words(arguments, max, class)?,
+        environment: stack::words(environment, max, class)?,
         credentials: call.credentials(),
         fs: call.fs(),
         limits: process.limits(),

@@ -11,6 +11,7 @@
 mod call;
 mod capability;
 mod change;
+pub(crate) mod compat;
 mod credentials;
 mod dirs;
 #[cfg(test)]
@@ -52,7 +53,6 @@ mod socket_option;
 mod splice;
 mod stat;
 mod system;
-mod table32;
 mod time;
 mod wait;
 
@@ -64,6 +64,7 @@ use nucleus::{
     counters::Counter,
     sync::{Rank, SpinLock},
     trap::UserContext,
+    user::desk,
 };
 
 use crate::process::{Own, Thread};
@@ -127,7 +128,7 @@ const CALLS: &[&[Entry]] = &[
 static TABLE: [Handler; COUNT] = table();
 
 /// The handlers of `int 0x80` by number.
-static TABLE_32: [Handler; COUNT] = table_32();
+static TABLE_32: [Handler; COUNT] = compat::table();
 
 /// How often a number without a handler was called.
 static UNKNOWN: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
@@ -155,15 +156,10 @@ const fn table() -> [Handler; COUNT] {
     table
 }
 
-const fn table_32() -> [Handler; COUNT] {
-    let mut table: [Handler; COUNT] = [unknown; COUNT];
-    let mut row = 0;
-    while row < table32::CALLS.len() {
-        let (number, handler) = table32::CALLS[row];
-        table[number as usize] = handler;
-        row += 1;
-    }
-    table
+/// The handler of a 64-bit call.
+const fn native_handler(number: u32) -> Handler {
+    const NATIVE: [Handler; COUNT] = table();
+    NATIVE[number as usize]
 }
 
 /// The name of a call of 64-bit programs.
@@ -245,6 +241,7 @@ pub fn serve32(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) {
     } else {
         dispatch(&TABLE_32, thread, own, context, number, args)
     };
+    desk::clear();
     context.regs.rax = result as i32 as i64 as u64;
 }
 
@@ -281,7 +278,7 @@ fn dispatch(
 /// The number of `restart_syscall` for the entry that the last call came by.
 pub fn restart_number(own: &Own) -> u64 {
     if own.compatible_call {
-        table32::RESTART
+        compat::RESTART
     } else {
         u64::from(raw::__NR_restart_syscall)
     }

@@ -75,7 +75,10 @@ fn rt_sigaction(call: &mut Call<'_>) -> Result<usize> {
     }
     let new = match call.args[1] {
         0 => None,
-        _ => Some(Action::decode(call.read(1)?)),
+        _ => Some(Action {
+            compatible: call.own.compatible_call,
+            ..Action::decode(call.read(1)?)
+        }),
     };
     if new.is_some() && SignalSet::UNSTOPPABLE.has(signal) {
         return Err(Errno::EINVAL);

@@ -233,7 +233,8 @@ fn sleep_relative(call: &mut Call<'_>, deadline: Duration, rest: VirtAddr) -> Re
     }
 }
 
-fn sleep_again(call: &mut Call<'_>) -> Result<usize> {
+/// A relative sleep goes on: until when, in seconds and nanoseconds since boot, and where the rest goes.
+pub(super) fn sleep_again(call: &mut Call<'_>) -> Result<usize> {
     let deadline = Duration::new(call.args[0], call.args[1] as u32);
     sleep_relative(call, deadline, call.address(2))
 }

@@ -28,7 +28,7 @@ pub use scheduler::{cpu, cpu_count, yield_now};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};
-pub(crate) use task::{current_raw, is_interrupted};
+pub(crate) use task::{current_raw, is_interrupted, with_desk};
 pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]

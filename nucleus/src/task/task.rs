@@ -1,6 +1,6 @@
 //! A task: what there is of it besides its stack.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     any::Any,
     cell::UnsafeCell,
@@ -60,6 +60,8 @@ pub struct Task {
     pub(super) pmap: UnsafeCell<Option<Arc<Pmap>>>,
     /// The task's own.
     body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
+    /// What [`user::desk`](crate::user::desk) keeps; the task's own.
+    desk: UnsafeCell<Vec<u8>>,
     /// How many are about to wake it and rely on it being there.
     wakers: Wakers,
     /// The reaper's list.
@@ -217,6 +219,13 @@ pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
     drop(old);
 }
 
+/// Runs `f` with the current task's desk; `None` before the first task. `f` must not come here again.
+pub(crate) fn with_desk<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
+    // SAFETY: the field is the task's own, interrupt handlers don't touch it, and this is the only
+    // way to it: the reference ends with `f`.
+    current_ref().map(|task| f(unsafe { &mut *task.desk.get() }))
+}
+
 /// The current task's list of held locks.
 #[cfg(debug_assertions)]
 pub(crate) fn held_locks() -> Option<*mut Held> {
@@ -243,6 +252,7 @@ impl Task {
             idle,
             pmap: UnsafeCell::new(None),
             body: UnsafeCell::new(None),
+            desk: UnsafeCell::new(Vec::new()),
             wakers: Wakers(AtomicUsize::new(0)),
             next_dead: UnsafeCell::new(ptr::null()),
             #[cfg(debug_assertions)]

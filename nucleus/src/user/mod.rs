@@ -1,10 +1,12 @@
 //! The memory of the program that the current task runs for: every access may fault, and a fault
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
-//! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched.
+//! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched, but for what the kernel
+//! itself has laid on the task's [`desk`].
 //! None of these may be called with a spin lock held. Bytes are copied straight between the
 //! program's mapping and the kernel's; a partial copy may have happened when an error is returned.
 
+pub mod desk;
 mod plain;
 
 use alloc::vec::Vec;
@@ -56,7 +58,10 @@ fn check(at: VirtAddr, len: usize) -> Result<(), BadAddress> {
 /// `to` is valid for writing `len` bytes.
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
-    check(from, len)?;
+    if check(from, len).is_err() {
+        // SAFETY: the caller's promise; nobody has a reference into the desk.
+        return unsafe { desk::copy_in(to, from, len) };
+    }
     Counter::bytes_copied_in.add(len as u64);
     // SAFETY: `to` by the caller's promise; the program's range was checked.
     unsafe { machine::copy_from_user(to, from, len) }.map_err(|_| BadAddress)
@@ -68,7 +73,10 @@ unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), Bad
 /// `from` is valid for reading `len` bytes.
 #[inline]
 unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
-    check(to, len)?;
+    if check(to, len).is_err() {
+        // SAFETY: as above.
+        return unsafe { desk::copy_out(to, from, len) };
+    }
     Counter::bytes_copied_out.add(len as u64);
     // SAFETY: as above.
     unsafe { machine::copy_to_user(to, from, len) }.map_err(|_| BadAddress)

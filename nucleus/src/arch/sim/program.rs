@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::{interface::point, machine::machine};
 use crate::{
     OutOfMemory,
-    trap::{Event, Registers},
+    trap::{Event, Registers, Selectors, TLS_SEGMENTS},
 };
 
 type Program = Arc<dyn Fn(&mut Registers) -> Event + Send + Sync>;
@@ -27,19 +27,39 @@ pub(super) fn reset() {
     *program() = None;
 }
 
-/// The state of a program's CPU besides its general registers: none here.
-pub(crate) struct UserState;
+/// The state of a program's CPU besides its general registers: what the kernel asks for, without an effect here.
+#[derive(Clone, Default)]
+pub(crate) struct UserState {
+    selectors: Selectors,
+    descriptors: [u64; TLS_SEGMENTS],
+}
 
 impl UserState {
     pub(crate) fn new() -> Result<UserState, OutOfMemory> {
-        Ok(UserState)
+        Ok(UserState::default())
     }
 
     pub(crate) fn duplicate(&self) -> Result<UserState, OutOfMemory> {
-        Ok(UserState)
+        Ok(self.clone())
     }
 
     pub(crate) fn reset(&mut self) {}
+
+    pub(crate) fn selectors(&self) -> Selectors {
+        self.selectors
+    }
+
+    pub(crate) fn set_selectors(&mut self, selectors: Selectors) {
+        self.selectors = selectors;
+    }
+
+    pub(crate) fn descriptors(&self) -> [u64; TLS_SEGMENTS] {
+        self.descriptors
+    }
+
+    pub(crate) fn set_descriptors(&mut self, descriptors: [u64; TLS_SEGMENTS]) {
+        self.descriptors = descriptors;
+    }
 
     /// The FS and GS bases that the program has now: what the kernel last gave it.
     pub(crate) fn take_bases(&mut self, wanted: [u64; 2]) -> [u64; 2] {

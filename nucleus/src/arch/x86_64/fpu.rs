@@ -1,4 +1,4 @@
-//! The floating-point and vector state of programs.
+//! The floating-point and vector state of programs, and their data segments.
 //!
 //! The kernel computes nothing with these registers. A program's state is loaded when the program
 //! is entered and is saved when the CPU switches to another task; in between (system calls,
@@ -12,8 +12,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cpu::{self, Features, features, msr, write_msr};
+use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
 use super::percpu;
 use crate::OutOfMemory;
+use crate::trap::{Selectors, TLS_SEGMENTS};
 
 /// x87, SSE, AVX and the three parts of AVX-512: what programs get if the CPU has it.
 const WANTED: u64 = 0b1110_0111;
@@ -98,6 +100,10 @@ struct Inner {
     bases: [u64; 2],
     /// The bases that the kernel last asked for.
     asked: [u64; 2],
+    /// The descriptors that a 32-bit thread has set; 0 for none.
+    descriptors: [u64; TLS_SEGMENTS],
+    /// The data selectors as the program last had them.
+    selectors: Selectors,
     // The save area follows.
 }
 
@@ -134,8 +140,10 @@ impl Inner {
             } else {
                 asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
+            let inner = &mut *this.as_ptr();
+            inner.selectors = read_selectors();
             if found.contains(Features::FSGSBASE) {
-                (*this.as_ptr()).bases = [read_fs(), read_user_gs()];
+                inner.bases = [read_fs(), read_user_gs()];
             }
         }
     }
@@ -153,11 +161,76 @@ impl Inner {
             } else {
                 asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
-            let [fs, gs] = (*this.as_ptr()).bases;
+            let inner = &*this.as_ptr();
+            load_selectors(inner);
+            let [fs, gs] = inner.bases;
             write_fs(fs);
             write_user_gs(gs);
         }
     }
+}
+
+/// The data selectors in this CPU's registers. The kernel loads none of its own.
+fn read_selectors() -> Selectors {
+    let [ds, es, fs, gs]: [u16; 4];
+    // SAFETY: reads registers.
+    unsafe {
+        asm!("mov {0:x}, ds", "mov {1:x}, es", "mov {2:x}, fs", "mov {3:x}, gs",
+            out(reg) ds, out(reg) es, out(reg) fs, out(reg) gs,
+            options(nomem, nostack, preserves_flags));
+    }
+    Selectors { ds, es, fs, gs }
+}
+
+/// A selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
+fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
+    let index = usize::from(selector >> 3);
+    let there = match index {
+        0 => true,
+        _ if [USER_CODE_32, USER_DATA, USER_CODE].contains(&(selector | 3)) => true,
+        _ => descriptors
+            .get(index.wrapping_sub(FIRST_TLS))
+            .is_some_and(|descriptor| *descriptor != 0),
+    };
+    let local = selector & 4 != 0;
+    if there && !local { selector } else { 0 }
+}
+
+/// Makes this CPU's data selectors and descriptors those of a program. The bases of FS and GS are set afterwards. What is
+/// loaded already is left alone, unless its descriptor may be another one now.
+///
+/// # Safety
+/// Interrupts are off.
+unsafe fn load_selectors(inner: &Inner) {
+    let now = read_selectors();
+    gdt::set_tls(percpu::this(), &inner.descriptors);
+    let load = |selector| loadable(selector, &inner.descriptors);
+    let Selectors { ds, es, fs, gs } = inner.selectors;
+    let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
+    // SAFETY: each selector is null or names a segment of programs' privilege that is present. The kernel uses none of
+    // these registers but the base of GS, which `swapgs` keeps out of the way; no interrupt comes between.
+    unsafe {
+        if differs(ds, now.ds) {
+            asm!("mov ds, {0:x}", in(reg) load(ds), options(nostack, preserves_flags));
+        }
+        if differs(es, now.es) {
+            asm!("mov es, {0:x}", in(reg) load(es), options(nostack, preserves_flags));
+        }
+        if differs(fs, now.fs) {
+            asm!("mov fs, {0:x}", in(reg) load(fs), options(nostack, preserves_flags));
+        }
+        if differs(gs, now.gs) {
+            asm!("swapgs", "mov gs, {0:x}", "swapgs", in(reg) load(gs),
+                options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// The base of the segment that a selector names, if it is one of a thread's own.
+fn base_of(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> Option<u64> {
+    let index = usize::from(selector >> 3).checked_sub(FIRST_TLS)?;
+    let descriptor = *descriptors.get(index)?;
+    Some(descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24)
 }
 
 /// # Safety
@@ -277,6 +350,46 @@ impl UserState {
             }
         }
         bases
+    }
+
+    /// The data selectors that the program has now.
+    pub fn selectors(&mut self) -> Selectors {
+        self.sync();
+        // SAFETY: owned by `self`.
+        unsafe { self.inner.as_ref().selectors }
+    }
+
+    /// Sets the data selectors, and with them the bases of segments that a thread has set itself.
+    pub fn set_selectors(&mut self, selectors: Selectors) {
+        self.take();
+        // SAFETY: owned by `self`, and not live any more.
+        let inner = unsafe { self.inner.as_mut() };
+        let old = core::mem::replace(&mut inner.selectors, selectors);
+        for (i, (old, new)) in [(old.fs, selectors.fs), (old.gs, selectors.gs)]
+            .into_iter()
+            .enumerate()
+        {
+            match base_of(new, &inner.descriptors) {
+                Some(base) => inner.bases[i] = base,
+                None if new != old => inner.bases[i] = 0,
+                None => {}
+            }
+        }
+    }
+
+    /// The descriptors that the thread has set; 0 for none.
+    pub fn descriptors(&self) -> [u64; TLS_SEGMENTS] {
+        // SAFETY: owned by `self`; the CPU's copy is never changed.
+        unsafe { self.inner.as_ref().descriptors }
+    }
+
+    /// Sets the thread's descriptors: data segments of programs' privilege, accessed, or 0.
+    pub fn set_descriptors(&mut self, descriptors: [u64; TLS_SEGMENTS]) {
+        self.take();
+        // SAFETY: owned by `self`, and not live any more.
+        unsafe { self.inner.as_mut().descriptors = descriptors };
+        let selectors = self.selectors();
+        self.set_selectors(selectors);
     }
 
     fn is_live(&self) -> bool {

@@ -20,8 +20,11 @@ const TASK_STATE: u16 = 0x38;
 /// they don't reach otherwise.
 pub const CPU_NUMBER: u16 = 0x4b;
 
-/// Descriptors in the table: those above, of which the task state has two.
-pub const GDT_ENTRIES: usize = 10;
+/// The first of the descriptors that a thread of a 32-bit program sets, [`TLS_SEGMENTS`](crate::trap::TLS_SEGMENTS) in all.
+pub const FIRST_TLS: usize = crate::trap::FIRST_TLS_SEGMENT;
+
+/// Descriptors in the table: those above, of which the task state has two, and those that threads set.
+pub const GDT_ENTRIES: usize = FIRST_TLS + crate::trap::TLS_SEGMENTS;
 
 const SEGMENTS: [u64; 7] = [
     0,
@@ -117,6 +120,16 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
             data = in(reg) u32::from(KERNEL_DATA),
             task = in(reg) TASK_STATE,
         );
+    }
+}
+
+/// Puts a thread's own descriptors into this CPU's table, before it loads a selector of one. Interrupts are off.
+pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::trap::TLS_SEGMENTS]) {
+    // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are data segments of
+    // programs' privilege by construction.
+    let slots = unsafe { &mut (&mut *data.gdt.get())[FIRST_TLS..] };
+    if slots != descriptors {
+        slots.copy_from_slice(descriptors);
     }
 }
 
