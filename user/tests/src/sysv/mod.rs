@@ -1,0 +1,49 @@
+//! System V shared memory, semaphores and message queues.
+//!
+//! - `segments`: shared memory.
+//! - `semaphores`: sets of semaphores.
+//! - `messages`: queues of messages.
+//! - `objects`: keys, and what `/proc` lists.
+
+pub mod messages;
+pub mod objects;
+pub mod segments;
+pub mod semaphores;
+
+use crate::call;
+use crate::support::Outcome;
+use libc::{c_int, c_long, c_void};
+use std::ptr;
+
+pub const RW: c_int = 0o600;
+
+/// A private segment of so many bytes.
+pub fn segment(size: usize) -> Result<c_int, String> {
+    Ok(call!(shmget(libc::IPC_PRIVATE, size, libc::IPC_CREAT | RW)))
+}
+
+pub fn attach(id: c_int, at: usize, flags: c_int) -> Result<*mut u8, String> {
+    Ok(call!(shmat(id, at as *const c_void, flags)).cast())
+}
+
+pub fn remove_segment(id: c_int) -> Outcome {
+    call!(shmctl(id, libc::IPC_RMID, ptr::null_mut()));
+    Ok(())
+}
+
+/// A message with a text that says its number.
+#[repr(C)]
+pub struct Text {
+    pub kind: c_long,
+    pub text: [u8; 32],
+}
+
+pub fn put(queue: c_int, kind: c_long, text: &str) -> Outcome {
+    let mut message = Text {
+        kind,
+        text: [0; 32],
+    };
+    message.text[..text.len()].copy_from_slice(text.as_bytes());
+    call!(msgsnd(queue, ptr::from_ref(&message).cast(), text.len(), 0));
+    Ok(())
+}
