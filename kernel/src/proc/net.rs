@@ -12,7 +12,7 @@ use super::{
 };
 use crate::socket::{
     inet::{stack, state_number},
-    unix,
+    netlink, unix,
 };
 
 /// `/proc/PID/net`: the same for all, since there is one network.
@@ -28,6 +28,7 @@ pub fn directory() -> Table {
         .with("dev", file(dev))
         .with("if_inet6", file(if_inet6))
         .with("ipv6_route", file(ipv6_route))
+        .with("netlink", file(netlink_sockets))
         .with("raw", file(|out| udp_heading(out, Family::V4)))
         .with("raw6", file(|out| udp_heading(out, Family::V6)))
         .with("route", file(route))
@@ -168,6 +169,22 @@ fn udp_sockets(out: &mut Text, family: Family) {
             0, 0
         );
         pad(out, start, if family == Family::V4 { 127 } else { 0 });
+    }
+}
+
+fn netlink_sockets(out: &mut Text) {
+    writeln!(
+        out,
+        "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode"
+    );
+    for entry in netlink::list() {
+        let start = out.len();
+        write!(
+            out,
+            "{:016x} {:<3} {:<10} {:08x} {:<8} {:<8} {:<5} {:<8} {:<8} {:<8}",
+            0, 0, entry.port, entry.groups, entry.waiting, 0, 0, 2, 0, entry.inode
+        );
+        pad(out, start, 0);
     }
 }
 

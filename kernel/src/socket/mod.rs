@@ -7,7 +7,7 @@
 //! - [`Outgoing`] and [`Incoming`] (`message`): a message on its way, with its data as [`fbuf::Source`] or
 //!   [`fbuf::Sink`]; [`control`]: the control messages that go with it.
 //! - [`Patience`]: how long a call may wait, and what it answers when it may not.
-//! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP.
+//! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the network.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::any::Any;
@@ -22,6 +22,7 @@ pub mod control;
 mod file;
 pub mod inet;
 mod message;
+pub mod netlink;
 pub mod options;
 mod patience;
 pub mod unix;
@@ -173,7 +174,7 @@ pub struct Family {
 }
 
 /// The families that there are.
-static FAMILIES: &[Family] = &[unix::FAMILY, inet::V4, inet::V6];
+static FAMILIES: &[Family] = &[unix::FAMILY, inet::V4, inet::V6, netlink::FAMILY];
 
 /// The family `domain`.
 ///

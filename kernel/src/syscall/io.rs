@@ -15,7 +15,11 @@ use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry, file_size};
-use crate::{files::OpenFile, mounts, pipe};
+use crate::{
+    files::OpenFile,
+    mounts, pipe,
+    socket::{SocketFile, inet::interface},
+};
 
 /// The calls of this module.
 pub const CALLS: &[Entry] = &[
@@ -188,10 +192,15 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
         FIOASYNC => open.set_flag(FASYNC, flag(argument)? != 0),
         _ => {
             let result = open.file().ioctl(command, argument);
-            if result == Err(Errno::ENOTTY) && command == FIONREAD {
+            if result != Err(Errno::ENOTTY) {
+                return result;
+            }
+            if command == FIONREAD {
                 return bytes_left(&open, argument);
             }
-            return result;
+            // Any socket answers questions about interfaces.
+            SocketFile::of(&open).map_err(|_| Errno::ENOTTY)?;
+            return interface::ioctl(command, argument, call.own.compatible_call);
         }
     }
     Ok(0)

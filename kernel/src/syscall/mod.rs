@@ -71,7 +71,7 @@ use crate::process::{Own, Thread};
 
 pub use call::Call;
 pub use entry::Entry;
-pub(crate) use flags::{FlagSet, choice, flag_set};
+pub(crate) use flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
 pub use stat::attributes_of;
 pub use system::{CLOCK_TICKS, hostname, release};
 pub use time::{read_timespec, write_timespec};

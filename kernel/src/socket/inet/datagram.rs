@@ -460,7 +460,7 @@ impl Socket for Datagrams {
             raw_ioctl::FIONREAD => self.udp.summary().next,
             // What is sent is received at once.
             raw_ioctl::TIOCOUTQ => 0,
-            _ => return interface::ioctl(command, argument),
+            _ => return Err(Errno::ENOTTY),
         };
         user::write(argument, &(number as i32)).map_err(|_| Errno::EFAULT)?;
         Ok(0)

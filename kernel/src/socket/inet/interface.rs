@@ -18,9 +18,10 @@ pub const FLAGS: u16 = 0x1 | 0x8 | 0x40;
 /// `ARPHRD_LOOPBACK`.
 const HARDWARE: u16 = 772;
 /// Packets that may wait to be sent.
-const QUEUE: i32 = 1000;
-/// Bytes of a `struct ifreq`, of the name in it, and of what follows.
+pub const QUEUE: i32 = 1000;
+/// Bytes of a `struct ifreq` of 64-bit and of 32-bit programs, and of the name in it.
 const REQUEST: usize = 40;
+const REQUEST_32: usize = 32;
 const NAME_LEN: usize = 16;
 const AF_INET: u16 = 2;
 
@@ -38,17 +39,19 @@ fn socket_address(ip: Ipv4Addr) -> [u8; 16] {
     bytes
 }
 
-/// Answers the requests of `struct ifreq` and `struct ifconf`.
+/// Answers the requests of `struct ifreq` and `struct ifconf`, which every socket takes; of a 32-bit program (`compatible`) they
+/// are shorter.
 ///
 /// # Errors
 /// `ENODEV` for another interface, `EPERM` or `EOPNOTSUPP` for changes, `ENOTTY` for what is not known, `EFAULT`.
-pub fn ioctl(command: u32, argument: VirtAddr) -> Result<usize> {
+pub fn ioctl(command: u32, argument: VirtAddr, compatible: bool) -> Result<usize> {
+    let request = if compatible { REQUEST_32 } else { REQUEST };
     match command {
-        raw::SIOCGIFCONF => return configuration(argument),
+        raw::SIOCGIFCONF => return configuration(argument, request),
         raw::SIOCGIFNAME => return name_of(argument),
         _ => {}
     }
-    let mut answer = [0; 16];
+    let mut answer = [0; REQUEST - NAME_LEN];
     let len = match command {
         raw::SIOCGIFFLAGS => put(&mut answer, &FLAGS.to_le_bytes()),
         raw::SIOCGIFINDEX => put(&mut answer, &INDEX.to_le_bytes()),
@@ -56,7 +59,7 @@ pub fn ioctl(command: u32, argument: VirtAddr) -> Result<usize> {
         raw::SIOCGIFMETRIC => put(&mut answer, &0i32.to_le_bytes()),
         raw::SIOCGIFTXQLEN => put(&mut answer, &QUEUE.to_le_bytes()),
         raw::SIOCGIFHWADDR => put(&mut answer, &HARDWARE.to_le_bytes()).max(16),
-        raw::SIOCGIFMAP => 16,
+        raw::SIOCGIFMAP => request - NAME_LEN,
         raw::SIOCGIFADDR | raw::SIOCGIFDSTADDR => {
             put(&mut answer, &socket_address(Ipv4Addr::LOCALHOST))
         }
@@ -83,7 +86,7 @@ pub fn ioctl(command: u32, argument: VirtAddr) -> Result<usize> {
     Ok(0)
 }
 
-fn put(to: &mut [u8; 16], bytes: &[u8]) -> usize {
+fn put(to: &mut [u8], bytes: &[u8]) -> usize {
     to[..bytes.len()].copy_from_slice(bytes);
     bytes.len()
 }
@@ -123,20 +126,24 @@ fn name_of(argument: VirtAddr) -> Result<usize> {
     Ok(0)
 }
 
-/// All interfaces with an IPv4 address.
-fn configuration(argument: VirtAddr) -> Result<usize> {
+/// All interfaces with an IPv4 address, each in `request` bytes.
+fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
     let fault = |_| Errno::EFAULT;
     let room: i32 = user::read(argument).map_err(fault)?;
-    let buffer: usize = user::read(argument + 8).map_err(fault)?;
+    let buffer: usize = if request == REQUEST_32 {
+        user::read::<u32>(argument + 4).map_err(fault)? as usize
+    } else {
+        user::read(argument + 8).map_err(fault)?
+    };
     let mut filled = 0;
     if buffer == 0 {
-        filled = REQUEST;
-    } else if room >= REQUEST as i32 {
-        let mut request = [0; REQUEST];
-        request[..NAME.len()].copy_from_slice(NAME);
-        request[NAME_LEN..NAME_LEN + 16].copy_from_slice(&socket_address(Ipv4Addr::LOCALHOST));
-        user::copy_out(VirtAddr(buffer), &request).map_err(fault)?;
-        filled = REQUEST;
+        filled = request;
+    } else if room >= request as i32 {
+        let mut entry = [0; REQUEST];
+        entry[..NAME.len()].copy_from_slice(NAME);
+        entry[NAME_LEN..NAME_LEN + 16].copy_from_slice(&socket_address(Ipv4Addr::LOCALHOST));
+        user::copy_out(VirtAddr(buffer), &entry[..request]).map_err(fault)?;
+        filled = request;
     }
     user::write(argument, &(filled as i32)).map_err(fault)?;
     Ok(0)

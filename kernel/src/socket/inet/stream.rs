@@ -18,7 +18,7 @@ use nucleus::{
 };
 
 use super::{
-    IPPROTO_TCP, check_port, domain, interface,
+    IPPROTO_TCP, check_port, domain,
     ip_options::{self, IpOptions},
     name::{self, Asked},
     stack,
@@ -325,7 +325,7 @@ impl Socket for Stream {
             raw_ioctl::FIONREAD => summary.unread,
             raw_ioctl::TIOCOUTQ => summary.unsent,
             raw_ioctl::SIOCATMARK => usize::from(self.tcp.is_at_mark()),
-            _ => return interface::ioctl(command, argument),
+            _ => return Err(Errno::ENOTTY),
         };
         user::write(argument, &(number.min(i32::MAX as usize) as i32))
             .map_err(|_| Errno::EFAULT)?;

@@ -1,0 +1,268 @@
+//! The format of netlink messages: a head, a structure that the type says, and attributes; all aligned to four bytes.
+
+use alloc::vec::Vec;
+
+use abi::{Errno, raw::netlink as raw};
+
+/// Bytes of a `struct nlmsghdr`.
+pub const HEAD: usize = 16;
+/// Bytes of the head of an attribute.
+const ATTRIBUTE_HEAD: usize = 4;
+/// An attribute's type without its flags (`NLA_TYPE_MASK`).
+const ATTRIBUTE_TYPE: u16 = 0x3fff;
+
+/// The next multiple of a message's or attribute's alignment.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(raw::NLMSG_ALIGNTO as usize)
+}
+
+/// One message that was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub kind: u16,
+    /// `NLM_F_*`.
+    pub flags: u32,
+    pub sequence: u32,
+    /// The whole message, head included.
+    pub whole: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// What follows the head.
+    pub fn body(&self) -> &'a [u8] {
+        &self.whole[HEAD..]
+    }
+
+    /// Whether `flag` is set.
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The attributes behind a structure of `N` bytes.
+    pub fn attributes<const N: usize>(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a, N> {
+        attributes(self.body().get(padded(N)..).unwrap_or(&[]))
+    }
+}
+
+/// The messages in `bytes`, up to the first whose length is not possible.
+pub fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
+    let mut left = bytes;
+    core::iter::from_fn(move || {
+        let head = left.first_chunk::<HEAD>()?;
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let len = word(0) as usize;
+        if len < HEAD || len > left.len() {
+            return None;
+        }
+        let request = Request {
+            kind: word(4) as u16,
+            flags: word(4) >> 16,
+            sequence: word(8),
+            whole: &left[..len],
+        };
+        left = left.get(padded(len)..).unwrap_or(&[]);
+        Some(request)
+    })
+}
+
+/// The attributes in `bytes`, up to the first whose length is not possible.
+pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut left = bytes;
+    core::iter::from_fn(move || {
+        let head = left.first_chunk::<ATTRIBUTE_HEAD>()?;
+        let len = usize::from(u16::from_le_bytes([head[0], head[1]]));
+        let kind = u16::from_le_bytes([head[2], head[3]]) & ATTRIBUTE_TYPE;
+        if len < ATTRIBUTE_HEAD || len > left.len() {
+            return None;
+        }
+        let value = &left[ATTRIBUTE_HEAD..len];
+        left = left.get(padded(len)..).unwrap_or(&[]);
+        Some((kind, value))
+    })
+}
+
+/// An attribute's value as a 32-bit number.
+pub fn number(value: &[u8]) -> Option<u32> {
+    value
+        .first_chunk::<4>()
+        .map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Messages that are written one behind the other into one datagram.
+pub struct Writer {
+    bytes: Vec<u8>,
+    /// Of the request that is answered.
+    sequence: u32,
+    /// The port of who asked.
+    port: u32,
+}
+
+impl Writer {
+    /// Nothing yet; the answers are to `request` of the socket at `port`.
+    pub fn new(request: &Request<'_>, port: u32) -> Writer {
+        Writer {
+            bytes: Vec::new(),
+            sequence: request.sequence,
+            port,
+        }
+    }
+
+    /// Adds a message: the structure that `kind` says, and attributes.
+    pub fn message(
+        &mut self,
+        kind: u16,
+        flags: u32,
+        structure: &[u8],
+        attributes: impl FnOnce(&mut Attributes<'_>),
+    ) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(&kind.to_le_bytes());
+        self.bytes.extend_from_slice(&(flags as u16).to_le_bytes());
+        self.bytes.extend_from_slice(&self.sequence.to_le_bytes());
+        self.bytes.extend_from_slice(&self.port.to_le_bytes());
+        self.bytes.extend_from_slice(structure);
+        pad(&mut self.bytes);
+        attributes(&mut Attributes(&mut self.bytes));
+        let len = (self.bytes.len() - start) as u32;
+        self.bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Adds the answer to a request that failed, or that asked to be told of its success. It repeats the request, or of
+    /// it only the head (`capped`) where that says enough.
+    pub fn outcome(&mut self, request: &Request<'_>, error: Option<Errno>, capped: bool) {
+        let number = error.map_or(0, |error| -i32::from(error.number()));
+        let capped = capped || error.is_none();
+        let repeated = if capped {
+            &request.whole[..HEAD]
+        } else {
+            request.whole
+        };
+        let flags = if capped { raw::NLM_F_CAPPED } else { 0 };
+        self.message(
+            raw::NLMSG_ERROR as u16,
+            flags,
+            &number.to_le_bytes(),
+            |rest| {
+                rest.0.extend_from_slice(repeated);
+                pad(rest.0);
+            },
+        );
+    }
+
+    /// Adds the end of a list.
+    pub fn done(&mut self, error: Option<Errno>, flags: u32) {
+        let number = error.map_or(0, |error| -i32::from(error.number()));
+        let kind = raw::NLMSG_DONE as u16;
+        self.message(
+            kind,
+            flags | raw::NLM_F_MULTI,
+            &number.to_le_bytes(),
+            |_| {},
+        );
+    }
+
+    /// The datagram.
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+fn pad(bytes: &mut Vec<u8>) {
+    bytes.resize(padded(bytes.len()), 0);
+}
+
+/// The attributes of a message that is being written.
+pub struct Attributes<'a>(&'a mut Vec<u8>);
+
+impl Attributes<'_> {
+    /// Adds an attribute.
+    pub fn put(&mut self, kind: u16, value: &[u8]) {
+        self.nested(kind, |inside| inside.0.extend_from_slice(value));
+    }
+
+    /// Adds a 32-bit number.
+    pub fn put_number(&mut self, kind: u16, value: u32) {
+        self.put(kind, &value.to_le_bytes());
+    }
+
+    /// Adds an attribute that consists of attributes.
+    pub fn nested(&mut self, kind: u16, inside: impl FnOnce(&mut Attributes<'_>)) {
+        let start = self.0.len();
+        self.0.extend_from_slice(&[0; 2]);
+        self.0.extend_from_slice(&kind.to_le_bytes());
+        inside(&mut Attributes(self.0));
+        let len = (self.0.len() - start) as u16;
+        self.0[start..start + 2].copy_from_slice(&len.to_le_bytes());
+        pad(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(len: u32, kind: u16, flags: u16) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&kind.to_le_bytes());
+        bytes.extend_from_slice(&flags.to_le_bytes());
+        bytes.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.resize(padded(len as usize).max(HEAD), 9);
+        bytes
+    }
+
+    #[test]
+    fn requests_end_at_a_length_that_cannot_be() {
+        let mut bytes = request(17, 18, 1);
+        bytes.extend(request(16, 22, 5));
+        for wrong in [15, 17, u32::MAX, 0] {
+            let mut bytes = bytes.clone();
+            bytes.extend_from_slice(&request(16, 1, 1));
+            let last = bytes.len() - HEAD;
+            bytes[last..last + 4].copy_from_slice(&wrong.to_le_bytes());
+            let kinds: Vec<_> = requests(&bytes)
+                .map(|r| (r.kind, r.flags, r.body().len()))
+                .collect();
+            assert_eq!(kinds, [(18, 1, 1), (22, 5, 0)]);
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let bytes = request(16, 18, 1);
+        let asked = requests(&bytes).next().unwrap();
+        let mut writer = Writer::new(&asked, 42);
+        writer.message(16, raw::NLM_F_MULTI, &[1; 8], |attributes| {
+            attributes.put(3u16, b"lo\0");
+            attributes.put_number(4u16, 5);
+            attributes.nested(26u16, |inside| inside.put(10u16, &[1]));
+        });
+        writer.done(None, 0);
+        let answer = writer.finish();
+        let all: Vec<_> = requests(&answer).collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].kind, all[0].sequence), (16, 7));
+        let found: Vec<_> = all[0].attributes::<8>().collect();
+        assert_eq!(found[0], (3, &b"lo\0"[..]));
+        assert_eq!(found[1].1, 5u32.to_le_bytes());
+        assert_eq!(attributes(found[2].1).collect::<Vec<_>>(), [(10, &[1][..])]);
+        assert_eq!((all[1].kind, all[1].body()), (3, &[0; 4][..]));
+    }
+
+    #[test]
+    fn a_failure_repeats_the_request_and_a_success_its_head() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        for (error, capped, len) in [
+            (None, false, 36),
+            (Some(Errno::EPERM), false, 40),
+            (Some(Errno::EPERM), true, 36),
+        ] {
+            let mut writer = Writer::new(&asked, 42);
+            writer.outcome(&asked, error, capped);
+            assert_eq!(writer.finish().len(), len);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The protocol `NETLINK_ROUTE`: requests, who may make them, and their answers.
+//!
+//! There is one interface, and nothing of it can be changed: requests to change are answered as by a Linux that was built
+//! without them, except those that ask for what is so already.
+
+use alloc::vec::Vec;
+
+use abi::{
+    Errno, Result,
+    raw::{general::__NR_sendto, netlink as raw},
+};
+
+use super::{
+    link,
+    message::{self, Request, Writer},
+    routes,
+};
+use crate::{
+    socket::inet::{AF_INET, AF_INET6, interface},
+    syscall::{Caller, note_unsupported},
+};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// His socket's port.
+    pub port: u32,
+    /// May change the network (`CAP_NET_ADMIN`).
+    pub is_administrator: bool,
+    /// Heads are checked to the last field, and what they say chooses what is listed (`NETLINK_GET_STRICT_CHK`).
+    pub is_strict: bool,
+    /// Failures are answered without the whole request (`NETLINK_CAP_ACK`).
+    pub caps_outcomes: bool,
+}
+
+/// What has been done for a request.
+enum Served {
+    /// What was asked for; who wants to be told is.
+    Done,
+    /// An answer that says so itself.
+    Answered,
+}
+
+/// One kind of request comes in groups of four: to make, to delete, to get, to set.
+const GET: u16 = 2;
+
+/// The first type behind the last that Linux knows (`RTM_MAX`).
+const END: u16 = 120;
+
+/// Serves the requests in a datagram; gives the datagrams that answer.
+pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
+    let mut answers = Vec::new();
+    for request in message::requests(bytes) {
+        // Neither what is no request nor the protocol's own messages ask for anything.
+        let asks = request.has(raw::NLM_F_REQUEST) && request.kind >= raw::NLMSG_MIN_TYPE as u16;
+        let served = match asks {
+            true => serve_one(&request, asker, &mut answers),
+            false => Ok(Served::Done),
+        };
+        let error = match served {
+            Ok(Served::Answered) => continue,
+            Ok(Served::Done) if !request.has(raw::NLM_F_ACK) => continue,
+            Ok(Served::Done) => None,
+            Err(error) => Some(error),
+        };
+        if error == Some(Errno::EOPNOTSUPP) {
+            let caller = Caller {
+                number: __NR_sendto,
+                compatible: false,
+            };
+            note_unsupported(caller, "nlmsg_type", request.kind.into());
+        }
+        let mut writer = Writer::new(&request, asker.port);
+        writer.outcome(&request, error, asker.caps_outcomes);
+        answers.push(writer.finish());
+    }
+    answers
+}
+
+fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -> Result<Served> {
+    if request.kind >= END {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // All begin with the family's number.
+    let Some(&family) = request.body().first() else {
+        return Ok(Served::Done);
+    };
+    if request.kind & 3 != GET {
+        if !asker.is_administrator {
+            return Err(Errno::EPERM);
+        }
+        return change(request).map(|()| Served::Done);
+    }
+    let kind = request.kind;
+    if request.has(raw::NLM_F_DUMP) {
+        let mut writer = Writer::new(request, asker.port);
+        let (v4, v6) = match u32::from(family) {
+            AF_INET => (true, false),
+            AF_INET6 => (false, true),
+            _ => (true, true),
+        };
+        let listed = match kind {
+            _ if kind == raw::RTM_GETLINK as u16 => link::list(request, asker, &mut writer),
+            _ if kind == raw::RTM_GETADDR as u16 => {
+                link::list_addresses(request, asker, &mut writer, v4, v6)
+            }
+            _ if kind == raw::RTM_GETROUTE as u16 => {
+                routes::list(request, asker, &mut writer, v4, v6)
+            }
+            _ if kind == raw::RTM_GETRULE as u16 => Ok(routes::list_rules(&mut writer, v4, v6)),
+            // Nobody on the loopback interface has to be found by a hardware address.
+            _ if kind == raw::RTM_GETNEIGH as u16 => Ok(0),
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        let (error, flags) = match listed {
+            Ok(flags) => (None, flags),
+            Err(error) => (Some(error), 0),
+        };
+        let list = writer.finish();
+        if !list.is_empty() {
+            answers.push(list);
+        }
+        let mut end = Writer::new(request, asker.port);
+        end.done(error, flags);
+        answers.push(end.finish());
+        return Ok(Served::Answered);
+    }
+    let mut writer = Writer::new(request, asker.port);
+    match kind {
+        _ if kind == raw::RTM_GETLINK as u16 => link::show(request, asker, &mut writer)?,
+        _ if kind == raw::RTM_GETROUTE as u16 => routes::find(request, &mut writer)?,
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    answers.push(writer.finish());
+    Ok(Served::Done)
+}
+
+/// Serves a request to change something.
+fn change(request: &Request<'_>) -> Result<()> {
+    let kind = request.kind;
+    if kind == raw::RTM_NEWLINK as u16 || kind == raw::RTM_SETLINK as u16 {
+        return link::change(request);
+    }
+    if kind == raw::RTM_NEWADDR as u16 {
+        return link::add_address(request);
+    }
+    Err(Errno::EOPNOTSUPP)
+}
+
+/// The first `N` bytes of a request's body.
+///
+/// # Errors
+/// `EINVAL` if it has fewer.
+pub fn structure<const N: usize>(request: &Request<'_>) -> Result<[u8; N]> {
+    request
+        .body()
+        .first_chunk::<N>()
+        .copied()
+        .ok_or(Errno::EINVAL)
+}
+
+/// Checks the number of an interface in a request.
+///
+/// # Errors
+/// `ENODEV`.
+pub fn check_index(index: u32) -> Result<()> {
+    if index == interface::INDEX as u32 {
+        Ok(())
+    } else {
+        Err(Errno::ENODEV)
+    }
+}

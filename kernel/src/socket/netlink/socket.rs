@@ -1,0 +1,529 @@
+//! Netlink sockets: ports, queues and options.
+
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use abi::{
+    Errno, Result,
+    raw::{general::CAP_NET_ADMIN, ioctl::FIONREAD, net as raw, netlink},
+};
+use fs::Ready;
+use nucleus::{
+    VirtAddr, frame, random,
+    sync::{Mutex, Rank, SpinLock},
+    task::Watch,
+    user,
+};
+
+use super::{
+    AF_NETLINK,
+    route::{self, Asker},
+};
+use crate::{
+    process::thread,
+    socket::{Address, Answer, Common, Incoming, Outgoing, Patience, Socket, Value},
+};
+
+/// Bytes of a `struct sockaddr_nl`.
+const NAME: usize = 12;
+const AF_UNSPEC: u32 = 0;
+/// The level of netlink's options.
+const SOL_NETLINK: u32 = 270;
+/// Groups of `NETLINK_ROUTE` (`RTNLGRP_MAX`).
+const GROUPS: u32 = 36;
+/// What Linux reckons for keeping one datagram, besides its bytes.
+const OVERHEAD: usize = 768;
+/// Bytes of a send buffer that a message can't use.
+const RESERVED: usize = 32;
+/// Ports for sockets of a process that has one already are looked for from here downwards.
+const LAST_OF_OTHERS: u32 = 4096u32.wrapping_neg();
+
+/// Who is at which port. The kernel is at port 0.
+static PORTS: Mutex<BTreeMap<u32, Weak<NetlinkSocket>>> = Mutex::new(Rank::Net, BTreeMap::new());
+
+/// A netlink socket.
+pub struct NetlinkSocket {
+    common: Common,
+    own: Weak<NetlinkSocket>,
+    state: SpinLock<State>,
+    queue: SpinLock<Queue>,
+    /// Bit by option number.
+    options: AtomicU32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// 0 until it has one.
+    port: u32,
+    /// Bit by group, less 1.
+    groups: u64,
+    /// To whom it sends.
+    peer: u32,
+    peer_groups: u32,
+}
+
+#[derive(Default)]
+struct Queue {
+    datagrams: VecDeque<Datagram>,
+    /// What they cost, as it counts against the receive buffer.
+    cost: usize,
+}
+
+/// A datagram that waits to be received.
+#[derive(Clone)]
+struct Datagram {
+    data: Vec<u8>,
+    /// The sender's port.
+    from: u32,
+    /// The group that it was sent to, 0 for none.
+    group: u32,
+}
+
+/// One socket, as `/proc/net/netlink` shows it.
+pub struct Entry {
+    pub port: u32,
+    pub groups: u32,
+    /// Bytes that wait.
+    pub waiting: usize,
+    pub inode: u64,
+}
+
+/// All sockets with a port.
+pub fn list() -> Vec<Entry> {
+    let ports = PORTS.lock();
+    let sockets = ports.values().filter_map(Weak::upgrade);
+    let entry = |socket: Arc<NetlinkSocket>| {
+        let state = *socket.state.lock();
+        let waiting = socket.queue.lock().cost;
+        Entry {
+            port: state.port,
+            groups: state.groups as u32,
+            waiting,
+            inode: socket.common.inode(),
+        }
+    };
+    sockets.map(entry).collect()
+}
+
+/// Whether the current thread may change the network.
+fn is_administrator() -> bool {
+    thread::with_current(|thread| thread.shared())
+        .flatten()
+        .is_some_and(|shared| shared.credentials.may(CAP_NET_ADMIN))
+}
+
+/// Port and groups of a `struct sockaddr_nl`.
+fn read_name(address: &Address) -> Result<(u32, u32)> {
+    let bytes = address.bytes().first_chunk::<NAME>().ok_or(Errno::EINVAL)?;
+    if address.family() != Some(AF_NETLINK) {
+        return Err(Errno::EINVAL);
+    }
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Ok((word(4), word(8)))
+}
+
+fn write_name(port: u32, groups: u32) -> Address {
+    let mut bytes = [0; NAME];
+    bytes[..2].copy_from_slice(&(AF_NETLINK as u16).to_le_bytes());
+    bytes[4..8].copy_from_slice(&port.to_le_bytes());
+    bytes[8..].copy_from_slice(&groups.to_le_bytes());
+    Address::new(&bytes)
+}
+
+/// The number of the first group in a mask, 0 for none.
+fn first_group(groups: u32) -> u32 {
+    match groups {
+        0 => 0,
+        groups => groups.trailing_zeros() + 1,
+    }
+}
+
+impl NetlinkSocket {
+    /// A socket without a port.
+    pub fn make(kind: u32) -> Arc<dyn Socket> {
+        Arc::new_cyclic(|own| NetlinkSocket {
+            common: Common::new(AF_NETLINK, kind, netlink::NETLINK_ROUTE),
+            own: own.clone(),
+            state: SpinLock::new(Rank::Leaf, State::default()),
+            queue: SpinLock::new(Rank::Leaf, Queue::default()),
+            options: AtomicU32::new(0),
+        })
+    }
+
+    fn is_on(&self, option: u32) -> bool {
+        self.options.load(Relaxed) & 1 << option != 0
+    }
+
+    /// Takes `port`, or any with 0: the process's id if nobody has it.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`; `EINVAL` if it has one already.
+    fn take_port(&self, port: u32) -> Result<()> {
+        let mut ports = PORTS.lock();
+        if self.state.lock().port != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let port = match port {
+            0 => {
+                let process = thread::with_current(|thread| thread.process().pid()).unwrap_or(1);
+                let mut port = process as u32;
+                while port == 0 || ports.contains_key(&port) {
+                    port = LAST_OF_OTHERS - random::u64() as u32 % (u32::MAX >> 1);
+                }
+                port
+            }
+            port if ports.contains_key(&port) => return Err(Errno::EADDRINUSE),
+            port => port,
+        };
+        ports.insert(port, self.own.clone());
+        self.state.lock().port = port;
+        Ok(())
+    }
+
+    /// Has a port, whichever.
+    fn ensure_port(&self) -> Result<u32> {
+        let port = self.state.lock().port;
+        if port == 0 {
+            match self.take_port(0) {
+                // Another thread was faster.
+                Ok(()) | Err(Errno::EINVAL) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.state.lock().port)
+    }
+
+    /// Adds a datagram if there is room.
+    fn try_enqueue(&self, datagram: &mut Option<Datagram>) -> Option<()> {
+        let cost = datagram.as_ref()?.data.len() + OVERHEAD;
+        {
+            let mut queue = self.queue.lock();
+            let fits = queue.cost == 0 || queue.cost + cost <= self.common.receive_buffer();
+            if !fits || queue.datagrams.try_reserve(1).is_err() {
+                return None;
+            }
+            queue.cost += cost;
+            queue.datagrams.extend(datagram.take());
+        }
+        self.common.readers.wake_all();
+        Some(())
+    }
+
+    /// Adds a datagram from the kernel; one that has no room is lost, and the socket told so.
+    fn answer(&self, data: Vec<u8>) {
+        let mut datagram = Some(Datagram {
+            data,
+            from: 0,
+            group: 0,
+        });
+        if self.try_enqueue(&mut datagram).is_none() && !self.is_on(netlink::NETLINK_NO_ENOBUFS) {
+            self.common.set_error(Errno::ENOBUFS);
+            self.common.readers.wake_all();
+        }
+    }
+
+    /// Sends to all that are in a group.
+    fn send_to_group(&self, group: u32, from: u32, data: &[u8]) -> Result<()> {
+        let members: Vec<Arc<NetlinkSocket>> = {
+            let ports = PORTS.lock();
+            let sockets = ports.values().filter_map(Weak::upgrade);
+            let is_member = |socket: &Arc<NetlinkSocket>| {
+                let state = *socket.state.lock();
+                state.groups & 1 << (group - 1) != 0 && state.port != from
+            };
+            sockets.filter(is_member).collect()
+        };
+        for member in members {
+            let mut datagram = Some(Datagram {
+                data: copy(data)?,
+                from,
+                group,
+            });
+            if member.try_enqueue(&mut datagram).is_none()
+                && !member.is_on(netlink::NETLINK_NO_ENOBUFS)
+            {
+                member.common.set_error(Errno::ENOBUFS);
+                member.common.readers.wake_all();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next datagram, or a copy of it.
+    fn take(&self, peek: bool) -> Option<Result<Datagram>> {
+        let datagram = {
+            let mut queue = self.queue.lock();
+            if peek {
+                let next = queue.datagrams.front()?;
+                let (from, group) = (next.from, next.group);
+                return Some(copy(&next.data).map(|data| Datagram { data, from, group }));
+            }
+            let next = queue.datagrams.pop_front()?;
+            queue.cost -= next.data.len() + OVERHEAD;
+            next
+        };
+        self.common.writers.wake_all();
+        Some(Ok(datagram))
+    }
+
+    fn change_group(&self, value: &Value, join: bool) -> Result<()> {
+        let group = value.int()? as u32;
+        if !(1..=GROUPS).contains(&group) {
+            return Err(Errno::EINVAL);
+        }
+        let mut state = self.state.lock();
+        let bit = 1 << (group - 1);
+        if join {
+            state.groups |= bit;
+        } else {
+            state.groups &= !bit;
+        }
+        Ok(())
+    }
+}
+
+fn copy(data: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(data.len())
+        .map_err(|_| Errno::ENOMEM)?;
+    bytes.extend_from_slice(data);
+    Ok(bytes)
+}
+
+impl Socket for NetlinkSocket {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn bind(&self, address: &Address) -> Result<()> {
+        let (port, groups) = read_name(address)?;
+        let own = self.state.lock().port;
+        match own {
+            0 => self.take_port(port)?,
+            own if own == port => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        let mut state = self.state.lock();
+        // The name has room for the first 32 groups.
+        state.groups = state.groups >> 32 << 32 | u64::from(groups);
+        Ok(())
+    }
+
+    fn connect(&self, address: &Address, _: Patience) -> Result<()> {
+        let (peer, peer_groups) = match address.family() {
+            Some(AF_UNSPEC) => (0, 0),
+            _ => read_name(address)?,
+        };
+        if (peer != 0 || peer_groups != 0) && !is_administrator() {
+            return Err(Errno::EPERM);
+        }
+        self.ensure_port()?;
+        let mut state = self.state.lock();
+        state.peer = peer;
+        state.peer_groups = peer_groups;
+        Ok(())
+    }
+
+    fn name(&self) -> Result<Address> {
+        let state = *self.state.lock();
+        Ok(write_name(state.port, state.groups as u32))
+    }
+
+    fn peer_name(&self) -> Result<Address> {
+        let state = *self.state.lock();
+        Ok(write_name(state.peer, state.peer_groups))
+    }
+
+    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let len = message.data.left();
+        if len == 0 {
+            return Err(Errno::ENODATA);
+        }
+        let (to, groups) = match &message.to {
+            Some(to) => read_name(to)?,
+            None => {
+                let state = *self.state.lock();
+                (state.peer, state.peer_groups)
+            }
+        };
+        let is_administrator = is_administrator();
+        if message.to.is_some() && (to != 0 || groups != 0) && !is_administrator {
+            return Err(Errno::EPERM);
+        }
+        let port = self.ensure_port()?;
+        if len > self.common.send_buffer().saturating_sub(RESERVED) {
+            return Err(Errno::EMSGSIZE);
+        }
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        let mut data = Vec::new();
+        data.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        data.resize(len, 0);
+        let mut filled = 0;
+        while filled < len {
+            match message.data.take_bytes(&mut data[filled..])? {
+                0 => return Err(Errno::EFAULT),
+                n => filled += n,
+            }
+        }
+        let group = first_group(groups);
+        if group != 0 {
+            self.send_to_group(group, port, &data)?;
+        }
+        if to == 0 {
+            let asker = Asker {
+                port,
+                is_administrator,
+                is_strict: self.is_on(netlink::NETLINK_GET_STRICT_CHK),
+                caps_outcomes: self.is_on(netlink::NETLINK_CAP_ACK),
+            };
+            for answer in route::serve(&data, &asker) {
+                self.answer(answer);
+            }
+            return Ok(len);
+        }
+        let receiver = PORTS.lock().get(&to).and_then(Weak::upgrade);
+        let receiver = receiver.ok_or(Errno::ECONNREFUSED)?;
+        let mut datagram = Some(Datagram {
+            data,
+            from: port,
+            group: 0,
+        });
+        let enqueue = || receiver.try_enqueue(&mut datagram);
+        message.patience.wait(&receiver.common.writers, enqueue)?;
+        Ok(len)
+    }
+
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if message.has(raw::MSG_ERRQUEUE) {
+            return Err(Errno::EAGAIN);
+        }
+        let peek = message.peeks();
+        let next = || match self.common.take_error() {
+            Some(error) => Some(Err(error)),
+            None => self.take(peek),
+        };
+        let datagram = message.patience.wait(&self.common.readers, next)??;
+        message.from = Some(write_name(
+            datagram.from,
+            match datagram.group {
+                0 => 0,
+                group => 1u32.checked_shl(group - 1).unwrap_or(0),
+            },
+        ));
+        if self.is_on(netlink::NETLINK_PKTINFO) {
+            let group = datagram.group.to_le_bytes();
+            message
+                .control
+                .put(SOL_NETLINK, netlink::NETLINK_PKTINFO, &group);
+        }
+        let whole = datagram.data.len();
+        let mut copied = 0;
+        let wanted = whole.min(message.data.room());
+        while copied < wanted {
+            match message.data.put_bytes(&datagram.data[copied..wanted])? {
+                0 => return Err(Errno::EFAULT),
+                n => copied += n,
+            }
+        }
+        if copied < whole {
+            message.answer |= raw::MSG_TRUNC;
+        }
+        Ok(if message.has(raw::MSG_TRUNC) {
+            whole
+        } else {
+            copied
+        })
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.common.readers);
+            watch.add(&self.common.writers);
+        }
+        let has_error = self.common.has_error();
+        let mut ready = Ready::OUT | Ready::WRNORM;
+        let waiting = !self.queue.lock().datagrams.is_empty();
+        ready.set(Ready::IN | Ready::RDNORM, waiting);
+        ready.set(Ready::ERR, has_error);
+        ready
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        if command != FIONREAD {
+            return Err(Errno::ENOTTY);
+        }
+        let next = self
+            .queue
+            .lock()
+            .datagrams
+            .front()
+            .map_or(0, |d| d.data.len());
+        user::write(argument, &(next as i32)).map_err(|_| Errno::EFAULT)?;
+        Ok(0)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
+        if level != SOL_NETLINK {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        match name {
+            netlink::NETLINK_ADD_MEMBERSHIP => return self.change_group(value, true),
+            netlink::NETLINK_DROP_MEMBERSHIP => return self.change_group(value, false),
+            netlink::NETLINK_PKTINFO
+            | netlink::NETLINK_BROADCAST_ERROR
+            | netlink::NETLINK_NO_ENOBUFS
+            | netlink::NETLINK_CAP_ACK
+            | netlink::NETLINK_EXT_ACK
+            | netlink::NETLINK_GET_STRICT_CHK => {}
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        if value.int()? != 0 {
+            self.options.fetch_or(1 << name, Relaxed);
+        } else {
+            self.options.fetch_and(!(1 << name), Relaxed);
+        }
+        Ok(())
+    }
+
+    fn option(&self, level: u32, name: u32) -> Result<Answer> {
+        if level != SOL_NETLINK {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        match name {
+            netlink::NETLINK_LIST_MEMBERSHIPS => {
+                let groups = self.state.lock().groups;
+                Ok(Answer::Bytes(groups.to_le_bytes().to_vec()))
+            }
+            netlink::NETLINK_PKTINFO
+            | netlink::NETLINK_BROADCAST_ERROR
+            | netlink::NETLINK_NO_ENOBUFS
+            | netlink::NETLINK_CAP_ACK
+            | netlink::NETLINK_EXT_ACK
+            | netlink::NETLINK_GET_STRICT_CHK => Ok(Answer::flag(self.is_on(name))),
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+
+    fn release(&self) {
+        let port = self.state.lock().port;
+        if port != 0 {
+            PORTS.lock().remove(&port);
+        }
+        let datagrams = core::mem::take(&mut self.queue.lock().datagrams);
+        drop(datagrams);
+    }
+}
