@@ -65,6 +65,7 @@ fn with_space(body: impl FnOnce(&Arc<Map>) + Send + 'static) {
         pmap: Some(map.pmap().clone()),
         attachment: Some(Arc::new(Space(map.clone()))),
         cpus: u64::MAX,
+        priority: Default::default(),
     };
     let task = task::spawn(
         spawn,

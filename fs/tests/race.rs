@@ -32,6 +32,7 @@ fn in_tasks(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
             pmap: None,
             attachment: None,
             cpus: u64::MAX,
+            priority: Default::default(),
         };
         let run = move || {
             body(i);

@@ -56,6 +56,7 @@ pub fn start() -> Result<(), OutOfMemory> {
         pmap: None,
         attachment: None,
         cpus: !0,
+        priority: Default::default(),
     };
     task::spawn(spawn, Box::new(watch)).map(drop)
 }

@@ -42,6 +42,7 @@ impl Gate {
             pmap: Some(map.pmap().clone()),
             attachment: Some(map.clone()),
             cpus: 1 << cpu,
+            priority: Default::default(),
         };
         let body = Box::new(move || {
             body(&map);

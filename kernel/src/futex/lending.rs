@@ -67,8 +67,9 @@ pub(super) fn stop(waiter: &Arc<Thread>) {
     drop(gone);
 }
 
-/// `to`, who waited for it, is given the word of `key`: the others wait for `to`, and no longer for whoever it was.
-pub(super) fn pass_on(key: Key, from: &Arc<Thread>, to: &Arc<Thread>) {
+/// `to`, who waited for it, is given the word of `key`: the others wait for `to`, and no longer for whoever it was, who
+/// keeps what they lent until it calls [`give_back`].
+pub(super) fn pass_on(key: Key, to: &Arc<Thread>) {
     let mut links = LINKS.lock();
     let at = links.iter().position(|link| Arc::ptr_eq(&link.waiter, to));
     let gone = at.map(|at| links.swap_remove(at));
@@ -77,10 +78,14 @@ pub(super) fn pass_on(key: Key, from: &Arc<Thread>, to: &Arc<Thread>) {
         // The last handle of none: the caller has both.
         link.owner = to.clone();
     }
-    lend(&links, from);
     lend(&links, to);
     drop(links);
     drop(gone);
+}
+
+/// `owner` has given up a word. It calls this when it holds no lock any more: with its own priority it may not run for long.
+pub(super) fn give_back(owner: &Arc<Thread>) {
+    lend(&LINKS.lock(), owner);
 }
 
 /// A word that others wait for `owner` to give up. With `for_good` nobody will wait for it any more.

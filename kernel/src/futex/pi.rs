@@ -187,19 +187,21 @@ pub fn unlock(thread: &Arc<Thread>, key: Key, address: VirtAddr) -> Result<()> {
         let next = bucket[at].pi.as_ref().map_or(0, |pi| pi.thread.tid());
         let waiters = if more { raw::FUTEX_WAITERS } else { 0 };
         if exchange(address, value, next | waiters)? {
-            hand_over(&mut bucket, at, thread, Outcome::Owner);
+            hand_over(&mut bucket, at, Outcome::Owner);
+            drop(bucket);
+            lending::give_back(thread);
             return Ok(());
         }
     }
 }
 
 /// Wakes the waiter at `at`, whom the others wait for from now on.
-fn hand_over(bucket: &mut VecDeque<Entry>, at: usize, from: &Arc<Thread>, outcome: Outcome) {
+fn hand_over(bucket: &mut VecDeque<Entry>, at: usize, outcome: Outcome) {
     let Some(entry) = bucket.remove(at) else {
         return;
     };
     if let Some(pi) = &entry.pi {
-        lending::pass_on(entry.key, from, &pi.thread);
+        lending::pass_on(entry.key, &pi.thread);
     }
     entry.waiter.wake(outcome);
 }
@@ -211,7 +213,9 @@ pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
         let mut bucket = key.bucket().lock();
         match best(&bucket, key) {
             Some((at, _)) => {
-                hand_over(&mut bucket, at, thread, Outcome::OwnerDied(thread.tid()));
+                hand_over(&mut bucket, at, Outcome::OwnerDied(thread.tid()));
+                drop(bucket);
+                lending::give_back(thread);
             }
             // Who waited has given up and is about to say so.
             None => {

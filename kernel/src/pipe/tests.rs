@@ -70,6 +70,7 @@ impl Together {
             pmap: None,
             attachment: None,
             cpus: !0,
+            priority: Default::default(),
         };
         let run = move || {
             body();

@@ -42,7 +42,13 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
     };
     let times = times(subject);
     let children = process.children_times();
-    let nice = thread.as_ref().map_or(0, |thread| thread.nice());
+    let scheduling = thread.as_ref().map(|thread| thread.scheduling());
+    let scheduling = scheduling.unwrap_or_default();
+    let nice = i32::from(scheduling.nice);
+    let priority = match i32::from(scheduling.level) {
+        0 => 20 + nice,
+        level => -1 - level,
+    };
     let faults = thread.as_ref().map_or(0, |thread| thread.minor_faults());
     let id = subject.tid.unwrap_or(process.pid());
     write!(out, "{id} (");
@@ -58,7 +64,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         ticks(times.system),
         ticks(children.user),
         ticks(children.system),
-        20 + nice,
+        priority,
         process.threads().len(),
         ticks(process.started()),
     );
@@ -80,6 +86,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         .as_ref()
         .and_then(|thread| thread.task())
         .map_or(0, |task| task.cpu());
+    let (level, policy) = (scheduling.level, scheduling.policy.number());
     match shared {
         Some(shared) => {
             let sizes = shared.space.map().sizes();
@@ -100,7 +107,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
             let (arguments, environment) = (layout.arguments, layout.environment);
             writeln!(
                 out,
-                " 0 0 0 {exit_signal} {cpu} 0 0 0 0 0 {} {} {} {} {} {} {} 0",
+                " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0 {} {} {} {} {} {} {} 0",
                 layout.code.end.0,
                 heap.start.0,
                 heap.start.0,
@@ -115,7 +122,10 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
             for set in signals {
                 write!(out, " {set}");
             }
-            writeln!(out, " 0 0 0 {exit_signal} {cpu} 0 0 0 0 0 0 0 0 0 0 0 0 0");
+            writeln!(
+                out,
+                " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0 0 0 0 0 0 0 0 0"
+            );
         }
     }
     Ok(())
@@ -239,10 +249,13 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     let no_new = u32::from(process.has_no_new_privileges());
     writeln!(out, "NoNewPrivs:\t{no_new}");
     writeln!(out, "Seccomp:\t0");
+    let usage = thread.as_ref().map(|thread| thread.usage());
+    let switches = usage.map_or([0; 2], |usage| usage.switches);
     let cpus = thread.map_or(1, |thread| thread.cpus());
     writeln!(out, "Cpus_allowed:\t{cpus:x}");
-    writeln!(out, "voluntary_ctxt_switches:\t0");
-    writeln!(out, "nonvoluntary_ctxt_switches:\t0");
+    let [waited, displaced] = switches;
+    writeln!(out, "voluntary_ctxt_switches:\t{waited}");
+    writeln!(out, "nonvoluntary_ctxt_switches:\t{displaced}");
     Ok(())
 }
 

@@ -241,6 +241,7 @@ pub fn start(
             pmap,
             attachment: Some(thread.clone()),
             cpus: thread.cpus(),
+            priority: thread.priority().of_task(),
         },
         Box::new(body),
     )

@@ -18,8 +18,9 @@ use crate::{
 /// The body of a thread's task.
 pub fn run(thread: Arc<Thread>, mut own: Own, mut context: UserContext) {
     let task = task::current();
-    task.set_nice(thread.nice() as i8);
     thread.signals.set_task(Some(task));
+    // It may have changed since the task was made.
+    thread.apply_priority();
     let status = serve(&thread, &mut own, &mut context);
     exit::end_thread(thread, own, status);
 }

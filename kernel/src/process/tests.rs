@@ -45,6 +45,7 @@ fn task(thread: &Arc<Thread>, body: impl FnOnce() + Send + 'static) {
         pmap: thread.space().map(|space| space.map().pmap().clone()),
         attachment: Some(thread.clone()),
         cpus: !0,
+        priority: Default::default(),
     };
     let body = move || {
         thread.signals.set_task(Some(task::current()));

@@ -1,21 +1,18 @@
 //! Threads.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{self, Task},
 };
 
-use super::{Credentials, FsContext, Pid, Process, Space};
+use super::{Credentials, FsContext, Pid, Process, Scheduling, Space, scheduling};
 use crate::{files, futex, signal, syscall::Handler, sysv::undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
-
-/// Worse than any priority.
-const NOT_LENT: i32 = i32::MAX;
 
 /// How late a sleep may end, in nanoseconds, unless the program says otherwise.
 pub const TIMER_SLACK: u64 = 50_000;
@@ -32,9 +29,8 @@ pub struct Thread {
     name: SpinLock<[u8; NAME_LEN]>,
     parent_death_signal: AtomicU32,
     minor_faults: AtomicU64,
-    nice: AtomicI32,
-    /// The best priority of those who wait for what it owns; [`NOT_LENT`] if nobody does.
-    lent: AtomicI32,
+    /// What it has asked for, and the best rank of those who wait for what it owns. Its task's priority is set with it held.
+    scheduling: SpinLock<(Scheduling, Option<scheduling::Rank>)>,
     /// It ends, and gives nothing up any more that others could wait for.
     gives_nothing_up: AtomicBool,
     /// Head of the robust futex list, and of that of 32-bit code; 0 for none.
@@ -112,7 +108,7 @@ impl Own {
 }
 
 impl Thread {
-    /// A thread that does not run yet. Nice value and CPUs come from `like`.
+    /// A thread that does not run yet. CPUs and what [`Scheduling::of_child`] says come from `like`.
     pub fn new(
         tid: Pid,
         process: Arc<Process>,
@@ -129,8 +125,13 @@ impl Thread {
             name: SpinLock::new(Rank::Leaf, like.map_or([0; NAME_LEN], |l| *l.name.lock())),
             parent_death_signal: AtomicU32::new(0),
             minor_faults: AtomicU64::new(0),
-            nice: AtomicI32::new(like.map_or(0, Thread::nice)),
-            lent: AtomicI32::new(NOT_LENT),
+            scheduling: SpinLock::new(
+                Rank::Leaf,
+                (
+                    like.map_or(Scheduling::default(), |l| l.scheduling().of_child()),
+                    None,
+                ),
+            ),
             gives_nothing_up: AtomicBool::new(false),
             robust_list: AtomicU64::new(0),
             robust_list_32: AtomicU64::new(0),
@@ -226,33 +227,42 @@ impl Thread {
             .store(self.minor_faults.load(Relaxed) + 1, Relaxed);
     }
 
-    /// The nice value, -20 to 19.
-    pub fn nice(&self) -> i32 {
-        self.nice.load(Relaxed)
+    /// How it has asked to be scheduled.
+    pub fn scheduling(&self) -> Scheduling {
+        self.scheduling.lock().0
     }
 
-    /// Sets the nice value, -20 to 19.
-    pub fn set_nice(&self, nice: i32) {
-        self.nice.store(nice, Relaxed);
+    /// Changes how it is scheduled.
+    pub fn set_scheduling(&self, change: impl FnOnce(&mut Scheduling)) {
+        change(&mut self.scheduling.lock().0);
         self.apply_priority();
         futex::pi::priority_changed(self);
     }
 
-    /// What it runs with, the nice values of those included who wait for what it owns: lower runs more.
-    pub fn priority(&self) -> i32 {
-        self.nice().min(self.lent.load(Relaxed))
+    /// The nice value, -20 to 19.
+    pub fn nice(&self) -> i32 {
+        i32::from(self.scheduling().nice)
     }
 
-    fn apply_priority(&self) {
+    /// What it runs with: its own rank, or a better one of those who wait for what it owns.
+    pub fn priority(&self) -> scheduling::Rank {
+        let (own, lent) = *self.scheduling.lock();
+        lent.map_or(own.rank(), |lent| lent.min(own.rank()))
+    }
+
+    /// Gives its task its priority.
+    pub(super) fn apply_priority(&self) {
         if let Some(task) = self.task() {
-            task.set_nice(self.priority() as i8);
+            let scheduling = self.scheduling.lock();
+            let (own, lent) = *scheduling;
+            let rank = lent.map_or(own.rank(), |lent| lent.min(own.rank()));
+            task.set_priority(rank.of_task());
         }
     }
 
-    /// Sets the best priority of those who wait for what it owns; gives whether that changed.
-    pub(crate) fn set_lent(&self, priority: Option<i32>) -> bool {
-        let new = priority.unwrap_or(NOT_LENT);
-        let changed = self.lent.swap(new, Relaxed) != new;
+    /// Sets the best rank of those who wait for what it owns; gives whether that changed.
+    pub(crate) fn set_lent(&self, rank: Option<scheduling::Rank>) -> bool {
+        let changed = core::mem::replace(&mut self.scheduling.lock().1, rank) != rank;
         if changed {
             self.apply_priority();
         }

@@ -21,6 +21,8 @@ pub struct Usage {
     pub minor_faults: u64,
     /// The largest number of resident pages.
     pub peak_pages: u64,
+    /// How often a processor was given up to wait, and how often it was taken away.
+    pub switches: [u64; 2],
 }
 
 /// What ended threads and waited-for children have used.
@@ -44,18 +46,24 @@ impl Usage {
         self.times.system += other.times.system;
         self.minor_faults += other.minor_faults;
         self.peak_pages = self.peak_pages.max(other.peak_pages);
+        for (own, other) in self.switches.iter_mut().zip(other.switches) {
+            *own += other;
+        }
     }
 }
 
 impl Thread {
     /// What the thread has used.
     pub fn usage(&self) -> Usage {
-        let (user, system) = self.task().map(|task| task.cpu_time()).unwrap_or_default();
+        let task = self.task();
+        let task = task.as_ref();
+        let (user, system) = task.map(|task| task.cpu_time()).unwrap_or_default();
         let peak = self.shared().map_or(0, |s| s.space.map().sizes().peak);
         Usage {
             times: Times { user, system },
             minor_faults: self.minor_faults(),
             peak_pages: peak as u64,
+            switches: task.map_or([0; 2], |task| task.switches()),
         }
     }
 

@@ -93,6 +93,33 @@ impl Call<'_> {
         user::read(self.address(n)).map_err(|_| Errno::EFAULT)
     }
 
+    /// Reads, as words, a structure that may grow: argument `n` points to `size` bytes of it. What a shorter one lacks is zero, and
+    /// what a longer one has more must be.
+    ///
+    /// # Errors
+    /// `EFAULT`; `E2BIG` if there is more than this kernel knows, or more than a page.
+    pub fn read_words<const N: usize>(&self, n: usize, size: usize) -> Result<[u64; N]> {
+        if size > nucleus::PAGE_SIZE {
+            return Err(Errno::E2BIG);
+        }
+        let address = self.address(n);
+        let mut words = [0u64; N];
+        for (at, word) in words.iter_mut().enumerate() {
+            let mut bytes = [0; 8];
+            let known = size.saturating_sub(at * 8).min(8);
+            let from = VirtAddr(address.0.wrapping_add(at * 8));
+            user::copy_in(&mut bytes[..known], from).map_err(|_| Errno::EFAULT)?;
+            *word = u64::from_le_bytes(bytes);
+        }
+        for at in N * 8..size {
+            let at = VirtAddr(address.0.wrapping_add(at));
+            if user::read::<u8>(at).map_err(|_| Errno::EFAULT)? != 0 {
+                return Err(Errno::E2BIG);
+            }
+        }
+        Ok(words)
+    }
+
     /// Writes the structure that argument `n` points to.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ mod identity;
 mod inotify;
 mod inspect;
 mod io;
+mod io_priority;
 mod ipc;
 mod limits;
 mod membarrier;
@@ -97,6 +98,7 @@ const CALLS: &[&[Entry]] = &[
     identity::CALLS,
     inspect::CALLS,
     inotify::CALLS,
+    io_priority::CALLS,
     io::CALLS,
     limits::CALLS,
     membarrier::CALLS,

@@ -145,30 +145,12 @@ pub(super) fn clone(call: &mut Call<'_>) -> Result<usize> {
 /// Words of `struct clone_args` that this kernel knows.
 const CLONE_WORDS: usize = raw::CLONE_ARGS_SIZE_VER2 as usize / 8;
 
-/// Reads `struct clone_args` of `size` bytes at argument 0: what a shorter one lacks is zero, and what a longer one has more must
-/// be.
+/// Reads `struct clone_args` of `size` bytes at argument 0.
 fn clone_arguments(call: &Call<'_>, size: usize) -> Result<[u64; CLONE_WORDS]> {
     if size < raw::CLONE_ARGS_SIZE_VER0 as usize {
         return Err(Errno::EINVAL);
     }
-    if size > nucleus::PAGE_SIZE {
-        return Err(Errno::E2BIG);
-    }
-    let mut bytes = [0; CLONE_WORDS * 8];
-    let known = size.min(bytes.len());
-    let address = call.address(0);
-    user::copy_in(&mut bytes[..known], address).map_err(|_| Errno::EFAULT)?;
-    for at in known..size {
-        let at = VirtAddr(address.0.wrapping_add(at));
-        if user::read::<u8>(at).map_err(|_| Errno::EFAULT)? != 0 {
-            return Err(Errno::E2BIG);
-        }
-    }
-    let mut words = [0u64; CLONE_WORDS];
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-    }
-    Ok(words)
+    call.read_words(0, size)
 }
 
 /// The id that the caller of `clone3` wants: one for each level of process-id namespaces, of which there is one.

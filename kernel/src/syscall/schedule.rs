@@ -1,12 +1,17 @@
 //! Processors and priorities.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::time::Duration;
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{task, user};
 
-use super::{Call, Entry, write_timespec};
-use crate::process::{Pid, Process, Thread, family, thread::all_cpus};
+use super::{
+    Call, Entry,
+    flags::{FlagSet, choice, flag_set},
+    write_timespec,
+};
+use crate::process::{Pid, Policy, Process, Scheduling, Thread, family, thread::all_cpus};
 
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_sched_yield, "sched_yield", sched_yield),
@@ -29,7 +34,11 @@ pub(super) const CALLS: &[Entry] = &[
         raw::__NR_sched_setscheduler,
         "sched_setscheduler",
         sched_setscheduler,
-    ),
+    )
+    .flags(&[&POLICIES]),
+    Entry::new(raw::__NR_sched_getattr, "sched_getattr", sched_getattr),
+    Entry::new(raw::__NR_sched_setattr, "sched_setattr", sched_setattr)
+        .flags(&[&POLICIES, &ATTRIBUTE_FLAGS]),
     Entry::new(raw::__NR_sched_getparam, "sched_getparam", sched_getparam),
     Entry::new(raw::__NR_sched_setparam, "sched_setparam", sched_setparam),
     Entry::new(
@@ -47,8 +56,8 @@ pub(super) const CALLS: &[Entry] = &[
         "sched_rr_get_interval",
         sched_rr_get_interval,
     ),
-    Entry::new(raw::__NR_getpriority, "getpriority", getpriority),
-    Entry::new(raw::__NR_setpriority, "setpriority", setpriority),
+    Entry::new(raw::__NR_getpriority, "getpriority", getpriority).flags(&[&WHICH]),
+    Entry::new(raw::__NR_setpriority, "setpriority", setpriority).flags(&[&WHICH]),
     Entry::new(raw::__NR_getcpu, "getcpu", getcpu),
 ];
 
@@ -78,7 +87,7 @@ fn any_named(call: &Call<'_>) -> Result<Arc<Thread>> {
 fn may_change(call: &Call<'_>, target: &Thread) -> Result<()> {
     let own = call.credentials();
     let theirs = target.shared().ok_or(Errno::ESRCH)?.credentials;
-    if own.is_privileged()
+    if own.may(raw::CAP_SYS_NICE)
         || own.effective_uid == theirs.real_uid
         || own.effective_uid == theirs.effective_uid
     {
@@ -115,46 +124,210 @@ fn sched_setaffinity(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// All threads share the processors in time slices.
-fn sched_getscheduler(call: &mut Call<'_>) -> Result<usize> {
-    named(call)?;
-    Ok(raw::SCHED_NORMAL as usize)
+/// `SCHED_DEADLINE` is not there, and neither are hints about the use of a processor.
+const POLICIES: FlagSet = choice!(
+    "policy",
+    [
+        raw::SCHED_NORMAL,
+        raw::SCHED_BATCH,
+        raw::SCHED_IDLE,
+        raw::SCHED_FIFO,
+        raw::SCHED_RR,
+    ],
+    EINVAL
+);
+
+const ATTRIBUTE_FLAGS: FlagSet = flag_set!(
+    "sched_flags",
+    [
+        raw::SCHED_FLAG_RESET_ON_FORK,
+        raw::SCHED_FLAG_KEEP_POLICY,
+        raw::SCHED_FLAG_KEEP_PARAMS,
+    ],
+    EINVAL
+);
+
+/// Bytes of `struct sched_attr` in its first version, and words of the one that this kernel knows.
+const ATTRIBUTES_LEAST: usize = 48;
+const ATTRIBUTES_WORDS: usize = 7;
+
+/// The highest level.
+const LEVEL_MAX: u32 = 99;
+
+/// The policy with a number.
+fn policy(call: &Call<'_>, number: u32) -> Result<Policy> {
+    POLICIES.check(call.caller(), u64::from(number))?;
+    Policy::of(number).ok_or(Errno::EINVAL)
 }
 
-fn check_policy(policy: u32, priority: i32) -> Result<()> {
-    match policy & !raw::SCHED_RESET_ON_FORK {
-        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE if priority == 0 => Ok(()),
-        // There is no real-time scheduling that could be granted.
-        raw::SCHED_FIFO | raw::SCHED_RR if (1..=99).contains(&priority) => Err(Errno::EPERM),
-        _ => Err(Errno::EINVAL),
+/// A level as `policy` has one: 1 to 99, or none.
+fn level(policy: Policy, level: u32) -> Result<u8> {
+    if level > LEVEL_MAX || policy.is_real_time() != (level != 0) {
+        return Err(Errno::EINVAL);
     }
+    Ok(level as u8)
 }
 
-fn sched_setscheduler(call: &mut Call<'_>) -> Result<usize> {
-    let priority: i32 = call.read(2)?;
-    let target = named(call)?;
-    check_policy(call.unsigned(1), priority)?;
-    may_change(call, &target)?;
+/// Whether a nice value is within what `RLIMIT_NICE` lets a process without privilege have.
+fn is_within_limit(target: &Thread, nice: i32) -> bool {
+    (20 - nice) as u64 <= target.process().limits().soft(raw::RLIMIT_NICE)
+}
+
+/// Gives `target` a policy and what belongs to it, where the caller may do that.
+fn reschedule(call: &Call<'_>, target: &Thread, new: Scheduling) -> Result<usize> {
+    let old = target.scheduling();
+    let most = target.process().limits().soft(raw::RLIMIT_RTPRIO);
+    let new_nice = i32::from(new.nice);
+    let within_limits = if new.policy.is_real_time() {
+        let may_begin = new.policy == old.policy || most != 0;
+        may_begin && (new.level <= old.level || u64::from(new.level) <= most)
+    } else {
+        new.policy == Policy::Idle || new.nice >= old.nice || is_within_limit(target, new_nice)
+    };
+    // What is idle counts as nice 20.
+    let leaves_idle = old.policy == Policy::Idle && new.policy != Policy::Idle;
+    let permitted = within_limits
+        && (!leaves_idle || is_within_limit(target, i32::from(old.nice)))
+        && (!old.reset_on_fork || new.reset_on_fork)
+        && may_change(call, target).is_ok();
+    if !permitted && !call.credentials().may(raw::CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    target.set_scheduling(|scheduling| {
+        *scheduling = Scheduling {
+            io_priority: scheduling.io_priority,
+            ..new
+        }
+    });
     Ok(0)
 }
 
+fn sched_getscheduler(call: &mut Call<'_>) -> Result<usize> {
+    let scheduling = named(call)?.scheduling();
+    let reset = match scheduling.reset_on_fork {
+        true => raw::SCHED_RESET_ON_FORK,
+        false => 0,
+    };
+    Ok((scheduling.policy.number() | reset) as usize)
+}
+
+fn sched_setscheduler(call: &mut Call<'_>) -> Result<usize> {
+    let number = call.unsigned(1);
+    if (number as i32) < 0 || call.args[2] == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let priority: u32 = call.read(2)?;
+    let target = named(call)?;
+    let policy = policy(call, number & !raw::SCHED_RESET_ON_FORK)?;
+    let new = Scheduling {
+        policy,
+        level: level(policy, priority)?,
+        reset_on_fork: number & raw::SCHED_RESET_ON_FORK != 0,
+        ..target.scheduling()
+    };
+    reschedule(call, &target, new)
+}
+
 fn sched_getparam(call: &mut Call<'_>) -> Result<usize> {
-    named(call)?;
-    call.write(1, &0i32)?;
+    if call.args[1] == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let scheduling = named(call)?.scheduling();
+    call.write(1, &i32::from(scheduling.level))?;
     Ok(0)
 }
 
 fn sched_setparam(call: &mut Call<'_>) -> Result<usize> {
-    let priority: i32 = call.read(1)?;
+    if call.args[1] == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let priority: u32 = call.read(1)?;
     let target = named(call)?;
-    check_policy(raw::SCHED_NORMAL, priority)?;
-    may_change(call, &target)?;
+    let old = target.scheduling();
+    let new = Scheduling {
+        level: level(old.policy, priority)?,
+        ..old
+    };
+    reschedule(call, &target, new)
+}
+
+fn sched_setattr(call: &mut Call<'_>) -> Result<usize> {
+    if call.args[1] == 0 || call.int(0) < 0 || call.unsigned(2) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let size = match call.read::<u32>(1)? as usize {
+        0 => ATTRIBUTES_LEAST,
+        size => size,
+    };
+    let words: Result<[u64; ATTRIBUTES_WORDS]> = match size {
+        ATTRIBUTES_LEAST.. => call.read_words(1, size),
+        _ => Err(Errno::E2BIG),
+    };
+    if words == Err(Errno::E2BIG) {
+        // The caller learns how much there is.
+        call.write(1, &(8 * ATTRIBUTES_WORDS as u32))?;
+    }
+    let [head, flags, nice_and_level, ..] = words?;
+    let number = (head >> 32) as u32;
+    if (number as i32) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = named(call)?;
+    let flags = ATTRIBUTE_FLAGS.check(call.caller(), flags)? as u32;
+    let old = target.scheduling();
+    let policy = match flags & raw::SCHED_FLAG_KEEP_POLICY {
+        0 => policy(call, number)?,
+        _ => old.policy,
+    };
+    let nice = (nice_and_level as i32).clamp(-20, 19) as i8;
+    let wanted = (nice_and_level >> 32) as u32;
+    let (nice, wanted) = match flags & raw::SCHED_FLAG_KEEP_PARAMS {
+        0 => (nice, wanted),
+        _ => (old.nice, u32::from(old.level)),
+    };
+    let new = Scheduling {
+        policy,
+        level: level(policy, wanted)?,
+        // Kept while a level is what counts.
+        nice: if policy.is_real_time() {
+            old.nice
+        } else {
+            nice
+        },
+        reset_on_fork: match flags & raw::SCHED_FLAG_KEEP_POLICY {
+            0 => flags & raw::SCHED_FLAG_RESET_ON_FORK != 0,
+            _ => old.reset_on_fork,
+        },
+        io_priority: old.io_priority,
+    };
+    reschedule(call, &target, new)
+}
+
+fn sched_getattr(call: &mut Call<'_>) -> Result<usize> {
+    let size = call.unsigned(2) as usize;
+    let fits = (ATTRIBUTES_LEAST..=nucleus::PAGE_SIZE).contains(&size);
+    if call.args[1] == 0 || call.int(0) < 0 || !fits || call.unsigned(3) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let scheduling = named(call)?.scheduling();
+    let size = size.min(8 * ATTRIBUTES_WORDS);
+    let flags = u64::from(scheduling.reset_on_fork) * u64::from(raw::SCHED_FLAG_RESET_ON_FORK);
+    let nice_and_level = match scheduling.policy.is_real_time() {
+        true => u64::from(scheduling.level) << 32,
+        false => u64::from(i32::from(scheduling.nice) as u32),
+    };
+    let head = size as u64 | u64::from(scheduling.policy.number()) << 32;
+    let words = [head, flags, nice_and_level, 0, 0, 0, 0];
+    for (at, word) in words[..size / 8].iter().enumerate() {
+        let to = nucleus::VirtAddr(call.address(1).0.wrapping_add(8 * at));
+        user::write(to, word).map_err(|_| Errno::EFAULT)?;
+    }
     Ok(0)
 }
 
 fn sched_get_priority_max(call: &mut Call<'_>) -> Result<usize> {
     match call.unsigned(0) {
-        raw::SCHED_FIFO | raw::SCHED_RR => Ok(99),
+        raw::SCHED_FIFO | raw::SCHED_RR => Ok(LEVEL_MAX as usize),
         raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE => Ok(0),
         _ => Err(Errno::EINVAL),
     }
@@ -169,24 +342,39 @@ fn sched_get_priority_min(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn sched_rr_get_interval(call: &mut Call<'_>) -> Result<usize> {
-    named(call)?;
-    let slice = core::time::Duration::from_secs(1) / nucleus::time::TICKS_PER_SECOND;
+    let slice = match named(call)?.scheduling().policy {
+        Policy::RoundRobin => Duration::from_nanos(task::TURN),
+        // It has no end.
+        Policy::Fifo => Duration::ZERO,
+        _ => Duration::from_secs(1) / nucleus::time::TICKS_PER_SECOND,
+    };
     write_timespec(call.address(1), slice)?;
     Ok(0)
 }
 
-/// The threads that `getpriority` and `setpriority` are about.
-fn chosen(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
+/// What argument 1 of `getpriority`, `ioprio_get` and their like is the id of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Chosen {
+    Thread,
+    Group,
+    User,
+}
+
+/// The threads that argument 1 names; 0 is the caller, or its group or user.
+///
+/// # Errors
+/// `ESRCH` if there is none.
+pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Vec<Arc<Thread>>> {
     let who = call.int(1);
-    let threads = match call.unsigned(0) {
-        raw::PRIO_PROCESS => {
+    let threads: Vec<Arc<Thread>> = match by {
+        Chosen::Thread => {
             let thread = match who {
                 0 => Some(call.thread.clone()),
                 tid => Pid::try_from(tid).ok().and_then(family::find_thread),
             };
             thread.into_iter().collect()
         }
-        raw::PRIO_PGRP => {
+        Chosen::Group => {
             let group = match who {
                 0 => call.process().group_id(),
                 id => Pid::try_from(id).map_err(|_| Errno::ESRCH)?,
@@ -196,7 +384,7 @@ fn chosen(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
                 .flat_map(|process| process.threads())
                 .collect()
         }
-        raw::PRIO_USER => {
+        Chosen::User => {
             let uid = match who {
                 0 => call.credentials().real_uid,
                 uid => uid as u32,
@@ -207,32 +395,49 @@ fn chosen(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
                 .flat_map(|process| process.threads())
                 .collect()
         }
-        _ => return Err(Errno::EINVAL),
     };
-    let threads: Vec<Arc<Thread>> = threads;
     if threads.is_empty() {
         return Err(Errno::ESRCH);
     }
     Ok(threads)
 }
 
+const WHICH: FlagSet = choice!(
+    "which",
+    [raw::PRIO_PROCESS, raw::PRIO_PGRP, raw::PRIO_USER],
+    EINVAL
+);
+
+/// The threads that `getpriority` and `setpriority` are about.
+fn prioritized(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
+    let by = match call.choice(0, &WHICH)? {
+        raw::PRIO_PROCESS => Chosen::Thread,
+        raw::PRIO_PGRP => Chosen::Group,
+        _ => Chosen::User,
+    };
+    chosen(call, by)
+}
+
 /// Gives 20 less the nice value, so that no answer looks like an error.
 pub(super) fn getpriority(call: &mut Call<'_>) -> Result<usize> {
-    let best = chosen(call)?.iter().map(|thread| thread.nice()).min();
+    let best = prioritized(call)?.iter().map(|thread| thread.nice()).min();
     Ok((20 - best.unwrap_or(0)) as usize)
 }
 
 pub(super) fn setpriority(call: &mut Call<'_>) -> Result<usize> {
     let nice = call.int(2).clamp(-20, 19);
-    let lowest = 20 - call.process().limits().soft(raw::RLIMIT_NICE).min(40) as i32;
-    for thread in chosen(call)? {
-        may_change(call, &thread)?;
-        if nice < thread.nice() && nice < lowest && !call.credentials().is_privileged() {
-            return Err(Errno::EACCES);
+    let mut result = Ok(0);
+    for thread in prioritized(call)? {
+        let raises = nice < thread.nice() && !is_within_limit(&thread, nice);
+        if may_change(call, &thread).is_err() {
+            result = Err(Errno::EPERM);
+        } else if raises && !call.credentials().may(raw::CAP_SYS_NICE) {
+            result = Err(Errno::EACCES);
+        } else {
+            thread.set_scheduling(|scheduling| scheduling.nice = nice as i8);
         }
-        thread.set_nice(nice);
     }
-    Ok(0)
+    result
 }
 
 /// One memory node: 0.

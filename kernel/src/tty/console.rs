@@ -6,7 +6,7 @@ use abi::raw::general::{ECHO, ONLCR};
 use nucleus::{
     OutOfMemory, console,
     sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn},
+    task::{self, Priority, Sleep, Spawn},
 };
 
 use super::terminal::{Driver, Tty};
@@ -50,18 +50,18 @@ pub fn start(onlcr: bool, echo: bool) -> Result<(), OutOfMemory> {
             settings.c_lflag &= !ECHO;
         }
     });
-    let pump = task::spawn(
+    task::spawn(
         Spawn {
             name: "console",
             pmap: None,
             attachment: None,
             cpus: !0,
+            // A key must act at once however busy the programs are.
+            priority: Priority::KERNEL,
         },
         Box::new(move || pump(&tty, !echo)),
-    )?;
-    // A key must act at once however busy the programs are.
-    pump.set_nice(-20);
-    Ok(())
+    )
+    .map(drop)
 }
 
 /// Brings what arrives to the terminal. `patient`: the other end is a program that waits while nobody

@@ -20,6 +20,7 @@ fn together(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
             pmap: None,
             attachment: None,
             cpus: u64::MAX,
+            priority: Default::default(),
         };
         let run = move || {
             body(i);

@@ -120,6 +120,7 @@ fn blocks_are_owned_by_one() {
                     pmap: None,
                     attachment: None,
                     cpus: u64::MAX,
+                    priority: Default::default(),
                 };
                 task::spawn(spawn, Box::new(run)).unwrap();
             }

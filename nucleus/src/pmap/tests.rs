@@ -51,6 +51,7 @@ fn spawn(gate: &Arc<Gate>, pmap: Option<Arc<Pmap>>, body: impl FnOnce() + Send +
         pmap,
         attachment: None,
         cpus: u64::MAX,
+        priority: Default::default(),
     };
     let run = move || {
         body();
@@ -435,6 +436,7 @@ fn only_who_may_hold_it_is_told() {
             pmap: Some(pmap.clone()),
             attachment: None,
             cpus: 1,
+            priority: Default::default(),
         };
         let done = gate.clone();
         let run = move || {

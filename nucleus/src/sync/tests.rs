@@ -20,6 +20,7 @@ fn spawn(body: impl FnOnce() + Send + 'static) {
         pmap: None,
         attachment: None,
         cpus: u64::MAX,
+        priority: Default::default(),
     };
     task::spawn(spawn, Box::new(body)).unwrap();
 }

@@ -1,6 +1,7 @@
 //! Kernel threads: preemptive, on per-CPU run queues, with sleeping and interruption.
 //!
 //! - `task.rs`: [`Task`], [`spawn`] and what a task may ask of itself.
+//! - `priority.rs`: how urgent a task is, [`Priority`].
 //! - `run_queue.rs`: a CPU's tasks in the order in which they are to run.
 //! - `scheduler.rs`: switching, sleeping, preempting, the tick, the idle loop.
 //! - `placement.rs`: waking, and which CPU a task goes to.
@@ -10,6 +11,7 @@
 
 mod observer;
 mod placement;
+mod priority;
 mod queue;
 mod reaper;
 mod run_queue;
@@ -20,6 +22,7 @@ mod waiter;
 
 pub use observer::{Observation, Observer, ObserverSet};
 pub(crate) use placement::wake;
+pub use priority::{Priority, TURN};
 pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
 pub use reaper::reap;
 pub use run_queue::cpu_times;
@@ -33,6 +36,8 @@ pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]
 mod observer_tests;
+#[cfg(test)]
+mod priority_tests;
 #[cfg(test)]
 mod tests;
 

@@ -50,6 +50,7 @@ fn run(body: impl FnOnce() + Send + 'static) {
         pmap: None,
         attachment: None,
         cpus: u64::MAX,
+        priority: Default::default(),
     };
     spawn(task, Box::new(body)).unwrap();
 }

@@ -9,7 +9,7 @@ use core::{
 
 use super::{
     Task,
-    run_queue::{IDLE, ONLINE, QUEUES, with_queue_of},
+    run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, with_queue_of},
     task::{RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw},
 };
 use crate::{arch::machine, counters::Counter, time};
@@ -89,7 +89,13 @@ fn choose(task: &Task) -> usize {
             return cpu;
         }
     }
-    let load = |cpu: usize| QUEUES[cpu].queued.load(Ordering::Relaxed);
+    if task.level() != 0 {
+        return choose_for_level(task, allowed);
+    }
+    let load = |cpu: usize| {
+        let busy = QUEUES[cpu].urgency.load(Ordering::Relaxed) != 0;
+        QUEUES[cpu].queued.load(Ordering::Relaxed) + usize::from(busy)
+    };
     let least = (0..machine::MAX_CPUS)
         .filter(|cpu| allowed & 1 << cpu != 0)
         .min_by_key(|&cpu| load(cpu))
@@ -99,6 +105,33 @@ fn choose(task: &Task) -> usize {
     } else {
         least
     }
+}
+
+/// A CPU for a task with a level where all of those that it may use have something to run: the last one if that gives way to it,
+/// then the one that does the least urgent things.
+fn choose_for_level(task: &Task, allowed: u64) -> usize {
+    let urgency = |cpu: usize| QUEUES[cpu].urgency.load(Ordering::Relaxed);
+    let last = task.cpu.load(Ordering::Relaxed);
+    if allowed & 1 << last != 0 && urgency(last) < task.level() {
+        return last;
+    }
+    let least = (0..machine::MAX_CPUS)
+        .filter(|cpu| allowed & 1 << cpu != 0)
+        .min_by_key(|&cpu| (urgency(cpu), cpu != last));
+    match least {
+        Some(least) if urgency(least) < task.level() || allowed & 1 << last == 0 => least,
+        _ => last,
+    }
+}
+
+/// Whether a task with a level that is displaced on the CPU with the bit `here` would run at once on another one.
+pub(super) fn has_room_elsewhere(task: &Task, here: u64) -> bool {
+    let level = task.level();
+    let others = allowed(task) & !here;
+    level != 0
+        && (0..machine::cpu_count())
+            .filter(|cpu| others & 1 << cpu != 0)
+            .any(|cpu| QUEUES[cpu].urgency.load(Ordering::Relaxed) < level)
 }
 
 /// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it
@@ -113,17 +146,22 @@ pub(super) fn place(task: &Task) {
             continue;
         }
         let virtual_time = move_to(task, target);
-        queue.enqueue(inner, task);
+        queue.enqueue(inner, task, Among::Last);
         let here = target == machine::cpu();
         let now = machine::nanoseconds();
         queue.charge(inner, now);
         // SAFETY: the running task is alive.
         let current = unsafe { &*inner.current };
+        let urgent = task.level() != 0 || current.level() != 0;
         let soon = current.idle
-            || virtual_time + WAKE_GRANULARITY < current.virtual_time.load(Ordering::Relaxed);
+            || if urgent {
+                inner.is_behind(current)
+            } else {
+                virtual_time + WAKE_GRANULARITY < current.virtual_time.load(Ordering::Relaxed)
+            };
         // A CPU's own timer can be set to the end of the run that it lets its task finish.
         let run_ends = inner.switched_at + LEAST_RUN;
-        let later = soon && here && !current.idle && now < run_ends;
+        let later = soon && here && !urgent && !current.idle && now < run_ends;
         let kick = soon && !later && !inner.kicked;
         inner.kicked |= kick;
         queue.unlock();
@@ -218,16 +256,20 @@ pub(super) fn start(task: Arc<Task>) {
 pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
     let (victim, waiting) = (0..machine::cpu_count())
         .filter(|&other| other != cpu)
-        .map(|other| (other, QUEUES[other].queued.load(Ordering::SeqCst)))
+        .map(|other| {
+            let queue = &*QUEUES[other];
+            let waiting = queue.queued.load(Ordering::SeqCst);
+            // What waits behind a level waits for longer.
+            let urgent = waiting != 0 && queue.urgency.load(Ordering::Relaxed) != 0;
+            (other, waiting + usize::from(urgent))
+        })
         .max_by_key(|&(_, waiting)| waiting)?;
     if waiting < enough {
         return None;
     }
     let queue = &*QUEUES[victim];
     let inner = queue.lock();
-    let found = inner
-        .heap
-        .find(STEAL_SCAN, |task| allowed(task) & 1 << cpu != 0);
+    let found = inner.find(STEAL_SCAN, |task| allowed(task) & 1 << cpu != 0);
     let task = found.map(|task| {
         // SAFETY: it is in the heap, hence alive, and the scheduler's handle keeps it so.
         let task = unsafe { task.as_ref() };
@@ -243,6 +285,46 @@ pub(super) fn take_over(cpu: usize, task: &Task) {
     let queue = &*QUEUES[cpu];
     let inner = queue.lock();
     move_to(task, cpu);
-    queue.enqueue(inner, task);
+    queue.enqueue(inner, task, Among::Last);
     queue.unlock();
+}
+
+/// Fetches a task with a level that waits on another CPU and would run on this one. Interrupts off.
+pub(super) fn pull(cpu: usize) {
+    let own = &*QUEUES[cpu];
+    let inner = own.lock();
+    // SAFETY: the running task is alive, and so are those in the heap.
+    let (current, first) = unsafe {
+        let first = inner.urgent.first();
+        (
+            &*inner.current,
+            first.map_or(0, |first| first.as_ref().level()),
+        )
+    };
+    let runs = match current.state.load(Ordering::SeqCst) {
+        RUNNABLE => current.level(),
+        _ => 0,
+    };
+    own.unlock();
+    let least = runs.max(first);
+    let others = URGENT.load(Ordering::SeqCst) & !(1 << cpu);
+    for other in (0..machine::cpu_count()).filter(|other| others & 1 << other != 0) {
+        let queue = &*QUEUES[other];
+        let inner = queue.lock();
+        // SAFETY: the running task is alive.
+        let busy = unsafe { &*inner.current }.level();
+        let found = inner.urgent.find(STEAL_SCAN, |task| {
+            allowed(task) & 1 << cpu != 0 && (least + 1..=busy).contains(&task.level())
+        });
+        let task = found.map(|task| {
+            // SAFETY: it is in the heap, hence alive, and the scheduler's handle keeps it so.
+            let task = unsafe { task.as_ref() };
+            queue.dequeue(inner, task);
+            task
+        });
+        queue.unlock();
+        if let Some(task) = task {
+            return take_over(cpu, task);
+        }
+    }
 }

@@ -84,6 +84,7 @@ pub(super) fn start() {
         pmap: None,
         attachment: None,
         cpus: u64::MAX,
+        priority: Default::default(),
     };
     let body = Box::new(|| {
         loop {

@@ -6,6 +6,9 @@
 //! virtual time in the queue, never going back; a task that changes CPUs keeps its distance from
 //! the floor.
 //!
+//! Tasks with a real-time level are in a heap of their own, by level and then in the order in which they came. They run first, as
+//! long as the CPU's [`Budget`] lasts.
+//!
 //! # Locking
 //!
 //! A run queue's lock is held, with interrupts off, *across* the switch: the next task gives it
@@ -19,13 +22,17 @@ use alloc::sync::Arc;
 use core::{
     cell::UnsafeCell,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use super::Task;
+use super::{
+    Task,
+    priority::{Budget, Priority},
+};
 use crate::{
     arch::machine,
+    counters::Counter,
     pairing::PairingHeap,
     pinned::Restart,
     sync::{Rank, RawSpin, held},
@@ -34,8 +41,9 @@ use crate::{
 /// The weight of nice 0; each step is a factor of 1.25, so one step moves about a tenth of the CPU.
 const WEIGHT_0: u64 = 1024;
 
-const WEIGHTS: [u64; 40] = {
-    let mut weights = [0; 40];
+/// By nice value, from -20; the last one is for what runs when there is hardly anything else to run.
+const WEIGHTS: [u64; 41] = {
+    let mut weights = [0; 41];
     let mut nice = 20;
     let mut weight = WEIGHT_0;
     while nice < 40 {
@@ -50,6 +58,7 @@ const WEIGHTS: [u64; 40] = {
         weight = weight * 5 / 4;
         weights[nice] = weight;
     }
+    weights[40] = 3;
     weights
 };
 
@@ -62,10 +71,29 @@ pub(super) struct RunQueue {
     pub(super) queued: AtomicUsize,
     /// See the top of this file [written under `lock`].
     pub(super) floor: AtomicU64,
+    /// The highest level of the task that runs and of those in the heap, 0 if none has one [written under `lock`].
+    pub(super) urgency: AtomicU8,
+}
+
+/// Where a task with a level goes among those that have it too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Among {
+    /// Before them: it was displaced.
+    First,
+    /// Behind them: it is new here, has had its turn or has yielded.
+    Last,
 }
 
 pub(super) struct Inner {
+    /// This CPU's bit.
+    pub(super) bit: u64,
+    /// Tasks with a share, by virtual time.
     pub(super) heap: PairingHeap<Task>,
+    /// Tasks with a level, see [`urgent_key`].
+    pub(super) urgent: PairingHeap<Task>,
+    /// How many were put into `urgent`.
+    urgent_count: u64,
+    pub(super) budget: Budget,
     /// Who runs; null before this CPU schedules.
     pub(super) current: *const Task,
     pub(super) idle: *const Task,
@@ -94,7 +122,11 @@ impl RunQueue {
         RunQueue {
             lock: RawSpin::new(),
             inner: UnsafeCell::new(Inner {
+                bit: 0,
                 heap: PairingHeap::new(),
+                urgent: PairingHeap::new(),
+                urgent_count: 0,
+                budget: Budget::new(),
                 current: ptr::null(),
                 idle: ptr::null(),
                 charged_at: 0,
@@ -108,6 +140,7 @@ impl RunQueue {
             }),
             queued: AtomicUsize::new(0),
             floor: AtomicU64::new(0),
+            urgency: AtomicU8::new(0),
         }
     }
 
@@ -125,23 +158,66 @@ impl RunQueue {
         self.lock.unlock();
     }
 
-    /// Puts a task into the heap. Locked.
-    pub(super) fn enqueue(&self, inner: &mut Inner, task: &Task) {
+    /// Puts a task into its heap. Locked.
+    pub(super) fn enqueue(&self, inner: &mut Inner, task: &Task, among: Among) {
         debug_assert!(!task.queued.load(Ordering::Relaxed));
         task.queued.store(true, Ordering::Relaxed);
         self.queued.fetch_add(1, Ordering::SeqCst);
-        let key = task.virtual_time.load(Ordering::Relaxed);
+        let level = task.level();
+        let element = NonNull::from(task);
         // SAFETY: it was in no heap; the scheduler's handle keeps it alive until it is dead, and a
         // dead task is in no heap.
-        unsafe { inner.heap.insert(NonNull::from(task), key) };
+        unsafe {
+            if level == 0 {
+                let key = task.virtual_time.load(Ordering::Relaxed);
+                inner.heap.insert(element, key);
+            } else {
+                inner.urgent_count += 1;
+                let key = urgent_key(level, inner.urgent_count, among);
+                inner.urgent.insert(element, key);
+                self.note_urgency(inner);
+            }
+        }
     }
 
-    /// Takes a task out of the heap. Locked.
+    /// Takes a task out of its heap. Locked.
     pub(super) fn dequeue(&self, inner: &mut Inner, task: &Task) {
         task.queued.store(false, Ordering::Relaxed);
         self.queued.fetch_sub(1, Ordering::SeqCst);
-        // SAFETY: it is in this heap: `queued` said so, or it was found there.
-        unsafe { inner.heap.remove(NonNull::from(task)) };
+        let element = NonNull::from(task);
+        // SAFETY: it is in this heap: `queued` said so, or it was found there; and its level has not
+        // changed since it was put there.
+        unsafe {
+            if task.level() == 0 {
+                inner.heap.remove(element);
+            } else {
+                inner.urgent.remove(element);
+                self.note_urgency(inner);
+            }
+        }
+    }
+
+    /// Brings `urgency` up to date after a change of who runs or waits. Locked.
+    pub(super) fn note_urgency(&self, inner: &Inner) {
+        // SAFETY: the running task is alive, and so are those in the heap.
+        let (current, first) = unsafe {
+            let first = inner.urgent.first();
+            (inner.current.as_ref(), first.map(|first| first.as_ref()))
+        };
+        let urgency = current
+            .map_or(0, Task::level)
+            .max(first.map_or(0, Task::level));
+        if self.urgency.load(Ordering::Relaxed) != urgency {
+            self.urgency.store(urgency, Ordering::Relaxed);
+        }
+        let here = inner.bit;
+        let waits = inner.urgent.first().is_some();
+        if waits != (URGENT.load(Ordering::Relaxed) & here != 0) {
+            match waits {
+                true => URGENT.fetch_or(here, Ordering::SeqCst),
+                false => URGENT.fetch_and(!here, Ordering::SeqCst),
+            };
+        }
     }
 
     /// Adds the time since the last charge to the running task. Locked.
@@ -158,6 +234,14 @@ impl RunQueue {
         }
         inner.busy_time += ran;
         current.run_time.fetch_add(ran, Ordering::Relaxed);
+        let level = current.level();
+        if level != 0 {
+            inner.budget.charge(level, ran);
+            // Its own CPU's alone writes it.
+            let used = current.turn_used.load(Ordering::Relaxed) + ran;
+            current.turn_used.store(used, Ordering::Relaxed);
+            return;
+        }
         let nice = current.nice.load(Ordering::Relaxed) as i64;
         let virtual_time = current.virtual_time.load(Ordering::Relaxed)
             + ran * WEIGHT_0 / WEIGHTS[(nice + 20) as usize];
@@ -170,6 +254,59 @@ impl RunQueue {
     }
 }
 
+impl Inner {
+    /// The task of the queue that is to run first.
+    pub(super) fn first(&self) -> Option<NonNull<Task>> {
+        let Some(urgent) = self.urgent.first() else {
+            return self.heap.first();
+        };
+        // SAFETY: it is in the heap, hence alive.
+        if self.budget.holds_back(unsafe { urgent.as_ref() }.level()) {
+            return self.heap.first().or(Some(urgent));
+        }
+        Some(urgent)
+    }
+
+    /// The first of at most `limit` tasks for which `fits` holds, those with levels first.
+    pub(super) fn find(&self, limit: usize, fits: impl Fn(&Task) -> bool) -> Option<NonNull<Task>> {
+        let urgent = self.urgent.find(limit, &fits);
+        urgent.or_else(|| self.heap.find(limit, &fits))
+    }
+
+    /// Whether `task`, which runs here, is to give way to the first of the queue.
+    pub(super) fn is_behind(&self, task: &Task) -> bool {
+        // SAFETY: it is in the heap, hence alive.
+        let Some(first) = self.first().map(|first| unsafe { first.as_ref() }) else {
+            return false;
+        };
+        match (task.level(), first.level()) {
+            (0, 0) => {
+                let time = |task: &Task| task.virtual_time.load(Ordering::Relaxed);
+                time(first) <= time(task)
+            }
+            (0, level) => !self.budget.holds_back(level),
+            (level, 0) => self.budget.holds_back(level),
+            (level, other) => other > level || other == level && gives_way(task),
+        }
+    }
+}
+
+/// Whether a task has had its turn, or has asked to let others of its level run.
+pub(super) fn gives_way(task: &Task) -> bool {
+    task.yields.load(Ordering::Relaxed) || task.turn_is_over()
+}
+
+/// The place of a task with a level: higher levels first, within a level by `count`, which grows; those that were displaced
+/// before, the last one first.
+fn urgent_key(level: u8, count: u64, among: Among) -> u64 {
+    const MIDDLE: u64 = 1 << 55;
+    let place = match among {
+        Among::First => MIDDLE - count,
+        Among::Last => MIDDLE + count,
+    };
+    u64::from(u8::MAX - level) << 56 | place
+}
+
 pub(super) static QUEUES: [Restart<RunQueue>; machine::MAX_CPUS] =
     [const { Restart::new(RunQueue::new()) }; machine::MAX_CPUS];
 
@@ -177,6 +314,8 @@ pub(super) static QUEUES: [Restart<RunQueue>; machine::MAX_CPUS] =
 pub(super) static ONLINE: AtomicU64 = AtomicU64::new(0);
 /// Bit per CPU that found nothing to run and has not been given anything since.
 pub(super) static IDLE: AtomicU64 = AtomicU64::new(0);
+/// Bit per CPU in whose queue a task with a level waits.
+pub(super) static URGENT: AtomicU64 = AtomicU64::new(0);
 
 /// Runs `f` with the run queue locked that the task belongs to. Interrupts off.
 pub(super) fn with_queue_of<R>(task: &Task, f: impl FnOnce(&RunQueue, &mut Inner) -> R) -> R {
@@ -191,6 +330,56 @@ pub(super) fn with_queue_of<R>(task: &Task, f: impl FnOnce(&RunQueue, &mut Inner
         }
         queue.unlock();
     }
+}
+
+/// See [`Task::set_priority`].
+pub(super) fn set_priority(task: &Task, priority: Priority) {
+    if task.priority() == priority {
+        return;
+    }
+    let irqs = machine::irqs_disable();
+    with_queue_of(task, |queue, inner| {
+        let old = task.level();
+        if let (0, Priority::Share(_)) = (old, priority) {
+            task.store_priority(priority);
+            return;
+        }
+        let running = ptr::eq(inner.current, task);
+        if running {
+            queue.charge(inner, machine::nanoseconds());
+        }
+        let queued = task.queued.load(Ordering::Relaxed);
+        if queued {
+            queue.dequeue(inner, task);
+        }
+        task.store_priority(priority);
+        if task.level() == 0 {
+            // As if it were new.
+            let floor = queue.floor.load(Ordering::Relaxed);
+            task.virtual_time.store(floor, Ordering::Relaxed);
+        }
+        if queued {
+            // As on Linux, who steps down is the first of its new level.
+            let among = match task.level() < old {
+                true => Among::First,
+                false => Among::Last,
+            };
+            queue.enqueue(inner, task, among);
+        } else if running {
+            queue.note_urgency(inner);
+        }
+        // Who is to run now is found out by a look at the queue.
+        let cpu = task.cpu.load(Ordering::Relaxed);
+        if !queued && !running {
+        } else if cpu == machine::cpu() {
+            machine::set_reschedule(true);
+        } else {
+            Counter::ipi_reschedule.add(1);
+            machine::send_reschedule(cpu);
+        }
+    });
+    machine::irqs_restore(irqs);
+    super::preempt();
 }
 
 /// Nanoseconds that `task` has run.
@@ -246,4 +435,5 @@ pub(super) fn reset() {
     }
     ONLINE.store(0, Ordering::SeqCst);
     IDLE.store(0, Ordering::SeqCst);
+    URGENT.store(0, Ordering::SeqCst);
 }

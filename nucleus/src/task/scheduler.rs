@@ -12,9 +12,9 @@ use core::{
 
 use super::{
     Task,
-    placement::{allowed, place, steal, take_over},
+    placement::{allowed, has_room_elsewhere, place, pull, steal, take_over},
     reaper,
-    run_queue::{IDLE, ONLINE, QUEUES},
+    run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, gives_way},
     task::{self, DEAD, RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw, current_ref},
 };
 use crate::{
@@ -45,7 +45,9 @@ pub fn yield_now() {
     let queue = &*QUEUES[machine::cpu()];
     let inner = queue.lock();
     queue.charge(inner, machine::nanoseconds());
-    if let Some(first) = inner.heap.first_key() {
+    if task.level() != 0 {
+        task.yields.store(true, Ordering::Relaxed);
+    } else if let Some(first) = inner.heap.first_key() {
         task.virtual_time.fetch_max(first + 1, Ordering::Relaxed);
     }
     queue.unlock();
@@ -129,6 +131,10 @@ fn schedule() {
     let cpu = machine::cpu();
     let queue = &*QUEUES[cpu];
     machine::set_reschedule(false);
+    let here = 1 << cpu;
+    if URGENT.load(Ordering::SeqCst) & !here != 0 {
+        pull(cpu);
+    }
     let mut inner = queue.lock();
     inner.kicked = false;
     let now = machine::nanoseconds();
@@ -136,9 +142,8 @@ fn schedule() {
     // SAFETY: the running task, this one, is alive.
     let previous = unsafe { &*inner.current };
     let stays = previous.state.load(Ordering::SeqCst) == RUNNABLE && !previous.idle;
-    let here = 1 << cpu;
     // Tasks that were forbidden this CPU while they were on their way to it.
-    while let Some(first) = inner.heap.first() {
+    while let Some(first) = inner.first() {
         // SAFETY: it is in the heap, hence alive.
         let first = unsafe { first.as_ref() };
         if allowed(first) & here != 0 {
@@ -150,13 +155,9 @@ fn schedule() {
         inner = queue.lock();
     }
     let may_stay = stays && allowed(previous) & here != 0;
-    let behind = match inner.heap.first_key() {
-        Some(first) => !may_stay || first <= previous.virtual_time.load(Ordering::Relaxed),
-        None => false,
-    };
-    let next = if may_stay && !behind {
+    let next = if may_stay && !inner.is_behind(previous) {
         previous
-    } else if behind && let Some(first) = inner.heap.first() {
+    } else if let Some(first) = inner.first() {
         // SAFETY: it is in the heap, hence alive.
         let first = unsafe { first.as_ref() };
         queue.dequeue(inner, first);
@@ -165,12 +166,19 @@ fn schedule() {
         // SAFETY: idle tasks live as long as the machine.
         unsafe { &*inner.idle }
     };
+    let among = match previous.level() {
+        0 => Among::Last,
+        _ => give_turn(previous),
+    };
     if ptr::eq(next, previous) {
         queue.unlock();
         return;
     }
-    if may_stay {
-        queue.enqueue(inner, previous);
+    let count = &previous.switches[usize::from(stays)];
+    // The holder of the lock alone writes it.
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    if may_stay && !has_room_elsewhere(previous, here) {
+        queue.enqueue(inner, previous, among);
     } else if stays || previous.state.load(Ordering::SeqCst) == DEAD {
         inner.leaving = previous;
     }
@@ -179,6 +187,7 @@ fn schedule() {
     }
     inner.current = next;
     inner.switched_at = now;
+    queue.note_urgency(inner);
     if !next.idle && !time::has_tick() {
         time::set_tick(now + TICK);
     }
@@ -193,6 +202,16 @@ fn schedule() {
     // off.
     unsafe { Context::switch(&previous.context, &next.context) };
     finish_switch();
+}
+
+/// A task with a level is looked at by the scheduler: where it goes if others run before it.
+fn give_turn(task: &Task) -> Among {
+    if !gives_way(task) {
+        return Among::First;
+    }
+    task.yields.store(false, Ordering::Relaxed);
+    task.turn_used.store(0, Ordering::Relaxed);
+    Among::Last
 }
 
 /// The first thing that a task does when it has been switched to: what the previous one could not
@@ -220,11 +239,13 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     queue.charge(inner, now);
     // SAFETY: the running task is alive.
     let current = unsafe { &*inner.current };
+    inner.budget.renew(now);
     let waiting = queue.queued.load(Ordering::Relaxed);
-    let behind = inner
-        .heap
-        .first_key()
-        .is_some_and(|first| first <= current.virtual_time.load(Ordering::Relaxed));
+    let behind = inner.is_behind(current);
+    if !behind && current.turn_is_over() {
+        // Nobody else has its level: another turn.
+        current.turn_used.store(0, Ordering::Relaxed);
+    }
     let span = now.saturating_sub(inner.ticked_at).min(TICK);
     inner.ticked_at = now;
     if !current.idle {
@@ -234,7 +255,6 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     }
     // SAFETY: it is in the heap, hence alive.
     let wanted = inner
-        .heap
         .first()
         .map_or(0, |first| allowed(unsafe { first.as_ref() }));
     queue.unlock();
@@ -250,7 +270,8 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
         Counter::ipi_reschedule.add(1);
         machine::send_reschedule(idle.trailing_zeros() as usize);
     }
-    if let Some(task) = steal(cpu, waiting + 2) {
+    let own = waiting + usize::from(current.level() != 0);
+    if let Some(task) = steal(cpu, own + 2) {
         take_over(cpu, task);
     }
     Some(now + TICK)
@@ -263,6 +284,7 @@ fn join() {
     let idle = Arc::into_raw(Arc::new(Task::idle()));
     let queue = &*QUEUES[cpu];
     let inner = queue.lock();
+    inner.bit = 1 << cpu;
     inner.current = idle;
     inner.idle = idle;
     inner.charged_at = machine::nanoseconds();
@@ -280,6 +302,7 @@ pub(crate) fn run_boot_cpu(main: Box<dyn FnOnce() + Send>) -> ! {
         pmap: None,
         attachment: None,
         cpus: u64::MAX,
+        priority: Default::default(),
     };
     let main = Box::new(|| {
         // A task may be restricted to any CPU from the start.

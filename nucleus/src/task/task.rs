@@ -9,7 +9,7 @@ use core::{
     time::Duration,
 };
 
-use super::{placement, run_queue, scheduler};
+use super::{Priority, placement, run_queue, scheduler};
 #[cfg(debug_assertions)]
 use crate::sync::held::Held;
 use crate::{
@@ -41,6 +41,15 @@ pub struct Task {
     pub(super) cpu: AtomicUsize,
     pub(super) cpus: AtomicU64,
     pub(super) nice: AtomicI8,
+    /// Real-time level, 0 for none; whether it takes turns with others of that level; nanoseconds of its turn that are over
+    /// [run queue of `cpu`].
+    pub(super) level: AtomicU8,
+    pub(super) turns: AtomicBool,
+    pub(super) turn_used: AtomicU64,
+    /// It asks to let others of its level run; the task's own.
+    pub(super) yields: AtomicBool,
+    /// How often it gave its CPU up because it had to wait, and how often though it could have gone on [run queue of `cpu`].
+    pub(super) switches: [AtomicU64; 2],
     /// Nanoseconds on a CPU, up to the last switch.
     pub(super) run_time: AtomicU64,
     /// Nanoseconds for which ticks found it in its program, and in the kernel.
@@ -111,6 +120,8 @@ pub struct Spawn {
     pub attachment: Option<Arc<dyn Any + Send + Sync>>,
     /// Bit per CPU on which it may run.
     pub cpus: u64,
+    /// How urgent it is.
+    pub priority: Priority,
 }
 
 /// Makes a task that runs `body` and ends when it returns.
@@ -127,10 +138,7 @@ pub fn spawn(spawn: Spawn, body: Box<dyn FnOnce() + Send>) -> Result<Arc<Task>, 
         body: UnsafeCell::new(Some(body)),
         ..Task::new(spawn.name, context, false)
     });
-    if let Some(parent) = current_ref() {
-        task.nice
-            .store(parent.nice.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
+    task.store_priority(spawn.priority);
     #[cfg(not(target_os = "none"))]
     registry::add(&task);
     placement::start(task.clone());
@@ -243,6 +251,11 @@ impl Task {
             cpu: AtomicUsize::new(machine::cpu()),
             cpus: AtomicU64::new(u64::MAX),
             nice: AtomicI8::new(0),
+            level: AtomicU8::new(0),
+            turns: AtomicBool::new(false),
+            turn_used: AtomicU64::new(0),
+            yields: AtomicBool::new(false),
+            switches: [const { AtomicU64::new(0) }; 2],
             run_time: AtomicU64::new(0),
             sampled: [const { AtomicU64::new(0) }; 2],
             reported: [const { AtomicU64::new(0) }; 2],
@@ -353,14 +366,14 @@ impl Task {
         self.state.load(Ordering::Relaxed) == RUNNABLE
     }
 
-    /// Nice value, -20 to 19; what is beyond is taken as the nearest of them. New tasks inherit it.
-    pub fn set_nice(&self, nice: i8) {
-        self.nice.store(nice.clamp(-20, 19), Ordering::Relaxed);
+    /// Sets the priority, at once.
+    pub fn set_priority(&self, priority: Priority) {
+        run_queue::set_priority(self, priority);
     }
 
-    /// The nice value.
-    pub fn nice(&self) -> i8 {
-        self.nice.load(Ordering::Relaxed)
+    /// How often it gave its CPU up because it had to wait, and how often though it could have gone on.
+    pub fn switches(&self) -> [u64; 2] {
+        self.switches.each_ref().map(|n| n.load(Ordering::Relaxed))
     }
 
     /// Restricts it to CPUs (bit per CPU, at least one of those running).

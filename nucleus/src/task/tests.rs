@@ -20,6 +20,7 @@ fn spawn_on(cpus: u64, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
         pmap: None,
         attachment: None,
         cpus,
+        priority: Default::default(),
     };
     super::spawn(spawn, Box::new(body)).unwrap()
 }
@@ -478,7 +479,7 @@ fn nicer_tasks_get_less() {
                         sim::point();
                     }
                 });
-                task.set_nice(nice);
+                task.set_priority(Priority::Share(nice));
                 task
             })
             .collect();

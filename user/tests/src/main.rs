@@ -29,6 +29,7 @@ mod proc;
 mod processes;
 mod protection;
 mod ptys;
+mod scheduling;
 mod signals;
 mod sysv;
 mod threads;
@@ -68,6 +69,7 @@ fn main() {
         protection::TESTS,
         threads::TESTS,
         futexes::TESTS,
+        scheduling::TESTS,
         signals::TESTS,
         processes::TESTS,
         memfds::TESTS,

@@ -289,6 +289,7 @@ impl Worker {
                 pmap: Some(map.pmap().clone()),
                 attachment: Some(map.clone()),
                 cpus: 1 << cpu,
+                priority: Default::default(),
             },
             Box::new(move || work(&theirs.0, &theirs.1)),
         )

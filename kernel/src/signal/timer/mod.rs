@@ -21,7 +21,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     OutOfMemory,
     sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn, WaitQueue},
+    task::{self, Priority, Sleep, Spawn, WaitQueue},
     time,
 };
 
@@ -112,6 +112,8 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
         pmap: None,
         attachment: None,
         cpus: thread::all_cpus(),
+        // What it does for a program that computes at a real-time level, that one would not let happen.
+        priority: Priority::KERNEL,
     };
     task::spawn(
         spawn,

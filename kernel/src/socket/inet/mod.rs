@@ -80,6 +80,7 @@ pub fn stack() -> &'static Arc<Stack> {
             pmap: None,
             attachment: None,
             cpus: u64::MAX,
+            priority: Default::default(),
         };
         if task::spawn(spawn, Box::new(|| stack.serve())).is_err() {
             // The next one tries again.

@@ -84,6 +84,7 @@ fn kernel_task(name: &'static str) -> Spawn {
         pmap: None,
         attachment: None,
         cpus: u64::MAX,
+        priority: Default::default(),
     }
 }
 
