@@ -9,7 +9,7 @@
 //! - [`stream`]: the bytes between the two ends of a connection, a chain of slices of pages;
 //! - [`tcp`]: connections. Their segments and states are `smoltcp`'s, behind `tcp::wire`, which is all that a stack of
 //!   our own has to replace;
-//! - [`udp`]: datagrams, and the raw ones of `ping`;
+//! - [`udp`]: datagrams; [`raw`]: packets that programs make themselves, as `ping` does;
 //! - [`Stack`]: all of it together; a kernel has one, a test makes its own.
 //!
 //! # Following a page
@@ -34,6 +34,7 @@ extern crate alloc;
 
 pub mod address;
 pub mod ports;
+pub mod raw;
 mod stack;
 pub mod stream;
 pub mod tcp;

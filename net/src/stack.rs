@@ -13,7 +13,7 @@ use nucleus::{
     time,
 };
 
-use crate::{tcp, udp};
+use crate::{raw, tcp, udp};
 
 const NEVER: u64 = u64::MAX;
 
@@ -21,6 +21,7 @@ const NEVER: u64 = u64::MAX;
 pub struct Stack {
     pub(crate) tcp: Mutex<tcp::Table>,
     pub(crate) udp: Mutex<udp::Table>,
+    pub(crate) raw: Mutex<Vec<Arc<raw::Socket>>>,
     /// When [`Stack::serve`] will look at the time again, in nanoseconds since boot.
     armed: AtomicU64,
     /// Where it sleeps.
@@ -33,6 +34,7 @@ impl Stack {
         Arc::new(Stack {
             tcp: Mutex::new(Rank::Net, tcp::Table::new(random::u64())),
             udp: Mutex::new(Rank::Net, udp::Table::new()),
+            raw: Mutex::new(Rank::Net, Vec::new()),
             armed: AtomicU64::new(NEVER),
             keeper: WaitQueue::new(),
         })

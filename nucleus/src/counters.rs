@@ -89,6 +89,20 @@ counters! {
     loopback_packets,
     /// Bytes of data over it.
     loopback_bytes,
+    /// Messages of ICMP, each sent and received.
+    icmp_messages,
+    /// Requests for an echo among them.
+    icmp_echo_requests,
+    /// Echoes among them.
+    icmp_echo_replies,
+    /// Messages of ICMP that were wrong.
+    icmp_errors,
+    /// Messages of ICMP for IPv6.
+    icmp6_messages,
+    /// Requests for an echo among them.
+    icmp6_echo_requests,
+    /// Echoes among them.
+    icmp6_echo_replies,
     /// Out-of-memory kills.
     out_of_memory_kills,
 }

@@ -18,14 +18,14 @@ use nucleus::{
 };
 
 use super::{
-    IPPROTO_UDP, check_port, domain, interface,
+    IPPROTO_UDP, check_port,
+    control::{self, Wishes},
+    domain, interface,
     ip_options::{self, IpOptions},
     name::{self, Asked},
     stack,
 };
-use crate::socket::{
-    Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Value, control::Control,
-};
+use crate::socket::{Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Value};
 
 const AF_UNSPEC: u32 = 0;
 /// Options of `SOL_UDP`.
@@ -50,14 +50,6 @@ struct Corked {
     to: Option<SocketAddr>,
 }
 
-/// What a message's control data ask for.
-#[derive(Default)]
-struct Wishes {
-    from: Option<IpAddr>,
-    service: Option<u8>,
-    hops: Option<u8>,
-}
-
 impl Datagrams {
     /// A new one without a name.
     pub fn make(family: Family) -> Arc<dyn Socket> {
@@ -80,63 +72,6 @@ impl Datagrams {
         let name = name::read(family, address, asked)?;
         name::check_version(family, self.udp.summary().options.v6_only, name, asked)?;
         Ok(name)
-    }
-
-    /// Reads what the control data of a message ask for.
-    fn wishes(&self, control: &Control<'_>) -> Result<Wishes> {
-        let mut wishes = Wishes::default();
-        for message in control.messages() {
-            let message = message?;
-            let int = || {
-                let bytes = message.data.first_chunk::<4>();
-                bytes
-                    .map(|bytes| i32::from_le_bytes(*bytes))
-                    .ok_or(Errno::EINVAL)
-            };
-            match (message.level, message.kind) {
-                (raw::SOL_IP, raw::IP_PKTINFO) => {
-                    let data = message.data.first_chunk::<12>().ok_or(Errno::EINVAL)?;
-                    interface::check_index(i32::from_le_bytes([
-                        data[0], data[1], data[2], data[3],
-                    ]))?;
-                    let ip = Ipv4Addr::new(data[4], data[5], data[6], data[7]);
-                    wishes.from = (!ip.is_unspecified()).then_some(ip.into());
-                }
-                (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
-                    let data = message.data.first_chunk::<20>().ok_or(Errno::EINVAL)?;
-                    interface::check_index(i32::from_le_bytes([
-                        data[16], data[17], data[18], data[19],
-                    ]))?;
-                    let mut ip = [0; 16];
-                    ip.copy_from_slice(&data[..16]);
-                    let ip = Ipv6Addr::from(ip);
-                    wishes.from = (!ip.is_unspecified()).then_some(match ip.to_ipv4_mapped() {
-                        Some(v4) => v4.into(),
-                        None => ip.into(),
-                    });
-                }
-                (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS) => {
-                    let service = match message.data {
-                        [byte] => i32::from(*byte),
-                        _ => int()?,
-                    };
-                    wishes.service = Some(u8::try_from(service).map_err(|_| Errno::EINVAL)?);
-                }
-                (raw::SOL_IP, raw::IP_TTL) | (raw::SOL_IPV6, raw::IPV6_HOPLIMIT) => {
-                    let hops = u8::try_from(int()?).map_err(|_| Errno::EINVAL)?;
-                    if hops == 0 && message.level == raw::SOL_IP {
-                        return Err(Errno::EINVAL);
-                    }
-                    wishes.hops = Some(hops);
-                }
-                // Marks and times of sending are for interfaces with queues.
-                (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
-                // Linux passes over what is not for the socket's level.
-                (raw::SOL_IP | raw::SOL_IPV6, _) => return Err(Errno::EINVAL),
-                _ => {}
-            }
-        }
-        Ok(wishes)
     }
 
     fn send_to(
@@ -190,79 +125,6 @@ impl Datagrams {
             self.send_to(to, wishes, &mut source)?;
         }
         Ok(())
-    }
-
-    /// Adds what the program wants to know of a datagram.
-    fn describe(&self, datagram: &udp::Datagram, message: &mut Incoming<'_>) {
-        let ip = *self.ip.lock();
-        let control = &mut message.control;
-        let time = datagram.at;
-        if self.common.is_on(raw::SO_TIMESTAMPNS_OLD) {
-            let parts = [time.as_secs() as i64, i64::from(time.subsec_nanos())];
-            control.put(
-                raw::SOL_SOCKET,
-                raw::SCM_TIMESTAMPNS,
-                user::as_bytes(&parts),
-            );
-        } else if self.common.is_on(raw::SO_TIMESTAMP_OLD) {
-            let parts = [time.as_secs() as i64, i64::from(time.subsec_micros())];
-            control.put(raw::SOL_SOCKET, raw::SCM_TIMESTAMP, user::as_bytes(&parts));
-        }
-        if self.common.is_on(raw::SO_RXQ_OVFL) {
-            let dropped = self.udp.summary().dropped as u32;
-            control.put(raw::SOL_SOCKET, raw::SO_RXQ_OVFL, &dropped.to_le_bytes());
-        }
-        let (service, hops) = (datagram.service, datagram.hops);
-        if let IpAddr::V4(to) = datagram.to.ip() {
-            if ip.v4(raw::IP_PKTINFO) {
-                // Where it arrived, by which of our addresses, and the address that it was sent to.
-                let local = if to.is_loopback() {
-                    to
-                } else {
-                    Ipv4Addr::LOCALHOST
-                };
-                let mut info = [0; 12];
-                info[..4].copy_from_slice(&interface::INDEX.to_le_bytes());
-                info[4..8].copy_from_slice(&local.octets());
-                info[8..].copy_from_slice(&to.octets());
-                control.put(raw::SOL_IP, raw::IP_PKTINFO, &info);
-            }
-            if ip.v4(raw::IP_RECVTTL) {
-                let hops = i32::from(hops).to_le_bytes();
-                control.put(raw::SOL_IP, raw::IP_TTL, &hops);
-            }
-            if ip.v4(raw::IP_RECVTOS) {
-                control.put(raw::SOL_IP, raw::IP_TOS, &[service]);
-            }
-            if ip.v4(raw::IP_RECVORIGDSTADDR) {
-                let name = name::write(Family::V4, Some(datagram.to));
-                control.put(raw::SOL_IP, raw::IP_ORIGDSTADDR, name.bytes());
-            }
-        }
-        if self.udp.family() == Family::V6 {
-            let mut info = [0; 20];
-            info[..16].copy_from_slice(&name::as_v6(datagram.to.ip()).octets());
-            info[16..].copy_from_slice(&interface::INDEX.to_le_bytes());
-            if ip.v6(raw::IPV6_RECVPKTINFO) {
-                control.put(raw::SOL_IPV6, raw::IPV6_PKTINFO, &info);
-            }
-            if ip.v6(raw::IPV6_2292PKTINFO) {
-                control.put(raw::SOL_IPV6, raw::IPV6_2292PKTINFO, &info);
-            }
-            if datagram.to.is_ipv6() {
-                let hops = i32::from(hops).to_le_bytes();
-                if ip.v6(raw::IPV6_RECVHOPLIMIT) {
-                    control.put(raw::SOL_IPV6, raw::IPV6_HOPLIMIT, &hops);
-                }
-                if ip.v6(raw::IPV6_2292HOPLIMIT) {
-                    control.put(raw::SOL_IPV6, raw::IPV6_2292HOPLIMIT, &hops);
-                }
-                if ip.v6(raw::IPV6_RECVTCLASS) {
-                    let service = i32::from(service).to_le_bytes();
-                    control.put(raw::SOL_IPV6, raw::IPV6_TCLASS, &service);
-                }
-            }
-        }
     }
 
     /// `IP_ADD_MEMBERSHIP` and its like.
@@ -387,7 +249,7 @@ impl Socket for Datagrams {
             Some(to) => Some(self.read_name(to, Asked::Send)?),
             None => None,
         };
-        let wishes = self.wishes(&message.control)?;
+        let wishes = control::wishes(&message.control)?;
         let mut corked = self.corked.lock();
         if corked.always || corked.data.is_some() || message.has(raw::MSG_MORE) {
             return self.send_corked(&mut corked, to, &wishes, message);
@@ -416,25 +278,17 @@ impl Socket for Datagrams {
                 .wait(&self.udp.waits().readable, readable)?;
         };
         message.from = Some(name::write(self.udp.family(), Some(datagram.from)));
-        self.describe(&datagram, message);
-        let whole = datagram.data.len();
-        let mut data = datagram.data;
-        let room = message.data.room();
-        let mut copied = 0;
-        while copied < whole.min(room) {
-            match data.drain_into(message.data, whole.min(room) - copied)? {
-                0 => return Err(Errno::EFAULT),
-                n => copied += n,
-            }
-        }
-        if copied < whole {
-            message.answer |= raw::MSG_TRUNC;
-        }
-        Ok(if message.has(raw::MSG_TRUNC) {
-            whole
-        } else {
-            copied
-        })
+        let dropped = self.udp.summary().dropped;
+        let ip = *self.ip.lock();
+        control::describe(
+            &datagram,
+            self.udp.family(),
+            ip,
+            &self.common,
+            dropped,
+            message,
+        );
+        control::take(datagram, message)
     }
 
     fn signals_broken_pipe(&self) -> bool {

@@ -2,7 +2,10 @@
 
 use core::net::Ipv4Addr;
 
-use abi::{Errno, Result, raw::ioctl as raw};
+use abi::{
+    Errno, Result,
+    raw::{general::CAP_NET_ADMIN, ioctl as raw},
+};
 use nucleus::{VirtAddr, user};
 
 use crate::socket::Value;
@@ -93,7 +96,7 @@ fn put(to: &mut [u8], bytes: &[u8]) -> usize {
 
 /// Changes to `lo`: what it is already may be asked for by root, nothing else is possible.
 fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
-    if !super::is_privileged() {
+    if !super::may(CAP_NET_ADMIN) {
         return Err(Errno::EPERM);
     }
     if !is_lo(name) {

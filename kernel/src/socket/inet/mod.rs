@@ -3,14 +3,20 @@
 //! - [`stream`]: TCP sockets; [`datagram`]: UDP sockets; [`raw`](mod@raw): what `ping` uses.
 //! - `name`: `struct sockaddr_in` and `sockaddr_in6`.
 //! - `ip_options`, `tcp_options`: the options of their levels.
-//! - `interface`: `lo`, as `ioctl` shows it.
+//! - `control`: control messages of datagrams; `interface`: `lo`, as `ioctl` shows it.
 //!
 //! Only the loopback interface is there, up from the start.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::{Errno, Result, raw::net as raw};
+use abi::{
+    Errno, Result,
+    raw::{
+        general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW},
+        net::{SOCK_DGRAM, SOCK_RAW, SOCK_STREAM},
+    },
+};
 use net::Stack;
 use nucleus::{
     sync::OnceBox,
@@ -20,10 +26,12 @@ use nucleus::{
 use super::{Family, Socket};
 use crate::process::thread;
 
+mod control;
 mod datagram;
 pub mod interface;
 mod ip_options;
 mod name;
+mod raw;
 mod stream;
 mod tcp_options;
 
@@ -51,12 +59,20 @@ pub const V6: Family = Family {
 };
 
 fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socket>> {
+    let echoes = match family {
+        net::Family::V4 => net::raw::ICMP,
+        net::Family::V6 => net::raw::ICMP_V6,
+    };
     match (kind, protocol) {
-        (raw::SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::make(family)),
-        (raw::SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(datagram::Datagrams::make(family)),
+        (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::make(family)),
+        (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(datagram::Datagrams::make(family)),
         // `ping_group_range` allows nobody a socket of echoes.
-        (raw::SOCK_DGRAM, 1 | 58) => Err(Errno::EACCES),
-        (raw::SOCK_STREAM | raw::SOCK_DGRAM | raw::SOCK_RAW, _) => Err(Errno::EPROTONOSUPPORT),
+        (SOCK_DGRAM, protocol) if protocol == u32::from(echoes) => Err(Errno::EACCES),
+        (SOCK_RAW, _) if !may(CAP_NET_RAW) => Err(Errno::EPERM),
+        // TCP and UDP need no packets here that could be shown, and whole headers nobody reads.
+        (SOCK_RAW, IPPROTO_IP | IPPROTO_TCP | IPPROTO_UDP | 255..) => Err(Errno::EPROTONOSUPPORT),
+        (SOCK_RAW, _) => raw::Packets::make(family, protocol as u8),
+        (SOCK_STREAM | SOCK_DGRAM, _) => Err(Errno::EPROTONOSUPPORT),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
 }
@@ -90,11 +106,11 @@ pub fn stack() -> &'static Arc<Stack> {
     stack
 }
 
-/// Whether the current thread may do what only root may.
-fn is_privileged() -> bool {
+/// Whether the current thread has a capability.
+fn may(capability: u32) -> bool {
     thread::with_current(|thread| thread.shared())
         .flatten()
-        .is_some_and(|shared| shared.credentials.is_privileged())
+        .is_some_and(|shared| shared.credentials.may(capability))
 }
 
 /// Whether the current thread may bind to a port.
@@ -102,7 +118,7 @@ fn is_privileged() -> bool {
 /// # Errors
 /// `EACCES` for ports below 1024 without privilege.
 fn check_port(port: u16) -> Result<()> {
-    if (1..1024).contains(&port) && !is_privileged() {
+    if (1..1024).contains(&port) && !may(CAP_NET_BIND_SERVICE) {
         return Err(Errno::EACCES);
     }
     Ok(())

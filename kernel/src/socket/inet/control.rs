@@ -1,0 +1,194 @@
+//! Control messages of datagrams and packets.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use abi::{Errno, Result, raw::net as raw};
+use net::{Family, udp::Datagram};
+use nucleus::user;
+
+use super::{interface, ip_options::IpOptions, name};
+use crate::socket::{Common, Incoming, control::Control};
+
+/// What a message's control data ask for.
+#[derive(Default)]
+pub struct Wishes {
+    /// The sender's address.
+    pub from: Option<IpAddr>,
+    /// Type of service or traffic class.
+    pub service: Option<u8>,
+    /// Time to live or hop limit.
+    pub hops: Option<u8>,
+}
+
+/// Reads what the control data of a message ask for.
+///
+/// # Errors
+/// `EINVAL` for what is not known or has impossible values, `ENODEV` for another interface.
+pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
+    let mut wishes = Wishes::default();
+    for message in control.messages() {
+        let message = message?;
+        let int = || {
+            let bytes = <[u8; 4]>::try_from(message.data);
+            bytes.map(i32::from_le_bytes).map_err(|_| Errno::EINVAL)
+        };
+        match (message.level, message.kind) {
+            (raw::SOL_IP, raw::IP_PKTINFO) => {
+                let data = message.data.first_chunk::<12>().ok_or(Errno::EINVAL)?;
+                interface::check_index(i32::from_le_bytes([data[0], data[1], data[2], data[3]]))?;
+                let ip = Ipv4Addr::new(data[4], data[5], data[6], data[7]);
+                wishes.from = (!ip.is_unspecified()).then_some(ip.into());
+            }
+            (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
+                let data = message.data.first_chunk::<20>().ok_or(Errno::EINVAL)?;
+                interface::check_index(i32::from_le_bytes([
+                    data[16], data[17], data[18], data[19],
+                ]))?;
+                let mut ip = [0; 16];
+                ip.copy_from_slice(&data[..16]);
+                let ip = Ipv6Addr::from(ip);
+                wishes.from = (!ip.is_unspecified()).then_some(match ip.to_ipv4_mapped() {
+                    Some(v4) => v4.into(),
+                    None => ip.into(),
+                });
+            }
+            (raw::SOL_IP, raw::IP_TOS) => {
+                let service = match message.data {
+                    [byte] => i32::from(*byte),
+                    _ => int()?,
+                };
+                wishes.service = Some(u8::try_from(service).map_err(|_| Errno::EINVAL)?);
+            }
+            (raw::SOL_IP, raw::IP_TTL) => {
+                let hops = u8::try_from(int()?).map_err(|_| Errno::EINVAL)?;
+                if hops == 0 {
+                    return Err(Errno::EINVAL);
+                }
+                wishes.hops = Some(hops);
+            }
+            (raw::SOL_IPV6, raw::IPV6_TCLASS | raw::IPV6_HOPLIMIT) => {
+                let value = match int()? {
+                    // The usual one.
+                    -1 => None,
+                    value => Some(u8::try_from(value).map_err(|_| Errno::EINVAL)?),
+                };
+                if message.kind == raw::IPV6_TCLASS {
+                    wishes.service = value;
+                } else {
+                    wishes.hops = value;
+                }
+            }
+            // Marks and times of sending are for interfaces with queues.
+            (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
+            // Linux passes over what is not for the socket's level.
+            (raw::SOL_IP | raw::SOL_IPV6, _) => return Err(Errno::EINVAL),
+            _ => {}
+        }
+    }
+    Ok(wishes)
+}
+
+/// Adds what the program wants to know of a datagram that is received by a socket of `family`, which has lost `dropped`
+/// others.
+pub fn describe(
+    datagram: &Datagram,
+    family: Family,
+    ip: IpOptions,
+    common: &Common,
+    dropped: u64,
+    message: &mut Incoming<'_>,
+) {
+    let control = &mut message.control;
+    let time = datagram.at;
+    if common.is_on(raw::SO_TIMESTAMPNS_OLD) {
+        let parts = [time.as_secs() as i64, i64::from(time.subsec_nanos())];
+        control.put(
+            raw::SOL_SOCKET,
+            raw::SCM_TIMESTAMPNS,
+            user::as_bytes(&parts),
+        );
+    } else if common.is_on(raw::SO_TIMESTAMP_OLD) {
+        let parts = [time.as_secs() as i64, i64::from(time.subsec_micros())];
+        control.put(raw::SOL_SOCKET, raw::SCM_TIMESTAMP, user::as_bytes(&parts));
+    }
+    if common.is_on(raw::SO_RXQ_OVFL) {
+        let dropped = dropped as u32;
+        control.put(raw::SOL_SOCKET, raw::SO_RXQ_OVFL, &dropped.to_le_bytes());
+    }
+    let (service, hops) = (datagram.service, datagram.hops);
+    if let IpAddr::V4(to) = datagram.to.ip() {
+        if ip.v4(raw::IP_PKTINFO) {
+            // Where it arrived, by which of our addresses, and the address that it was sent to.
+            let local = if to.is_loopback() {
+                to
+            } else {
+                Ipv4Addr::LOCALHOST
+            };
+            let mut info = [0; 12];
+            info[..4].copy_from_slice(&interface::INDEX.to_le_bytes());
+            info[4..8].copy_from_slice(&local.octets());
+            info[8..].copy_from_slice(&to.octets());
+            control.put(raw::SOL_IP, raw::IP_PKTINFO, &info);
+        }
+        if ip.v4(raw::IP_RECVTTL) {
+            let hops = i32::from(hops).to_le_bytes();
+            control.put(raw::SOL_IP, raw::IP_TTL, &hops);
+        }
+        if ip.v4(raw::IP_RECVTOS) {
+            control.put(raw::SOL_IP, raw::IP_TOS, &[service]);
+        }
+        if ip.v4(raw::IP_RECVORIGDSTADDR) {
+            let name = name::write(Family::V4, Some(datagram.to));
+            control.put(raw::SOL_IP, raw::IP_ORIGDSTADDR, name.bytes());
+        }
+    }
+    if family == Family::V6 {
+        let mut info = [0; 20];
+        info[..16].copy_from_slice(&name::as_v6(datagram.to.ip()).octets());
+        info[16..].copy_from_slice(&interface::INDEX.to_le_bytes());
+        if ip.v6(raw::IPV6_RECVPKTINFO) {
+            control.put(raw::SOL_IPV6, raw::IPV6_PKTINFO, &info);
+        }
+        if ip.v6(raw::IPV6_2292PKTINFO) {
+            control.put(raw::SOL_IPV6, raw::IPV6_2292PKTINFO, &info);
+        }
+        if datagram.to.is_ipv6() {
+            let hops = i32::from(hops).to_le_bytes();
+            if ip.v6(raw::IPV6_RECVHOPLIMIT) {
+                control.put(raw::SOL_IPV6, raw::IPV6_HOPLIMIT, &hops);
+            }
+            if ip.v6(raw::IPV6_2292HOPLIMIT) {
+                control.put(raw::SOL_IPV6, raw::IPV6_2292HOPLIMIT, &hops);
+            }
+            if ip.v6(raw::IPV6_RECVTCLASS) {
+                let service = i32::from(service).to_le_bytes();
+                control.put(raw::SOL_IPV6, raw::IPV6_TCLASS, &service);
+            }
+        }
+    }
+}
+
+/// Moves a datagram's bytes to the program, as many as it has room for; gives what the call answers.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn take(datagram: Datagram, message: &mut Incoming<'_>) -> Result<usize> {
+    let whole = datagram.data.len();
+    let mut data = datagram.data;
+    let wanted = whole.min(message.data.room());
+    let mut copied = 0;
+    while copied < wanted {
+        match data.drain_into(message.data, wanted - copied)? {
+            0 => return Err(Errno::EFAULT),
+            n => copied += n,
+        }
+    }
+    if copied < whole {
+        message.answer |= raw::MSG_TRUNC;
+    }
+    Ok(if message.has(raw::MSG_TRUNC) {
+        whole
+    } else {
+        copied
+    })
+}

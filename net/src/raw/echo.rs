@@ -1,0 +1,40 @@
+//! ICMP as far as this machine answers it.
+
+use nucleus::counters::Counter;
+
+use super::{ICMP, ICMP_V6, Packet};
+
+/// Types of messages: a request for an echo, and the echo.
+const REQUEST: u8 = 8;
+const REPLY: u8 = 0;
+const REQUEST_V6: u8 = 128;
+const REPLY_V6: u8 = 129;
+/// Bytes of a message's header; the sum stands at byte 2.
+const HEADER: usize = 8;
+const SUM: usize = 2;
+/// What an answer has for its time to live.
+const HOPS: u8 = 64;
+
+/// The answer to a packet for this machine, if it asks for one.
+pub fn answer(packet: &Packet) -> Option<Packet> {
+    let (request, reply) = match packet.protocol {
+        ICMP => (REQUEST, REPLY),
+        ICMP_V6 => (REQUEST_V6, REPLY_V6),
+        _ => return None,
+    };
+    let is_request = packet.start().len() >= HEADER && packet.start()[0] == request;
+    if !is_request || packet.to.is_multicast() {
+        return None;
+    }
+    if packet.sum() != 0 {
+        Counter::icmp_errors.add(1);
+        return None;
+    }
+    let mut answer = packet.clone();
+    answer.from = packet.to;
+    answer.to = packet.from;
+    answer.hops = HOPS;
+    answer.start_mut()[0] = reply;
+    answer.set_sum(SUM);
+    Some(answer)
+}
