@@ -11,8 +11,9 @@ use crate::request::{Backing, MapError, MapRequest, Place};
 use crate::space::Space;
 
 impl Map {
-    /// `mremap`: moves and resizes. `to` is `None` to go anywhere, if it `may_move`, when there is
-    /// no room to grow in place; `keep_old` leaves an empty mapping behind (`MREMAP_DONTUNMAP`).
+    /// `mremap`: moves and resizes. With [`Place::Any`] it goes anywhere, if it `may_move`, when there is
+    /// no room to grow in place; with another place it goes there. `keep_old` always moves and leaves an
+    /// empty mapping behind (`MREMAP_DONTUNMAP`).
     /// An empty `old` in a shared mapping makes a second mapping of the same pages.
     ///
     /// # Errors
@@ -23,7 +24,7 @@ impl Map {
         old: VirtRange,
         new_len: usize,
         may_move: bool,
-        to: Option<VirtAddr>,
+        to: Place,
         keep_old: bool,
     ) -> Result<VirtAddr, MapError> {
         let new_len = whole_pages(new_len)?;
@@ -34,7 +35,7 @@ impl Map {
         if keep_old && (!may_move || new_len != old.len()) {
             return Err(MapError::Invalid);
         }
-        if let Some(to) = to {
+        if let Place::Hint(to) | Place::Fixed(to) | Place::FixedNoReplace(to) = to {
             let end = to.checked_add(new_len).ok_or(MapError::Invalid)?;
             if !may_move
                 || !to.is_page_aligned()
@@ -46,20 +47,17 @@ impl Map {
         let mut removed = Removed::default();
         let mut space = self.space.write();
         let result = match to {
-            None if !keep_old && new_len <= old.len() => {
+            Place::Any if !keep_old && new_len <= old.len() => {
                 self.shrink(&mut space, old, new_len, &mut removed)
             }
-            None if !keep_old => match self.grow(&mut space, old, new_len, &mut removed) {
+            Place::Any if !keep_old => match self.grow(&mut space, old, new_len, &mut removed) {
                 Err(MapError::Exists) if may_move => {
                     self.move_entry(&mut space, old, new_len, Place::Any, false, &mut removed)
                 }
                 Err(MapError::Exists) => Err(MapError::NoMemory),
                 result => result,
             },
-            to => {
-                let place = to.map_or(Place::Any, Place::Fixed);
-                self.move_entry(&mut space, old, new_len, place, keep_old, &mut removed)
-            }
+            place => self.move_entry(&mut space, old, new_len, place, keep_old, &mut removed),
         };
         drop(space);
         drop(removed);
@@ -72,7 +70,7 @@ impl Map {
         at: VirtAddr,
         len: usize,
         may_move: bool,
-        to: Option<VirtAddr>,
+        place: Place,
     ) -> Result<VirtAddr, MapError> {
         let request = {
             let space = self.space.read();
@@ -81,7 +79,7 @@ impl Map {
                 return Err(MapError::Invalid);
             };
             MapRequest {
-                place: to.map_or(Place::Any, Place::Fixed),
+                place,
                 max_prot: entry.max_prot,
                 backing: Backing::Object {
                     pager: object.pager.clone(),

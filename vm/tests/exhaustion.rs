@@ -121,7 +121,7 @@ fn life(file: &Arc<File>) {
     insist(MapError::NoMemory, || second.unmap(middle));
     let tail = VirtRange::new(page(HERE, 4), page(HERE, 6));
     insist(MapError::NoMemory, || {
-        map.remap(tail, 5 * PAGE_SIZE, true, Some(MOVED), false)
+        map.remap(tail, 5 * PAGE_SIZE, true, Place::Fixed(MOVED), false)
     });
     expect(&map, MOVED, 5);
     expect(&map, page(MOVED, 1), 6);

@@ -280,8 +280,10 @@ impl Model {
 
     fn remap(&mut self) {
         let (range, space, other) = (self.range(), self.space(), self.range());
-        let fixed = self.numbers.chance(50);
-        let to = fixed.then_some(other.start);
+        let to = match self.numbers.chance(50) {
+            true => Place::Fixed(other.start),
+            false => Place::Any,
+        };
         let space = &mut self.spaces[space];
         let pages = other.len() / PAGE_SIZE;
         let result = space.map.remap(range, other.len(), true, to, false);

@@ -207,7 +207,7 @@ fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
                 let _ = map.advise(range, Advice::DontNeed);
             }
             _ => {
-                let _ = map.remap(range, PAGE_SIZE, true, None, false).map(|to| {
+                let _ = map.remap(range, PAGE_SIZE, true, Place::Any, false).map(|to| {
                     map.unmap(VirtRange::new(to, to + PAGE_SIZE))
                         .expect("unmap");
                 });

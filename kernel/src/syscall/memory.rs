@@ -283,10 +283,15 @@ pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
     if !is_user(old) {
         return Err(Errno::EFAULT);
     }
-    let to = (fixed || (keep_old && call.args[4] != 0)).then(|| call.address(4));
-    if let Some(to) = to {
+    // What leaves a mapping behind goes to a free place, near the one that is named.
+    let to = match call.address(4) {
+        to if fixed => Place::Fixed(to),
+        to if keep_old && to.0 != 0 => Place::Hint(to),
+        _ => Place::Any,
+    };
+    if let Place::Fixed(to) | Place::Hint(to) = to {
         let new = pages(to, new_len)?;
-        if !is_user(new) || (fixed && !new.intersect(old).is_empty()) {
+        if !is_user(new) || !new.intersect(old).is_empty() {
             return Err(Errno::EINVAL);
         }
     }

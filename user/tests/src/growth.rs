@@ -10,6 +10,7 @@ use crate::{Test, call, ensure, refused};
 pub const TESTS: &[Test] = &[
     ("growth: brk grows and shrinks", program_break),
     ("growth: mremap", remap),
+    ("growth: mremap that leaves a mapping", remap_and_leave),
     ("growth: RLIMIT_AS", limit_space),
     ("growth: RLIMIT_DATA", limit_data),
 ];
@@ -99,6 +100,26 @@ fn remap() -> Outcome {
         EFAULT,
         mremap(moved.cast(), PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE)
     );
+    Ok(())
+}
+
+fn remap_and_leave() -> Outcome {
+    let (memory, taken) = (map(PAGE)?, map(PAGE)?);
+    poke(memory, 1);
+    poke(taken, 2);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    // A place that is named is a wish only.
+    let moved = call!(mremap(memory.cast(), PAGE, PAGE, flags, taken)).cast::<u8>();
+    ensure!(
+        moved != taken && peek(taken) == 2,
+        "what was there was replaced"
+    );
+    ensure!(peek(moved) == 1, "the page did not move");
+    ensure!(peek(memory) == 0, "the page is at its old place too");
+    call!(munmap(taken.cast(), PAGE));
+    let wished = call!(mremap(moved.cast(), PAGE, PAGE, flags, taken)).cast::<u8>();
+    ensure!(wished == taken, "a wish for a free place was not met");
+    refused!(EINVAL, mremap(moved.cast(), PAGE, PAGE, flags, moved));
     Ok(())
 }
 
