@@ -3,12 +3,12 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_fcntl, __NR_flock, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GET_SEALS,
-        F_GETFD, F_GETFL, F_GETLK, F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_OFD_GETLK,
-        F_OFD_SETLK, F_OFD_SETLKW, F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, F_RDLCK, F_SETFD,
-        F_SETFL, F_SETLK, F_SETLKW, F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK,
-        F_WRLCK, FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET,
-        f_owner_ex, flock,
+        __NR_fcntl, __NR_flock, CAP_LEASE, DN_MULTISHOT, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC,
+        F_DUPFD_QUERY, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETLK, F_GETOWN, F_GETOWN_EX,
+        F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_OWNER_PGRP,
+        F_OWNER_PID, F_OWNER_TID, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETLK, F_SETLKW,
+        F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX,
+        LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
     },
 };
 use nucleus::{PAGE_SIZE, user};
@@ -23,6 +23,7 @@ use crate::{
     },
     pipe::End,
 };
+use fs::Kind;
 
 /// The calls of this module.
 pub const CALLS: &[Entry] = &[
@@ -56,7 +57,10 @@ const COMMANDS: FlagSet = choice!(
         F_GETSIG,
         F_SETSIG,
         F_ADD_SEALS,
-        F_GET_SEALS
+        F_GET_SEALS,
+        F_GETLEASE,
+        F_SETLEASE,
+        F_NOTIFY
     ],
     EINVAL
 );
@@ -101,6 +105,11 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         F_GETLK | F_OFD_GETLK | F_SETLK | F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => {
             record_lock(call, &open, command)
         }
+        // Nobody is told of changes that way, which is what taking all watches off asks for.
+        F_NOTIFY if argument & !u64::from(DN_MULTISHOT) == 0 => Ok(0),
+        F_NOTIFY => Err(Errno::EINVAL),
+        F_GETLEASE => Ok(F_UNLCK as usize),
+        F_SETLEASE => set_lease(call, &open, argument as u32),
         F_ADD_SEALS => memfd::add_seals(call, &open, argument),
         F_GET_SEALS => memfd::get_seals(&open),
         F_GETPIPE_SZ => {
@@ -139,6 +148,23 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         // The default: SIGIO.
         F_GETSIG => Ok(0),
         F_SETSIG if argument == 0 => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `F_SETLEASE`: leases are never given, as on a file system that has none.
+fn set_lease(call: &Call<'_>, open: &OpenFile, lease: u32) -> Result<usize> {
+    let place = open.location().ok_or(Errno::EINVAL)?;
+    let attributes = place.attributes()?;
+    let who = &call.credentials().fs;
+    if attributes.uid != who.uid && !who.may_use(CAP_LEASE) {
+        return Err(Errno::EACCES);
+    }
+    if attributes.kind != Kind::Regular {
+        return Err(Errno::EINVAL);
+    }
+    match lease {
+        F_UNLCK => Err(Errno::EAGAIN),
         _ => Err(Errno::EINVAL),
     }
 }

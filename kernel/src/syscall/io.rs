@@ -3,21 +3,23 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_fdatasync, __NR_fsync, __NR_ioctl, __NR_lseek, __NR_pread64, __NR_preadv,
-        __NR_preadv2, __NR_pwrite64, __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readv, __NR_sync,
-        __NR_sync_file_range, __NR_syncfs, __NR_write, __NR_writev, FASYNC, O_APPEND, O_NONBLOCK,
-        RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
+        __NR_ioctl, __NR_lseek, __NR_pread64, __NR_preadv, __NR_preadv2, __NR_pwrite64,
+        __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readv, __NR_write, __NR_writev, FASYNC,
+        O_APPEND, O_NONBLOCK, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
     },
-    raw::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX, FIONREAD},
+    raw::ioctl::{
+        FICLONE, FICLONERANGE, FIDEDUPERANGE, FIGETBSZ, FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX,
+        FIONREAD,
+    },
 };
 use fbuf::{Sink, Source, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry, file_size};
+use super::{Call, Entry, FlagSet, file_size, flag_set};
 use crate::{
     files::OpenFile,
-    mounts, pipe,
+    pipe,
     socket::{SocketFile, inet::interface},
 };
 
@@ -31,16 +33,17 @@ pub const CALLS: &[Entry] = &[
     Entry::new(__NR_writev, "writev", writev),
     Entry::new(__NR_preadv, "preadv", preadv),
     Entry::new(__NR_pwritev, "pwritev", pwritev),
-    Entry::new(__NR_preadv2, "preadv2", preadv2),
-    Entry::new(__NR_pwritev2, "pwritev2", pwritev2),
+    Entry::new(__NR_preadv2, "preadv2", preadv2).flags(&[&TRANSFER_FLAGS]),
+    Entry::new(__NR_pwritev2, "pwritev2", pwritev2).flags(&[&TRANSFER_FLAGS]),
     Entry::new(__NR_lseek, "lseek", lseek),
     Entry::new(__NR_ioctl, "ioctl", ioctl),
-    Entry::new(__NR_fsync, "fsync", fsync),
-    Entry::new(__NR_fdatasync, "fdatasync", fsync),
-    Entry::new(__NR_syncfs, "syncfs", fsync),
-    Entry::new(__NR_sync_file_range, "sync_file_range", sync_range),
-    Entry::new(__NR_sync, "sync", sync),
 ];
+
+const TRANSFER_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [RWF_HIPRI, RWF_DSYNC, RWF_SYNC, RWF_NOWAIT, RWF_APPEND],
+    EOPNOTSUPP
+);
 
 /// Offsets beyond this are negative to a program.
 const LARGEST_OFFSET: u64 = i64::MAX as u64;
@@ -138,11 +141,10 @@ fn optional_offset(argument: u64) -> Result<Option<u64>> {
     offset(argument).map(Some)
 }
 
-/// The flags of one transfer as flags of the file.
-fn transfer_flags(flags: u32, known: u32) -> Result<u32> {
-    if flags & !known != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
+/// The flags of one transfer as flags of the file. Files in memory are never to be polled for (`RWF_HIPRI`), and always
+/// in step with their store (`RWF_SYNC`).
+fn transfer_flags(call: &Call<'_>) -> Result<u32> {
+    let flags = call.flags(5, &TRANSFER_FLAGS)?;
     let mut extra = 0;
     if flags & RWF_NOWAIT != 0 {
         extra |= O_NONBLOCK;
@@ -155,19 +157,24 @@ fn transfer_flags(flags: u32, known: u32) -> Result<u32> {
 
 fn preadv2(call: &mut Call<'_>) -> Result<usize> {
     let at = optional_offset(call.args[3])?;
-    let extra = transfer_flags(call.unsigned(5), RWF_HIPRI | RWF_NOWAIT)?;
     let open = call.files().get(call.int(0))?;
+    let extra = transfer_flags(call)?;
     let mut to = UserSink::vector(call.address(1), call.size(2))?;
     read_from(&open, at, extra, &mut to)
 }
 
 fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     let at = optional_offset(call.args[3])?;
-    let known = RWF_HIPRI | RWF_NOWAIT | RWF_APPEND | RWF_SYNC | RWF_DSYNC;
-    let extra = transfer_flags(call.unsigned(5), known)?;
     let open = call.files().get(call.int(0))?;
+    let extra = transfer_flags(call)?;
     let mut from = UserSource::vector(call.address(1), call.size(2))?;
-    write_to(&open, at, extra, &mut from)
+    let written = write_to(&open, at, extra, &mut from)?;
+    if call.unsigned(5) & (RWF_SYNC | RWF_DSYNC) != 0
+        && let Some(place) = open.location()
+    {
+        place.vnode().sync()?;
+    }
+    Ok(written)
 }
 
 pub(super) fn lseek(call: &mut Call<'_>) -> Result<usize> {
@@ -190,69 +197,33 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
         FIOCLEX | FIONCLEX => call.files().set_close_on_exec(fd, command == FIOCLEX)?,
         FIONBIO => open.set_flag(O_NONBLOCK, flag(argument)? != 0),
         FIOASYNC => open.set_flag(FASYNC, flag(argument)? != 0),
-        _ => {
-            let result = open.file().ioctl(command, argument);
-            if result != Err(Errno::ENOTTY) {
-                return result;
-            }
-            if command == FIONREAD {
-                return bytes_left(&open, argument);
-            }
+        _ => match open.file().ioctl(command, argument) {
             // Any socket answers questions about interfaces.
-            SocketFile::of(&open).map_err(|_| Errno::ENOTTY)?;
-            return interface::ioctl(command, argument, call.own.compatible_call);
-        }
+            Err(Errno::ENOTTY) if SocketFile::of(&open).is_ok() => {
+                return interface::ioctl(command, argument, call.own.compatible_call);
+            }
+            Err(Errno::ENOTTY) => return of_any_file(&open, command, argument),
+            result => return result,
+        },
     }
     Ok(0)
 }
 
-/// `FIONREAD` of a regular file: bytes from the position to the end.
-fn bytes_left(open: &OpenFile, argument: VirtAddr) -> Result<usize> {
+/// The `ioctl`s that files without any of their own know.
+fn of_any_file(open: &OpenFile, command: u32, argument: VirtAddr) -> Result<usize> {
     let attributes = open.location().ok_or(Errno::ENOTTY)?.attributes()?;
-    if attributes.kind != Kind::Regular {
-        return Err(Errno::ENOTTY);
-    }
-    let position = open.file().seek(0, abi::raw::general::SEEK_CUR)?;
-    let left = attributes.size.saturating_sub(position) as i32;
-    user::write(argument, &left).map_err(|_| Errno::EFAULT)?;
-    Ok(0)
-}
-
-pub(super) fn fsync(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
-    let place = open.location().ok_or(Errno::EINVAL)?;
-    match place.vnode().kind() {
-        _ if call.number == __NR_syncfs => place.mount().root().sync()?,
-        Kind::Regular | Kind::Directory | Kind::BlockDevice => place.vnode().sync()?,
-        _ => return Err(Errno::EINVAL),
-    }
-    Ok(0)
-}
-
-fn sync_range(call: &mut Call<'_>) -> Result<usize> {
-    let (from, len) = (call.args[1] as i64, call.args[2] as i64);
-    if from < 0 || len < 0 || from.checked_add(len).is_none() || call.unsigned(3) & !7 != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let open = call.files().get(call.int(0))?;
-    let place = open.location().ok_or(Errno::ESPIPE)?;
-    match place.vnode().kind() {
-        Kind::Regular | Kind::Directory | Kind::BlockDevice | Kind::Link => {
-            place.vnode().sync()?;
-            Ok(0)
+    let regular = attributes.kind == Kind::Regular;
+    let value = match command {
+        // Bytes from the position to the end.
+        FIONREAD if regular => {
+            let position = open.file().seek(0, abi::raw::general::SEEK_CUR)?;
+            attributes.size.saturating_sub(position) as i32
         }
-        _ => Err(Errno::ESPIPE),
-    }
-}
-
-pub(super) fn sync(call: &mut Call<'_>) -> Result<usize> {
-    let _ = call;
-    for mount in mounts::namespace().all() {
-        // The call has no way to say that one of them failed.
-        let _ = mount.root().sync();
-    }
+        FIGETBSZ if regular || attributes.kind == Kind::Directory => attributes.block_size as i32,
+        // Pages are shared by nobody but who maps them.
+        FICLONE | FICLONERANGE | FIDEDUPERANGE if regular => return Err(Errno::EOPNOTSUPP),
+        _ => return Err(Errno::ENOTTY),
+    };
+    user::write(argument, &value).map_err(|_| Errno::EFAULT)?;
     Ok(0)
 }

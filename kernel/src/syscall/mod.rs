@@ -8,6 +8,7 @@
 //! A handler that a signal interrupted answers with one of the restart numbers of
 //! [`signal`](crate::signal).
 
+mod advise;
 mod call;
 mod capability;
 mod change;
@@ -85,6 +86,7 @@ pub const COUNT: usize = 512;
 
 /// The calls of 64-bit programs, by subject.
 const CALLS: &[&[Entry]] = &[
+    advise::CALLS,
     capability::CALLS,
     change::CALLS,
     credentials::CALLS,
