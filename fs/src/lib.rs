@@ -22,9 +22,11 @@ pub mod ninep;
 pub mod notify;
 pub mod ramfs;
 pub mod synthetic;
+mod text;
 pub mod vnode;
 
 pub use credentials::{CapabilitySet, Credentials};
 pub use file::{File, OpenFlags, Ready};
-pub use namespace::{Location, Mount, Namespace, Walk};
+pub use namespace::{Location, Mount, MountFlags, MountRequest, Namespace, Walk};
+pub use text::{Running, TextUse, Writing};
 pub use vnode::{Attributes, Kind, Vnode};

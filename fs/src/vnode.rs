@@ -11,7 +11,7 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use crate::{Credentials, File, Location, OpenFlags};
+use crate::{Credentials, File, Location, OpenFlags, TextUse};
 
 /// What a vnode is; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,6 +260,30 @@ pub trait Vnode: Any + Send + Sync {
     fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
         let _ = (mode, offset, len);
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether it can be opened for transfers past the cache (`O_DIRECT`).
+    fn takes_direct(&self) -> bool {
+        false
+    }
+
+    /// Where it is noted who writes and who runs it; `None` where that does not matter.
+    fn text_use(&self) -> Option<&TextUse> {
+        None
+    }
+
+    /// Notes that its content was read: each time if `strict`, else once after each change and once a day.
+    fn note_access(&self, strict: bool) {
+        let _ = strict;
+    }
+
+    /// Changes the options of its file system, of which it is the root (`MS_REMOUNT`).
+    ///
+    /// # Errors
+    /// `EINVAL` for bad ones.
+    fn reconfigure(&self, options: &[u8]) -> Result<()> {
+        let _ = options;
+        Ok(())
     }
 
     /// The value of an extended attribute.

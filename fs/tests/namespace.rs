@@ -10,10 +10,11 @@ use std::sync::{
 use abi::Errno;
 use abi::raw::general::{
     O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+    RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV,
 };
 use fbuf::{BytesSink, BytesSource};
 use fs::{
-    Credentials, File, Kind, Location, Namespace, OpenFlags, Walk,
+    Credentials, File, Kind, Location, MountFlags, MountRequest, Namespace, OpenFlags, Walk,
     ramfs::{self, Options},
     synthetic::{self, Entry, Table},
     vnode::Make,
@@ -84,8 +85,9 @@ impl World {
     fn mount(&self, path: &str, options: &str) -> abi::Result<()> {
         let root = ramfs::root(Options::default());
         let at = self.at(path)?;
-        self.namespace
-            .mount(&at, root, "tmpfs", b"none", options.as_bytes())
+        let mut how = MountRequest::plain("tmpfs");
+        how.flags.set(MountFlags::READ_ONLY, options == "ro");
+        self.namespace.mount(&at, root, &how)
     }
 
     fn unmount(&self, path: &str, lazy: bool) -> abi::Result<()> {
@@ -120,9 +122,11 @@ fn mounts_are_crossed_both_ways() {
         // The same directory at a second place.
         let bound = inside.vnode().clone();
         let b = w.at("b").unwrap();
-        w.namespace
-            .mount(&b, bound, "tmpfs", b"none", b"ro")
-            .unwrap();
+        let how = MountRequest {
+            flags: MountFlags::READ_ONLY,
+            ..MountRequest::plain("tmpfs")
+        };
+        w.namespace.mount(&b, bound, &how).unwrap();
         drop((b, inside));
         assert_eq!(w.path(&w.at("b").unwrap()), "/b");
         assert_eq!(w.mkdir("b/c", 0o755).err(), Some(Errno::EROFS));
@@ -133,7 +137,7 @@ fn mounts_are_crossed_both_ways() {
         // Piled up, and taken off again.
         w.mount("a", "rw").unwrap();
         assert_eq!(w.at("a/inside").err(), Some(Errno::ENOENT));
-        assert_eq!(w.namespace.mounts().len(), 4);
+        assert_eq!(w.namespace.mounts(&w.root).len(), 4);
         w.unmount("a", false).unwrap();
         let held = w.at("a/inside").unwrap();
         assert_eq!(w.unmount("a", false), Err(Errno::EBUSY));
@@ -143,7 +147,7 @@ fn mounts_are_crossed_both_ways() {
         assert!(held.vnode().lookup(b"c").is_ok());
         w.unmount("b", false).unwrap();
         assert_eq!(w.unmount("/", false), Err(Errno::EINVAL));
-        assert_eq!(w.namespace.mounts().len(), 1);
+        assert_eq!(w.namespace.mounts(&w.root).len(), 1);
         drop(held);
         for _ in 0..300 {
             w.mount("a", "rw").unwrap();
@@ -293,6 +297,99 @@ fn paths_stay_right() {
 }
 
 #[test]
+fn mounts_are_bound_moved_and_made_the_root() {
+    support::on_machines(1, 1, |_| {
+        let w = World::new();
+        for name in ["a", "b", "c"] {
+            w.mkdir(name, 0o755).unwrap();
+        }
+        w.mount("a", "rw").unwrap();
+        w.mkdir("a/x", 0o755).unwrap();
+        w.mount("a/x", "rw").unwrap();
+        w.mkdir("a/x/deep", 0o755).unwrap();
+
+        // Bound alone, the mount below is not seen; with all, it is.
+        let bind = |to: &str, all| {
+            w.namespace
+                .bind(&w.at(to).unwrap(), &w.at("a").unwrap(), all)
+        };
+        bind("b", false).unwrap();
+        assert_eq!(w.at("b/x/deep").err(), Some(Errno::ENOENT));
+        w.unmount("b", false).unwrap();
+        bind("b", true).unwrap();
+        assert_eq!(w.path(&w.at("b/x/deep").unwrap()), "/b/x/deep");
+        assert!(w.at("b/x/deep/../../..").unwrap().same(&w.root));
+        w.unmount("b", true).unwrap();
+        assert_eq!(w.namespace.mounts(&w.root).len(), 3);
+
+        // Moved, it takes along what is mounted on it, but not into itself.
+        let held = w.at("a/x/deep").unwrap();
+        let (a, x) = (w.at("a").unwrap(), w.at("a/x/deep").unwrap());
+        assert_eq!(w.namespace.move_mount(&a, &x), Err(Errno::ELOOP));
+        let c = w.at("c").unwrap();
+        w.namespace.move_mount(&a, &c).unwrap();
+        assert_eq!(w.path(&held), "/c/x/deep");
+        assert_eq!(w.at("a/x").err(), Some(Errno::ENOENT));
+
+        // And it becomes the root, the old one standing in it.
+        w.mkdir("c/old", 0o755).unwrap();
+        let (new, put) = (w.at("c").unwrap(), w.at("c/old").unwrap());
+        let root = w.namespace.root();
+        assert_eq!(w.namespace.pivot(&root, &put).err(), Some(Errno::EBUSY));
+        let old = w.namespace.pivot(&new, &put).unwrap();
+        assert!(w.namespace.root().same(&new));
+        assert_eq!(held.path(&new), b"/x/deep");
+        assert_eq!(old.path(&new), b"/old");
+    });
+}
+
+#[test]
+fn rules_keep_a_walk_where_it_may_be() {
+    support::on_machines(1, 1, |_| {
+        let w = World::new();
+        for name in ["in", "in/side", "out"] {
+            w.mkdir(name, 0o755).unwrap();
+        }
+        w.mkdir("in/mounted", 0o755).unwrap();
+        w.mount("in/mounted", "rw").unwrap();
+        let walk = w.walk();
+        for (name, text) in [("in/up", "../out"), ("in/abs", "/out"), ("in/ok", "side")] {
+            walk.make(name.as_bytes(), Make::Link(text.into()), 0o777)
+                .unwrap();
+        }
+        let start = w.at("in").unwrap();
+        let open = |path: &str, rules| {
+            let walk = Walk {
+                start: &start,
+                ..w.walk()
+            };
+            walk.open_by_rules(path.as_bytes(), flags(0), 0, rules)
+                .err()
+        };
+        for (path, rules, error) in [
+            ("side", RESOLVE_BENEATH, None),
+            ("ok", RESOLVE_BENEATH, None),
+            ("side/..", RESOLVE_BENEATH, None),
+            ("side/../..", RESOLVE_BENEATH, Some(Errno::EXDEV)),
+            ("up", RESOLVE_BENEATH, Some(Errno::EXDEV)),
+            ("abs", RESOLVE_BENEATH, Some(Errno::EXDEV)),
+            ("/in", RESOLVE_BENEATH, Some(Errno::EXDEV)),
+            ("/side", RESOLVE_IN_ROOT, None),
+            ("../../side", RESOLVE_IN_ROOT, None),
+            ("abs", RESOLVE_IN_ROOT, Some(Errno::ENOENT)),
+            ("ok", RESOLVE_NO_SYMLINKS, Some(Errno::ELOOP)),
+            ("side", RESOLVE_NO_SYMLINKS, None),
+            ("ok", RESOLVE_NO_MAGICLINKS, None),
+            ("mounted", RESOLVE_NO_XDEV, Some(Errno::EXDEV)),
+            ("up", RESOLVE_NO_XDEV, None),
+            ("mounted", 0, None),
+        ] {
+            assert_eq!(open(path, rules), error, "{path} by {rules:x}");
+        }
+    });
+}
+
+#[test]
 fn synthetic_directories_answer() {
     support::on_machines(1, 1, |_| {
         let w = World::new();
@@ -321,7 +418,7 @@ fn synthetic_directories_answer() {
         let at = w.at("proc").unwrap();
         let root = synthetic::root("proc", table);
         w.namespace
-            .mount(&at, root, "proc", b"proc", b"rw")
+            .mount(&at, root, &MountRequest::plain("proc"))
             .unwrap();
         drop(at);
 

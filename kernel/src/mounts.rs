@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fs::{Kind, Namespace, Vnode, ramfs, vnode::Make};
+use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
 use crate::{device, proc, tty::pty::devpts};
@@ -101,13 +101,33 @@ const ALWAYS: &[FileSystem] = &[
     },
 ];
 
-/// What is mounted at start: path, file system, options, mode of a directory that has to be made for it.
-const AT_START: &[(&[u8], &str, &[u8], u32)] = &[
-    (b"/proc", "proc", b"", 0o555),
-    (b"/dev", "devtmpfs", b"", 0o755),
-    (b"/dev/pts", "devpts", b"gid=5,mode=620,ptmxmode=666", 0o755),
-    (b"/dev/shm", "tmpfs", b"mode=1777", 0o1777),
-    (b"/tmp", "tmpfs", b"mode=1777", 0o1777),
+/// No set-id bits, no devices, no programs: file systems that are made up.
+const BARE: MountFlags = MountFlags::NO_SET_ID
+    .union(MountFlags::NO_DEVICES)
+    .union(MountFlags::NO_EXECUTE);
+/// No set-id bits and no devices: everybody may write there, and no package keeps programs there.
+const SHARED: MountFlags = MountFlags::NO_SET_ID.union(MountFlags::NO_DEVICES);
+
+/// What is mounted at start: path, file system, flags, options, mode of a directory that has to be made for it.
+const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
+    (b"/proc", "proc", BARE, b"", 0o555),
+    (b"/sys", "sysfs", BARE, b"", 0o555),
+    (
+        b"/dev",
+        "devtmpfs",
+        MountFlags::NO_SET_ID,
+        b"mode=755",
+        0o755,
+    ),
+    (
+        b"/dev/pts",
+        "devpts",
+        MountFlags::NO_SET_ID.union(MountFlags::NO_EXECUTE),
+        b"gid=5,mode=620,ptmxmode=666",
+        0o755,
+    ),
+    (b"/dev/shm", "tmpfs", SHARED, b"mode=1777", 0o1777),
+    (b"/tmp", "tmpfs", MountFlags::empty(), b"mode=1777", 0o1777),
 ];
 
 /// Sets the tree of mounts and mounts what every Linux program expects, where there is such a directory or one can be
@@ -128,7 +148,7 @@ pub fn start(namespace: Arc<Namespace>) -> Result<()> {
         start: &root,
         who: &who,
     };
-    for &(path, name, options, mode) in AT_START {
+    for &(path, name, flags, options, mode) in AT_START {
         // A root that is there already may have the directory, or have something else by that name.
         let at = match walk.make(path, Make::Directory, mode) {
             Ok(place) => Ok(place),
@@ -139,12 +159,12 @@ pub fn start(namespace: Arc<Namespace>) -> Result<()> {
             continue;
         }
         let (fstype, root) = make(name.as_bytes(), name.as_bytes(), options)?;
-        let mut shown = b"rw".to_vec();
-        if !options.is_empty() {
-            shown.push(b',');
-            shown.extend_from_slice(options);
-        }
-        namespace.mount(&at, root, fstype, fstype.as_bytes(), &shown)?;
+        let how = MountRequest {
+            options,
+            flags: MountFlags::RELATIVE_ACCESS_TIMES | flags,
+            ..MountRequest::plain(fstype)
+        };
+        namespace.mount(&at, root, &how)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use vm::Pager;
 
 use super::{File, OpenFlags, listing};
 use crate::{
-    Attributes, Credentials, Kind, Location, notify,
+    Attributes, Credentials, Kind, Location, Writing, notify,
     vnode::{Change, Emit},
 };
 
@@ -26,16 +26,26 @@ pub struct VnodeFile {
     position: Mutex<u64>,
     /// Writing takes the set-id bits away: whoever opened it may not set them for others.
     clears_privilege: bool,
+    /// Nobody runs it meanwhile.
+    _writing: Option<Writing>,
 }
 
 impl VnodeFile {
     /// Opened at `location` by `who`; permission was checked.
-    pub fn new(location: Location, flags: OpenFlags, who: &Credentials) -> Arc<VnodeFile> {
-        Arc::new(VnodeFile {
+    ///
+    /// # Errors
+    /// `ETXTBSY` for writing to a program that runs.
+    pub fn new(location: Location, flags: OpenFlags, who: &Credentials) -> Result<Arc<VnodeFile>> {
+        let writing = match flags.writes() {
+            true => Some(Writing::begin(location.vnode())?),
+            false => None,
+        };
+        Ok(Arc::new(VnodeFile {
             clears_privilege: flags.writes() && !who.may_use(CAP_FSETID),
             location,
             position: Mutex::new(Rank::File, 0),
-        })
+            _writing: writing,
+        }))
     }
 
     fn is_directory(&self) -> bool {
@@ -85,6 +95,7 @@ impl File for VnodeFile {
         };
         if n > 0 {
             notify::happened(vnode, IN_ACCESS);
+            self.location.note_access(flags);
         }
         Ok(n)
     }
@@ -148,6 +159,7 @@ impl File for VnodeFile {
             *position = listing::list(vnode, *position, emit)?;
         }
         notify::happened(vnode, IN_ACCESS);
+        self.location.note_access(OpenFlags::empty());
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use abi::raw::general::{CAP_MKNOD, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use abi::raw::general::{CAP_MKNOD, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 use abi::{Errno, Result};
 
 use super::{
@@ -101,8 +101,14 @@ impl Walk<'_> {
     pub fn rename(&self, path: &[u8], to: &Walk<'_>, to_path: &[u8], flags: u32) -> Result<()> {
         let exchange = flags & RENAME_EXCHANGE != 0;
         let keep = flags & RENAME_NOREPLACE != 0;
-        if flags & !(RENAME_EXCHANGE | RENAME_NOREPLACE) != 0 || exchange && keep {
+        let whiteout = flags & RENAME_WHITEOUT != 0;
+        if flags & !(RENAME_EXCHANGE | RENAME_NOREPLACE | RENAME_WHITEOUT) != 0
+            || exchange && (keep || whiteout)
+        {
             return Err(Errno::EINVAL);
+        }
+        if whiteout && !self.who.may_use(CAP_MKNOD) {
+            return Err(Errno::EPERM);
         }
         let mut from = Walker::new(self, path)?;
         let from_last = from.run()?;

@@ -4,12 +4,12 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use abi::{
     Errno, Result,
-    raw::general::{CAP_CHOWN, IN_ACCESS, IN_ATTRIB, IN_MODIFY},
+    raw::general::{CAP_CHOWN, IN_ACCESS, IN_ATTRIB, IN_MODIFY, O_NOATIME},
 };
 
-use super::{Mount, walk::cross};
+use super::{Mount, MountFlags, walk::cross};
 use crate::{
-    Attributes, Credentials, Vnode, notify,
+    Attributes, Credentials, OpenFlags, Vnode, notify,
     vnode::{Change, Place},
 };
 
@@ -126,6 +126,55 @@ impl Location {
         path
     }
 
+    /// The absolute path as seen from `root`; `None` where `root` is not above it.
+    pub fn path_below(&self, root: &Location) -> Option<Vec<u8>> {
+        let climb = self.climb(Some(root), true);
+        let mut path = Vec::new();
+        climb.write(&mut path);
+        climb.reached_root.then_some(path)
+    }
+
+    /// The path inside of its file system, whatever is mounted where (`mountinfo`).
+    pub fn path_in_file_system(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = self.vnode.place();
+        if at.is_none()
+            && let Some((parent, name)) = &self.reached
+        {
+            names.push(Arc::from(name.bytes()));
+            at = parent.place();
+        }
+        while let Some(place) = at {
+            names.push(place.name);
+            at = place.parent.place();
+        }
+        let climb = Climb {
+            names,
+            removed: false,
+            reached_root: true,
+            is_internal: false,
+        };
+        let mut path = Vec::new();
+        climb.write(&mut path);
+        path
+    }
+
+    /// Notes that its content was read, as the mount and the open file's `flags` say.
+    pub fn note_access(&self, flags: OpenFlags) {
+        let mount = self.mount.flags();
+        let not = MountFlags::READ_ONLY | MountFlags::NO_ACCESS_TIMES;
+        if flags.has(O_NOATIME) || mount.intersects(not) {
+            return;
+        }
+        if mount.contains(MountFlags::NO_DIRECTORY_ACCESS_TIMES)
+            && self.vnode.kind() == crate::Kind::Directory
+        {
+            return;
+        }
+        self.vnode
+            .note_access(mount.contains(MountFlags::STRICT_ACCESS_TIMES));
+    }
+
     /// The path from the root of all mounts. Takes no sleeping lock, so a file with several names may show one
     /// that it had when it was opened.
     pub fn path_without_locks(&self) -> Vec<u8> {
@@ -198,7 +247,7 @@ impl Location {
                     climb.is_internal = mount.is_internal();
                     return climb;
                 };
-                (mount, vnode) = (at.mount.clone(), at.vnode.clone());
+                (mount, vnode) = (at.mount, at.vnode);
                 continue;
             }
             let Some(place) = vnode.place() else {

@@ -1,6 +1,6 @@
 //! Mounts, and the walk along a path.
 //!
-//! `mount`: file systems over places of others, and the tree of them. `location`: a place, and its path.
+//! `mount`: file systems over places of others; `tree`: all of them. `location`: a place, and its path.
 //! `walk`: from a path to a place. `open`, `change` and `extended`: what programs do with paths.
 //!
 //! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
@@ -11,10 +11,12 @@ mod extended;
 mod location;
 mod mount;
 mod open;
+mod tree;
 mod walk;
 
 pub use location::Location;
-pub use mount::{Mount, MountLine, Namespace};
+pub use mount::{Mount, MountFlags, MountRequest};
+pub use tree::{MountLine, Namespace};
 pub use walk::Walk;
 
 /// Bytes in a path, the NUL included.

@@ -1,63 +1,150 @@
 //! File systems over places of others.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use abi::{Errno, Result};
-use nucleus::sync::{CpuRwLock, Mutex, Rank};
+use abi::raw::general::{
+    MS_DIRSYNC, MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW,
+    MS_RDONLY, MS_RELATIME, MS_STRICTATIME, MS_SYNCHRONOUS,
+};
+use bitflags::bitflags;
+use nucleus::sync::{CpuRwLock, Rank, SpinLock};
 
 use super::{Location, location::same_vnode};
-use crate::{Kind, Vnode};
+use crate::Vnode;
 
-/// The most mounts. A walk may have to pass all of them where they are piled up.
-const MOUNTS_MAX: usize = 4096;
+bitflags! {
+    /// What holds for all that is reached through a mount, in the values of `mount`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct MountFlags: u32 {
+        const READ_ONLY = MS_RDONLY;
+        /// Set-id bits and file capabilities have no effect.
+        const NO_SET_ID = MS_NOSUID;
+        /// Device nodes can't be opened.
+        const NO_DEVICES = MS_NODEV;
+        /// Nothing is executed.
+        const NO_EXECUTE = MS_NOEXEC;
+        /// Symbolic links are not followed.
+        const NO_LINKS = MS_NOSYMFOLLOW;
+        /// Reading is not noted in access times.
+        const NO_ACCESS_TIMES = MS_NOATIME;
+        /// The same for directories.
+        const NO_DIRECTORY_ACCESS_TIMES = MS_NODIRATIME;
+        /// Each read is noted, rather than one after each change and one a day.
+        const STRICT_ACCESS_TIMES = MS_STRICTATIME;
+        /// The usual way to note reading; shown, no difference.
+        const RELATIVE_ACCESS_TIMES = MS_RELATIME;
+        /// Writes wait for the store, as they do in memory.
+        const SYNCHRONOUS = MS_SYNCHRONOUS;
+        const SYNCHRONOUS_DIRECTORIES = MS_DIRSYNC;
+    }
+}
+
+impl MountFlags {
+    /// The words for them in `/proc/mounts`.
+    pub fn words(self) -> Vec<u8> {
+        const WORDS: &[(MountFlags, &str)] = &[
+            (MountFlags::SYNCHRONOUS, ",sync"),
+            (MountFlags::SYNCHRONOUS_DIRECTORIES, ",dirsync"),
+            (MountFlags::NO_SET_ID, ",nosuid"),
+            (MountFlags::NO_DEVICES, ",nodev"),
+            (MountFlags::NO_EXECUTE, ",noexec"),
+            (MountFlags::NO_ACCESS_TIMES, ",noatime"),
+            (MountFlags::NO_DIRECTORY_ACCESS_TIMES, ",nodiratime"),
+            (MountFlags::RELATIVE_ACCESS_TIMES, ",relatime"),
+            (MountFlags::NO_LINKS, ",nosymfollow"),
+        ];
+        let access = if self.contains(MountFlags::READ_ONLY) {
+            "ro"
+        } else {
+            "rw"
+        };
+        let mut text = access.as_bytes().to_vec();
+        for (flag, word) in WORDS {
+            if self.contains(*flag) {
+                text.extend_from_slice(word.as_bytes());
+            }
+        }
+        text
+    }
+}
 
 /// A mounted file system, or part of one.
 pub struct Mount {
     id: u64,
     root: Arc<dyn Vnode>,
-    /// What it covers; `None` for the root mount.
-    at: Option<Location>,
+    /// What it covers; `None` for the root mount and what is in no tree. Changes under the table's lock.
+    at: SpinLock<Option<Location>>,
     fstype: &'static str,
     source: Vec<u8>,
-    options: Mutex<Vec<u8>>,
-    read_only: AtomicBool,
+    /// Options of the file system's own.
+    options: SpinLock<Arc<[u8]>>,
+    flags: AtomicU32,
     /// In the tree, rather than taken off by a lazy unmount.
-    attached: AtomicBool,
-    /// What is mounted on vnodes of this mount: the last one on a vnode is on top.
-    children: CpuRwLock<Vec<Arc<Mount>>>,
+    pub(super) attached: AtomicBool,
+    /// An unmount asked whether it is unused (`MNT_EXPIRE`).
+    pub(super) expiring: AtomicBool,
+    /// What is mounted on vnodes of this mount, with the vnode: the last one on a vnode is on top.
+    pub(super) children: CpuRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
+}
+
+/// How a mount is to be.
+#[derive(Clone)]
+pub struct MountRequest<'a> {
+    /// The file system's name.
+    pub fstype: &'static str,
+    /// What `/proc/mounts` shows as its source.
+    pub source: &'a [u8],
+    pub flags: MountFlags,
+    /// Options of the file system's own, as `/proc/mounts` shows them.
+    pub options: &'a [u8],
+}
+
+impl<'a> MountRequest<'a> {
+    /// A file system that is its own source, without options.
+    pub fn plain(fstype: &'static str) -> MountRequest<'a> {
+        MountRequest {
+            fstype,
+            source: fstype.as_bytes(),
+            flags: MountFlags::RELATIVE_ACCESS_TIMES,
+            options: b"",
+        }
+    }
 }
 
 impl Mount {
-    fn new(
+    pub(super) fn new(
         id: u64,
         root: Arc<dyn Vnode>,
         at: Option<Location>,
-        fstype: &'static str,
-        source: &[u8],
-        options: &[u8],
+        how: &MountRequest<'_>,
     ) -> Arc<Mount> {
         Arc::new(Mount {
             id,
             root,
-            at,
-            fstype,
-            source: source.into(),
-            options: Mutex::new(Rank::Mount, options.into()),
-            read_only: AtomicBool::new(says_read_only(options)),
+            at: SpinLock::new(Rank::Leaf, at),
+            fstype: how.fstype,
+            source: how.source.into(),
+            options: SpinLock::new(Rank::Leaf, how.options.into()),
+            flags: AtomicU32::new(how.flags.bits()),
             attached: AtomicBool::new(true),
+            expiring: AtomicBool::new(false),
             children: CpuRwLock::new(Rank::Covered, Vec::new()),
         })
     }
 
     /// A mount of the kernel's own that is in no tree, for vnodes without a path.
     pub fn internal(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Mount> {
-        Mount::new(0, root, None, fstype, b"none", b"rw")
+        let how = MountRequest {
+            source: b"none",
+            ..MountRequest::plain(fstype)
+        };
+        Mount::new(0, root, None, &how)
     }
 
     /// A place outside of every tree, for what has a vnode but no name.
     pub fn nameless(vnode: Arc<dyn Vnode>, fstype: &'static str) -> Location {
-        Location::of_mount(&Mount::new(0, vnode, None, fstype, b"none", b"rw"))
+        Location::of_mount(&Mount::internal(vnode, fstype))
     }
 
     /// Its root.
@@ -66,8 +153,14 @@ impl Mount {
     }
 
     /// What it covers; `None` for the root mount.
-    pub fn at(&self) -> Option<&Location> {
-        self.at.as_ref()
+    pub fn at(&self) -> Option<Location> {
+        self.at.lock().clone()
+    }
+
+    /// Sets what it covers; returns what it did, to be dropped when no lock is held.
+    #[must_use]
+    pub(super) fn set_at(&self, at: Option<Location>) -> Option<Location> {
+        core::mem::replace(&mut *self.at.lock(), at)
     }
 
     /// A number of its own (`mountinfo`, `statx`).
@@ -85,194 +178,59 @@ impl Mount {
         self.fstype
     }
 
+    /// What `/proc/mounts` shows as its source.
+    pub fn source(&self) -> &[u8] {
+        &self.source
+    }
+
+    /// The options of the file system's own.
+    pub fn options(&self) -> Arc<[u8]> {
+        self.options.lock().clone()
+    }
+
+    pub(super) fn set_options(&self, options: &[u8]) {
+        let options = options.into();
+        let old = core::mem::replace(&mut *self.options.lock(), options);
+        drop(old);
+    }
+
+    /// What holds for all that is reached through it.
+    pub fn flags(&self) -> MountFlags {
+        MountFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_flags(&self, flags: MountFlags) {
+        self.flags.store(flags.bits(), Ordering::Relaxed);
+    }
+
+    /// Whether all of `flags` hold.
+    #[inline]
+    pub fn has(&self, flags: MountFlags) -> bool {
+        self.flags().contains(flags)
+    }
+
     /// Whether nothing may be changed through it.
     pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Relaxed)
+        self.has(MountFlags::READ_ONLY)
     }
 
     /// What is mounted on `vnode` of this mount, or `None`. To be called only where the vnode's mount point is covered.
     pub(super) fn over(&self, vnode: &Arc<dyn Vnode>) -> Option<Arc<Mount>> {
         let children = self.children.read();
-        let over = children.iter().rev().find(|child| {
-            child
-                .at
-                .as_ref()
-                .is_some_and(|at| same_vnode(&at.vnode, vnode))
-        });
-        over.cloned()
+        let over = children
+            .iter()
+            .rev()
+            .find(|(covered, _)| same_vnode(covered, vnode));
+        over.map(|(_, mount)| mount.clone())
     }
 }
 
 impl Drop for Mount {
     /// What it covers may be on a mount that nobody else holds, and so on down a pile of any height: in a loop.
     fn drop(&mut self) {
-        let mut at = self.at.take();
+        let mut at = self.at.get_mut().take();
         while let Some(Location { mount, .. }) = at {
-            at = Arc::into_inner(mount).and_then(|mut mount| mount.at.take());
+            at = Arc::into_inner(mount).and_then(|mut mount| mount.at.get_mut().take());
         }
-    }
-}
-
-fn says_read_only(options: &[u8]) -> bool {
-    options.split(|&b| b == b',').any(|option| option == b"ro")
-}
-
-/// The tree of mounts that processes see.
-pub struct Namespace {
-    root: Arc<Mount>,
-    table: Mutex<Table>,
-}
-
-struct Table {
-    /// All mounts, the root mount first, in the order of mounting.
-    mounts: Vec<Arc<Mount>>,
-    next_id: u64,
-}
-
-/// One line of `/proc/mounts`.
-pub struct MountLine {
-    pub source: Vec<u8>,
-    pub at: Vec<u8>,
-    pub fstype: &'static str,
-    pub options: Vec<u8>,
-}
-
-impl Namespace {
-    /// A namespace whose root is `root`'s file system.
-    pub fn new(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Namespace> {
-        let root = Mount::new(1, root, None, fstype, fstype.as_bytes(), b"rw");
-        Arc::new(Namespace {
-            table: Mutex::new(
-                Rank::Mount,
-                Table {
-                    mounts: alloc::vec![root.clone()],
-                    next_id: 2,
-                },
-            ),
-            root,
-        })
-    }
-
-    /// The root of the root mount.
-    pub fn root(&self) -> Location {
-        Location::of_mount(&self.root)
-    }
-
-    /// Mounts a file system whose root vnode is `root` (or, to bind, a vnode of another one) over `at`. A word `ro` in `options`
-    /// makes it read-only.
-    ///
-    /// # Errors
-    /// `ENOTDIR` if just one of both is a directory, `EINVAL` if nothing can be mounted there, `ENOSPC` for one mount too many.
-    pub fn mount(
-        &self,
-        at: &Location,
-        root: Arc<dyn Vnode>,
-        fstype: &'static str,
-        source: &[u8],
-        options: &[u8],
-    ) -> Result<()> {
-        if (at.vnode.kind() == Kind::Directory) != (root.kind() == Kind::Directory) {
-            return Err(Errno::ENOTDIR);
-        }
-        let covered = at.vnode.mount_point().ok_or(Errno::EINVAL)?;
-        let mut table = self.table.lock();
-        if !at.mount.attached.load(Ordering::Relaxed) || at.is_removed() {
-            return Err(Errno::EINVAL);
-        }
-        if table.mounts.len() >= MOUNTS_MAX {
-            return Err(Errno::ENOSPC);
-        }
-        table.mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let mut children = at.mount.children.write();
-        children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let id = table.next_id;
-        let mount = Mount::new(id, root, Some(at.clone()), fstype, source, options);
-        table.next_id += 1;
-        table.mounts.push(mount.clone());
-        children.push(mount);
-        covered.cover();
-        Ok(())
-    }
-
-    /// Changes the options of the mount at `at` (`MS_REMOUNT`).
-    ///
-    /// # Errors
-    /// `EINVAL` if `at` is not the root of a mount.
-    pub fn remount(&self, at: &Location, options: &[u8]) -> Result<()> {
-        if !at.is_mount_root() {
-            return Err(Errno::EINVAL);
-        }
-        at.mount
-            .read_only
-            .store(says_read_only(options), Ordering::Relaxed);
-        *at.mount.options.lock() = options.into();
-        Ok(())
-    }
-
-    /// Unmounts what is mounted at `at` (the root of a mount), which the caller holds once. `lazy`: even if it is in use, with
-    /// all that is mounted on it; who uses it may go on.
-    ///
-    /// # Errors
-    /// `EINVAL` if it is no mount's root, `EBUSY` if it is in use.
-    pub fn unmount(&self, at: &Location, lazy: bool) -> Result<()> {
-        let mount = &at.mount;
-        if !at.is_mount_root() {
-            return Err(Errno::EINVAL);
-        }
-        let mut table = self.table.lock();
-        if !mount.attached.load(Ordering::Relaxed) || mount.at.is_none() {
-            return Err(Errno::EINVAL);
-        }
-        // One reference in the table, one with what it covers, one in the caller's hand.
-        if !lazy && (Arc::strong_count(mount) > 3 || !mount.children.read().is_empty()) {
-            return Err(Errno::EBUSY);
-        }
-        let mut gone = alloc::vec![mount.clone()];
-        let mut next = 0;
-        while next < gone.len() {
-            let children = core::mem::take(&mut *gone[next].children.write());
-            gone.extend(children);
-            next += 1;
-        }
-        for mount in &gone {
-            mount.attached.store(false, Ordering::Relaxed);
-            if let Some(at) = &mount.at {
-                at.mount
-                    .children
-                    .write()
-                    .retain(|child| !Arc::ptr_eq(child, mount));
-                if let Some(covered) = at.vnode.mount_point() {
-                    covered.uncover();
-                }
-            }
-        }
-        table
-            .mounts
-            .retain(|mount| mount.attached.load(Ordering::Relaxed));
-        drop(table);
-        // Only now may the last reference to a whole file system go.
-        drop(gone);
-        Ok(())
-    }
-
-    /// All mounts, in the order of mounting.
-    pub fn all(&self) -> Vec<Arc<Mount>> {
-        self.table.lock().mounts.clone()
-    }
-
-    /// What `/proc/mounts` shows.
-    pub fn mounts(&self) -> Vec<MountLine> {
-        let mounts = self.table.lock().mounts.clone();
-        let root = self.root();
-        let lines = mounts.iter().map(|mount| MountLine {
-            source: mount.source.clone(),
-            at: match &mount.at {
-                Some(at) => at.path(&root),
-                None => b"/".to_vec(),
-            },
-            fstype: mount.fstype,
-            options: mount.options.lock().clone(),
-        });
-        lines.collect()
     }
 }

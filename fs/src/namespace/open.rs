@@ -3,16 +3,17 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    IN_MODIFY, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, S_IFMT,
+    IN_MODIFY, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_TMPFILE,
+    O_TRUNC, S_IFMT,
 };
 use abi::{Errno, Result};
 
 use super::{
-    Location, Walk,
+    Location, MountFlags, Walk,
     walk::{Last, Walker},
 };
 use crate::{
-    File, Kind, OpenFlags,
+    File, Kind, OpenFlags, Writing,
     credentials::{EXECUTE, READ, WRITE},
     file::{PlaceFile, VnodeFile},
     notify,
@@ -22,18 +23,33 @@ use crate::{
 impl Walk<'_> {
     /// `open`: resolves or creates with `mode` (umask already applied), checks permission, truncates, opens.
     pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<dyn File>> {
+        self.open_by_rules(path, flags, mode, 0)
+    }
+
+    /// `openat2`: as [`open`](Walk::open), by `rules` (`RESOLVE_*`).
+    ///
+    /// # Errors
+    /// `EXDEV` and `ELOOP` where a rule is broken.
+    pub fn open_by_rules(
+        &self,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        rules: u32,
+    ) -> Result<Arc<dyn File>> {
+        let mut walker = Walker::with_rules(self, path, rules)?;
         let follow = !flags.has(O_NOFOLLOW);
         if flags.has(O_PATH) {
-            let place = self.resolve(path, follow)?;
+            let place = walker.finish(follow)?;
             return open_path(place, flags);
         }
         if flags.has(O_TMPFILE) {
-            return self.open_unnamed(path, flags, mode & !S_IFMT);
+            return self.open_unnamed(walker.finish(follow)?, flags, mode & !S_IFMT);
         }
         if !flags.has(O_CREAT) {
-            return self.open_at(&self.resolve(path, follow)?, flags);
+            return self.open_at(&walker.finish(follow)?, flags);
         }
-        let (place, made) = self.find_or_create(path, flags, mode & 0o7777)?;
+        let (place, made) = find_or_create(&mut walker, flags, mode & 0o7777)?;
         match made {
             // Whatever its mode, the maker may use what it made.
             true => self.finish_open(&place, flags),
@@ -67,57 +83,46 @@ impl Walk<'_> {
         if writes && kind == Kind::Regular {
             place.writable()?;
         }
+        let writing = match writes && kind == Kind::Regular {
+            true => Some(Writing::begin(&place.vnode)?),
+            false => None,
+        };
         if flags.has(O_TRUNC) && kind == Kind::Regular {
             place.vnode.truncate(0)?;
             notify::happened(&place.vnode, IN_MODIFY);
         }
-        self.finish_open(place, flags)
+        let file = self.finish_open(place, flags);
+        drop(writing);
+        file
     }
 
     fn finish_open(&self, place: &Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let is_device = matches!(place.vnode.kind(), Kind::CharDevice | Kind::BlockDevice);
+        if is_device && place.mount.has(MountFlags::NO_DEVICES) {
+            return Err(Errno::EACCES);
+        }
+        if flags.has(O_NOATIME) && !self.who.owns(&place.attributes()?) {
+            return Err(Errno::EPERM);
+        }
+        if flags.has(O_DIRECT) && !place.vnode.takes_direct() {
+            return Err(Errno::EINVAL);
+        }
         if let Some(file) = place.vnode.clone().open(place, flags)? {
             return Ok(file);
         }
-        Ok(VnodeFile::new(place.clone(), flags, self.who))
-    }
-
-    /// What `O_CREAT` finds or makes; whether it was made.
-    fn find_or_create(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(Location, bool)> {
-        let exclusive = flags.has(O_EXCL);
-        let mut walker = Walker::new(self, path)?;
-        loop {
-            let Last::Name(c) = walker.run()? else {
-                if exclusive {
-                    return Err(Errno::EEXIST);
-                }
-                return Ok((walker.place(), false));
-            };
-            if c.slash {
-                return Err(Errno::EISDIR);
-            }
-            let (child, made) = match walker.look_up(&c) {
-                Ok(_) if exclusive => return Err(Errno::EEXIST),
-                Ok(child) => (child, false),
-                Err(Errno::ENOENT) => match walker.create(&c, Make::Regular, mode) {
-                    Ok(child) => (child, true),
-                    // Someone else was faster.
-                    Err(Errno::EEXIST) if !exclusive => (walker.look_up(&c)?, false),
-                    Err(error) => return Err(error),
-                },
-                Err(error) => return Err(error),
-            };
-            if let Some(place) = walker.arrive(&c, child, !flags.has(O_NOFOLLOW))? {
-                return Ok((place, made));
-            }
-        }
+        Ok(VnodeFile::new(place.clone(), flags, self.who)?)
     }
 
     /// `O_TMPFILE`.
-    fn open_unnamed(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<dyn File>> {
+    fn open_unnamed(
+        &self,
+        mut place: Location,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Arc<dyn File>> {
         if !flags.writes() {
             return Err(Errno::EINVAL);
         }
-        let mut place = self.resolve(path, !flags.has(O_NOFOLLOW))?;
         if place.vnode.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -134,4 +139,38 @@ fn open_path(place: Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
         return Err(Errno::ENOTDIR);
     }
     Ok(Arc::new(PlaceFile::new(place)))
+}
+
+/// What `O_CREAT` finds or makes; whether it was made.
+fn find_or_create(
+    walker: &mut Walker<'_>,
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<(Location, bool)> {
+    let exclusive = flags.has(O_EXCL);
+    loop {
+        let Last::Name(c) = walker.run()? else {
+            if exclusive {
+                return Err(Errno::EEXIST);
+            }
+            return Ok((walker.place(), false));
+        };
+        if c.slash {
+            return Err(Errno::EISDIR);
+        }
+        let (child, made) = match walker.look_up(&c) {
+            Ok(_) if exclusive => return Err(Errno::EEXIST),
+            Ok(child) => (child, false),
+            Err(Errno::ENOENT) => match walker.create(&c, Make::Regular, mode) {
+                Ok(child) => (child, true),
+                // Someone else was faster.
+                Err(Errno::EEXIST) if !exclusive => (walker.look_up(&c)?, false),
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        };
+        if let Some(place) = walker.arrive(&c, child, !flags.has(O_NOFOLLOW))? {
+            return Ok((place, made));
+        }
+    }
 }

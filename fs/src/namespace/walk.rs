@@ -2,10 +2,16 @@
 
 use alloc::{borrow::Cow, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result, raw::general::CAP_DAC_READ_SEARCH};
+use abi::{
+    Errno, Result,
+    raw::general::{
+        CAP_DAC_READ_SEARCH, RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS,
+        RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV,
+    },
+};
 
 use super::{
-    LINKS_MAX, Location, Mount, NAME_MAX, PATH_MAX,
+    LINKS_MAX, Location, Mount, MountFlags, NAME_MAX, PATH_MAX,
     location::{Name, same_vnode},
 };
 use crate::{
@@ -14,6 +20,9 @@ use crate::{
     notify,
     vnode::Make,
 };
+
+/// Rules that keep a walk in the directory where it starts.
+const SCOPED: u32 = RESOLVE_BENEATH | RESOLVE_IN_ROOT;
 
 /// From where a path is walked, and as whom.
 #[derive(Clone, Copy)]
@@ -51,6 +60,12 @@ impl<'a> Walk<'a> {
     /// # Errors
     /// `EACCES`, `EROFS`.
     pub fn access(&self, place: &Location, want: u32) -> Result<()> {
+        if want & EXECUTE != 0
+            && place.vnode.kind() == Kind::Regular
+            && place.mount.has(MountFlags::NO_EXECUTE)
+        {
+            return Err(Errno::EACCES);
+        }
         if want & WRITE != 0
             && matches!(
                 place.vnode.kind(),
@@ -97,6 +112,8 @@ pub(super) struct Walker<'w> {
     /// Slashes stood in front of `position`.
     slash: bool,
     links: u32,
+    /// `RESOLVE_*` of `openat2`.
+    rules: u32,
     mount: Cow<'w, Arc<Mount>>,
     vnode: Cow<'w, Arc<dyn Vnode>>,
     /// How the present place was reached where it was not by a name in its directory.
@@ -118,6 +135,16 @@ impl Child {
 
 impl<'w> Walker<'w> {
     pub(super) fn new(walk: &Walk<'w>, path: &'w [u8]) -> Result<Walker<'w>> {
+        Walker::with_rules(walk, path, 0)
+    }
+
+    /// As [`new`](Walker::new), by the rules of `openat2` (`RESOLVE_*`). Those that keep a walk in a directory make the
+    /// start its root.
+    pub(super) fn with_rules(walk: &Walk<'w>, path: &'w [u8], rules: u32) -> Result<Walker<'w>> {
+        let mut walk = *walk;
+        if rules & SCOPED != 0 {
+            walk.root = walk.start;
+        }
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -125,11 +152,13 @@ impl<'w> Walker<'w> {
             return Err(Errno::ENAMETOOLONG);
         }
         let from = match path[0] {
+            b'/' if rules & RESOLVE_BENEATH != 0 => return Err(Errno::EXDEV),
             b'/' => walk.root,
             _ => walk.start,
         };
         Ok(Walker {
-            walk: *walk,
+            walk,
+            rules,
             path: Cow::Borrowed(path),
             position: 0,
             slash: false,
@@ -291,7 +320,11 @@ impl<'w> Walker<'w> {
     /// Looks a name up in the directory where the walker is.
     pub(super) fn look_up(&self, c: &Component) -> Result<Child> {
         let vnode = self.vnode.lookup(self.name(c))?;
-        Ok(cross(&self.mount, vnode))
+        let child = cross(&self.mount, vnode);
+        if self.rules & RESOLVE_NO_XDEV != 0 && child.crossed() {
+            return Err(Errno::EXDEV);
+        }
+        Ok(child)
     }
 
     /// Makes an entry in the directory where the walker is.
@@ -316,6 +349,9 @@ impl<'w> Walker<'w> {
             if Arc::ptr_eq(&self.mount, &self.walk.root.mount)
                 && same_vnode(&self.vnode, &self.walk.root.vnode)
             {
+                if self.rules & RESOLVE_BENEATH != 0 {
+                    return Err(Errno::EXDEV);
+                }
                 return Ok(());
             }
             if !same_vnode(&self.vnode, self.mount.root()) {
@@ -324,9 +360,11 @@ impl<'w> Walker<'w> {
             let Some(at) = self.mount.at() else {
                 return Ok(());
             };
-            let (mount, vnode) = (at.mount.clone(), at.vnode.clone());
-            self.mount = Cow::Owned(mount);
-            self.vnode = Cow::Owned(vnode);
+            if self.rules & RESOLVE_NO_XDEV != 0 {
+                return Err(Errno::EXDEV);
+            }
+            self.mount = Cow::Owned(at.mount);
+            self.vnode = Cow::Owned(at.vnode);
         }
         if let Some(parent) = self.vnode.parent() {
             let parent = cross(&self.mount, parent);
@@ -338,11 +376,22 @@ impl<'w> Walker<'w> {
     /// Goes where the link leads that `c` names: to a place, or along its text and what follows `c`.
     fn follow(&mut self, c: &Component, link: &Arc<dyn Vnode>) -> Result<()> {
         self.links += 1;
-        if self.links > LINKS_MAX {
+        if self.links > LINKS_MAX
+            || self.rules & RESOLVE_NO_SYMLINKS != 0
+            || self.mount.has(MountFlags::NO_LINKS)
+        {
             return Err(Errno::ELOOP);
         }
         if let Some(place) = link.follow() {
+            if self.rules & RESOLVE_NO_MAGICLINKS != 0 {
+                return Err(Errno::ELOOP);
+            }
             let place = place?;
+            if self.rules & SCOPED != 0
+                || self.rules & RESOLVE_NO_XDEV != 0 && !Arc::ptr_eq(&place.mount, &self.mount)
+            {
+                return Err(Errno::EXDEV);
+            }
             self.mount = Cow::Owned(place.mount);
             self.vnode = Cow::Owned(place.vnode);
             self.reached = place.reached;
@@ -357,6 +406,12 @@ impl<'w> Walker<'w> {
             .map_err(|_| Errno::ENOMEM)?;
         text.extend_from_slice(rest);
         if text[0] == b'/' {
+            if self.rules & RESOLVE_BENEATH != 0
+                || self.rules & RESOLVE_NO_XDEV != 0
+                    && !Arc::ptr_eq(&self.walk.root.mount, &self.mount)
+            {
+                return Err(Errno::EXDEV);
+            }
             self.mount = Cow::Borrowed(&self.walk.root.mount);
             self.vnode = Cow::Borrowed(&self.walk.root.vnode);
         }

@@ -44,9 +44,9 @@ struct Ramfs {
     seed: u64,
     next_inode: AtomicU64,
     pages: AtomicU64,
-    max_pages: u64,
+    max_pages: AtomicU64,
     nodes: AtomicU64,
-    max_nodes: u64,
+    max_nodes: AtomicU64,
     /// Held while a directory gets another parent, so that what is above what stays.
     rename: Mutex<()>,
 }
@@ -59,9 +59,9 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
         seed: random::u64(),
         next_inode: AtomicU64::new(1),
         pages: AtomicU64::new(0),
-        max_pages: options.pages.unwrap_or(half),
+        max_pages: AtomicU64::new(options.pages.unwrap_or(half)),
         nodes: AtomicU64::new(0),
-        max_nodes: options.nodes.unwrap_or(half).max(1),
+        max_nodes: AtomicU64::new(options.nodes.unwrap_or(half).max(1)),
         rename: Mutex::new(Rank::Rename, ()),
     });
     // A limit of no nodes still leaves the root.
@@ -93,8 +93,8 @@ pub fn create_sealed(
 }
 
 impl Ramfs {
-    fn take(count: &AtomicU64, max: u64) -> Result<()> {
-        if count.fetch_add(1, Ordering::Relaxed) >= max {
+    fn take(count: &AtomicU64, max: &AtomicU64) -> Result<()> {
+        if count.fetch_add(1, Ordering::Relaxed) >= max.load(Ordering::Relaxed) {
             count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENOSPC);
         }
@@ -103,7 +103,7 @@ impl Ramfs {
 
     /// Counts a page that is to come.
     fn take_page(&self) -> Result<()> {
-        Self::take(&self.pages, self.max_pages)
+        Self::take(&self.pages, &self.max_pages)
     }
 
     /// Takes back [`take_page`](Ramfs::take_page), `n` times.
@@ -116,15 +116,34 @@ impl Ramfs {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
-        Self::take(&self.nodes, self.max_nodes)
+        Self::take(&self.nodes, &self.max_nodes)
     }
 
     fn give_node(&self) {
         self.nodes.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Takes over new limits, which must leave room for what there is.
+    fn reconfigure(&self, options: &[u8]) -> Result<()> {
+        let options = Options::parse(options)?;
+        let fits = |limit: Option<u64>, used: &AtomicU64| {
+            limit.is_none_or(|limit| limit >= used.load(Ordering::Relaxed))
+        };
+        if !fits(options.pages, &self.pages) || !fits(options.nodes, &self.nodes) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(pages) = options.pages {
+            self.max_pages.store(pages, Ordering::Relaxed);
+        }
+        if let Some(nodes) = options.nodes {
+            self.max_nodes.store(nodes.max(1), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn free_pages(&self) -> u64 {
         self.max_pages
+            .load(Ordering::Relaxed)
             .saturating_sub(self.pages.load(Ordering::Relaxed))
     }
 
@@ -132,11 +151,12 @@ impl Ramfs {
         Space {
             magic: MAGIC,
             block_size: PAGE_SIZE as u64,
-            blocks: self.max_pages,
+            blocks: self.max_pages.load(Ordering::Relaxed),
             free: self.free_pages(),
-            files: self.max_nodes,
+            files: self.max_nodes.load(Ordering::Relaxed),
             free_files: self
                 .max_nodes
+                .load(Ordering::Relaxed)
                 .saturating_sub(self.nodes.load(Ordering::Relaxed)),
             name_max: NAME_MAX as u64,
         }

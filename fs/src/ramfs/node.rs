@@ -24,7 +24,7 @@ use super::{
     regular::Regular,
 };
 use crate::{
-    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
+    Attributes, Credentials, File, Kind, Location, OpenFlags, TextUse, Vnode,
     credentials::EXECUTE,
     device::{self, Attachment},
     notify,
@@ -202,14 +202,15 @@ impl Node {
         self.times.changed.store(now(), Ordering::Relaxed);
     }
 
-    /// The content was read: noted once after each change and once a day, which keeps most readers from writing to the node.
-    pub(super) fn touch_accessed(&self) {
+    /// As [`Vnode::note_access`]: most readers need not write to the node.
+    fn touch_accessed(&self, strict: bool) {
         const DAY: u64 = 86_400_000_000_000;
         let accessed = self.times.accessed.load(Ordering::Relaxed);
         let now = now();
         if accessed <= self.times.modified.load(Ordering::Relaxed)
             || accessed <= self.times.changed.load(Ordering::Relaxed)
             || now.saturating_sub(accessed) >= DAY
+            || strict
         {
             self.times.accessed.store(now, Ordering::Relaxed);
         }
@@ -382,9 +383,7 @@ impl Vnode for Node {
     }
 
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
-        self.as_directory()?.list(cursor, emit)?;
-        self.touch_accessed();
-        Ok(())
+        self.as_directory()?.list(cursor, emit)
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -395,11 +394,7 @@ impl Vnode for Node {
     }
 
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
-        let n = self.as_regular()?.read(offset, to)?;
-        if n > 0 {
-            self.touch_accessed();
-        }
-        Ok(n)
+        self.as_regular()?.read(offset, to)
     }
 
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
@@ -425,6 +420,21 @@ impl Vnode for Node {
         file.allocate(&self.fs, mode, offset, len)?;
         self.touch_modified();
         Ok(())
+    }
+
+    fn text_use(&self) -> Option<&TextUse> {
+        match &self.body {
+            Body::Regular(file) => Some(&file.text),
+            _ => None,
+        }
+    }
+
+    fn note_access(&self, strict: bool) {
+        self.touch_accessed(strict);
+    }
+
+    fn reconfigure(&self, options: &[u8]) -> Result<()> {
+        self.fs.reconfigure(options)
     }
 
     fn extended(&self, name: &[u8]) -> Result<Vec<u8>> {

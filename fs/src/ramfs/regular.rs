@@ -23,7 +23,7 @@ use super::{
     Ramfs,
     node::{Body, Node},
 };
-use crate::Vnode;
+use crate::{TextUse, Vnode};
 
 /// The largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -45,6 +45,7 @@ pub(super) struct Regular {
     passed: AtomicBool,
     /// `F_SEAL_*`. Grow under `writers`.
     seals: AtomicU32,
+    pub(super) text: TextUse,
 }
 
 /// Seals against writing.
@@ -66,6 +67,7 @@ impl Regular {
     pub(super) fn with_seals(seals: u32) -> Regular {
         Regular {
             seals: AtomicU32::new(seals),
+            text: TextUse::new(),
             object: Object::new(),
             size: AtomicU64::new(0),
             writers: Mutex::new(Rank::Vnode, ()),

@@ -3,9 +3,11 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 use abi::{Errno, Result};
 use nucleus::sync::{RwLock, WriteGuard};
+
+use crate::Credentials;
 
 use super::{
     directory::{Directory, Entries},
@@ -51,6 +53,16 @@ impl Node {
     ) -> Result<()> {
         let (from_directory, to_directory) = (self.as_directory()?, to.as_directory()?);
         let fs = &self.fs;
+        // Stands in the old place, so that a layered file system below shows nothing there.
+        let whiteout = match flags & RENAME_WHITEOUT {
+            0 => None,
+            _ => Some(self.make_node(
+                Body::CharDevice(0),
+                0,
+                &Credentials::default(),
+                Some((&self.me, name.into())),
+            )?),
+        };
         let to_handle = to.handle()?;
         let across = !core::ptr::eq(self, to);
         let tree = across.then(|| fs.rename.lock());
@@ -97,7 +109,7 @@ impl Node {
                     to.links.fetch_sub(1, Ordering::Relaxed);
                 }
                 target.lose_name(&to_handle, &new_name);
-                let old = self.finish_move(&mut pair, name, &source, to, new_name);
+                let old = self.finish_move(&mut pair, name, &source, to, new_name, whiteout);
                 drop((pair, tree));
                 target.touch_changed();
                 Some((Some(target), old))
@@ -110,7 +122,7 @@ impl Node {
                     to_directory.uncount_one();
                     return Err(error);
                 }
-                let old = self.finish_move(&mut pair, name, &source, to, new_name);
+                let old = self.finish_move(&mut pair, name, &source, to, new_name, whiteout);
                 drop((pair, tree));
                 Some((None, old))
             }
@@ -133,11 +145,21 @@ impl Node {
         source: &Arc<Node>,
         to: &Node,
         new_name: Arc<[u8]>,
-    ) -> Option<super::directory::Entry> {
-        let old = pair.from().remove(&self.fs, name);
-        if let Body::Directory(directory) = &self.body {
-            directory.uncount_one();
-        }
+        whiteout: Option<Arc<Node>>,
+    ) -> Option<Arc<Node>> {
+        let old = match whiteout {
+            Some(whiteout) => pair
+                .from()
+                .replace(&self.fs, name, whiteout)
+                .map(|(_, node)| node),
+            None => {
+                if let Body::Directory(directory) = &self.body {
+                    directory.uncount_one();
+                }
+                let entry = pair.from().remove(&self.fs, name);
+                entry.map(|entry| entry.node)
+            }
+        };
         if source.is_directory() {
             self.links.fetch_sub(1, Ordering::Relaxed);
             to.links.fetch_add(1, Ordering::Relaxed);

@@ -16,7 +16,7 @@
 //!         .with("panic", Entry::text(show).writable(|bytes| set(bytes)))
 //!         .otherwise(Processes),
 //! );
-//! namespace.mount(&at, proc, "proc", b"proc", b"rw")?;
+//! namespace.mount(&at, proc, &MountRequest::plain("proc"))?;
 //! ```
 //!
 //! Nodes are made anew at each look-up and keep nothing but their parent, so a directory may

@@ -6,6 +6,7 @@
 mod causeway;
 mod descriptors;
 mod memory;
+mod mounts;
 mod net;
 mod process;
 mod status;

@@ -9,11 +9,8 @@ use fs::{
 };
 use nucleus::{PAGE_SIZE, VirtRange};
 
-use super::{descriptors, memory, status};
-use crate::{
-    mounts,
-    process::{Pid, Process, Shared, Thread, family, thread},
-};
+use super::{descriptors, memory, mounts, status};
+use crate::process::{Pid, Process, Shared, Thread, family, thread};
 
 /// The directories of all processes.
 pub struct Processes;
@@ -171,8 +168,9 @@ const FILES: &[(&str, Make)] = &[
     }),
     ("limits", |s| text(s, status::limits)),
     ("maps", |s| text(s, memory::maps)),
-    ("mountinfo", |s| text(s, mountinfo)),
-    ("mounts", |s| text(s, mount_table)),
+    ("mountinfo", |s| text(s, mounts::info)),
+    ("mounts", |s| text(s, mounts::table)),
+    ("mountstats", |s| text(s, mounts::statistics)),
     ("net", |_| Entry::directory(super::net::directory())),
     ("oom_score", |s| {
         text(s, |_, out| {
@@ -280,7 +278,7 @@ fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
         move || {
             let place = which(&shown.private()?);
             let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
-            let root = root.unwrap_or_else(|| mounts::namespace().root());
+            let root = root.unwrap_or_else(|| crate::mounts::namespace().root());
             Ok(place.path(&root))
         },
         move || Ok(which(&subject.private()?)),
@@ -304,36 +302,6 @@ fn strings(subject: &Subject, out: &mut Text, which: fn(&Shared) -> VirtRange) -
             break;
         }
         at = at + n;
-    }
-    Ok(())
-}
-
-fn mount_table(_: &Subject, out: &mut Text) -> Result<()> {
-    for line in mounts::namespace().mounts() {
-        out.push_escaped(&line.source);
-        out.push(b" ");
-        out.push_escaped(&line.at);
-        write!(out, " {} ", line.fstype);
-        out.push_escaped(&line.options);
-        out.push(b" 0 0\n");
-    }
-    Ok(())
-}
-
-fn mountinfo(_: &Subject, out: &mut Text) -> Result<()> {
-    let namespace = mounts::namespace();
-    for (mount, line) in namespace.all().iter().zip(namespace.mounts()) {
-        let parent = mount.at().map_or(0, |at| at.mount().id());
-        let device = mount.root().attributes().map_or(0, |a| a.device);
-        let (major, minor) = (fs::device::major(device), fs::device::minor(device));
-        write!(out, "{} {parent} {major}:{minor} / ", mount.id());
-        out.push_escaped(&line.at);
-        let access = if mount.is_read_only() { "ro" } else { "rw" };
-        write!(out, " {access} - {} ", line.fstype);
-        out.push_escaped(&line.source);
-        out.push(b" ");
-        out.push_escaped(&line.options);
-        out.push(b"\n");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result, raw::general as raw};
-use fs::{Kind, Location, namespace::Walk};
+use fs::{Kind, Location, MountFlags, Running, namespace::Walk};
 use nucleus::PAGE_SIZE;
 use vm::Map;
 
@@ -81,6 +81,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         // Programs rely on a name at least; Linux does the same.
         arguments.push(Word::Bytes(Vec::new()));
     }
+    let text = Arc::new(Running::begin(file.vnode())?);
     let (credentials, secure) = credentials_for(&file, old, no_new_privileges)?;
 
     let class = program.header.class;
@@ -122,6 +123,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
     let layout = Layout {
         exe: file,
+        text: Some(text),
         code: main.code,
         arguments: built.arguments,
         environment: built.environment,
@@ -208,7 +210,7 @@ fn check(file: &Location, credentials: &Credentials) -> Result<()> {
     if attributes.kind != Kind::Regular {
         return Err(Errno::EACCES);
     }
-    if !credentials.fs.may(&attributes, 1) {
+    if !credentials.fs.may(&attributes, 1) || file.mount().has(MountFlags::NO_EXECUTE) {
         return Err(Errno::EACCES);
     }
     Ok(())
@@ -231,7 +233,7 @@ fn credentials_for(
     no_new_privileges: bool,
 ) -> Result<(Arc<Credentials>, bool)> {
     let mut attributes = file.attributes()?;
-    if no_new_privileges {
+    if no_new_privileges || file.mount().has(MountFlags::NO_SET_ID) {
         attributes.mode &= 0o777;
     }
     let mut new = Credentials::clone(old);

@@ -4,7 +4,7 @@ use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use fs::Location;
+use fs::{Location, Running};
 use nucleus::VirtRange;
 use vm::Map;
 
@@ -31,6 +31,8 @@ pub fn is_any_leaving() -> bool {
 pub struct Layout {
     /// The program file.
     pub exe: Location,
+    /// While somebody runs it, nobody writes it.
+    pub text: Option<Arc<Running>>,
     /// The program's code: first to last executable segment.
     pub code: VirtRange,
     /// Where the argument strings stand.

@@ -222,6 +222,7 @@ fn space() -> (Arc<Space>, VirtAddr) {
     user::set_fault_hook(resolve);
     let layout = Layout {
         exe: root,
+        text: None,
         code: VirtRange::default(),
         arguments: VirtRange::default(),
         environment: VirtRange::default(),

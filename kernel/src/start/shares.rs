@@ -3,7 +3,7 @@
 use alloc::{format, string::String, sync::Arc};
 
 use abi::Errno;
-use fs::{Namespace, Walk, vnode::Make};
+use fs::{MountFlags, MountRequest, Namespace, Walk, vnode::Make};
 use nucleus::log;
 
 use super::command_line::Share;
@@ -51,11 +51,15 @@ fn mount_one(share: &Share, namespace: &Arc<Namespace>) -> abi::Result<()> {
     }
     make_directory(&walk, path)?;
     let at = walk.resolve(path, true)?;
-    let options: &[u8] = match share.read_only {
-        true => b"ro,trans=virtio",
-        false => b"rw,trans=virtio",
+    let mut flags = MountFlags::RELATIVE_ACCESS_TIMES;
+    flags.set(MountFlags::READ_ONLY, share.read_only);
+    let how = MountRequest {
+        fstype,
+        source: tag,
+        flags,
+        options: b"trans=virtio",
     };
-    namespace.mount(&at, root, fstype, tag, options)
+    namespace.mount(&at, root, &how)
 }
 
 fn make_directory(walk: &Walk<'_>, path: &[u8]) -> abi::Result<()> {

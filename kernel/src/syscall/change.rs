@@ -259,6 +259,7 @@ pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
         .vnode()
         .access(&call.credentials().fs, abi::raw::general::W_OK)?;
     file_size::check(size)?;
+    let _writing = fs::Writing::begin(place.vnode())?;
     place.truncate(size)?;
     Ok(0)
 }

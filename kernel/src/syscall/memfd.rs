@@ -78,7 +78,7 @@ fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
     let shown = [PREFIX, &name].concat();
     let place = Location::unnamed(&mount, vnode, &shown);
     let open_flags = OpenFlags::from_bits_retain(O_RDWR | O_LARGEFILE);
-    let file = VnodeFile::new(place, open_flags, who);
+    let file = VnodeFile::new(place, open_flags, who)?;
     let close_on_exec = flags & MFD_CLOEXEC != 0;
     Ok(slot.install(OpenFile::new(file, open_flags), close_on_exec))
 }

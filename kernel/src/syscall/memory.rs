@@ -1,6 +1,7 @@
 //! Address spaces.
 
 use abi::{Errno, Result, raw::general as raw};
+use fs::MountFlags;
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Advice, Backing, MapError, MapRequest, Place};
 
@@ -162,6 +163,14 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
         }
         if shared {
             request.max_prot = memfd::check_mapping(&open, prot, request.max_prot)?;
+        }
+        if let Some(place) = open.location()
+            && place.mount().has(MountFlags::NO_EXECUTE)
+        {
+            if prot.contains(Prot::EXEC) {
+                return Err(Errno::EPERM);
+            }
+            request.max_prot = request.max_prot & (Prot::READ | Prot::WRITE);
         }
         if request.grows_down {
             return Err(Errno::EINVAL);

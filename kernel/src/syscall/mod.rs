@@ -37,6 +37,7 @@ mod membarrier;
 mod memfd;
 mod memory;
 mod message;
+mod mount;
 mod names;
 mod open;
 mod path;
@@ -107,6 +108,7 @@ const CALLS: &[&[Entry]] = &[
     memfd::CALLS,
     memory::CALLS,
     message::CALLS,
+    mount::CALLS,
     names::CALLS,
     open::CALLS,
     pidfd::CALLS,

@@ -27,7 +27,7 @@ use crate::{files::OpenFile, pipe};
 pub const CALLS: &[Entry] = &[
     Entry::new(__NR_open, "open", open).flags(&[&OPEN_FLAGS]),
     Entry::new(__NR_openat, "openat", openat).flags(&[&OPEN_FLAGS]),
-    Entry::new(__NR_openat2, "openat2", openat2).flags(&[&OPENAT2_FLAGS]),
+    Entry::new(__NR_openat2, "openat2", openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
     Entry::new(__NR_creat, "creat", creat),
     Entry::new(__NR_close, "close", close),
     Entry::new(__NR_close_range, "close_range", close_range).flags(&[&CLOSE_RANGE_FLAGS]),
@@ -80,6 +80,19 @@ const DUP_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC], EINVAL);
 const PIPE_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC, O_NONBLOCK], EINVAL);
 /// The flags that `O_PATH` leaves in force.
 const WITH_PATH: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
+
+const RESOLVE_FLAGS: FlagSet = flag_set!(
+    "how.resolve",
+    [
+        RESOLVE_NO_XDEV,
+        RESOLVE_NO_MAGICLINKS,
+        RESOLVE_NO_SYMLINKS,
+        RESOLVE_BENEATH,
+        RESOLVE_IN_ROOT,
+        RESOLVE_CACHED
+    ],
+    EINVAL
+);
 
 impl Call<'_> {
     /// The limit on descriptors.
@@ -144,27 +157,29 @@ fn openat2(call: &mut Call<'_>) -> Result<usize> {
     if flags & O_PATH != 0 && flags & !WITH_PATH != 0 {
         return Err(Errno::EINVAL);
     }
-    let resolve = how.resolve as u32;
-    let all = RESOLVE_NO_XDEV
-        | RESOLVE_NO_MAGICLINKS
-        | RESOLVE_NO_SYMLINKS
-        | RESOLVE_BENEATH
-        | RESOLVE_IN_ROOT
-        | RESOLVE_CACHED;
-    if how.resolve & !u64::from(all) != 0 {
+    let resolve = RESOLVE_FLAGS.check(call.caller(), how.resolve)? as u32;
+    if resolve & RESOLVE_BENEATH != 0 && resolve & RESOLVE_IN_ROOT != 0 {
         return Err(Errno::EINVAL);
     }
     if resolve & RESOLVE_CACHED != 0 {
         // Programs try this first and then without; it may always fail.
         return Err(Errno::EAGAIN);
     }
-    if resolve != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    open_file(call, call.int(0), call.address(1), flags, mode)
+    open_by_rules(call, call.int(0), call.address(1), (flags, mode), resolve)
 }
 
 fn open_file(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32, mode: u32) -> Result<usize> {
+    open_by_rules(call, dirfd, path, (flags, mode), 0)
+}
+
+/// Opens by the rules of `openat2` (`RESOLVE_*`).
+fn open_by_rules(
+    call: &Call<'_>,
+    dirfd: i32,
+    path: VirtAddr,
+    (flags, mode): (u32, u32),
+    rules: u32,
+) -> Result<usize> {
     if frame::is_scarce() {
         return Err(Errno::ENOMEM);
     }
@@ -186,12 +201,15 @@ fn open_file(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32, mode: u32)
         0
     };
     let path = path::read(path)?;
-    let from = From::new(call, dirfd, &path)?;
+    // Kept in a directory, a walk starts there even where the path is absolute.
+    let scoped = rules & (RESOLVE_BENEATH | RESOLVE_IN_ROOT) != 0;
+    let start: &[u8] = if scoped { b"." } else { &path };
+    let from = From::new(call, dirfd, start)?;
     // The descriptor comes first: a full table must not leave a new file behind.
     let files = call.files();
     let slot = files.reserve(0, call.descriptor_limit())?;
     let flags = OpenFlags::from_bits_retain(flags);
-    let file = from.walk().open(&path, flags, mode)?;
+    let file = from.walk().open_by_rules(&path, flags, mode, rules)?;
     let close_on_exec = flags.has(O_CLOEXEC);
     Ok(slot.install(OpenFile::new(file, flags), close_on_exec))
 }

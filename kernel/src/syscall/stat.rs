@@ -11,7 +11,7 @@ use abi::{
     },
 };
 use core::time::Duration;
-use fs::{Attributes, Kind, Location, device};
+use fs::{Attributes, Kind, Location, MountFlags, device};
 use nucleus::{VirtAddr, user};
 
 use super::{
@@ -274,7 +274,9 @@ fn read_link(
 
 fn put_statfs(to: VirtAddr, place: Option<&Location>) -> Result<usize> {
     const ST_VALID: i64 = 0x20;
-    const ST_RDONLY: i64 = 1;
+    // `linux/statfs.h`: most have the values of `MS_*`.
+    const ST_RELATIME: i64 = 0x1000;
+    const ST_NOSYMFOLLOW: i64 = 0x2000;
     const PIPEFS_MAGIC: i64 = 0x5049_5045;
     let mut out: statfs = user::zeroed();
     out.f_flags = ST_VALID;
@@ -290,9 +292,23 @@ fn put_statfs(to: VirtAddr, place: Option<&Location>) -> Result<usize> {
             out.f_files = space.files as i64;
             out.f_ffree = space.free_files as i64;
             out.f_namelen = space.name_max as i64;
-            if place.mount().is_read_only() {
-                out.f_flags |= ST_RDONLY;
+            let flags = place.mount().flags();
+            let same = MountFlags::READ_ONLY
+                | MountFlags::NO_SET_ID
+                | MountFlags::NO_DEVICES
+                | MountFlags::NO_EXECUTE
+                | MountFlags::SYNCHRONOUS
+                | MountFlags::NO_ACCESS_TIMES
+                | MountFlags::NO_DIRECTORY_ACCESS_TIMES;
+            out.f_flags |= i64::from((flags & same).bits());
+            if flags.contains(MountFlags::RELATIVE_ACCESS_TIMES) {
+                out.f_flags |= ST_RELATIME;
             }
+            if flags.contains(MountFlags::NO_LINKS) {
+                out.f_flags |= ST_NOSYMFOLLOW;
+            }
+            let device = place.attributes()?.device;
+            out.f_fsid.val = [device as i32, (device >> 32) as i32];
         }
         None => {
             out.f_type = PIPEFS_MAGIC;

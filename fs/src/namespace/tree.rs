@@ -1,0 +1,366 @@
+//! The tree of mounts.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::Ordering;
+
+use abi::{Errno, Result};
+use nucleus::sync::{Mutex, Rank, SpinLock};
+
+use super::{Location, Mount, MountFlags, MountRequest, location::same_vnode};
+use crate::{Kind, Vnode};
+
+/// The most mounts. A walk may have to pass all of them where they are piled up.
+const MOUNTS_MAX: usize = 4096;
+
+/// The tree of mounts that processes see.
+pub struct Namespace {
+    root: SpinLock<Arc<Mount>>,
+    table: Mutex<Table>,
+}
+
+struct Table {
+    /// All mounts, the root mount first, in the order of mounting.
+    mounts: Vec<Arc<Mount>>,
+    next_id: u64,
+}
+
+/// One line of `/proc/mounts`.
+pub struct MountLine {
+    pub mount: Arc<Mount>,
+    /// The path of what it covers.
+    pub at: Vec<u8>,
+}
+
+impl Table {
+    /// Room for one more.
+    fn reserve(&mut self) -> Result<()> {
+        if self.mounts.len() >= MOUNTS_MAX {
+            return Err(Errno::ENOSPC);
+        }
+        self.mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Hangs a new mount over `at`.
+    fn add(
+        &mut self,
+        at: &Location,
+        root: Arc<dyn Vnode>,
+        how: &MountRequest<'_>,
+    ) -> Result<Arc<Mount>> {
+        self.reserve()?;
+        let mount = Mount::new(self.next_id, root, Some(at.clone()), how);
+        hang(at, &mount)?;
+        self.next_id += 1;
+        self.mounts.push(mount.clone());
+        Ok(mount)
+    }
+}
+
+/// Enters `mount` where walks find it.
+fn hang(at: &Location, mount: &Arc<Mount>) -> Result<()> {
+    let covered = at.vnode.mount_point().ok_or(Errno::EINVAL)?;
+    let mut children = at.mount.children.write();
+    children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    children.push((at.vnode.clone(), mount.clone()));
+    covered.cover();
+    Ok(())
+}
+
+/// Takes `mount` from where walks find it.
+fn take_down(at: &Location, mount: &Arc<Mount>) {
+    let gone: Vec<_> = at
+        .mount
+        .children
+        .write()
+        .extract_if(.., |(covered, child)| {
+            Arc::ptr_eq(child, mount) && same_vnode(covered, &at.vnode)
+        })
+        .collect();
+    for _ in &gone {
+        if let Some(covered) = at.vnode.mount_point() {
+            covered.uncover();
+        }
+    }
+}
+
+/// Whether something may be mounted over `at`.
+fn may_cover(at: &Location, root: &Arc<dyn Vnode>) -> Result<()> {
+    if (at.vnode.kind() == Kind::Directory) != (root.kind() == Kind::Directory) {
+        return Err(Errno::ENOTDIR);
+    }
+    at.vnode.mount_point().ok_or(Errno::EINVAL)?;
+    Ok(())
+}
+
+/// Whether the place is in the tree and has a name.
+fn check_attached(at: &Location) -> Result<()> {
+    if !at.mount.attached.load(Ordering::Relaxed) || at.is_removed() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// Whether `vnode` is `above` or lies below it in their file system.
+fn is_below(vnode: &Arc<dyn Vnode>, above: &Arc<dyn Vnode>) -> bool {
+    let mut at = Some(vnode.clone());
+    while let Some(vnode) = at {
+        if same_vnode(&vnode, above) {
+            return true;
+        }
+        at = vnode.parent();
+    }
+    false
+}
+
+impl Namespace {
+    /// A namespace whose root is `root`'s file system.
+    pub fn new(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Namespace> {
+        let root = Mount::new(1, root, None, &MountRequest::plain(fstype));
+        Arc::new(Namespace {
+            table: Mutex::new(
+                Rank::Mount,
+                Table {
+                    mounts: alloc::vec![root.clone()],
+                    next_id: 2,
+                },
+            ),
+            root: SpinLock::new(Rank::Leaf, root),
+        })
+    }
+
+    /// The root of the root mount.
+    pub fn root(&self) -> Location {
+        let root = self.root.lock().clone();
+        Location::of_mount(&root)
+    }
+
+    /// Mounts a file system whose root vnode is `root` over `at`.
+    ///
+    /// # Errors
+    /// `ENOTDIR` if just one of both is a directory, `EINVAL` if nothing can be mounted there, `ENOSPC` for one mount too many.
+    pub fn mount(&self, at: &Location, root: Arc<dyn Vnode>, how: &MountRequest<'_>) -> Result<()> {
+        may_cover(at, &root)?;
+        let mut table = self.table.lock();
+        check_attached(at)?;
+        table.add(at, root, how)?;
+        Ok(())
+    }
+
+    /// Shows what is at `from` over `at`, too (`MS_BIND`); with `all`, what is mounted below it as well (`MS_REC`).
+    ///
+    /// # Errors
+    /// As [`mount`](Namespace::mount).
+    pub fn bind(&self, at: &Location, from: &Location, all: bool) -> Result<()> {
+        may_cover(at, &from.vnode)?;
+        let mut table = self.table.lock();
+        check_attached(at)?;
+        if !from.mount.is_internal() && !from.mount.attached.load(Ordering::Relaxed) {
+            return Err(Errno::EINVAL);
+        }
+        // What is there to be copied is found before the copy, which may lie below itself.
+        let mut copies: Vec<(Arc<Mount>, Location)> = Vec::new();
+        if all {
+            let below = from.mount.children.read().clone();
+            let below = below
+                .into_iter()
+                .filter(|(covered, _)| is_below(covered, &from.vnode));
+            copies.extend(below.filter_map(|(_, child)| Some((child.clone(), child.at()?))));
+            let mut next = 0;
+            while next < copies.len() && copies.len() < MOUNTS_MAX {
+                let children = copies[next].0.children.read().clone();
+                copies.extend(
+                    children
+                        .into_iter()
+                        .filter_map(|(_, child)| Some((child.clone(), child.at()?))),
+                );
+                next += 1;
+            }
+        }
+        let copy = |table: &mut Table, old: &Arc<Mount>, root: &Arc<dyn Vnode>, at: &Location| {
+            let options = old.options();
+            let how = MountRequest {
+                fstype: old.fstype(),
+                source: old.source(),
+                flags: old.flags(),
+                options: &options,
+            };
+            table.add(at, root.clone(), &how)
+        };
+        let first = copy(&mut table, &from.mount, &from.vnode, at)?;
+        let mut made = alloc::vec![(from.mount.clone(), first)];
+        for (old, old_at) in copies {
+            let Some((_, parent)) = made
+                .iter()
+                .rev()
+                .find(|(source, _)| Arc::ptr_eq(source, &old_at.mount))
+            else {
+                continue;
+            };
+            let at = Location {
+                mount: parent.clone(),
+                vnode: old_at.vnode.clone(),
+                reached: old_at.reached.clone(),
+            };
+            let root = old.root().clone();
+            let new = copy(&mut table, &old, &root, &at)?;
+            made.push((old, new));
+        }
+        Ok(())
+    }
+
+    /// Changes the flags of the mount at `at` (`MS_REMOUNT | MS_BIND`), and with `options` those of its file system
+    /// (`MS_REMOUNT`).
+    ///
+    /// # Errors
+    /// `EINVAL` if `at` is not the root of a mount, and those of the file system.
+    pub fn remount(&self, at: &Location, flags: MountFlags, options: Option<&[u8]>) -> Result<()> {
+        if !at.is_mount_root() || at.mount.is_internal() {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(options) = options {
+            at.vnode.reconfigure(options)?;
+            if !options.is_empty() {
+                at.mount.set_options(options);
+            }
+        }
+        at.mount.set_flags(flags);
+        Ok(())
+    }
+
+    /// Moves the mount at `from` over `at` (`MS_MOVE`).
+    ///
+    /// # Errors
+    /// `EINVAL` if `from` is no mount's root or the root of all, `ELOOP` if `at` lies below it, and those of
+    /// [`mount`](Namespace::mount).
+    pub fn move_mount(&self, from: &Location, at: &Location) -> Result<()> {
+        if !from.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+        may_cover(at, &from.vnode)?;
+        let table = self.table.lock();
+        let old = from.mount.at().ok_or(Errno::EINVAL)?;
+        check_attached(from)?;
+        check_attached(at)?;
+        let mut up = Some(at.clone());
+        while let Some(place) = up {
+            if Arc::ptr_eq(&place.mount, &from.mount) {
+                return Err(Errno::ELOOP);
+            }
+            up = place.mount.at();
+        }
+        hang(at, &from.mount)?;
+        take_down(&old, &from.mount);
+        let gone = from.mount.set_at(Some(at.clone()));
+        drop(table);
+        drop((gone, old));
+        Ok(())
+    }
+
+    /// `pivot_root`: the mount at `new` becomes the root of all, and the old root is mounted over `put`, which lies
+    /// below `new`. Returns the old root.
+    ///
+    /// # Errors
+    /// `EBUSY` if `new` or `put` is on the root mount, `EINVAL` if `new` is no mount's root or `put` not below it.
+    pub fn pivot(&self, new: &Location, put: &Location) -> Result<Location> {
+        let table = self.table.lock();
+        let old_root = self.root.lock().clone();
+        if Arc::ptr_eq(&new.mount, &old_root) || Arc::ptr_eq(&put.mount, &old_root) {
+            return Err(Errno::EBUSY);
+        }
+        let covers = new.mount.at().ok_or(Errno::EINVAL)?;
+        if !new.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+        check_attached(new)?;
+        check_attached(put)?;
+        let mut up = Some(put.clone());
+        while let Some(place) = &up
+            && !Arc::ptr_eq(&place.mount, &new.mount)
+        {
+            up = place.mount.at();
+        }
+        if up.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        may_cover(put, old_root.root())?;
+        take_down(&covers, &new.mount);
+        let gone = new.mount.set_at(None);
+        hang(put, &old_root)?;
+        let none = old_root.set_at(Some(put.clone()));
+        *self.root.lock() = new.mount.clone();
+        drop(table);
+        drop((gone, none, covers));
+        Ok(Location::of_mount(&old_root))
+    }
+
+    /// Unmounts what is mounted at `at` (the root of a mount), which the caller holds once. `lazy`: even if it is in use, with
+    /// all that is mounted on it; who uses it may go on.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is no mount's root, `EBUSY` if it is in use.
+    pub fn unmount(&self, at: &Location, lazy: bool) -> Result<()> {
+        let mount = &at.mount;
+        if !at.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+        let mut table = self.table.lock();
+        if !mount.attached.load(Ordering::Relaxed) || mount.at().is_none() {
+            return Err(Errno::EINVAL);
+        }
+        // One reference in the table, one with what it covers, one in the caller's hand.
+        if !lazy && (Arc::strong_count(mount) > 3 || !mount.children.read().is_empty()) {
+            return Err(Errno::EBUSY);
+        }
+        let mut gone = alloc::vec![mount.clone()];
+        let mut next = 0;
+        while next < gone.len() {
+            let children = gone[next].children.read().clone();
+            gone.extend(children.into_iter().map(|(_, child)| child));
+            next += 1;
+        }
+        for mount in &gone {
+            mount.attached.store(false, Ordering::Relaxed);
+            if let Some(at) = mount.at() {
+                take_down(&at, mount);
+            }
+        }
+        table
+            .mounts
+            .retain(|mount| mount.attached.load(Ordering::Relaxed));
+        drop(table);
+        // Only now may the last reference to a whole file system go.
+        drop(gone);
+        Ok(())
+    }
+
+    /// `MNT_EXPIRE`: unmounts what nobody uses and what was asked for before in the same way.
+    ///
+    /// # Errors
+    /// `EAGAIN` the first time, and those of [`unmount`](Namespace::unmount).
+    pub fn expire(&self, at: &Location) -> Result<()> {
+        if !at.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+        if Arc::strong_count(&at.mount) > 3 {
+            return Err(Errno::EBUSY);
+        }
+        if !at.mount.expiring.swap(true, Ordering::Relaxed) {
+            return Err(Errno::EAGAIN);
+        }
+        self.unmount(at, false)
+    }
+
+    /// All mounts, in the order of mounting.
+    pub fn all(&self) -> Vec<Arc<Mount>> {
+        self.table.lock().mounts.clone()
+    }
+
+    /// What `/proc/mounts` shows to a process whose root is `root`: the mounts that it can reach.
+    pub fn mounts(&self, root: &Location) -> Vec<MountLine> {
+        let lines = self.all().into_iter().filter_map(|mount| {
+            let at = Location::of_mount(&mount).path_below(root)?;
+            Some(MountLine { mount, at })
+        });
+        lines.collect()
+    }
+}

@@ -1,0 +1,246 @@
+//! What is mounted: `mount`, `umount2`, `pivot_root`.
+
+use alloc::vec::Vec;
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_mount, __NR_pivot_root, __NR_umount2, AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH,
+        MNT_EXPIRE, MNT_FORCE, MS_BIND, MS_DIRSYNC, MS_I_VERSION, MS_LAZYTIME, MS_MANDLOCK,
+        MS_MOVE, MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW,
+        MS_POSIXACL, MS_PRIVATE, MS_RDONLY, MS_REC, MS_RELATIME, MS_REMOUNT, MS_SHARED, MS_SILENT,
+        MS_SLAVE, MS_STRICTATIME, MS_SYNCHRONOUS, MS_UNBINDABLE, UMOUNT_NOFOLLOW,
+    },
+};
+use fs::{Kind, Location, MountFlags, MountRequest};
+use nucleus::{PAGE_SIZE, VirtAddr, frame, user};
+
+use super::{Call, Entry, FlagSet, flag_set, path, path::check_flags};
+use crate::{mounts, process::Process};
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_mount, "mount", mount)
+        .flags(&[&MOUNT_FLAGS])
+        .note("there is one namespace of mounts, so that `MS_SHARED` and its like change nothing"),
+    Entry::new(__NR_umount2, "umount2", umount)
+        .flags(&[&UMOUNT_FLAGS])
+        .note("a look between two `MNT_EXPIRE` does not count as use"),
+    Entry::new(__NR_pivot_root, "pivot_root", pivot_root),
+];
+
+const MOUNT_FLAGS: FlagSet = flag_set!(
+    "mountflags",
+    [
+        MS_RDONLY,
+        MS_NOSUID,
+        MS_NODEV,
+        MS_NOEXEC,
+        MS_SYNCHRONOUS,
+        MS_REMOUNT,
+        MS_MANDLOCK,
+        MS_DIRSYNC,
+        MS_NOSYMFOLLOW,
+        MS_NOATIME,
+        MS_NODIRATIME,
+        MS_BIND,
+        MS_MOVE,
+        MS_REC,
+        MS_SILENT,
+        MS_POSIXACL,
+        MS_UNBINDABLE,
+        MS_PRIVATE,
+        MS_SLAVE,
+        MS_SHARED,
+        MS_RELATIME,
+        MS_I_VERSION,
+        MS_STRICTATIME,
+        MS_LAZYTIME
+    ],
+    EINVAL
+);
+const UMOUNT_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW],
+    EINVAL
+);
+
+/// A string of `mount` that may be missing.
+fn optional_string(at: VirtAddr) -> Result<Vec<u8>> {
+    if at.0 == 0 {
+        return Ok(Vec::new());
+    }
+    user::copy_in_string(at, PAGE_SIZE - 1)
+        .map_err(|_| Errno::EFAULT)?
+        .ok_or(Errno::EINVAL)
+}
+
+/// What `flags` of `mount` mean for the mount, which had `old` if it is there already.
+fn mount_flags(flags: u32, old: Option<MountFlags>) -> MountFlags {
+    let times = MS_NOATIME | MS_NODIRATIME | MS_RELATIME | MS_STRICTATIME;
+    let mut new = MountFlags::from_bits_truncate(flags);
+    match old {
+        // How reading is noted stays as it is unless something is said about it.
+        Some(old) if flags & times == 0 => {
+            new |= old & MountFlags::from_bits_truncate(times);
+        }
+        _ if flags & MS_STRICTATIME != 0 => {
+            new -= MountFlags::NO_ACCESS_TIMES | MountFlags::RELATIVE_ACCESS_TIMES;
+        }
+        _ if flags & MS_NOATIME == 0 => new |= MountFlags::RELATIVE_ACCESS_TIMES,
+        _ => {}
+    }
+    new
+}
+
+/// The words of `data` that are the file system's own: flags have come as flags.
+fn own_options(data: &[u8]) -> Vec<u8> {
+    let mut own = Vec::new();
+    for word in data.split(|&b| b == b',') {
+        if word.is_empty() || word == b"ro" || word == b"rw" {
+            continue;
+        }
+        if !own.is_empty() {
+            own.push(b',');
+        }
+        own.extend_from_slice(word);
+    }
+    own
+}
+
+fn mount(call: &mut Call<'_>) -> Result<usize> {
+    /// The upper half that old programs set.
+    const MS_MGC_VAL: u64 = 0xc0ed_0000;
+    let mut flags = call.args[3];
+    if flags & 0xffff_0000 == MS_MGC_VAL {
+        flags &= 0xffff;
+    }
+    let flags = MOUNT_FLAGS.check(call.caller(), flags)? as u32;
+    let fstype = optional_string(call.address(2))?;
+    let source = optional_string(call.address(0))?;
+    let data = optional_string(call.address(4))?;
+    let at = path::place(call, AT_FDCWD, call.address(1), 0)?;
+    if !call.credentials().fs.is_root() {
+        return Err(Errno::EPERM);
+    }
+    if frame::is_scarce() {
+        return Err(Errno::ENOMEM);
+    }
+    let namespace = mounts::namespace();
+    let options = own_options(&data);
+    let from = |source: &[u8]| -> Result<Location> {
+        path::From::new(call, AT_FDCWD, source)?
+            .walk()
+            .resolve(source, true)
+    };
+    if flags & MS_REMOUNT != 0 {
+        let new = mount_flags(flags, Some(at.mount().flags()));
+        let options = (flags & MS_BIND == 0).then_some(&options[..]);
+        namespace.remount(&at, new, options)?;
+    } else if flags & MS_BIND != 0 {
+        namespace.bind(&at, &from(&source)?, flags & MS_REC != 0)?;
+    } else if flags & (MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE) != 0 {
+        // There is one namespace: nothing to pass on to, nothing to keep private.
+        let kinds = MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE;
+        check_flags(flags, kinds | MS_REC | MS_SILENT)?;
+        if (flags & kinds).count_ones() != 1 || !at.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+    } else if flags & MS_MOVE != 0 {
+        namespace.move_mount(&from(&source)?, &at)?;
+    } else {
+        let (fstype, root) = mounts::make(&fstype, &source, &options)?;
+        let shown: &[u8] = if source.is_empty() { b"none" } else { &source };
+        let how = MountRequest {
+            fstype,
+            source: shown,
+            flags: mount_flags(flags, None),
+            options: &options,
+        };
+        namespace.mount(&at, root, &how)?;
+    }
+    Ok(0)
+}
+
+fn umount(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &UMOUNT_FLAGS)?;
+    if !call.credentials().fs.is_root() {
+        return Err(Errno::EPERM);
+    }
+    let how = if flags & UMOUNT_NOFOLLOW != 0 {
+        AT_SYMLINK_NOFOLLOW
+    } else {
+        0
+    };
+    let at = path::place(call, AT_FDCWD, call.address(0), how)?;
+    let namespace = mounts::namespace();
+    if flags & MNT_EXPIRE != 0 {
+        if flags & (MNT_FORCE | MNT_DETACH) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        namespace.expire(&at)?;
+    } else {
+        namespace.unmount(&at, flags & MNT_DETACH != 0)?;
+    }
+    Ok(0)
+}
+
+fn pivot_root(call: &mut Call<'_>) -> Result<usize> {
+    if !call.credentials().fs.is_root() {
+        return Err(Errno::EPERM);
+    }
+    let new = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let put = path::place(call, AT_FDCWD, call.address(1), 0)?;
+    if new.vnode().kind() != Kind::Directory || put.vnode().kind() != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let old = mounts::namespace().pivot(&new, &put)?;
+    // Who had the old root as root or working directory goes along.
+    for process in Process::all() {
+        for thread in process.threads() {
+            let Some(shared) = thread.shared() else {
+                continue;
+            };
+            if shared.fs.root().same(&old) {
+                shared.fs.set_root(new.clone());
+            }
+            if shared.fs.cwd().same(&old) {
+                shared.fs.set_cwd(new.clone());
+            }
+        }
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_times_are_relative_unless_said_otherwise() {
+        let relative = MountFlags::RELATIVE_ACCESS_TIMES;
+        assert_eq!(mount_flags(0, None), relative);
+        assert_eq!(
+            mount_flags(MS_NOATIME | MS_RDONLY, None),
+            MountFlags::NO_ACCESS_TIMES | MountFlags::READ_ONLY
+        );
+        assert_eq!(
+            mount_flags(MS_STRICTATIME, None),
+            MountFlags::STRICT_ACCESS_TIMES
+        );
+        assert_eq!(
+            mount_flags(MS_RDONLY, Some(MountFlags::NO_ACCESS_TIMES)),
+            MountFlags::NO_ACCESS_TIMES | MountFlags::READ_ONLY
+        );
+        assert_eq!(
+            mount_flags(MS_RELATIME, Some(MountFlags::NO_ACCESS_TIMES)),
+            relative
+        );
+    }
+
+    #[test]
+    fn options_of_the_file_system_are_those_that_are_no_flags() {
+        assert_eq!(own_options(b"ro,size=1m,,rw,mode=700"), b"size=1m,mode=700");
+        assert_eq!(own_options(b""), b"");
+    }
+}
