@@ -11,7 +11,7 @@
 //! - [`sysv`]: shared memory, semaphores and message queues that ids name.
 //! - [`event`]: files that stand for events; [`epoll`]: waiting for many files.
 //! - [`anonymous`], [`quota`]: what those without a name have in common; what a user may have of a kind.
-//! - [`mounts`], [`proc`]: what programs find under `/`.
+//! - [`mounts`], [`proc`], [`sysfs`]: what programs find under `/`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -35,6 +35,7 @@ pub mod signal;
 pub mod socket;
 pub mod start;
 pub mod syscall;
+pub mod sysfs;
 pub mod sysv;
 pub mod tty;
 

@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
-use crate::{device, proc, tty::pty::devpts};
+use crate::{device, proc, sysfs, tty::pty::devpts};
 
 static NAMESPACE: SpinLock<Option<Arc<Namespace>>> = SpinLock::new(Rank::Leaf, None);
 
@@ -78,6 +78,10 @@ const ALWAYS: &[FileSystem] = &[
     FileSystem {
         name: "proc",
         make: |_, _| Ok(proc::root()),
+    },
+    FileSystem {
+        name: "sysfs",
+        make: |_, _| Ok(sysfs::root()),
     },
     FileSystem {
         name: "devtmpfs",

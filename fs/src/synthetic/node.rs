@@ -88,7 +88,11 @@ impl Vnode for Node {
             uid: self.entry.uid,
             gid: self.entry.gid,
             rdev: 0,
-            size: 0,
+            // Files of settings are a page long before anybody reads them.
+            size: match (self.magic, kind) {
+                (SYSFS_MAGIC, Kind::Regular) => PAGE_SIZE as u64,
+                _ => 0,
+            },
             blocks: 0,
             block_size: PAGE_SIZE as u32,
             accessed: self.made,

@@ -26,8 +26,8 @@ pub use priority::{Priority, TURN};
 pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
 pub use reaper::reap;
 pub use run_queue::cpu_times;
+pub use scheduler::{MAX_CPUS, cpu, cpu_count, yield_now};
 pub(crate) use scheduler::{block, on_reschedule, preempt, run_boot_cpu, run_on_this_cpu};
-pub use scheduler::{cpu, cpu_count, yield_now};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};

@@ -27,6 +27,9 @@ use crate::{
 /// Between two ticks, in nanoseconds; also the time slice where more than one task is in the queue.
 const TICK: u64 = 1_000_000_000 / time::TICKS_PER_SECOND as u64;
 
+/// The most CPUs that can run.
+pub const MAX_CPUS: usize = machine::MAX_CPUS;
+
 /// The number of CPUs running, 1 to 16.
 pub fn cpu_count() -> usize {
     machine::cpu_count()

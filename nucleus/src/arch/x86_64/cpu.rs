@@ -1,12 +1,13 @@
 //! One CPU's control registers, model-specific registers, flags and features.
 
+use alloc::vec::Vec;
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
-use crate::processor::Processor;
+use crate::processor::{Cache, Processor};
 
 /// Model-specific registers.
 pub mod msr {
@@ -169,6 +170,38 @@ pub(crate) fn processor() -> Processor {
             0
         },
     }
+}
+
+/// The caches of each CPU, as Linux finds them: by leaf 4, on AMD's by the leaf that came with the topology extensions,
+/// or by the older ones.
+pub(crate) fn caches() -> Vec<Cache> {
+    /// No CPU has more.
+    const MOST: u32 = 8;
+    let highest = __cpuid(0x8000_0000).eax;
+    let by_leaf = |leaf| {
+        let words = (0..MOST).map(|sub| {
+            let found = __cpuid_count(leaf, sub);
+            [found.eax, found.ebx, found.ecx]
+        });
+        words.map_while(Cache::from_leaf).collect()
+    };
+    let is_amd = processor().vendor() == "AuthenticAMD";
+    if !is_amd {
+        return match __cpuid(0).eax >= 4 {
+            true => by_leaf(4),
+            false => Vec::new(),
+        };
+    }
+    if highest >= 0x8000_001d && __cpuid(0x8000_0001).ecx >> 22 & 1 != 0 {
+        return by_leaf(0x8000_001d);
+    }
+    if highest < 0x8000_0006 {
+        return Vec::new();
+    }
+    let (first, outer) = (__cpuid(0x8000_0005), __cpuid(0x8000_0006));
+    let words = [first.ecx, first.edx, outer.ecx, outer.edx];
+    let cpus = super::percpu::cpu_count() as u32;
+    Cache::from_amd(words, cpus).into_iter().flatten().collect()
 }
 
 /// Sets this CPU's control registers: every protection that it has is on.
