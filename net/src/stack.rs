@@ -20,7 +20,8 @@ const NEVER: u64 = u64::MAX;
 /// The protocols of one machine.
 pub struct Stack {
     pub(crate) tcp: Mutex<tcp::Table>,
-    pub(crate) udp: Mutex<udp::Table>,
+    udp: Mutex<udp::Table>,
+    udp_lite: Mutex<udp::Table>,
     pub(crate) raw: Mutex<Vec<Arc<raw::Socket>>>,
     /// When [`Stack::serve`] will look at the time again, in nanoseconds since boot.
     armed: AtomicU64,
@@ -34,6 +35,7 @@ impl Stack {
         Arc::new(Stack {
             tcp: Mutex::new(Rank::Net, tcp::Table::new(random::u64())),
             udp: Mutex::new(Rank::Net, udp::Table::new()),
+            udp_lite: Mutex::new(Rank::Net, udp::Table::new()),
             raw: Mutex::new(Rank::Net, Vec::new()),
             armed: AtomicU64::new(NEVER),
             keeper: WaitQueue::new(),
@@ -59,9 +61,18 @@ impl Stack {
         self.tcp.lock().list()
     }
 
-    /// All UDP sockets with a name.
-    pub fn udp_sockets(&self) -> Vec<Arc<udp::Socket>> {
-        self.udp.lock().list().cloned().collect()
+    /// Who is bound where, of a protocol of datagrams.
+    pub(crate) fn datagrams(&self, protocol: udp::Protocol) -> &Mutex<udp::Table> {
+        match protocol {
+            udp::Protocol::Udp => &self.udp,
+            udp::Protocol::UdpLite => &self.udp_lite,
+        }
+    }
+
+    /// All sockets of a protocol of datagrams with a name.
+    pub fn udp_sockets(&self, protocol: udp::Protocol) -> Vec<Arc<udp::Socket>> {
+        let table = self.datagrams(protocol).lock();
+        table.list().cloned().collect()
     }
 
     /// Keeps the time: repeated segments, connections that have been closed for long enough. Sleeps except when something

@@ -207,10 +207,12 @@ fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
                 let _ = map.advise(range, Advice::DontNeed);
             }
             _ => {
-                let _ = map.remap(range, PAGE_SIZE, true, Place::Any, false).map(|to| {
-                    map.unmap(VirtRange::new(to, to + PAGE_SIZE))
-                        .expect("unmap");
-                });
+                let _ = map
+                    .remap(range, PAGE_SIZE, true, Place::Any, false)
+                    .map(|to| {
+                        map.unmap(VirtRange::new(to, to + PAGE_SIZE))
+                            .expect("unmap");
+                    });
             }
         }
     }

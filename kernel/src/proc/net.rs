@@ -3,7 +3,10 @@
 use core::net::{IpAddr, SocketAddr};
 
 use fs::synthetic::{Entry, Table, Text};
-use net::{Family, tcp, udp};
+use net::{
+    Family, tcp,
+    udp::{self, Protocol},
+};
 use nucleus::counters::Counter;
 
 use super::{
@@ -37,8 +40,22 @@ pub fn directory() -> Table {
         .with("sockstat6", file(sockstat6))
         .with("tcp", file(|out| tcp_sockets(out, Family::V4)))
         .with("tcp6", file(|out| tcp_sockets(out, Family::V6)))
-        .with("udp", file(|out| udp_sockets(out, Family::V4)))
-        .with("udp6", file(|out| udp_sockets(out, Family::V6)))
+        .with(
+            "udp",
+            file(|out| udp_sockets(out, Family::V4, Protocol::Udp)),
+        )
+        .with(
+            "udp6",
+            file(|out| udp_sockets(out, Family::V6, Protocol::Udp)),
+        )
+        .with(
+            "udplite",
+            file(|out| udp_sockets(out, Family::V4, Protocol::UdpLite)),
+        )
+        .with(
+            "udplite6",
+            file(|out| udp_sockets(out, Family::V6, Protocol::UdpLite)),
+        )
         .with("unix", file(|out| out.push(&unix::listing::text())))
 }
 
@@ -142,9 +159,9 @@ fn udp_heading(out: &mut Text, family: Family) {
     pad(out, start, 127);
 }
 
-fn udp_sockets(out: &mut Text, family: Family) {
+fn udp_sockets(out: &mut Text, family: Family, protocol: Protocol) {
     udp_heading(out, family);
-    let sockets = stack().udp_sockets();
+    let sockets = stack().udp_sockets(protocol);
     let shown = sockets.iter().filter(|socket| socket.family() == family);
     for socket in shown {
         let start = out.len();
@@ -237,6 +254,7 @@ struct Count {
     tcp: [usize; 2],
     over: usize,
     udp: [usize; 2],
+    udp_lite: [usize; 2],
 }
 
 fn count() -> Count {
@@ -245,6 +263,7 @@ fn count() -> Count {
         tcp: [0; 2],
         over: 0,
         udp: [0; 2],
+        udp_lite: [0; 2],
     };
     for entry in stack().tcp_sockets() {
         match entry.socket {
@@ -252,15 +271,23 @@ fn count() -> Count {
             None => count.over += 1,
         }
     }
-    for socket in stack().udp_sockets() {
+    for socket in stack().udp_sockets(Protocol::Udp) {
         count.udp[place(socket.family())] += 1;
+    }
+    for socket in stack().udp_sockets(Protocol::UdpLite) {
+        count.udp_lite[place(socket.family())] += 1;
     }
     count
 }
 
 fn sockstat(out: &mut Text) {
-    let Count { tcp, over, udp } = count();
-    let all = tcp[0] + tcp[1] + udp[0] + udp[1];
+    let Count {
+        tcp,
+        over,
+        udp,
+        udp_lite,
+    } = count();
+    let all: usize = [tcp, udp, udp_lite].into_iter().flatten().sum();
     writeln!(out, "sockets: used {all}");
     writeln!(
         out,
@@ -271,16 +298,20 @@ fn sockstat(out: &mut Text) {
     writeln!(out, "UDP: inuse {} mem 0", udp[0]);
     writeln!(
         out,
-        "UDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0"
+        "UDPLITE: inuse {}\nRAW: inuse 0\nFRAG: inuse 0 memory 0",
+        udp_lite[0]
     );
 }
 
 fn sockstat6(out: &mut Text) {
-    let Count { tcp, udp, .. } = count();
+    let Count {
+        tcp, udp, udp_lite, ..
+    } = count();
     writeln!(out, "TCP6: inuse {}\nUDP6: inuse {}", tcp[1], udp[1]);
     writeln!(
         out,
-        "UDPLITE6: inuse 0\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0"
+        "UDPLITE6: inuse {}\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0",
+        udp_lite[1]
     );
 }
 

@@ -56,13 +56,15 @@ fn read_from(open: &OpenFile, at: Option<u64>, extra: u32, to: &mut dyn Sink) ->
 fn write_to(open: &OpenFile, at: Option<u64>, extra: u32, from: &mut dyn Source) -> Result<usize> {
     let flags = OpenFlags::from_bits_retain(open.flags().bits() | extra);
     let result = file_size::write(open, at, flags, from);
-    signal_broken_pipe(&result);
+    signal_broken_pipe(open, &result);
     result
 }
 
-/// A write to what nobody reads sends SIGPIPE too.
-pub fn signal_broken_pipe(result: &Result<usize>) {
-    if matches!(result, Err(Errno::EPIPE)) {
+/// A write to what nobody reads sends SIGPIPE too, except to a socket of messages.
+pub fn signal_broken_pipe(to: &OpenFile, result: &Result<usize>) {
+    if matches!(result, Err(Errno::EPIPE))
+        && SocketFile::of(to).map_or(true, |socket| socket.signals_broken_pipe())
+    {
         pipe::broken_pipe();
     }
 }

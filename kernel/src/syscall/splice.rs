@@ -118,7 +118,7 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
         (writer, to.flags(), None),
         len,
     );
-    signal_broken_pipe(&result);
+    signal_broken_pipe(&to, &result);
     let n = result?;
     position.advance(&from, start, n, true)?;
     Ok(n)
@@ -227,7 +227,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             Ok(n)
         }
     };
-    signal_broken_pipe(&result);
+    signal_broken_pipe(&to, &result);
     result
 }
 
@@ -250,7 +250,7 @@ fn tee(call: &mut Call<'_>) -> Result<usize> {
         && !from.flags().has(O_NONBLOCK)
         && !to.flags().has(O_NONBLOCK);
     let result = moving::tee(source, target, len, wait);
-    signal_broken_pipe(&result);
+    signal_broken_pipe(&to, &result);
     result
 }
 
@@ -265,7 +265,7 @@ fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     if open.flags().writes() {
         let mut from = UserSource::vector(array, count)?;
         let result = pipe.write(wait, &mut from);
-        signal_broken_pipe(&result);
+        signal_broken_pipe(&open, &result);
         result
     } else {
         let mut to = UserSink::vector(array, count)?;

@@ -373,6 +373,7 @@ impl Stack {
                 at: time::since_epoch(),
                 service: packet.service,
                 hops: packet.hops,
+                coverage: 0,
             });
         }
         Ok(())

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use abi::{Errno, Result};
 use nucleus::{
     random,
-    sync::{Rank, SpinGuard, SpinLock},
+    sync::{MutexGuard, Rank, SpinGuard, SpinLock},
 };
 
 use super::{Datagram, Table};
@@ -20,6 +20,13 @@ use crate::{
 pub const RECEIVE_BUFFER: usize = 212_992;
 /// Groups that a socket may be in: Linux's `igmp_max_memberships`.
 const MAX_GROUPS: usize = 20;
+
+/// Which of the two protocols, each of which has ports of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    Udp,
+    UdpLite,
+}
 
 /// What `setsockopt` sets, as far as the protocol acts by it.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +51,10 @@ pub struct Options {
     pub multicast_all: bool,
     /// Errors are reported to a socket without a peer too (`IP_RECVERR`).
     pub receive_errors: bool,
+    /// Bytes of a datagram that its sum covers, the header's 8 included; 0 for all (UDP-Lite).
+    pub send_coverage: u16,
+    /// Datagrams whose sum covers only a part, and that less than this, are refused; 0 refuses all those (UDP-Lite).
+    pub receive_coverage: Option<u16>,
 }
 
 impl Default for Options {
@@ -60,6 +71,8 @@ impl Default for Options {
             multicast_loop: true,
             multicast_all: true,
             receive_errors: false,
+            send_coverage: 0,
+            receive_coverage: None,
         }
     }
 }
@@ -68,6 +81,7 @@ impl Default for Options {
 pub struct Socket {
     pub(super) stack: Arc<Stack>,
     family: Family,
+    protocol: Protocol,
     waits: Waits,
     /// Changed by holders of the table's lock; read by anybody.
     state: SpinLock<Inner>,
@@ -115,10 +129,16 @@ pub struct Summary {
 
 impl Socket {
     /// A socket without a name.
-    pub fn new(stack: &Arc<Stack>, family: Family, options: Options) -> Arc<Socket> {
+    pub fn new(
+        stack: &Arc<Stack>,
+        family: Family,
+        protocol: Protocol,
+        options: Options,
+    ) -> Arc<Socket> {
         Arc::new(Socket {
             stack: stack.clone(),
             family,
+            protocol,
             waits: Waits::default(),
             state: SpinLock::new(
                 Rank::Leaf,
@@ -149,6 +169,16 @@ impl Socket {
     /// The version of IP that it was made for.
     pub fn family(&self) -> Family {
         self.family
+    }
+
+    /// The protocol that it was made for.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Who is bound where, of its protocol.
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        self.stack.datagrams(self.protocol).lock()
     }
 
     /// Who waits for it.
@@ -203,7 +233,7 @@ impl Socket {
         if !own {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let mut table = self.stack.udp.lock();
+        let mut table = self.table();
         self.bind_in(&mut table, address)?;
         let mut inner = self.inner();
         inner.bound = address.port() != 0;
@@ -246,7 +276,7 @@ impl Socket {
         if self.inner().hold.is_some() {
             return Ok(());
         }
-        let mut table = self.stack.udp.lock();
+        let mut table = self.table();
         let any = SocketAddr::new(self.family.unspecified(), 0);
         match self.bind_in(&mut table, any) {
             Err(Errno::EADDRINUSE) => Err(Errno::EAGAIN),
@@ -265,7 +295,7 @@ impl Socket {
         let options = self.inner().options;
         let source = super::table::source(&options, to.ip())?;
         self.name()?;
-        let table = self.stack.udp.lock();
+        let table = self.table();
         let mut inner = self.inner();
         let ip = match inner.local.map(|local| local.ip()) {
             Some(ip) if !ip.is_unspecified() && inner.bound_to == Some(ip) => ip,
@@ -283,7 +313,7 @@ impl Socket {
 
     /// Ends a connection, and gives back the name if the connection gave it.
     pub fn disconnect(&self) {
-        let mut table = self.stack.udp.lock();
+        let mut table = self.table();
         let hold = {
             let mut inner = self.inner();
             inner.remote = None;
@@ -327,7 +357,7 @@ impl Socket {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
         }
-        let mut table = self.stack.udp.lock();
+        let mut table = self.table();
         {
             let mut inner = self.inner();
             if inner.groups.contains(&group) {
@@ -347,7 +377,7 @@ impl Socket {
     /// # Errors
     /// `EADDRNOTAVAIL` if it is not in it.
     pub fn leave(&self, group: IpAddr) -> Result<()> {
-        let mut table = self.stack.udp.lock();
+        let mut table = self.table();
         {
             let mut inner = self.inner();
             let at = inner.groups.iter().position(|other| *other == group);
@@ -359,7 +389,7 @@ impl Socket {
 
     /// The last descriptor is gone.
     pub fn close(&self) {
-        let mut table = self.stack.udp.lock();
+        let mut table = self.table();
         let (hold, groups) = {
             let mut inner = self.inner();
             (inner.hold.take(), core::mem::take(&mut inner.groups))

@@ -10,13 +10,15 @@ use abi::{Errno, Result};
 use fbuf::{Aggregate, Source};
 use nucleus::{PAGE_SIZE, counters::Counter, frame, time};
 
-use super::{Socket, table};
+use super::{Options, Socket, table};
 use crate::address;
 
 /// The longest datagram: what an IPv4 header can tell, less headers.
 pub const MAX_V4: usize = 65507;
 /// The longest datagram over IPv6.
 pub const MAX_V6: usize = 65527;
+/// A header's bytes.
+const HEADER: usize = 8;
 /// What Linux reckons for keeping one datagram, besides its bytes.
 const OVERHEAD: usize = 768;
 
@@ -32,6 +34,8 @@ pub struct Datagram {
     /// Type of service and time to live, or traffic class and hop limit, as sent.
     pub service: u8,
     pub hops: u8,
+    /// How far its sum reaches, in bytes with the header's; 0 if over all of it.
+    pub coverage: u16,
 }
 
 impl Datagram {
@@ -113,6 +117,10 @@ impl Socket {
             at: time::since_epoch(),
             service: how.service,
             hops: how.hops,
+            coverage: match options.send_coverage {
+                covered if usize::from(covered) < HEADER + len => covered,
+                _ => 0,
+            },
         };
         if to.ip().is_multicast() && !options.multicast_loop {
             return Ok(len);
@@ -133,7 +141,7 @@ impl Socket {
         let mut first: Option<Arc<Socket>> = None;
         let mut others: Vec<Arc<Socket>> = Vec::new();
         {
-            let table = self.stack.udp.lock();
+            let table = self.table();
             table.receivers(datagram.from, datagram.to, |socket| {
                 if first.is_none() {
                     first = Some(socket.clone());
@@ -160,7 +168,17 @@ impl Socket {
 
     /// Adds a datagram, or drops it if there is no room.
     fn enqueue(&self, datagram: Datagram) {
-        let limit = self.inner().options.receive_buffer;
+        let Options {
+            receive_buffer: limit,
+            receive_coverage,
+            ..
+        } = self.inner().options;
+        if let Some(wanted) = receive_coverage
+            && datagram.coverage != 0
+            && (wanted == 0 || datagram.coverage < wanted)
+        {
+            return;
+        }
         let cost = datagram.cost();
         let refused = {
             let mut queue = self.queue();

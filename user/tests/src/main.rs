@@ -22,6 +22,7 @@ mod legacy;
 mod memfds;
 mod memory;
 mod names;
+mod netlink;
 mod pidfd;
 mod pipes;
 mod polling;
@@ -33,6 +34,7 @@ mod scheduling;
 mod signals;
 mod sysv;
 mod threads;
+mod udp_lite;
 mod unix_sockets;
 mod vdso;
 
@@ -79,6 +81,8 @@ fn main() {
         pipes::TESTS,
         polling::TESTS,
         inet::TESTS,
+        udp_lite::TESTS,
+        netlink::TESTS,
         unix_sockets::streams::TESTS,
         unix_sockets::names::TESTS,
         unix_sockets::packets::TESTS,

@@ -1,4 +1,4 @@
-//! UDP sockets.
+//! UDP and UDP-Lite sockets.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use fbuf::{Aggregate, Source};
 use fs::Ready;
 use net::{
     Family,
-    udp::{self, Manner},
+    udp::{self, Manner, Protocol},
 };
 use nucleus::{
     VirtAddr,
@@ -18,7 +18,7 @@ use nucleus::{
 };
 
 use super::{
-    IPPROTO_UDP, check_port,
+    IPPROTO_UDP, IPPROTO_UDPLITE, check_port,
     control::{self, Wishes},
     domain, interface,
     ip_options::{self, IpOptions},
@@ -32,6 +32,13 @@ const AF_UNSPEC: u32 = 0;
 const UDP_CORK: u32 = 1;
 const UDP_NO_CHECK6_TX: u32 = 101;
 const UDP_NO_CHECK6_RX: u32 = 102;
+/// Those that only UDP-Lite has.
+const UDPLITE_SEND_CSCOV: u32 = 10;
+const UDPLITE_RECV_CSCOV: u32 = 11;
+/// The level that means the same as `SOL_UDP`.
+const SOL_UDPLITE: u32 = IPPROTO_UDPLITE;
+/// Bytes that a sum covers at least: the header's.
+const MIN_COVERAGE: i32 = 8;
 
 /// A UDP socket as the calls see it.
 pub struct Datagrams {
@@ -52,8 +59,12 @@ struct Corked {
 
 impl Datagrams {
     /// A new one without a name.
-    pub fn make(family: Family) -> Arc<dyn Socket> {
-        let common = Common::new(domain(family), raw::SOCK_DGRAM, IPPROTO_UDP);
+    pub fn make(family: Family, protocol: Protocol) -> Arc<dyn Socket> {
+        let number = match protocol {
+            Protocol::Udp => IPPROTO_UDP,
+            Protocol::UdpLite => IPPROTO_UDPLITE,
+        };
+        let common = Common::new(domain(family), raw::SOCK_DGRAM, number);
         let options = udp::Options {
             user: common.owner().0,
             tag: common.inode(),
@@ -61,7 +72,7 @@ impl Datagrams {
         };
         Arc::new(Datagrams {
             common,
-            udp: udp::Socket::new(stack(), family, options),
+            udp: udp::Socket::new(stack(), family, protocol, options),
             ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
             corked: Mutex::new(Rank::Pipe, Corked::default()),
         })
@@ -186,7 +197,9 @@ impl Datagrams {
     }
 
     fn set_udp(&self, name: u32, value: &Value) -> Result<()> {
-        let on = value.int()? != 0;
+        let number = value.int()?;
+        let on = number != 0;
+        let is_lite = self.udp.protocol() == Protocol::UdpLite;
         match name {
             UDP_CORK => {
                 let mut corked = self.corked.lock();
@@ -198,8 +211,29 @@ impl Datagrams {
             }
             // No sums are made on the loopback interface anyway.
             UDP_NO_CHECK6_TX | UDP_NO_CHECK6_RX => Ok(()),
+            UDPLITE_SEND_CSCOV if is_lite => {
+                let covered = coverage(number);
+                self.udp
+                    .set_options(|options| options.send_coverage = covered);
+                Ok(())
+            }
+            UDPLITE_RECV_CSCOV if is_lite => {
+                let covered = Some(coverage(number));
+                self.udp
+                    .set_options(|options| options.receive_coverage = covered);
+                Ok(())
+            }
             _ => Err(Errno::ENOPROTOOPT),
         }
+    }
+}
+
+/// How many bytes a sum shall cover, the header's included; 0 for all.
+fn coverage(asked: i32) -> u16 {
+    match asked {
+        0 => 0,
+        ..MIN_COVERAGE => MIN_COVERAGE as u16,
+        _ => u16::try_from(asked).unwrap_or(u16::MAX),
     }
 }
 
@@ -321,7 +355,7 @@ impl Socket for Datagrams {
     }
 
     fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
-        if level == raw::SOL_UDP {
+        if matches!(level, raw::SOL_UDP | SOL_UDPLITE) {
             return self.set_udp(name, value);
         }
         if let Some(done) = self.membership(level, name, value) {
@@ -354,8 +388,16 @@ impl Socket for Datagrams {
 
     fn option(&self, level: u32, name: u32) -> Result<Answer> {
         match (level, name) {
-            (raw::SOL_UDP, UDP_CORK) => Ok(Answer::flag(self.corked.lock().always)),
-            (raw::SOL_UDP, UDP_NO_CHECK6_TX | UDP_NO_CHECK6_RX) => Ok(Answer::Int(0)),
+            (raw::SOL_UDP | SOL_UDPLITE, UDP_CORK) => Ok(Answer::flag(self.corked.lock().always)),
+            (raw::SOL_UDP | SOL_UDPLITE, UDP_NO_CHECK6_TX | UDP_NO_CHECK6_RX) => Ok(Answer::Int(0)),
+            (raw::SOL_UDP | SOL_UDPLITE, UDPLITE_SEND_CSCOV | UDPLITE_RECV_CSCOV) => {
+                let options = self.udp.summary().options;
+                let covered = match name {
+                    UDPLITE_SEND_CSCOV => options.send_coverage,
+                    _ => options.receive_coverage.unwrap_or(0),
+                };
+                Ok(Answer::Int(covered.into()))
+            }
             (raw::SOL_IPV6, raw::IPV6_V6ONLY) if self.udp.family() == Family::V6 => {
                 Ok(Answer::flag(self.udp.summary().options.v6_only))
             }

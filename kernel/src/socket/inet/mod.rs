@@ -1,6 +1,6 @@
 //! Internet sockets: the families `AF_INET` and `AF_INET6` over the stack of `net`.
 //!
-//! - [`stream`]: TCP sockets; [`datagram`]: UDP sockets; [`raw`](mod@raw): what `ping` uses.
+//! - [`stream`]: TCP sockets; [`datagram`]: UDP and UDP-Lite sockets; [`raw`](mod@raw): what `ping` uses.
 //! - `name`: `struct sockaddr_in` and `sockaddr_in6`.
 //! - `ip_options`, `tcp_options`: the options of their levels.
 //! - `control`: control messages of datagrams; `interface`: `lo`, as `ioctl` shows it.
@@ -17,7 +17,7 @@ use abi::{
         net::{SOCK_DGRAM, SOCK_RAW, SOCK_STREAM},
     },
 };
-use net::Stack;
+use net::{Stack, udp::Protocol};
 use nucleus::{
     sync::OnceBox,
     task::{self, Spawn},
@@ -43,6 +43,7 @@ pub const AF_INET6: u32 = 10;
 const IPPROTO_IP: u32 = 0;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
+const IPPROTO_UDPLITE: u32 = 136;
 
 /// IPv4.
 pub const V4: Family = Family {
@@ -65,7 +66,10 @@ fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
     };
     match (kind, protocol) {
         (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::make(family)),
-        (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(datagram::Datagrams::make(family)),
+        (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => {
+            Ok(datagram::Datagrams::make(family, Protocol::Udp))
+        }
+        (SOCK_DGRAM, IPPROTO_UDPLITE) => Ok(datagram::Datagrams::make(family, Protocol::UdpLite)),
         // `ping_group_range` allows nobody a socket of echoes.
         (SOCK_DGRAM, protocol) if protocol == u32::from(echoes) => Err(Errno::EACCES),
         (SOCK_RAW, _) if !may(CAP_NET_RAW) => Err(Errno::EPERM),

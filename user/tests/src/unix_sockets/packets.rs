@@ -134,6 +134,11 @@ fn packets() -> Outcome {
         EPIPE,
         send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL)
     );
+    // No signal tells of it, whatever the call: this process would end by it.
+    let before = call!(signal(libc::SIGPIPE, libc::SIG_DFL));
+    refused!(EPIPE, write(b.as_raw_fd(), buffer.as_ptr().cast(), 1));
+    refused!(EPIPE, send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, 0));
+    call!(signal(libc::SIGPIPE, before));
     let name = b"\0causeway packets";
     let listener = socket(libc::SOCK_SEQPACKET)?;
     ensure!(bind(listener, name) == 0, "bind");
