@@ -10,7 +10,7 @@ use fs::{
 use nucleus::{PAGE_SIZE, VirtRange};
 
 use super::{descriptors, memory, mounts, status};
-use crate::process::{Pid, Process, Shared, Thread, family, thread};
+use crate::process::{Pid, Process, Shared, Space, Thread, family, thread};
 
 /// The directories of all processes.
 pub struct Processes;
@@ -135,9 +135,7 @@ const FILES: &[(&str, Make)] = &[
         })
     }),
     ("cmdline", |s| {
-        text(s, |s, out| {
-            strings(s, out, |shared| shared.space.arguments())
-        })
+        text(s, |s, out| strings(s, out, |shared| title(&shared.space)))
     }),
     ("comm", |s| {
         let named = s.clone();
@@ -283,6 +281,38 @@ fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
         },
         move || Ok(which(&subject.private()?)),
     )
+}
+
+/// The argument strings, or what a program has written over them: if their last byte is no longer the NUL that ends them, the
+/// string that begins there, which may go on where the environment was (`setproctitle`).
+fn title(space: &Space) -> VirtRange {
+    let (arguments, environment) = (space.arguments(), space.environment());
+    let mut last = [0];
+    if arguments.is_empty() || space.map().read(arguments.end - 1, &mut last) == 0 || last == [0] {
+        return arguments;
+    }
+    let room = if environment.start == arguments.end {
+        environment.end - arguments.start
+    } else {
+        arguments.end - arguments.start
+    };
+    let mut text = [0; 256];
+    let mut length = 0;
+    while length < room.min(PAGE_SIZE) {
+        let piece = text.len().min(room - length);
+        let n = space
+            .map()
+            .read(arguments.start + length, &mut text[..piece]);
+        if let Some(nul) = text[..n].iter().position(|&byte| byte == 0) {
+            length += nul + 1;
+            break;
+        }
+        length += n;
+        if n < piece {
+            break;
+        }
+    }
+    VirtRange::new(arguments.start, arguments.start + length)
 }
 
 /// Strings on the stack of a program.

@@ -248,6 +248,7 @@ impl Line {
                 effect.flow_changed = true;
             }
         }
+        let typed = byte;
         match byte {
             b'\r' if self.input_flag(IGNCR) => return effect,
             b'\r' if self.input_flag(ICRNL) => byte = b'\n',
@@ -257,7 +258,16 @@ impl Line {
         if self.local(ICANON) && self.edit(byte, screen) {
             return effect;
         }
-        self.ordinary(byte, screen);
+        if byte == b'\n' && typed == b'\r' {
+            // Only the carriage return that became a newline is shown as one here, a newline itself as `^J`.
+            if self.local(ECHO) {
+                self.finish_erasing(screen);
+                self.echo_processed(byte, screen);
+            }
+            self.keep(byte, screen);
+        } else {
+            self.ordinary(byte, screen);
+        }
         effect
     }
 
@@ -308,12 +318,8 @@ impl Line {
         }
         if self.local(ECHO) {
             self.finish_erasing(screen);
-            if byte == b'\n' {
-                self.echo_processed(b'\n', screen);
-            } else {
-                self.begin_line();
-                self.echo(byte, screen);
-            }
+            self.begin_line();
+            self.echo(byte, screen);
         }
         self.keep(byte, screen);
     }

@@ -233,6 +233,15 @@ fn raw_mode_counts_bytes() {
 }
 
 #[test]
+fn raw_mode_shows_a_newline_as_a_control_character() {
+    let mut bench = Bench::new();
+    bench.set(|s| s.c_lflag &= !ICANON);
+    bench.input(b"a\nb\r");
+    assert_eq!(bench.take_shown(), b"a^Jb\r\n");
+    assert_eq!(bench.read(), Some(b"a\nb\n".to_vec()));
+}
+
+#[test]
 fn a_change_of_mode_keeps_what_was_typed() {
     let mut bench = Bench::new();
     bench.input(b"half");

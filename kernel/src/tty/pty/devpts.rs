@@ -12,7 +12,7 @@ use core::{
     time::Duration,
 };
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::HUPCL};
 use fs::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, device,
     vnode::{Change, Emit, Place, Space, new_device},
@@ -246,10 +246,13 @@ impl Devpts {
             self.options.gid.unwrap_or(gid),
         );
         let device = device::number(MAJOR + (number >> 8), number & 0xff);
+        let tty = Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone())));
+        // There is no modem to hang up.
+        tty.adjust_settings(|settings| settings.c_cflag &= !HUPCL);
         let node = Arc::new(SlaveNode {
             fs,
             number,
-            tty: Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone()))),
+            tty,
             made: time::since_epoch(),
             owner: Owner::new(self.options.mode, uid, gid),
             removed: AtomicBool::new(false),
