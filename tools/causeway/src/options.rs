@@ -235,6 +235,10 @@ pub struct Test {
     /// Run also what takes too long for every day
     #[arg(long)]
     pub long: bool,
+    /// Run only the scripts of Debian's programs, on Linux, and write down what they print; with
+    /// `--long` also the long ones
+    #[arg(long)]
+    pub record: bool,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,

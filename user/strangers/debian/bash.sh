@@ -21,7 +21,7 @@ true | false | true; echo "${PIPESTATUS[*]} $?"
 set +o pipefail
 ( exit 7 ); echo $?
 bash -c 'kill -TERM $$'; echo $?
-bash -c 'kill -KILL $$' 2>/dev/null; echo $?
+{ bash -c 'kill -KILL $$'; } 2>/dev/null; echo $?
 timeout 0.2 sleep 5; echo $?
 
 # Jobs.

@@ -30,5 +30,5 @@ get http://127.0.0.1:8080/proxy/x; get -X POST -d data http://127.0.0.1:8080/ech
 get http://localhost:8080/echo; get 'http://127.0.0.1:8080/echo?[1-30]' | sort | uniq -c | sed 's/^ *//'
 for i in $(seq 8); do get http://127.0.0.1:8080/big -o "got$i" & done; wait; for i in $(seq 8); do cmp "got$i" www/big; done; echo eight at once
 ps -o user=,args= -C nginx | sort | uniq -c | sed 's/  */ /g;s|-c /.*||'
-nginx -c "$PWD/conf" -s reload; sleep 0.5; get http://127.0.0.1:8080/echo; echo rotated >>logs/access.log; nginx -c "$PWD/conf" -s quit; for _ in $(seq 100); do [ -e pid ] || break; sleep 0.1; done; [ -e pid ] || echo stopped
-get http://127.0.0.1:8080/ || echo "refused: $?"; wc -l <logs/access.log; cat logs/error.log
+nginx -c "$PWD/conf" -s reload 2>/dev/null; sleep 0.5; get http://127.0.0.1:8080/echo; echo rotated >>logs/access.log; nginx -c "$PWD/conf" -s quit 2>/dev/null; for _ in $(seq 100); do [ -e pid ] || break; sleep 0.1; done; [ -e pid ] || echo stopped
+get http://127.0.0.1:8080/ || echo "refused: $?"; wc -l <logs/access.log; cut -d: -f4- logs/error.log

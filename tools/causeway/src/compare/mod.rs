@@ -62,7 +62,7 @@ pub fn compare(options: &options::Compare) -> Result<()> {
     let kernel = project::kernel(Profile::Release)?;
     let linux = match &options.linux {
         Some(file) => file.clone(),
-        None => fetch_linux()?,
+        None => self::linux()?,
     };
     let (accelerator, why) = qemu::choose(Accelerator::Auto, &kernel)?;
     let pair = Pair {
@@ -148,7 +148,11 @@ impl Watch {
     }
 }
 
-fn fetch_linux() -> Result<PathBuf> {
+/// Debian's cloud kernel, fetched if need be.
+///
+/// # Errors
+/// When it cannot be fetched.
+pub fn linux() -> Result<PathBuf> {
     let home = project::home()?;
     let output = Command::new(home.join("scripts/linux-kernel.sh"))
         .stderr(std::process::Stdio::inherit())

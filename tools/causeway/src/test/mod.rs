@@ -2,11 +2,13 @@
 //!
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
+//! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
 
 mod boot;
+mod debian;
 mod host;
 mod programs;
 mod python;
@@ -15,6 +17,7 @@ mod shares;
 mod starts;
 mod strangers;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -82,6 +85,12 @@ pub fn test(options: &options::Test) -> Result<u8> {
         failed: Vec::new(),
         words: options.groups.clone(),
     };
+    if options.record {
+        let kernel = project::kernel(Profile::Release)?;
+        let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
+        debian::run(&bench, &mut report, options)?;
+        return Ok(0);
+    }
     host::run(&mut report)?;
     let kernel = project::kernel(Profile::Checked)?;
     let fast_kernel = project::kernel(Profile::Release)?;
@@ -91,6 +100,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     shares::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
+    debian::run(&bench, &mut report, options)?;
     if options.long {
         python::run(&bench, &mut report)?;
     }

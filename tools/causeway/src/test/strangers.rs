@@ -179,7 +179,7 @@ fn big_file(path: &Path) -> Result<()> {
 }
 
 /// Whether two outputs are the same; else the first line that differs.
-fn same(expected: &[u8], found: &[u8]) -> Result<(), String> {
+pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), String> {
     if expected == found {
         return Ok(());
     }
