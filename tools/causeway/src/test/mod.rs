@@ -3,7 +3,7 @@
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
-//! [`python`] runs Python's own tests and compares their outcomes with Linux's,
+//! [`stress`] runs Debian's `stress-ng`, [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
 
@@ -16,6 +16,7 @@ mod session;
 mod shares;
 mod starts;
 mod strangers;
+mod stress;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -101,6 +102,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
     debian::run(&bench, &mut report, options)?;
+    stress::run(&bench, &mut report, options.long)?;
     if options.long {
         python::run(&bench, &mut report)?;
     }
