@@ -63,7 +63,7 @@ fn effective(scheduling: &Scheduling) -> u16 {
         policy if policy.is_real_time() => IOPRIO_CLASS_RT,
         _ => IOPRIO_CLASS_BE,
     };
-    class << CLASS_SHIFT | (i16::from(scheduling.nice) + 20) as u16 / 5
+    (class << CLASS_SHIFT) | ((i16::from(scheduling.nice) + 20) as u16 / 5)
 }
 
 /// One thread's own, or the best of several.

@@ -170,7 +170,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
             if prot.contains(Prot::EXEC) {
                 return Err(Errno::EPERM);
             }
-            request.max_prot = request.max_prot & (Prot::READ | Prot::WRITE);
+            request.max_prot &= Prot::READ | Prot::WRITE;
         }
         if request.grows_down {
             return Err(Errno::EINVAL);

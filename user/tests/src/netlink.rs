@@ -91,7 +91,8 @@ fn answers(socket: &OwnedFd) -> Result<Vec<(u16, i32)>, String> {
     ensure!(whole == n, "{whole} bytes, then {n}");
     let (mut left, mut found) = (&buffer[..n as usize], Vec::new());
     while left.len() >= 20 {
-        let word = |at: usize| i32::from_le_bytes([left[at], left[at + 1], left[at + 2], left[at + 3]]);
+        let word =
+            |at: usize| i32::from_le_bytes([left[at], left[at + 1], left[at + 2], left[at + 3]]);
         ensure!(word(8) == 77, "an answer to {}", word(8));
         found.push((word(4) as u16, word(16)));
         let len = (word(0) as usize).next_multiple_of(4);
@@ -161,7 +162,10 @@ fn ports() -> Outcome {
     // SAFETY: all zeros is a valid address.
     let mut asked: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     asked.nl_family = AF_NETLINK as u16;
-    ensure!(name(first.as_raw_fd())?.nl_pid == 0, "a port from the start");
+    ensure!(
+        name(first.as_raw_fd())?.nl_pid == 0,
+        "a port from the start"
+    );
     call!(bind(first.as_raw_fd(), (&raw const asked).cast(), len));
     let own = name(first.as_raw_fd())?.nl_pid;
     ensure!(own == std::process::id(), "port {own}");
@@ -180,7 +184,13 @@ fn ports() -> Outcome {
     let at = (&raw const on).cast();
     let fd = third.as_raw_fd();
     call!(setsockopt(fd, SOL_NETLINK, libc::NETLINK_EXT_ACK, at, 4));
-    call!(setsockopt(fd, SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, at, 4));
+    call!(setsockopt(
+        fd,
+        SOL_NETLINK,
+        libc::NETLINK_ADD_MEMBERSHIP,
+        at,
+        4
+    ));
     ensure!(name(fd)?.nl_groups == 1, "groups {}", name(fd)?.nl_groups);
     refused!(ENOPROTOOPT, setsockopt(fd, SOL_NETLINK, 99, at, 4));
     refused!(EPROTONOSUPPORT, socket(AF_NETLINK, libc::SOCK_RAW, 31));

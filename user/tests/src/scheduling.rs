@@ -90,7 +90,10 @@ fn policies() -> Outcome {
         let shown = [fields[16], fields[38], fields[39]];
         let own = if priority == 0 { 20 } else { -1 - priority };
         let expected = [own, priority, policy].map(|n| n.to_string());
-        ensure!(shown == expected, "/proc/self/stat: {shown:?}, {expected:?}");
+        ensure!(
+            shown == expected,
+            "/proc/self/stat: {shown:?}, {expected:?}"
+        );
     }
     set(libc::SCHED_RR, 7);
     let other: c_int = 8;
@@ -107,7 +110,13 @@ fn attributes() -> Outcome {
     };
     call!(setpriority(libc::PRIO_PROCESS, 0, 3));
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 64, 0));
-    let found = (seen.size, seen.policy, seen.nice, seen.priority, seen.beyond);
+    let found = (
+        seen.size,
+        seen.policy,
+        seen.nice,
+        seen.priority,
+        seen.beyond,
+    );
     ensure!(found == (56, 0, 3, 0, 77), "{seen:?}");
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 48, 0));
     ensure!(seen.size == 48, "{seen:?}");
@@ -124,7 +133,10 @@ fn attributes() -> Outcome {
     let reset = i64::from(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK);
     ensure!(found == (reset, 12), "{found:?}");
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 56, 0));
-    ensure!((seen.flags, seen.priority, seen.nice) == (1, 12, 0), "{seen:?}");
+    ensure!(
+        (seen.flags, seen.priority, seen.nice) == (1, 12, 0),
+        "{seen:?}"
+    );
 
     // The policy stays; then what belongs to it stays.
     (wanted.flags, wanted.policy, wanted.priority) = (8, 0, 13);
@@ -144,8 +156,14 @@ fn attributes() -> Outcome {
     refused!(EINVAL, syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     wanted.flags = 0;
     refused!(EINVAL, syscall(libc::SYS_sched_setattr, 0, &wanted, 1));
-    refused!(EINVAL, syscall(libc::SYS_sched_getattr, 0, &mut seen, 47, 0));
-    refused!(EINVAL, syscall(libc::SYS_sched_getattr, 0, &mut seen, 8192, 0));
+    refused!(
+        EINVAL,
+        syscall(libc::SYS_sched_getattr, 0, &mut seen, 47, 0)
+    );
+    refused!(
+        EINVAL,
+        syscall(libc::SYS_sched_getattr, 0, &mut seen, 8192, 0)
+    );
     (wanted.size, wanted.beyond) = (64, 1);
     refused!(E2BIG, syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     ensure!(wanted.size == 56, "the known size is {}", wanted.size);
@@ -174,7 +192,10 @@ fn refusals() -> Outcome {
             syscall(SYS_sched_setscheduler, 0, policy, &number(priority))
         );
     }
-    refused!(ESRCH, syscall(SYS_sched_setscheduler, 4_000_000, 0, &number(0)));
+    refused!(
+        ESRCH,
+        syscall(SYS_sched_setscheduler, 4_000_000, 0, &number(0))
+    );
     refused!(ESRCH, syscall(SYS_sched_getscheduler, 4_000_000));
     refused!(EINVAL, syscall(SYS_sched_getscheduler, -1));
     refused!(EINVAL, syscall(SYS_sched_setparam, 0, ptr::null::<c_int>()));
@@ -205,15 +226,24 @@ fn limits() -> Outcome {
     let number = |n: c_int| n;
     child(|| {
         become_user()?;
-        refused!(EPERM, syscall(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &number(1)));
-        refused!(EPERM, syscall(SYS_sched_setscheduler, 1, libc::SCHED_OTHER, &number(0)));
+        refused!(
+            EPERM,
+            syscall(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &number(1))
+        );
+        refused!(
+            EPERM,
+            syscall(SYS_sched_setscheduler, 1, libc::SCHED_OTHER, &number(0))
+        );
         refused!(EPERM, setpriority(libc::PRIO_PROCESS, 1, 5));
         ensure!(set(libc::SCHED_BATCH, 0) == 0, "a user may be a batch");
         call!(setpriority(libc::PRIO_PROCESS, 0, 5));
         refused!(EACCES, setpriority(libc::PRIO_PROCESS, 0, 4));
         ensure!(set(libc::SCHED_IDLE, 0) == 0, "a user may idle");
         // Back from there would be a better nice value.
-        refused!(EPERM, syscall(SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &number(0)));
+        refused!(
+            EPERM,
+            syscall(SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &number(0))
+        );
         Ok(())
     })?;
     child(|| {
@@ -224,10 +254,21 @@ fn limits() -> Outcome {
         let reset = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         refused!(EPERM, syscall(SYS_sched_setparam, 0, &number(21)));
         ensure!(set(reset, 19) == 0, "less is no problem");
-        refused!(EPERM, syscall(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &number(1)));
+        refused!(
+            EPERM,
+            syscall(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &number(1))
+        );
         limit(libc::RLIMIT_RTPRIO, 0)?;
         ensure!(set(reset, 18) == 0, "still less without a limit");
-        refused!(EPERM, syscall(SYS_sched_setscheduler, 0, libc::SCHED_RR | 0x4000_0000, &number(18)));
+        refused!(
+            EPERM,
+            syscall(
+                SYS_sched_setscheduler,
+                0,
+                libc::SCHED_RR | 0x4000_0000,
+                &number(18)
+            )
+        );
         call!(setpriority(libc::PRIO_PROCESS, 0, -2));
         refused!(EACCES, setpriority(libc::PRIO_PROCESS, 0, -3));
         Ok(())
@@ -345,7 +386,11 @@ fn race(runners: &[(c_int, c_int)], time: Duration) -> Result<Vec<u64>, String> 
 
 fn turns() -> Outcome {
     let ran = race(
-        &[(libc::SCHED_RR, 5), (libc::SCHED_RR, 5), (libc::SCHED_RR, 4)],
+        &[
+            (libc::SCHED_RR, 5),
+            (libc::SCHED_RR, 5),
+            (libc::SCHED_RR, 4),
+        ],
         Duration::from_millis(350),
     )?;
     let fair = ran[0] > 0 && ran[1] > 0 && ran[0] / 5 < ran[1] && ran[1] / 5 < ran[0];
@@ -380,7 +425,10 @@ fn not_starved() -> Outcome {
     wait(hog)?;
     ensure!(common.gate.load(SeqCst) == 1, "it did not run");
     ensure!(time < Duration::from_secs(3), "it took {time:?}");
-    ensure!(time > Duration::from_millis(300), "a level counts for nothing: {time:?}");
+    ensure!(
+        time > Duration::from_millis(300),
+        "a level counts for nothing: {time:?}"
+    );
     Ok(())
 }
 

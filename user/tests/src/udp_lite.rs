@@ -67,13 +67,21 @@ fn coverage() -> Outcome {
     let (n, from) = io!(b.recv_from(&mut buffer));
     ensure!(&buffer[..n] == b"whole", "{:?}", &buffer[..n]);
     ensure!(from == io!(a.local_addr()), "from {from}");
-    ensure!(other.recv(&mut buffer).is_err(), "it went to UDP's port too");
+    ensure!(
+        other.recv(&mut buffer).is_err(),
+        "it went to UDP's port too"
+    );
     // A part of the sum is enough for who doesn't say otherwise, and not for who wants all or more of it.
     for (asked, got) in [(3, 8), (20, 20), (70_000, 65_535), (0, 0), (12, 12)] {
         let found = set(&a, SEND_COVERAGE, asked)?;
         ensure!(found == got, "asked for {asked}, got {found}");
     }
-    for (wanted, arrives) in [(None, true), (Some(0), false), (Some(13), false), (Some(12), true)] {
+    for (wanted, arrives) in [
+        (None, true),
+        (Some(0), false),
+        (Some(13), false),
+        (Some(12), true),
+    ] {
         if let Some(wanted) = wanted {
             set(&b, RECEIVE_COVERAGE, wanted)?;
         }

@@ -171,7 +171,7 @@ impl NetlinkSocket {
         let port = match port {
             0 => {
                 let process = thread::with_current(|thread| thread.process().pid()).unwrap_or(1);
-                let mut port = process as u32;
+                let mut port = process;
                 while port == 0 || ports.contains_key(&port) {
                     port = LAST_OF_OTHERS - random::u64() as u32 % (u32::MAX >> 1);
                 }

@@ -48,7 +48,7 @@ fn affinity(call: &mut Call<'_>) -> Result<[u64; 16]> {
 /// The length is one of 32-bit words.
 fn getaffinity(call: &mut Call<'_>) -> Result<usize> {
     let len = call.size(1);
-    if len % 4 != 0 {
+    if !len.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
     call.args[1] = len.next_multiple_of(8).min(4096) as u64;
