@@ -26,7 +26,7 @@ mod text;
 pub mod vnode;
 
 pub use credentials::{CapabilitySet, Credentials};
-pub use file::{File, OpenFlags, Ready};
+pub use file::{Asynchronous, File, OpenFlags, Ready};
 pub use namespace::{Location, Mount, MountFlags, MountRequest, Namespace, Walk};
 pub use text::{Running, TextUse, Writing};
 pub use vnode::{Attributes, Kind, Vnode};

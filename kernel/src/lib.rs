@@ -31,6 +31,7 @@ pub mod pipe;
 pub mod proc;
 pub mod process;
 pub mod quota;
+pub mod sigio;
 pub mod signal;
 pub mod socket;
 pub mod start;

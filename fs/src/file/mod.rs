@@ -62,6 +62,18 @@ impl OpenFlags {
     }
 }
 
+/// Whether the owner of an open file can have a signal when it becomes ready (`O_ASYNC`). The first queue
+/// that such a file's [`poll`](File::poll) adds is woken for readers, the second for writers; where it has only one, `poll` says which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asynchronous {
+    /// `O_ASYNC` cannot be set.
+    Never,
+    /// The owner is the one that was named.
+    Named,
+    /// A terminal: where none was named, this process group is, or the caller if it is 0.
+    Foreground(u32),
+}
+
 /// An open file. `flags` are those of the open file at the time of the call (`O_NONBLOCK`, `O_APPEND`).
 pub trait File: Any + Send + Sync {
     /// Reads at the file's own position, or at `at` (`pread`; `ESPIPE` where there are no positions).
@@ -95,6 +107,11 @@ pub trait File: Any + Send + Sync {
     /// Whether `poll` has anything to tell. `epoll` refuses what is always ready.
     fn has_readiness(&self) -> bool {
         true
+    }
+
+    /// What `O_ASYNC` does.
+    fn asynchronous(&self) -> Asynchronous {
+        Asynchronous::Never
     }
 
     /// `ioctl`; the argument may be an address in the program.

@@ -1,22 +1,26 @@
 //! Open file descriptions.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
     raw::general::{
-        IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
+        FASYNC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
         O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK, O_PATH, O_TRUNC,
     },
 };
-use fs::{File, Location, OpenFlags, notify};
+use fs::{Asynchronous, File, Location, OpenFlags, notify};
 use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::locks;
+use crate::{
+    process::{Credentials, Pid},
+    sigio::{Kind, Owner, Sigio},
+};
 
 /// Flags that `F_SETFL` changes.
-const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT | abi::raw::general::FASYNC;
+const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT;
 /// Flags that act only while a file is opened; `F_GETFL` does not show them.
 const ONLY_AT_OPEN: u32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC;
 
@@ -35,8 +39,8 @@ type AttachedList = SpinLock<Vec<Arc<dyn Attached>>>;
 pub struct OpenFile {
     file: Arc<dyn File>,
     flags: AtomicU32,
-    /// Who gets SIGIO (`F_SETOWN`); kept for `F_GETOWN`.
-    owner: AtomicI32,
+    /// Who gets SIGIO; empty until somebody is named.
+    sigio: OnceBox<Arc<Sigio>>,
     /// A lock was once asked for: the drop has to look.
     has_locks: AtomicBool,
     /// Empty until something is attached.
@@ -54,7 +58,7 @@ impl OpenFile {
         Arc::new(OpenFile {
             file,
             flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
-            owner: AtomicI32::new(0),
+            sigio: OnceBox::new(),
             has_locks: AtomicBool::new(false),
             attached: OnceBox::new(),
         })
@@ -79,7 +83,7 @@ impl OpenFile {
         });
     }
 
-    /// `FIONBIO`, `FIOASYNC`: sets or clears one flag.
+    /// `FIONBIO`: sets or clears one flag.
     pub fn set_flag(&self, flag: u32, on: bool) {
         if on {
             self.flags.fetch_or(flag, Relaxed);
@@ -126,9 +130,69 @@ impl OpenFile {
         self.file.location()
     }
 
-    /// `F_SETOWN` and `F_GETOWN`.
-    pub fn owner(&self) -> &AtomicI32 {
-        &self.owner
+    /// Who gets a signal when the file is ready, and which (`F_GETOWN`, `F_GETSIG`).
+    pub fn owner(&self) -> Owner {
+        self.sigio
+            .get()
+            .map_or(Owner::nobody(), |sigio| sigio.owner())
+    }
+
+    /// Changes what [`owner`](OpenFile::owner) gives.
+    ///
+    /// # Errors
+    /// What `change` answers, `ENOMEM`.
+    pub fn change_owner(&self, change: impl FnOnce(&mut Owner) -> Result<()>) -> Result<()> {
+        let mut owner = self.owner();
+        change(&mut owner)?;
+        self.sigio()?.set_owner(owner);
+        Ok(())
+    }
+
+    /// Sets or clears `O_ASYNC`, for a caller that knows the description as `fd`. Returns whether the file can do that.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn set_asynchronous(
+        &self,
+        on: bool,
+        fd: i32,
+        caller: Pid,
+        who: &Credentials,
+    ) -> Result<bool> {
+        let default = match self.file.asynchronous() {
+            Asynchronous::Never => return Ok(false),
+            Asynchronous::Named => None,
+            Asynchronous::Foreground(0) => Some((Kind::Process, caller)),
+            Asynchronous::Foreground(group) => Some((Kind::Group, group)),
+        };
+        if on == self.flags().has(FASYNC) {
+            return Ok(true);
+        }
+        if !on {
+            self.set_flag(FASYNC, false);
+            self.sigio()?.end();
+            return Ok(true);
+        }
+        let sigio = self.sigio()?;
+        if let Some((kind, id)) = default
+            && sigio.owner().is_nobody()
+        {
+            // A group whose last member has just ended needs no signal.
+            let _ = self.change_owner(|owner| owner.name(kind, id, who));
+        }
+        sigio.begin(&self.file, fd)?;
+        self.set_flag(FASYNC, true);
+        Ok(true)
+    }
+
+    fn sigio(&self) -> Result<&Arc<Sigio>> {
+        match self.sigio.get() {
+            Some(sigio) => Ok(sigio),
+            None => {
+                let new = Box::new(Sigio::new()?);
+                Ok(self.sigio.get_or_insert(|| new))
+            }
+        }
     }
 
     /// The access mode, `O_RDONLY` to `O_RDWR`.
@@ -187,6 +251,9 @@ impl Drop for OpenFile {
         }
         if *self.has_locks.get_mut() {
             locks::release_all(self, self.lock_owner());
+        }
+        if let Some(sigio) = self.sigio.get() {
+            sigio.end();
         }
         if let Some(attached) = self.attached.take() {
             for what in attached.into_inner() {

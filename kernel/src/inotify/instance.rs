@@ -18,7 +18,7 @@ use abi::{
 };
 use fbuf::Sink;
 use fs::{
-    Attributes, File, OpenFlags, Ready, Vnode,
+    Asynchronous, Attributes, File, OpenFlags, Ready, Vnode,
     notify::{self, Event, Listener, Mark},
 };
 use nucleus::{
@@ -334,6 +334,10 @@ impl File for Inotify {
             true => Ready::empty(),
             false => Ready::IN | Ready::RDNORM,
         }
+    }
+
+    fn asynchronous(&self) -> Asynchronous {
+        Asynchronous::Named
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

@@ -11,7 +11,7 @@ use abi::{
     raw::{general::O_NONBLOCK, ioctl::FIONREAD},
 };
 use fbuf::{Sink, Source};
-use fs::{Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
+use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
 use nucleus::{VirtAddr, task::Watch, time, user};
 
 use super::{
@@ -141,6 +141,10 @@ impl File for End {
             }
         }
         ready
+    }
+
+    fn asynchronous(&self) -> Asynchronous {
+        Asynchronous::Named
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

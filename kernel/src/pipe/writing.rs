@@ -72,8 +72,8 @@ impl Pipe {
             queue.data.append(slice)?;
         }
         drop(queue);
-        if was_empty && total > 0 {
-            self.readers.wake_all();
+        if total > 0 {
+            self.tell_readers(was_empty);
         }
         Ok(total)
     }
@@ -95,10 +95,17 @@ impl Pipe {
                 Err(error) => break Err(error),
             }
         };
-        if was_empty {
-            self.readers.wake_all();
+        if total > 0 {
+            self.tell_readers(was_empty);
         }
         fbuf::moved(total, result)
+    }
+
+    /// There is more to read. Readers sleep only while the pipe is empty; observers want to hear of each write.
+    fn tell_readers(&self, was_empty: bool) {
+        if was_empty || self.readers.is_observed() {
+            self.readers.wake_all();
+        }
     }
 
     /// One step of [`fill`](Pipe::fill): up to two slices are filled, then linked together, so

@@ -10,7 +10,10 @@ use super::{
     action::{Fate, default_of},
     force, frame, frame32,
 };
-use crate::process::{Own, Thread, family};
+use crate::{
+    process::{Own, Thread, family},
+    sigio,
+};
 
 /// Whether the program goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +38,7 @@ const NO_CALL: u64 = u64::MAX;
 /// Does what signals demand, until the program can go on or the thread has to end. A
 /// system call that a signal interrupted, its restart number in `rax`, is restarted or fails with `EINTR`.
 pub fn attend(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Flow {
+    sigio::catch_up();
     loop {
         match next(thread) {
             Work::Nothing => {

@@ -42,7 +42,9 @@ impl Queue {
         if standard && self.set.has(info.signal) {
             return Ok(());
         }
-        let room = (self.infos.len() as u64) < limit || info.is_from_kernel();
+        // Each standard signal of the kernel's stands here once at most.
+        let exempt = standard && info.is_from_kernel();
+        let room = exempt || (self.infos.len() as u64) < limit;
         if room && self.infos.try_reserve(1).is_ok() {
             self.infos.push_back(info);
         } else if !standard {

@@ -7,7 +7,7 @@ use abi::{
     raw::general::{O_NONBLOCK, O_RDWR},
 };
 use fbuf::{Sink, Source};
-use fs::{Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
+use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
 use nucleus::{VirtAddr, task::Watch};
 
 use super::{Common, Incoming, Outgoing, Patience, Socket};
@@ -74,6 +74,10 @@ impl File for SocketFile {
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
         self.socket.poll(watch)
+    }
+
+    fn asynchronous(&self) -> Asynchronous {
+        Asynchronous::Named
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

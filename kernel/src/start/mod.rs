@@ -17,7 +17,7 @@ use nucleus::{
     user,
 };
 
-use crate::{load, process, signal, tty};
+use crate::{load, process, sigio, signal, tty};
 
 pub use command_line::Options;
 
@@ -33,6 +33,7 @@ pub fn start() -> ! {
     }
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
+        .and_then(|()| sigio::start())
         .and_then(|()| load::start());
     if tasks.is_err() {
         give_up("no memory to start with");

@@ -3,17 +3,15 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_fcntl, __NR_flock, CAP_LEASE, DN_MULTISHOT, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC,
-        F_DUPFD_QUERY, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETLK, F_GETOWN, F_GETOWN_EX,
-        F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_OWNER_PGRP,
-        F_OWNER_PID, F_OWNER_TID, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETLK, F_SETLKW,
-        F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX,
+        __NR_fcntl, __NR_flock, _NSIG, CAP_LEASE, DN_MULTISHOT, F_ADD_SEALS, F_DUPFD,
+        F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETLK,
+        F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK,
+        F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETLK, F_SETLKW, F_SETOWN,
+        F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FASYNC, FD_CLOEXEC, LOCK_EX,
         LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
     },
 };
 use nucleus::{PAGE_SIZE, user};
-
-use core::sync::atomic::Ordering::Relaxed;
 
 use super::{Call, Entry, FlagSet, choice, memfd};
 use crate::{
@@ -22,6 +20,8 @@ use crate::{
         locks::{self, For, Mode, Record},
     },
     pipe::End,
+    process::Pid,
+    sigio,
 };
 use fs::Kind;
 
@@ -99,6 +99,8 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         }
         F_GETFL => Ok(open.flags().bits() as usize),
         F_SETFL => {
+            let on = argument as u32 & FASYNC != 0;
+            set_asynchronous(call, &open, fd, on)?;
             open.set_flags(argument as u32);
             Ok(0)
         }
@@ -120,34 +122,36 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
             let end = End::of(&**open.file()).ok_or(Errno::EBADF)?;
             end.pipe().resize(argument as u32 as usize)
         }
-        F_SETOWN => {
-            open.owner().store(argument as i32, Relaxed);
-            Ok(0)
-        }
-        F_GETOWN => Ok(open.owner().load(Relaxed) as isize as usize),
+        F_SETOWN => set_owner(call, &open, argument as i32).map(|()| 0),
+        F_GETOWN => Ok(owner(&open) as isize as usize),
         F_SETOWN_EX => {
-            let owner: f_owner_ex = user::read(call.address(2)).map_err(|_| Errno::EFAULT)?;
-            let id = match owner.type_ as u32 {
-                F_OWNER_TID | F_OWNER_PID => owner.pid,
-                F_OWNER_PGRP => -owner.pid,
-                _ => return Err(Errno::EINVAL),
-            };
-            open.owner().store(id, Relaxed);
+            let new: f_owner_ex = user::read(call.address(2)).map_err(|_| Errno::EFAULT)?;
+            let kind = sigio::Kind::from_number(new.type_ as u32)?;
+            let id = Pid::try_from(new.pid).map_err(|_| Errno::ESRCH)?;
+            open.change_owner(|owner| owner.name(kind, id, call.credentials()))?;
             Ok(0)
         }
         F_GETOWN_EX => {
-            let id = open.owner().load(Relaxed);
-            let kind = if id < 0 { F_OWNER_PGRP } else { F_OWNER_PID };
+            let (kind, id) = open.owner().id();
             let owner = f_owner_ex {
-                type_: kind as _,
-                pid: id.abs(),
+                type_: kind.number() as _,
+                pid: id as i32,
             };
             user::write(call.address(2), &owner).map_err(|_| Errno::EFAULT)?;
             Ok(0)
         }
-        // The default: SIGIO.
-        F_GETSIG => Ok(0),
-        F_SETSIG if argument == 0 => Ok(0),
+        F_GETSIG => Ok(open.owner().signal as usize),
+        F_SETSIG => {
+            let signal = u32::try_from(argument).map_err(|_| Errno::EINVAL)?;
+            if signal > _NSIG {
+                return Err(Errno::EINVAL);
+            }
+            open.change_owner(|owner| {
+                owner.signal = signal;
+                Ok(())
+            })?;
+            Ok(0)
+        }
         _ => Err(Errno::EINVAL),
     }
 }
@@ -167,6 +171,40 @@ fn set_lease(call: &Call<'_>, open: &OpenFile, lease: u32) -> Result<usize> {
         F_UNLCK => Err(Errno::EAGAIN),
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// `F_SETOWN`, `FIOSETOWN`: a process, or a group if `id` is negative.
+///
+/// # Errors
+/// `ESRCH`, `EINVAL` for a number that has no positive one, `ENOMEM`.
+pub(super) fn set_owner(call: &Call<'_>, open: &OpenFile, id: i32) -> Result<()> {
+    let (kind, id) = match id {
+        i32::MIN => return Err(Errno::EINVAL),
+        group if group < 0 => (sigio::Kind::Group, group.unsigned_abs()),
+        process => (sigio::Kind::Process, process as Pid),
+    };
+    open.change_owner(|owner| owner.name(kind, id, call.credentials()))
+}
+
+/// `F_GETOWN`, `FIOGETOWN`: as for [`set_owner`], 0 for nobody.
+pub(super) fn owner(open: &OpenFile) -> i32 {
+    match open.owner().id() {
+        (sigio::Kind::Group, id) => -(id as i32),
+        (_, id) => id as i32,
+    }
+}
+
+/// `O_ASYNC` by `F_SETFL`, `FIOASYNC`: returns whether the file can do that.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn set_asynchronous(
+    call: &Call<'_>,
+    open: &OpenFile,
+    fd: i32,
+    on: bool,
+) -> Result<bool> {
+    open.set_asynchronous(on, fd, call.process().pid(), call.credentials())
 }
 
 /// The bytes that a `struct flock` means, `start..=last`.

@@ -4,19 +4,19 @@ use abi::{
     Errno, Result,
     raw::general::{
         __NR_ioctl, __NR_lseek, __NR_pread64, __NR_preadv, __NR_preadv2, __NR_pwrite64,
-        __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readv, __NR_write, __NR_writev, FASYNC,
-        O_APPEND, O_NONBLOCK, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
+        __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readv, __NR_write, __NR_writev, O_APPEND,
+        O_NONBLOCK, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
     },
     raw::ioctl::{
-        FICLONE, FICLONERANGE, FIDEDUPERANGE, FIGETBSZ, FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX,
-        FIONREAD,
+        FICLONE, FICLONERANGE, FIDEDUPERANGE, FIGETBSZ, FIOASYNC, FIOCLEX, FIOGETOWN, FIONBIO,
+        FIONCLEX, FIONREAD, FIOSETOWN, SIOCGPGRP, SIOCSPGRP,
     },
 };
 use fbuf::{Sink, Source, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry, FlagSet, file_size, flag_set};
+use super::{Call, Entry, FlagSet, fcntl, file_size, flag_set};
 use crate::{
     files::OpenFile,
     pipe,
@@ -198,7 +198,18 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
     match command {
         FIOCLEX | FIONCLEX => call.files().set_close_on_exec(fd, command == FIOCLEX)?,
         FIONBIO => open.set_flag(O_NONBLOCK, flag(argument)? != 0),
-        FIOASYNC => open.set_flag(FASYNC, flag(argument)? != 0),
+        FIOASYNC => {
+            let on = flag(argument)? != 0;
+            if !fcntl::set_asynchronous(call, &open, fd, on)? {
+                return Err(Errno::ENOTTY);
+            }
+        }
+        FIOSETOWN | SIOCSPGRP if SocketFile::of(&open).is_ok() => {
+            fcntl::set_owner(call, &open, flag(argument)?)?;
+        }
+        FIOGETOWN | SIOCGPGRP if SocketFile::of(&open).is_ok() => {
+            user::write(argument, &fcntl::owner(&open)).map_err(|_| Errno::EFAULT)?;
+        }
         _ => match open.file().ioctl(command, argument) {
             // Any socket answers questions about interfaces.
             Err(Errno::ENOTTY) if SocketFile::of(&open).is_ok() => {

@@ -8,7 +8,7 @@ use abi::{
     raw::general::{O_NOCTTY, O_NONBLOCK, SIGTTIN, SIGTTOU, TOSTOP},
 };
 use fbuf::{Sink, Source};
-use fs::{File, Location, OpenFlags, Ready};
+use fs::{Asynchronous, File, Location, OpenFlags, Ready};
 use nucleus::{VirtAddr, task::Watch};
 
 use super::terminal::Tty;
@@ -102,6 +102,10 @@ impl File for TtyFile {
             ready |= Ready::OUT | Ready::WRNORM;
         }
         ready
+    }
+
+    fn asynchronous(&self) -> Asynchronous {
+        Asynchronous::Foreground(self.tty.foreground())
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

@@ -3,6 +3,7 @@
 //! ```text
 //! sleeping   Mount
 //!              Process            one process's own things
+//!                Sigio -> Epoll   whose turn it is to send signals of files; asks them what is ready
 //!                PipeReading      splice: the reader's side, before what it writes to
 //!                Nesting -> Epoll what one watches is asked with it held; an outer one before an inner one
 //!                  Files -> File  table of descriptors, an open file's offset
@@ -39,6 +40,8 @@ pub enum Rank {
     Mount = 10,
     /// One process.
     Process = 20,
+    /// Whose turn it is to tell the owners of files that those are ready.
+    Sigio = 21,
     /// Who reads from a pipe; taken before the files and vnodes that splice writes to.
     PipeReading = 22,
     /// Which epoll watches which.

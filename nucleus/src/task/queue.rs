@@ -105,6 +105,11 @@ impl WaitQueue {
         }
     }
 
+    /// Whether it was ever observed: then even a change that lets no task go on may be news.
+    pub fn is_observed(&self) -> bool {
+        self.observers.get().is_some()
+    }
+
     /// Whether a task waits now.
     pub fn has_waiters(&self) -> bool {
         !self.waiters.lock_irq().is_empty()

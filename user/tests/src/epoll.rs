@@ -116,6 +116,9 @@ fn edge() -> Outcome {
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 1)])?;
     expect(epoll, &[])?;
+    // More to read is an edge, even if there was something.
+    put(writer, 1)?;
+    expect(epoll, &[(EPOLLIN, 1)])?;
     // Asked for anew: what is ready is told again.
     control(epoll, EPOLL_CTL_MOD, reader, EPOLLIN | EPOLLET, 2)?;
     expect(epoll, &[(EPOLLIN, 2)])?;
@@ -344,12 +347,16 @@ fn time() -> Outcome {
     handle(libc::SIGUSR1, nothing, libc::SA_RESTART)?;
     // SAFETY: this process's own id.
     let parent = unsafe { libc::getpid() };
+    // Again and again: the first may come before the call.
     let child = spawn(|| {
-        pause_ms(20);
-        call!(kill(parent, libc::SIGUSR1));
+        for _ in 0..200 {
+            pause_ms(20);
+            call!(kill(parent, libc::SIGUSR1));
+        }
         Ok(())
     })?;
     refused!(EINTR, epoll_wait(epoll, &mut event, 1, 5000));
+    call!(kill(child, libc::SIGKILL));
     wait(child)?;
     // The mask holds while the call waits, and only then.
     // SAFETY: signal sets of this process.

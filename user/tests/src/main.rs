@@ -31,6 +31,7 @@ mod processes;
 mod protection;
 mod ptys;
 mod scheduling;
+mod sigio;
 mod signals;
 mod sysv;
 mod threads;
@@ -72,6 +73,7 @@ fn main() {
         threads::TESTS,
         futexes::TESTS,
         scheduling::TESTS,
+        sigio::TESTS,
         signals::TESTS,
         processes::TESTS,
         memfds::TESTS,

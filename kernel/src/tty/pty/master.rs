@@ -16,7 +16,7 @@ use abi::{
     },
 };
 use fbuf::{Sink, Source};
-use fs::{File, Location, OpenFlags, Ready};
+use fs::{Asynchronous, File, Location, OpenFlags, Ready};
 use nucleus::{
     VirtAddr,
     task::{Sleep, Watch},
@@ -207,6 +207,10 @@ impl File for Master {
             ready |= Ready::OUT | Ready::WRNORM;
         }
         ready
+    }
+
+    fn asynchronous(&self) -> Asynchronous {
+        Asynchronous::Foreground(self.tty.foreground())
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

@@ -103,9 +103,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     strangers::run(&bench, &mut report)?;
     debian::run(&bench, &mut report, options)?;
     stress::run(&bench, &mut report, options.long)?;
-    if options.long {
-        python::run(&bench, &mut report)?;
-    }
+    python::run(&bench, &mut report, options.long)?;
     programs::run(&bench, &mut report, options.seconds);
     println!();
     for name in &report.failed {

@@ -22,11 +22,15 @@ const PACKAGES: [&str; 4] = ["python3", "libpython3.11-testsuite", "procps", "ne
 
 /// Modules that run in one boot.
 struct Batch {
+    /// Only where all tests are asked for.
+    long: bool,
     modules: &'static [&'static str],
 }
 
+/// Neighbours run at the same time: of about the same length.
 const BATCHES: &[Batch] = &[
     Batch {
+        long: false,
         modules: &[
             "test_os",
             "test_mmap",
@@ -38,30 +42,43 @@ const BATCHES: &[Batch] = &[
         ],
     },
     Batch {
+        long: false,
         modules: &["test_poll", "test_signal", "test_threading"],
     },
     Batch {
+        long: true,
         modules: &["test_subprocess"],
     },
     Batch {
+        long: true,
         modules: &["test_socket"],
     },
     Batch {
+        long: true,
         modules: &["test_asyncio"],
     },
     Batch {
+        long: true,
         modules: &[
             "test_multiprocessing_main_handling",
             "test_multiprocessing_fork",
         ],
     },
     Batch {
+        long: true,
         modules: &[
             "test_multiprocessing_forkserver",
             "test_multiprocessing_spawn",
         ],
     },
 ];
+
+impl Batch {
+    /// What reports call it.
+    fn name(&self) -> String {
+        format!("python: {}", self.modules.join(" "))
+    }
+}
 
 /// Outcomes by test: `ok`, `skipped`, `failure`, `error`.
 type Outcomes = BTreeMap<String, String>;
@@ -77,12 +94,16 @@ struct Expected {
     known: Outcomes,
 }
 
-/// Runs them.
+/// Runs them: the short batches, or all.
 ///
 /// # Errors
 /// When the root cannot be made.
-pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
-    if !report.wants("python: its own tests") {
+pub fn run(bench: &Bench, report: &mut Report, all: bool) -> Result<()> {
+    let batches: Vec<&Batch> = BATCHES
+        .iter()
+        .filter(|batch| (all || !batch.long) && report.wants(&batch.name()))
+        .collect();
+    if batches.is_empty() {
         return Ok(());
     }
     let home = project::home()?;
@@ -105,7 +126,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     let archive = bench.path("python.cpio");
     root.write(&archive)?;
     // Most of them wait most of the time: two guests at once.
-    for two in BATCHES.chunks(2) {
+    for two in batches.chunks(2) {
         let finished: Vec<_> = std::thread::scope(|scope| {
             let guests: Vec<_> = two
                 .iter()
@@ -153,7 +174,7 @@ fn judge(
     let (text, time) = match finished {
         Ok(finished) => finished,
         Err(why) => {
-            report.note(&format!("python: {}", batch.modules.join(" ")), Err(why));
+            report.note(&batch.name(), Err(why));
             return;
         }
     };

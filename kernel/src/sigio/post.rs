@@ -1,0 +1,117 @@
+//! The descriptions whose queues were woken, and the task that sends their signals.
+
+use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
+use core::{
+    mem,
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use abi::{Errno, Result};
+use nucleus::{
+    OutOfMemory,
+    sync::{Mutex, Rank, SpinLock},
+    task::{self, Priority, Sleep, Spawn, WaitQueue},
+};
+
+use super::Sigio;
+use crate::process::thread;
+
+/// Those that were woken and not looked at, each once. There is room for all that exist: a wake-up
+/// allocates nothing.
+static WOKEN: SpinLock<VecDeque<Arc<Sigio>>> = SpinLock::new(Rank::Ready, VecDeque::new());
+/// How many [`Room`]s there are.
+static ROOMS: AtomicUsize = AtomicUsize::new(0);
+/// How many were woken whose owner has not been told.
+static UNTOLD: AtomicUsize = AtomicUsize::new(0);
+/// Held by who tells the owners.
+static TURN: Mutex<()> = Mutex::new(Rank::Sigio, ());
+/// Where the task waits for work.
+static WORK: WaitQueue = WaitQueue::new();
+
+/// A place in the list of those that were woken.
+pub(super) struct Room;
+
+impl Room {
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn reserve() -> Result<Room> {
+        let wanted = ROOMS.fetch_add(1, SeqCst) + 1;
+        let room = Room;
+        let mut bigger = VecDeque::new();
+        loop {
+            {
+                let mut woken = WOKEN.lock_irq();
+                if woken.capacity() < wanted && bigger.capacity() >= wanted {
+                    // Nothing is allocated or freed under the lock.
+                    bigger.append(&mut woken);
+                    mem::swap(&mut bigger, &mut woken);
+                }
+                if woken.capacity() >= wanted {
+                    return Ok(room);
+                }
+            }
+            bigger = VecDeque::new();
+            bigger
+                .try_reserve_exact(wanted * 2)
+                .map_err(|_| Errno::ENOMEM)?;
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        ROOMS.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A queue of this description was woken. Any context.
+pub(super) fn note(sigio: Arc<Sigio>) {
+    UNTOLD.fetch_add(1, SeqCst);
+    WOKEN.lock_irq().push_back(sigio);
+    WORK.wake_one();
+    thread::with_current(|thread| thread.signals.call_attention());
+}
+
+/// Tells the owners of everything that was woken; when it returns, they have been told, whoever did it. A thread on its way to its program
+/// calls this; no locks are held.
+#[inline]
+pub fn catch_up() {
+    if UNTOLD.load(SeqCst) != 0 {
+        tell_all();
+    }
+}
+
+fn tell_all() {
+    let _turn = TURN.lock();
+    loop {
+        let Some(sigio) = WOKEN.lock_irq().pop_front() else {
+            return;
+        };
+        sigio.look();
+        UNTOLD.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Starts the task that tells owners when no thread that caused it does.
+///
+/// # Errors
+/// No memory.
+pub fn start() -> core::result::Result<(), OutOfMemory> {
+    let spawn = Spawn {
+        name: "sigio",
+        priority: Priority::KERNEL,
+        pmap: None,
+        attachment: None,
+        cpus: thread::all_cpus(),
+    };
+    let serve = || loop {
+        let how = Sleep {
+            interruptible: false,
+            deadline: None,
+        };
+        // Nothing but work ends the sleep.
+        let _ = WORK.wait(how, || (!WOKEN.lock_irq().is_empty()).then_some(()));
+        tell_all();
+    };
+    task::spawn(spawn, Box::new(serve)).map(drop)
+}
