@@ -91,7 +91,8 @@ struct Printed {
 /// Runs them, or writes anew what they print on Linux.
 ///
 /// # Errors
-/// When the root cannot be made, or on Linux a script does not come to its end.
+/// When there are no scripts or a record is missing; when recording, also when the root cannot be made or a script
+/// does not come to its end.
 pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Result<()> {
     let batches: Vec<Vec<&str>> = BATCHES
         .iter()
@@ -103,7 +104,14 @@ pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Resul
         return Ok(());
     }
     let scripts = project::home()?.join("user/strangers/debian");
-    let archive = archive(bench, &scripts)?;
+    let archive = match archive(bench, &scripts) {
+        Ok(archive) => archive,
+        Err(why) if !options.record => {
+            report.note("debian: its root", Err(format!("{why:#}")));
+            return Ok(());
+        }
+        Err(why) => return Err(why),
+    };
     let linux = options.record.then(compare::linux).transpose()?;
     for two in batches.chunks(2) {
         let printed: Vec<Result<Vec<Printed>, String>> = std::thread::scope(|scope| {
@@ -140,9 +148,13 @@ fn named(scripts: &[&'static str], words: &[String]) -> Vec<&'static str> {
 /// The archive of the root with the scripts.
 fn archive(bench: &Bench, scripts: &Path) -> Result<PathBuf> {
     let folder = project::home()?.join("target/roots/debian");
-    if !folder.exists() {
-        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
+    let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
+    // Beside the folder, so that a root of other packages is made anew.
+    let list = folder.with_extension("packages");
+    let wanted = packages.join("\n");
+    if fs::read_to_string(&list).ok().as_ref() != Some(&wanted) {
         debian::make(&folder, &packages, true, false)?;
+        fs::write(&list, wanted)?;
     }
     let mut root = Root::folder(&folder)?;
     root.directory("strangers", 0o755);
