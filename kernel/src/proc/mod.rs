@@ -4,6 +4,7 @@
 //! mappings. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
 
 mod causeway;
+mod counts;
 mod descriptors;
 mod memory;
 mod mounts;

@@ -10,7 +10,7 @@ use net::{
 use nucleus::counters::Counter;
 
 use super::{
-    TICKS,
+    TICKS, counts,
     sys::{number, value},
 };
 use crate::socket::{
@@ -32,10 +32,12 @@ pub fn directory() -> Table {
         .with("if_inet6", file(if_inet6))
         .with("ipv6_route", file(ipv6_route))
         .with("netlink", file(netlink_sockets))
-        .with("raw", file(|out| udp_heading(out, Family::V4)))
-        .with("raw6", file(|out| udp_heading(out, Family::V6)))
+        .with("netstat", file(counts::netstat))
+        .with("raw", file(|out| raw_sockets(out, Family::V4)))
+        .with("raw6", file(|out| raw_sockets(out, Family::V6)))
         .with("route", file(route))
-        .with("snmp", file(snmp))
+        .with("snmp", file(counts::snmp))
+        .with("snmp6", file(counts::snmp6))
         .with("sockstat", file(sockstat))
         .with("sockstat6", file(sockstat6))
         .with("tcp", file(|out| tcp_sockets(out, Family::V4)))
@@ -189,6 +191,34 @@ fn udp_sockets(out: &mut Text, family: Family, protocol: Protocol) {
     }
 }
 
+/// Sockets of packets, each at its protocol's number.
+fn raw_sockets(out: &mut Text, family: Family) {
+    udp_heading(out, family);
+    let sockets = stack().raw_sockets();
+    for socket in sockets.iter().filter(|socket| socket.family() == family) {
+        let start = out.len();
+        let summary = socket.summary();
+        let number = u16::from(socket.protocol());
+        let at = |address: Option<IpAddr>, port| {
+            let address = address.unwrap_or(family.unspecified());
+            Some(SocketAddr::new(address, port))
+        };
+        write!(out, "{number:5}: ");
+        name(out, family, at(summary.local, number));
+        write!(out, " ");
+        name(out, family, at(summary.remote, 0));
+        let state = if summary.remote.is_some() { 1 } else { 7 };
+        let (user, inode) = (summary.options.user, summary.options.tag);
+        write!(
+            out,
+            " {state:02X} {:08X}:{:08X} 00:00000000 00000000 {user:5} {:8} {inode} 2 \
+             0000000000000000 {}",
+            0, summary.unread, 0, summary.dropped
+        );
+        pad(out, start, if family == Family::V4 { 127 } else { 0 });
+    }
+}
+
 fn netlink_sockets(out: &mut Text) {
     writeln!(
         out,
@@ -255,6 +285,7 @@ struct Count {
     over: usize,
     udp: [usize; 2],
     udp_lite: [usize; 2],
+    raw: [usize; 2],
 }
 
 fn count() -> Count {
@@ -264,6 +295,7 @@ fn count() -> Count {
         over: 0,
         udp: [0; 2],
         udp_lite: [0; 2],
+        raw: [0; 2],
     };
     for entry in stack().tcp_sockets() {
         match entry.socket {
@@ -277,6 +309,9 @@ fn count() -> Count {
     for socket in stack().udp_sockets(Protocol::UdpLite) {
         count.udp_lite[place(socket.family())] += 1;
     }
+    for socket in stack().raw_sockets() {
+        count.raw[place(socket.family())] += 1;
+    }
     count
 }
 
@@ -286,8 +321,9 @@ fn sockstat(out: &mut Text) {
         over,
         udp,
         udp_lite,
+        raw,
     } = count();
-    let all: usize = [tcp, udp, udp_lite].into_iter().flatten().sum();
+    let all: usize = [tcp, udp, udp_lite, raw].into_iter().flatten().sum();
     writeln!(out, "sockets: used {all}");
     writeln!(
         out,
@@ -298,45 +334,24 @@ fn sockstat(out: &mut Text) {
     writeln!(out, "UDP: inuse {} mem 0", udp[0]);
     writeln!(
         out,
-        "UDPLITE: inuse {}\nRAW: inuse 0\nFRAG: inuse 0 memory 0",
-        udp_lite[0]
+        "UDPLITE: inuse {}\nRAW: inuse {}\nFRAG: inuse 0 memory 0",
+        udp_lite[0], raw[0]
     );
 }
 
 fn sockstat6(out: &mut Text) {
     let Count {
-        tcp, udp, udp_lite, ..
+        tcp,
+        udp,
+        udp_lite,
+        raw,
+        ..
     } = count();
     writeln!(out, "TCP6: inuse {}\nUDP6: inuse {}", tcp[1], udp[1]);
     writeln!(
         out,
-        "UDPLITE6: inuse {}\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0",
-        udp_lite[1]
-    );
-}
-
-fn snmp(out: &mut Text) {
-    let packets = Counter::loopback_packets.total();
-    writeln!(
-        out,
-        "Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams \
-         InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout \
-         ReasmReqds ReasmOKs ReasmFails FragOKs FragFails FragCreates\n\
-         Ip: 2 64 {packets} 0 0 0 0 0 {packets} {packets} 0 0 0 0 0 0 0 0 0"
-    );
-    let established = stack().tcp_sockets().iter().fold(0, |n, entry| {
-        n + u32::from(entry.state == Some(tcp::State::Established))
-    });
-    writeln!(
-        out,
-        "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails \
-         EstabResets CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n\
-         Tcp: 1 200 120000 -1 0 0 0 0 {established} 0 0 0 0 0 0"
-    );
-    writeln!(
-        out,
-        "Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors \
-         IgnoredMulti MemErrors\nUdp: 0 0 0 0 0 0 0 0 0"
+        "UDPLITE6: inuse {}\nRAW6: inuse {}\nFRAG6: inuse 0 memory 0",
+        udp_lite[1], raw[1]
     );
 }
 

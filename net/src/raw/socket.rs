@@ -355,6 +355,7 @@ impl Stack {
     /// `ENOMEM`.
     fn deliver_raw(&self, packet: &Packet) -> Result<()> {
         Counter::loopback_packets.add(1);
+        Counter::loopback_packets_v6.add(packet.to.is_ipv6().into());
         Counter::loopback_bytes.add(packet.len() as u64);
         count(packet);
         let mut wanting: Vec<Arc<Socket>> = Vec::new();

@@ -37,6 +37,8 @@ pub struct Stream {
     receiver: Arc<Waits>,
     /// Who writes.
     sender: Arc<Waits>,
+    /// Its segments would be IPv6's.
+    is_v6: bool,
 }
 
 /// What the chain's lock guards.
@@ -138,7 +140,7 @@ impl Chain {
 
 impl Stream {
     /// An empty stream for `limit` bytes.
-    pub fn new(sender: Arc<Waits>, receiver: Arc<Waits>, limit: usize) -> Stream {
+    pub fn new(sender: Arc<Waits>, receiver: Arc<Waits>, limit: usize, is_v6: bool) -> Stream {
         Stream {
             chain: SpinLock::new(
                 Rank::Leaf,
@@ -164,6 +166,7 @@ impl Stream {
             ),
             receiver,
             sender,
+            is_v6,
         }
     }
 

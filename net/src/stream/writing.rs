@@ -47,6 +47,8 @@ impl Stream {
         drop(tail);
         if total > 0 {
             Counter::loopback_packets.add(1);
+            Counter::loopback_packets_v6.add(self.is_v6.into());
+            Counter::tcp_segments.add(1);
             Counter::loopback_bytes.add(total as u64);
         }
         if wake {

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use abi::{Errno, Result};
-use nucleus::{frame, random};
+use nucleus::{counters::Counter, frame, random};
 
 use super::{
     Phase, Socket, Table,
@@ -144,7 +144,10 @@ impl Socket {
             inner.outbound = None;
         }
         match table.wire.open(pair) {
-            Some(block) => table.add(pair, block, self.clone()),
+            Some(block) => {
+                Counter::tcp_active_opens.add(1);
+                table.add(pair, block, self.clone());
+            }
             None => {
                 self.inner().phase = Phase::Idle;
                 return Err(Errno::EADDRNOTAVAIL);

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::Errno;
+use nucleus::counters::Counter;
 
 use super::{
     Phase, Socket, Table,
@@ -41,6 +42,13 @@ impl Table {
                 self.over(&pair, None);
             }
             State::Closed => {
+                match old {
+                    State::SynSent | State::SynReceived => Counter::tcp_attempt_failures.add(1),
+                    State::Established | State::CloseWait => {
+                        Counter::tcp_established_resets.add(1);
+                    }
+                    _ => {}
+                }
                 let error = match old {
                     // Both ends have said that they are done.
                     State::LastAck | State::TimeWait | State::Closing => None,
@@ -52,6 +60,7 @@ impl Table {
             }
             // The peer took its wish back.
             State::Listen => {
+                Counter::tcp_attempt_failures.add(1);
                 self.over(&pair, Some(Errno::ECONNABORTED));
             }
             _ => {}
@@ -82,7 +91,7 @@ impl Table {
                 inner.queue.push_back(socket);
             }
             drop(inner);
-            listener.waits().readable.wake_all();
+            listener.waits().wake_for_connection();
             queued
         });
         if !queued {
@@ -138,12 +147,13 @@ impl Table {
 
 /// Connects two sockets by streams: what one sends is in the chain that the other reads.
 fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
+    let is_v6 = a.pair().is_some_and(|pair| pair.remote.is_ipv6());
     let stream = |from: &Arc<Socket>, to: &Arc<Socket>| {
         let sender = from.inner().options;
         let receiver = to.inner().options;
         let limit = sender.send_buffer + receiver.receive_buffer;
         let waits = (from.waits_handle().clone(), to.waits_handle().clone());
-        let stream = Stream::new(waits.0, waits.1, limit);
+        let stream = Stream::new(waits.0, waits.1, limit, is_v6);
         stream.set_low_water(receiver.low_water);
         Arc::new(stream)
     };

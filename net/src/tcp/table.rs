@@ -8,7 +8,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use abi::Errno;
-use nucleus::random;
+use nucleus::{counters::Counter, random};
 
 use super::{
     Phase, Socket,
@@ -105,7 +105,7 @@ impl Table {
                         self.settle(heading.pair);
                     }
                 }
-                Wish::Ignored => {}
+                Wish::Ignored => Counter::tcp_listen_overflows.add(1),
                 Wish::Refused => self.wire.refuse(packet),
             }
         }
@@ -146,6 +146,7 @@ impl Table {
     /// A new end for a connection that is asked for at a listener.
     fn begin(&mut self, pair: Pair, listener: &Arc<Socket>) -> Option<()> {
         let block = self.wire.await_open(pair.local)?;
+        Counter::tcp_passive_opens.add(1);
         let options = listener.inner().options;
         let socket = Socket::new(&listener.stack, listener.family(), options);
         // Whoever comes back so soon with the same two addresses has forgotten the old connection.
@@ -245,6 +246,9 @@ impl Table {
     /// Resets a connection from this end, which is gone afterwards.
     pub(super) fn reset(&mut self, pair: &Pair) {
         if let Some(mut end) = self.remove(pair) {
+            if matches!(end.state, State::Established | State::CloseWait) {
+                Counter::tcp_established_resets.add(1);
+            }
             self.wire.reset(&mut end.block);
             self.ended(&end, None);
             self.run();

@@ -90,6 +90,9 @@ impl TxToken for Sent<'_> {
         Counter::loopback_packets.add(1);
         let mut packet = vec![0; len];
         let result = f(&mut packet);
+        Counter::tcp_segments.add(1);
+        let is_v6 = IpVersion::of_packet(&packet) == Ok(IpVersion::Ipv6);
+        Counter::loopback_packets_v6.add(is_v6.into());
         self.0.push_back(packet);
         result
     }
@@ -171,6 +174,7 @@ impl Wire {
 
     /// Answers a packet that is for nobody: with a reset, unless it is one.
     pub fn refuse(&mut self, packet: Packet) {
+        let sent = self.packets.len();
         let mut nobody = SocketSet::new(Vec::new());
         let mut device = Loopback {
             arrived: Some(packet),
@@ -178,6 +182,9 @@ impl Wire {
         };
         self.interface
             .poll_ingress_single(now(), &mut device, &mut nobody);
+        if self.packets.len() > sent {
+            Counter::tcp_resets_sent.add(1);
+        }
     }
 
     /// Sends what a block has to send, by its own wish or because its time has come.
@@ -222,6 +229,7 @@ impl Wire {
     /// Resets the connection. The block is of no more use.
     pub fn reset(&mut self, block: &mut Block) {
         block.socket().abort();
+        Counter::tcp_resets_sent.add(1);
         self.flush(block);
     }
 

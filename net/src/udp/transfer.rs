@@ -125,9 +125,17 @@ impl Socket {
         if to.ip().is_multicast() && !options.multicast_loop {
             return Ok(len);
         }
+        let v6 = u64::from(to.is_ipv6());
+        Counter::udp_sent.add(1);
+        Counter::udp_sent_v6.add(v6);
         Counter::loopback_packets.add(1);
+        Counter::loopback_packets_v6.add(v6);
         Counter::loopback_bytes.add(len as u64);
         let reached = self.deliver(datagram)?;
+        if !reached {
+            Counter::udp_no_port.add(1);
+            Counter::udp_no_port_v6.add(v6);
+        }
         if !reached && !to.ip().is_multicast() && (remote == Some(to) || options.receive_errors) {
             // "Port unreachable" came back.
             self.inner().error = Some(Errno::ECONNREFUSED);
@@ -180,6 +188,7 @@ impl Socket {
             return;
         }
         let cost = datagram.cost();
+        let v6 = u64::from(datagram.to.is_ipv6());
         let refused = {
             let mut queue = self.queue();
             // One is always taken when nothing waits, however small the buffer is.
@@ -196,7 +205,12 @@ impl Socket {
             }
         };
         // Not freed under the spin lock.
-        if refused.is_none() {
+        if refused.is_some() {
+            Counter::udp_dropped.add(1);
+            Counter::udp_dropped_v6.add(v6);
+        } else {
+            Counter::udp_received.add(1);
+            Counter::udp_received_v6.add(v6);
             self.waits().readable.wake_all();
         }
     }

@@ -110,6 +110,18 @@ impl WaitQueue {
         self.observers.get().is_some()
     }
 
+    /// Wakes all tasks and tells the observers; of the exclusive ones one, or none if `served`: somebody else has
+    /// been found for what there is to do.
+    pub fn wake_shared(&self, served: bool) {
+        wake_from(&self.waiters, usize::MAX, WaiterList::take);
+        if let Some(observers) = self.observers.get() {
+            observers.tell(match served {
+                true => Exclusive::None,
+                false => Exclusive::One,
+            });
+        }
+    }
+
     /// Whether a task waits now.
     pub fn has_waiters(&self) -> bool {
         !self.waiters.lock_irq().is_empty()

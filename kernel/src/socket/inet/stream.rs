@@ -241,7 +241,14 @@ impl Socket for Stream {
                 let is_over = self.tcp.phase() != Phase::Listening;
                 (is_over || self.tcp.readiness().readable).then_some(())
             };
-            patience.wait(&self.tcp.waits().readable, changed)?;
+            let waits = self.tcp.waits();
+            if let Err(error) = patience.wait(&waits.acceptable, changed) {
+                // It may have been told of a connection that somebody else has to take then.
+                if self.tcp.readiness().readable {
+                    waits.acceptable.wake_one();
+                }
+                return Err(error);
+            }
         }
     }
 
