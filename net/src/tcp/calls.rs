@@ -140,6 +140,7 @@ impl Socket {
             inner.error = None;
             inner.read_shut = false;
             inner.write_shut = false;
+            inner.announces = false;
             inner.inbound = None;
             inner.outbound = None;
         }
@@ -349,6 +350,7 @@ impl Socket {
             inner.outbound = None;
             inner.read_shut = false;
             inner.write_shut = false;
+            inner.announces = false;
             if inner.bound {
                 None
             } else {

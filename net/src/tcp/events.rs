@@ -78,12 +78,47 @@ impl Table {
             }
             return;
         }
+        if !self.defers(pair) {
+            self.hand_over(pair);
+        }
+    }
+
+    /// Whether a connection that is there now has to wait for its first bytes (`TCP_DEFER_ACCEPT`).
+    fn defers(&mut self, pair: Pair) -> bool {
+        let peer = self.ends.get(&pair.mirrored());
+        let peer = peer.map(|end| end.socket.clone());
+        let Some(end) = self.ends.get_mut(&pair) else {
+            return false;
+        };
+        let listener = end
+            .listener
+            .as_ref()
+            .and_then(|listener| listener.upgrade());
+        let time = listener.map_or(0, |listener| listener.inner().options.defer_accept);
+        let Some(peer) = peer.filter(|_| time != 0) else {
+            return false;
+        };
+        // The peer looks at this after it has sent: either it sees it, or its bytes are seen here.
+        peer.inner().announces = true;
+        if end.socket.has_input() {
+            return false;
+        }
+        end.deferred = Some(now() + time);
+        self.note_deadline(pair);
+        true
+    }
+
+    /// Gives a connection to its listener, unless that has been done.
+    pub(super) fn hand_over(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {
             return;
         };
-        let listener = end.listener.take().and_then(|listener| listener.upgrade());
+        end.deferred = None;
+        let Some(listener) = end.listener.take() else {
+            return;
+        };
         let socket = end.socket.clone();
-        let queued = listener.is_some_and(|listener| {
+        let queued = listener.upgrade().is_some_and(|listener| {
             let mut inner = listener.inner();
             inner.embryos -= 1;
             let queued = inner.phase == Phase::Listening && inner.queue.try_reserve(1).is_ok();
@@ -100,7 +135,14 @@ impl Table {
     }
 
     /// The peer's stream has ended.
-    fn peer_finished(&self, pair: &Pair) {
+    fn peer_finished(&mut self, pair: &Pair) {
+        if self
+            .ends
+            .get(pair)
+            .is_some_and(|end| end.deferred.is_some())
+        {
+            self.hand_over(*pair);
+        }
         if let Some(end) = self.ends.get(pair)
             && let (Some(inbound), _) = end.socket.streams()
         {

@@ -30,6 +30,8 @@ pub struct Options {
     pub low_water: usize,
     /// Urgent bytes stay in the stream.
     pub urgent_in_line: bool,
+    /// How long a listener lets a connection wait for its first bytes, in nanoseconds (`TCP_DEFER_ACCEPT`).
+    pub defer_accept: u64,
     /// Who made the socket.
     pub user: u32,
     /// What the floor above calls it: an inode's number.
@@ -46,6 +48,7 @@ impl Default for Options {
             receive_buffer: RECEIVE_BUFFER,
             low_water: 1,
             urgent_in_line: false,
+            defer_accept: 0,
             user: 0,
             tag: 0,
         }
@@ -93,6 +96,8 @@ pub(super) struct Inner {
     pub outbound: Option<Arc<Stream>>,
     pub read_shut: bool,
     pub write_shut: bool,
+    /// The peer's listener waits for the first bytes.
+    pub announces: bool,
     /// No descriptor leads here any more.
     pub closed: bool,
     /// A listener's connections that nobody has accepted yet.
@@ -144,6 +149,7 @@ impl Socket {
                     outbound: None,
                     read_shut: false,
                     write_shut: false,
+                    announces: false,
                     closed: false,
                     queue: VecDeque::new(),
                     backlog: 0,

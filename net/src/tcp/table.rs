@@ -45,6 +45,8 @@ pub(super) struct End {
     /// The block's state when it was last looked at.
     pub state: State,
     pub deadline: Option<u64>,
+    /// It is kept from its listener until the first bytes come, or this time.
+    pub deferred: Option<u64>,
 }
 
 /// One line of `/proc/net/tcp`.
@@ -173,6 +175,7 @@ impl Table {
             socket,
             listener: Some(Arc::downgrade(listener)),
             deadline: None,
+            deferred: None,
         };
         self.ends.insert(pair, end);
         Some(())
@@ -186,6 +189,7 @@ impl Table {
             socket,
             listener: None,
             deadline: None,
+            deferred: None,
         };
         self.ends.insert(pair, end);
     }
@@ -270,7 +274,7 @@ impl Table {
             return;
         };
         let due = match end.state {
-            State::Established | State::CloseWait => None,
+            State::Established | State::CloseWait => end.deferred,
             State::FinWait2 if end.socket.inner().closed => {
                 Some(end.deadline.unwrap_or(now() + ORPHAN))
             }
@@ -307,6 +311,10 @@ impl Table {
                 continue;
             };
             end.deadline = None;
+            if end.deferred.is_some() {
+                self.hand_over(pair);
+                continue;
+            }
             if end.state == State::FinWait2 {
                 // The peer has had its time. What it sends from now on is answered by a reset.
                 self.remove(&pair);

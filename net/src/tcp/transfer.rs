@@ -47,7 +47,12 @@ impl Socket {
         let written = outbound.write(from)?;
         match written {
             Written::Bytes(0) if from.left() > 0 => Err(Errno::EAGAIN),
-            Written::Bytes(n) => Ok(n),
+            Written::Bytes(n) => {
+                if self.inner().announces {
+                    self.announce();
+                }
+                Ok(n)
+            }
             Written::Abandoned => {
                 // The segment goes out, nobody takes it, and a reset comes back: the next call reports it.
                 self.provoke_reset();
@@ -88,6 +93,14 @@ impl Socket {
             (Phase::Connected, Some(outbound)) => Ok(Way::To(outbound.clone())),
             (Phase::Connecting, _) => Ok(Way::NotYet),
             _ => Err(Errno::EPIPE),
+        }
+    }
+
+    /// Tells the peer's listener that the first bytes are there.
+    fn announce(&self) {
+        self.inner().announces = false;
+        if let Some(pair) = self.pair() {
+            self.stack.tcp.lock().hand_over(pair.mirrored());
         }
     }
 

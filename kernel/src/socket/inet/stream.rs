@@ -341,7 +341,14 @@ impl Socket for Stream {
 
     fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
         match level {
-            raw::SOL_TCP => tcp_options::set(&self.options, name, value),
+            raw::SOL_TCP => {
+                tcp_options::set(&self.options, name, value)?;
+                if name == raw::TCP_DEFER_ACCEPT {
+                    let time = self.options.lock().defer_accept();
+                    self.tcp.set_options(|options| options.defer_accept = time);
+                }
+                Ok(())
+            }
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY => {
                 let on = ip_options::v6_only(self.tcp.family(), value)?;
                 if self.tcp.summary().local.is_some() {

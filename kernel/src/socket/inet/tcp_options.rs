@@ -3,6 +3,8 @@
 //! On a wire inside one machine nothing is lost, late or in the way: options that say how to deal with that (keep-alives,
 //! delayed acknowledgements, Nagle's algorithm) are kept and shown, and there is nothing to do for them.
 
+use core::time::Duration;
+
 use abi::{
     Errno, Result,
     raw::net::{self as raw, tcp_info},
@@ -57,6 +59,13 @@ impl Default for TcpOptions {
             unsent_low_water: 0,
             congestion: 0,
         }
+    }
+}
+
+impl TcpOptions {
+    /// How long a connection may wait for its first bytes, in nanoseconds.
+    pub fn defer_accept(&self) -> u64 {
+        Duration::from_secs(self.defer_accept.max(0) as u64).as_nanos() as u64
     }
 }
 

@@ -1,0 +1,248 @@
+//! Connections: their beginnings, ends and errors, many at once, large transfers.
+
+use super::*;
+
+pub const TESTS: &[Test] = &[
+    ("inet: a connection and its ends", connection),
+    ("inet: IPv6, and IPv4 on the same socket", versions),
+    ("inet: a large transfer both ways", large),
+    ("inet: many connections", many),
+    ("inet: refusals and resets", resets),
+    ("inet: connecting without waiting", nonblocking),
+];
+
+fn connection() -> Outcome {
+    let (mut client, mut server) = pair()?;
+    io!(client.write_all(b"hello"));
+    let mut buffer = [0; 16];
+    let n = io!(server.read(&mut buffer));
+    ensure!(&buffer[..n] == b"hello", "{:?}", &buffer[..n]);
+    io!(server.write_all(b"and back"));
+    io!(server.shutdown(Shutdown::Write));
+    let mut all = String::new();
+    io!(client.read_to_string(&mut all));
+    ensure!(all == "and back", "{all:?}");
+    // The other direction goes on.
+    io!(client.write_all(b"still here"));
+    let n = io!(server.read(&mut buffer));
+    ensure!(&buffer[..n] == b"still here", "{:?}", &buffer[..n]);
+    drop(client);
+    let n = io!(server.read(&mut buffer));
+    ensure!(n == 0, "{n} bytes behind the end");
+    let written = server.write(b"x").map_err(|error| error.kind());
+    ensure!(written == Err(ErrorKind::BrokenPipe), "{written:?}");
+    Ok(())
+}
+
+fn versions() -> Outcome {
+    let listener = io!(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)));
+    let port = io!(listener.local_addr()).port();
+    for ip in ["::1", "127.0.0.1", "127.1.2.3"] {
+        let to: SocketAddr = SocketAddr::new(ip.parse().unwrap(), port);
+        let mut client = io!(TcpStream::connect(to));
+        ensure!(io!(client.peer_addr()) == to, "peer of {to}");
+        let (mut server, from) = io!(listener.accept());
+        let mapped = from.ip().to_canonical();
+        ensure!(mapped == io!(client.local_addr()).ip(), "from {from}");
+        io!(client.write_all(ip.as_bytes()));
+        drop(client);
+        let mut got = String::new();
+        io!(server.read_to_string(&mut got));
+        ensure!(got == ip, "{got:?}");
+    }
+    // Without IPv4 there is room for an IPv4 socket beside it.
+    let fd = call!(socket(AF_INET6, SOCK_STREAM, 0));
+    // SAFETY: the descriptor is new and nobody else's.
+    let only = unsafe { TcpListener::from_raw_fd(fd) };
+    set(&only, IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+    bind_v6(fd, 0)?;
+    call!(listen(fd, 1));
+    let port = io!(only.local_addr()).port();
+    let other = io!(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+    drop(other);
+    let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|e| e.kind());
+    ensure!(
+        matches!(refused, Err(ErrorKind::ConnectionRefused)),
+        "{refused:?}"
+    );
+    Ok(())
+}
+
+fn large() -> Outcome {
+    const BYTES: usize = 8 << 20;
+    fn byte(at: usize) -> u8 {
+        (at / 251 + at) as u8
+    }
+    fn feed(mut to: TcpStream) -> Outcome {
+        let mut at = 0;
+        let mut size = 1;
+        while at < BYTES {
+            size = (size * 7 + 13) % 100_000 + 1;
+            let piece: Vec<u8> = (at..BYTES.min(at + size)).map(byte).collect();
+            io!(to.write_all(&piece));
+            at += piece.len();
+        }
+        io!(to.shutdown(Shutdown::Write));
+        Ok(())
+    }
+    fn check(mut from: TcpStream) -> Outcome {
+        let mut at = 0;
+        let mut buffer = vec![0; 70_000];
+        let mut size = 1;
+        loop {
+            size = (size * 5 + 11) % 70_000 + 1;
+            let n = io!(from.read(&mut buffer[..size]));
+            if n == 0 {
+                break;
+            }
+            let wrong = (0..n).find(|i| buffer[*i] != byte(at + i));
+            ensure!(wrong.is_none(), "a wrong byte near {at}");
+            at += n;
+        }
+        ensure!(at == BYTES, "{at} bytes");
+        Ok(())
+    }
+    let (a, b) = pair()?;
+    let both = [io!(a.try_clone()), io!(b.try_clone())];
+    let feeders = both.map(|end| thread::spawn(move || feed(end)));
+    let checkers = [a, b].map(|end| thread::spawn(move || check(end)));
+    for thread in feeders.into_iter().chain(checkers) {
+        thread.join().map_err(|_| "a thread failed")??;
+    }
+    Ok(())
+}
+
+fn many() -> Outcome {
+    const TIMES: usize = 600;
+    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let to = io!(listener.local_addr());
+    let server = thread::spawn(move || -> Outcome {
+        for _ in 0..TIMES {
+            let (mut stream, _) = io!(listener.accept());
+            let mut byte = [0];
+            io!(stream.read_exact(&mut byte));
+            io!(stream.write_all(&byte));
+        }
+        Ok(())
+    });
+    for i in 0..TIMES {
+        let mut stream = io!(TcpStream::connect(to));
+        io!(stream.write_all(&[i as u8]));
+        let mut byte = [0];
+        io!(stream.read_exact(&mut byte));
+        ensure!(byte[0] == i as u8, "{byte:?} for {i}");
+        if i % 3 == 0 {
+            // Wait for the other side to close first.
+            ensure!(io!(stream.read(&mut byte)) == 0, "bytes at the end");
+        }
+    }
+    server.join().map_err(|_| "the server failed")?
+}
+
+fn resets() -> Outcome {
+    let began = Instant::now();
+    let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, 1)).map_err(|error| error.kind());
+    ensure!(
+        matches!(refused, Err(ErrorKind::ConnectionRefused)),
+        "{refused:?}"
+    );
+    ensure!(began.elapsed() < Duration::from_millis(500), "slow refusal");
+    let fd = call!(socket(AF_INET, SOCK_STREAM, 0));
+    let far = v4([10, 0, 0, 1], 80);
+    refused!(ENETUNREACH, connect(fd, (&raw const far).cast(), 16));
+    ensure!(
+        bind_v4(fd, [10, 0, 0, 1], 0) == -1,
+        "bound to another's address"
+    );
+    ensure!(errno() == libc::EADDRNOTAVAIL, "errno {}", errno());
+    refused!(ENOTCONN, shutdown(fd, 2));
+    refused!(EPIPE, send(fd, b"x".as_ptr().cast(), 1, MSG_NOSIGNAL));
+    call!(close(fd));
+
+    // Closed with bytes unread: the other side learns of it by a reset.
+    let (mut client, server) = pair()?;
+    io!(client.write_all(b"unread"));
+    drop(server);
+    let read = client.read(&mut [0; 8]).map_err(|error| error.kind());
+    ensure!(read == Err(ErrorKind::ConnectionReset), "{read:?}");
+    // Lingering for no time.
+    let (client, mut server) = pair()?;
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    call!(setsockopt(
+        client.as_raw_fd(),
+        SOL_SOCKET,
+        SO_LINGER,
+        (&raw const linger).cast(),
+        8
+    ));
+    drop(client);
+    ensure!(
+        poll(&server, POLLIN)? == POLLIN | POLLERR | POLLHUP,
+        "readiness"
+    );
+    ensure!(
+        get(&server, SOL_SOCKET, SO_ERROR)? == libc::ECONNRESET,
+        "SO_ERROR"
+    );
+    ensure!(io!(server.read(&mut [0; 8])) == 0, "bytes after a reset");
+    // A listener that goes takes those with it that it has not accepted.
+    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let mut waiting = io!(TcpStream::connect(io!(listener.local_addr())));
+    drop(listener);
+    let read = waiting.read(&mut [0; 8]).map_err(|error| error.kind());
+    ensure!(read == Err(ErrorKind::ConnectionReset), "{read:?}");
+    Ok(())
+}
+
+fn nonblocking() -> Outcome {
+    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let port = io!(listener.local_addr()).port();
+    let fd = call!(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    // SAFETY: the descriptor is new and nobody else's.
+    let client = unsafe { TcpStream::from_raw_fd(fd) };
+    let to = v4([127, 0, 0, 1], port);
+    refused!(EINPROGRESS, connect(fd, (&raw const to).cast(), 16));
+    ensure!(poll(&client, POLLOUT)? == POLLOUT, "not connected");
+    ensure!(get(&client, SOL_SOCKET, SO_ERROR)? == 0, "an error");
+    call!(connect(fd, (&raw const to).cast(), 16));
+    refused!(EISCONN, connect(fd, (&raw const to).cast(), 16));
+    refused!(EAGAIN, recv(fd, [0u8; 1].as_mut_ptr().cast(), 1, 0));
+    io!(listener.set_nonblocking(true));
+    drop(io!(listener.accept()));
+    let none = listener.accept().map(drop).map_err(|error| error.kind());
+    ensure!(none == Err(ErrorKind::WouldBlock), "{none:?}");
+    drop(listener);
+    let fd = call!(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    // SAFETY: as above.
+    let client = unsafe { TcpStream::from_raw_fd(fd) };
+    refused!(EINPROGRESS, connect(fd, (&raw const to).cast(), 16));
+    let ready = poll(&client, POLLOUT)?;
+    ensure!(ready == POLLOUT | POLLERR | POLLHUP, "{ready:#x}");
+    ensure!(
+        get(&client, SOL_SOCKET, SO_ERROR)? == libc::ECONNREFUSED,
+        "SO_ERROR"
+    );
+    // A full queue: the first byte that nobody takes.
+    let (client, server) = pair()?;
+    io!(client.set_nonblocking(true));
+    let piece = vec![0; 65536];
+    let mut total = 0;
+    let full = loop {
+        match (&client).write(&piece) {
+            Ok(n) => total += n,
+            Err(error) => break error.kind(),
+        }
+    };
+    ensure!(full == ErrorKind::WouldBlock, "{full:?}");
+    ensure!(poll(&client, POLLOUT)? == 0, "room after {total} bytes");
+    let mut left = total;
+    let mut buffer = vec![0; 65536];
+    while left > 0 {
+        left -= io!((&server).read(&mut buffer));
+    }
+    ensure!(poll(&client, POLLOUT)? == POLLOUT, "no room");
+    Ok(())
+}
