@@ -6,8 +6,8 @@ use abi::{
     Errno, Result,
     raw::general::{
         __NR_eventfd, __NR_eventfd2, __NR_signalfd, __NR_signalfd4, __NR_timerfd_create,
-        __NR_timerfd_gettime, __NR_timerfd_settime, EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE,
-        O_CLOEXEC, O_NONBLOCK, O_RDWR, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME,
+        __NR_timerfd_gettime, __NR_timerfd_settime, CAP_WAKE_ALARM, EFD_CLOEXEC, EFD_NONBLOCK,
+        EFD_SEMAPHORE, O_CLOEXEC, O_NONBLOCK, O_RDWR, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME,
         TFD_TIMER_CANCEL_ON_SET,
     },
 };
@@ -79,7 +79,7 @@ pub(super) fn eventfd2(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn timerfd_create(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &TIMER_FLAGS)?;
     let clock = Clock::new(call.int(0))?;
-    if clock.is_alarm() && !call.credentials().is_privileged() {
+    if clock.is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
         return Err(Errno::EPERM);
     }
     install(call, flags, O_RDWR, || Ok(TimerFile::new(clock)))
@@ -98,7 +98,7 @@ pub(super) fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &SET_FLAGS)?;
     let new = decode_timespecs(new)?;
     let timer = timer_of(call)?;
-    if timer.clock().is_alarm() && !call.credentials().is_privileged() {
+    if timer.clock().is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
         return Err(Errno::EPERM);
     }
     let old = timer.set(new, flags)?;

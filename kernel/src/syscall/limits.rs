@@ -37,7 +37,7 @@ fn set(call: &Call<'_>, target: &Arc<Process>, resource: u32, new: [u64; 2]) -> 
         return Err(Errno::EPERM);
     }
     let limits = target.limits();
-    if hard > limits.get(resource).hard && !call.credentials().is_privileged() {
+    if hard > limits.get(resource).hard && !call.credentials().may(raw::CAP_SYS_RESOURCE) {
         return Err(Errno::EPERM);
     }
     limits.set(resource, Limit { soft, hard });
@@ -74,7 +74,7 @@ fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
             .ok_or(Errno::ESRCH)?,
     };
     if !Arc::ptr_eq(&target, call.process())
-        && !call.credentials().is_privileged()
+        && !call.credentials().may(raw::CAP_SYS_RESOURCE)
         && target.real_uid() != call.credentials().real_uid
     {
         return Err(Errno::EPERM);

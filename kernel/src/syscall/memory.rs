@@ -420,7 +420,7 @@ fn touched(call: &Call<'_>) -> Result<VirtRange> {
 fn lock(call: &mut Call<'_>, bring_in: bool) -> Result<usize> {
     let range = touched(call)?;
     let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
-    if !call.credentials().is_privileged() && range.len() as u64 > limit {
+    if !call.credentials().may(raw::CAP_IPC_LOCK) && range.len() as u64 > limit {
         return Err(if limit == 0 {
             Errno::EPERM
         } else {
@@ -471,7 +471,7 @@ fn mlockall(call: &mut Call<'_>) -> Result<usize> {
     }
     let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
     let total = call.space().map().sizes().total * PAGE_SIZE;
-    if !call.credentials().is_privileged() && total as u64 > limit {
+    if !call.credentials().may(raw::CAP_IPC_LOCK) && total as u64 > limit {
         return Err(if limit == 0 {
             Errno::EPERM
         } else {

@@ -192,7 +192,7 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
     let Some(shared) = target.leader().and_then(|leader| leader.shared()) else {
         // A zombie: who may signal it is judged by what is left of it.
         let own = call.credentials();
-        return if own.is_privileged() || own.real_uid == target.real_uid() {
+        return if own.may(raw::CAP_KILL) || own.real_uid == target.real_uid() {
             Ok(())
         } else {
             Err(Errno::EPERM)

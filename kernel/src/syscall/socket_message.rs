@@ -1,7 +1,6 @@
 //! Sending and receiving: `send`, `sendto`, `sendmsg`, `sendmmsg` and their counterparts.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::time::Duration;
 
 use abi::{
     Errno, Result,
@@ -399,26 +398,7 @@ pub(super) fn recvmsg(call: &mut Call<'_>) -> Result<usize> {
     Ok(receive_header(call, &open, &header, flags)?.0)
 }
 
-/// A `timespec` of the caller's layout.
-fn read_time(call: &Call<'_>, at: VirtAddr) -> Result<Duration> {
-    if !call.own.compatible_call {
-        return read_timespec(at);
-    }
-    let [seconds, nanoseconds]: [i32; 2] = user::read(at).map_err(|_| Errno::EFAULT)?;
-    match (u64::try_from(seconds), u32::try_from(nanoseconds)) {
-        (Ok(seconds), Ok(nanoseconds @ ..1_000_000_000)) => Ok(Duration::new(seconds, nanoseconds)),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-fn write_time(call: &Call<'_>, at: VirtAddr, time: Duration) -> Result<()> {
-    if !call.own.compatible_call {
-        return write_timespec(at, time);
-    }
-    let words = [time.as_secs() as u32, time.subsec_nanos()];
-    user::write(at, &words).map_err(|_| Errno::EFAULT)
-}
-
+/// The time is a 64-bit `timespec` in both worlds.
 pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
     let mut flags = call.flags(3, &RECEIVE_MANY_FLAGS)?;
     let open = call.socket_file(0)?;
@@ -426,7 +406,7 @@ pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
     let timeout_at = call.address(4);
     let end = match timeout_at.0 {
         0 => None,
-        _ => Some(time::since_boot().saturating_add(read_time(call, timeout_at)?)),
+        _ => Some(time::since_boot().saturating_add(read_timespec(timeout_at)?)),
     };
     if let Some(error) = socket.take_error() {
         return Err(error);
@@ -465,7 +445,7 @@ pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
     }
     if let Some(end) = end {
         let left = end.saturating_sub(time::since_boot());
-        write_time(call, timeout_at, left)?;
+        write_timespec(timeout_at, left)?;
     }
     Ok(received as usize)
 }

@@ -88,7 +88,7 @@ pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn set_name(call: &Call<'_>, name: &SpinLock<Name>) -> Result<usize> {
-    if !call.credentials().is_privileged() {
+    if !call.credentials().may(raw::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     let len = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
@@ -133,7 +133,7 @@ pub(super) fn syslog(call: &mut Call<'_>) -> Result<usize> {
     const UNREAD: i32 = 9;
     const SIZE: i32 = 10;
     let action = call.int(0);
-    if action != READ_ALL && action != SIZE && !call.credentials().is_privileged() {
+    if action != READ_ALL && action != SIZE && !call.credentials().may(raw::CAP_SYSLOG) {
         return Err(Errno::EPERM);
     }
     match action {
@@ -177,7 +177,7 @@ fn read_log(to: VirtAddr, len: usize) -> Result<usize> {
 }
 
 pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
-    if !call.credentials().is_privileged() {
+    if !call.credentials().may(raw::CAP_SYS_BOOT) {
         return Err(Errno::EPERM);
     }
     let second = [

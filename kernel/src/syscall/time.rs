@@ -154,7 +154,7 @@ fn clock_getres(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn set_epoch(call: &Call<'_>, now: Duration) -> Result<usize> {
-    if !call.credentials().is_privileged() {
+    if !call.credentials().may(raw::CAP_SYS_TIME) {
         return Err(Errno::EPERM);
     }
     time::set_since_epoch(now);

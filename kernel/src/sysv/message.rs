@@ -6,7 +6,7 @@
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Aggregate, Sink, Source};
 use nucleus::{
     sync::{Mutex, MutexGuard, Rank, SpinLock},
@@ -424,7 +424,7 @@ impl Queue {
             return Err(Errno::EIDRM);
         }
         state.permission.check_owner(caller)?;
-        if most as u64 > MSGMNB.get() && !caller.credentials.is_privileged() {
+        if most as u64 > MSGMNB.get() && !caller.credentials.may(raw::CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);
         }
         change.check()?;

@@ -1,6 +1,6 @@
 //! Who may do what with an object.
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general as raw};
 
 use super::Caller;
 use crate::process::Credentials;
@@ -55,7 +55,7 @@ impl Permission {
         } else {
             self.mode
         };
-        if wanted & !granted == 0 || who.is_privileged() {
+        if wanted & !granted == 0 || who.may(raw::CAP_IPC_OWNER) {
             Ok(())
         } else {
             Err(Errno::EACCES)
@@ -68,7 +68,8 @@ impl Permission {
     /// `EPERM`.
     pub fn check_owner(&self, caller: Caller<'_>) -> Result<()> {
         let who = caller.credentials;
-        if [self.uid, self.creator_uid].contains(&who.effective_uid) || who.is_privileged() {
+        if [self.uid, self.creator_uid].contains(&who.effective_uid) || who.may(raw::CAP_SYS_ADMIN)
+        {
             Ok(())
         } else {
             Err(Errno::EPERM)

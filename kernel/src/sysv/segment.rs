@@ -9,7 +9,7 @@ use alloc::{
 };
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general as raw};
 use fs::device;
 use nucleus::{
     Frame, PAGE_SHIFT, PAGE_SIZE,
@@ -229,7 +229,7 @@ impl Segment {
     /// `EIDRM`, `EPERM`, `ENOMEM` beyond the limit.
     pub fn set_locked(&self, caller: Caller<'_>, locked: bool, may_lock: u64) -> Result<()> {
         let mut state = self.usable()?;
-        if !caller.credentials.is_privileged() {
+        if !caller.credentials.may(raw::CAP_IPC_LOCK) {
             state.permission.check_owner(caller)?;
             if locked && may_lock == 0 {
                 return Err(Errno::EPERM);

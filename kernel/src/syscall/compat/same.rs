@@ -150,7 +150,6 @@ pub(super) const CALLS: &[Row] = &[
     same(330, raw::__NR_dup3),
     same(331, raw::__NR_pipe2),
     same(332, raw::__NR_inotify_init1),
-    same(337, raw::__NR_recvmmsg),
     same(340, raw::__NR_prlimit64),
     same(344, raw::__NR_syncfs),
     same(345, raw::__NR_sendmmsg),

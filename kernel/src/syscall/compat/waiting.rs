@@ -33,8 +33,25 @@ pub(super) const CALLS: &[Row] = &[
     edge(284, raw::__NR_waitid, waitid),
     edge(308, raw::__NR_pselect6, |call| pselect(call, false)),
     edge(309, raw::__NR_ppoll, |call| ppoll(call, false)),
+    edge(337, raw::__NR_recvmmsg, |call| {
+        let rest = call.address(4);
+        narrow_in::<2>(call, 4)?;
+        let received = call.native(raw::__NR_recvmmsg)?;
+        narrow_out::<2>(call, 4, rest)?;
+        Ok(received)
+    }),
     edge(413, raw::__NR_pselect6, |call| pselect(call, true)),
     edge(414, raw::__NR_ppoll, |call| ppoll(call, true)),
+    edge(417, raw::__NR_recvmmsg, |call| {
+        let rest = call.address(4);
+        wide_in::<1>(call, 4)?;
+        let received = call.native(raw::__NR_recvmmsg)?;
+        if rest.0 != 0 {
+            let left: [u64; 2] = call.read(4)?;
+            give(rest, &left)?;
+        }
+        Ok(received)
+    }),
     edge(422, raw::__NR_futex, |call| futex(call, true)),
     edge(441, raw::__NR_epoll_pwait2, |call| {
         wide_in::<1>(call, 3)?;

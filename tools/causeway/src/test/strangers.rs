@@ -1,12 +1,12 @@
 //! Programs that nobody here wrote: busybox's applets, in the guest and on the host.
 //!
 //! Each script of `user/strangers` runs with the same busybox in the guest and on the host, and
-//! must print the same and end with the same status. On the host its applets are links in a folder
-//! on the PATH, so that no other program of the host is run.
+//! must print the same and end with the same status; so must they with Debian's 32-bit busybox. On the
+//! host its applets are links in a folder on the PATH, so that no other program of the host is run.
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -37,44 +37,21 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         .collect();
     scripts.sort();
     if report.wants("strangers: scripts") {
-        let mut root = Root::busybox()?;
-        root.directory("strangers", 0o755);
-        let applets = bench.fresh_folder("applets")?;
-        link_applets(&applets)?;
-        for script in &scripts {
-            let name = script.file_name().unwrap_or_default();
-            root.host_file(Path::new("strangers").join(name), script, 0o755)?;
-        }
         let archive = bench.path("strangers.cpio");
-        root.write(&archive)?;
-        for script in &scripts {
-            let name = script
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let (expected, status) = on_the_host(bench, &applets, script)?;
-            for cpus in [1, 2, 4] {
-                report.run(&format!("stranger {name}, {cpus} CPUs"), || {
-                    let path = format!("/strangers/{name}.sh");
-                    let line = format!(
-                        "mkdir /tmp/work; cd /tmp/work; cp {path} .; {}",
-                        run_line(&name)
-                    );
-                    let command = ["/bin/sh", "-c", &line];
-                    let mut plan = Plan::new(&archive, &command);
-                    plan.cpus = cpus;
-                    plan.timeout = Duration::from_secs(90);
-                    let finished = bench.boot(&plan)?;
-                    if finished.ending != Ending::Status(status) {
-                        return Err(format!(
-                            "status {status} expected; {}",
-                            finished.why(&bench.checked)
-                        ));
-                    }
-                    same(&expected, &finished.output)
-                });
+        archive_with(Path::new(BUSYBOX), &scripts, &archive)?;
+        compare(bench, report, &scripts, &archive, "", &[1, 2, 4])?;
+    }
+    if report.wants("strangers: 32-bit scripts") {
+        match busybox_32()? {
+            Some(busybox) => {
+                let archive = bench.path("strangers-32.cpio");
+                archive_with(&busybox, &scripts, &archive)?;
+                compare(bench, report, &scripts, &archive, "32-bit ", &[2])?;
             }
+            None => report.note(
+                "Debian's 32-bit busybox",
+                Err("scripts/busybox-i386.sh could not fetch it".into()),
+            ),
         }
     }
     if report.wants("strangers: a long pipeline") {
@@ -113,6 +90,71 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The archive of a root with this busybox and the scripts.
+fn archive_with(busybox: &Path, scripts: &[PathBuf], archive: &Path) -> Result<()> {
+    let mut root = Root::busybox()?;
+    root.host_file("bin/busybox", busybox, 0o755)?;
+    root.directory("strangers", 0o755);
+    for script in scripts {
+        let name = script.file_name().unwrap_or_default();
+        root.host_file(Path::new("strangers").join(name), script, 0o755)?;
+    }
+    root.write(archive)
+}
+
+/// Runs each script in guests and compares its output and status with the host's.
+fn compare(
+    bench: &Bench,
+    report: &mut Report,
+    scripts: &[PathBuf],
+    archive: &Path,
+    kind: &str,
+    guests: &[u32],
+) -> Result<()> {
+    let applets = bench.fresh_folder("applets")?;
+    link_applets(&applets)?;
+    for script in scripts {
+        let name = script
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let (expected, status) = on_the_host(bench, &applets, script)?;
+        for &cpus in guests {
+            report.run(&format!("{kind}stranger {name}, {cpus} CPUs"), || {
+                let path = format!("/strangers/{name}.sh");
+                let line = format!(
+                    "mkdir /tmp/work; cd /tmp/work; cp {path} .; {}",
+                    run_line(&name)
+                );
+                let command = ["/bin/sh", "-c", &line];
+                let mut plan = Plan::new(archive, &command);
+                plan.cpus = cpus;
+                plan.timeout = Duration::from_secs(90);
+                let finished = bench.boot(&plan)?;
+                if finished.ending != Ending::Status(status) {
+                    return Err(format!(
+                        "status {status} expected; {}",
+                        finished.why(&bench.checked)
+                    ));
+                }
+                same(&expected, &finished.output)
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Debian's `busybox-static` for i386, fetched the first time; none where that fails.
+fn busybox_32() -> Result<Option<PathBuf>> {
+    let output = Command::new(project::home()?.join("scripts/busybox-i386.sh"))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run scripts/busybox-i386.sh")?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    Ok(output.status.success().then_some(path))
 }
 
 /// The output and status of a script on the host.

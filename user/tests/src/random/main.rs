@@ -1,0 +1,493 @@
+//! Calls random system calls with random arguments, forks, maps and faults: the kernel must live, and get everything back.
+//!
+//! usage: `random-calls [--seconds N] [--seed N] [--processes N]`
+//!
+//! It prints its seed first. Children work for a moment each: as root or as an ordinary user, by the 64-bit entry or by
+//! `int 0x80`, alone or with threads beside them. Half of their calls have plausible arguments ([`calls`], [`arguments`]),
+//! the others any. Calls that would end the test itself (a power-off, a signal to all processes, a stop of this
+//! process) are left out; all others, unknown ones too, are made. The time is divided into rounds; after each, what was
+//! made is removed ([`traces`]), and from round to round no memory may be lost.
+
+mod arguments;
+mod calls;
+mod traces;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use arguments::{ARENA, Arguments, PLAYGROUND};
+use calls::ROWS;
+
+/// A generator of numbers that look random (xorshift64*).
+pub struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// Most children at a time.
+const CHILDREN: usize = 64;
+
+/// Shared by all processes of a run.
+struct Shared {
+    /// Calls made, and faults that ended a process.
+    calls: AtomicU64,
+    faults: AtomicU64,
+    /// What each child called last: its number, and one bit more for `int 0x80`.
+    last: [AtomicU32; CHILDREN],
+}
+
+/// Stands beside a number in [`Shared::last`].
+const NARROW: u32 = 1 << 31;
+
+/// Rounds of a run. The first fills caches; what the others lose is counted.
+const ROUNDS: u64 = 6;
+/// KiB that all rounds after the first may lose together: caches of CPUs and fragments of the kernel's heap.
+const LOSS_MAX: i64 = 4096;
+
+/// A child that works.
+struct Child {
+    pid: libc::pid_t,
+    born: Instant,
+    /// Its place in [`Shared::last`].
+    place: usize,
+}
+
+fn main() {
+    let mut seconds = 60;
+    let mut processes = 4;
+    let mut seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(1, |time| time.as_nanos() as u64);
+    let words: Vec<String> = std::env::args().collect();
+    for pair in words[1..].chunks(2) {
+        let value: Option<u64> = pair.get(1).and_then(|value| value.parse().ok());
+        match (pair[0].as_str(), value) {
+            ("--seconds", Some(value)) => seconds = value,
+            ("--seed", Some(value)) => seed = value,
+            ("--processes", Some(value)) if value as usize <= CHILDREN => processes = value,
+            _ => {
+                eprintln!("usage: random-calls [--seconds N] [--seed N] [--processes N]");
+                std::process::exit(2);
+            }
+        }
+    }
+    println!("random-calls: seed {seed}, {seconds} s, {processes} processes");
+    // SAFETY: a new shared map of the right size; the counters are valid when zero.
+    let shared = unsafe {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let map = libc::mmap(std::ptr::null_mut(), 4096, 3, flags, -1, 0);
+        if map == libc::MAP_FAILED {
+            println!("FAIL random-calls: no shared memory");
+            std::process::exit(1);
+        }
+        &*map.cast::<Shared>()
+    };
+    // Children may ask for real-time priorities: the one who ends them must get its turn.
+    // SAFETY: a structure with one field, which lives across the call.
+    unsafe {
+        let highest = libc::sched_param { sched_priority: 99 };
+        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &highest);
+    }
+    let mut next = seed;
+    let mut died = 0;
+    let mut why = None;
+    let mut free = Vec::new();
+    let mut traces = traces::Traces::new();
+    for _ in 0..ROUNDS {
+        let end = Instant::now() + Duration::from_secs(seconds) / ROUNDS as u32;
+        match round(shared, &mut next, processes as usize, end) {
+            Ok(count) => died += count,
+            Err(stuck) => {
+                why = Some(stuck);
+                break;
+            }
+        }
+        traces.remove();
+        free.push(traces.free());
+    }
+    let calls = shared.calls.load(Ordering::SeqCst);
+    let faults = shared.faults.load(Ordering::SeqCst);
+    println!("random-calls: {calls} calls, {faults} faults, {died} processes ended");
+    println!("random-calls: KiB free after each round: {free:?}");
+    if let (None, Some(Some(before)), Some(Some(after))) = (&why, free.first(), free.last()) {
+        let lost = before - after;
+        if lost > LOSS_MAX {
+            why = Some(format!("{lost} KiB were lost"));
+        }
+    }
+    if why.is_none() && calls < 100 * seconds {
+        why = Some("too few calls".into());
+    }
+    match &why {
+        None => println!("ok random-calls (seed {seed})"),
+        Some(why) => println!("FAIL random-calls (seed {seed}): {why}"),
+    }
+    std::process::exit(i32::from(why.is_some()));
+}
+
+/// Keeps children at work until `end`; gives how many ended.
+///
+/// Each works for a moment and is replaced, whatever became of it. Rather than waiting for one, this polls: a child may
+/// have stopped itself, or sleep for years.
+///
+/// # Errors
+/// Says which child could not be ended, and what it called last.
+fn round(
+    shared: &'static Shared,
+    next: &mut u64,
+    processes: usize,
+    end: Instant,
+) -> Result<u64, String> {
+    let mut children: Vec<Child> = Vec::new();
+    let mut died = 0;
+    while Instant::now() < end || !children.is_empty() {
+        while children.len() < processes && Instant::now() < end {
+            *next = next.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let taken = |place| children.iter().any(|child| child.place == place);
+            let place = (0..CHILDREN).find(|place| !taken(*place)).unwrap_or(0);
+            // SAFETY: this process has one thread; the child goes its own way.
+            match unsafe { libc::fork() } {
+                0 => work(Numbers(*next | 1), shared, place),
+                -1 => break,
+                pid => children.push(Child {
+                    pid,
+                    born: Instant::now(),
+                    place,
+                }),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        let mut index = 0;
+        while index < children.len() {
+            let child = &children[index];
+            let age = child.born.elapsed();
+            if age > Duration::from_millis(1500) || Instant::now() >= end {
+                kill(child.pid);
+            }
+            if age > Duration::from_secs(30) {
+                let last = shared.last[child.place].load(Ordering::Relaxed);
+                return Err(format!(
+                    "process {} cannot be ended; its last call was {}",
+                    child.pid,
+                    describe(last)
+                ));
+            }
+            let mut status = 0;
+            // SAFETY: writes the status given.
+            let found = unsafe { libc::waitpid(child.pid, &mut status, libc::WNOHANG) };
+            if found == 0 {
+                index += 1;
+                continue;
+            }
+            kill(child.pid);
+            died += 1;
+            children.swap_remove(index);
+        }
+        // Some made children for their parent.
+        // SAFETY: a null pointer asks for no status.
+        while children.is_empty()
+            && unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0
+        {}
+    }
+    Ok(died)
+}
+
+/// What a mark in [`Shared::last`] says.
+fn describe(last: u32) -> String {
+    let number = i64::from(last & !NARROW);
+    let (entry, own) = match last & NARROW != 0 {
+        true => ("int 0x80", ROWS.iter().find(|row| row.number_32 == number)),
+        false => ("syscall", ROWS.iter().find(|row| row.number == number)),
+    };
+    let name = own.map_or("", |row| row.name);
+    format!("{number} {name} by {entry}")
+}
+
+/// Ends a child and, by its group, what it left behind.
+fn kill(child: libc::pid_t) {
+    // SAFETY: the child leads its own group, or is gone.
+    unsafe {
+        libc::kill(-child, libc::SIGKILL);
+        libc::kill(child, libc::SIGKILL);
+    }
+}
+
+/// What a child does until its time is over or it ran into something.
+fn work(mut numbers: Numbers, shared: &'static Shared, place: usize) -> ! {
+    // SAFETY: this process is there to do what must not be done. It is in a group of its own and has lost the rights of
+    // root half of the time; its standard descriptors lead nowhere.
+    unsafe {
+        libc::setpgid(0, 0);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for descriptor in 0..3 {
+            libc::dup2(null, descriptor);
+        }
+        libc::alarm(1);
+        let largest = libc::rlimit {
+            rlim_cur: 4 << 20,
+            rlim_max: 16 << 20,
+        };
+        libc::setrlimit(libc::RLIMIT_FSIZE, &largest);
+        libc::mkdir(traces::FOLDER.as_ptr(), 0o777);
+        libc::chmod(traces::FOLDER.as_ptr(), 0o777);
+        libc::chdir(traces::FOLDER.as_ptr());
+        for point in traces::MOUNT_POINTS {
+            libc::mkdir(point.as_ptr(), 0o777);
+        }
+        if numbers.below(2) == 0 {
+            libc::setgid(1000);
+            libc::setuid(1000);
+        }
+        descriptors();
+        let handler = count_fault as *const () as usize;
+        FAULTS.store(&raw const shared.faults as usize, Ordering::SeqCst);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
+        let playground = libc::mmap(std::ptr::null_mut(), PLAYGROUND, 3, flags, -1, 0);
+        let narrow = numbers.below(3) == 0;
+        let threads = [0, 0, 1, 2][numbers.below(4) as usize];
+        for _ in 0..threads {
+            let numbers = Numbers(numbers.next() | 1);
+            let playground = playground as u64;
+            std::thread::spawn(move || make_calls(numbers, shared, place, narrow, playground));
+        }
+        make_calls(numbers, shared, place, narrow, playground as u64)
+    }
+}
+
+/// Opens one of each kind of file.
+fn descriptors() {
+    let mut ends = [0; 2];
+    // SAFETY: plain calls with structures that live across them.
+    unsafe {
+        libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK);
+        libc::socketpair(
+            libc::AF_UNIX,
+            libc::SOCK_STREAM | libc::SOCK_NONBLOCK,
+            0,
+            ends.as_mut_ptr(),
+        );
+        libc::socketpair(
+            libc::AF_UNIX,
+            libc::SOCK_DGRAM | libc::SOCK_NONBLOCK,
+            0,
+            ends.as_mut_ptr(),
+        );
+        libc::eventfd(1, libc::EFD_NONBLOCK);
+        libc::epoll_create1(0);
+        libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK);
+        libc::memfd_create(c"m".as_ptr(), 2);
+        libc::open(c"f0".as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o666);
+        libc::open(c".".as_ptr(), libc::O_RDONLY);
+        libc::open(
+            c"/dev/ptmx".as_ptr(),
+            libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK,
+        );
+        libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
+        libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0);
+        libc::inotify_init1(libc::IN_NONBLOCK);
+    }
+}
+
+/// Makes calls for ever.
+///
+/// # Safety
+/// The process is there to do what must not be done.
+unsafe fn make_calls(
+    mut numbers: Numbers,
+    shared: &'static Shared,
+    place: usize,
+    narrow: bool,
+    playground: u64,
+) -> ! {
+    // SAFETY: as the caller says.
+    unsafe {
+        // A page that cannot be touched follows, so that nothing else is hit beyond the end.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
+        let arena = libc::mmap(std::ptr::null_mut(), ARENA + 4096, 3, flags, -1, 0);
+        libc::mprotect(arena.byte_add(ARENA), 4096, libc::PROT_NONE);
+        let mount_points = traces::MOUNT_POINTS.map(|point| {
+            let bytes = point.to_bytes_with_nul();
+            let copy = libc::mmap(std::ptr::null_mut(), 4096, 3, flags, -1, 0);
+            copy.cast::<u8>().copy_from(bytes.as_ptr(), bytes.len());
+            copy as u64
+        });
+        let mut forks = Forks { depth: 0, left: 6 };
+        let seed = numbers.next();
+        let mut arguments = Arguments {
+            numbers: Numbers(seed | 1),
+            arena: arena as u64,
+            playground,
+            narrow,
+        };
+        loop {
+            match numbers.below(40) {
+                0 => forks.make(&mut numbers),
+                1 if numbers.below(20) == 0 => {
+                    // A wild write, which mostly faults.
+                    (arguments.absurd() as *mut u8).write_volatile(1);
+                }
+                2 => {
+                    let page = playground + numbers.below(PLAYGROUND as u64);
+                    (page as *mut u8).write_volatile(1);
+                }
+                _ => {
+                    let mut a = [0u64; 6];
+                    let number = if numbers.below(3) == 0 {
+                        for value in &mut a {
+                            *value = arguments.absurd();
+                        }
+                        any_number(&mut numbers)
+                    } else {
+                        let row = &ROWS[numbers.below(ROWS.len() as u64) as usize];
+                        let rest = numbers.below(8) == 0;
+                        let mut last = numbers.below(5);
+                        for (n, value) in a.iter_mut().enumerate() {
+                            *value = match row.kinds.get(n) {
+                                Some(kind) if numbers.below(24) != 0 => {
+                                    arguments.plausible(*kind, &mut last)
+                                }
+                                Some(_) => arguments.absurd(),
+                                None if rest => arguments.absurd(),
+                                None => 0,
+                            };
+                        }
+                        match narrow {
+                            true if row.number_32 == 0 => continue,
+                            true => row.number_32,
+                            false => row.number,
+                        }
+                    };
+                    let mount_point =
+                        mount_points[numbers.below(mount_points.len() as u64) as usize];
+                    if !calls::is_allowed(number, narrow)
+                        || !calls::is_harmless(number, narrow, &mut a, mount_point)
+                    {
+                        continue;
+                    }
+                    shared.calls.fetch_add(1, Ordering::Relaxed);
+                    let mark = if narrow { NARROW } else { 0 };
+                    shared.last[place].store(number as u32 & !NARROW | mark, Ordering::Relaxed);
+                    match narrow {
+                        true => int80(number, &a),
+                        false => libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Forks that a process may still make.
+struct Forks {
+    /// How many led here from the child that the parent knows.
+    depth: u32,
+    left: u32,
+}
+
+impl Forks {
+    /// Makes a child that goes on like its parent: in the old way, or with flags of `clone3`.
+    fn make(&mut self, numbers: &mut Numbers) {
+        if self.depth >= 2 || self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        // The flags that leave the child a memory of its own.
+        const FLAGS: [u64; 12] = [
+            0x200,         // CLONE_FS
+            0x400,         // CLONE_FILES
+            0x800,         // CLONE_SIGHAND, which asks for CLONE_VM
+            0x1000,        // CLONE_PIDFD
+            0x8000,        // CLONE_PARENT
+            0x4_0000,      // CLONE_SYSVSEM
+            0x10_0000,     // CLONE_PARENT_SETTID
+            0x20_0000,     // CLONE_CHILD_CLEARTID
+            0x100_0000,    // CLONE_CHILD_SETTID
+            0x1_0000_0000, // CLONE_CLEAR_SIGHAND
+            0x8000_0000,   // CLONE_IO
+            0x2000_0000,   // CLONE_NEWPID
+        ];
+        let mut ids = [0u64; 3];
+        let mut words = [0u64; 11];
+        let count = numbers.below(4);
+        for _ in 0..count {
+            words[0] |= FLAGS[numbers.below(FLAGS.len() as u64) as usize];
+        }
+        words[1] = &raw mut ids[0] as u64;
+        words[2] = &raw mut ids[1] as u64;
+        words[3] = &raw mut ids[2] as u64;
+        words[4] = [libc::SIGCHLD as u64, 0, numbers.below(70)][numbers.below(3) as usize];
+        let size = [64, 80, 88, numbers.below(4096)][numbers.below(4) as usize];
+        // SAFETY: the child goes on as this process, on a copy of its stack.
+        let child = unsafe {
+            match numbers.below(3) {
+                0 => libc::syscall(libc::SYS_clone3, words.as_ptr(), size.min(88)),
+                _ => i64::from(libc::fork()),
+            }
+        };
+        if child == 0 {
+            numbers.0 ^= 0x1234_5678_9abc_def0;
+            // SAFETY: takes a number.
+            unsafe { libc::alarm(1) };
+            (self.depth, self.left) = (self.depth + 1, 2);
+        }
+    }
+}
+
+/// A 32-bit call.
+///
+/// # Safety
+/// As the call itself asks for.
+unsafe fn int80(number: i64, a: &[u64; 6]) -> i64 {
+    let result: u64;
+    // SAFETY: two registers that the compiler keeps for itself are put back; the interrupt may change r8 to r11.
+    unsafe {
+        std::arch::asm!(
+            "push rbx", "push rbp",
+            "mov ebx, r8d", "mov ebp, r9d",
+            "int 0x80",
+            "pop rbp", "pop rbx",
+            inlateout("rax") number as u32 as u64 => result,
+            in("rcx") a[1] as u32, in("rdx") a[2] as u32, in("rsi") a[3] as u32, in("rdi") a[4] as u32,
+            inlateout("r8") u64::from(a[0] as u32) => _,
+            inlateout("r9") u64::from(a[5] as u32) => _,
+            lateout("r10") _, lateout("r11") _,
+        );
+    }
+    i64::from(result as i32)
+}
+
+static FAULTS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_fault(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: points to the shared counter, which lives as long as the processes; then the process
+    // ends.
+    unsafe {
+        let counter = FAULTS.load(Ordering::SeqCst) as *const AtomicU64;
+        (*counter).fetch_add(1, Ordering::Relaxed);
+        libc::_exit(0);
+    }
+}
+
+/// Mostly a number that a call has, at times any.
+fn any_number(numbers: &mut Numbers) -> i64 {
+    match numbers.below(50) {
+        0 => numbers.next() as i64,
+        1 => numbers.below(1000) as i64,
+        _ => numbers.below(470) as i64,
+    }
+}

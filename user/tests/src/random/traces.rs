@@ -1,0 +1,100 @@
+//! What a round leaves behind, and the memory that is free without it.
+
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::time::Duration;
+
+/// Where the children work, and where they mount file systems.
+pub const FOLDER: &CStr = c"/tmp/random";
+pub const MOUNT_POINTS: [&CStr; 3] = [
+    c"/tmp/random-mounts",
+    c"/tmp/random-mounts/a",
+    c"/tmp/random-mounts/b",
+];
+
+/// Removes traces. It holds the files of `/proc` that it reads: nothing that is mounted can hide them.
+pub struct Traces {
+    memory: Option<File>,
+    mounts: Option<File>,
+}
+
+impl Traces {
+    pub fn new() -> Self {
+        Self {
+            memory: File::open("/proc/meminfo").ok(),
+            mounts: File::open("/proc/self/mounts").ok(),
+        }
+    }
+
+    /// Takes away mounts, files, System V objects and message queues.
+    pub fn remove(&mut self) {
+        let mounts = self.mounts.as_mut().map(text).unwrap_or_default();
+        let mine = |line: &&str| {
+            let at = line.split(' ').nth(1).unwrap_or("");
+            at.starts_with("/tmp/random")
+        };
+        for _ in 0..mounts.lines().filter(mine).count() {
+            for point in MOUNT_POINTS.iter().rev() {
+                // SAFETY: a string that lives.
+                unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
+            }
+        }
+        for folder in ["/tmp/random", "/tmp/random-mounts"] {
+            let _ = fs::remove_dir_all(folder);
+        }
+        for folder in ["/dev/shm", "/dev/mqueue"] {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
+            }
+        }
+        for queue in [c"q0", c"q1", c"none"] {
+            // SAFETY: a string that lives.
+            unsafe { libc::syscall(libc::SYS_mq_unlink, queue.as_ptr()) };
+        }
+        for (table, column, remove) in [
+            ("shm", 1, remove_shm as fn(i32)),
+            ("sem", 1, remove_sem),
+            ("msg", 1, remove_msg),
+        ] {
+            let text = fs::read_to_string(format!("/proc/sysvipc/{table}")).unwrap_or_default();
+            for line in text.lines().skip(1) {
+                let id = line.split_whitespace().nth(column).map(str::parse);
+                if let Some(Ok(id)) = id {
+                    remove(id);
+                }
+            }
+        }
+    }
+
+    /// KiB that are free once everything has settled.
+    pub fn free(&mut self) -> Option<i64> {
+        std::thread::sleep(Duration::from_millis(300));
+        let text = text(self.memory.as_mut()?);
+        let line = text.lines().find(|line| line.starts_with("MemFree:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    }
+}
+
+/// A file from its beginning.
+fn text(file: &mut File) -> String {
+    let mut text = String::new();
+    let _ = file.rewind();
+    let _ = file.read_to_string(&mut text);
+    text
+}
+
+fn remove_shm(id: i32) {
+    // SAFETY: IPC_RMID takes no pointer.
+    unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+}
+
+fn remove_sem(id: i32) {
+    // SAFETY: IPC_RMID takes no pointer.
+    unsafe { libc::semctl(id, 0, libc::IPC_RMID) };
+}
+
+fn remove_msg(id: i32) {
+    // SAFETY: IPC_RMID takes no pointer.
+    unsafe { libc::msgctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+}
