@@ -9,6 +9,7 @@
 //! - [`signal`], [`futex`]: what wakes and interrupts.
 //! - [`files`], [`pipe`], [`tty`], [`device`]: what descriptors refer to.
 //! - [`sysv`]: shared memory, semaphores and message queues that ids name.
+//! - [`mqueue`]: POSIX message queues.
 //! - [`event`]: files that stand for events; [`epoll`]: waiting for many files.
 //! - [`anonymous`], [`quota`]: what those without a name have in common; what a user may have of a kind.
 //! - [`mounts`], [`proc`], [`sysfs`]: what programs find under `/`.
@@ -27,6 +28,7 @@ pub mod futex;
 pub mod inotify;
 pub mod load;
 pub mod mounts;
+pub mod mqueue;
 pub mod pipe;
 pub mod proc;
 pub mod process;

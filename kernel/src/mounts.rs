@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
-use crate::{device, proc, sysfs, tty::pty::devpts};
+use crate::{device, mqueue, proc, sysfs, tty::pty::devpts};
 
 static NAMESPACE: SpinLock<Option<Arc<Namespace>>> = SpinLock::new(Rank::Leaf, None);
 
@@ -96,6 +96,10 @@ const ALWAYS: &[FileSystem] = &[
         make: |_, options| Ok(ramfs::root(ramfs::Options::parse(options)?)),
     },
     FileSystem {
+        name: "mqueue",
+        make: |_, _| Ok(mqueue::root()),
+    },
+    FileSystem {
         name: "ramfs",
         make: |_, options| Ok(ramfs::root(ramfs::Options::parse(options)?)),
     },
@@ -131,6 +135,7 @@ const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
         0o755,
     ),
     (b"/dev/shm", "tmpfs", SHARED, b"mode=1777", 0o1777),
+    (b"/dev/mqueue", "mqueue", BARE, b"", 0o1777),
     (b"/tmp", "tmpfs", MountFlags::empty(), b"mode=1777", 0o1777),
 ];
 

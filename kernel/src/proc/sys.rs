@@ -9,7 +9,9 @@ use fs::synthetic::{Entry, Table};
 use nucleus::random;
 
 use super::{net, sysvipc};
-use crate::{epoll, inotify, pipe, process::family, quota::Quota, syscall};
+use crate::{
+    epoll, inotify, mqueue::limits as queues, pipe, process::family, quota::Quota, syscall,
+};
 
 pub(super) fn value(value: &'static str) -> Entry {
     Entry::text(move |out| {
@@ -91,10 +93,20 @@ fn fs() -> Table {
         )
         .with("max_user_instances", limit!(inotify::INSTANCES))
         .with("max_user_watches", limit!(inotify::WATCHES));
+    let mqueue = Table::new()
+        .with("msg_default", sysvipc::settings([&queues::MSG_DEFAULT]))
+        .with("msg_max", sysvipc::settings([&queues::MSG_MAX]))
+        .with(
+            "msgsize_default",
+            sysvipc::settings([&queues::MSGSIZE_DEFAULT]),
+        )
+        .with("msgsize_max", sysvipc::settings([&queues::MSGSIZE_MAX]))
+        .with("queues_max", sysvipc::settings([&queues::QUEUES_MAX]));
     let epoll = Table::new().with("max_user_watches", limit!(epoll::WATCHES));
     Table::new()
         .with("epoll", Entry::directory(epoll))
         .with("inotify", Entry::directory(inotify))
+        .with("mqueue", Entry::directory(mqueue))
         .with("file-max", number(i64::MAX as u64))
         .with("nr_open", number(1 << 20))
         .with(

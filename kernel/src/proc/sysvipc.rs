@@ -37,7 +37,7 @@ pub(super) fn add_limits(table: Table) -> Table {
 }
 
 /// A line of settings, which can be written, all or the first of them.
-fn settings<const N: usize>(all: [&'static Setting; N]) -> Entry {
+pub(super) fn settings<const N: usize>(all: [&'static Setting; N]) -> Entry {
     Entry::text(move |out| {
         for (i, setting) in all.iter().enumerate() {
             let before = if i > 0 { "\t" } else { "" };

@@ -187,7 +187,12 @@ pub fn clone(
         } else {
             (parent.pid(), request.exit_signal)
         };
-        family::add_process(process.clone(), Some(above), exit_signal);
+        family::add_process(
+            process.clone(),
+            Some(above),
+            Some(parent.pid()),
+            exit_signal,
+        );
     }
     drop(id);
     if request.has(raw::CLONE_PARENT_SETTID) {
@@ -269,6 +274,6 @@ pub fn make_process(
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone())?;
     family::add_thread(thread.clone());
-    family::add_process(process, parent, raw::SIGCHLD);
+    family::add_process(process, parent, parent, raw::SIGCHLD);
     Ok(thread)
 }

@@ -38,6 +38,7 @@ mod memfd;
 mod memory;
 mod message;
 mod mount;
+mod mqueue;
 mod names;
 mod open;
 mod path;
@@ -109,6 +110,7 @@ const CALLS: &[&[Entry]] = &[
     memory::CALLS,
     message::CALLS,
     mount::CALLS,
+    mqueue::CALLS,
     names::CALLS,
     open::CALLS,
     pidfd::CALLS,

@@ -4,16 +4,23 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::ids::MOST;
 
-/// One setting, from 0 to `highest`.
+/// One setting, from `lowest` to `highest`.
 pub struct Setting {
     value: AtomicU64,
+    lowest: u64,
     highest: u64,
 }
 
 impl Setting {
     const fn new(value: u64, highest: u64) -> Setting {
+        Setting::between(value, 0, highest)
+    }
+
+    /// One that is `value` at first.
+    pub const fn between(value: u64, lowest: u64, highest: u64) -> Setting {
         Setting {
             value: AtomicU64::new(value),
+            lowest,
             highest,
         }
     }
@@ -25,10 +32,11 @@ impl Setting {
 
     /// Sets it; gives whether the value is one that it can have.
     pub fn set(&self, value: u64) -> bool {
-        if value <= self.highest {
+        let allowed = (self.lowest..=self.highest).contains(&value);
+        if allowed {
             self.value.store(value, Relaxed);
         }
-        value <= self.highest
+        allowed
     }
 }
 

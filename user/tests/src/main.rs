@@ -30,6 +30,7 @@ mod proc;
 mod processes;
 mod protection;
 mod ptys;
+mod queues;
 mod scheduling;
 mod sigio;
 mod signals;
@@ -104,6 +105,7 @@ fn main() {
         clock::TESTS,
         vdso::TESTS,
         proc::TESTS,
+        queues::TESTS,
         sysv::segments::TESTS,
         sysv::semaphores::TESTS,
         sysv::messages::TESTS,

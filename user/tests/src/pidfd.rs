@@ -18,6 +18,7 @@ pub const TESTS: &[Test] = &[
         clone3_refuses,
     ),
     ("pidfd: clone3 with a chosen id", chosen_id),
+    ("pidfd: a sibling is of its maker's group", sibling),
     ("pidfd: a cleared set of handlers", clear_handlers),
     ("pidfd: kcmp tells what is shared", kcmp),
 ];
@@ -235,6 +236,43 @@ fn clone3_pidfd() -> Outcome {
     // SAFETY: refused.
     let refused = unsafe { libc::syscall(libc::SYS_clone, bad as c_long, 0, &raw const tid, 0, 0) };
     ensure!(refused == -1 && errno() == libc::EINVAL, "clone with both");
+    Ok(())
+}
+
+/// A child that `CLONE_PARENT` makes for the caller's parent is in the caller's group and session.
+fn sibling() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let child = spawn(|| {
+        call!(setsid());
+        let arguments = CloneArgs {
+            flags: libc::CLONE_PARENT as u64,
+            ..CloneArgs::default()
+        };
+        fork_with(&arguments, || {
+            // SAFETY: take nothing.
+            let ids = unsafe {
+                [
+                    libc::getpid(),
+                    libc::getpgrp(),
+                    libc::getsid(0),
+                    libc::getppid(),
+                ]
+            };
+            call!(write(writer, ids.as_ptr().cast(), 16));
+            Ok(())
+        })?;
+        Ok(())
+    })?;
+    let mut ids = [0i32; 4];
+    call!(read(reader, ids.as_mut_ptr().cast(), 16));
+    ensure!(wait(child)? == End::Exit(0), "the maker failed");
+    let [sibling, group, session, parent] = ids;
+    ensure!(wait(sibling)? == End::Exit(0), "the sibling failed");
+    let me = call!(getpid());
+    ensure!(
+        (group, session, parent) == (child, child, me),
+        "group {group}, session {session}, parent {parent}; maker {child}, its parent {me}"
+    );
     Ok(())
 }
 

@@ -191,11 +191,17 @@ pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
     drop((own, leader));
 }
 
-/// Adds a process below `parent`, in the parent's group, or in a session of its own if it has no parent.
-pub fn add_process(process: Arc<Process>, parent: Option<Pid>, exit_signal: u32) {
+/// Adds a process below `parent`, in the group of `maker`, which is another where the two are siblings (`CLONE_PARENT`); in
+/// a session of its own without one.
+pub fn add_process(
+    process: Arc<Process>,
+    parent: Option<Pid>,
+    maker: Option<Pid>,
+    exit_signal: u32,
+) {
     let pid = process.pid();
     let mut family = FAMILY.lock();
-    let group = parent
+    let group = maker
         .and_then(|p| family.members.get(&p))
         .map(|p| p.group.clone())
         .unwrap_or_else(|| new_session(pid));

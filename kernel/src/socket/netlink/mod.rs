@@ -25,7 +25,7 @@ mod route;
 mod routes;
 mod socket;
 
-pub use socket::list;
+pub use socket::{NetlinkSocket, list};
 
 /// The family's number.
 pub const AF_NETLINK: u32 = 16;

@@ -144,6 +144,12 @@ fn first_group(groups: u32) -> u32 {
 }
 
 impl NetlinkSocket {
+    /// The netlink socket that a socket is, if it is one.
+    pub fn of(socket: &Arc<dyn Socket>) -> Option<Arc<NetlinkSocket>> {
+        let any: &dyn core::any::Any = &**socket;
+        any.downcast_ref::<NetlinkSocket>()?.own.upgrade()
+    }
+
     /// A socket without a port.
     pub fn make(kind: u32) -> Arc<dyn Socket> {
         Arc::new_cyclic(|own| NetlinkSocket {
@@ -215,7 +221,7 @@ impl NetlinkSocket {
     }
 
     /// Adds a datagram from the kernel; one that has no room is lost, and the socket told so.
-    fn answer(&self, data: Vec<u8>) {
+    pub fn answer(&self, data: Vec<u8>) {
         let mut datagram = Some(Datagram {
             data,
             from: 0,

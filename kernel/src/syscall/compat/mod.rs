@@ -6,11 +6,12 @@
 //! ([`nucleus::user::desk`]), calls the body with their addresses, and brings back what the body wrote.
 //!
 //! Subjects: [`files`] and [`status`], [`vectors`], [`time`] and [`waiting`], [`processes`], [`signals`], [`segments`],
-//! [`sysv`], [`ids`], [`control`] (`ioctl`).
+//! [`sysv`], [`mqueue`], [`ids`], [`control`] (`ioctl`).
 
 mod control;
 mod files;
 mod ids;
+mod mqueue;
 mod processes;
 mod same;
 mod segments;
@@ -66,6 +67,7 @@ const CALLS: &[&[Row]] = &[
     control::CALLS,
     files::CALLS,
     ids::CALLS,
+    mqueue::CALLS,
     processes::CALLS,
     same::CALLS,
     segments::CALLS,

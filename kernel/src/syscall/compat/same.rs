@@ -119,7 +119,6 @@ pub(super) const CALLS: &[Row] = &[
     same(262, raw::__NR_timer_getoverrun),
     same(263, raw::__NR_timer_delete),
     same(270, raw::__NR_tgkill),
-    same(278, raw::__NR_mq_unlink),
     same(289, raw::__NR_ioprio_set),
     same(290, raw::__NR_ioprio_get),
     same(291, raw::__NR_inotify_init),

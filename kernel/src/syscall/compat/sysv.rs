@@ -34,7 +34,7 @@ pub(super) const CALLS: &[Row] = &[
 ];
 
 /// Makes argument `n` point to the wide form of a `struct sigevent`, unless it is null.
-fn event_in(call: &mut Call<'_>, n: usize) -> Result<()> {
+pub(super) fn event_in(call: &mut Call<'_>, n: usize) -> Result<()> {
     if call.args[n] == 0 {
         return Ok(());
     }

@@ -44,6 +44,8 @@ struct Shared {
     faults: AtomicU64,
     /// What each child called last: its number, and one bit more for `int 0x80`.
     last: [AtomicU32; CHILDREN],
+    /// The descriptor of `/dev/null`, whose name the children may take away.
+    null: AtomicU32,
 }
 
 /// Stands beside a number in [`Shared::last`].
@@ -98,6 +100,11 @@ fn main() {
         let highest = libc::sched_param { sched_priority: 99 };
         libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &highest);
     }
+    // SAFETY: a set that lives across the call.
+    unsafe { libc::sigprocmask(libc::SIG_BLOCK, &all_signals(true), std::ptr::null_mut()) };
+    // SAFETY: opens a file by a string that lives.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    shared.null.store(null as u32, Ordering::Relaxed);
     let mut next = seed;
     let mut died = 0;
     let mut why = None;
@@ -167,6 +174,7 @@ fn round(
             }
         }
         std::thread::sleep(Duration::from_millis(5));
+        stray_signal()?;
         let mut index = 0;
         while index < children.len() {
             let child = &children[index];
@@ -202,6 +210,43 @@ fn round(
     Ok(died)
 }
 
+/// Every signal, or none, for a mask.
+fn all_signals(all: bool) -> libc::sigset_t {
+    // SAFETY: fills a structure of this function's.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        match all {
+            true => libc::sigfillset(&mut set),
+            false => libc::sigemptyset(&mut set),
+        };
+        set
+    }
+}
+
+/// Looks for a signal to this process: the children have no way to send one.
+///
+/// # Errors
+/// Says what came from whom.
+fn stray_signal() -> Result<(), String> {
+    let mut set = all_signals(true);
+    // SAFETY: structures of this function's.
+    let (signal, info) = unsafe {
+        libc::sigdelset(&mut set, libc::SIGCHLD);
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let none: libc::timespec = std::mem::zeroed();
+        (libc::sigtimedwait(&set, &mut info, &none), info)
+    };
+    if signal <= 0 {
+        return Ok(());
+    }
+    // SAFETY: a signal that a process sent has its id; another's bytes are a number too.
+    let from = unsafe { info.si_pid() };
+    Err(format!(
+        "signal {signal}, code {}, came from {from}",
+        info.si_code
+    ))
+}
+
 /// What a mark in [`Shared::last`] says.
 fn describe(last: u32) -> String {
     let number = i64::from(last & !NARROW);
@@ -228,9 +273,10 @@ fn work(mut numbers: Numbers, shared: &'static Shared, place: usize) -> ! {
     // root half of the time; its standard descriptors lead nowhere.
     unsafe {
         libc::setpgid(0, 0);
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        libc::sigprocmask(libc::SIG_SETMASK, &all_signals(false), std::ptr::null_mut());
+        let null = shared.null.load(Ordering::Relaxed);
         for descriptor in 0..3 {
-            libc::dup2(null, descriptor);
+            libc::dup2(null as i32, descriptor);
         }
         libc::alarm(1);
         let largest = libc::rlimit {

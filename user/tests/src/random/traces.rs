@@ -13,6 +13,15 @@ pub const MOUNT_POINTS: [&CStr; 3] = [
     c"/tmp/random-mounts/b",
 ];
 
+/// Devices that the children use: number, minor number, name.
+const DEVICES: [(u32, u32, &CStr); 5] = [
+    (1, 3, c"/dev/null"),
+    (1, 5, c"/dev/zero"),
+    (1, 7, c"/dev/full"),
+    (1, 9, c"/dev/urandom"),
+    (5, 2, c"/dev/ptmx"),
+];
+
 /// Removes traces. It holds the files of `/proc` that it reads: nothing that is mounted can hide them.
 pub struct Traces {
     memory: Option<File>,
@@ -27,7 +36,7 @@ impl Traces {
         }
     }
 
-    /// Takes away mounts, files, System V objects and message queues.
+    /// Takes away mounts, files, System V objects and message queues, and brings back devices that were taken away.
     pub fn remove(&mut self) {
         let mounts = self.mounts.as_mut().map(text).unwrap_or_default();
         let mine = |line: &&str| {
@@ -46,6 +55,16 @@ impl Traces {
         for folder in ["/dev/shm", "/dev/mqueue"] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
+            }
+        }
+        for (major, minor, name) in DEVICES {
+            // SAFETY: a string that lives. What is still there stays.
+            unsafe {
+                libc::mknod(
+                    name.as_ptr(),
+                    libc::S_IFCHR | 0o666,
+                    libc::makedev(major, minor),
+                );
             }
         }
         for queue in [c"q0", c"q1", c"none"] {

@@ -1,0 +1,389 @@
+//! The file system `mqueue`: one directory with all queues, wherever it is mounted.
+
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use core::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+use abi::{
+    Errno, Result,
+    raw::general::{CAP_SYS_RESOURCE, O_CREAT, O_EXCL, RLIMIT_MSGQUEUE},
+};
+use fs::{
+    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, Walk,
+    namespace::{Mount, NAME_MAX},
+    vnode::{Change, Emit, Make, Place, Space, new_device},
+};
+use nucleus::{
+    PAGE_SIZE, frame,
+    sync::{OnceBox, Rank, SpinLock},
+    time,
+};
+
+use super::{
+    Queue, QueueFile, Size,
+    limits::{Charge, QUEUES_MAX},
+};
+use crate::process::thread;
+
+/// `MQUEUE_MAGIC`.
+const MAGIC: u64 = 0x1980_0202;
+/// The directory's inode, and the first queue's.
+const ROOT_INODE: u64 = 1;
+const FIRST_INODE: u64 = 2;
+/// Everybody may make queues, and remove those of his own.
+const ROOT_MODE: u32 = 0o1777;
+/// Bytes that a queue's file is said to have (`FILENT_SIZE`).
+const FILE_SIZE: u64 = 80;
+
+/// The directory.
+struct Folder {
+    device: u64,
+    made: Duration,
+    state: SpinLock<State>,
+}
+
+struct State {
+    nodes: BTreeMap<Arc<[u8]>, Arc<Node>>,
+    /// Queues, those without a name included.
+    count: usize,
+    next_inode: u64,
+    modified: Duration,
+}
+
+/// A queue's file.
+struct Node {
+    inode: u64,
+    name: Arc<[u8]>,
+    queue: Arc<Queue>,
+    owner: SpinLock<Owner>,
+    removed: AtomicBool,
+}
+
+/// What `chmod`, `chown` and `utimes` change.
+#[derive(Clone, Copy)]
+struct Owner {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    accessed: Duration,
+    modified: Duration,
+    changed: Duration,
+    created: Duration,
+}
+
+fn folder() -> &'static Arc<Folder> {
+    static FOLDER: OnceBox<Arc<Folder>> = OnceBox::new();
+    FOLDER.get_or_insert(|| {
+        let made = time::since_epoch();
+        Box::new(Arc::new(Folder {
+            device: new_device(),
+            made,
+            state: SpinLock::new(
+                Rank::Leaf,
+                State {
+                    nodes: BTreeMap::new(),
+                    count: 0,
+                    next_inode: FIRST_INODE,
+                    modified: made,
+                },
+            ),
+        }))
+    })
+}
+
+/// The mount of the kernel's own by which `mq_open` finds queues.
+fn mount() -> &'static Arc<Mount> {
+    static MOUNT: OnceBox<Arc<Mount>> = OnceBox::new();
+    MOUNT.get_or_insert(|| Box::new(Mount::internal(root(), "mqueue")))
+}
+
+/// What is mounted.
+pub fn root() -> Arc<dyn Vnode> {
+    folder().clone()
+}
+
+/// Checks what `mq_open` and `mq_unlink` take for a name: the C library has removed the slash before it.
+fn check(name: &[u8]) -> Result<()> {
+    match name {
+        b"" => Err(Errno::ENOENT),
+        b"." | b".." => Err(Errno::EACCES),
+        _ if name.contains(&b'/') => Err(Errno::EACCES),
+        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        _ => Ok(()),
+    }
+}
+
+/// `mq_open`: opens the queue `name` as `who`; with `O_CREAT` makes it if it is missing, with `mode`, and with the size that
+/// `size` gives then. Other flags than `O_EXCL` and those of the open file are ignored.
+///
+/// # Errors
+/// `ENOENT`, `EEXIST`, `EACCES`, `ENAMETOOLONG`, `EINVAL`, `ENOSPC` (too many queues), `EMFILE` (`RLIMIT_MSGQUEUE`),
+/// `ENOMEM`, and those of `size`.
+pub fn find_or_make(
+    name: &[u8],
+    flags: u32,
+    kept: OpenFlags,
+    mode: u32,
+    who: &Credentials,
+    size: impl Fn() -> Result<Size>,
+) -> Result<Arc<dyn File>> {
+    check(name)?;
+    let at = Location::inside(mount(), root());
+    let walk = Walk {
+        root: &at,
+        start: &at,
+        who,
+    };
+    loop {
+        match folder().lookup(name) {
+            Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => {
+                return Err(Errno::EEXIST);
+            }
+            Ok(vnode) => {
+                if kept.bits() & 3 == 3 {
+                    return Err(Errno::EINVAL);
+                }
+                return walk.open_at(&Location::inside(mount(), vnode), kept);
+            }
+            Err(Errno::ENOENT) if flags & O_CREAT != 0 => {
+                match folder().make(name, mode, who, size()?) {
+                    Ok(node) => {
+                        let place = Location::inside(mount(), node.clone());
+                        return Ok(QueueFile::new(node.queue.clone(), place));
+                    }
+                    // Somebody else was faster.
+                    Err(Errno::EEXIST) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// `mq_unlink`.
+///
+/// # Errors
+/// `ENOENT`, `EACCES`, `EPERM` for another's queue, `ENAMETOOLONG`.
+pub fn remove(name: &[u8], who: &Credentials) -> Result<()> {
+    check(name)?;
+    let at = Location::inside(mount(), root());
+    let walk = Walk {
+        root: &at,
+        start: &at,
+        who,
+    };
+    walk.remove(name, false)
+}
+
+impl Folder {
+    /// Makes a queue.
+    fn make(&self, name: &[u8], mode: u32, who: &Credentials, size: Size) -> Result<Arc<Node>> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        if name.len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let limit = thread::with_current(|thread| {
+            let process = thread.process();
+            process.limits().soft(RLIMIT_MSGQUEUE)
+        });
+        let charge = Charge::new(who.uid, size, limit.unwrap_or(u64::MAX))?;
+        let now = time::since_epoch();
+        let queue = Queue::new(size, charge);
+        let name: Arc<[u8]> = name.into();
+        let mut state = self.state.lock();
+        // A queue that can't stay is dropped after the lock.
+        let result = if state.nodes.contains_key(&name) {
+            Err(Errno::EEXIST)
+        } else if state.count as u64 >= QUEUES_MAX.get() && !who.may_use(CAP_SYS_RESOURCE) {
+            Err(Errno::ENOSPC)
+        } else {
+            let node = Arc::new(Node {
+                inode: state.next_inode,
+                name: name.clone(),
+                queue: queue.clone(),
+                owner: SpinLock::new(
+                    Rank::Leaf,
+                    Owner {
+                        mode: mode & 0o7777,
+                        uid: who.uid,
+                        gid: who.gid,
+                        accessed: now,
+                        modified: now,
+                        changed: now,
+                        created: now,
+                    },
+                ),
+                removed: AtomicBool::new(false),
+            });
+            state.next_inode += 1;
+            state.count += 1;
+            state.modified = now;
+            state.nodes.insert(name, node.clone());
+            Ok(node)
+        };
+        drop(state);
+        result
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        folder().state.lock().count -= 1;
+    }
+}
+
+fn space() -> Space {
+    Space {
+        magic: MAGIC,
+        block_size: PAGE_SIZE as u64,
+        name_max: NAME_MAX as u64,
+        ..Space::default()
+    }
+}
+
+impl Vnode for Folder {
+    fn attributes(&self) -> Result<Attributes> {
+        let modified = self.state.lock().modified;
+        Ok(Attributes {
+            device: self.device,
+            inode: ROOT_INODE,
+            kind: Kind::Directory,
+            mode: ROOT_MODE,
+            links: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: PAGE_SIZE as u32,
+            accessed: self.made,
+            modified,
+            changed: modified,
+            created: self.made,
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Directory
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        let node = self.state.lock().nodes.get(name).cloned();
+        Ok(node.ok_or(Errno::ENOENT)?)
+    }
+
+    /// A file that is made here is a queue of the usual size.
+    fn create(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
+        match make {
+            Make::Regular => Ok(self.make(name, mode, who, Size::usual())?),
+            _ => Err(Errno::EPERM),
+        }
+    }
+
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        if directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let mut state = self.state.lock();
+        let node = state.nodes.remove(name);
+        state.modified = time::since_epoch();
+        drop(state);
+        let node = node.ok_or(Errno::ENOENT)?;
+        node.removed.store(true, Relaxed);
+        Ok(())
+    }
+
+    /// Cursors are the inodes of the queues, which never come again.
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        let count = self.state.lock().nodes.len();
+        nodes.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+        {
+            let state = self.state.lock();
+            let later = state.nodes.values().filter(|node| node.inode > cursor);
+            // Those that were made since are missed rather than waited for.
+            nodes.extend(later.take(count).cloned());
+        }
+        nodes.sort_unstable_by_key(|node| node.inode);
+        for node in nodes {
+            if !emit(&node.name, node.inode, Kind::Regular, node.inode) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        space()
+    }
+}
+
+impl Vnode for Node {
+    fn attributes(&self) -> Result<Attributes> {
+        let owner = *self.owner.lock();
+        Ok(Attributes {
+            device: folder().device,
+            inode: self.inode,
+            kind: Kind::Regular,
+            mode: owner.mode,
+            links: u32::from(!self.removed.load(Relaxed)),
+            uid: owner.uid,
+            gid: owner.gid,
+            rdev: 0,
+            size: FILE_SIZE,
+            blocks: 0,
+            block_size: PAGE_SIZE as u32,
+            accessed: owner.accessed,
+            modified: owner.modified,
+            changed: owner.changed,
+            created: owner.created,
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Regular
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place {
+            parent: root(),
+            name: self.name.clone(),
+            removed: self.removed.load(Relaxed),
+        })
+    }
+
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        let mut owner = self.owner.lock();
+        owner.mode = change.mode.unwrap_or(owner.mode);
+        owner.uid = change.uid.unwrap_or(owner.uid);
+        owner.gid = change.gid.unwrap_or(owner.gid);
+        owner.accessed = change.accessed.unwrap_or(owner.accessed);
+        owner.modified = change.modified.unwrap_or(owner.modified);
+        owner.changed = time::since_epoch();
+        Ok(())
+    }
+
+    /// Its size is not that of a content: there is nothing to cut off.
+    fn truncate(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, at: &Location, _: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        Ok(Some(QueueFile::new(self.queue.clone(), at.clone())))
+    }
+
+    fn space(&self) -> Space {
+        space()
+    }
+}
