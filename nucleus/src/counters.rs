@@ -135,6 +135,20 @@ counters! {
     icmp6_echo_requests,
     /// Echoes among them.
     icmp6_echo_replies,
+    /// Interrupts of a CPU's own timer.
+    interrupts_timer,
+    /// Interrupts of the first serial port.
+    interrupts_console,
+    /// Messages of devices.
+    interrupts_device,
+    /// Interrupts by which another CPU asked for a look at the run queue.
+    interrupts_reschedule,
+    /// Interrupts by which another CPU told of changed mappings.
+    interrupts_shootdown,
+    /// Interrupts that meant nothing.
+    interrupts_spurious,
+    /// Threads and processes made.
+    forks,
     /// Out-of-memory kills.
     out_of_memory_kills,
 }
@@ -144,6 +158,11 @@ impl Counter {
     #[inline]
     pub fn add(self, n: u64) {
         machine::counter_add(self as usize, n);
+    }
+
+    /// What this CPU, below [`task::MAX_CPUS`](crate::task::MAX_CPUS), has counted.
+    pub fn of(self, cpu: usize) -> u64 {
+        machine::counter_read(cpu, self as usize)
     }
 
     /// The sum over all CPUs.

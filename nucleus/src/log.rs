@@ -9,6 +9,8 @@ use crate::arch::machine;
 
 /// Bytes that are kept: some thousand lines.
 const RING: usize = 64 << 10;
+/// Bytes of the log that are kept.
+pub const CAPACITY: usize = RING;
 /// A longer line is cut.
 const LINE: usize = 512;
 

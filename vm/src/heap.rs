@@ -4,7 +4,8 @@ use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_START};
 
 use crate::entry::{MapEntry, Removed};
 use crate::layout::GUARD_GAP;
-use crate::map::{Map, check_overcommit};
+use crate::map::Map;
+use crate::policy::check_overcommit;
 use crate::request::{Advice, Fault, Inherit, MapError};
 use crate::space::Space;
 

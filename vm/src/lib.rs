@@ -23,6 +23,7 @@ mod advise;
 mod ahead;
 mod amap;
 mod anon;
+mod census;
 mod chunks;
 mod claim;
 mod detach;
@@ -34,17 +35,20 @@ mod layout;
 mod map;
 mod object;
 mod pager;
+mod policy;
 mod remap;
 mod request;
 mod space;
 mod writeback;
 
 pub use ahead::{fault_ahead, set_fault_ahead};
+pub use census::{Census, MappedPage};
 pub use claim::Claim;
 pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;
 pub use pager::{Anonymous, Description, Pager, PagerError};
+pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
 pub use request::{
     Advice, Backing, Entry, Fault, Inherit, Limits, MapError, MapRequest, Place, Sizes,
 };

@@ -24,6 +24,7 @@ use nucleus::{
 use crate::entry::{MapEntry, ObjectRef, Removed};
 use crate::layout::Layout;
 use crate::pager::Anonymous;
+use crate::policy::check_overcommit;
 use crate::request::{Advice, Backing, Entry, Inherit, Limits, MapError, MapRequest, Place, Sizes};
 use crate::space::Space;
 
@@ -32,9 +33,6 @@ pub struct Map {
     pub(crate) pmap: Arc<Pmap>,
     pub(crate) space: CpuRwLock<Space>,
 }
-
-/// Less than any machine has: no need to ask how much this one has.
-const NEVER_TOO_LARGE: usize = 4 << 20;
 
 /// `len` rounded up to pages, not zero.
 pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
@@ -314,25 +312,31 @@ impl Map {
     pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry)) {
         let space = self.space.read();
         for entry in space.iter() {
-            let anonymous_pages = match &entry.amap {
-                Some(amap) => amap.count(entry.keys(entry.range)),
-                None => 0,
-            };
-            f(&Entry {
-                range: entry.range,
-                prot: entry.prot,
-                shared: entry.shared,
-                backing: match &entry.object {
-                    None => Backing::Zero,
-                    Some(object) => Backing::Object {
-                        pager: object.pager.clone(),
-                        offset: object.first << PAGE_SHIFT,
-                    },
+            f(&self.describe(entry));
+        }
+    }
+
+    pub(crate) fn describe(&self, entry: &MapEntry) -> Entry {
+        let anonymous_pages = match &entry.amap {
+            Some(amap) => amap.count(entry.keys(entry.range)),
+            None => 0,
+        };
+        Entry {
+            range: entry.range,
+            prot: entry.prot,
+            max_prot: entry.max_prot,
+            shared: entry.shared,
+            grows_down: entry.grows_down,
+            backing: match &entry.object {
+                None => Backing::Zero,
+                Some(object) => Backing::Object {
+                    pager: object.pager.clone(),
+                    offset: object.first << PAGE_SHIFT,
                 },
-                label: entry.label,
-                resident_pages: self.pmap.resident_in(entry.range),
-                anonymous_pages,
-            });
+            },
+            label: entry.label,
+            resident_pages: self.pmap.resident_in(entry.range),
+            anonymous_pages,
         }
     }
 
@@ -369,14 +373,4 @@ impl Drop for Map {
         // Nobody refers to the map, so nobody runs in it.
         self.tear_down();
     }
-}
-
-/// Refuses what can't possibly be backed: one private writable mapping larger than all memory.
-/// Anything less is granted, as programs map far more than they touch; the reckoning comes as
-/// [`Fault::OutOfMemory`](crate::Fault::OutOfMemory). Linux's default policy does the same.
-pub(crate) fn check_overcommit(len: usize) -> Result<(), MapError> {
-    if len <= NEVER_TOO_LARGE || len >> PAGE_SHIFT <= frame::usage().total {
-        return Ok(());
-    }
-    Err(MapError::NoMemory)
 }

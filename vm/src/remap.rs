@@ -6,7 +6,8 @@
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 
 use crate::entry::{MapEntry, Removed};
-use crate::map::{Map, check_overcommit, page_range, whole_pages};
+use crate::map::{Map, page_range, whole_pages};
+use crate::policy::check_overcommit;
 use crate::request::{Backing, MapError, MapRequest, Place};
 use crate::space::Space;
 

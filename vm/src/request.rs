@@ -125,7 +125,10 @@ pub enum Fault {
 pub struct Entry {
     pub range: VirtRange,
     pub prot: Prot,
+    /// What `protect` may give it.
+    pub max_prot: Prot,
     pub shared: bool,
+    pub grows_down: bool,
     pub backing: Backing,
     pub label: &'static str,
     /// Pages of it mapped now, and how many of them are anonymous.

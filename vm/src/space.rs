@@ -5,11 +5,8 @@ use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Count
 
 use crate::entry::{MapEntry, Removed};
 use crate::layout::{GUARD_GAP, Layout};
+use crate::policy::max_entries;
 use crate::request::{Limits, MapError};
-
-/// Entries of one map at most, Linux's default for `vm.max_map_count`: it bounds the kernel memory
-/// that one program can take with mappings.
-const MAX_ENTRIES: usize = 65530;
 
 /// The entries and what is known of all of them together.
 pub(crate) struct Space {
@@ -165,7 +162,7 @@ impl Space {
     /// # Errors
     /// [`MapError::NoMemory`] if there is none for another entry; nothing has changed then.
     pub fn clip(&mut self, at: VirtAddr) -> Result<(), MapError> {
-        let full = self.count() >= MAX_ENTRIES;
+        let full = self.count() >= max_entries();
         if let Some(entry) = self.lookup_mut(at)
             && entry.range.start < at
         {
@@ -187,7 +184,7 @@ impl Space {
 
     /// Whether another entry may come.
     pub fn check_count(&self) -> Result<(), MapError> {
-        match self.count() < MAX_ENTRIES {
+        match self.count() < max_entries() {
             true => Ok(()),
             false => Err(MapError::NoMemory),
         }

@@ -24,7 +24,7 @@ pub const KMSG: u32 = 11;
 /// The log wakes nobody, so that it can be written in any context; who waits for a line looks this often.
 const LOOK: Duration = Duration::from_millis(200);
 /// A longer line is cut, as the log itself does.
-const LINE: usize = 512;
+pub const LINE: usize = 512;
 /// "Informational", from the kernel itself.
 const PRIORITY: u32 = 6;
 
@@ -43,7 +43,7 @@ pub fn open(at: &Location, _: OpenFlags) -> Result<Arc<dyn File>> {
 }
 
 /// The first line from `offset` on, and what is behind it.
-fn next_line(offset: u64, line: &mut [u8; LINE]) -> Option<(usize, u64)> {
+pub fn next_line(offset: u64, line: &mut [u8; LINE]) -> Option<(usize, u64)> {
     let (n, end) = log::read(offset, line);
     if n == 0 {
         return None;

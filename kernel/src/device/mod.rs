@@ -3,7 +3,7 @@
 //! `memory`: null, zero, full, random, urandom. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
 //! [`share`]: folders of the host's. [`root`] is the file system with the nodes.
 
-mod kmsg;
+pub mod kmsg;
 mod memory;
 pub mod share;
 mod terminal;

@@ -12,7 +12,10 @@ use nucleus::{
 };
 
 use super::{OpenFile, Table};
-use crate::{process::Pid, signal};
+use crate::{
+    process::{Pid, thread},
+    signal,
+};
 
 /// Who has a lock: an open file description or a descriptor table, by its address, which nothing else has
 /// while it lives; its locks end before it does.
@@ -43,7 +46,8 @@ type FileId = (u64, u64);
 
 #[derive(Default)]
 struct FileLocks {
-    whole: Vec<(Owner, Mode)>,
+    /// With the process that asked.
+    whole: Vec<(Owner, Mode, Pid)>,
     records: Vec<(Owner, Record)>,
 }
 
@@ -174,12 +178,13 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, wait: bool) -> Result<()>
     let owner = open.lock_owner();
     let Some(mode) = mode else {
         release(file, |locks| {
-            locks.whole.retain(|(other, _)| *other != owner)
+            locks.whole.retain(|(other, ..)| *other != owner)
         });
         return Ok(());
     };
     may_allocate()?;
     open.note_locks();
+    let pid = thread::with_current(|me| me.process().pid()).unwrap_or(0);
     let attempt = || {
         let mut registry = REGISTRY.lock();
         let locks = registry.files.entry(file).or_default();
@@ -187,13 +192,13 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, wait: bool) -> Result<()>
         let before = locks.whole.len();
         locks
             .whole
-            .retain(|&(other, held)| other != owner || held == mode);
+            .retain(|&(other, held, _)| other != owner || held == mode);
         let dropped = locks.whole.len() != before;
-        let conflict = locks.whole.iter().any(|&(other, held)| {
+        let conflict = locks.whole.iter().any(|&(other, held, _)| {
             other != owner && (held == Mode::Exclusive || mode == Mode::Exclusive)
         });
-        if !conflict && locks.whole.iter().all(|(other, _)| *other != owner) {
-            locks.whole.push((owner, mode));
+        if !conflict && locks.whole.iter().all(|(other, ..)| *other != owner) {
+            locks.whole.push((owner, mode, pid));
         }
         drop(registry);
         if dropped {
@@ -296,6 +301,50 @@ pub fn lock_record(open: &OpenFile, by: For<'_>, record: Record, wait: bool) -> 
     result.map_err(signal::woken)?
 }
 
+/// A lock as `/proc/locks` shows it.
+pub struct Listed {
+    /// Device and inode of the file.
+    pub file: (u64, u64),
+    /// On the whole file (`flock`).
+    pub whole: bool,
+    /// Who asked is 0 for an open file description's record lock.
+    pub record: Record,
+}
+
+/// All locks.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn all() -> Result<Vec<Listed>> {
+    let registry = REGISTRY.lock();
+    let mut list = Vec::new();
+    for (&file, locks) in &registry.files {
+        let count = locks.whole.len() + locks.records.len();
+        list.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+        list.extend(locks.whole.iter().map(|&(_, mode, pid)| {
+            let (start, last) = (0, u64::MAX);
+            let record = Record {
+                mode,
+                start,
+                last,
+                pid,
+            };
+            let whole = true;
+            Listed {
+                file,
+                whole,
+                record,
+            }
+        }));
+        list.extend(locks.records.iter().map(|&(_, record)| Listed {
+            file,
+            whole: false,
+            record,
+        }));
+    }
+    Ok(list)
+}
+
 /// Ends the record locks of `owner` on the file that `open` is of.
 pub(super) fn release_records(open: &OpenFile, owner: Owner) {
     if let Ok(file) = id(open) {
@@ -309,7 +358,7 @@ pub(super) fn release_records(open: &OpenFile, owner: Owner) {
 pub(super) fn release_all(open: &OpenFile, owner: Owner) {
     if let Ok(file) = id(open) {
         release(file, |locks| {
-            locks.whole.retain(|(other, _)| *other != owner);
+            locks.whole.retain(|(other, ..)| *other != owner);
             locks.records.retain(|(other, _)| *other != owner);
         });
     }

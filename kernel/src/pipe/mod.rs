@@ -25,7 +25,7 @@ mod writing;
 
 pub use end::{End, pair};
 pub use fifo::open as open_fifo;
-pub use queue::{DEFAULT_SLOTS, MAX_SLOTS, Pipe};
+pub use queue::{DEFAULT_SLOTS, Pipe, max_size, set_max_size};
 
 /// The current thread wrote to a pipe that nobody reads: SIGPIPE.
 pub fn broken_pipe() {

@@ -1,7 +1,7 @@
 //! The chain between the two ends of a pipe, and how many ends there are.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use fbuf::Aggregate;
@@ -13,8 +13,28 @@ use nucleus::{
 
 /// Slices that a new pipe takes: 64 KiB in whole pages, as on Linux.
 pub const DEFAULT_SLOTS: usize = 16;
-/// The most slices that `F_SETPIPE_SZ` allows: 1 MiB, Linux's `pipe-max-size`.
-pub const MAX_SLOTS: usize = 256;
+/// The most slices that `F_SETPIPE_SZ` allows: at first 1 MiB, Linux's `pipe-max-size`.
+static MAX_SLOTS: AtomicUsize = AtomicUsize::new(256);
+/// The most that this can be set to: 128 MiB.
+const SLOTS_LIMIT: usize = 1 << 15;
+
+/// The largest size in bytes that a pipe may be given.
+pub fn max_size() -> usize {
+    MAX_SLOTS.load(Relaxed) * PAGE_SIZE
+}
+
+/// Sets [`max_size`], rounded up to a power of two of pages.
+///
+/// # Errors
+/// `EINVAL` for less than a page, or more than a pipe can ever have.
+pub fn set_max_size(bytes: usize) -> Result<()> {
+    let slots = bytes.div_ceil(PAGE_SIZE).next_power_of_two();
+    if bytes < PAGE_SIZE || slots > SLOTS_LIMIT {
+        return Err(Errno::EINVAL);
+    }
+    MAX_SLOTS.store(slots, Relaxed);
+    Ok(())
+}
 /// Writes of up to this many bytes are not mixed with others.
 pub const PIPE_BUF: usize = abi::raw::general::PIPE_BUF as usize;
 /// Emptied frames that a pipe keeps for its writer, so that a frame need not travel through the
@@ -228,13 +248,13 @@ impl Pipe {
     /// Changes the capacity to at least `bytes`, in a power of two of pages; returns the new one.
     ///
     /// # Errors
-    /// `EBUSY` if more is in it, `EINVAL` for more than 2 GiB, `EPERM` above [`MAX_SLOTS`], `ENOMEM`.
+    /// `EBUSY` if more is in it, `EINVAL` for more than 2 GiB, `EPERM` above [`max_size`], `ENOMEM`.
     pub fn resize(&self, bytes: usize) -> Result<usize> {
         if bytes > 1 << 31 {
             return Err(Errno::EINVAL);
         }
         let slots = bytes.div_ceil(PAGE_SIZE).max(1).next_power_of_two();
-        if slots > MAX_SLOTS {
+        if slots > MAX_SLOTS.load(Relaxed) {
             return Err(Errno::EPERM);
         }
         let _reading = self.reading.lock();

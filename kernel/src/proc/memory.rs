@@ -1,9 +1,9 @@
-//! `/proc/PID/maps` and `smaps`.
+//! `/proc/PID/maps`, `smaps` and `smaps_rollup`.
 
 use abi::{Errno, Result};
 use fs::{device, synthetic::Text};
 use nucleus::{PAGE_SIZE, Prot};
-use vm::{Backing, Description, Entry};
+use vm::{Backing, Census, Description, Entry};
 
 use super::process::Subject;
 use crate::process::Shared;
@@ -71,33 +71,98 @@ fn line(entry: &Entry, out: &mut Text) {
     out.push(b"\n");
 }
 
+/// The lines that `smaps` has for a mapping and `smaps_rollup` for all. `anonymous` in pages.
+fn counts(census: &Census, anonymous: usize, out: &mut Text) {
+    let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
+    let mut value = |name: &str, kib: u64| {
+        let width = 24 - name.len() - 1;
+        writeln!(out, "{name}:{kib:>width$} kB");
+    };
+    value("Rss", kib(census.resident()));
+    value("Pss", census.proportional / 1024);
+    value("Pss_Dirty", census.proportional_dirty / 1024);
+    value("Shared_Clean", kib(census.shared_clean));
+    value("Shared_Dirty", kib(census.shared_dirty));
+    value("Private_Clean", kib(census.private_clean));
+    value("Private_Dirty", kib(census.private_dirty));
+    // No page is ever taken for unused.
+    value("Referenced", kib(census.resident()));
+    value("Anonymous", kib(anonymous.min(census.resident())));
+    for name in [
+        "LazyFree",
+        "AnonHugePages",
+        "ShmemPmdMapped",
+        "FilePmdMapped",
+        "Shared_Hugetlb",
+        "Private_Hugetlb",
+        "Swap",
+        "SwapPss",
+        "Locked",
+    ] {
+        value(name, 0);
+    }
+}
+
 /// `smaps`: each mapping with its pages.
 pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
     let Some(shared) = with_memory(subject)? else {
         return Ok(());
     };
-    shared.space.map().for_each_entry(&mut |entry| {
+    let map = shared.space.map();
+    map.for_each_entry_counted(&mut |entry, census| {
         line(entry, out);
-        let kib = |pages: usize| pages * PAGE_SIZE / 1024;
-        let resident = kib(entry.resident_pages);
-        let anonymous = kib(entry.anonymous_pages);
-        let file = resident - anonymous.min(resident);
-        let mut value = |name: &str, kib: usize| {
-            let width = 24 - name.len() - 1;
-            writeln!(out, "{name}:{kib:>width$} kB");
-        };
-        value("Size", entry.range.len() / 1024);
-        value("KernelPageSize", PAGE_SIZE / 1024);
-        value("MMUPageSize", PAGE_SIZE / 1024);
-        value("Rss", resident);
-        value("Pss", resident);
-        value("Shared_Clean", file);
-        value("Shared_Dirty", 0);
-        value("Private_Clean", 0);
-        value("Private_Dirty", anonymous);
-        value("Referenced", resident);
-        value("Anonymous", anonymous);
-        value("Swap", 0);
+        let page = PAGE_SIZE / 1024;
+        writeln!(out, "Size:           {:8} kB", entry.range.len() / 1024);
+        writeln!(out, "KernelPageSize: {page:8} kB");
+        writeln!(out, "MMUPageSize:    {page:8} kB");
+        counts(census, entry.anonymous_pages, out);
+        writeln!(out, "THPeligible:    0");
+        flags(entry, out);
     });
+    Ok(())
+}
+
+/// What a mapping allows, and may be made to allow, in words of two letters.
+fn flags(entry: &Entry, out: &mut Text) {
+    out.push(b"VmFlags:");
+    let (now, ever) = (entry.prot, entry.max_prot);
+    for (holds, word) in [
+        (now.contains(Prot::READ), " rd"),
+        (now.contains(Prot::WRITE), " wr"),
+        (now.contains(Prot::EXEC), " ex"),
+        (entry.shared, " sh"),
+        (ever.contains(Prot::READ), " mr"),
+        (ever.contains(Prot::WRITE), " mw"),
+        (ever.contains(Prot::EXEC), " me"),
+        (entry.shared, " ms"),
+        (entry.grows_down, " gd"),
+    ] {
+        if holds {
+            out.push(word.as_bytes());
+        }
+    }
+    out.push(b" \n");
+}
+
+/// `smaps_rollup`: the sums.
+pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
+    let shared = with_memory(subject)?.ok_or(Errno::ESRCH)?;
+    let mut sum = Census::default();
+    let (mut anonymous, mut first, mut last) = (0, None, 0);
+    let map = shared.space.map();
+    map.for_each_entry_counted(&mut |entry, census| {
+        sum.add(census);
+        anonymous += entry.anonymous_pages;
+        first.get_or_insert(entry.range.start.0);
+        last = entry.range.end.0;
+    });
+    let start = out.len();
+    let first = first.unwrap_or(0);
+    write!(out, "{first:08x}-{last:08x} ---p 00000000 00:00 0 ");
+    for _ in out.len() - start..NAME_COLUMN {
+        out.push(b" ");
+    }
+    out.push(b"[rollup]\n");
+    counts(&sum, anonymous, out);
     Ok(())
 }

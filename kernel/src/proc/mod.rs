@@ -1,7 +1,7 @@
 //! `/proc`: what programs may know, in Linux's formats.
 //!
-//! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `memory`: its
-//! mappings. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
+//! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `person`: who it
+//! is and what it has done. `memory`: its mappings. `window`: its memory itself. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
 
 mod causeway;
 mod counts;
@@ -9,11 +9,13 @@ mod descriptors;
 mod memory;
 mod mounts;
 mod net;
+mod person;
 mod process;
 mod status;
 mod sys;
 mod system;
 mod sysvipc;
+mod window;
 
 use alloc::{format, sync::Arc};
 

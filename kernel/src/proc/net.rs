@@ -1,6 +1,9 @@
 //! `/proc/net`: sockets, the loopback interface and its addresses; `/proc/sys/net`.
 
-use core::net::{IpAddr, SocketAddr};
+use core::{
+    net::{IpAddr, SocketAddr},
+    sync::atomic::Ordering::Relaxed,
+};
 
 use fs::synthetic::{Entry, Table, Text};
 use net::{
@@ -11,9 +14,10 @@ use nucleus::counters::Counter;
 
 use super::{
     TICKS, counts,
-    sys::{number, value},
+    sys::{number, setting, value},
 };
 use crate::socket::{
+    self,
     inet::{stack, state_number},
     netlink, unix,
 };
@@ -369,7 +373,13 @@ pub fn settings() -> Table {
         .with("optmem_max", value("20480"))
         .with("rmem_default", value("212992"))
         .with("rmem_max", value("212992"))
-        .with("somaxconn", value("4096"))
+        .with(
+            "somaxconn",
+            setting(
+                || socket::BACKLOG_MAX.load(Relaxed) as usize,
+                |max| socket::BACKLOG_MAX.store(max as u32, Relaxed),
+            ),
+        )
         .with("wmem_default", value("212992"))
         .with("wmem_max", value("212992"));
     let v4 = Table::new()

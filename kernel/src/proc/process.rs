@@ -9,7 +9,7 @@ use fs::{
 };
 use nucleus::{PAGE_SIZE, VirtRange};
 
-use super::{descriptors, memory, mounts, status};
+use super::{descriptors, memory, mounts, person, status, window};
 use crate::process::{Pid, Process, Shared, Space, Thread, family, thread};
 
 /// The directories of all processes.
@@ -134,6 +134,8 @@ const FILES: &[(&str, Make)] = &[
             Ok(())
         })
     }),
+    ("cgroup", |s| text(s, person::control_group)),
+    ("children", |s| text(s, person::children)),
     ("cmdline", |s| {
         text(s, |s, out| strings(s, out, |shared| title(&shared.space)))
     }),
@@ -164,44 +166,64 @@ const FILES: &[(&str, Make)] = &[
     ("fdinfo", |s| {
         Entry::directory(descriptors::Positions { subject: s }).mode(0o500)
     }),
+    ("gid_map", |s| text(s, person::identity_map)),
+    ("io", |s| secret(s, person::transfers)),
     ("limits", |s| text(s, status::limits)),
+    ("loginuid", person::login),
     ("maps", |s| text(s, memory::maps)),
+    ("mem", |s| {
+        Entry::file(move |at, _| window::memory(&s, at)).mode(0o600)
+    }),
     ("mountinfo", |s| text(s, mounts::info)),
     ("mounts", |s| text(s, mounts::table)),
     ("mountstats", |s| text(s, mounts::statistics)),
     ("net", |_| Entry::directory(super::net::directory())),
-    ("oom_score", |s| {
-        text(s, |_, out| {
-            writeln!(out, "0");
-            Ok(())
-        })
+    ("ns", |_| {
+        Entry::directory(person::name_spaces()).mode(0o511)
     }),
-    ("oom_score_adj", |s| {
-        text(s, |_, out| {
-            writeln!(out, "0");
-            Ok(())
-        })
+    ("oom_score", |s| text(s, person::score)),
+    ("oom_score_adj", person::adjustment),
+    ("pagemap", |s| {
+        Entry::file(move |at, _| window::pages(&s, at)).mode(0o400)
     }),
+    ("personality", |s| secret(s, person::personality)),
+    ("projid_map", |s| text(s, person::identity_map)),
     ("root", |s| place(s, |shared| shared.fs.root())),
-    ("smaps", |s| secret(s, memory::smaps)),
+    ("sessionid", |s| text(s, person::login_number)),
+    ("setgroups", |s| text(s, person::set_groups)),
+    ("smaps", |s| text(s, memory::smaps)),
+    ("smaps_rollup", |s| text(s, memory::rollup)),
     ("stat", |s| text(s, status::stat)),
     ("statm", |s| text(s, status::statm)),
     ("status", |s| text(s, status::status)),
     ("task", |s| Entry::directory(Threads { process: s.process })),
+    ("timerslack_ns", person::timer_slack),
+    ("uid_map", |s| text(s, person::identity_map)),
+    // Functions of the kernel have no names here.
     ("wchan", |s| {
-        text(s, |s, out| {
-            let running = s.thread()?.task().is_some_and(|task| task.is_runnable());
-            out.push(if running { b"0" } else { b"sleep" });
+        text(s, |_, out| {
+            out.push(b"0");
             Ok(())
         })
     }),
 ];
 
+impl Subject {
+    /// Whether the directory of a process, or that of a thread, has the file.
+    fn has(&self, name: &str) -> bool {
+        match name {
+            "task" | "timerslack_ns" | "mountstats" => self.tid.is_none(),
+            "children" => self.tid.is_some(),
+            _ => true,
+        }
+    }
+}
+
 impl Directory for Subject {
     fn lookup(&self, name: &[u8]) -> Result<Entry> {
         let (_, make) = FILES
             .iter()
-            .filter(|(own, _)| self.tid.is_none() || *own != "task")
+            .filter(|(own, _)| self.has(own))
             .find(|(own, _)| own.as_bytes() == name)
             .ok_or(Errno::ENOENT)?;
         Ok(owned(make(self.clone()), &self.process))
@@ -209,11 +231,11 @@ impl Directory for Subject {
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
         for (i, (name, _)) in FILES.iter().enumerate().skip(cursor as usize) {
-            if self.tid.is_some() && *name == "task" {
+            if !self.has(name) {
                 continue;
             }
             let kind = match *name {
-                "fd" | "fdinfo" | "net" | "task" => Kind::Directory,
+                "fd" | "fdinfo" | "net" | "ns" | "task" => Kind::Directory,
                 "cwd" | "exe" | "root" => Kind::Link,
                 _ => Kind::Regular,
             };

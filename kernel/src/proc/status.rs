@@ -1,6 +1,7 @@
 //! The numbers of a process: `stat`, `statm`, `status`, `limits`.
 
 use abi::{Result, raw::general as raw};
+use alloc::{format, string::String};
 use core::time::Duration;
 use fs::synthetic::Text;
 use nucleus::PAGE_SIZE;
@@ -191,6 +192,11 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
             write!(out, "{group} ");
         }
         writeln!(out);
+        // There is one name space of ids.
+        let id = subject.tid.unwrap_or(process.pid());
+        writeln!(out, "NStgid:\t{}\nNSpid:\t{id}", process.pid());
+        let (group, session) = (process.group_id(), process.session_id());
+        writeln!(out, "NSpgid:\t{group}\nNSsid:\t{session}");
         let sizes = shared.space.map().sizes();
         let anonymous = sizes.resident - sizes.shared_resident.min(sizes.resident);
         let mut line = |name: &str, pages: usize| {
@@ -207,10 +213,13 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("RssShmem", 0);
         line("VmData", sizes.data);
         line("VmStk", sizes.stack);
-        line("VmExe", sizes.text);
-        line("VmLib", 0);
+        let code = shared.space.layout().code.len().div_ceil(PAGE_SIZE);
+        line("VmExe", code);
+        line("VmLib", sizes.text - code.min(sizes.text));
         line("VmPTE", sizes.page_tables);
         line("VmSwap", 0);
+        line("HugetlbPages", 0);
+        writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t0");
     } else {
         let uid = process.real_uid();
         writeln!(out, "Uid:\t{uid}\t{uid}\t{uid}\t{uid}");
@@ -248,15 +257,41 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     }
     let no_new = u32::from(process.has_no_new_privileges());
     writeln!(out, "NoNewPrivs:\t{no_new}");
-    writeln!(out, "Seccomp:\t0");
+    writeln!(out, "Seccomp:\t0\nSeccomp_filters:\t0");
     let usage = thread.as_ref().map(|thread| thread.usage());
     let switches = usage.map_or([0; 2], |usage| usage.switches);
     let cpus = thread.map_or(1, |thread| thread.cpus());
     writeln!(out, "Cpus_allowed:\t{cpus:x}");
+    writeln!(out, "Cpus_allowed_list:\t{}", ranges(cpus));
+    writeln!(out, "Mems_allowed:\t1\nMems_allowed_list:\t0");
     let [waited, displaced] = switches;
     writeln!(out, "voluntary_ctxt_switches:\t{waited}");
     writeln!(out, "nonvoluntary_ctxt_switches:\t{displaced}");
     Ok(())
+}
+
+/// The bits that are set, as `0-2,5`.
+fn ranges(bits: u64) -> String {
+    let mut text = String::new();
+    let is_set = |bit: u32| bit < u64::BITS && bits >> bit & 1 != 0;
+    let mut first = 0;
+    for bit in 0..=u64::BITS {
+        if is_set(bit) {
+            continue;
+        }
+        if bit > first {
+            if !text.is_empty() {
+                text.push(',');
+            }
+            let last = bit - 1;
+            text += &match first == last {
+                true => format!("{first}"),
+                false => format!("{first}-{last}"),
+            };
+        }
+        first = bit + 1;
+    }
+    text
 }
 
 /// `limits`: soft and hard limit of each resource.
@@ -301,4 +336,15 @@ pub(super) fn limits(subject: &Subject, out: &mut Text) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_cpus_are_ranges() {
+        let shown = [0, 1, 0b1011_0110, u64::MAX, 1 << 63].map(ranges);
+        assert_eq!(shown, ["", "0", "1-2,4-5,7", "0-63", "63"]);
+    }
 }

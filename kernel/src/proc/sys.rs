@@ -2,13 +2,14 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use abi::Errno;
+use abi::{Errno, Result};
 use alloc::{format, string::String, vec::Vec};
 
 use fs::synthetic::{Entry, Table};
 use nucleus::random;
+use vm::Overcommit;
 
-use super::{net, sysvipc};
+use super::{net, person, sysvipc};
 use crate::{
     epoll, inotify, mqueue::limits as queues, pipe, process::family, quota::Quota, syscall,
 };
@@ -28,19 +29,33 @@ pub(super) fn number(value: u64) -> Entry {
 }
 
 /// A number that root may change.
-fn setting(get: fn() -> usize, set: fn(usize)) -> Entry {
+pub(super) fn setting(get: fn() -> usize, set: fn(usize)) -> Entry {
+    checked(get, move |value| {
+        set(value);
+        Ok(())
+    })
+}
+
+/// A number that root may change to what `set` takes.
+fn checked(get: fn() -> usize, set: impl Fn(usize) -> Result<()> + Send + Sync + 'static) -> Entry {
     Entry::text(move |out| {
         writeln!(out, "{}", get());
         Ok(())
     })
     .writable(move |bytes| {
-        let text = core::str::from_utf8(bytes.trim_ascii()).map_err(|_| Errno::EINVAL)?;
-        let value: u32 = text.parse().map_err(|_| Errno::EINVAL)?;
+        let value: u32 = person::parse(bytes)?;
         if value > i32::MAX as u32 {
             return Err(Errno::EINVAL);
         }
-        set(value as usize);
-        Ok(())
+        set(value as usize)
+    })
+}
+
+/// A line that root may change; what is behind a newline or a NUL does not count.
+fn name(get: fn() -> Vec<u8>, set: fn(&[u8]) -> Result<()>) -> Entry {
+    bytes(get).writable(move |bytes| {
+        let end = bytes.iter().position(|&byte| byte == b'\n' || byte == 0);
+        set(&bytes[..end.unwrap_or(bytes.len())])
     })
 }
 
@@ -76,13 +91,13 @@ fn identifier() -> String {
 /// `/proc/sys`.
 pub fn directory() -> Table {
     Table::new()
-        .with("fs", Entry::directory(fs()))
+        .with("fs", Entry::directory(files()))
         .with("kernel", Entry::directory(kernel()))
         .with("net", Entry::directory(net::settings()))
-        .with("vm", Entry::directory(vm()))
+        .with("vm", Entry::directory(memory()))
 }
 
-fn fs() -> Table {
+fn files() -> Table {
     let inotify = Table::new()
         .with(
             "max_queued_events",
@@ -109,27 +124,47 @@ fn fs() -> Table {
         .with("mqueue", Entry::directory(mqueue))
         .with("file-max", number(i64::MAX as u64))
         .with("nr_open", number(1 << 20))
-        .with(
-            "pipe-max-size",
-            number((pipe::MAX_SLOTS * nucleus::PAGE_SIZE) as u64),
-        )
+        .with("pipe-max-size", checked(pipe::max_size, pipe::set_max_size))
 }
 
 fn kernel() -> Table {
     let boot_id = identifier();
     sysvipc::add_limits(Table::new())
         .with("cap_last_cap", value("40"))
-        .with("hostname", bytes(syscall::hostname))
-        .with("domainname", value("(none)"))
+        .with("core_pattern", value("core"))
+        .with("core_uses_pid", value("0"))
+        .with(
+            "hostname",
+            name(syscall::hostname, syscall::change_hostname),
+        )
+        .with(
+            "domainname",
+            name(syscall::domainname, syscall::change_domainname),
+        )
         .with("ngroups_max", value("65536"))
         .with("osrelease", bytes(|| syscall::release().0.to_vec()))
         .with("ostype", value("Linux"))
         .with("overflowgid", value("65534"))
         .with("overflowuid", value("65534"))
-        .with("pid_max", number(u64::from(family::LAST_PID) + 1))
+        .with("panic", value("0"))
+        .with("panic_on_oops", value("1"))
+        .with(
+            "pid_max",
+            checked(
+                || family::pid_max() as usize,
+                |max| family::set_pid_max(max as u32),
+            ),
+        )
         .with("random", Entry::directory(random_files(boot_id)))
         .with("randomize_va_space", value("2"))
-        .with("threads-max", number(u64::from(family::LAST_PID) + 1))
+        .with("tainted", value("0"))
+        .with(
+            "threads-max",
+            checked(
+                || family::threads_max() as usize,
+                |max| family::set_threads_max(max as u32),
+            ),
+        )
         .with("version", bytes(|| syscall::release().1.to_vec()))
 }
 
@@ -153,11 +188,51 @@ fn random_files(boot_id: String) -> Table {
         )
 }
 
-fn vm() -> Table {
+fn memory() -> Table {
     Table::new()
-        .with("max_map_count", value("65530"))
+        .with("drop_caches", drop_caches())
+        .with(
+            "max_map_count",
+            setting(vm::max_entries, vm::set_max_entries),
+        )
         .with("mmap_min_addr", value("4096"))
-        .with("overcommit_memory", value("0"))
+        .with("overcommit_memory", checked(overcommit, set_overcommit))
         .with("overcommit_ratio", value("50"))
+        .with("page-cluster", value("0"))
         .with("swappiness", value("60"))
+}
+
+/// `vm.overcommit_memory` as a number.
+fn overcommit() -> usize {
+    match vm::overcommit() {
+        Overcommit::Heuristic => 0,
+        Overcommit::Always => 1,
+    }
+}
+
+/// No account is kept of what was promised, so there is no limit to hold it to (2).
+fn set_overcommit(to: usize) -> Result<()> {
+    vm::set_overcommit(match to {
+        0 => Overcommit::Heuristic,
+        1 => Overcommit::Always,
+        _ => return Err(Errno::EINVAL),
+    });
+    Ok(())
+}
+
+/// `vm.drop_caches`: 1 and 3 give up pages of files that can be read again; 2 is for what is kept of names alone.
+fn drop_caches() -> Entry {
+    Entry::text(|out| {
+        writeln!(out, "0");
+        Ok(())
+    })
+    .writable(|bytes| match person::parse::<u32>(bytes)? {
+        1 | 3 => {
+            fs::ninep::give_back(usize::MAX);
+            Ok(())
+        }
+        2 | 4 => Ok(()),
+        _ => Err(Errno::EINVAL),
+    })
+    .mode(0o200)
 }

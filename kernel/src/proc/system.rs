@@ -3,11 +3,13 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use abi::Result;
 use fs::synthetic::{Entry, Table, Text};
 use nucleus::{PAGE_SIZE, boot, counters::Counter, frame, processor, task, time};
 
 use super::TICKS;
 use crate::{
+    files::locks,
     load, mounts,
     process::{Process, family},
     syscall,
@@ -26,11 +28,23 @@ pub fn add(table: Table) -> Table {
             "cmdline",
             file(|out| writeln!(out, "{}", boot::command_line())),
         )
+        .with("consoles", file(consoles))
         .with("cpuinfo", file(cpuinfo))
         .with("devices", file(devices))
+        // There is no device with blocks.
+        .with("diskstats", file(|_| {}))
+        .with(
+            "execdomains",
+            file(|out| writeln!(out, "0-0\tLinux           \t[kernel]")),
+        )
         .with("filesystems", file(filesystems))
+        .with("interrupts", file(interrupts))
         .with("loadavg", file(loadavg))
+        .with("locks", Entry::text(file_locks))
         .with("meminfo", file(meminfo))
+        // Nothing is loaded later, and no device shares the number for those that have none of their own.
+        .with("misc", file(|_| {}))
+        .with("modules", file(|_| {}))
         .with("mounts", Entry::link(|| Ok(b"self/mounts".to_vec())))
         .with(
             "partitions",
@@ -163,8 +177,98 @@ fn cpuinfo(out: &mut Text) {
 fn devices(out: &mut Text) {
     writeln!(
         out,
-        "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:"
+        "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n\
+         136 pts\n\nBlock devices:"
     );
+}
+
+/// The first serial port is the console that programs see; the kernel's own lines go elsewhere.
+fn consoles(out: &mut Text) {
+    writeln!(out, "ttyS0                -W- (E  p  )    4:64");
+}
+
+/// How often each CPU was interrupted, by cause.
+fn interrupts(out: &mut Text) {
+    const CAUSES: [(&str, Counter, &str); 6] = [
+        (
+            "4",
+            Counter::interrupts_console,
+            "IO-APIC   4-edge      ttyS0",
+        ),
+        ("MSI", Counter::interrupts_device, "Messages of devices"),
+        ("SPU", Counter::interrupts_spurious, "Spurious interrupts"),
+        ("LOC", Counter::interrupts_timer, "Local timer interrupts"),
+        (
+            "RES",
+            Counter::interrupts_reschedule,
+            "Rescheduling interrupts",
+        ),
+        ("TLB", Counter::interrupts_shootdown, "TLB shootdowns"),
+    ];
+    let count = task::cpu_count();
+    write!(out, "    ");
+    for cpu in 0..count {
+        write!(out, "       CPU{cpu:<3}");
+    }
+    writeln!(out);
+    for (name, counter, what) in CAUSES {
+        write!(out, "{name:>3}:");
+        for cpu in 0..count {
+            write!(out, " {:10}", counter.of(cpu));
+        }
+        writeln!(out, "   {what}");
+    }
+}
+
+/// All interrupts of all CPUs.
+fn interrupt_total() -> u64 {
+    [
+        Counter::interrupts_console,
+        Counter::interrupts_device,
+        Counter::interrupts_spurious,
+        Counter::interrupts_timer,
+        Counter::interrupts_reschedule,
+        Counter::interrupts_shootdown,
+    ]
+    .iter()
+    .map(|counter| counter.total())
+    .sum()
+}
+
+/// `locks`: advisory locks on files.
+fn file_locks(out: &mut Text) -> Result<()> {
+    for (i, lock) in locks::all()?.iter().enumerate() {
+        let locks::Listed {
+            file: (device, inode),
+            whole,
+            record,
+        } = lock;
+        let kind = match (whole, record.pid) {
+            (true, _) => "FLOCK ",
+            (false, 0) => "OFDLCK",
+            (false, _) => "POSIX ",
+        };
+        let mode = match record.mode {
+            locks::Mode::Shared => "READ ",
+            locks::Mode::Exclusive => "WRITE",
+        };
+        let pid = match record.pid {
+            0 => -1,
+            pid => i64::from(pid),
+        };
+        let (major, minor) = (fs::device::major(*device), fs::device::minor(*device));
+        write!(
+            out,
+            "{}: {kind} ADVISORY  {mode} {pid} {major:02x}:{minor:02x}:{inode} {} ",
+            i + 1,
+            record.start
+        );
+        match record.last < i64::MAX as u64 {
+            true => writeln!(out, "{}", record.last),
+            false => writeln!(out, "EOF"),
+        }
+    }
+    Ok(())
 }
 
 fn filesystems(out: &mut Text) {
@@ -259,10 +363,10 @@ fn stat(out: &mut Text) {
     let processes = Process::all();
     let running = processes.iter().filter(|p| p.state() == 'R').count();
     let booted = time::since_epoch().saturating_sub(time::since_boot());
-    writeln!(out, "intr 0");
+    writeln!(out, "intr {}", interrupt_total());
     writeln!(out, "ctxt {}", Counter::task_switches.total());
     writeln!(out, "btime {}", booted.as_secs());
-    writeln!(out, "processes {}", family::population().last_pid);
+    writeln!(out, "processes {}", Counter::forks.total());
     writeln!(out, "procs_running {}", running.max(1));
     writeln!(out, "procs_blocked 0");
 }
@@ -295,6 +399,7 @@ fn vmstat(out: &mut Text) {
     let faults: u64 = super::causeway::FAULTS.iter().map(|c| c.total()).sum();
     writeln!(out, "nr_free_pages {}", usage.free);
     writeln!(out, "nr_page_table_pages {}", usage.page_tables);
+    writeln!(out, "pgpgin 0\npgpgout 0");
     writeln!(out, "pgfault {faults}");
     writeln!(out, "pgmajfault 0");
     writeln!(out, "pswpin 0");

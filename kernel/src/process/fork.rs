@@ -173,7 +173,6 @@ pub fn clone(
         child_own.clear_child_tid = request.child_tid;
     }
     child_own.strict = own.strict;
-    child_own.timer_slack = own.timer_slack;
     let release = request.has(raw::CLONE_VFORK).then(Release::new);
     child_own.vfork = release.clone();
 

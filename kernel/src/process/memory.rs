@@ -12,6 +12,7 @@ use core::{
 use nucleus::{
     Access, VirtAddr,
     counters::Counter,
+    frame,
     sync::{Rank, SpinLock},
     task::{self, Sleep},
     time,
@@ -102,17 +103,40 @@ fn victim_is_leaving() -> bool {
     }
 }
 
+/// The adjustment of a process that is never to be ended.
+pub const OOM_NEVER: i32 = -1000;
+
+/// How much is won by ending a process, in pages: what it holds, and its adjustment as a share of the machine's memory.
+/// `None` if it is never to be ended.
+fn weight(process: &Process, space: &super::Space) -> Option<i64> {
+    let adjustment = process.oom_adjustment();
+    let sizes = space.map().sizes();
+    let share = frame::usage().total as i64 / 1000;
+    let pages = (sizes.resident + sizes.page_tables) as i64;
+    (adjustment > OOM_NEVER).then(|| pages + i64::from(adjustment) * share)
+}
+
+/// The number of `/proc/PID/oom_score`, 0 to 2000, as Linux works it out.
+pub fn oom_score(process: &Process) -> i64 {
+    let space = process.leader().and_then(|leader| leader.space());
+    let total = (frame::usage().total as i64).max(1);
+    let weight = space.and_then(|space| weight(process, &space));
+    weight.map_or(0, |weight| ((1000 + weight * 1000 / total) * 2 / 3).max(0))
+}
+
 fn choose() -> bool {
     let mut largest = None;
-    let mut most = 0;
+    let mut most = i64::MIN;
     for process in Process::all() {
         // The address space of a process that has just ended comes back by itself.
         let Some(space) = process.leader().and_then(|leader| leader.space()) else {
             continue;
         };
-        let resident = space.map().sizes().resident;
-        if resident > most && process.pid() != super::family::INIT {
-            most = resident;
+        let Some(weight) = weight(&process, &space) else {
+            continue;
+        };
+        if weight > most && process.pid() != super::family::INIT {
+            most = weight;
             largest = Some((process, space));
         }
     }
@@ -126,7 +150,7 @@ fn choose() -> bool {
             "out of memory: killed process {} ({}), {} resident pages",
             victim.pid(),
             String::from_utf8_lossy(&victim.name()),
-            most,
+            space.map().sizes().resident,
         );
         Counter::out_of_memory_kills.add(1);
         victim.signals.end(raw::SIGKILL as i32);

@@ -16,6 +16,7 @@ mod exit;
 pub mod family;
 pub mod fork;
 mod image;
+mod io_counts;
 mod limits;
 pub mod load;
 mod memory;
@@ -34,7 +35,7 @@ mod tests;
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -50,9 +51,10 @@ pub use credentials::{
 };
 pub use exit::exit_group;
 pub use family::{Group, Session};
+pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;
-pub use memory::{kill_largest, resolve_fault};
+pub use memory::{OOM_NEVER, kill_largest, oom_score, resolve_fault};
 pub use pidfd::{PidFile, process_of};
 pub use run::run;
 pub use scheduling::{Policy, Scheduling};
@@ -96,6 +98,10 @@ pub struct Process {
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
     personality: AtomicU32,
+    /// How much sooner or later than its size says it is ended when memory runs out: -1000 (never) to 1000.
+    oom_adjustment: AtomicI32,
+    /// Who logged in, and when: the user and a number of the session, both `u32::MAX` until somebody says so.
+    login: [AtomicU32; 2],
     /// `PR_SET_THP_DISABLE`; there are no pages but small ones.
     pub huge_pages_disabled: AtomicBool,
     no_new_privileges: AtomicBool,
@@ -123,6 +129,8 @@ impl Process {
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
             dumpable: AtomicU32::new(1),
             personality: AtomicU32::new(0),
+            oom_adjustment: AtomicI32::new(0),
+            login: [const { AtomicU32::new(u32::MAX) }; 2],
             huge_pages_disabled: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
             subreaper: AtomicBool::new(false),
@@ -206,8 +214,40 @@ impl Process {
         self.set_real_uid(parent.real_uid());
         self.dumpable.store(parent.dumpable.load(Relaxed), Relaxed);
         self.personality.store(parent.personality(), Relaxed);
+        self.oom_adjustment.store(parent.oom_adjustment(), Relaxed);
+        for (own, parents) in self.login.iter().zip(parent.login()) {
+            own.store(parents, Relaxed);
+        }
         self.no_new_privileges
             .store(parent.has_no_new_privileges(), Relaxed);
+    }
+
+    /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in thousandths of the
+    /// machine's memory; never with -1000.
+    pub fn oom_adjustment(&self) -> i32 {
+        self.oom_adjustment.load(Relaxed)
+    }
+
+    /// Sets what [`oom_adjustment`](Self::oom_adjustment) gives.
+    pub fn set_oom_adjustment(&self, adjustment: i32) {
+        self.oom_adjustment.store(adjustment, Relaxed);
+    }
+
+    /// The user who logged in, and the number of the login; `u32::MAX` for none.
+    pub fn login(&self) -> [u32; 2] {
+        [0, 1].map(|n| self.login[n].load(Relaxed))
+    }
+
+    /// Somebody has logged in: this process and those that it makes belong to a new login of `uid`, or with
+    /// `u32::MAX` to none.
+    pub fn set_login(&self, uid: u32) {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = match uid {
+            u32::MAX => u32::MAX,
+            _ => LAST.fetch_add(1, Relaxed) + 1,
+        };
+        self.login[0].store(uid, Relaxed);
+        self.login[1].store(number, Relaxed);
     }
 
     /// `personality`.

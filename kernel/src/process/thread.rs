@@ -8,7 +8,7 @@ use nucleus::{
     task::{self, Task},
 };
 
-use super::{Credentials, FsContext, Pid, Process, Scheduling, Space, scheduling};
+use super::{Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling};
 use crate::{files, futex, signal, syscall::Handler, sysv::undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
@@ -29,6 +29,10 @@ pub struct Thread {
     name: SpinLock<[u8; NAME_LEN]>,
     parent_death_signal: AtomicU32,
     minor_faults: AtomicU64,
+    /// What it has read and written.
+    pub io: IoCounts,
+    /// `PR_SET_TIMERSLACK`, nanoseconds.
+    timer_slack: AtomicU64,
     /// What it has asked for, and the best rank of those who wait for what it owns. Its task's priority is set with it held.
     scheduling: SpinLock<(Scheduling, Option<scheduling::Rank>)>,
     /// It ends, and gives nothing up any more that others could wait for.
@@ -56,8 +60,6 @@ pub struct Own {
     pub compatible_call: bool,
     /// Only four calls are left to it (`SECCOMP_MODE_STRICT`).
     pub strict: bool,
-    /// `PR_SET_TIMERSLACK`, nanoseconds.
-    pub timer_slack: u64,
     /// The thread has called `exit`: its wait status.
     pub ended: Option<i32>,
     /// What is undone of its semaphore operations when it ends.
@@ -89,7 +91,6 @@ impl Own {
             restart: None,
             compatible_call: false,
             strict: false,
-            timer_slack: TIMER_SLACK,
             ended: None,
             undo: None,
             vfork: None,
@@ -125,6 +126,8 @@ impl Thread {
             name: SpinLock::new(Rank::Leaf, like.map_or([0; NAME_LEN], |l| *l.name.lock())),
             parent_death_signal: AtomicU32::new(0),
             minor_faults: AtomicU64::new(0),
+            io: IoCounts::default(),
+            timer_slack: AtomicU64::new(like.map_or(TIMER_SLACK, Thread::timer_slack)),
             scheduling: SpinLock::new(
                 Rank::Leaf,
                 (
@@ -214,6 +217,20 @@ impl Thread {
     /// See [`parent_death_signal`](Self::parent_death_signal).
     pub fn set_parent_death_signal(&self, signal: u32) {
         self.parent_death_signal.store(signal, Relaxed);
+    }
+
+    /// How late a sleep may end at most, in nanoseconds; none here is ever put off.
+    pub fn timer_slack(&self) -> u64 {
+        self.timer_slack.load(Relaxed)
+    }
+
+    /// Sets what [`timer_slack`](Self::timer_slack) gives; 0 is the default.
+    pub fn set_timer_slack(&self, nanoseconds: u64) {
+        let slack = match nanoseconds {
+            0 => TIMER_SLACK,
+            slack => slack,
+        };
+        self.timer_slack.store(slack, Relaxed);
     }
 
     /// Faults that needed no device.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Process, Thread};
+use super::{Process, Thread, Transfers};
 
 /// Processor time in programs and in the kernel.
 #[derive(Clone, Copy, Default, Debug)]
@@ -23,6 +23,8 @@ pub struct Usage {
     pub peak_pages: u64,
     /// How often a processor was given up to wait, and how often it was taken away.
     pub switches: [u64; 2],
+    /// What was read and written.
+    pub io: Transfers,
 }
 
 /// What ended threads and waited-for children have used.
@@ -46,6 +48,7 @@ impl Usage {
         self.times.system += other.times.system;
         self.minor_faults += other.minor_faults;
         self.peak_pages = self.peak_pages.max(other.peak_pages);
+        self.io.add(&other.io);
         for (own, other) in self.switches.iter_mut().zip(other.switches) {
             *own += other;
         }
@@ -63,6 +66,7 @@ impl Thread {
             times: Times { user, system },
             minor_faults: self.minor_faults(),
             peak_pages: peak as u64,
+            io: self.io.get(),
             switches: task.map_or([0; 2], |task| task.switches()),
         }
     }

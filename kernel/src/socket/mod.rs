@@ -10,7 +10,7 @@
 //! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the network.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::any::Any;
+use core::{any::Any, sync::atomic::AtomicU32};
 
 use abi::{Errno, Result, raw::net as raw};
 use fs::Ready;
@@ -33,6 +33,9 @@ pub use file::SocketFile;
 pub use message::{Incoming, Outgoing};
 pub use options::{Answer, Value};
 pub use patience::Patience;
+
+/// Connections that may wait to be accepted, whatever a program asks for (`net.core.somaxconn`).
+pub static BACKLOG_MAX: AtomicU32 = AtomicU32::new(4096);
 
 /// What `shutdown` ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +75,7 @@ pub trait Socket: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Makes it accept connections; `backlog` of them may wait, 4096 at most.
+    /// Makes it accept connections; `backlog` of them may wait.
     fn listen(&self, backlog: u32) -> Result<()> {
         let _ = backlog;
         Err(Errno::EOPNOTSUPP)

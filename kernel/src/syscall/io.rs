@@ -48,14 +48,29 @@ const TRANSFER_FLAGS: FlagSet = flag_set!(
 /// Offsets beyond this are negative to a program.
 const LARGEST_OFFSET: u64 = i64::MAX as u64;
 
-fn read_from(open: &OpenFile, at: Option<u64>, extra: u32, to: &mut dyn Sink) -> Result<usize> {
+fn read_from(
+    call: &Call<'_>,
+    open: &OpenFile,
+    at: Option<u64>,
+    extra: u32,
+    to: &mut dyn Sink,
+) -> Result<usize> {
     let flags = OpenFlags::from_bits_retain(open.flags().bits() | extra);
-    open.readable()?.read(at, flags, to)
+    let result = open.readable()?.read(at, flags, to);
+    call.thread.io.count_read(&result);
+    result
 }
 
-fn write_to(open: &OpenFile, at: Option<u64>, extra: u32, from: &mut dyn Source) -> Result<usize> {
+fn write_to(
+    call: &Call<'_>,
+    open: &OpenFile,
+    at: Option<u64>,
+    extra: u32,
+    from: &mut dyn Source,
+) -> Result<usize> {
     let flags = OpenFlags::from_bits_retain(open.flags().bits() | extra);
     let result = file_size::write(open, at, flags, from);
+    call.thread.io.count_write(&result);
     signal_broken_pipe(open, &result);
     result
 }
@@ -86,53 +101,53 @@ fn offset(argument: u64) -> Result<u64> {
 pub(super) fn read(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::new(call.address(1), check_size(call.size(2))?)?;
-    read_from(&open, None, 0, &mut to)
+    read_from(call, &open, None, 0, &mut to)
 }
 
 pub(super) fn write(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::new(call.address(1), check_size(call.size(2))?)?;
-    write_to(&open, None, 0, &mut from)
+    write_to(call, &open, None, 0, &mut from)
 }
 
 fn pread(call: &mut Call<'_>) -> Result<usize> {
     let at = offset(call.args[3])?;
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::new(call.address(1), check_size(call.size(2))?)?;
-    read_from(&open, Some(at), 0, &mut to)
+    read_from(call, &open, Some(at), 0, &mut to)
 }
 
 fn pwrite(call: &mut Call<'_>) -> Result<usize> {
     let at = offset(call.args[3])?;
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::new(call.address(1), check_size(call.size(2))?)?;
-    write_to(&open, Some(at), 0, &mut from)
+    write_to(call, &open, Some(at), 0, &mut from)
 }
 
 fn readv(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::vector(call.address(1), call.size(2))?;
-    read_from(&open, None, 0, &mut to)
+    read_from(call, &open, None, 0, &mut to)
 }
 
 fn writev(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::vector(call.address(1), call.size(2))?;
-    write_to(&open, None, 0, &mut from)
+    write_to(call, &open, None, 0, &mut from)
 }
 
 fn preadv(call: &mut Call<'_>) -> Result<usize> {
     let at = offset(call.args[3])?;
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::vector(call.address(1), call.size(2))?;
-    read_from(&open, Some(at), 0, &mut to)
+    read_from(call, &open, Some(at), 0, &mut to)
 }
 
 fn pwritev(call: &mut Call<'_>) -> Result<usize> {
     let at = offset(call.args[3])?;
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::vector(call.address(1), call.size(2))?;
-    write_to(&open, Some(at), 0, &mut from)
+    write_to(call, &open, Some(at), 0, &mut from)
 }
 
 /// The position of `preadv2` and `pwritev2`: -1 is the file's own.
@@ -162,7 +177,7 @@ fn preadv2(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let extra = transfer_flags(call)?;
     let mut to = UserSink::vector(call.address(1), call.size(2))?;
-    read_from(&open, at, extra, &mut to)
+    read_from(call, &open, at, extra, &mut to)
 }
 
 fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
@@ -170,7 +185,7 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let extra = transfer_flags(call)?;
     let mut from = UserSource::vector(call.address(1), call.size(2))?;
-    let written = write_to(&open, at, extra, &mut from)?;
+    let written = write_to(call, &open, at, extra, &mut from)?;
     if call.unsigned(5) & (RWF_SYNC | RWF_DSYNC) != 0
         && let Some(place) = open.location()
     {

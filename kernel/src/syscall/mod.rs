@@ -56,6 +56,7 @@ mod socket_message;
 mod socket_option;
 mod splice;
 mod stat;
+mod syslog;
 mod system;
 mod time;
 mod wait;
@@ -77,7 +78,7 @@ pub use call::Call;
 pub use entry::Entry;
 pub(crate) use flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
 pub use stat::attributes_of;
-pub use system::{CLOCK_TICKS, hostname, release};
+pub use system::{CLOCK_TICKS, change_domainname, change_hostname, domainname, hostname, release};
 pub use time::{read_timespec, write_timespec};
 
 /// The body of a system call.
@@ -127,6 +128,7 @@ const CALLS: &[&[Entry]] = &[
     socket_option::CALLS,
     splice::CALLS,
     stat::CALLS,
+    syslog::CALLS,
     system::CALLS,
     time::CALLS,
     wait::CALLS,

@@ -156,14 +156,8 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
         raw_prctl::PR_SET_NO_NEW_PRIVS if value == 1 && rest_is_zero(2) => {
             call.process().set_no_new_privileges();
         }
-        raw_prctl::PR_GET_TIMERSLACK => return Ok(call.own.timer_slack as usize),
-        raw_prctl::PR_SET_TIMERSLACK => {
-            // How late a sleep may end at most; none here is ever put off.
-            call.own.timer_slack = match value {
-                0 => crate::process::thread::TIMER_SLACK,
-                slack => slack,
-            };
-        }
+        raw_prctl::PR_GET_TIMERSLACK => return Ok(call.thread.timer_slack() as usize),
+        raw_prctl::PR_SET_TIMERSLACK => call.thread.set_timer_slack(value),
         // Times are sampled by the clock's tick.
         raw_prctl::PR_GET_TIMING => {}
         raw_prctl::PR_SET_TIMING if value == 0 => {}

@@ -1,6 +1,7 @@
 //! Sockets: making, naming, connecting, ending. Messages are in `socket_message`, options in `socket_option`.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{
     Errno, Result,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     files::OpenFile,
-    socket::{self, Address, Family, Patience, Shutdown, SocketFile},
+    socket::{self, Address, BACKLOG_MAX, Family, Patience, Shutdown, SocketFile},
 };
 
 /// Flags that `socket`, `socketpair` and `accept4` take with the type, in Linux's values those of `open`.
@@ -35,9 +36,6 @@ const SOCK_CLOEXEC: u32 = O_CLOEXEC;
 const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 /// The bits of the type argument that are the type.
 const TYPE_MASK: u32 = 0xf;
-/// Connections that may wait to be accepted, whatever the program asks for (`net.core.somaxconn`).
-const BACKLOG_MAX: u32 = 4096;
-
 const FLAGS: FlagSet = flag_set!("type", [SOCK_CLOEXEC, SOCK_NONBLOCK], EINVAL);
 const TYPES: FlagSet = choice!(
     "type",
@@ -154,7 +152,7 @@ pub(super) fn bind(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn listen(call: &mut Call<'_>) -> Result<usize> {
     let open = call.socket_file(0)?;
     // A negative number is a large one.
-    SocketFile::of(&open)?.listen(call.unsigned(1).min(BACKLOG_MAX))?;
+    SocketFile::of(&open)?.listen(call.unsigned(1).min(BACKLOG_MAX.load(Relaxed)))?;
     Ok(0)
 }
 

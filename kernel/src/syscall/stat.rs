@@ -5,11 +5,12 @@ use abi::{
     raw::general::{
         __NR_access, __NR_faccessat, __NR_faccessat2, __NR_fstat, __NR_fstatfs, __NR_lstat,
         __NR_newfstatat, __NR_readlink, __NR_readlinkat, __NR_stat, __NR_statfs, __NR_statx,
-        AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC,
-        AT_STATX_FORCE_SYNC, AT_SYMLINK_NOFOLLOW, STATX__RESERVED, STATX_BASIC_STATS, STATX_BTIME,
-        STATX_MNT_ID, stat, statfs, statx, statx_timestamp,
+        __NR_ustat, AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC,
+        AT_STATX_FORCE_SYNC, AT_SYMLINK_NOFOLLOW, STATX__RESERVED, STATX_ATTR_MOUNT_ROOT,
+        STATX_BASIC_STATS, STATX_BTIME, STATX_MNT_ID, stat, statfs, statx, statx_timestamp,
     },
 };
+use alloc::sync::Arc;
 use core::time::Duration;
 use fs::{Attributes, Kind, Location, MountFlags, device};
 use nucleus::{VirtAddr, user};
@@ -18,7 +19,7 @@ use super::{
     Call, Entry, FlagSet, flag_set,
     path::{self, Target},
 };
-use crate::files::OpenFile;
+use crate::{files::OpenFile, mounts};
 
 const STAT_FLAGS: FlagSet = flag_set!(
     "flags",
@@ -56,6 +57,7 @@ pub const CALLS: &[Entry] = &[
     Entry::new(__NR_readlinkat, "readlinkat", readlinkat),
     Entry::new(__NR_statfs, "statfs", statfs_call),
     Entry::new(__NR_fstatfs, "fstatfs", fstatfs),
+    Entry::new(__NR_ustat, "ustat", ustat),
 ];
 
 /// The attributes of an open file, with a place or without.
@@ -155,6 +157,10 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
     if let Ok(place) = target.place() {
         out.stx_mask |= STATX_MNT_ID;
         out.stx_mnt_id = place.mount().id();
+        out.stx_attributes_mask |= u64::from(STATX_ATTR_MOUNT_ROOT);
+        if place.is_mount_root() {
+            out.stx_attributes |= u64::from(STATX_ATTR_MOUNT_ROOT);
+        }
     }
     user::write(call.address(4), &out).map_err(|_| Errno::EFAULT)?;
     Ok(0)
@@ -329,4 +335,20 @@ fn statfs_call(call: &mut Call<'_>) -> Result<usize> {
 fn fstatfs(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     put_statfs(call.address(1), open.location())
+}
+
+/// The room on the mounted file system with this device number: free blocks in the first 32 bits of `struct ustat`, free
+/// inodes in its second word; the names behind them are always empty.
+fn ustat(call: &mut Call<'_>) -> Result<usize> {
+    let device = u64::from(call.unsigned(0));
+    let is_it = |mount: &Arc<fs::Mount>| {
+        let attributes = mount.root().attributes();
+        attributes.is_ok_and(|a| a.device == device)
+    };
+    let mounts = mounts::namespace().all();
+    let mount = mounts.iter().find(|mount| is_it(mount));
+    let space = mount.ok_or(Errno::EINVAL)?.root().space();
+    let words = [space.free as u32 as u64, space.free_files, 0, 0];
+    call.write(1, &words)?;
+    Ok(0)
 }

@@ -5,7 +5,7 @@ use abi::{
     raw::{general as raw, system::new_utsname},
 };
 use nucleus::{
-    PAGE_SIZE, VirtAddr, frame, log,
+    PAGE_SIZE, frame,
     power::{self, Stop},
     sync::{Rank, SpinLock},
     time, user,
@@ -20,15 +20,11 @@ pub const CLOCK_TICKS: u32 = 100;
 const NAME_MAX: usize = 64;
 /// The Linux version whose interface this kernel follows.
 const RELEASE: &[u8] = b"6.1.0-causeway";
-/// The log's size in bytes, as `syslog` gives it.
-const LOG_LEN: usize = 64 * 1024;
-
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_uname, "uname", uname),
     Entry::new(raw::__NR_sethostname, "sethostname", sethostname),
     Entry::new(raw::__NR_setdomainname, "setdomainname", setdomainname),
     Entry::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
-    Entry::new(raw::__NR_syslog, "syslog", syslog),
     Entry::new(raw::__NR_reboot, "reboot", reboot),
 ];
 
@@ -60,6 +56,39 @@ static DOMAIN: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"(none)"));
 pub fn hostname() -> alloc::vec::Vec<u8> {
     let name = *HOST.lock();
     name.bytes[..name.len].to_vec()
+}
+
+/// The name of the domain.
+pub fn domainname() -> alloc::vec::Vec<u8> {
+    let name = *DOMAIN.lock();
+    name.bytes[..name.len].to_vec()
+}
+
+/// Sets the host's name.
+///
+/// # Errors
+/// `EINVAL` if it is too long.
+pub fn change_hostname(name: &[u8]) -> Result<()> {
+    change_name(&HOST, name)
+}
+
+/// Sets the domain's name.
+///
+/// # Errors
+/// `EINVAL` if it is too long.
+pub fn change_domainname(name: &[u8]) -> Result<()> {
+    change_name(&DOMAIN, name)
+}
+
+fn change_name(which: &SpinLock<Name>, name: &[u8]) -> Result<()> {
+    let mut new = Name {
+        bytes: [0; NAME_MAX],
+        len: name.len(),
+    };
+    let to = new.bytes.get_mut(..name.len()).ok_or(Errno::EINVAL)?;
+    to.copy_from_slice(name);
+    *which.lock() = new;
+    Ok(())
 }
 
 /// The release and version strings of `uname`.
@@ -123,57 +152,6 @@ fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
     words[13] = 1;
     call.write(0, &words)?;
     Ok(0)
-}
-
-/// `klogctl`: reading the log and asking for its size. Nothing clears it, and its level is fixed.
-pub(super) fn syslog(call: &mut Call<'_>) -> Result<usize> {
-    const READ: i32 = 2;
-    const READ_ALL: i32 = 3;
-    const READ_CLEAR: i32 = 4;
-    const UNREAD: i32 = 9;
-    const SIZE: i32 = 10;
-    let action = call.int(0);
-    if action != READ_ALL && action != SIZE && !call.credentials().may(raw::CAP_SYSLOG) {
-        return Err(Errno::EPERM);
-    }
-    match action {
-        0 | 1 | 5..=8 => Ok(0),
-        READ | READ_ALL | READ_CLEAR => {
-            let len = usize::try_from(call.int(2)).map_err(|_| Errno::EINVAL)?;
-            read_log(call.address(1), len)
-        }
-        UNREAD => Ok(0),
-        SIZE => Ok(LOG_LEN),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// Copies the end of the log, at most `len` bytes.
-fn read_log(to: VirtAddr, len: usize) -> Result<usize> {
-    let mut buffer = [0; 512];
-    // Once to learn where it ends, once to copy its last part.
-    let mut end = 0;
-    loop {
-        let (count, next) = log::read(end, &mut buffer);
-        end = next;
-        if count == 0 {
-            break;
-        }
-    }
-    let mut at = end.saturating_sub(len as u64);
-    let mut done = 0;
-    while done < len {
-        let room = buffer.len().min(len - done);
-        let (count, next) = log::read(at, &mut buffer[..room]);
-        if count == 0 {
-            break;
-        }
-        let address = VirtAddr(to.0.wrapping_add(done));
-        user::copy_out(address, &buffer[..count]).map_err(|_| Errno::EFAULT)?;
-        done += count;
-        at = next;
-    }
-    Ok(done)
 }
 
 pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {

@@ -13,10 +13,13 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    counters::Counter,
+    sync::{Rank, SpinLock},
+};
 
 use super::{Pid, Process, Thread};
 use groups::{GroupEntry, new_session};
@@ -84,9 +87,13 @@ impl Family {
 
     /// An id that no thread, process, group or session has.
     fn free_id(&mut self) -> Result<Pid> {
+        if self.threads.len() >= THREADS_MAX.load(Relaxed) as usize {
+            return Err(Errno::EAGAIN);
+        }
+        let highest = HIGHEST.load(Relaxed);
         let mut id = self.last;
-        for _ in 0..LAST_PID {
-            id = if id >= LAST_PID { FIRST_AGAIN } else { id + 1 };
+        for _ in 0..highest {
+            id = if id >= highest { FIRST_AGAIN } else { id + 1 };
             if !self.is_taken(id) {
                 self.last = id;
                 return Ok(id);
@@ -135,7 +142,7 @@ impl Drop for NewId {
 /// Takes a free id for a thread or process that is about to be added.
 ///
 /// # Errors
-/// `EAGAIN` when all are taken.
+/// `EAGAIN` when all are taken, or there are too many threads.
 pub fn new_id() -> Result<NewId> {
     let mut family = FAMILY.lock();
     let id = family.free_id()?;
@@ -166,7 +173,54 @@ pub fn exit_signal(pid: Pid) -> u32 {
 
 /// Adds a thread to the table of ids.
 pub fn add_thread(thread: Arc<Thread>) {
+    Counter::forks.add(1);
     FAMILY.lock().threads.insert(thread.tid(), thread);
+}
+
+/// The highest id that is given to a new thread or process, in `FIRST_AGAIN + 1..=LAST_PID`.
+static HIGHEST: AtomicU32 = AtomicU32::new(LAST_PID);
+/// The most threads of all processes together.
+static THREADS_MAX: AtomicU32 = AtomicU32::new(LAST_PID + 1);
+
+/// Above every id (`kernel.pid_max`).
+pub fn pid_max() -> u32 {
+    HIGHEST.load(Relaxed) + 1
+}
+
+/// Sets [`pid_max`]; those that have a higher one keep it.
+///
+/// # Errors
+/// `EINVAL` for too few, or for more than there are.
+pub fn set_pid_max(max: u32) -> Result<()> {
+    if !(FIRST_AGAIN + 2..=LAST_PID + 1).contains(&max) {
+        return Err(Errno::EINVAL);
+    }
+    HIGHEST.store(max - 1, Relaxed);
+    Ok(())
+}
+
+/// The most threads of all processes together (`kernel.threads-max`).
+pub fn threads_max() -> u32 {
+    THREADS_MAX.load(Relaxed)
+}
+
+/// Sets [`threads_max`].
+///
+/// # Errors
+/// `EINVAL` for fewer than 20.
+pub fn set_threads_max(max: u32) -> Result<()> {
+    if max < 20 {
+        return Err(Errno::EINVAL);
+    }
+    THREADS_MAX.store(max, Relaxed);
+    Ok(())
+}
+
+/// The children of a process, by rising id.
+pub fn children(pid: Pid) -> Vec<Pid> {
+    let family = FAMILY.lock();
+    let children = family.members.get(&pid).map(|member| &member.children);
+    children.into_iter().flatten().copied().collect()
 }
 
 /// Takes a thread off the table of ids, unless another one has taken its id over.

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 
 use super::{apic, percpu, space};
 use crate::sync::{InterruptScope, OnceBox};
-use crate::{console, pmap, task, time};
+use crate::{console, counters::Counter, pmap, task, time};
 
 /// First serial port.
 pub const CONSOLE: u8 = 0x30;
@@ -29,11 +29,21 @@ pub const SPURIOUS: u8 = 0xff;
 pub fn handle(vector: u64, in_program: bool) {
     let vector = vector as u8;
     if vector == SPURIOUS {
+        Counter::interrupts_spurious.add(1);
         return;
     }
     // Each handler may switch to no other task before the answer to the APIC; none does.
     apic::end_of_interrupt();
     let _scope = InterruptScope::enter();
+    let cause = match vector {
+        TIMER => Counter::interrupts_timer,
+        RESCHEDULE => Counter::interrupts_reschedule,
+        SHOOTDOWN | FLUSH => Counter::interrupts_shootdown,
+        CONSOLE => Counter::interrupts_console,
+        _ if vector.wrapping_sub(FIRST_DEVICE) < DEVICES as u8 => Counter::interrupts_device,
+        _ => Counter::interrupts_spurious,
+    };
+    cause.add(1);
     match vector {
         TIMER => time::on_timer(in_program),
         RESCHEDULE => task::on_reschedule(),

@@ -1,0 +1,107 @@
+//! Counting the pages of mappings, for `/proc/PID/smaps` and `pagemap`.
+
+use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
+
+use crate::{Entry, Map};
+
+/// Pages that are mapped, by who else maps them and whether they were written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Census {
+    pub shared_clean: usize,
+    pub shared_dirty: usize,
+    pub private_clean: usize,
+    pub private_dirty: usize,
+    /// Bytes, each page divided by its number of mappings.
+    pub proportional: u64,
+    /// Those of written pages.
+    pub proportional_dirty: u64,
+}
+
+impl Census {
+    /// All pages.
+    pub fn resident(&self) -> usize {
+        self.shared_clean + self.shared_dirty + self.private_clean + self.private_dirty
+    }
+
+    /// Adds up.
+    pub fn add(&mut self, other: &Census) {
+        self.shared_clean += other.shared_clean;
+        self.shared_dirty += other.shared_dirty;
+        self.private_clean += other.private_clean;
+        self.private_dirty += other.private_dirty;
+        self.proportional += other.proportional;
+        self.proportional_dirty += other.proportional_dirty;
+    }
+
+    fn count(&mut self, frame: &Frame) {
+        let mappings = frame.mappings().max(1);
+        let dirty = pmap::is_modified(frame);
+        let share = (PAGE_SIZE / mappings as usize) as u64;
+        self.proportional += share;
+        if dirty {
+            self.proportional_dirty += share;
+        }
+        *match (mappings > 1, dirty) {
+            (true, false) => &mut self.shared_clean,
+            (true, true) => &mut self.shared_dirty,
+            (false, false) => &mut self.private_clean,
+            (false, true) => &mut self.private_dirty,
+        } += 1;
+    }
+}
+
+/// A page that is mapped.
+#[derive(Clone, Debug)]
+pub struct MappedPage {
+    pub frame: Frame,
+    /// It belongs to no file and no shared memory.
+    pub anonymous: bool,
+}
+
+impl Map {
+    /// Calls `f` for each entry, in order of address, with its pages counted. `f` must not touch memory that this map maps.
+    pub fn for_each_entry_counted(&self, f: &mut dyn FnMut(&Entry, &Census)) {
+        let space = self.space.read();
+        for entry in space.iter() {
+            let mut census = Census::default();
+            self.count_pages(entry.range, &mut census);
+            f(&self.describe(entry), &census);
+        }
+    }
+
+    /// Counts what is mapped in `range`, by halves: parts without a page cost a look at their page tables only.
+    fn count_pages(&self, range: VirtRange, census: &mut Census) {
+        /// Below this, each page is looked at.
+        const FEW: usize = 32 * PAGE_SIZE;
+        if self.pmap.resident_in(range) == 0 {
+            return;
+        }
+        if range.len() <= FEW {
+            let mut at = range.start;
+            while at < range.end {
+                if let Some((frame, _)) = self.pmap.extract(at) {
+                    census.count(&frame);
+                }
+                at = at + PAGE_SIZE;
+            }
+            return;
+        }
+        let half = (range.len() / 2) >> PAGE_SHIFT << PAGE_SHIFT;
+        let middle = range.start + half;
+        self.count_pages(VirtRange::new(range.start, middle), census);
+        self.count_pages(VirtRange::new(middle, range.end), census);
+    }
+
+    /// The page mapped at `va`.
+    pub fn mapped_page(&self, va: VirtAddr) -> Option<MappedPage> {
+        let space = self.space.read();
+        let entry = space.lookup(va)?;
+        let (frame, _) = self.pmap.extract(va)?;
+        let key = entry.key(va);
+        let above = entry.amap.as_ref();
+        Some(MappedPage {
+            frame,
+            anonymous: above.is_some_and(|amap| amap.count(key..key + 1) > 0),
+        })
+    }
+}
