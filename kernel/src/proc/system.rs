@@ -249,7 +249,7 @@ fn file_locks(out: &mut Text) -> Result<()> {
             (false, _) => "POSIX ",
         };
         let mode = match record.mode {
-            locks::Mode::Shared => "READ ",
+            locks::Mode::Shared => "READ",
             locks::Mode::Exclusive => "WRITE",
         };
         let pid = match record.pid {

@@ -4,6 +4,7 @@
 
 mod support;
 
+mod accounts;
 mod attributes;
 mod bad_elf;
 mod bad_pointers;
@@ -21,6 +22,7 @@ mod leaks;
 mod legacy;
 mod memfds;
 mod memory;
+mod mounts;
 mod names;
 mod netlink;
 mod pidfd;
@@ -79,6 +81,8 @@ fn main() {
         processes::TESTS,
         memfds::TESTS,
         attributes::TESTS,
+        accounts::TESTS,
+        mounts::TESTS,
         ptys::TESTS,
         pidfd::TESTS,
         pipes::TESTS,

@@ -67,6 +67,9 @@ pub fn act(words: &[String]) -> i32 {
             // SAFETY: asks for a descriptor's flags.
             i32::from(unsafe { libc::fcntl(number, libc::F_GETFD) } != -1)
         }
+        "sleep" => loop {
+            crate::support::pause_ms(1000);
+        },
         "signals" => signal_state(),
         _ => 99,
     }

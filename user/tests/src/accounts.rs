@@ -1,0 +1,452 @@
+//! What `/proc` and `/sys` tell of a process's memory and doings, and settings that root may change.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use crate::proc::read;
+use crate::support::{
+    Outcome, PAGE, c, child, exit, file, map, pause_ms, peek, pipe, poke, spawn, wait,
+};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("accounts: a process's memory as a file", memory),
+    ("accounts: which pages are there", pages),
+    ("accounts: sums over the mappings", rollup),
+    ("accounts: bytes that calls moved", transfers),
+    ("accounts: out of memory, login, slack", judged),
+    ("accounts: children and name spaces", family),
+    ("accounts: what others may not see", secrets),
+    ("accounts: settings act", settings),
+    ("accounts: locks are listed", locks),
+    ("accounts: the machine's figures", machine),
+    ("accounts: processors in sysfs", processors),
+    ("accounts: the log by syslog", log),
+];
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+/// A line's number, behind a name and a colon.
+fn number(all: &str, name: &str) -> Result<u64, String> {
+    all.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .ok_or_else(|| format!("no {name} in\n{all}"))
+}
+
+fn memory() -> Outcome {
+    let area = map(2 * PAGE)?;
+    for (i, byte) in b"hello".iter().enumerate() {
+        poke(area.wrapping_add(PAGE - 2 + i), *byte);
+    }
+    let other = spawn(|| {
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let mut open = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{other}/mem"))
+        .map_err(text)?;
+    let at = area as u64 + PAGE as u64 - 2;
+    let mut bytes = [0; 5];
+    open.seek(SeekFrom::Start(at)).map_err(text)?;
+    open.read_exact(&mut bytes).map_err(text)?;
+    ensure!(&bytes == b"hello", "the child has {bytes:?}");
+    open.seek(SeekFrom::Start(at)).map_err(text)?;
+    open.write_all(b"HELLO").map_err(text)?;
+    open.seek(SeekFrom::Start(at)).map_err(text)?;
+    open.read_exact(&mut bytes).map_err(text)?;
+    ensure!(&bytes == b"HELLO", "after writing, it has {bytes:?}");
+    ensure!(
+        peek(area.wrapping_add(PAGE - 2)) == b'h',
+        "the child's memory is the parent's"
+    );
+    open.seek(SeekFrom::Start(16)).map_err(text)?;
+    let error = open.read(&mut bytes).err().and_then(|e| e.raw_os_error());
+    ensure!(error == Some(libc::EIO), "nothing mapped gives {error:?}");
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    open.seek(SeekFrom::Start(at)).map_err(text)?;
+    let left = open.read(&mut bytes).map_err(text)?;
+    ensure!(left == 0, "a dead process gives {left} bytes");
+    Ok(())
+}
+
+fn pages() -> Outcome {
+    let area = map(3 * PAGE)?;
+    poke(area.wrapping_add(PAGE), 1);
+    let mut open = fs::File::open("/proc/self/pagemap").map_err(text)?;
+    open.seek(SeekFrom::Start(area as u64 / PAGE as u64 * 8))
+        .map_err(text)?;
+    let mut words = [0; 24];
+    open.read_exact(&mut words).map_err(text)?;
+    let present: Vec<bool> = words.chunks(8).map(|word| word[7] & 0x80 != 0).collect();
+    ensure!(
+        present == [false, true, false],
+        "one page of three was touched: {present:?}"
+    );
+    let mut odd = [0; 7];
+    let error = open.read(&mut odd).err().and_then(|e| e.raw_os_error());
+    ensure!(error == Some(libc::EINVAL), "7 bytes give {error:?}");
+    Ok(())
+}
+
+fn rollup() -> Outcome {
+    let before = read("/proc/self/smaps_rollup")?;
+    let area = map(200 * PAGE)?;
+    (0..200).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
+    let after = read("/proc/self/smaps_rollup")?;
+    ensure!(after.contains("[rollup]"), "rollup: {after}");
+    for name in ["Rss", "Pss", "Private_Dirty", "Anonymous"] {
+        let (old, new) = (number(&before, name)?, number(&after, name)?);
+        ensure!(new >= old + 780, "{name} went from {old} to {new} kB");
+    }
+    // Of what a child has mapped, too, each has half.
+    let (reader, writer) = pipe(0)?;
+    let other = spawn(|| {
+        let sum: u32 = (0..200)
+            .map(|page| u32::from(peek(area.wrapping_add(page * PAGE))))
+            .sum();
+        call!(write(writer, (&raw const sum).cast(), 1));
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let mut byte = 0u8;
+    call!(read(reader, (&raw mut byte).cast(), 1));
+    let shared = read("/proc/self/smaps_rollup")?;
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    let (pss, rss) = (number(&shared, "Pss")?, number(&shared, "Rss")?);
+    ensure!(
+        pss + 380 < rss,
+        "of {rss} kB, 800 of them a child's too, {pss} count"
+    );
+    let all = read("/proc/self/smaps")?;
+    let sum: u64 = all
+        .lines()
+        .filter_map(|line| line.strip_prefix("Rss:"))
+        .filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    let rolled = number(&read("/proc/self/smaps_rollup")?, "Rss")?;
+    ensure!(
+        rolled.abs_diff(sum) < 400,
+        "smaps has {sum} kB, the rollup {rolled}"
+    );
+    Ok(())
+}
+
+fn transfers() -> Outcome {
+    let (_, open) = file("transfers", &[7; 10_000])?;
+    let mut buffer = [0u8; 10_000];
+    let before = read("/proc/self/io")?;
+    call!(pread(open, buffer.as_mut_ptr().cast(), 10_000, 0));
+    call!(pwrite(open, buffer.as_ptr().cast(), 3_000, 0));
+    let after = read("/proc/self/io")?;
+    let gained = |name| Ok::<_, String>(number(&after, name)? - number(&before, name)?);
+    let (read, written) = (gained("rchar")?, gained("wchar")?);
+    let (reads, writes) = (gained("syscr")?, gained("syscw")?);
+    // What was read of `io` itself counts, too.
+    ensure!(
+        (10_000..11_000).contains(&read) && written == 3_000,
+        "10,000 and 3,000 bytes show as {read} and {written}"
+    );
+    ensure!(
+        (2..10).contains(&reads) && writes == 1,
+        "{reads} reads, {writes} writes"
+    );
+    Ok(())
+}
+
+fn judged() -> Outcome {
+    child(|| {
+        let write = |path: &str, value: &str| fs::write(path, value).map_err(|e| e.raw_os_error());
+        let adjustment = "/proc/self/oom_score_adj";
+        write(adjustment, "300").map_err(|e| format!("{e:?}"))?;
+        ensure!(read(adjustment)? == "300\n", "300 was written");
+        let score: i64 = read("/proc/self/oom_score")?.trim().parse().unwrap_or(-1);
+        ensure!((800..1000).contains(&score), "the score is {score}");
+        ensure!(
+            write(adjustment, "1001") == Err(Some(libc::EINVAL)),
+            "1001 is taken"
+        );
+        child(|| {
+            ensure!(read(adjustment)? == "300\n", "a child does not inherit it");
+            call!(setuid(1000));
+            Ok(())
+        })?;
+        call!(prctl(libc::PR_SET_TIMERSLACK, 12_345));
+        let slack = read("/proc/self/timerslack_ns")?;
+        ensure!(slack == "12345\n", "the slack is {slack}");
+        write("/proc/self/timerslack_ns", "0").map_err(|e| format!("{e:?}"))?;
+        let slack = call!(prctl(libc::PR_GET_TIMERSLACK));
+        ensure!(slack == 50_000, "the usual slack is {slack}");
+        Ok(())
+    })?;
+    let login = read("/proc/self/loginuid")?;
+    ensure!(login.parse::<u32>().is_ok(), "loginuid is {login:?}");
+    Ok(())
+}
+
+fn family() -> Outcome {
+    let me = call!(getpid());
+    let other = spawn(|| {
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let children = read(&format!("/proc/{me}/task/{me}/children"))?;
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    ensure!(
+        children.split(' ').any(|word| word == other.to_string()),
+        "{other} is not among {children:?}"
+    );
+    for kind in ["mnt", "net", "pid", "user", "uts"] {
+        let link = fs::read_link(format!("/proc/self/ns/{kind}")).map_err(text)?;
+        let link = link.to_string_lossy().into_owned();
+        ensure!(link.starts_with(&format!("{kind}:[")), "{kind} is {link}");
+    }
+    ensure!(
+        read("/proc/self/cgroup")?.contains("::/"),
+        "no control group"
+    );
+    let map = read("/proc/self/uid_map")?;
+    ensure!(map.split_whitespace().count() == 3, "uid_map is {map:?}");
+    Ok(())
+}
+
+fn secrets() -> Outcome {
+    let other = spawn(|| {
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let result = child(|| {
+        call!(setuid(1000));
+        for name in ["mem", "io", "environ", "pagemap", "auxv"] {
+            let path = c(&format!("/proc/{other}/{name}"));
+            refused!(EACCES, open(path.as_ptr(), libc::O_RDONLY));
+        }
+        for name in ["maps", "smaps", "smaps_rollup"] {
+            let found = fs::read(format!("/proc/{other}/{name}"));
+            ensure!(found.is_err(), "{name} of another user can be read");
+        }
+        Ok(())
+    });
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    result?;
+    // Who gives up being looked into is closed to its own user.
+    child(|| {
+        call!(setuid(1000));
+        let (reader, writer) = pipe(0)?;
+        let closed = spawn(|| {
+            call!(prctl(libc::PR_SET_DUMPABLE, 0));
+            call!(write(writer, [0u8].as_ptr().cast(), 1));
+            loop {
+                pause_ms(1000);
+            }
+        })?;
+        let mut byte = 0u8;
+        call!(read(reader, (&raw mut byte).cast(), 1));
+        let found = fs::read(format!("/proc/{closed}/maps"));
+        call!(kill(closed, libc::SIGKILL));
+        wait(closed)?;
+        ensure!(found.is_err(), "what is not dumpable can be looked into");
+        Ok(())
+    })
+}
+
+fn settings() -> Outcome {
+    let write = |path: &str, value: &str| {
+        fs::write(format!("/proc/sys/{path}"), value).map_err(|e| e.raw_os_error())
+    };
+    let old = read("/proc/sys/kernel/hostname")?;
+    write("kernel/hostname", "elsewhere\n").map_err(|e| format!("{e:?}"))?;
+    let mut name = [0u8; 64];
+    call!(gethostname(name.as_mut_ptr().cast(), 64));
+    write("kernel/hostname", &old).map_err(|e| format!("{e:?}"))?;
+    ensure!(
+        name.starts_with(b"elsewhere\0"),
+        "the name is {}",
+        String::from_utf8_lossy(&name)
+    );
+    // A map may have that many entries, and no more.
+    let most = read("/proc/sys/vm/max_map_count")?;
+    write("vm/max_map_count", "60").map_err(|e| format!("{e:?}"))?;
+    let result = child(|| {
+        for page in 0..100 {
+            let prot = match page % 2 {
+                0 => libc::PROT_READ,
+                _ => libc::PROT_NONE,
+            };
+            if crate::support::map_with(PAGE, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+                .is_err()
+            {
+                return Ok(());
+            }
+        }
+        Err("100 mappings where 60 are allowed".into())
+    });
+    write("vm/max_map_count", most.trim()).map_err(|e| format!("{e:?}"))?;
+    result?;
+    write("fs/pipe-max-size", "65536").map_err(|e| format!("{e:?}"))?;
+    let result = child(|| {
+        let (reader, _) = pipe(0)?;
+        call!(setuid(1000));
+        refused!(EPERM, fcntl(reader, libc::F_SETPIPE_SZ, 1 << 20));
+        Ok(())
+    });
+    write("fs/pipe-max-size", "1048576").map_err(|e| format!("{e:?}"))?;
+    result?;
+    ensure!(
+        write("kernel/pid_max", "5") == Err(Some(libc::EINVAL)),
+        "pid_max of 5 is taken"
+    );
+    child(|| {
+        call!(setuid(1000));
+        ensure!(
+            write("kernel/hostname", "mine") == Err(Some(libc::EACCES)),
+            "anybody may name the host"
+        );
+        Ok(())
+    })
+}
+
+fn locks() -> Outcome {
+    let (path, open) = file("locks", b"0123456789")?;
+    call!(flock(open, libc::LOCK_EX));
+    // SAFETY: a structure of numbers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as i16;
+    lock.l_start = 2;
+    lock.l_len = 3;
+    call!(fcntl(open, libc::F_SETLK, &raw const lock));
+    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).map_err(text)?);
+    let all = read("/proc/locks")?;
+    let me = call!(getpid());
+    let find = |kind: &str, mode: &str, range: &str| {
+        all.lines().any(|line| {
+            line.contains(kind)
+                && line.contains(&format!("{mode} {me} "))
+                && line.ends_with(&format!(":{inode} {range}"))
+        })
+    };
+    ensure!(find("FLOCK ", "WRITE", "0 EOF"), "no flock in\n{all}");
+    ensure!(find("POSIX ", "READ", "2 4"), "no record lock in\n{all}");
+    Ok(())
+}
+
+fn machine() -> Outcome {
+    let total = || -> Result<u64, String> {
+        let all = read("/proc/stat")?;
+        let line = all.lines().find_map(|line| line.strip_prefix("intr "));
+        line.and_then(|rest| rest.split(' ').next()?.parse().ok())
+            .ok_or_else(|| "no interrupts in stat".to_string())
+    };
+    let before = total()?;
+    pause_ms(30);
+    ensure!(total()? > before, "no interrupt in 30 ms");
+    let table = read("/proc/interrupts")?;
+    // SAFETY: returns a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } as usize;
+    ensure!(
+        table
+            .lines()
+            .next()
+            .unwrap_or("")
+            .split_whitespace()
+            .count()
+            == cpus,
+        "the head of interrupts:\n{table}"
+    );
+    let forks = || -> Result<u64, String> {
+        let all = read("/proc/stat")?;
+        let line = all.lines().find_map(|line| line.strip_prefix("processes "));
+        line.and_then(|rest| rest.parse().ok())
+            .ok_or_else(|| "no processes in stat".to_string())
+    };
+    let before = forks()?;
+    wait(spawn(|| exit(0))?)?;
+    ensure!(forks()? > before, "a fork is not counted");
+    Ok(())
+}
+
+fn processors() -> Outcome {
+    // SAFETY: returns a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as usize;
+    let base = "/sys/devices/system/cpu";
+    let list = match cpus {
+        1 => "0\n".to_string(),
+        _ => format!("0-{}\n", cpus - 1),
+    };
+    for name in ["online", "possible", "present"] {
+        let found = read(&format!("{base}/{name}"))?;
+        ensure!(found == list, "{name}: {found:?}, not {list:?}");
+    }
+    let last = format!("{base}/cpu{}", cpus - 1);
+    let core = read(&format!("{last}/topology/core_id"))?;
+    ensure!(core == format!("{}\n", cpus - 1), "the core is {core}");
+    ensure!(
+        !fs::exists(format!("{base}/cpu{cpus}")).unwrap_or(true),
+        "one CPU too many"
+    );
+    let line = read(&format!("{last}/cache/index0/coherency_line_size"))?;
+    ensure!(line == "64\n", "a line has {line} bytes");
+    let node = fs::canonicalize(format!("{last}/node0/cpu0")).map_err(text)?;
+    ensure!(
+        node.as_os_str() == format!("{base}/cpu0").as_str(),
+        "the node's CPU is {}",
+        node.display()
+    );
+    let size = fs::metadata(format!("{base}/online")).map_err(text)?.len();
+    ensure!(size == 4096, "a file's size is {size}");
+    let index = read("/sys/class/net/lo/ifindex")?;
+    ensure!(index == "1\n", "lo is {index}");
+    Ok(())
+}
+
+fn log() -> Outcome {
+    let log = |action: i32, buffer: &mut [u8]| {
+        let (at, len) = (buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: the buffer is that long.
+        unsafe { libc::syscall(libc::SYS_syslog, action, at, len) }
+    };
+    let size = log(10, &mut []);
+    ensure!(size > 4096, "the log's size is {size}");
+    let mut buffer = vec![0; size as usize];
+    fs::write("/dev/kmsg", "a line for the log's test\n").map_err(text)?;
+    let n = log(3, &mut buffer);
+    let all = String::from_utf8_lossy(&buffer[..n.max(0) as usize]).into_owned();
+    let last = all.lines().last().unwrap_or("");
+    ensure!(
+        last.starts_with('<') && last.contains("a line for the log's test"),
+        "the last line is {last:?}"
+    );
+    ensure!(
+        all.lines().all(|line| line.starts_with('<')),
+        "a line without its mark"
+    );
+    // The end of it fits into less.
+    let n = log(3, &mut buffer[..200]);
+    ensure!((1..=200).contains(&n), "200 bytes get {n}");
+    ensure!(
+        buffer[..n as usize].ends_with(b"\n") && buffer[0] == b'<',
+        "lines are cut"
+    );
+    let n = log(11, &mut []);
+    ensure!(
+        n == -1 && crate::support::errno() == libc::EINVAL,
+        "action 11 gives {n}"
+    );
+    child(|| {
+        call!(setuid(1000));
+        refused!(EPERM, syscall(libc::SYS_syslog, 5, 0, 0));
+        Ok(())
+    })
+}
