@@ -134,7 +134,6 @@ pub(crate) enum Doorbell {
     Register(*mut u16),
     /// A device made of code.
     #[cfg(test)]
-    #[allow(dead_code)]
     Test(alloc::boxed::Box<dyn Fn() + Send + Sync>),
 }
 
@@ -160,7 +159,6 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it yet.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn new(
@@ -511,3 +509,6 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
