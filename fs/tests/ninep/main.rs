@@ -1,0 +1,333 @@
+//! The 9P client against a server made of code: an honest one must behave as a file system in memory does, and
+//! nothing that a dishonest one says may do more harm than wrong answers and errors.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod server;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use abi::{
+    Errno,
+    raw::general::{O_CREAT, O_RDWR, O_TRUNC},
+};
+use fbuf::{BytesSink, BytesSource, Slice};
+use fs::{
+    Credentials, Kind, Namespace, OpenFlags, Walk,
+    ninep::{self, Flight, Transport},
+    ramfs::{self, Options},
+    vnode::Make,
+};
+use nucleus::{
+    ephemeral,
+    task::{self, Sleep, Woken},
+    time,
+};
+use server::Server;
+use support::Random;
+
+const FLAGS: OpenFlags = OpenFlags::from_bits_retain(O_RDWR | O_CREAT);
+
+/// What a server does to its answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Manners {
+    Honest,
+    /// One answer in so many is damaged.
+    Damages(usize),
+    /// It is gone.
+    Gone,
+}
+
+/// The way to a server.
+struct Wire {
+    server: Mutex<Server>,
+    random: Mutex<Random>,
+    manners: Mutex<Manners>,
+}
+
+/// An answer that arrives at a time.
+struct Answer {
+    head: Vec<u8>,
+    total: usize,
+    at: Duration,
+}
+
+impl Wire {
+    fn new(seed: u64) -> Arc<Wire> {
+        Arc::new(Wire {
+            server: Mutex::new(Server::new()),
+            random: Mutex::new(Random::new(seed)),
+            manners: Mutex::new(Manners::Honest),
+        })
+    }
+
+    fn behave(&self, manners: Manners) {
+        *self.manners.lock().unwrap() = manners;
+    }
+
+    /// Damages an answer; gives how long the server says that it is.
+    fn damage(random: &mut Random, answer: &mut Vec<u8>) -> usize {
+        let flip = |random: &mut Random, answer: &mut Vec<u8>, from: usize| {
+            let at = from + random.below((answer.len() - from).max(1));
+            if let Some(byte) = answer.get_mut(at) {
+                *byte = random.next() as u8;
+            }
+        };
+        match random.below(9) {
+            0 => answer.truncate(random.below(answer.len())),
+            1 => answer.clear(),
+            2 => answer.extend(random.bytes(300)),
+            3 => *answer = random.bytes(300),
+            // Its first bytes, by which it is known, stay in most cases.
+            4 => flip(random, answer, 0),
+            5 => return random.next() as u32 as usize,
+            6 => {
+                // A body that is cut, or goes on, with a size that fits.
+                let len = 7 + random.below(2 * answer.len());
+                answer.resize(len, random.next() as u8);
+                answer[..4].copy_from_slice(&(len as u32).to_le_bytes());
+            }
+            _ => (0..1 + random.below(8)).for_each(|_| flip(random, answer, 7)),
+        }
+        answer.len()
+    }
+}
+
+impl Transport for Wire {
+    fn max_slices(&self) -> usize {
+        128
+    }
+
+    fn send(
+        &self,
+        message: &[u8],
+        data: &[Slice],
+        reply: usize,
+        receive: &[Slice],
+    ) -> Result<Box<dyn Flight>, Errno> {
+        let manners = *self.manners.lock().unwrap();
+        if manners == Manners::Gone {
+            return Err(Errno::EIO);
+        }
+        let mut message = message.to_vec();
+        for slice in data {
+            let mut bytes = vec![0; slice.len];
+            ephemeral::map(&slice.frame).read(slice.offset, &mut bytes);
+            message.extend(bytes);
+        }
+        let mut answer = self.server.lock().unwrap().answer(&message);
+        let mut random = self.random.lock().unwrap();
+        let mut total = answer.len();
+        if let Manners::Damages(one_in) = manners
+            && random.below(one_in) == 0
+        {
+            total = Wire::damage(&mut random, &mut answer);
+        }
+        let at = time::since_boot() + Duration::from_micros(random.next() % 50);
+        drop(random);
+        let rest = answer.split_off(reply.min(answer.len()));
+        let mut rest = &rest[..];
+        for slice in receive {
+            let (now, later) = rest.split_at(slice.len.min(rest.len()));
+            ephemeral::map(&slice.frame).write(slice.offset, now);
+            rest = later;
+        }
+        Ok(Box::new(Answer {
+            head: answer,
+            total,
+            at,
+        }))
+    }
+}
+
+impl Flight for Answer {
+    fn has_landed(&self) -> bool {
+        time::since_boot() >= self.at
+    }
+
+    fn wait(&self, how: Sleep) -> Result<(), Woken> {
+        let deadline = Some(
+            how.deadline
+                .map_or(self.at, |deadline| deadline.min(self.at)),
+        );
+        task::sleep(Sleep { deadline, ..how });
+        match self.has_landed() {
+            true => Ok(()),
+            false => Err(Woken::TimedOut),
+        }
+    }
+
+    fn take(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
+        let len = self.head.len().min(to.len());
+        to[..len].copy_from_slice(&self.head[..len]);
+        Ok(self.total)
+    }
+}
+
+fn with_walk<R>(namespace: &Namespace, f: impl FnOnce(&Walk<'_>) -> R) -> R {
+    let root = namespace.root();
+    let who = Credentials::default();
+    f(&Walk {
+        root: &root,
+        start: &root,
+        who: &who,
+    })
+}
+
+fn path(random: &mut Random) -> Vec<u8> {
+    let mut path = Vec::new();
+    for _ in 0..1 + random.below(2) {
+        path.push(b'/');
+        path.push(b'a' + random.below(3) as u8);
+    }
+    path
+}
+
+/// What one step gave: bytes that were read or listed, or an error.
+type Outcome = Result<Vec<u8>, Errno>;
+
+/// One step, the same for the same numbers.
+fn step(random: &mut Random, namespace: &Namespace) -> Outcome {
+    let (a, b) = (path(random), path(random));
+    let choice = random.below(12);
+    let offset = random.below(20_000) as u64;
+    let data = random.bytes(9000);
+    let mut buffer = vec![0; random.below(9000)];
+    let none = |()| Vec::new();
+    with_walk(namespace, |walk| match choice {
+        0 => walk.make(&a, Make::Directory, 0o755).map(|_| Vec::new()),
+        1 | 2 => {
+            let file = walk.open(&a, FLAGS, 0o644)?;
+            let written = file.write(Some(offset), FLAGS, &mut BytesSource::new(&data))?;
+            Ok(written.to_le_bytes().to_vec())
+        }
+        3 | 4 => {
+            let file = walk.open(&a, OpenFlags::default(), 0)?;
+            let read = file.read(
+                Some(offset),
+                OpenFlags::default(),
+                &mut BytesSink::new(&mut buffer),
+            )?;
+            buffer.truncate(read);
+            Ok(buffer)
+        }
+        5 => walk.remove(&a, offset.is_multiple_of(2)).map(none),
+        6 => walk.rename(&a, walk, &b, 0).map(none),
+        7 => walk
+            .make(&a, Make::Link(b"text".to_vec()), 0o777)
+            .map(|_| Vec::new()),
+        8 => {
+            let place = walk.resolve(&a, false)?;
+            match place.vnode().kind() {
+                Kind::Link => place.vnode().read_link(),
+                Kind::Directory => {
+                    let mut names = Vec::new();
+                    place.vnode().list(0, &mut |name, _, _, _| {
+                        names.push(name.to_vec());
+                        true
+                    })?;
+                    names.sort();
+                    Ok(names.concat())
+                }
+                _ => Ok(Vec::new()),
+            }
+        }
+        9 => walk.resolve(&a, false)?.truncate(offset).map(none),
+        10 => {
+            let flags = FLAGS | OpenFlags::from_bits_retain(O_TRUNC);
+            walk.open(&a, flags, 0o600).map(|_| Vec::new())
+        }
+        _ => {
+            let attributes = walk.resolve(&a, false)?.attributes()?;
+            let size = match attributes.kind {
+                Kind::Regular => attributes.size,
+                _ => 0,
+            };
+            let mut shown = size.to_le_bytes().to_vec();
+            shown.extend([attributes.kind as u8, attributes.mode as u8]);
+            Ok(shown)
+        }
+    })
+}
+
+#[test]
+fn an_honest_server_is_a_file_system() {
+    support::on_machines(8, 2, |seed| {
+        let wire = Wire::new(seed);
+        let there = Namespace::new(ninep::root(wire.clone(), b"").unwrap(), "9p");
+        let here = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        let mut random = Random::new(seed);
+        let mut done = 0;
+        for number in 0..400 {
+            let seed = random.next();
+            let wanted = step(&mut Random::new(seed), &here);
+            let found = step(&mut Random::new(seed), &there);
+            match (&wanted, &found) {
+                (Ok(wanted), Ok(found)) => {
+                    assert!(wanted == found, "step {number} gave other bytes");
+                    done += 1;
+                }
+                // Of several reasons to refuse something any may be named.
+                (Err(_), Err(_)) => {}
+                _ => panic!("step {number}: {wanted:?} in memory, {found:?} from the server"),
+            }
+        }
+        assert!(done > 60, "only {done} steps did something");
+        drop(there);
+        // Who looked last may still be on its way.
+        let left = wire.server.lock().unwrap().fids();
+        assert!(left <= 1, "{left} handles were not given up");
+    });
+}
+
+#[test]
+fn what_a_server_damages_is_an_error_or_wrong() {
+    support::on_machines(16, 2, |seed| {
+        let wire = Wire::new(seed);
+        let Ok(root) = ninep::root(wire.clone(), b"") else {
+            return;
+        };
+        let namespace = Namespace::new(root, "9p");
+        let mut random = Random::new(seed);
+        for _ in 0..100 {
+            let _ = step(&mut random, &namespace);
+        }
+        wire.behave(Manners::Damages(1 + seed as usize % 7));
+        for _ in 0..300 {
+            let _ = step(&mut random, &namespace);
+        }
+    });
+}
+
+#[test]
+fn a_server_that_damages_its_greeting_is_refused() {
+    support::on_machines(30, 1, |seed| {
+        let wire = Wire::new(seed);
+        wire.behave(Manners::Damages(1));
+        drop(ninep::root(wire, b""));
+    });
+}
+
+#[test]
+fn a_server_that_is_gone_is_an_error() {
+    support::on_machines(4, 2, |seed| {
+        let wire = Wire::new(seed);
+        let namespace = Namespace::new(ninep::root(wire.clone(), b"").unwrap(), "9p");
+        let file = with_walk(&namespace, |walk| walk.open(b"/f", FLAGS, 0o644)).unwrap();
+        let data = vec![7; 5000];
+        let written = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
+        assert_eq!(written, Ok(data.len()));
+        wire.behave(Manners::Gone);
+        let written = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
+        assert_eq!(written, Err(Errno::EIO));
+        let mut random = Random::new(seed);
+        for _ in 0..50 {
+            let error = step(&mut random, &namespace).expect_err("there is no server");
+            assert_eq!(error, Errno::EIO);
+        }
+    });
+}
