@@ -27,7 +27,7 @@ pub struct QueueFile {
 
 impl QueueFile {
     /// Opened at `place`.
-    pub fn new(queue: Arc<Queue>, place: Location) -> Arc<dyn File> {
+    pub fn open(queue: Arc<Queue>, place: Location) -> Arc<dyn File> {
         Arc::new(QueueFile {
             queue,
             place,

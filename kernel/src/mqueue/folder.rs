@@ -151,7 +151,7 @@ pub fn find_or_make(
                 match folder().make(name, mode, who, size()?) {
                     Ok(node) => {
                         let place = Location::inside(mount(), node.clone());
-                        return Ok(QueueFile::new(node.queue.clone(), place));
+                        return Ok(QueueFile::open(node.queue.clone(), place));
                     }
                     // Somebody else was faster.
                     Err(Errno::EEXIST) => {}
@@ -380,7 +380,7 @@ impl Vnode for Node {
     }
 
     fn open(self: Arc<Self>, at: &Location, _: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        Ok(Some(QueueFile::new(self.queue.clone(), at.clone())))
+        Ok(Some(QueueFile::open(self.queue.clone(), at.clone())))
     }
 
     fn space(&self) -> Space {

@@ -15,7 +15,7 @@ fn lines(out: &mut Text, title: &str, names: &str, value: impl Fn(&str) -> i64) 
     for name in names.split_whitespace() {
         write!(out, " {}", value(name));
     }
-    writeln!(out, "");
+    writeln!(out);
 }
 
 fn total(counter: Counter) -> i64 {
@@ -84,7 +84,7 @@ pub fn snmp(out: &mut Text) {
             write!(out, " {count}");
         }
     }
-    writeln!(out, "");
+    writeln!(out);
     let established = stack().tcp_sockets().iter().fold(0, |n, entry| {
         let counts = matches!(
             entry.state,

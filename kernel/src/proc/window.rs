@@ -127,7 +127,7 @@ impl Window {
 
     fn read_pages(&self, map: &Map, from: u64, numbers: bool, to: &mut dyn Sink) -> Result<usize> {
         const WORD: usize = size_of::<u64>();
-        if from % WORD as u64 != 0 || to.room() % WORD != 0 {
+        if !from.is_multiple_of(WORD as u64) || !to.room().is_multiple_of(WORD) {
             return Err(Errno::EINVAL);
         }
         let mut done = 0;
