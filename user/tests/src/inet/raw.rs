@@ -105,9 +105,10 @@ fn own_protocol() -> Outcome {
         socket(AF_INET, 201)?,
     );
     let far = socket(AF_INET, 200)?;
+    let second_loopback = v4([127, 0, 0, 2], 0);
     call!(bind(
         far.as_raw_fd(),
-        (&raw const *&v4([127, 0, 0, 2], 0)).cast(),
+        (&raw const second_loopback).cast(),
         size_of::<libc::sockaddr_in>() as u32
     ));
     io!(a.send_to(b"own", (Ipv4Addr::LOCALHOST, 0)));
