@@ -73,7 +73,7 @@ const BATCHES: &[Batch] = &[
         long: false,
     },
     Batch {
-        scripts: &["git", "sqlite"],
+        scripts: &["git", "sqlite", "pysqlite"],
         long: false,
     },
     Batch {
