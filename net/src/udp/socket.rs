@@ -9,7 +9,7 @@ use nucleus::{
     sync::{MutexGuard, Rank, SpinGuard, SpinLock},
 };
 
-use super::{Datagram, Table};
+use super::{Datagram, Table, report::Reports};
 use crate::{
     Family, Stack, Waits,
     address::{self, Cover},
@@ -111,6 +111,7 @@ pub(super) struct Queue {
     pub cost: usize,
     /// Datagrams for which there was no room.
     pub dropped: u64,
+    pub reports: Reports,
 }
 
 /// A socket at one time, for those who only look.
@@ -161,6 +162,7 @@ impl Socket {
                     datagrams: VecDeque::new(),
                     cost: 0,
                     dropped: 0,
+                    reports: Reports::new(),
                 },
             ),
         })
@@ -399,11 +401,12 @@ impl Socket {
         }
         table.remove(hold, self);
         drop(table);
-        let datagrams = {
+        let left = {
             let mut queue = self.queue.lock();
             queue.cost = 0;
-            core::mem::take(&mut queue.datagrams)
+            let reports = core::mem::take(&mut queue.reports);
+            (core::mem::take(&mut queue.datagrams), reports)
         };
-        drop(datagrams);
+        drop(left);
     }
 }

@@ -131,15 +131,15 @@ impl Socket {
         Counter::loopback_packets.add(1);
         Counter::loopback_packets_v6.add(v6);
         Counter::loopback_bytes.add(len as u64);
+        // A handle of each slice, for the report that may have to be made.
+        let kept = options.receive_errors.then(|| datagram.data.clone());
         let reached = self.deliver(datagram)?;
-        if !reached {
+        if !reached && !to.ip().is_multicast() {
             Counter::udp_no_port.add(1);
             Counter::udp_no_port_v6.add(v6);
-        }
-        if !reached && !to.ip().is_multicast() && (remote == Some(to) || options.receive_errors) {
-            // "Port unreachable" came back.
-            self.inner().error = Some(Errno::ECONNREFUSED);
-            self.waits().wake_all();
+            if remote == Some(to) || options.receive_errors {
+                self.unreachable(to, kept);
+            }
         }
         Ok(len)
     }
@@ -242,11 +242,14 @@ impl Socket {
 
     /// What can be done now.
     pub fn readiness(&self) -> Readiness {
-        let waiting = !self.queue().datagrams.is_empty();
+        let (waiting, reported) = {
+            let queue = self.queue();
+            (!queue.datagrams.is_empty(), !queue.reports.is_empty())
+        };
         let inner = self.inner();
         Readiness {
             readable: waiting || inner.read_shut || inner.error.is_some(),
-            error: inner.error.is_some(),
+            error: inner.error.is_some() || reported,
             read_hung_up: inner.read_shut,
             hung_up: inner.read_shut && inner.write_shut,
         }

@@ -1,9 +1,13 @@
 //! Control messages of datagrams and packets.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::{Errno, Result, raw::net as raw};
-use net::{Family, udp::Datagram};
+use fbuf::Aggregate;
+use net::{
+    Family,
+    udp::{Datagram, ErrorReport},
+};
 use nucleus::user;
 
 use super::{interface, ip_options::IpOptions, name};
@@ -168,13 +172,53 @@ pub fn describe(
     }
 }
 
+/// Tells the program of an error that came back for a datagram of a socket of `family`: what was sent, to whom, and why it
+/// did not arrive; gives what the call answers.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn take_report(
+    report: ErrorReport,
+    family: Family,
+    message: &mut Incoming<'_>,
+) -> Result<usize> {
+    message.from = Some(name::write(family, Some(report.to)));
+    message.answer |= raw::MSG_ERRQUEUE;
+    // `struct sock_extended_err`: by ICMP, "destination unreachable", "port".
+    let (origin, kind, code) = match report.to {
+        SocketAddr::V4(_) => (2, 3, 3),
+        SocketAddr::V6(_) => (3, 1, 4),
+    };
+    let mut error = [0; 16 + 28];
+    error[..4].copy_from_slice(&u32::from(report.error.number()).to_le_bytes());
+    error[4..7].copy_from_slice(&[origin, kind, code]);
+    let offender = name::write(family, Some(SocketAddr::new(report.to.ip(), 0)));
+    let end = 16 + offender.len();
+    error[16..end].copy_from_slice(offender.bytes());
+    let (level, kind) = match family {
+        Family::V4 => (raw::SOL_IP, raw::IP_RECVERR),
+        Family::V6 => (raw::SOL_IPV6, raw::IPV6_RECVERR),
+    };
+    message.control.put(level, kind, &error[..end]);
+    copy(report.data, message).map(|(copied, _)| copied)
+}
+
 /// Moves a datagram's bytes to the program, as many as it has room for; gives what the call answers.
 ///
 /// # Errors
 /// `EFAULT`.
 pub fn take(datagram: Datagram, message: &mut Incoming<'_>) -> Result<usize> {
-    let whole = datagram.data.len();
-    let mut data = datagram.data;
+    let (copied, whole) = copy(datagram.data, message)?;
+    Ok(if message.has(raw::MSG_TRUNC) {
+        whole
+    } else {
+        copied
+    })
+}
+
+/// Moves bytes to the program, as many as it has room for; gives how many that were, and how many there are.
+fn copy(mut data: Aggregate, message: &mut Incoming<'_>) -> Result<(usize, usize)> {
+    let whole = data.len();
     let wanted = whole.min(message.data.room());
     let mut copied = 0;
     while copied < wanted {
@@ -186,9 +230,5 @@ pub fn take(datagram: Datagram, message: &mut Incoming<'_>) -> Result<usize> {
     if copied < whole {
         message.answer |= raw::MSG_TRUNC;
     }
-    Ok(if message.has(raw::MSG_TRUNC) {
-        whole
-    } else {
-        copied
-    })
+    Ok((copied, whole))
 }

@@ -297,7 +297,8 @@ impl Socket for Datagrams {
             return Err(Errno::EOPNOTSUPP);
         }
         if message.has(raw::MSG_ERRQUEUE) {
-            return Err(Errno::EAGAIN);
+            let report = self.udp.take_report().ok_or(Errno::EAGAIN)?;
+            return control::take_report(report, self.udp.family(), message);
         }
         let datagram = loop {
             match self.udp.receive(message.peeks()) {

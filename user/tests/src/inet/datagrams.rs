@@ -6,6 +6,7 @@ pub const TESTS: &[Test] = &[
     ("inet: datagrams", datagrams),
     ("inet: datagrams to a group", group),
     ("inet: what comes with a datagram", control),
+    ("inet: what comes back for a datagram", reports),
 ];
 
 fn datagrams() -> Outcome {
@@ -126,5 +127,84 @@ fn control() -> Outcome {
     let to = info.ipi_addr.s_addr.to_ne_bytes();
     ensure!(to == [127, 0, 0, 8], "sent to {to:?}");
     ensure!(ttl == Some(33), "{ttl:?}");
+    Ok(())
+}
+
+/// `IP_RECVERR`: the datagram that found nobody comes back with the reason.
+fn reports() -> Outcome {
+    for (family, level, name, origin) in [
+        (
+            Ipv4Addr::LOCALHOST.into(),
+            IPPROTO_IP,
+            libc::IP_RECVERR,
+            [2, 3, 3],
+        ),
+        (
+            IpAddr::from(Ipv6Addr::LOCALHOST),
+            IPPROTO_IPV6,
+            libc::IPV6_RECVERR,
+            [3, 1, 4],
+        ),
+    ] {
+        let nobody = io!(io!(UdpSocket::bind((family, 0))).local_addr());
+        let socket = io!(UdpSocket::bind((family, 0)));
+        let fd = socket.as_raw_fd();
+        io!(socket.send_to(b"unheard", nobody));
+        ensure!(
+            poll(&socket, POLLIN)? == 0,
+            "an error that nobody asked for"
+        );
+        set(&socket, level, name, 1)?;
+        io!(socket.send_to(b"first", nobody));
+        let second = socket
+            .send_to(b"second", nobody)
+            .map_err(|e| e.raw_os_error());
+        ensure!(second == Err(Some(libc::ECONNREFUSED)), "{second:?}");
+        ensure!(poll(&socket, POLLIN)? & POLLERR != 0, "no error");
+        let mut data = [0u8; 16];
+        let mut room = [0u64; 16];
+        let mut buffer = libc::iovec {
+            iov_base: data.as_mut_ptr().cast(),
+            iov_len: data.len(),
+        };
+        // SAFETY: all zeros is a valid address and a valid header.
+        let (mut to, mut header): (libc::sockaddr_in6, libc::msghdr) = unsafe { zeroed() };
+        header.msg_name = (&raw mut to).cast();
+        header.msg_namelen = size_of_val(&to) as u32;
+        header.msg_iov = &mut buffer;
+        header.msg_iovlen = 1;
+        header.msg_control = room.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&room);
+        let n = call!(recvmsg(fd, &mut header, libc::MSG_ERRQUEUE));
+        ensure!(&data[..n as usize] == b"first", "{:?}", &data[..n as usize]);
+        let flags = header.msg_flags;
+        ensure!(flags == libc::MSG_ERRQUEUE, "flags {flags:#x}");
+        ensure!(
+            u16::from_be(to.sin6_port) == nobody.port(),
+            "another address"
+        );
+        // SAFETY: the kernel has filled the header; the message behind it has the structure that its type says.
+        let (message, error) = unsafe {
+            let at = libc::CMSG_FIRSTHDR(&header);
+            let message = at.as_ref().ok_or("no control message")?;
+            let error = libc::CMSG_DATA(at).cast::<libc::sock_extended_err>();
+            (message, error.read_unaligned())
+        };
+        ensure!(
+            (message.cmsg_level, message.cmsg_type) == (level, name),
+            "message {} of {}",
+            message.cmsg_type,
+            message.cmsg_level
+        );
+        ensure!(
+            error.ee_errno == libc::ECONNREFUSED as u32,
+            "errno {}",
+            error.ee_errno
+        );
+        let from = [error.ee_origin, error.ee_type, error.ee_code];
+        ensure!(from == origin, "from {from:?}");
+        ensure!(poll(&socket, POLLIN)? & POLLERR == 0, "an error is left");
+        refused!(EAGAIN, recvmsg(fd, &mut header, libc::MSG_ERRQUEUE));
+    }
     Ok(())
 }

@@ -7,7 +7,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::{size_of, zeroed};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket,
+};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::thread;
 use std::time::{Duration, Instant};
