@@ -42,12 +42,15 @@ fn serve(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) -> i32 
             Event::Interrupt => {
                 context.regs.orig_rax = u64::MAX;
                 thread.process().timers.check_processor_time(thread);
+                continue;
             }
             event => {
                 context.regs.orig_rax = u64::MAX;
                 trapped(thread, own, context, event);
             }
         }
+        // The tick may have come while the kernel worked.
+        thread.process().timers.check_after_call(thread);
     }
 }
 

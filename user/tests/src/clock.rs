@@ -1,11 +1,12 @@
 //! Time: clocks, sleeping, timers, the time that a process used.
 
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::{CLOCK_MONOTONIC, CLOCK_REALTIME, clockid_t, timespec};
 
-use crate::support::Outcome;
+use crate::support::{Outcome, handle};
 use crate::{Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -15,6 +16,10 @@ pub const TESTS: &[Test] = &[
     ("clock: absolute sleeping", absolute),
     ("clock: used time", used),
     ("clock: refusals", refusals),
+    (
+        "clock: timers of processor time spent in calls",
+        processor_timer,
+    ),
 ];
 
 fn now(clock: clockid_t) -> Result<i64, String> {
@@ -168,6 +173,39 @@ fn refusals() -> Outcome {
         time.tv_sec == 0 && time.tv_nsec > 0,
         "the resolution is {} ns",
         time.tv_nsec
+    );
+    Ok(())
+}
+
+static EXPIRED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_expiry(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    EXPIRED.fetch_add(1, Ordering::SeqCst);
+}
+
+fn processor_timer() -> Outcome {
+    const SPENT_MS: i64 = 300;
+    handle(libc::SIGPROF, count_expiry, libc::SA_RESTART)?;
+    let interval = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 10_000,
+    };
+    let timer = libc::itimerval {
+        it_interval: interval,
+        it_value: interval,
+    };
+    let begin = now(libc::CLOCK_PROCESS_CPUTIME_ID)?;
+    call!(setitimer(libc::ITIMER_PROF, &timer, ptr::null_mut()));
+    // Nearly all of the time is the kernel's.
+    let mut to = vec![0u8; 1 << 16];
+    let mut zeros = std::fs::File::open("/dev/zero").map_err(|error| error.to_string())?;
+    while now(libc::CLOCK_PROCESS_CPUTIME_ID)? - begin < SPENT_MS * 1_000_000 {
+        let _ = std::io::Read::read(&mut zeros, &mut to);
+    }
+    let expired = EXPIRED.load(Ordering::SeqCst);
+    ensure!(
+        expired >= 10,
+        "only {expired} expiries of a timer of 10 ms in {SPENT_MS} ms"
     );
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! Timers of wall-clock time stand in one queue; a task of the kernel sleeps until the first
 //! of them is due and sends the signals, so that none is ever sent in interrupt context. Timers
-//! of processor time are looked at by the thread itself when the clock's tick interrupted it.
+//! of processor time are looked at by the thread itself when the clock's tick interrupted it, or its call.
 
 mod processor;
 
@@ -88,6 +88,8 @@ pub struct Timers {
     list: SpinLock<Vec<Timer>>,
     /// Whether one of processor time runs.
     processor: AtomicBool,
+    /// The tick after which those of processor time were last looked at.
+    looked_at: AtomicU64,
 }
 
 /// When a timer is due; the number keeps those of the same moment apart.
@@ -239,6 +241,7 @@ impl Timers {
         Timers {
             list: SpinLock::new(Rank::Leaf, Vec::new()),
             processor: AtomicBool::new(false),
+            looked_at: AtomicU64::new(0),
         }
     }
 

@@ -1,8 +1,11 @@
-//! Timers of processor time, and `RLIMIT_CPU`: looked at when the clock's tick has interrupted a thread.
+//! Timers of processor time, and `RLIMIT_CPU`: looked at when the clock's tick has interrupted a thread; the timers also
+//! after calls, once a tick, for a program that spends its time in the kernel.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::raw::general as raw;
+
+use nucleus::time;
 
 use super::{Clock, Id, Notify, Timers, send};
 use crate::{
@@ -10,7 +13,23 @@ use crate::{
     signal::{Info, send_to_process},
 };
 
+/// Nanoseconds of a tick.
+const TICK: u64 = 1_000_000_000 / time::TICKS_PER_SECOND as u64;
+
 impl Timers {
+    /// Expires timers of processor time if there are any and a tick has passed since they were looked at. Called after each
+    /// call, so it costs one load where there are none.
+    #[inline]
+    pub fn check_after_call(&self, thread: &Thread) {
+        if !self.processor.load(Relaxed) {
+            return;
+        }
+        let tick = time::since_boot().as_nanos() as u64 / TICK;
+        if self.looked_at.swap(tick, Relaxed) != tick {
+            self.check_processor_time(thread);
+        }
+    }
+
     /// Expires timers of processor time and enforces `RLIMIT_CPU`. Called after each tick that interrupted a thread of the process.
     pub fn check_processor_time(&self, thread: &Thread) {
         let process = thread.process();
