@@ -48,6 +48,9 @@ const STRESSORS: [&str; 27] = [
 /// Bytes of memory for those that would fill a small machine, or would not come round once in a short time.
 const SIZES: &str = "--mmap-bytes 1M --shm-bytes 1M";
 
+/// It fills a pipe from one process and asks for signals in another one: who fills it first, on Linux too, gets none.
+const MAY_BE_IDLE: &str = "sigio";
+
 /// Kilobytes that may be less free afterwards: the kernel's own caches, and files that were not read before.
 const KEPT: u64 = 16 << 10;
 
@@ -136,7 +139,7 @@ fn judge(text: &str) -> Result<(), String> {
     }
     let idle: Vec<String> = STRESSORS
         .iter()
-        .filter(|name| operations(text, name).unwrap_or(0) == 0)
+        .filter(|&&name| name != MAY_BE_IDLE && operations(text, name).unwrap_or(0) == 0)
         .map(|name| format!("{name} did nothing"))
         .collect();
     wrong.extend(idle.iter().map(String::as_str));
