@@ -1,6 +1,6 @@
 //! Netlink: the family by which programs ask the kernel for its interfaces, addresses and routes.
 //!
-//! - [`socket`](mod@socket): the sockets, their ports and queues;
+//! - [`socket`](mod@socket): the sockets, their ports and queues; `name`: their names;
 //! - `message`: the format of requests and answers;
 //! - `route`: the protocol `NETLINK_ROUTE`, the one that is there: who asks what, and whether he may;
 //!   `link`, `routes`: what the answers say.
@@ -21,6 +21,7 @@ use super::{Family, Socket};
 
 mod link;
 mod message;
+mod name;
 mod route;
 mod routes;
 mod socket;

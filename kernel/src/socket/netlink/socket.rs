@@ -20,7 +20,7 @@ use nucleus::{
 };
 
 use super::{
-    AF_NETLINK,
+    AF_NETLINK, name,
     route::{self, Asker},
 };
 use crate::{
@@ -28,8 +28,6 @@ use crate::{
     socket::{Address, Answer, Common, Incoming, Outgoing, Patience, Socket, Value},
 };
 
-/// Bytes of a `struct sockaddr_nl`.
-const NAME: usize = 12;
 const AF_UNSPEC: u32 = 0;
 /// The level of netlink's options.
 const SOL_NETLINK: u32 = 270;
@@ -114,33 +112,6 @@ fn is_administrator() -> bool {
     thread::with_current(|thread| thread.shared())
         .flatten()
         .is_some_and(|shared| shared.credentials.may(CAP_NET_ADMIN))
-}
-
-/// Port and groups of a `struct sockaddr_nl`.
-fn read_name(address: &Address) -> Result<(u32, u32)> {
-    let bytes = address.bytes().first_chunk::<NAME>().ok_or(Errno::EINVAL)?;
-    if address.family() != Some(AF_NETLINK) {
-        return Err(Errno::EINVAL);
-    }
-    let word =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    Ok((word(4), word(8)))
-}
-
-fn write_name(port: u32, groups: u32) -> Address {
-    let mut bytes = [0; NAME];
-    bytes[..2].copy_from_slice(&(AF_NETLINK as u16).to_le_bytes());
-    bytes[4..8].copy_from_slice(&port.to_le_bytes());
-    bytes[8..].copy_from_slice(&groups.to_le_bytes());
-    Address::new(&bytes)
-}
-
-/// The number of the first group in a mask, 0 for none.
-fn first_group(groups: u32) -> u32 {
-    match groups {
-        0 => 0,
-        groups => groups.trailing_zeros() + 1,
-    }
 }
 
 impl NetlinkSocket {
@@ -308,7 +279,7 @@ impl Socket for NetlinkSocket {
     }
 
     fn bind(&self, address: &Address) -> Result<()> {
-        let (port, groups) = read_name(address)?;
+        let (port, groups) = name::read(address)?;
         let own = self.state.lock().port;
         match own {
             0 => self.take_port(port)?,
@@ -324,7 +295,7 @@ impl Socket for NetlinkSocket {
     fn connect(&self, address: &Address, _: Patience) -> Result<()> {
         let (peer, peer_groups) = match address.family() {
             Some(AF_UNSPEC) => (0, 0),
-            _ => read_name(address)?,
+            _ => name::read(address)?,
         };
         if (peer != 0 || peer_groups != 0) && !is_administrator() {
             return Err(Errno::EPERM);
@@ -338,12 +309,12 @@ impl Socket for NetlinkSocket {
 
     fn name(&self) -> Result<Address> {
         let state = *self.state.lock();
-        Ok(write_name(state.port, state.groups as u32))
+        Ok(name::write(state.port, state.groups as u32))
     }
 
     fn peer_name(&self) -> Result<Address> {
         let state = *self.state.lock();
-        Ok(write_name(state.peer, state.peer_groups))
+        Ok(name::write(state.peer, state.peer_groups))
     }
 
     fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
@@ -355,7 +326,7 @@ impl Socket for NetlinkSocket {
             return Err(Errno::ENODATA);
         }
         let (to, groups) = match &message.to {
-            Some(to) => read_name(to)?,
+            Some(to) => name::read(to)?,
             None => {
                 let state = *self.state.lock();
                 (state.peer, state.peer_groups)
@@ -382,7 +353,7 @@ impl Socket for NetlinkSocket {
                 n => filled += n,
             }
         }
-        let group = first_group(groups);
+        let group = name::first_group(groups);
         if group != 0 {
             self.send_to_group(group, port, &data)?;
         }
@@ -423,7 +394,7 @@ impl Socket for NetlinkSocket {
             None => self.take(peek),
         };
         let datagram = message.patience.wait(&self.common.readers, next)??;
-        message.from = Some(write_name(
+        message.from = Some(name::write(
             datagram.from,
             match datagram.group {
                 0 => 0,

@@ -1,0 +1,40 @@
+//! Names of netlink sockets: `struct sockaddr_nl`.
+
+use abi::{Errno, Result};
+
+use super::AF_NETLINK;
+use crate::socket::Address;
+
+/// Bytes of a name.
+const NAME: usize = 12;
+
+/// Port and groups of a `struct sockaddr_nl`.
+///
+/// # Errors
+/// `EINVAL` for another family's, or one that is too short.
+pub fn read(address: &Address) -> Result<(u32, u32)> {
+    let bytes = address.bytes().first_chunk::<NAME>().ok_or(Errno::EINVAL)?;
+    if address.family() != Some(AF_NETLINK) {
+        return Err(Errno::EINVAL);
+    }
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Ok((word(4), word(8)))
+}
+
+/// The name of a socket at a port, in groups.
+pub fn write(port: u32, groups: u32) -> Address {
+    let mut bytes = [0; NAME];
+    bytes[..2].copy_from_slice(&(AF_NETLINK as u16).to_le_bytes());
+    bytes[4..8].copy_from_slice(&port.to_le_bytes());
+    bytes[8..].copy_from_slice(&groups.to_le_bytes());
+    Address::new(&bytes)
+}
+
+/// The number of the first group in a mask, 0 for none.
+pub fn first_group(groups: u32) -> u32 {
+    match groups {
+        0 => 0,
+        groups => groups.trailing_zeros() + 1,
+    }
+}
