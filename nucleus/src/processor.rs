@@ -87,54 +87,46 @@ impl Cache {
     }
 
     /// From AMD's older description, leaves 0x8000_0005 (`ecx` of the data cache, `edx` of the instruction cache) and
-    /// 0x8000_0006 (`ecx` of the second level, `edx` of the third); `cpus` share the third.
-    pub fn from_amd([data, instruction, second, third]: [u32; 4], cpus: u32) -> [Option<Cache>; 4] {
-        let cache =
-            |level, kind, kib: u32, ways, lines_per_tag: u32, line_bytes: u32, shared_by| {
-                let bytes = kib.checked_mul(1024)?;
-                // All ways in one set.
-                let ways = match ways {
-                    0xffff => bytes / line_bytes.max(1),
-                    ways => ways,
-                };
-                let way = line_bytes * lines_per_tag.max(1) * ways;
-                (bytes > 0 && way > 0).then(|| Cache {
-                    level,
-                    kind,
-                    line_bytes,
-                    partitions: lines_per_tag.max(1),
-                    ways,
-                    sets: bytes / way,
-                    shared_by,
-                })
+    /// 0x8000_0006 (`ecx` of the second level, `edx` of the third), which do not say who shares
+    /// one: each CPU is taken to have its own, as on Linux.
+    pub fn from_amd([data, instruction, second, third]: [u32; 4]) -> [Option<Cache>; 4] {
+        let cache = |level, kind, kib: u32, ways, lines_per_tag: u32, line_bytes: u32| {
+            let bytes = kib.checked_mul(1024)?;
+            // All ways in one set.
+            let ways = match ways {
+                0xffff => bytes / line_bytes.max(1),
+                ways => ways,
             };
+            let way = line_bytes * lines_per_tag.max(1) * ways;
+            (bytes > 0 && way > 0).then(|| Cache {
+                level,
+                kind,
+                line_bytes,
+                partitions: lines_per_tag.max(1),
+                ways,
+                sets: bytes / way,
+                shared_by: 1,
+            })
+        };
         let first = |word: u32, kind| {
             let ways = match word >> 16 & 0xff {
                 0xff => 0xffff,
                 ways => ways,
             };
-            cache(1, kind, word >> 24, ways, word >> 8 & 0xff, word & 0xff, 1)
+            cache(1, kind, word >> 24, ways, word >> 8 & 0xff, word & 0xff)
         };
         // The field for the ways of the outer levels is a code.
-        let outer = |level, word: u32, kib, shared_by| {
+        let outer = |level, word: u32, kib| {
             const WAYS: [u32; 16] = [0, 1, 2, 0, 4, 0, 8, 0, 16, 0, 32, 48, 64, 96, 128, 0xffff];
             let ways = WAYS[(word >> 12 & 15) as usize];
             let (lines, bytes) = (word >> 8 & 15, word & 0xff);
-            cache(
-                level,
-                CacheKind::Unified,
-                kib,
-                ways,
-                lines,
-                bytes,
-                shared_by,
-            )
+            cache(level, CacheKind::Unified, kib, ways, lines, bytes)
         };
         [
             first(data, CacheKind::Data),
             first(instruction, CacheKind::Instruction),
-            outer(2, second, second >> 16, 1),
-            outer(3, third, (third >> 18) * 512, cpus),
+            outer(2, second, second >> 16),
+            outer(3, third, (third >> 18) * 512),
         ]
     }
 }
@@ -197,7 +189,7 @@ mod tests {
         assert_eq!(Cache::from_leaf([0, 0, 0]), None);
         // 64 KiB of 2 ways twice, 512 KiB of 16 ways, 16 MiB of 16 ways.
         let words = [0x4002_0140, 0x4002_0140, 0x0200_8140, 0x0080_8140];
-        let [data, instruction, second, third] = Cache::from_amd(words, 4);
+        let [data, instruction, second, third] = Cache::from_amd(words);
         let (data, second, third) = (data.unwrap(), second.unwrap(), third.unwrap());
         assert_eq!((data.bytes(), data.ways, data.sets), (64 << 10, 2, 512));
         assert_eq!(instruction.unwrap().kind, CacheKind::Instruction);
@@ -205,7 +197,7 @@ mod tests {
             (second.level, second.bytes(), second.ways),
             (2, 512 << 10, 16)
         );
-        assert_eq!((third.bytes(), third.shared_by), (16 << 20, 4));
-        assert_eq!(Cache::from_amd([0; 4], 1), [None; 4]);
+        assert_eq!((third.bytes(), third.shared_by), (16 << 20, 1));
+        assert_eq!(Cache::from_amd([0; 4]), [None; 4]);
     }
 }

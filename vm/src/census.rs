@@ -2,7 +2,7 @@
 
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 
-use crate::{Entry, Map};
+use crate::{Entry, Map, entry::MapEntry};
 
 /// Pages that are mapped, by who else maps them and whether they were written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -15,6 +15,8 @@ pub struct Census {
     pub proportional: u64,
     /// Those of written pages.
     pub proportional_dirty: u64,
+    /// Those of pages that belong to no file and no shared memory.
+    pub proportional_anonymous: u64,
 }
 
 impl Census {
@@ -31,15 +33,19 @@ impl Census {
         self.private_dirty += other.private_dirty;
         self.proportional += other.proportional;
         self.proportional_dirty += other.proportional_dirty;
+        self.proportional_anonymous += other.proportional_anonymous;
     }
 
-    fn count(&mut self, frame: &Frame) {
+    fn count(&mut self, frame: &Frame, anonymous: bool) {
         let mappings = frame.mappings().max(1);
         let dirty = pmap::is_modified(frame);
         let share = (PAGE_SIZE / mappings as usize) as u64;
         self.proportional += share;
         if dirty {
             self.proportional_dirty += share;
+        }
+        if anonymous {
+            self.proportional_anonymous += share;
         }
         *match (mappings > 1, dirty) {
             (true, false) => &mut self.shared_clean,
@@ -64,13 +70,13 @@ impl Map {
         let space = self.space.read();
         for entry in space.iter() {
             let mut census = Census::default();
-            self.count_pages(entry.range, &mut census);
+            self.count_pages(entry, entry.range, &mut census);
             f(&self.describe(entry), &census);
         }
     }
 
     /// Counts what is mapped in `range`, by halves: parts without a page cost a look at their page tables only.
-    fn count_pages(&self, range: VirtRange, census: &mut Census) {
+    fn count_pages(&self, entry: &MapEntry, range: VirtRange, census: &mut Census) {
         /// Below this, each page is looked at.
         const FEW: usize = 32 * PAGE_SIZE;
         if self.pmap.resident_in(range) == 0 {
@@ -80,7 +86,7 @@ impl Map {
             let mut at = range.start;
             while at < range.end {
                 if let Some((frame, _)) = self.pmap.extract(at) {
-                    census.count(&frame);
+                    census.count(&frame, entry.has_anon(at));
                 }
                 at = at + PAGE_SIZE;
             }
@@ -88,8 +94,8 @@ impl Map {
         }
         let half = (range.len() / 2) >> PAGE_SHIFT << PAGE_SHIFT;
         let middle = range.start + half;
-        self.count_pages(VirtRange::new(range.start, middle), census);
-        self.count_pages(VirtRange::new(middle, range.end), census);
+        self.count_pages(entry, VirtRange::new(range.start, middle), census);
+        self.count_pages(entry, VirtRange::new(middle, range.end), census);
     }
 
     /// The page mapped at `va`.
@@ -97,11 +103,16 @@ impl Map {
         let space = self.space.read();
         let entry = space.lookup(va)?;
         let (frame, _) = self.pmap.extract(va)?;
-        let key = entry.key(va);
-        let above = entry.amap.as_ref();
-        Some(MappedPage {
-            frame,
-            anonymous: above.is_some_and(|amap| amap.count(key..key + 1) > 0),
-        })
+        let anonymous = entry.has_anon(va);
+        Some(MappedPage { frame, anonymous })
+    }
+}
+
+impl MapEntry {
+    /// Whether the layer above has the page at `va`.
+    fn has_anon(&self, va: VirtAddr) -> bool {
+        let key = self.key(va);
+        let above = self.amap.as_ref();
+        above.is_some_and(|amap| amap.count(key..key + 1) > 0)
     }
 }

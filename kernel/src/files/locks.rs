@@ -376,3 +376,120 @@ fn release(file: FileId, how: impl FnOnce(&mut FileLocks)) {
     drop(registry);
     ENDED.wake_all();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the model's file; the last one stands for all behind it.
+    const BYTES: u64 = 24;
+
+    /// A generator of numbers that needs nothing else.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % limit
+        }
+    }
+
+    /// What an owner holds of each byte.
+    type Model = [[Option<Mode>; BYTES as usize]; 3];
+
+    fn last(record: &Record) -> u64 {
+        record.last.min(BYTES - 1)
+    }
+
+    /// What the list says, as the model has it; fails where an owner has a byte twice.
+    fn seen(locks: &FileLocks) -> Model {
+        let mut model = Model::default();
+        for (owner, record) in &locks.records {
+            for byte in record.start..=last(record) {
+                let cell = &mut model[owner.0][byte as usize];
+                assert_eq!(*cell, None, "byte {byte} of {owner:?} twice");
+                *cell = Some(record.mode);
+            }
+        }
+        model
+    }
+
+    /// How many records each owner needs at least: runs of bytes of one mode.
+    fn runs(model: &Model) -> usize {
+        let of = |bytes: &[Option<Mode>]| {
+            let mut before = None;
+            let begins = bytes.iter().filter(|&&mode| {
+                let begins = mode.is_some() && mode != before;
+                before = mode;
+                begins
+            });
+            begins.count()
+        };
+        model.iter().map(|bytes| of(bytes)).sum()
+    }
+
+    #[test]
+    fn records_are_cut_and_joined_as_bytes_are() {
+        for seed in 1..200 {
+            let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+            let (mut locks, mut model) = (FileLocks::default(), Model::default());
+            for _ in 0..60 {
+                let owner = random.below(3) as usize;
+                let start = random.below(BYTES);
+                let end = match random.below(5) {
+                    0 => u64::MAX,
+                    _ => start + random.below(BYTES - start),
+                };
+                let mode = match random.below(2) {
+                    0 => Mode::Shared,
+                    _ => Mode::Exclusive,
+                };
+                let pid = 1 + owner as Pid;
+                let record = Record {
+                    mode,
+                    start,
+                    last: end,
+                    pid,
+                };
+                let bytes = start as usize..=last(&record) as usize;
+                if random.below(3) == 0 {
+                    locks.cut(Owner(owner), &record);
+                    model[owner][bytes].fill(None);
+                } else {
+                    let blocks = |held: &Option<Mode>| {
+                        held.is_some_and(|held| held == Mode::Exclusive || mode == Mode::Exclusive)
+                    };
+                    let mut others = (0..3).filter(|&other| other != owner);
+                    let expected =
+                        others.any(|other| model[other][bytes.clone()].iter().any(blocks));
+                    let found = locks.conflict(Owner(owner), &record);
+                    assert_eq!(found.is_some(), expected, "seed {seed}: {record:?}");
+                    if found.is_none() {
+                        locks.cut(Owner(owner), &record);
+                        locks.add(Owner(owner), record);
+                        model[owner][bytes].fill(Some(mode));
+                    }
+                }
+                assert_eq!(seen(&locks), model, "seed {seed}");
+                assert!(
+                    locks.records.len() <= runs(&model),
+                    "seed {seed}: not joined"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn circles_of_waiters_are_found() {
+        let waiting = alloc::vec![(Owner(1), Owner(2)), (Owner(2), Owner(3))];
+        let registry = Registry {
+            files: BTreeMap::new(),
+            waiting,
+        };
+        assert!(registry.would_deadlock(Owner(3), Owner(1)));
+        assert!(!registry.would_deadlock(Owner(4), Owner(1)));
+        assert!(registry.would_deadlock(Owner(1), Owner(1)));
+    }
+}

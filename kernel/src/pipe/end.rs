@@ -8,7 +8,10 @@ use core::{
 
 use abi::{
     Errno, Result,
-    raw::{general::O_NONBLOCK, ioctl::FIONREAD},
+    raw::{
+        general::{O_DIRECT, O_NONBLOCK},
+        ioctl::FIONREAD,
+    },
 };
 use fbuf::{Sink, Source};
 use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
@@ -110,7 +113,11 @@ impl File for End {
         if at.is_some() {
             return Err(Errno::ESPIPE);
         }
-        self.pipe.write(!flags.has(O_NONBLOCK), from)
+        let wait = !flags.has(O_NONBLOCK);
+        match flags.has(O_DIRECT) {
+            true => self.pipe.write_packets(wait, from),
+            false => self.pipe.write(wait, from),
+        }
     }
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {

@@ -18,6 +18,7 @@ use crate::{process::thread, signal};
 
 mod end;
 mod fifo;
+mod packets;
 mod queue;
 mod reading;
 pub mod splice;

@@ -1,15 +1,17 @@
 //! The chain between the two ends of a pipe, and how many ends there are.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use fbuf::Aggregate;
+use fbuf::{Aggregate, Slice};
 use nucleus::{
     Frame, PAGE_SIZE, frame,
     sync::{Mutex, Rank, SpinLock},
     task::WaitQueue,
 };
+
+use super::packets::Packets;
 
 /// Slices that a new pipe takes: 64 KiB in whole pages, as on Linux.
 pub const DEFAULT_SLOTS: usize = 16;
@@ -52,6 +54,8 @@ pub struct Pipe {
     pub(super) readers: WaitQueue,
     /// Writers that wait for room, and opens that wait for a reader.
     pub(super) writers: WaitQueue,
+    /// There may be packets in the chain.
+    pub(super) has_packets: AtomicBool,
     inode: u64,
 }
 
@@ -70,6 +74,8 @@ pub(super) struct Queue {
     writers_seen: u64,
     /// Emptied frames with no other handle.
     pub spare: Vec<Frame>,
+    /// Which bytes are packets.
+    pub packets: Packets,
 }
 
 /// The frame that the last small write went to.
@@ -109,6 +115,13 @@ impl Queue {
         self.slots.saturating_sub(self.data.slice_count())
     }
 
+    /// Takes the first slice off, or `max` bytes of it.
+    pub fn take_slice(&mut self, max: usize) -> Option<Slice> {
+        let slice = self.data.take_slice(max)?;
+        self.packets.first += slice.len as u64;
+        Some(slice)
+    }
+
     /// Whether the chain ends with bytes of `tail` that can be continued in place.
     pub fn continues(&self, tail: &Tail) -> bool {
         match (self.data.slices().next_back(), &tail.frame) {
@@ -146,6 +159,7 @@ impl Pipe {
                     readers_seen: 0,
                     writers_seen: 0,
                     spare,
+                    packets: Packets::default(),
                 },
             ),
             reading: Mutex::new(Rank::PipeReading, ()),
@@ -158,6 +172,7 @@ impl Pipe {
             ),
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
+            has_packets: AtomicBool::new(false),
             inode: INODES.fetch_add(1, Relaxed),
         }))
     }

@@ -1,5 +1,7 @@
 //! The reader's side of a pipe: taking slices off.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Sink, Slice};
 use nucleus::{Frame, frame, sync::MutexGuard, task::Sleep};
@@ -19,7 +21,10 @@ impl Pipe {
         loop {
             let n = {
                 let reading = self.reading.lock();
-                self.drain(&reading, to, usize::MAX)?
+                match self.has_packets.load(Relaxed) {
+                    false => self.drain(&reading, to, usize::MAX)?,
+                    true => self.drain_packet(&reading, to)?,
+                }
             };
             if n > 0 {
                 return Ok(n);
@@ -87,7 +92,7 @@ impl Pipe {
             let old = {
                 let mut queue = self.queue.lock();
                 let was_full = !queue.has_slot();
-                let old = queue.data.take_slice(taken);
+                let old = queue.take_slice(taken);
                 freed_slot |= was_full && queue.has_slot();
                 old
             };
@@ -137,7 +142,7 @@ impl Pipe {
         let mut taken = Aggregate::new();
         taken.reserve(self.status().slots)?;
         let mut queue = self.queue.lock();
-        while let Some(slice) = queue.data.take_slice(max - taken.len()) {
+        while let Some(slice) = queue.take_slice(max - taken.len()) {
             taken.append(slice)?;
         }
         Ok(taken)
@@ -151,9 +156,11 @@ impl Pipe {
         while let Some(slice) = unused.pop_back() {
             // At most what was there before, and the two places above the slots: nothing is allocated unless
             // writers have filled the pipe meanwhile.
+            let len = slice.len;
             if queue.data.prepend(slice).is_err() {
                 break;
             }
+            queue.packets.first -= len as u64;
         }
         drop(queue);
         if was_empty && any {

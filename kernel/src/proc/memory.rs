@@ -71,8 +71,8 @@ fn line(entry: &Entry, out: &mut Text) {
     out.push(b"\n");
 }
 
-/// The lines that `smaps` has for a mapping and `smaps_rollup` for all. `anonymous` in pages.
-fn counts(census: &Census, anonymous: usize, out: &mut Text) {
+/// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages.
+fn counts(census: &Census, anonymous: usize, by_kind: bool, out: &mut Text) {
     let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
         let width = 24 - name.len() - 1;
@@ -81,6 +81,12 @@ fn counts(census: &Census, anonymous: usize, out: &mut Text) {
     value("Rss", kib(census.resident()));
     value("Pss", census.proportional / 1024);
     value("Pss_Dirty", census.proportional_dirty / 1024);
+    if by_kind {
+        let above = census.proportional_anonymous;
+        value("Pss_Anon", above / 1024);
+        value("Pss_File", (census.proportional - above) / 1024);
+        value("Pss_Shmem", 0);
+    }
     value("Shared_Clean", kib(census.shared_clean));
     value("Shared_Dirty", kib(census.shared_dirty));
     value("Private_Clean", kib(census.private_clean));
@@ -115,7 +121,7 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
         writeln!(out, "Size:           {:8} kB", entry.range.len() / 1024);
         writeln!(out, "KernelPageSize: {page:8} kB");
         writeln!(out, "MMUPageSize:    {page:8} kB");
-        counts(census, entry.anonymous_pages, out);
+        counts(census, entry.anonymous_pages, false, out);
         writeln!(out, "THPeligible:    0");
         flags(entry, out);
     });
@@ -163,6 +169,6 @@ pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
         out.push(b" ");
     }
     out.push(b"[rollup]\n");
-    counts(&sum, anonymous, out);
+    counts(&sum, anonymous, true, out);
     Ok(())
 }

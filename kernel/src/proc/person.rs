@@ -138,9 +138,8 @@ pub(super) fn personality(subject: &Subject, out: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// `cgroup`: all are in the root of the one hierarchy.
-pub(super) fn control_group(_: &Subject, out: &mut Text) -> Result<()> {
-    writeln!(out, "0::/");
+/// `cgroup`: a line for each hierarchy of control groups, of which there is none.
+pub(super) fn control_groups(_: &Subject, _: &mut Text) -> Result<()> {
     Ok(())
 }
 

@@ -134,7 +134,7 @@ const FILES: &[(&str, Make)] = &[
             Ok(())
         })
     }),
-    ("cgroup", |s| text(s, person::control_group)),
+    ("cgroup", |s| text(s, person::control_groups)),
     ("children", |s| text(s, person::children)),
     ("cmdline", |s| {
         text(s, |s, out| strings(s, out, |shared| title(&shared.space)))

@@ -8,7 +8,7 @@ use abi::{
         F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK,
         F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETLK, F_SETLKW, F_SETOWN,
         F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FASYNC, FD_CLOEXEC, LOCK_EX,
-        LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
+        LOCK_NB, LOCK_SH, LOCK_UN, O_DIRECT, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
     },
 };
 use nucleus::{PAGE_SIZE, user};
@@ -99,6 +99,15 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         }
         F_GETFL => Ok(open.flags().bits() as usize),
         F_SETFL => {
+            let direct = argument as u32 & O_DIRECT;
+            let is_pipe = End::of(&**open.file()).is_some();
+            let takes = open
+                .location()
+                .is_some_and(|place| place.vnode().takes_direct());
+            if direct != 0 && !is_pipe && !takes {
+                return Err(Errno::EINVAL);
+            }
+            open.set_flag(O_DIRECT, direct != 0);
             let on = argument as u32 & FASYNC != 0;
             set_asynchronous(call, &open, fd, on)?;
             open.set_flags(argument as u32);

@@ -77,7 +77,7 @@ const OPENAT2_FLAGS: FlagSet = FlagSet {
 const CLOSE_RANGE_FLAGS: FlagSet =
     flag_set!("flags", [CLOSE_RANGE_CLOEXEC, CLOSE_RANGE_UNSHARE], EINVAL);
 const DUP_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC], EINVAL);
-const PIPE_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC, O_NONBLOCK], EINVAL);
+const PIPE_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC, O_NONBLOCK, O_DIRECT], EINVAL);
 /// The flags that `O_PATH` leaves in force.
 const WITH_PATH: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
 
@@ -266,7 +266,6 @@ pub(super) fn pipe(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn pipe2(call: &mut Call<'_>) -> Result<usize> {
-    // Packets (`O_DIRECT`) are not offered, as on kernels that were built without them.
     let flags = call.flags(1, &PIPE_FLAGS)?;
     make_pipe(call, flags)
 }
@@ -280,7 +279,7 @@ fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
     // The program learns the numbers before they mean anything: if it can't, nothing has to be undone.
     let numbers = [first.fd() as i32, second.fd() as i32];
     user::write(call.address(0), &numbers).map_err(|_| Errno::EFAULT)?;
-    let kept = flags & O_NONBLOCK;
+    let kept = flags & (O_NONBLOCK | O_DIRECT);
     let close_on_exec = flags & O_CLOEXEC != 0;
     let flags = |access| OpenFlags::from_bits_retain(kept | access);
     first.install(OpenFile::new(read, flags(0)), close_on_exec);

@@ -5,7 +5,7 @@ use alloc::format;
 use fs::synthetic::{Entry, Table};
 use nucleus::counters::Counter;
 
-use super::{line, link, number, value};
+use super::{directory, line, link, number, value};
 use crate::socket::inet::interface;
 
 /// Terminals: name and number.
@@ -24,8 +24,8 @@ pub(super) fn classes() -> Table {
     });
     let interfaces = Table::new().with("lo", link("../../devices/virtual/net/lo"));
     Table::new()
-        .with("net", Entry::directory(interfaces))
-        .with("tty", Entry::directory(terminals))
+        .with("net", directory(interfaces))
+        .with("tty", directory(terminals))
 }
 
 /// `dev`: the same by number.
@@ -37,8 +37,8 @@ pub(super) fn numbers() -> Table {
             table.with(number, Entry::link(to))
         });
     Table::new()
-        .with("block", Entry::directory(Table::new()))
-        .with("char", Entry::directory(characters))
+        .with("block", directory(Table::new()))
+        .with("char", directory(characters))
 }
 
 /// `devices/virtual`.
@@ -46,12 +46,12 @@ pub(super) fn devices() -> Table {
     let terminals = TERMINALS
         .iter()
         .fold(Table::new(), |table, &(name, number)| {
-            table.with(name, Entry::directory(terminal(name, number)))
+            table.with(name, directory(terminal(name, number)))
         });
-    let interfaces = Table::new().with("lo", Entry::directory(loopback()));
+    let interfaces = Table::new().with("lo", directory(loopback()));
     Table::new()
-        .with("net", Entry::directory(interfaces))
-        .with("tty", Entry::directory(terminals))
+        .with("net", directory(interfaces))
+        .with("tty", directory(terminals))
 }
 
 fn terminal(name: &'static str, number: &'static str) -> Table {
@@ -88,7 +88,7 @@ fn loopback() -> Table {
         .with("mtu", number(interface::MTU as u64))
         .with("netdev_group", value("0"))
         .with("operstate", value("unknown"))
-        .with("statistics", Entry::directory(statistics()))
+        .with("statistics", directory(statistics()))
         .with("subsystem", link("../../../../class/net"))
         .with("tx_queue_len", number(interface::QUEUE as u64))
         .with("type", value("772"))

@@ -12,13 +12,13 @@ use nucleus::{
     task,
 };
 
-use super::{line, list, mask, number, numbered::Numbered, value};
+use super::{directory, line, list, mask, number, numbered::Numbered, value};
 
 /// `devices/system`.
 pub(super) fn system() -> Table {
     Table::new()
-        .with("cpu", Entry::directory(cpus()))
-        .with("node", Entry::directory(nodes()))
+        .with("cpu", directory(cpus()))
+        .with("node", directory(nodes()))
 }
 
 /// A list of all CPUs. All are there from the start, and stay.
@@ -39,7 +39,7 @@ fn cpus() -> Table {
             word: "cpu",
             count: task::cpu_count(),
             kind: Kind::Directory,
-            make: Box::new(|cpu| Entry::directory(one(cpu))),
+            make: Box::new(|cpu| directory(one(cpu))),
         })
 }
 
@@ -63,12 +63,12 @@ fn one(cpu: usize) -> Table {
         word: "index",
         count: processor::caches().len(),
         kind: Kind::Directory,
-        make: Box::new(move |index| Entry::directory(cache(cpu, index))),
+        make: Box::new(move |index| directory(cache(cpu, index))),
     });
     let table = Table::new()
-        .with("cache", Entry::directory(caches))
+        .with("cache", directory(caches))
         .with("node0", super::link("../../node/node0"))
-        .with("topology", Entry::directory(topology(cpu)));
+        .with("topology", directory(topology(cpu)));
     // The first CPU can't be taken off, so it has no switch.
     match cpu {
         0 => table,
@@ -146,7 +146,7 @@ fn nodes() -> Table {
             word: "node",
             count: 1,
             kind: Kind::Directory,
-            make: Box::new(|_| Entry::directory(node())),
+            make: Box::new(|_| directory(node())),
         })
 }
 

@@ -12,29 +12,29 @@ use core::fmt::Write;
 
 use fs::{
     Vnode,
-    synthetic::{self, Entry, Table},
+    synthetic::{self, Directory, Entry, Table},
 };
 
 /// The root of a new `/sys`. All of them show the same.
 pub fn root() -> Arc<dyn Vnode> {
     let devices = Table::new()
-        .with("system", Entry::directory(cpus::system()))
-        .with("virtual", Entry::directory(class::devices()));
+        .with("system", directory(cpus::system()))
+        .with("virtual", directory(class::devices()));
     let memory = Table::new()
-        .with("hugepages", Entry::directory(Table::new()))
-        .with("transparent_hugepage", Entry::directory(huge_pages()));
-    let kernel = Table::new().with("mm", Entry::directory(memory));
+        .with("hugepages", directory(Table::new()))
+        .with("transparent_hugepage", directory(huge_pages()));
+    let kernel = Table::new().with("mm", directory(memory));
     let root = Table::new()
-        .with("block", Entry::directory(Table::new()))
-        .with("bus", Entry::directory(Table::new()))
-        .with("class", Entry::directory(class::classes()))
-        .with("dev", Entry::directory(class::numbers()))
-        .with("devices", Entry::directory(devices))
-        .with("firmware", Entry::directory(Table::new()))
-        .with("fs", Entry::directory(Table::new()))
-        .with("kernel", Entry::directory(kernel))
-        .with("module", Entry::directory(Table::new()))
-        .with("power", Entry::directory(Table::new()));
+        .with("block", directory(Table::new()))
+        .with("bus", directory(Table::new()))
+        .with("class", directory(class::classes()))
+        .with("dev", directory(class::numbers()))
+        .with("devices", directory(devices))
+        .with("firmware", directory(Table::new()))
+        .with("fs", directory(Table::new()))
+        .with("kernel", directory(kernel))
+        .with("module", directory(Table::new()))
+        .with("power", directory(Table::new()));
     synthetic::root("sysfs", root)
 }
 
@@ -50,6 +50,11 @@ fn huge_pages() -> Table {
             "shmem_enabled",
             value("always within_size advise [never] deny force"),
         )
+}
+
+/// A further directory.
+fn directory(of: impl Directory) -> Entry {
+    Entry::directory(of).mode(0o755)
 }
 
 /// A file with one line.

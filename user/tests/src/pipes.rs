@@ -22,6 +22,7 @@ pub const TESTS: &[Test] = &[
     ("pipes: vectors", vectors),
     ("pipes: through several processes", chain),
     ("pipes: FIFOs", fifos),
+    ("pipes: packets", packets),
     ("pipes: refusals", refusals),
 ];
 
@@ -46,6 +47,56 @@ fn order() -> Outcome {
     ensure!(&buffer[..count] == b"one ", "{:?}", &buffer[..count]);
     let count = read_some(reader, &mut buffer)?;
     ensure!(&buffer[..count] == b"two three", "{:?}", &buffer[..count]);
+    Ok(())
+}
+
+fn packets() -> Outcome {
+    let (reader, writer) = pipe(libc::O_DIRECT | O_NONBLOCK)?;
+    let mut buffer = [0u8; 2 * PAGE];
+    for bytes in [&b"first"[..], b"second", b"third"] {
+        write_all(writer, bytes)?;
+    }
+    let count = read_some(reader, &mut buffer)?;
+    ensure!(&buffer[..count] == b"first", "{:?}", &buffer[..count]);
+    // What the reader has no room for is lost.
+    let count = read_some(reader, &mut buffer[..3])?;
+    ensure!(&buffer[..count] == b"sec", "{:?}", &buffer[..count]);
+    let count = read_some(reader, &mut buffer)?;
+    ensure!(&buffer[..count] == b"third", "{:?}", &buffer[..count]);
+    // More than a page is several packets.
+    write_all(writer, &[7; PAGE + 10])?;
+    let counts = (
+        read_some(reader, &mut buffer)?,
+        read_some(reader, &mut buffer)?,
+    );
+    ensure!(counts == (PAGE, 10), "a page and 10 bytes are {counts:?}");
+    refused!(EAGAIN, read(reader, buffer.as_mut_ptr().cast(), 1));
+    // The flag can change: bytes join, and do not join a packet.
+    call!(fcntl(writer, libc::F_SETFL, O_NONBLOCK));
+    write_all(writer, b"a")?;
+    write_all(writer, b"b")?;
+    call!(fcntl(writer, libc::F_SETFL, O_NONBLOCK | libc::O_DIRECT));
+    write_all(writer, b"packet")?;
+    let mut all = Vec::new();
+    while all.len() < 8 {
+        let count = read_some(reader, &mut buffer)?;
+        all.extend_from_slice(&buffer[..count]);
+    }
+    ensure!(all == b"abpacket", "{all:?}");
+    let mut count = 0;
+    while count < 1000 && {
+        // SAFETY: writes from a live buffer.
+        unsafe { libc::write(writer, buffer.as_ptr().cast(), 1) == 1 }
+    } {
+        count += 1;
+    }
+    ensure!(count == 16, "{count} packets of a byte fill a pipe");
+    let file = call!(open(
+        c"/tmp".as_ptr(),
+        libc::O_TMPFILE | libc::O_RDWR,
+        0o600
+    ));
+    refused!(EINVAL, fcntl(file, libc::F_SETFL, libc::O_DIRECT));
     Ok(())
 }
 

@@ -200,8 +200,7 @@ pub(crate) fn caches() -> Vec<Cache> {
     }
     let (first, outer) = (__cpuid(0x8000_0005), __cpuid(0x8000_0006));
     let words = [first.ecx, first.edx, outer.ecx, outer.edx];
-    let cpus = super::percpu::cpu_count() as u32;
-    Cache::from_amd(words, cpus).into_iter().flatten().collect()
+    Cache::from_amd(words).into_iter().flatten().collect()
 }
 
 /// Sets this CPU's control registers: every protection that it has is on.

@@ -65,7 +65,7 @@ struct Batch {
 /// In pairs that take about the same time, since two guests run at once.
 const BATCHES: &[Batch] = &[
     Batch {
-        scripts: &["bash", "coreutils", "text", "procps", "jobs"],
+        scripts: &["bash", "coreutils", "text", "procps", "machine", "jobs"],
         long: false,
     },
     Batch {
