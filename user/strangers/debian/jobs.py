@@ -87,11 +87,29 @@ class Terminal:
             time.sleep(0.01)
         raise SystemExit(f"\n{name} is not in the foreground")
 
+    def silent(self):
+        """Waits until what is typed is not shown."""
+        while termios.tcgetattr(self.master)[3] & termios.ECHO:
+            time.sleep(0.01)
+
     def start(self, command, name):
         """Starts a command that stays in the foreground."""
         self.type(command + "\n")
         self.until(b"\r\n")
         self.foreground(name)
+
+
+def written(name):
+    """What is in a file, as soon as there is something."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if os.path.exists(name):
+            with open(name) as file:
+                text = file.read()
+            if text:
+                return text
+        time.sleep(0.01)
+    raise SystemExit(f"\nnothing is in {name}")
 
 
 def title(text):
@@ -173,6 +191,7 @@ t.until(b"$\r\n")
 t.type("\x04")
 t.until()
 t.line("stty -echo; read word; stty echo; echo", b"\r\n")
+t.silent()
 t.type("secret\n")
 t.until()
 t.line("echo $word")
@@ -229,16 +248,12 @@ t.foreground("sleep")
 t.type("\x1a")
 t.until()
 t.line("exit")
-t.line("bash -c 'trap \"echo hung up >behind; exit\" HUP; echo $$ >started; while :; do sleep 0.01; done' &")
-while not os.path.exists("started") or not open("started").read().strip():
-    time.sleep(0.01)
+t.line("bash -c 'trap \"echo hung up >behind; exit\" HUP; echo $$ >started; while :; do sleep 0.01; done'", b"done'\r\n")
+written("started")
 os.close(t.master)
 print()
 print("status", os.waitstatus_to_exitcode(os.waitpid(t.pid, 0)[1]))
-end = time.monotonic() + PATIENCE
-while not os.path.exists("behind") and time.monotonic() < end:
-    time.sleep(0.01)
-print(open("behind").read(), end="")
+print(written("behind"), end="")
 
 title("with readline")
 t = Terminal(term="vt100")
@@ -249,7 +264,10 @@ t.line("")
 t.line("echo first")
 t.type("\x1b[A\x1b[A\x0e")
 t.line("")
-t.type("echo never\x03")
+t.type("echo never")
+t.until(b"never")
+t.foreground("bash")
+t.type("\x03")
 t.until()
 t.line("seq 100 | less", b":")
 t.type(" ")
