@@ -8,7 +8,9 @@ use libc::{
     EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, epoll_event,
 };
 
-use crate::support::{End, Outcome, file, handle, pause_ms, pipe, shared_map, spawn, wait};
+use crate::support::{
+    End, Numbers, Outcome, file, handle, pause_ms, pipe, shared_map, spawn, wait,
+};
 use crate::{Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -23,6 +25,7 @@ pub const TESTS: &[Test] = &[
     ("epoll: exclusive watches wake one", exclusive),
     ("epoll: many writers, edges, no event lost", storm),
     ("epoll: descriptors closed while it waits", churn),
+    ("epoll: random steps against a model", model),
 ];
 
 const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
@@ -488,5 +491,95 @@ fn churn() -> Outcome {
     crate::support::poke(stop, 1);
     let end = wait(child as libc::pid_t)?;
     ensure!(end == End::Exit(0), "the collector ended with {end:?}");
+    Ok(())
+}
+
+/// What the model knows of a counter and its watch.
+#[derive(Clone, Copy, Default)]
+struct Watched {
+    fd: c_int,
+    count: u64,
+    /// The modes of its watch, if there is one.
+    modes: Option<c_int>,
+    /// Something may have happened since it was looked at last.
+    listed: bool,
+    /// It has fired and waits to be changed.
+    spent: bool,
+}
+
+/// Counters are raised, emptied, watched in every way and closed at random: each wait must report exactly what the
+/// rules of epoll(7) say.
+fn model() -> Outcome {
+    const FILES: u64 = 8;
+    for seed in 1..=20 {
+        let mut random = Numbers::new(seed);
+        let epoll = make()?;
+        let mut files = [Watched::default(); FILES as usize];
+        for file in &mut files {
+            file.fd = call!(eventfd(0, libc::EFD_NONBLOCK));
+        }
+        for step in 0..300 {
+            let at = random.below(FILES) as usize;
+            let file = &mut files[at];
+            let modes =
+                [0, EPOLLET, EPOLLONESHOT, EPOLLET | EPOLLONESHOT][random.below(4) as usize];
+            match random.below(9) {
+                0 | 1 => {
+                    call!(eventfd_write(file.fd, 1));
+                    file.count += 1;
+                    file.listed = true;
+                }
+                2 => {
+                    let mut count = 0;
+                    if file.count > 0 {
+                        call!(eventfd_read(file.fd, &mut count));
+                    }
+                    ensure!(count == file.count, "{count} in the counter");
+                    file.count = 0;
+                }
+                3 | 4 => {
+                    let operation = match file.modes {
+                        Some(_) => EPOLL_CTL_MOD,
+                        None => EPOLL_CTL_ADD,
+                    };
+                    control(epoll, operation, file.fd, EPOLLIN | modes, at as u64)?;
+                    file.modes = Some(modes);
+                    file.spent = false;
+                    file.listed = file.count > 0;
+                }
+                5 if file.modes.is_some() => {
+                    control(epoll, EPOLL_CTL_DEL, file.fd, 0, 0)?;
+                    file.modes = None;
+                }
+                6 if random.below(4) == 0 => {
+                    call!(close(file.fd));
+                    *file = Watched::default();
+                    file.fd = call!(eventfd(0, libc::EFD_NONBLOCK));
+                }
+                _ => {
+                    let mut wanted = Vec::new();
+                    for (at, file) in files.iter_mut().enumerate() {
+                        let Some(modes) = file.modes else { continue };
+                        let edge = modes & EPOLLET != 0;
+                        if file.count > 0 && !file.spent && (file.listed || !edge) {
+                            wanted.push((EPOLLIN, at as u64));
+                            file.spent = modes & EPOLLONESHOT != 0;
+                        }
+                        file.listed = false;
+                    }
+                    let mut found = wait_for(epoll, 0)?;
+                    found.sort_unstable_by_key(|event| event.1);
+                    ensure!(
+                        found == wanted,
+                        "seed {seed}, step {step}: {found:?} in place of {wanted:?}"
+                    );
+                }
+            }
+        }
+        for file in files {
+            call!(close(file.fd));
+        }
+        call!(close(epoll));
+    }
     Ok(())
 }
