@@ -128,11 +128,13 @@ fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
         };
         return Err(finished.why(kernel));
     }
-    judge(&finished.text())
+    // In a short time on a busy host not all get far enough to count something.
+    let idle = if run.seconds < 60 { 6 } else { 0 };
+    judge(&finished.text(), idle)
 }
 
-/// What is wrong with what a run printed.
-fn judge(text: &str) -> Result<(), String> {
+/// What is wrong with what a run printed; so many stressors may have done nothing.
+fn judge(text: &str, may_be_idle: usize) -> Result<(), String> {
     let mut wrong: Vec<&str> = text.lines().filter(|line| is_complaint(line)).collect();
     if !text.lines().any(|line| line == "status 0") {
         wrong.push("stress-ng did not end with status 0");
@@ -142,7 +144,9 @@ fn judge(text: &str) -> Result<(), String> {
         .filter(|&&name| name != MAY_BE_IDLE && operations(text, name).unwrap_or(0) == 0)
         .map(|name| format!("{name} did nothing"))
         .collect();
-    wrong.extend(idle.iter().map(String::as_str));
+    if idle.len() > may_be_idle {
+        wrong.extend(idle.iter().map(String::as_str));
+    }
     let free: Vec<u64> = text
         .lines()
         .filter_map(|line| line.strip_prefix("free ")?.parse().ok())
