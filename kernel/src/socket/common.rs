@@ -52,6 +52,7 @@ pub const SETTABLE: FlagSet = choice!(
         raw::SO_TIMESTAMPNS_OLD,
         raw::SO_MARK,
         raw::SO_RXQ_OVFL,
+        raw::SO_PEEK_OFF,
     ],
     ENOPROTOOPT
 );
@@ -90,6 +91,7 @@ pub const READABLE: FlagSet = choice!(
         raw::SO_DOMAIN,
         raw::SO_MARK,
         raw::SO_RXQ_OVFL,
+        raw::SO_PEEK_OFF,
         raw::SO_COOKIE,
     ],
     ENOPROTOOPT
@@ -114,6 +116,8 @@ pub struct Common {
     send_timeout: AtomicU64,
     receive_timeout: AtomicU64,
     receive_low_water: AtomicI32,
+    /// Where the next look begins, in bytes; negative at the first one always.
+    peek_offset: AtomicI32,
     /// Seconds above the lowest bit, which says whether to linger.
     linger: AtomicU64,
     priority: AtomicI32,
@@ -165,6 +169,7 @@ impl Common {
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
             receive_low_water: AtomicI32::new(1),
+            peek_offset: AtomicI32::new(-1),
             linger: AtomicU64::new(0),
             priority: AtomicI32::new(0),
             mark: AtomicU32::new(0),
@@ -289,6 +294,26 @@ impl Common {
         self.receive_low_water.load(Relaxed).max(1) as usize
     }
 
+    /// How many bytes the next look (`MSG_PEEK`) leaves out, where the program has asked for looks that go on (`SO_PEEK_OFF`).
+    pub fn peek_from(&self) -> Option<usize> {
+        usize::try_from(self.peek_offset.load(Relaxed)).ok()
+    }
+
+    /// Notes that a call received or looked at `bytes` bytes: the place of the next look moves with that, if the
+    /// program has asked for such a place.
+    pub fn note_received(&self, bytes: usize, peeks: bool) {
+        let old = self.peek_offset.load(Relaxed);
+        if old < 0 || bytes == 0 {
+            return;
+        }
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        let new = match peeks {
+            true => old.saturating_add(bytes),
+            false => (old - bytes).max(0),
+        };
+        self.peek_offset.store(new, Relaxed);
+    }
+
     /// How long closing may wait for what was sent (`SO_LINGER`).
     pub fn linger(&self) -> Option<Duration> {
         let linger = self.linger.load(Relaxed);
@@ -349,6 +374,8 @@ pub fn set(socket: &dyn Socket, name: u32, value: &Value) -> Result<()> {
                 .linger
                 .store(seconds << 1 | u64::from(on != 0), Relaxed);
         }
+        raw::SO_PEEK_OFF if !socket.looks_from_a_place() => return Err(Errno::EOPNOTSUPP),
+        raw::SO_PEEK_OFF => common.peek_offset.store(value.int()?, Relaxed),
         _ => set_int(common, name, value.int()?)?,
     }
     socket.option_changed(name);
@@ -425,6 +452,8 @@ pub fn get(socket: &dyn Socket, name: u32, compatible: bool) -> Result<Answer> {
         raw::SO_RCVBUF => bytes(common.receive_buffer()),
         raw::SO_RCVLOWAT => Answer::Int(common.receive_low_water.load(Relaxed)),
         raw::SO_SNDLOWAT => Answer::Int(1),
+        raw::SO_PEEK_OFF if !socket.looks_from_a_place() => return Err(Errno::EOPNOTSUPP),
+        raw::SO_PEEK_OFF => Answer::Int(common.peek_offset.load(Relaxed)),
         raw::SO_PRIORITY => Answer::Int(common.priority()),
         raw::SO_MARK => Answer::Int(common.mark.load(Relaxed) as i32),
         raw::SO_ACCEPTCONN => Answer::flag(socket.is_listening()),

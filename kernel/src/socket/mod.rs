@@ -152,6 +152,11 @@ pub trait Socket: Any + Send + Sync {
         let _ = name;
     }
 
+    /// Whether it heeds [`Common::peek_from`].
+    fn looks_from_a_place(&self) -> bool {
+        false
+    }
+
     /// Whether it accepts connections.
     fn is_listening(&self) -> bool {
         false

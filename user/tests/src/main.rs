@@ -97,6 +97,7 @@ fn main() {
         inet::raw::TESTS,
         inet::options::TESTS,
         unix_sockets::streams::TESTS,
+        unix_sockets::looking::TESTS,
         unix_sockets::names::TESTS,
         unix_sockets::packets::TESTS,
         unix_sockets::rights::TESTS,

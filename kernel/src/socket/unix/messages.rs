@@ -5,7 +5,10 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::time::Duration;
+use core::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Sink, Slice, Source};
@@ -48,6 +51,8 @@ pub struct Message {
     /// Since the epoch, when it was sent.
     pub time: Duration,
     rights: SpinLock<Option<Rights>>,
+    /// Somebody has looked at it: an empty one is not looked at again from a place behind it.
+    seen: AtomicBool,
     /// Held for its drop.
     _charge: Charge,
 }
@@ -161,6 +166,7 @@ impl Message {
             sender,
             time: nucleus::time::since_epoch(),
             rights: SpinLock::new(Rank::Leaf, rights),
+            seen: AtomicBool::new(false),
             _charge: by.charge(len),
         }))
     }
@@ -173,21 +179,26 @@ impl Message {
         }
     }
 
-    /// Copies what `to` has room for; returns how much.
+    /// Copies what `to` has room for, from the byte at `skip` on; returns how much.
     ///
     /// # Errors
     /// That of the sink.
-    pub fn copy(&self, to: &mut dyn Sink) -> Result<usize> {
+    pub fn copy(&self, to: &mut dyn Sink, mut skip: usize) -> Result<usize> {
         let mut total = 0;
         match &self.body {
-            Body::One(slice) => put(slice, to, &mut total)?,
+            Body::One(slice) => put(slice, to, &mut skip, &mut total)?,
             Body::Many(bytes) => {
                 for slice in bytes.slices() {
-                    put(slice, to, &mut total)?;
+                    put(slice, to, &mut skip, &mut total)?;
                 }
             }
         }
         Ok(total)
+    }
+
+    /// Notes that somebody has looked at it.
+    pub fn note_seen(&self) {
+        self.seen.store(true, Relaxed);
     }
 
     /// The files that came with it, which have arrived.
@@ -213,16 +224,18 @@ impl Message {
     }
 }
 
-/// All of a slice, or what there is room for.
-fn put(slice: &Slice, to: &mut dyn Sink, total: &mut usize) -> Result<()> {
-    let mut done = 0;
+/// All of a slice but what is still to be skipped, or what there is room for.
+fn put(slice: &Slice, to: &mut dyn Sink, skip: &mut usize, total: &mut usize) -> Result<()> {
+    let start = slice.len.min(*skip);
+    *skip -= start;
+    let mut done = start;
     while done < slice.len && to.room() > 0 {
         match to.put_frame(&slice.frame, slice.offset + done, slice.len - done)? {
             0 => break,
             n => done += n,
         }
     }
-    *total += done;
+    *total += done - start;
     Ok(())
 }
 
@@ -285,9 +298,20 @@ impl Messages {
         true
     }
 
-    /// The first message, which stays.
-    pub fn first(&self) -> Option<Arc<Message>> {
-        self.queue.lock().messages.front().cloned()
+    /// The message with the byte at `skip`, counted from the first message's, and that byte's place in it; without, the
+    /// first message. It stays.
+    pub fn look(&self, skip: Option<usize>) -> Option<(Arc<Message>, usize)> {
+        let queue = self.queue.lock();
+        let Some(mut skip) = skip else {
+            return queue.messages.front().map(|first| (first.clone(), 0));
+        };
+        let found = queue.messages.iter().find(|message| {
+            let len = message.len();
+            let behind = skip >= len && (len > 0 || skip > 0 || message.seen.load(Relaxed));
+            skip -= if behind { len } else { 0 };
+            !behind
+        })?;
+        Some((found.clone(), skip))
     }
 
     /// Takes the first message off, and tells senders who wait that there is room.

@@ -170,7 +170,9 @@ impl UnixSocket {
     /// What is ready of a stream.
     fn poll_stream(&self, channel: &channel::Channel) -> Ready {
         let mut ready = Ready::empty();
-        let (mut readable, mut writable) = (channel.status().bytes > 0, true);
+        let status = channel.status();
+        ready.set(Ready::PRI, status.urgent);
+        let (mut readable, mut writable) = (status.bytes > 0, true);
         match (self.connected.get(), &*self.end.stage.lock()) {
             (_, Stage::Listening(listener)) => {
                 readable = !listener.waiting.is_empty();
@@ -319,11 +321,18 @@ impl Socket for UnixSocket {
                 }
             }
             TIOCOUTQ => self.bytes_sent(),
-            SIOCATMARK => 0,
+            SIOCATMARK => match &self.end.inbox {
+                Inbox::Bytes(channel) => channel.is_at_urgent().into(),
+                Inbox::Messages(_) => 0,
+            },
             _ => return Err(Errno::ENOTTY),
         };
         user::write(argument, &(value as i32)).map_err(|_| Errno::EFAULT)?;
         Ok(0)
+    }
+
+    fn looks_from_a_place(&self) -> bool {
+        true
     }
 
     fn is_listening(&self) -> bool {

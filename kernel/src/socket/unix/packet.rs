@@ -171,6 +171,8 @@ impl UnixSocket {
         if !self.is_datagram() && self.connected.get().is_none() {
             return Err(Errno::ENOTCONN);
         }
+        // Where a look begins, as far as the option says.
+        let skip = own.peek_from();
         let next = || {
             if let Some(error) = own.take_error() {
                 return Some(Err(error));
@@ -178,8 +180,8 @@ impl UnixSocket {
             // Looked at first: what was sent before the end is there then.
             let no_more = self.end.is_receive_shut();
             let first = match message.peeks() {
-                true => messages.first(),
-                false => messages.pop(),
+                true => messages.look(skip),
+                false => messages.pop().map(|first| (first, 0)),
             };
             match first {
                 Some(first) => Some(Ok(Some(first))),
@@ -189,12 +191,20 @@ impl UnixSocket {
                 None => None,
             }
         };
-        let Some(got) = message.patience.wait(&own.readers, next)?? else {
+        let Some((got, skip)) = message.patience.wait(&own.readers, next)?? else {
             return Ok(0);
         };
-        let n = got.copy(message.data)?;
-        if n < got.len() {
+        let whole = got.len() - skip;
+        let n = got.copy(message.data, skip)?;
+        if n < whole {
             message.answer |= MSG_TRUNC;
+        }
+        match message.peeks() {
+            true => {
+                own.note_received(n, true);
+                got.note_seen();
+            }
+            false => own.note_received(whole, false),
         }
         if message.wants_address {
             message.from = got.from.as_ref().map(|name| name.address());
@@ -206,7 +216,7 @@ impl UnixSocket {
             false => got.receive_rights(),
         };
         Ok(match message.has(MSG_TRUNC) {
-            true => got.len(),
+            true => whole,
             false => n,
         })
     }

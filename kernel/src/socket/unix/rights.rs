@@ -115,6 +115,20 @@ impl Rights {
         })
     }
 
+    /// Files that nobody sent, none of them sockets.
+    #[cfg(test)]
+    pub fn unsent(files: Vec<Arc<OpenFile>>) -> Rights {
+        *USERS.lock().entry(0).or_insert(0) += files.len();
+        Rights {
+            flight: Some(Box::new(Flight {
+                files,
+                uid: 0,
+                has_sockets: false,
+                next: None,
+            })),
+        }
+    }
+
     /// The files.
     pub fn files(&self) -> &[Arc<OpenFile>] {
         self.flight.as_ref().map_or(&[], |flight| &flight.files)

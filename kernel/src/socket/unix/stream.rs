@@ -2,7 +2,7 @@
 
 use abi::{
     Errno, Result,
-    raw::net::{MSG_OOB, MSG_WAITALL, SO_PASSCRED},
+    raw::net::{MSG_OOB, MSG_WAITALL, SO_OOBINLINE, SO_PASSCRED},
 };
 
 use super::{
@@ -21,7 +21,8 @@ impl UnixSocket {
     /// the control messages and of waiting; each only if nothing was sent.
     pub(super) fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
         let own = &self.end.common;
-        if message.has(MSG_OOB) {
+        let is_urgent = message.has(MSG_OOB);
+        if is_urgent && message.data.left() == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut attached = Attached::default();
@@ -30,8 +31,10 @@ impl UnixSocket {
             attached = Attached {
                 sender: parsed.sender,
                 rights: parsed.rights,
+                ..Attached::default()
             };
         }
+        attached.is_urgent = is_urgent;
         let other = self.connected.get();
         if message.to.is_some() {
             return Err(match other {
@@ -92,10 +95,17 @@ impl UnixSocket {
     ) -> Result<usize> {
         let own = &self.end.common;
         let other = self.connected.get().ok_or(Errno::EINVAL)?;
-        if message.has(MSG_OOB) {
-            return Err(Errno::EOPNOTSUPP);
-        }
         let peeks = message.peeks();
+        if message.has(MSG_OOB) {
+            if own.is_on(SO_OOBINLINE) {
+                return Err(Errno::EINVAL);
+            }
+            channel.receive_urgent(message.data, peeks)?;
+            message.answer |= MSG_OOB;
+            return Ok(1);
+        }
+        // Where a look begins, as far as the option says.
+        let skip = own.peek_from().filter(|_| peeks).unwrap_or(0);
         let room = message.data.room();
         let enough = match message.has(MSG_WAITALL) && !peeks {
             true => room,
@@ -103,12 +113,13 @@ impl UnixSocket {
         };
         let mut received = Received {
             minds_sender: own.is_on(SO_PASSCRED),
+            inline_urgent: own.is_on(SO_OOBINLINE),
             ..Received::default()
         };
         let mut total = 0;
         let result = loop {
             let n = match peeks {
-                true => channel.peek(message.data, &mut received),
+                true => channel.peek(message.data, skip, &mut received),
                 false => channel.drain(
                     message.data,
                     room,
@@ -116,6 +127,7 @@ impl UnixSocket {
                     &mut received,
                 ),
             };
+            drop(received.lost.take());
             if core::mem::take(&mut received.made_room) {
                 other.common.writers.wake_all();
             }
@@ -137,12 +149,12 @@ impl UnixSocket {
             }
             if self.end.is_receive_shut() {
                 // What was sent before the end is there now if it ever is.
-                match channel.status().bytes > 0 && total == 0 && room > 0 {
+                match channel.status().bytes > skip && total == 0 && room > 0 {
                     true => continue,
                     false => break Ok(()),
                 }
             }
-            let have = if peeks { total } else { 0 };
+            let have = if peeks { skip + total } else { 0 };
             let ready = || {
                 let go =
                     channel.status().bytes > have || self.end.is_receive_shut() || own.has_error();
@@ -162,6 +174,7 @@ impl UnixSocket {
             credentials::put_sender(own, message, sender);
         }
         message.rights = received.rights.unwrap_or_default();
+        own.note_received(total, peeks);
         fbuf::moved(total, result)
     }
 }

@@ -1,11 +1,13 @@
 //! Local sockets: streams, datagrams, packets, names, and what goes with messages.
 //!
 //! - `streams`: streams: bytes in order, ends, room, splice.
+//! - `looking`: urgent bytes, looks that go on.
 //! - `names`: names, the backlog, what is refused, what `/proc` lists.
 //! - `packets`: datagrams and packets.
 //! - `rights`: files and credentials that go with messages.
 //! - `options`: options, time limits and signals.
 
+pub mod looking;
 pub mod names;
 pub mod options;
 pub mod packets;

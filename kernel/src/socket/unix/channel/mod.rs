@@ -5,6 +5,9 @@
 //! behind what any slice shows.
 //!
 //! A [`Mark`] stands at a position in the stream from which on the bytes have another sender or bring files with them.
+//!
+//! - `peek`: looking at bytes that stay;
+//! - `urgent`: the byte sent with `MSG_OOB`.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -15,6 +18,11 @@ use nucleus::{
     frame::{self, Contents},
     sync::{Mutex, Rank, SpinLock},
 };
+
+mod peek;
+#[cfg(test)]
+mod tests;
+mod urgent;
 
 use super::{
     credentials::Sender,
@@ -50,6 +58,8 @@ struct Queue {
     first_sender: Option<Sender>,
     /// Who sent the last byte.
     last_sender: Option<Sender>,
+    /// The position of the last byte that was sent as urgent, until it is received.
+    urgent: Option<u64>,
     /// Nobody will read.
     closed: bool,
     /// The writer found no room, and waits to be told of it.
@@ -81,6 +91,8 @@ pub struct Attached {
     pub sender: Option<Sender>,
     /// Taken with the first bytes.
     pub rights: Option<Rights>,
+    /// The last byte is urgent.
+    pub is_urgent: bool,
 }
 
 /// What became of the bytes of one call to receive.
@@ -88,12 +100,18 @@ pub struct Attached {
 pub struct Received {
     /// The call wants no bytes of two senders.
     pub minds_sender: bool,
+    /// An urgent byte is received with the others (`SO_OOBINLINE`).
+    pub inline_urgent: bool,
+    /// Bytes that the call took off.
+    pub taken: usize,
     /// Whose bytes they are, as soon as there are any.
     pub sender: Option<Option<Sender>>,
     /// Files that came with them.
     pub rights: Option<Vec<alloc::sync::Arc<crate::files::OpenFile>>>,
     /// What follows is for another call.
     pub is_over: bool,
+    /// What came with an urgent byte that was passed over, to be dropped without locks.
+    pub lost: Option<Rights>,
     /// Room was made that the writer waits for.
     pub made_room: bool,
 }
@@ -104,6 +122,8 @@ enum Front {
     Slice(Slice),
     /// Files that come with the next bytes, up to this position.
     Rights(u64),
+    /// An urgent byte that this call passes over.
+    Skipped(Option<Slice>),
     Nothing,
 }
 
@@ -112,6 +132,8 @@ enum Front {
 pub struct Status {
     pub bytes: usize,
     pub closed: bool,
+    /// An urgent byte has not been received.
+    pub urgent: bool,
 }
 
 impl Queue {
@@ -143,6 +165,18 @@ impl Queue {
 
     /// Passes the marks at the position of the first byte, up to one with rights or a sender whose bytes are for another call.
     fn front(&mut self, received: &mut Received, stop: Option<u64>) -> Front {
+        if self.urgent == Some(self.taken) {
+            if received.taken > 0 {
+                received.is_over = true;
+                return Front::Nothing;
+            }
+            if !received.inline_urgent {
+                let (byte, rights) = self.skip_urgent();
+                received.lost = rights;
+                return Front::Skipped(byte);
+            }
+            self.urgent = None;
+        }
         while let Some(mark) = self.marks.front()
             && mark.at <= self.taken
         {
@@ -160,14 +194,29 @@ impl Queue {
         let Some(first) = self.data.slices().next() else {
             return Front::Nothing;
         };
-        received.sender.get_or_insert(self.first_sender);
         let mut slice = first.clone();
-        // Not beyond the next mark, and not beyond what came with rights.
+        received.sender.get_or_insert(self.first_sender);
+        // Not beyond the next mark, what came with rights, and an urgent byte.
         let mark = self.marks.front().map(|mark| mark.at);
-        for end in [mark, stop].into_iter().flatten() {
+        for end in [mark, stop, self.urgent].into_iter().flatten() {
             slice.len = slice.len.min((end - self.taken) as usize);
         }
         Front::Slice(slice)
+    }
+}
+
+impl Queue {
+    /// Takes bytes off, all of one slice.
+    fn take(&mut self, n: usize) -> Option<Slice> {
+        self.taken += n as u64;
+        self.data.take_slice(n)
+    }
+
+    /// Whether the writer waits for room and there is some now; says so once.
+    fn has_made_room(&mut self, limit: usize) -> bool {
+        let made = self.writer_waits && self.is_low(limit);
+        self.writer_waits &= !made;
+        made
     }
 }
 
@@ -190,6 +239,7 @@ impl Channel {
                     marks: VecDeque::new(),
                     first_sender: None,
                     last_sender: None,
+                    urgent: None,
                     closed: false,
                     writer_waits: false,
                     spare,
@@ -212,6 +262,7 @@ impl Channel {
         Status {
             bytes: queue.data.len(),
             closed: queue.closed,
+            urgent: queue.urgent.is_some(),
         }
     }
 
@@ -340,18 +391,21 @@ impl Channel {
                 }
             }
         }
-        let linked = self.link(slices, attached, spare);
+        let is_end = from.left() == 0;
+        let linked = self.link(slices, attached, is_end, spare);
         match linked {
             Ok(total) => fbuf::moved(total, result),
             error => error,
         }
     }
 
-    /// Links slices behind, with what is attached to them; gives back frames that were not used.
+    /// Links slices behind, with what is attached to them; gives back frames that were not used. `is_end`: the last byte is
+    /// the last one of its call.
     fn link(
         &self,
         slices: [Option<Slice>; STEP],
         attached: &mut Attached,
+        is_end: bool,
         mut spare: [Option<Frame>; STEP],
     ) -> Result<usize> {
         let mut queue = self.queue.lock();
@@ -371,6 +425,9 @@ impl Channel {
                 total += slice.len;
                 queue.data.append(slice)?;
             }
+            if attached.is_urgent && is_end {
+                queue.urgent = Some(at + total as u64 - 1);
+            }
             if marks {
                 queue.last_sender = attached.sender;
                 let mark = Mark {
@@ -379,6 +436,10 @@ impl Channel {
                     sender: attached.sender,
                     rights: attached.rights.take(),
                 };
+                // The bytes of the last one may be gone by now: then it would part those around it.
+                if queue.marks.back().is_some_and(|last| last.at == at) {
+                    queue.marks.pop_back();
+                }
                 queue.marks.push_back(mark);
             }
         }
@@ -421,6 +482,11 @@ impl Channel {
                     stop = Some(end);
                     continue;
                 }
+                Front::Skipped(slice) => {
+                    received.made_room |= self.queue.lock().has_made_room(limit);
+                    drop(slice);
+                    continue;
+                }
             };
             let n = slice.len.min(max - total);
             let taken = match to.put_frame(&slice.frame, slice.offset, n) {
@@ -431,13 +497,10 @@ impl Channel {
             total += taken;
             let old = {
                 let mut queue = self.queue.lock();
-                queue.taken += taken as u64;
+                let old = queue.take(taken);
+                received.taken += taken;
                 received.is_over = stop.is_some_and(|end| queue.taken >= end);
-                let old = queue.data.take_slice(taken);
-                if queue.writer_waits && queue.is_low(limit) {
-                    queue.writer_waits = false;
-                    received.made_room = true;
-                }
+                received.made_room |= queue.has_made_room(limit);
                 old
             };
             drop(slice);
@@ -475,93 +538,6 @@ impl Channel {
             let files = rights.arrive(sockets.as_deref_mut());
             received.rights = Some(files);
         }
-    }
-
-    /// Copies bytes that are there without taking them off.
-    ///
-    /// # Errors
-    /// That of the sink, if it took nothing.
-    pub fn peek(&self, to: &mut dyn Sink, received: &mut Received) -> Result<usize> {
-        let _reading = self.reading.lock();
-        // Nobody else takes bytes off meanwhile: places in the chain stay as they are.
-        let (mut total, mut index) = (0, 0);
-        loop {
-            let slice = {
-                let queue = self.queue.lock();
-                received
-                    .sender
-                    .get_or_insert_with(|| queue.sender_at_front());
-                let end = queue.end_of_peek(received);
-                let slice = queue.data.slices().nth(index).cloned();
-                slice.and_then(|mut slice| {
-                    slice.len = slice.len.min(end - total);
-                    (slice.len > 0).then_some(slice)
-                })
-            };
-            let Some(slice) = slice else { break };
-            index += 1;
-            let room = to.room();
-            if room == 0 {
-                break;
-            }
-            let n = slice.len.min(room);
-            match to.put_frame(&slice.frame, slice.offset, n) {
-                Ok(taken) if taken == n => total += n,
-                Ok(taken) => {
-                    total += taken;
-                    break;
-                }
-                Err(error) => return fbuf::moved(total, Err(error)),
-            }
-        }
-        self.peek_rights(total, received);
-        Ok(total)
-    }
-
-    /// Duplicates the rights that a call which took `total` bytes would have got.
-    fn peek_rights(&self, total: usize, received: &mut Received) {
-        let find = |queue: &Queue| {
-            let end = queue.taken + total as u64;
-            queue
-                .marks
-                .iter()
-                .position(|mark| mark.at < end && mark.rights.is_some())
-        };
-        let is_guarded = {
-            let queue = self.queue.lock();
-            match find(&queue).and_then(|at| queue.marks[at].rights.as_ref()) {
-                Some(rights) => rights.has_sockets(),
-                None => return,
-            }
-        };
-        let _sockets = is_guarded.then(rights::sockets);
-        let queue = self.queue.lock();
-        if let Some(at) = find(&queue)
-            && let Some(rights) = &queue.marks[at].rights
-        {
-            received.rights = Some(rights.duplicate());
-        }
-    }
-}
-
-impl Queue {
-    fn sender_at_front(&self) -> Option<Sender> {
-        let passed = self.marks.iter().take_while(|mark| mark.at <= self.taken);
-        passed.last().map_or(self.first_sender, |mark| mark.sender)
-    }
-
-    /// How many bytes one call could take.
-    fn end_of_peek(&self, received: &Received) -> usize {
-        for mark in &self.marks {
-            if mark.rights.is_some() {
-                return (mark.end - self.taken) as usize;
-            }
-            let other = received.sender.is_some_and(|sender| sender != mark.sender);
-            if received.minds_sender && other && mark.at > self.taken {
-                return (mark.at - self.taken) as usize;
-            }
-        }
-        usize::MAX
     }
 }
 
