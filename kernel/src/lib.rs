@@ -19,6 +19,7 @@
 extern crate alloc;
 
 pub mod anonymous;
+pub mod day;
 pub mod device;
 pub mod elf;
 pub mod epoll;

@@ -169,7 +169,8 @@ impl UserContext {
 
     /// Runs the program in the current task's pmap until something happens. Preemption by the timer
     /// comes back as [`Event::Interrupt`]; a wish to reschedule has been served before the return.
-    /// Returns [`Event::Interrupt`] at once while the task is [interrupted](crate::task::Task::interrupt).
+    /// Returns [`Event::Interrupt`] at once while the task is [interrupted](crate::task::Task::interrupt), or was switched to
+    /// and [wants to know](crate::task::Task::watch_switches).
     #[inline]
     pub fn run(&mut self) -> Event {
         machine::run_program(&mut self.regs, &mut self.state)

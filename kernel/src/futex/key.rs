@@ -81,3 +81,12 @@ pub(super) fn with_both<R>(
     let (mut a, mut b) = Mutex::lock_pair(a, b);
     f(&mut a, Some(&mut b))
 }
+
+/// The time of day was set: whoever waits looks at it again.
+pub fn clock_was_set() {
+    for bucket in &TABLE {
+        for entry in bucket.lock().iter() {
+            entry.waiter.look();
+        }
+    }
+}

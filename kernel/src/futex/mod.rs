@@ -18,7 +18,7 @@ mod robust;
 mod several;
 mod table;
 
-pub use key::Key;
+pub use key::{Key, clock_was_set};
 pub use robust::leave;
 pub use several::{Wanted, wait_for_any};
 pub use table::{Waiter, requeue, wait, wake, wake_op};

@@ -5,7 +5,6 @@
 //! the waiter with the best priority. While they wait, the owner has the best of their priorities.
 
 use alloc::{collections::VecDeque, sync::Arc};
-use core::time::Duration;
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
@@ -21,6 +20,7 @@ use super::{
     table::{Entry, Outcome, Pi, enter, load},
 };
 use crate::{
+    day::Deadline,
     process::{Pid, Thread, family},
     signal,
 };
@@ -94,7 +94,7 @@ pub fn lock(
     thread: &Arc<Thread>,
     key: Key,
     address: VirtAddr,
-    deadline: Option<Duration>,
+    deadline: Option<Deadline>,
 ) -> Result<()> {
     lock_after(thread, key, address, deadline, None)
 }
@@ -120,7 +120,7 @@ fn lock_after(
     thread: &Arc<Thread>,
     key: Key,
     address: VirtAddr,
-    deadline: Option<Duration>,
+    deadline: Option<Deadline>,
     mut dead: Option<Pid>,
 ) -> Result<()> {
     let waiter = &thread.futex;
@@ -323,7 +323,7 @@ pub fn wait_requeue(
     from: Key,
     (address, expected): (VirtAddr, u32),
     (to, target_address): (Key, VirtAddr),
-    deadline: Option<Duration>,
+    deadline: Option<Deadline>,
 ) -> Result<()> {
     if from == to {
         return Err(Errno::EINVAL);

@@ -1,10 +1,7 @@
 //! Those who wait, by word: waiting, waking, moving.
 
 use alloc::{collections::VecDeque, sync::Arc};
-use core::{
-    sync::atomic::{AtomicU8, AtomicU32, Ordering::Acquire, Ordering::Release},
-    time::Duration,
-};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Acquire, Ordering::Release};
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
@@ -16,6 +13,7 @@ use nucleus::{
 
 use super::key::{Key, with_both};
 use crate::{
+    day::{self, Deadline},
     process::{Pid, Thread},
     signal,
 };
@@ -121,13 +119,27 @@ impl Waiter {
     ///
     /// # Errors
     /// What else ended the sleep; it may have been woken all the same.
-    pub(super) fn sleep(&self, deadline: Option<Duration>) -> core::result::Result<(), Woken> {
-        let how = Sleep {
-            interruptible: true,
-            deadline,
-        };
-        self.queue
-            .wait(how, || (self.outcome() != Outcome::Waiting).then_some(()))
+    pub(super) fn sleep(&self, deadline: Option<Deadline>) -> core::result::Result<(), Woken> {
+        loop {
+            let steps = day::steps();
+            let how = Sleep {
+                interruptible: true,
+                deadline: deadline.map(Deadline::since_boot),
+            };
+            let moves = deadline.is_some_and(Deadline::moves);
+            let woken = self.queue.wait(how, || {
+                let woken = self.outcome() != Outcome::Waiting;
+                (woken || moves && day::steps() != steps).then_some(woken)
+            })?;
+            if woken {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Has it look at the time of day again.
+    pub(super) fn look(&self) {
+        self.queue.wake_all();
     }
 
     /// Takes its entry out of the bucket that it is in; false if it was woken before.
@@ -156,7 +168,7 @@ pub(super) fn load(address: VirtAddr) -> Result<u32> {
     user::load_u32(address).map_err(|_| Errno::EFAULT)
 }
 
-/// `FUTEX_WAIT_BITSET`: sleeps while the word is `expected`, until a wake-up with one of `bits` or `deadline` (since boot).
+/// `FUTEX_WAIT_BITSET`: sleeps while the word is `expected`, until a wake-up with one of `bits` or `deadline`.
 ///
 /// # Errors
 /// `EAGAIN` if the word is another, `ETIMEDOUT`, a restart number if a signal came.
@@ -166,7 +178,7 @@ pub fn wait(
     address: VirtAddr,
     expected: u32,
     bits: u32,
-    deadline: Option<Duration>,
+    deadline: Option<Deadline>,
 ) -> Result<()> {
     if bits == 0 {
         return Err(Errno::EINVAL);

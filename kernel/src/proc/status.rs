@@ -227,7 +227,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     }
     writeln!(out, "Threads:\t{}", process.threads().len());
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
-    writeln!(out, "SigQ:\t0/{limit}");
+    writeln!(out, "SigQ:\t{}/{limit}", process.user().signals());
     let (pending, blocked) = match &thread {
         Some(thread) => (thread.signals.pending().0, thread.signals.mask().0),
         None => (0, 0),

@@ -142,7 +142,7 @@ fn kernel() -> Table {
             name(syscall::domainname, syscall::change_domainname),
         )
         .with("ngroups_max", value("65536"))
-        .with("osrelease", bytes(|| syscall::release().0.to_vec()))
+        .with("osrelease", bytes(|| syscall::release().0))
         .with("ostype", value("Linux"))
         .with("overflowgid", value("65534"))
         .with("overflowuid", value("65534"))

@@ -388,7 +388,7 @@ fn uptime(out: &mut Text) {
 fn version(out: &mut Text) {
     out.push(b"Linux version ");
     let (release, version) = syscall::release();
-    out.push(release);
+    out.push(&release);
     out.push(b" (causeway) ");
     out.push(version);
     out.push(b"\n");

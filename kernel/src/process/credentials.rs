@@ -94,11 +94,6 @@ impl Credentials {
         self.fs.may_use(capability)
     }
 
-    /// Effective uid 0 with its usual rights: may do whatever root may.
-    pub fn is_privileged(&self) -> bool {
-        self.may(raw::CAP_SYS_ADMIN)
-    }
-
     /// Whether a signal may be sent to a process with these credentials.
     pub fn may_signal(&self, target: &Credentials) -> bool {
         self.may(raw::CAP_KILL)

@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
-use abi::Result;
+use abi::{Errno, Result};
 use nucleus::{
     task,
     trap::{self, Selectors},
@@ -19,7 +19,7 @@ use crate::{elf::Class, files, futex};
 /// outlive `execve` is given up.
 ///
 /// # Errors
-/// `EAGAIN` if the process is ending; `ENOMEM`. Nothing has changed then, but the other threads may be gone.
+/// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. Nothing has changed then, but the other threads may be gone.
 pub fn replace(
     thread: &Arc<Thread>,
     own: &mut Own,
@@ -34,6 +34,10 @@ pub fn replace(
         own.files.clone()
     };
     let process = thread.process();
+    if process.exceeds_user.load(Relaxed) && process.has_too_many_threads(0) {
+        return Err(Errno::EAGAIN);
+    }
+    process.exceeds_user.store(false, Relaxed);
     process.signals.become_only(thread)?;
     let leader = process.pid();
     if thread.tid() != leader {
@@ -49,6 +53,9 @@ pub fn replace(
     own.files = files;
     own.alt_stack = Default::default();
     own.restart = None;
+    if own.rseq.take().is_some() {
+        task::current().watch_switches(false);
+    }
     own.credentials = loaded.credentials;
     process.set_real_uid(own.credentials.real_uid);
     if loaded.secure {

@@ -1,7 +1,9 @@
 //! New threads and processes.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release as ReleaseOrder};
+use core::sync::atomic::{
+    AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release as ReleaseOrder,
+};
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
@@ -92,13 +94,13 @@ pub fn clone(
     if frame::is_scarce() {
         return Err(Errno::ENOMEM);
     }
-    let limit = parent.limits().soft(raw::RLIMIT_NPROC);
-    if !own.credentials.may(raw::CAP_SYS_RESOURCE)
+    if parent.has_too_many_threads(1)
+        && !own.credentials.may(raw::CAP_SYS_RESOURCE)
         && !own.credentials.may(raw::CAP_SYS_ADMIN)
-        && family::population().threads as u64 >= limit
     {
         return Err(Errno::EAGAIN);
     }
+    parent.exceeds_user.store(false, Relaxed);
 
     let mut shared = own.shared();
     if !request.has(raw::CLONE_VM) {
@@ -164,6 +166,9 @@ pub fn clone(
     };
     if !request.has(raw::CLONE_VM) || request.has(raw::CLONE_VFORK) {
         child_own.alt_stack = own.alt_stack;
+    }
+    if !request.has(raw::CLONE_VM) {
+        child_own.rseq = own.rseq;
     }
     if request.has(raw::CLONE_SYSVSEM) {
         let undo = own.undo.get_or_insert_with(UndoList::new);

@@ -21,12 +21,14 @@ mod limits;
 pub mod load;
 mod memory;
 mod pidfd;
+pub mod rseq;
 mod run;
 mod scheduling;
 mod space;
 pub mod stack;
 pub mod thread;
 mod times;
+pub mod user;
 mod vdso;
 pub mod wait;
 
@@ -61,6 +63,7 @@ pub use scheduling::{Policy, Scheduling};
 pub use space::{Layout, Space};
 pub use thread::{Own, Shared, Thread};
 pub use times::{Spent, Times, Usage};
+pub use user::User;
 
 use crate::signal::{self, Actions};
 
@@ -91,8 +94,10 @@ pub struct Process {
     limits: Limits,
     /// What ended threads and children that were waited for have used.
     spent: SpinLock<Spent>,
-    /// Real user id, for the parent of a zombie.
-    real_uid: AtomicU32,
+    /// Whose it is by real user id, a zombie too; counts the threads.
+    account: SpinLock<user::Account>,
+    /// Its user changed when that one had too many threads (`RLIMIT_NPROC`).
+    pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
     last_name: SpinLock<Vec<u8>>,
     /// `PR_SET_DUMPABLE`.
@@ -125,7 +130,8 @@ impl Process {
             timers: signal::timer::Timers::new(),
             limits,
             spent: SpinLock::new(Rank::Leaf, Spent::default()),
-            real_uid: AtomicU32::new(0),
+            account: SpinLock::new(Rank::Leaf, user::Account::new(0)),
+            exceeds_user: AtomicBool::new(false),
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
             dumpable: AtomicU32::new(1),
             personality: AtomicU32::new(0),
@@ -202,16 +208,45 @@ impl Process {
 
     /// The real user id, of a zombie too.
     pub fn real_uid(&self) -> u32 {
-        self.real_uid.load(Relaxed)
+        self.account.lock().user().uid()
+    }
+
+    /// The user with that id.
+    pub fn user(&self) -> Arc<User> {
+        self.account.lock().user().clone()
     }
 
     pub(crate) fn set_real_uid(&self, uid: u32) {
-        self.real_uid.store(uid, Relaxed);
+        if uid != self.real_uid() {
+            self.set_user(User::find(uid));
+        }
+    }
+
+    fn set_user(&self, user: Arc<User>) {
+        let old = self.account.lock().move_to(user);
+        drop(old);
+    }
+
+    /// A thread begins.
+    pub(crate) fn count_thread(&self) {
+        self.account.lock().add_thread();
+    }
+
+    /// A thread has ended.
+    pub(crate) fn discount_thread(&self) {
+        self.account.lock().remove_thread();
+    }
+
+    /// Whether its user has more threads than it may have here, `more` included.
+    pub fn has_too_many_threads(&self, more: usize) -> bool {
+        let user = self.user();
+        let limit = self.limits().soft(abi::raw::general::RLIMIT_NPROC);
+        user.uid() != 0 && (user.threads() + more) as u64 > limit
     }
 
     /// What a child takes over from its parent besides what `clone` shares or copies.
     pub(in crate::process) fn inherit(&self, parent: &Process) {
-        self.set_real_uid(parent.real_uid());
+        self.set_user(parent.user());
         self.dumpable.store(parent.dumpable.load(Relaxed), Relaxed);
         self.personality.store(parent.personality(), Relaxed);
         self.oom_adjustment.store(parent.oom_adjustment(), Relaxed);
@@ -255,7 +290,8 @@ impl Process {
         self.personality.load(Relaxed)
     }
 
-    /// Sets what [`personality`](Self::personality) gives; of its bits only `ADDR_NO_RANDOMIZE` does anything.
+    /// Sets what [`personality`](Self::personality) gives; of its bits `ADDR_NO_RANDOMIZE` counts, and those that `uname`
+    /// looks at.
     pub fn set_personality(&self, personality: u32) {
         self.personality.store(personality, Relaxed);
     }

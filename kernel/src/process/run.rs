@@ -4,12 +4,14 @@ use alloc::{string::String, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nucleus::{
-    Access, task, time,
+    Access,
+    task::{self, Task},
+    time,
     trap::{Event, UserContext},
 };
 use vm::Fault;
 
-use super::{Own, Thread, exit, memory};
+use super::{Own, Thread, exit, memory, rseq};
 use crate::{
     signal::{self, Flow, Info, attend, force, synchronous},
     syscall,
@@ -18,15 +20,19 @@ use crate::{
 /// The body of a thread's task.
 pub fn run(thread: Arc<Thread>, mut own: Own, mut context: UserContext) {
     let task = task::current();
-    thread.signals.set_task(Some(task));
+    if own.rseq.is_some() {
+        task.watch_switches(true);
+    }
+    thread.signals.set_task(Some(task.clone()));
     // It may have changed since the task was made.
     thread.apply_priority();
-    let status = serve(&thread, &mut own, &mut context);
+    let status = serve(&thread, &task, &mut own, &mut context);
+    drop(task);
     exit::end_thread(thread, own, status);
 }
 
 /// Runs the program until the thread ends; returns its wait status.
-fn serve(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) -> i32 {
+fn serve(thread: &Arc<Thread>, task: &Task, own: &mut Own, context: &mut UserContext) -> i32 {
     loop {
         if thread.signals.needs_attention() {
             if let Some(status) = own.ended {
@@ -34,6 +40,12 @@ fn serve(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) -> i32 
             }
             if let Flow::End(status) = attend(thread, own, context) {
                 return status;
+            }
+        }
+        if own.rseq.is_some() {
+            rseq::attend(thread, own, context, task);
+            if thread.signals.needs_attention() {
+                continue;
             }
         }
         match context.run() {

@@ -9,6 +9,7 @@ use vm::{Map, MapRequest, Place};
 use super::{
     Credentials,
     image::{Image, no_memory},
+    rseq,
 };
 use crate::{elf::Class, syscall};
 
@@ -291,6 +292,8 @@ fn auxiliary(
             auxvec::AT_MINSIGSTKSZ,
             UserContext::fpu_size() as u64 + FRAME,
         ),
+        (auxvec::AT_RSEQ_FEATURE_SIZE, u64::from(rseq::FEATURES)),
+        (auxvec::AT_RSEQ_ALIGN, u64::from(rseq::SIZE)),
         (auxvec::AT_NULL, 0),
     ]
     .into_iter()

@@ -60,6 +60,8 @@ pub struct Own {
     pub compatible_call: bool,
     /// Only four calls are left to it (`SECCOMP_MODE_STRICT`).
     pub strict: bool,
+    /// Where it wants to find the CPU that it runs on (`rseq`).
+    pub rseq: Option<super::rseq::Registration>,
     /// The thread has called `exit`: its wait status.
     pub ended: Option<i32>,
     /// What is undone of its semaphore operations when it ends.
@@ -91,6 +93,7 @@ impl Own {
             restart: None,
             compatible_call: false,
             strict: false,
+            rseq: None,
             ended: None,
             undo: None,
             vfork: None,

@@ -12,6 +12,17 @@ pub const DEFAULT: u64 = 0;
 /// `SIG_IGN` as a handler's address.
 pub const IGNORE: u64 = 1;
 
+/// The flags that are kept. As on Linux, others are dropped, so that a program can ask which there are.
+const KNOWN_FLAGS: u64 = raw::SA_NOCLDSTOP as u64
+    | raw::SA_NOCLDWAIT as u64
+    | raw::SA_SIGINFO as u64
+    | raw::SA_EXPOSE_TAGBITS as u64
+    | raw::SA_RESTORER as u64
+    | raw::SA_ONSTACK as u64
+    | raw::SA_RESTART as u64
+    | raw::SA_NODEFER as u64
+    | raw::SA_RESETHAND as u64;
+
 /// One signal's action, as `rt_sigaction` exchanges it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Action {
@@ -40,7 +51,7 @@ impl Action {
     pub fn decode(words: [u64; 4]) -> Action {
         Action {
             handler: words[0],
-            flags: words[1],
+            flags: words[1] & KNOWN_FLAGS,
             restorer: words[2],
             mask: SignalSet(words[3]).without(SignalSet::UNSTOPPABLE),
             compatible: false,

@@ -11,7 +11,7 @@ use super::{
     force, frame, frame32,
 };
 use crate::{
-    process::{Own, Thread, family},
+    process::{Own, Thread, family, rseq},
     sigio,
 };
 
@@ -81,6 +81,7 @@ fn next(thread: &Thread) -> Work {
         let Some(info) = taken.or_else(|| state.pending.take(wanted)) else {
             return Work::Nothing;
         };
+        process.timers.delivered(&info);
         let signal = info.signal;
         let action = state.actions.get(signal);
         if action.ignores(signal) {
@@ -139,12 +140,12 @@ fn handle(thread: &Thread, own: &mut Own, context: &mut UserContext, info: Info,
         .signals
         .take_saved()
         .unwrap_or_else(|| thread.signals.mask());
-    let pushed = match action.compatible {
+    let pushed = rseq::before_handler(own, context).and_then(|()| match action.compatible {
         true => frame32::push(own, context, &info, &action, old),
         false => frame::push(own, context, &info, &action, old),
-    };
+    });
     if pushed.is_err() {
-        // The stack can't take the frame. A SIGSEGV that can't be delivered ends the process.
+        // The stack can't take the frame, or the program has misled the kernel about its place. A SIGSEGV that can't be delivered ends the process.
         if info.signal == raw::SIGSEGV {
             thread
                 .process()

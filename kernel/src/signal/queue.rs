@@ -1,15 +1,17 @@
 //! Signals that wait to be taken.
 
-use alloc::collections::VecDeque;
+use alloc::{collections::VecDeque, sync::Arc};
 
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{Fields, Info, SignalSet};
+use crate::process::{User, user::WaitingSignal};
 
 /// Pending signals. One of each standard signal, any number of each real-time signal.
 pub struct Queue {
     set: SignalSet,
-    infos: VecDeque<Info>,
+    /// With what the target's user is charged for it.
+    infos: VecDeque<(Info, Option<WaitingSignal>)>,
 }
 
 impl Default for Queue {
@@ -33,25 +35,49 @@ impl Queue {
     }
 
     /// Adds a signal. A standard signal that is pending already is not added again, and one for whose
-    /// details there is no room loses them, not itself.
+    /// details there is no room loses them, not itself. `user`, whose the target is, may have `limit` signals waiting.
     ///
     /// # Errors
-    /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one.
-    pub fn push(&mut self, info: Info, limit: u64) -> Result<()> {
+    /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one that `kill` did not send.
+    pub fn push(&mut self, info: Info, user: &Arc<User>, limit: u64) -> Result<()> {
         let standard = info.signal < raw::SIGRTMIN;
         if standard && self.set.has(info.signal) {
             return Ok(());
         }
-        // Each standard signal of the kernel's stands here once at most.
-        let exempt = standard && info.is_from_kernel();
-        let room = exempt || (self.infos.len() as u64) < limit;
-        if room && self.infos.try_reserve(1).is_ok() {
-            self.infos.push_back(info);
-        } else if !standard {
+        // Each standard signal of the kernel's, or of `kill`, stands here once at most.
+        let exempt = standard && info.code >= 0;
+        let charge = user.charge_signal(if exempt { u64::MAX } else { limit });
+        if charge.is_some() && self.infos.try_reserve(1).is_ok() {
+            self.infos.push_back((info, charge));
+        } else if !standard && info.code != raw::SI_USER as i32 {
             return Err(Errno::EAGAIN);
         }
         self.set = self.set.union(SignalSet::one(info.signal));
         Ok(())
+    }
+
+    /// Adds a POSIX timer's signal. It is charged to the timer; while it waits, a further expiry is only counted in it.
+    pub fn push_expiry(&mut self, info: Info) {
+        let same = |other: &Info| match (other.fields, info.fields) {
+            (Fields::Timer { id: a, .. }, Fields::Timer { id: b, .. }) => {
+                a == b && other.signal == info.signal
+            }
+            _ => false,
+        };
+        let waiting = self.infos.iter_mut().find(|(other, _)| same(other));
+        if let Some((waiting, _)) = waiting {
+            if let (Fields::Timer { overrun: total, .. }, Fields::Timer { overrun, .. }) =
+                (&mut waiting.fields, info.fields)
+            {
+                *total = total.saturating_add(overrun).saturating_add(1);
+            }
+            return;
+        }
+        // Without memory it loses its details.
+        if self.infos.try_reserve(1).is_ok() {
+            self.infos.push_back((info, None));
+        }
+        self.set = self.set.union(SignalSet::one(info.signal));
     }
 
     /// Takes the next signal of `wanted`.
@@ -59,7 +85,7 @@ impl Queue {
         let signal = self.set.and(wanted).first()?;
         let mut found = None;
         let mut more = false;
-        for (at, info) in self.infos.iter().enumerate() {
+        for (at, (info, _)) in self.infos.iter().enumerate() {
             if info.signal == signal {
                 if found.is_some() {
                     more = true;
@@ -71,19 +97,23 @@ impl Queue {
         if !more {
             self.set = self.set.without(SignalSet::one(signal));
         }
-        Some(found.and_then(|at| self.infos.remove(at)).unwrap_or(Info {
-            signal,
-            code: raw::SI_USER as i32,
-            errno: 0,
-            fields: Fields::User { pid: 0, uid: 0 },
-        }))
+        let taken = found.and_then(|at| self.infos.remove(at));
+        Some(taken.map_or(
+            Info {
+                signal,
+                code: raw::SI_USER as i32,
+                errno: 0,
+                fields: Fields::User { pid: 0, uid: 0 },
+            },
+            |(info, _)| info,
+        ))
     }
 
     /// Drops all pending signals of `set`.
     pub fn remove(&mut self, set: SignalSet) {
         if !self.set.and(set).is_empty() {
             self.set = self.set.without(set);
-            self.infos.retain(|info| !set.has(info.signal));
+            self.infos.retain(|(info, _)| !set.has(info.signal));
         }
     }
 }
@@ -108,9 +138,10 @@ mod tests {
     #[test]
     fn standard_signals_collapse_and_real_time_signals_queue() {
         let mut queue = Queue::new();
+        let user = User::find(80_001);
         for value in 0..3 {
-            queue.push(queued(raw::SIGUSR1, value), 10).unwrap();
-            queue.push(queued(40, value), 10).unwrap();
+            queue.push(queued(raw::SIGUSR1, value), &user, 10).unwrap();
+            queue.push(queued(40, value), &user, 10).unwrap();
         }
         let all = SignalSet(!0);
         assert_eq!(queue.take(all), Some(queued(raw::SIGUSR1, 0)));
@@ -118,14 +149,39 @@ mod tests {
             assert_eq!(queue.take(all), Some(queued(40, value)));
         }
         assert_eq!(queue.take(all), None);
+        assert_eq!(user.signals(), 0);
+    }
+
+    #[test]
+    fn a_timer_waits_once_and_counts() {
+        let expiry = |id, overrun| Info {
+            signal: 40,
+            code: raw::SI_TIMER,
+            errno: 0,
+            fields: Fields::Timer {
+                id,
+                overrun,
+                value: 5,
+            },
+        };
+        let mut queue = Queue::new();
+        queue.push_expiry(expiry(1, 0));
+        queue.push_expiry(expiry(2, 3));
+        queue.push_expiry(expiry(1, 0));
+        queue.push_expiry(expiry(1, 4));
+        let all = SignalSet(!0);
+        assert_eq!(queue.take(all), Some(expiry(1, 6)));
+        assert_eq!(queue.take(all), Some(expiry(2, 3)));
+        assert_eq!(queue.take(all), None);
     }
 
     #[test]
     fn a_full_queue_refuses_real_time_signals_only() {
         let mut queue = Queue::new();
-        queue.push(queued(40, 0), 1).unwrap();
-        assert_eq!(queue.push(queued(40, 1), 1), Err(Errno::EAGAIN));
-        queue.push(queued(raw::SIGTERM, 1), 1).unwrap();
+        let user = User::find(80_002);
+        queue.push(queued(40, 0), &user, 1).unwrap();
+        assert_eq!(queue.push(queued(40, 1), &user, 1), Err(Errno::EAGAIN));
+        queue.push(queued(raw::SIGTERM, 1), &user, 1).unwrap();
         assert_eq!(
             queue.take(SignalSet(!0)).map(|i| (i.signal, i.code)),
             Some((raw::SIGTERM, raw::SI_USER as i32))
@@ -135,8 +191,9 @@ mod tests {
     #[test]
     fn removal_leaves_the_rest() {
         let mut queue = Queue::new();
-        queue.push(queued(raw::SIGCONT, 0), 9).unwrap();
-        queue.push(queued(raw::SIGHUP, 0), 9).unwrap();
+        let user = User::find(80_003);
+        queue.push(queued(raw::SIGCONT, 0), &user, 9).unwrap();
+        queue.push(queued(raw::SIGHUP, 0), &user, 9).unwrap();
         queue.remove(SignalSet::one(raw::SIGCONT));
         assert_eq!(queue.set(), SignalSet::one(raw::SIGHUP));
         assert_eq!(queue.take(SignalSet::one(raw::SIGCONT)), None);

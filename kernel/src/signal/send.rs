@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
-    Action, DEFAULT, IGNORE, Info, SignalSet,
+    Action, DEFAULT, IGNORE, Info, Queue, SignalSet,
     action::{Fate, default_of},
     state::State,
 };
@@ -55,7 +55,10 @@ pub fn force(thread: &Thread, info: Info) {
         state.unkillable = false;
     }
     // From the kernel: there is always room, if only for the signal without its details.
-    let _ = thread.signals.inner.lock().pending.push(info, u64::MAX);
+    let user = process.user();
+    let mut inner = thread.signals.inner.lock();
+    let _ = inner.pending.push(info, &user, u64::MAX);
+    drop(inner);
     drop(state);
     if blocked {
         thread.set_mask(thread.signals.mask().without(SignalSet::one(info.signal)));
@@ -63,7 +66,30 @@ pub fn force(thread: &Thread, info: Info) {
     thread.signals.notify();
 }
 
+/// A POSIX timer of the process has expired. Not in interrupt context.
+pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info) {
+    let put = |queue: &mut Queue| {
+        queue.push_expiry(info);
+        Ok(())
+    };
+    // There is always room.
+    let _ = post_by(process, target, info, put);
+}
+
 fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
+    post_by(process, target, info, |queue| {
+        let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
+        queue.push(info, &process.user(), limit)
+    })
+}
+
+/// Posts a signal; `put` puts it into a queue if it is to wait there.
+fn post_by(
+    process: &Process,
+    target: Option<&Thread>,
+    info: Info,
+    put: impl FnOnce(&mut Queue) -> Result<()>,
+) -> Result<()> {
     let signal = info.signal;
     let mut state = process.signals.lock();
     if state.threads.is_empty() {
@@ -102,16 +128,15 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
         return Ok(());
     }
 
-    let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
     match target {
         Some(thread) => {
-            thread.signals.inner.lock().pending.push(info, limit)?;
+            put(&mut thread.signals.inner.lock().pending)?;
             if wanted {
                 thread.signals.notify();
             }
         }
         None => {
-            state.pending.push(info, limit)?;
+            put(&mut state.pending)?;
             if let Some(thread) = state.threads.iter().find(|t| t.signals.wants(signal)) {
                 thread.signals.notify();
             }

@@ -187,6 +187,7 @@ impl ProcessSignals {
         if state.stop.is_some() || !state.pending.set().is_empty() {
             thread.signals.call_attention();
         }
+        thread.process().count_thread();
         state.threads.push(thread);
         Ok(())
     }
@@ -202,6 +203,7 @@ impl ProcessSignals {
             .position(|t| core::ptr::eq(&**t, thread))
         {
             gone = Some(state.threads.remove(at));
+            thread.process().discount_thread();
         }
         if thread.tid() == thread.process().pid() {
             state.leader_status = status;
@@ -456,7 +458,9 @@ impl Thread {
     pub fn take_pending(&self, set: SignalSet) -> Option<super::Info> {
         let mut state = self.process().signals.lock();
         let mut inner = self.signals.inner.lock();
-        inner.pending.take(set).or_else(|| state.pending.take(set))
+        let taken = inner.pending.take(set);
+        let taken = taken.or_else(|| state.pending.take(set));
+        taken.inspect(|info| self.process().timers.delivered(info))
     }
 
     /// Announces that `sigtimedwait` waits for `set`, or that it is over with the empty set.

@@ -8,7 +8,13 @@ use core::{
     time::Duration,
 };
 
-use abi::{Errno, Result, raw::net as raw};
+use abi::{
+    Errno, Result,
+    raw::{
+        general::{CAP_NET_ADMIN, CAP_NET_RAW},
+        net as raw,
+    },
+};
 use nucleus::{task::WaitQueue, time};
 
 use super::{Answer, PeerCredentials, Socket, Value};
@@ -346,10 +352,16 @@ fn set_timeout(to: &AtomicU64, time: Option<Duration>) {
     to.store(nanoseconds, Relaxed);
 }
 
-fn is_privileged() -> bool {
+/// Whether the current thread has a capability (`CAP_*`).
+pub(super) fn may(capability: u32) -> bool {
     thread::with_current(|thread| thread.shared())
         .flatten()
-        .is_some_and(|shared| shared.credentials.is_privileged())
+        .is_some_and(|shared| shared.credentials.may(capability))
+}
+
+/// The privileges of a network's administrator, and of who uses raw sockets.
+fn may_mark() -> bool {
+    may(CAP_NET_RAW) || may(CAP_NET_ADMIN)
 }
 
 /// Sets one of the options in [`SETTABLE`].
@@ -386,7 +398,7 @@ fn set_int(common: &Common, name: u32, value: i32) -> Result<()> {
     match name {
         raw::SO_SNDBUF | raw::SO_SNDBUFFORCE | raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
             let forced = matches!(name, raw::SO_SNDBUFFORCE | raw::SO_RCVBUFFORCE);
-            if forced && !is_privileged() {
+            if forced && !may(CAP_NET_ADMIN) {
                 return Err(Errno::EPERM);
             }
             // A negative number is a large one, and cut to the limit; by force it is the smallest.
@@ -408,13 +420,13 @@ fn set_int(common: &Common, name: u32, value: i32) -> Result<()> {
             }
         }
         raw::SO_PRIORITY => {
-            if !(0..=6).contains(&value) && !is_privileged() {
+            if !(0..=6).contains(&value) && !may_mark() {
                 return Err(Errno::EPERM);
             }
             common.priority.store(value, Relaxed);
         }
         raw::SO_MARK => {
-            if !is_privileged() {
+            if !may_mark() {
                 return Err(Errno::EPERM);
             }
             common.mark.store(value as u32, Relaxed);
@@ -423,7 +435,7 @@ fn set_int(common: &Common, name: u32, value: i32) -> Result<()> {
             let value = if value < 0 { i32::MAX } else { value.max(1) };
             common.receive_low_water.store(value, Relaxed);
         }
-        raw::SO_DEBUG if value != 0 && !is_privileged() => return Err(Errno::EACCES),
+        raw::SO_DEBUG if value != 0 && !may(CAP_NET_ADMIN) => return Err(Errno::EACCES),
         // One clock or the other.
         raw::SO_TIMESTAMP_OLD | raw::SO_TIMESTAMPNS_OLD => {
             common.switch(raw::SO_TIMESTAMP_OLD, false);

@@ -14,6 +14,8 @@ pub struct Options {
     pub fault_ahead: Option<(u16, u16)>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
     pub shares: Vec<Share>,
+    /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
+    pub release: Option<Vec<u8>>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
     /// The command and its arguments; empty for a login shell.
@@ -41,6 +43,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         echo: true,
         fault_ahead: None,
         shares: Vec::new(),
+        release: None,
         init: None,
         command: Vec::new(),
     };
@@ -69,6 +72,14 @@ pub fn parse(line: &str) -> Result<Options, String> {
                     format!("option '{word}': share wants a tag and an absolute path, as in data:/mnt:ro")
                 })?);
             }
+            ("release", Some(text)) if is_release(text) => {
+                options.release = Some(text.as_bytes().to_vec());
+            }
+            ("release", _) => {
+                return Err(format!(
+                    "option '{word}': release wants 1 to {RELEASE_MAX} plain characters, a digit first"
+                ));
+            }
             ("init", Some(path)) if path.starts_with('/') => {
                 options.init = Some(path.as_bytes().to_vec());
             }
@@ -86,6 +97,17 @@ pub fn parse(line: &str) -> Result<Options, String> {
         options.command = words(command)?;
     }
     Ok(options)
+}
+
+/// The longest release that `uname` has room for.
+const RELEASE_MAX: usize = 64;
+
+/// Whether programs that parse a release can do so with this one.
+fn is_release(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-+~".contains(c);
+    (1..=RELEASE_MAX).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(plain)
 }
 
 /// `TAG:DIR`, `TAG:DIR:ro` or `TAG:DIR:rw`; in the path, `%` and two hexadecimal digits are a byte.
@@ -212,6 +234,7 @@ mod tests {
                 echo: true,
                 fault_ahead: None,
                 shares: Vec::new(),
+                release: None,
                 init: None,
                 command: Vec::new()
             })
@@ -224,6 +247,8 @@ mod tests {
         assert!(!options.onlcr);
         assert_eq!(options.fault_ahead, Some((7, 8)));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
+        let options = parse("release=6.1.0-56-cloud-amd64").unwrap();
+        assert_eq!(options.release, Some(b"6.1.0-56-cloud-amd64".to_vec()));
         let share = |line| parse(line).unwrap().shares[0].clone();
         let at = |tag: &str, at: &str, read_only| Share {
             tag: tag.into(),
@@ -264,6 +289,9 @@ mod tests {
             ("share=:/mnt", "share=:/mnt"),
             ("share=tag:mnt", "absolute"),
             ("init=sh", "absolute"),
+            ("release", "digit"),
+            ("release=x1", "release=x1"),
+            ("release=6.1/2", "plain"),
             ("--x", "--x"),
             ("-- 'a", "open '"),
             ("-- \"a", "open \""),

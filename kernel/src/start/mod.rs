@@ -17,7 +17,7 @@ use nucleus::{
     user,
 };
 
-use crate::{load, process, sigio, signal, tty};
+use crate::{load, process, sigio, signal, syscall, tty};
 
 pub use command_line::Options;
 
@@ -30,6 +30,9 @@ pub fn start() -> ! {
     };
     if let Some((behind, ahead)) = options.fault_ahead {
         vm::set_fault_ahead(behind, ahead);
+    }
+    if let Some(release) = &options.release {
+        syscall::set_release(release);
     }
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())

@@ -1,6 +1,7 @@
 //! User and group ids.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
@@ -78,12 +79,16 @@ pub(super) fn adopt(call: &mut Call<'_>, new: Credentials) {
             .is_within(old.capabilities.permitted)
     {
         // Who changes its identity is no longer an open book, nor tied to its parent.
-        call.process()
-            .dumpable
-            .store(0, core::sync::atomic::Ordering::Relaxed);
+        call.process().dumpable.store(0, Relaxed);
         call.thread.set_parent_death_signal(0);
     }
-    call.process().set_real_uid(new.real_uid);
+    let process = call.process();
+    if process.real_uid() != new.real_uid {
+        process.set_real_uid(new.real_uid);
+        // As on Linux the change itself goes well; an `execve` after it does not.
+        let too_many = process.has_too_many_threads(0);
+        process.exceeds_user.store(too_many, Relaxed);
+    }
     call.own.credentials = Arc::new(new);
     call.thread.publish(Some(call.own.shared()));
 }

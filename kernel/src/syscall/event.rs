@@ -16,7 +16,7 @@ use nucleus::frame;
 
 use super::{
     Call, Entry, FlagSet, flag_set,
-    time::{decode_timespecs, encode_timespecs},
+    timer::{decode_timespecs, encode_timespecs},
 };
 use crate::{
     event::{Clock, EventFile, SignalFile, TimerFile},

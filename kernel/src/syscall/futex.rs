@@ -8,6 +8,7 @@ use nucleus::{VirtAddr, time, user};
 
 use super::{Call, Entry, FlagSet, choice, flag_set, pidfd::may_inspect, read_timespec};
 use crate::{
+    day::Deadline,
     futex::{self, Key, Wanted, pi},
     process::{Pid, Thread, family},
     signal,
@@ -45,7 +46,7 @@ const WAITV_CLOCKS: FlagSet = choice!(
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_futex, "futex", futex)
         .flags(&[&OPERATIONS])
-        .note("the nice value is the priority that is lent; `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` go with the operations as on Linux"),
+        .note("nice values and levels are lent; `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` go with the operations as on Linux"),
     Entry::new(raw::__NR_futex_waitv, "futex_waitv", futex_waitv)
         .flags(&[&WAITV_FLAGS, &WAITV_CLOCKS]),
     Entry::new(
@@ -63,13 +64,11 @@ pub(super) const CALLS: &[Entry] = &[
 /// `FUTEX_CMD_MASK` leaves these two out.
 const OPTIONS: u32 = raw::FUTEX_PRIVATE_FLAG | raw::FUTEX_CLOCK_REALTIME;
 
-/// A time of the epoch's clock or of that since boot, since boot.
-fn deadline(time: Duration, of_epoch: bool) -> Duration {
-    if of_epoch {
-        let left = time.saturating_sub(time::since_epoch());
-        time::since_boot().saturating_add(left)
-    } else {
-        time
+/// A time of the epoch's clock or of that since boot.
+fn deadline(time: Duration, of_epoch: bool) -> Deadline {
+    match of_epoch {
+        true => Deadline::OfDay(time),
+        false => Deadline::SinceBoot(time),
     }
 }
 
@@ -166,7 +165,10 @@ fn wait_relative(
     private: bool,
 ) -> Result<usize> {
     let address = call.address(0);
-    let answer = futex::wait(call.thread, key, address, value, u32::MAX, deadline);
+    let answer = {
+        let end = deadline.map(Deadline::SinceBoot);
+        futex::wait(call.thread, key, address, value, u32::MAX, end)
+    };
     match (answer, deadline) {
         (Err(signal::ERESTARTSYS), Some(deadline)) => {
             let args = [
@@ -207,7 +209,7 @@ fn futex_waitv(call: &mut Call<'_>) -> Result<usize> {
         _ => {
             let clock = call.choice(4, &WAITV_CLOCKS)?;
             let time = read_timespec(call.address(3))?;
-            Some(deadline(time, clock == raw::CLOCK_REALTIME))
+            Some(deadline(time, clock == raw::CLOCK_REALTIME).since_boot())
         }
     };
     let mut words = Vec::new();

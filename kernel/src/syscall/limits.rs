@@ -7,7 +7,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
 use super::{CLOCK_TICKS, Call, Entry};
-use crate::process::{INFINITY, Limit, Pid, Process, RESOURCES, Usage};
+use crate::process::{Limit, Pid, Process, RESOURCES, Usage};
 
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_getrlimit, "getrlimit", getrlimit),
@@ -73,11 +73,21 @@ fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
             .and_then(Process::find)
             .ok_or(Errno::ESRCH)?,
     };
-    if !Arc::ptr_eq(&target, call.process())
-        && !call.credentials().may(raw::CAP_SYS_RESOURCE)
-        && target.real_uid() != call.credentials().real_uid
-    {
-        return Err(Errno::EPERM);
+    if !Arc::ptr_eq(&target, call.process()) {
+        let own = call.credentials();
+        let shared = target.leader().and_then(|leader| leader.shared());
+        let same = shared.is_some_and(|theirs| {
+            let theirs = &theirs.credentials;
+            [theirs.real_uid, theirs.effective_uid, theirs.saved_uid]
+                .iter()
+                .all(|uid| *uid == own.real_uid)
+                && [theirs.real_gid, theirs.effective_gid, theirs.saved_gid]
+                    .iter()
+                    .all(|gid| *gid == own.real_gid)
+        });
+        if !same && !own.may(raw::CAP_SYS_RESOURCE) {
+            return Err(Errno::EPERM);
+        }
     }
     let new: Option<[u64; 2]> = match call.args[2] {
         0 => None,
@@ -90,7 +100,6 @@ fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
     if call.args[3] != 0 {
         call.write(3, &[old.soft, old.hard])?;
     }
-    let _: u64 = INFINITY;
     Ok(0)
 }
 

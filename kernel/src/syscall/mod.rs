@@ -47,6 +47,7 @@ mod poll;
 mod prctl;
 mod process;
 mod random;
+mod rseq;
 mod schedule;
 mod semaphore;
 mod shared_memory;
@@ -59,6 +60,7 @@ mod stat;
 mod syslog;
 mod system;
 mod time;
+mod timer;
 mod wait;
 
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
@@ -78,7 +80,9 @@ pub use call::Call;
 pub use entry::Entry;
 pub(crate) use flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
 pub use stat::attributes_of;
-pub use system::{CLOCK_TICKS, change_domainname, change_hostname, domainname, hostname, release};
+pub use system::{
+    CLOCK_TICKS, change_domainname, change_hostname, domainname, hostname, release, set_release,
+};
 pub use time::{read_timespec, write_timespec};
 
 /// The body of a system call.
@@ -119,6 +123,7 @@ const CALLS: &[&[Entry]] = &[
     prctl::CALLS,
     process::CALLS,
     random::CALLS,
+    rseq::CALLS,
     schedule::CALLS,
     semaphore::CALLS,
     shared_memory::CALLS,
@@ -131,6 +136,7 @@ const CALLS: &[&[Entry]] = &[
     syslog::CALLS,
     system::CALLS,
     time::CALLS,
+    timer::CALLS,
     wait::CALLS,
 ];
 

@@ -18,8 +18,16 @@ use crate::{load, process::family, start};
 pub const CLOCK_TICKS: u32 = 100;
 /// Longest host or domain name.
 const NAME_MAX: usize = 64;
-/// The Linux version whose interface this kernel follows.
-const RELEASE: &[u8] = b"6.1.0-causeway";
+/// The Linux version whose interface this kernel follows, unless the command line says that programs are to see
+/// another one (`release=STRING`).
+static RELEASE: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"6.1.0-causeway"));
+/// What `uname -v` gives.
+const VERSION: &[u8] = b"#1 SMP Causeway";
+/// Numbers of `linux/personality.h`, which the bindings leave out.
+const UNAME26: u32 = 0x2_0000;
+const PER_MASK: u32 = 0xff;
+const PER_LINUX32: u32 = 8;
+
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_uname, "uname", uname),
     Entry::new(raw::__NR_sethostname, "sethostname", sethostname),
@@ -92,8 +100,31 @@ fn change_name(which: &SpinLock<Name>, name: &[u8]) -> Result<()> {
 }
 
 /// The release and version strings of `uname`.
-pub fn release() -> (&'static [u8], &'static [u8]) {
-    (RELEASE, b"#1 SMP Causeway")
+pub fn release() -> (alloc::vec::Vec<u8>, &'static [u8]) {
+    let name = *RELEASE.lock();
+    (name.bytes[..name.len].to_vec(), VERSION)
+}
+
+/// Sets the release string; what is longer than `uname` has room for is cut off.
+pub fn set_release(text: &[u8]) {
+    *RELEASE.lock() = Name::new(&text[..text.len().min(NAME_MAX)]);
+}
+
+/// The release as a program with `UNAME26` is to see it: a 2.6 whose number grows with the real one's second.
+fn old_release(release: &[u8]) -> alloc::vec::Vec<u8> {
+    let mut dots = 0;
+    let numbers = release.iter().position(|byte| {
+        dots += usize::from(*byte == b'.');
+        dots == 3 || !byte.is_ascii_digit() && *byte != b'.'
+    });
+    let (numbers, rest) = release.split_at(numbers.unwrap_or(release.len()));
+    let second = numbers.split(|byte| *byte == b'.').nth(1).unwrap_or(b"0");
+    let second = second.iter().fold(0u32, |n, digit| {
+        n.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
+    });
+    let mut old = alloc::format!("2.6.{}", second.saturating_add(60)).into_bytes();
+    old.extend_from_slice(rest);
+    old
 }
 
 pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
@@ -104,13 +135,21 @@ pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
     };
     let host = *HOST.lock();
     let domain = *DOMAIN.lock();
-    let (release, version) = release();
+    let (mut release, version) = release();
+    let personality = call.process().personality();
+    if personality & UNAME26 != 0 {
+        release = old_release(&release);
+    }
+    let machine: &[u8] = match personality & PER_MASK {
+        PER_LINUX32 => b"i686",
+        _ => b"x86_64",
+    };
     let mut names: new_utsname = user::zeroed();
     fill(&mut names.sysname, b"Linux");
     fill(&mut names.nodename, &host.bytes[..host.len]);
-    fill(&mut names.release, release);
+    fill(&mut names.release, &release);
     fill(&mut names.version, version);
-    fill(&mut names.machine, b"x86_64");
+    fill(&mut names.machine, machine);
     fill(&mut names.domainname, &domain.bytes[..domain.len]);
     call.write(0, &names)?;
     Ok(0)
@@ -174,5 +213,17 @@ pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
             power::stop(Stop::Restart)
         }
         _ => Err(Errno::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::old_release;
+
+    #[test]
+    fn an_old_release_keeps_what_follows_the_numbers() {
+        assert_eq!(old_release(b"6.1.0-causeway"), b"2.6.61-causeway");
+        assert_eq!(old_release(b"5.10.7.3+x"), b"2.6.70.3+x");
+        assert_eq!(old_release(b""), b"2.6.60");
     }
 }

@@ -10,14 +10,14 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Entry};
+use super::{
+    Call, Entry,
+    flags::{FlagSet, flag_set},
+};
 use crate::{
-    event,
+    day,
     process::{Pid, Process, Thread, family},
-    signal::{
-        ERESTARTNOHAND,
-        timer::{self, Clock, Id, Notify, Setting},
-    },
+    signal::ERESTARTNOHAND,
 };
 
 pub(super) const CALLS: &[Entry] = &[
@@ -33,24 +33,18 @@ pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_gettimeofday, "gettimeofday", gettimeofday),
     Entry::new(raw::__NR_settimeofday, "settimeofday", settimeofday),
     Entry::new(raw::__NR_time, "time", time_),
-    Entry::new(raw::__NR_getitimer, "getitimer", getitimer),
-    Entry::new(raw::__NR_setitimer, "setitimer", setitimer),
-    Entry::new(raw::__NR_alarm, "alarm", alarm),
-    Entry::new(raw::__NR_timer_create, "timer_create", timer_create),
-    Entry::new(raw::__NR_timer_settime, "timer_settime", timer_settime),
-    Entry::new(raw::__NR_timer_gettime, "timer_gettime", timer_gettime),
-    Entry::new(
-        raw::__NR_timer_getoverrun,
-        "timer_getoverrun",
-        timer_getoverrun,
-    ),
-    Entry::new(raw::__NR_timer_delete, "timer_delete", timer_delete),
+    Entry::new(raw::__NR_adjtimex, "adjtimex", adjtimex)
+        .flags(&[&MODES])
+        .note("read-only: the clock is the machine's"),
+    Entry::new(raw::__NR_clock_adjtime, "clock_adjtime", clock_adjtime)
+        .flags(&[&MODES])
+        .note("read-only: the clock is the machine's"),
 ];
 
 const NANOS: i64 = 1_000_000_000;
-const MICROS: i64 = 1_000_000;
+pub(super) const MICROS: i64 = 1_000_000;
 
-fn duration(seconds: i64, nanoseconds: i64) -> Result<Duration> {
+pub(super) fn duration(seconds: i64, nanoseconds: i64) -> Result<Duration> {
     if seconds < 0 || !(0..NANOS).contains(&nanoseconds) {
         return Err(Errno::EINVAL);
     }
@@ -76,7 +70,7 @@ pub fn write_timespec(to: VirtAddr, time: Duration) -> Result<()> {
 }
 
 /// What a clock measures, and for whom.
-enum Source {
+pub(super) enum Source {
     Epoch,
     Boot,
     Process(Arc<Process>),
@@ -85,7 +79,7 @@ enum Source {
 
 /// The clock with this number. Negative numbers name clocks of processes and threads: the complement of an id, and
 /// three bits of kind.
-fn source(call: &Call<'_>, clock: i32) -> Result<Source> {
+pub(super) fn source(call: &Call<'_>, clock: i32) -> Result<Source> {
     Ok(match clock {
         0 | 5 | 8 | 11 => Source::Epoch,
         1 | 4 | 6 | 7 | 9 => Source::Boot,
@@ -114,6 +108,16 @@ fn source(call: &Call<'_>, clock: i32) -> Result<Source> {
         }
         _ => return Err(Errno::EINVAL),
     })
+}
+
+/// Whether the clock with this number has timers, and can be slept on: the raw and the coarse ones have none.
+pub(super) fn has_timers(clock: i32) -> bool {
+    !matches!(clock, 4..=6)
+}
+
+/// Whether its timers would wake the machine, which takes a privilege.
+pub(super) fn is_alarm(clock: i32) -> bool {
+    matches!(clock, 8 | 9)
 }
 
 impl Source {
@@ -157,15 +161,18 @@ fn set_epoch(call: &Call<'_>, now: Duration) -> Result<usize> {
     if !call.credentials().may(raw::CAP_SYS_TIME) {
         return Err(Errno::EPERM);
     }
-    time::set_since_epoch(now);
-    event::clock_was_set();
+    day::set(now);
     Ok(0)
 }
 
 fn clock_settime(call: &mut Call<'_>) -> Result<usize> {
     if call.int(0) != raw::CLOCK_REALTIME as i32 {
         source(call, call.int(0))?;
-        return Err(Errno::EINVAL);
+        // Processor time by name of a process can't be set by anybody, the others have no such thing as being set.
+        return Err(match call.int(0) {
+            ..0 => Errno::EPERM,
+            _ => Errno::EINVAL,
+        });
     }
     let now = read_timespec(call.address(1))?;
     set_epoch(call, now)
@@ -253,8 +260,14 @@ fn clock_nanosleep(call: &mut Call<'_>) -> Result<usize> {
     let source = source(call, call.int(0))?;
     let absolute = call.unsigned(1) & raw::TIMER_ABSTIME != 0;
     let value = read_timespec(call.address(2))?;
+    let clock = call.int(0);
+    if is_alarm(clock) && !call.credentials().may(raw::CAP_WAKE_ALARM) {
+        return Err(Errno::EPERM);
+    }
     match source {
-        Source::Thread(_) => return Err(Errno::EINVAL),
+        Source::Thread(_) if clock < 0 => return Err(Errno::EINVAL),
+        Source::Thread(_) => return Err(Errno::EOPNOTSUPP),
+        _ if !has_timers(clock) => return Err(Errno::EOPNOTSUPP),
         Source::Process(process) => return sleep_for_work(call, &process, absolute, value),
         Source::Epoch | Source::Boot => {}
     }
@@ -262,8 +275,11 @@ fn clock_nanosleep(call: &mut Call<'_>) -> Result<usize> {
         let deadline = time::since_boot().saturating_add(value);
         return sleep_relative(call, deadline, call.address(3));
     }
-    let left = value.saturating_sub(source.now());
-    match sleep_until(time::since_boot().saturating_add(left)) {
+    let woken = match source {
+        Source::Epoch => day::sleep_until(value),
+        _ => sleep_until(value),
+    };
+    match woken {
         Woken::TimedOut => Ok(0),
         Woken::Interrupted => Err(ERESTARTNOHAND),
     }
@@ -295,180 +311,60 @@ fn sleep_for_work(
     Ok(0)
 }
 
-fn timeval([seconds, microseconds]: [i64; 2]) -> Result<Duration> {
-    if !(0..MICROS).contains(&microseconds) {
-        return Err(Errno::EINVAL);
-    }
-    duration(seconds, microseconds * 1000)
+/// Modes of `adjtimex`: none that change anything. Reading the rest of a step that `adjtime` makes is one.
+const MODES: FlagSet = flag_set!("modes", [ADJ_OFFSET_SS_READ], EINVAL);
+
+/// Numbers of `linux/timex.h`, which the bindings leave out.
+const ADJ_OFFSET_SS_READ: u32 = 0xa001;
+const STA_UNSYNC: u64 = 0x40;
+const TIME_ERROR: usize = 5;
+
+/// `struct timex` in 8-byte words: modes, offset, freq, maxerror, esterror, status, constant, precision, tolerance, time, tick.
+const TIMEX_WORDS: usize = 26;
+
+/// What nobody disciplines: Linux's numbers for such a clock.
+fn undisciplined(now: Duration) -> [u64; TIMEX_WORDS] {
+    /// Errors grow without end; Linux stops counting at 16 s, in microseconds.
+    const ERROR_MAX: u64 = 16_000_000;
+    /// 500 parts in a million, with 16 bits behind the point.
+    const TOLERANCE: u64 = 500 << 16;
+    let mut words = [0; TIMEX_WORDS];
+    words[3] = ERROR_MAX;
+    words[4] = ERROR_MAX;
+    words[5] = STA_UNSYNC;
+    words[6] = 2;
+    words[7] = 1;
+    words[8] = TOLERANCE;
+    words[9] = now.as_secs();
+    words[10] = u64::from(now.subsec_micros());
+    // Microseconds between two ticks of 100 a second.
+    words[11] = 10_000;
+    words
 }
 
-fn encode_timevals(setting: Setting) -> [u64; 4] {
-    let Setting { value, interval } = setting;
-    // A timer that runs never looks as if it did not.
-    let micros = |time: Duration| {
-        if time.is_zero() {
-            0
-        } else {
-            time.subsec_micros().max(u32::from(time.as_secs() == 0))
+/// The state of the clock into the structure at argument `n`.
+fn adjust(call: &mut Call<'_>, n: usize) -> Result<usize> {
+    let old: [u64; TIMEX_WORDS] = call.read(n)?;
+    let modes = old[0] as u32;
+    if modes != 0 && modes != ADJ_OFFSET_SS_READ {
+        if !call.credentials().may(raw::CAP_SYS_TIME) {
+            return Err(Errno::EPERM);
         }
-    };
-    [
-        interval.as_secs(),
-        u64::from(micros(interval)),
-        value.as_secs(),
-        u64::from(micros(value)),
-    ]
-}
-
-fn which(call: &Call<'_>) -> Result<Id> {
-    match call.unsigned(0) {
-        which @ raw::ITIMER_REAL..=raw::ITIMER_PROF => Ok(Id::Interval(which)),
-        _ => Err(Errno::EINVAL),
+        MODES.check(call.caller(), u64::from(modes))?;
     }
+    let mut words = undisciplined(time::since_epoch());
+    words[0] = old[0];
+    call.write(n, &words)?;
+    Ok(TIME_ERROR)
 }
 
-fn getitimer(call: &mut Call<'_>) -> Result<usize> {
-    let setting = timer::get(call.process(), which(call)?)?;
-    call.write(1, &encode_timevals(setting))?;
-    Ok(0)
+fn adjtimex(call: &mut Call<'_>) -> Result<usize> {
+    adjust(call, 0)
 }
 
-fn setitimer(call: &mut Call<'_>) -> Result<usize> {
-    let id = which(call)?;
-    let new = match call.args[1] {
-        0 => Setting::default(),
-        _ => {
-            let [a, b, c, d]: [i64; 4] = call.read(1)?;
-            Setting {
-                interval: timeval([a, b])?,
-                value: timeval([c, d])?,
-            }
-        }
-    };
-    let old = timer::set(call.process(), id, new, false)?;
-    if call.args[2] != 0 {
-        call.write(2, &encode_timevals(old))?;
+fn clock_adjtime(call: &mut Call<'_>) -> Result<usize> {
+    match source(call, call.int(0))? {
+        Source::Epoch if call.int(0) == raw::CLOCK_REALTIME as i32 => adjust(call, 1),
+        _ => Err(Errno::EOPNOTSUPP),
     }
-    Ok(0)
-}
-
-pub(super) fn alarm(call: &mut Call<'_>) -> Result<usize> {
-    let new = Setting {
-        value: Duration::from_secs(u64::from(call.unsigned(0))),
-        interval: Duration::ZERO,
-    };
-    let old = timer::set(call.process(), Id::Interval(raw::ITIMER_REAL), new, false)?;
-    // Rounded, but never down to "none was set".
-    let seconds = old.value.as_secs() + u64::from(old.value.subsec_millis() >= 500);
-    Ok(if old.value.is_zero() {
-        0
-    } else {
-        seconds.max(1) as usize
-    })
-}
-
-/// `sigev_value`, `sigev_signo`, `sigev_notify` and the thread id stand in the first words of `struct sigevent`.
-fn notification(call: &Call<'_>) -> Result<Notify> {
-    if call.args[1] == 0 {
-        // The timer's id is the value.
-        return Ok(Notify {
-            signal: raw::SIGALRM,
-            value: u64::MAX,
-            thread: None,
-        });
-    }
-    let [value, signal_and_kind, thread, ..]: [u64; 8] = call.read(1)?;
-    let signal = signal_and_kind as u32;
-    let kind = (signal_and_kind >> 32) as u32;
-    let valid = (1..=64).contains(&signal);
-    let process_wide = Notify {
-        signal,
-        value,
-        thread: None,
-    };
-    match kind {
-        raw::SIGEV_NONE => Ok(Notify {
-            signal: 0,
-            ..process_wide
-        }),
-        raw::SIGEV_SIGNAL | raw::SIGEV_THREAD if valid => Ok(process_wide),
-        raw::SIGEV_THREAD_ID if valid => {
-            let target = family::find_thread(thread as u32)
-                .filter(|t| Arc::ptr_eq(t.process(), call.process()))
-                .ok_or(Errno::EINVAL)?;
-            Ok(Notify {
-                thread: Some(target.tid()),
-                ..process_wide
-            })
-        }
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-fn timer_create(call: &mut Call<'_>) -> Result<usize> {
-    let clock = match source(call, call.int(0))? {
-        Source::Epoch => Clock::Epoch,
-        Source::Boot => Clock::Boot,
-        Source::Process(process) if Arc::ptr_eq(&process, call.process()) => {
-            Clock::Processor { kernel_too: true }
-        }
-        // Timers of one thread's, or another process's, processor time.
-        Source::Process(_) | Source::Thread(_) => return Err(Errno::EOPNOTSUPP),
-    };
-    let notify = notification(call)?;
-    let process = call.process().clone();
-    let id = process.timers.create(clock, notify)?;
-    if let Err(error) = call.write(2, &id) {
-        // It was made a moment ago.
-        let _ = process.timers.delete(id);
-        return Err(error);
-    }
-    Ok(0)
-}
-
-/// An interval and a value, as `struct itimerspec` holds them.
-///
-/// # Errors
-/// `EINVAL` for what is no time.
-pub(super) fn decode_timespecs([a, b, c, d]: [i64; 4]) -> Result<Setting> {
-    Ok(Setting {
-        interval: duration(a, b)?,
-        value: duration(c, d)?,
-    })
-}
-
-/// The words of `struct itimerspec`.
-pub(super) fn encode_timespecs(setting: Setting) -> [u64; 4] {
-    let Setting { value, interval } = setting;
-    [
-        interval.as_secs(),
-        u64::from(interval.subsec_nanos()),
-        value.as_secs(),
-        u64::from(value.subsec_nanos()),
-    ]
-}
-
-fn timer_settime(call: &mut Call<'_>) -> Result<usize> {
-    let new = decode_timespecs(call.read(2)?)?;
-    let absolute = call.unsigned(1) & raw::TIMER_ABSTIME != 0;
-    let old = timer::set(call.process(), Id::Posix(call.int(0)), new, absolute)?;
-    if call.args[3] != 0 {
-        call.write(3, &encode_timespecs(old))?;
-    }
-    Ok(0)
-}
-
-fn timer_gettime(call: &mut Call<'_>) -> Result<usize> {
-    let setting = timer::get(call.process(), Id::Posix(call.int(0)))?;
-    call.write(1, &encode_timespecs(setting))?;
-    Ok(0)
-}
-
-fn timer_getoverrun(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.process().timers.overrun(call.int(0))? as usize)
-}
-
-fn timer_delete(call: &mut Call<'_>) -> Result<usize> {
-    call.process().timers.delete(call.int(0))?;
-    Ok(0)
 }

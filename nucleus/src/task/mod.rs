@@ -30,6 +30,8 @@ pub use scheduler::{MAX_CPUS, cpu, cpu_count, yield_now};
 pub(crate) use scheduler::{block, on_reschedule, preempt, run_boot_cpu, run_on_this_cpu};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
+#[cfg(target_os = "none")]
+pub(crate) use task::must_look;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};
 pub(crate) use task::{current_raw, is_interrupted, with_desk};
 pub(crate) use waiter::{Waiter, WaiterList, wake_from};

@@ -190,6 +190,9 @@ fn schedule() {
     }
     inner.current = next;
     inner.switched_at = now;
+    if next.watches_switches.load(Ordering::Relaxed) {
+        next.switched.store(true, Ordering::Relaxed);
+    }
     queue.note_urgency(inner);
     if !next.idle && !time::has_tick() {
         time::set_tick(now + TICK);

@@ -48,6 +48,10 @@ pub struct Task {
     pub(super) turn_used: AtomicU64,
     /// It asks to let others of its level run; the task's own.
     pub(super) yields: AtomicBool,
+    /// Whether it wants to know that it was switched to, and whether it was since it asked last; the task's own, except that
+    /// who switches to it sets the second one.
+    pub(super) watches_switches: AtomicBool,
+    pub(super) switched: AtomicBool,
     /// How often it gave its CPU up because it had to wait, and how often though it could have gone on [run queue of `cpu`].
     pub(super) switches: [AtomicU64; 2],
     /// Nanoseconds on a CPU, up to the last switch.
@@ -202,6 +206,16 @@ pub fn with_attachment<R>(f: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R)
     f(current_ref().and_then(|task| task.attachment.as_deref()))
 }
 
+/// Whether the current task has to look at something before its program goes on: it was [interrupted](Task::interrupt), or
+/// switched to and [wants to know that](Task::watch_switches).
+#[cfg(target_os = "none")]
+#[inline]
+pub(crate) fn must_look() -> bool {
+    current_ref().is_some_and(|task| {
+        task.interrupted.load(Ordering::SeqCst) || task.switched.load(Ordering::Relaxed)
+    })
+}
+
 /// Whether the current task was [interrupted](Task::interrupt). False before the first task.
 #[inline]
 pub(crate) fn is_interrupted() -> bool {
@@ -255,6 +269,8 @@ impl Task {
             turns: AtomicBool::new(false),
             turn_used: AtomicU64::new(0),
             yields: AtomicBool::new(false),
+            watches_switches: AtomicBool::new(false),
+            switched: AtomicBool::new(false),
             switches: [const { AtomicU64::new(0) }; 2],
             run_time: AtomicU64::new(0),
             sampled: [const { AtomicU64::new(0) }; 2],
@@ -369,6 +385,31 @@ impl Task {
     /// Sets the priority, at once.
     pub fn set_priority(&self, priority: Priority) {
         run_queue::set_priority(self, priority);
+    }
+
+    /// Makes the task, the current one, notice when it was switched to: from then on
+    /// [`UserContext::run`](crate::trap::UserContext::run) comes back at once until [`take_switched`](Task::take_switched) has said
+    /// so. To begin with it was.
+    pub fn watch_switches(&self, on: bool) {
+        self.watches_switches.store(on, Ordering::Relaxed);
+        self.switched.store(on, Ordering::Relaxed);
+    }
+
+    /// As if it had been switched to just now, for who [watches](Task::watch_switches). What it runs it leaves at the next interrupt.
+    pub fn disturb(&self) {
+        if self.watches_switches.load(Ordering::Relaxed) {
+            self.switched.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether it was switched to since the last time it, the current task, asked.
+    #[inline]
+    pub fn take_switched(&self) -> bool {
+        let switched = self.switched.load(Ordering::Relaxed);
+        if switched {
+            self.switched.store(false, Ordering::Relaxed);
+        }
+        switched
     }
 
     /// How often it gave its CPU up because it had to wait, and how often though it could have gone on.

@@ -26,7 +26,7 @@ pub fn image(options: &options::Image) -> Result<()> {
     let archive = Root::archive(options.guest.root.as_deref(), folder.path())?;
     let root = boot.join("root.cpio");
     fs::copy(&archive, &root).with_context(|| format!("cannot copy {}", archive.display()))?;
-    let command_line = Console::person().command_line(&options.guest.append, &options.command);
+    let command_line = Console::person().command_line(&options.guest.options(), &options.command);
     fs::write(boot.join("grub/grub.cfg"), menu(&command_line))?;
     let output = Command::new("grub-mkrescue")
         .arg("-o")

@@ -56,6 +56,9 @@ pub struct Guest {
     /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
     #[arg(long = "share", value_name = "HOSTDIR:GUESTDIR")]
     pub shares: Vec<Share>,
+    /// What `uname -r` gives in the guest [default: 6.1.0-causeway]
+    #[arg(long, value_name = "STRING")]
+    pub release: Option<String>,
     /// More options for the kernel's command line
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub append: Vec<String>,
@@ -104,7 +107,7 @@ impl Guest {
             }
             None => qemu::memory_for(size),
         };
-        let mut append = self.append.clone();
+        let mut append = self.options();
         append.extend(
             (0..)
                 .zip(&self.shares)
@@ -116,6 +119,12 @@ impl Guest {
             command_line: console.command_line(&append, command),
         };
         Ok(self.with(boot, memory, accelerator))
+    }
+
+    /// The options for the kernel's command line that do not depend on the machine.
+    pub fn options(&self) -> Vec<String> {
+        let release = self.release.iter().map(|text| format!("release={text}"));
+        release.chain(self.append.iter().cloned()).collect()
     }
 
     /// The machine that boots a CD image.
@@ -152,7 +161,7 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "release", "command"])]
     pub image: Option<PathBuf>,
     /// Run this program with these arguments in place of a shell, and end with its status
     #[arg(value_name = "CMD", trailing_var_arg = true)]

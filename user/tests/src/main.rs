@@ -28,16 +28,19 @@ mod netlink;
 mod pidfd;
 mod pipes;
 mod polling;
+mod privileges;
 mod proc;
 mod processes;
 mod protection;
 mod ptys;
 mod queues;
 mod scheduling;
+mod sequences;
 mod sigio;
 mod signals;
 mod sysv;
 mod threads;
+mod timers;
 mod udp_lite;
 mod unix_sockets;
 mod vdso;
@@ -77,6 +80,9 @@ fn main() {
         futexes::TESTS,
         scheduling::TESTS,
         sigio::TESTS,
+        sequences::TESTS,
+        timers::TESTS,
+        privileges::TESTS,
         signals::TESTS,
         processes::TESTS,
         memfds::TESTS,

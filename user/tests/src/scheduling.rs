@@ -43,7 +43,7 @@ fn set(policy: c_int, priority: c_int) -> i64 {
     let parameter = libc::sched_param {
         sched_priority: priority,
     };
-    // SAFETY: the parameter lives across the call. The raw call: musl refuses to make it.
+    // SAFETY: the parameter lives across the call. The raw call: not every C library makes it.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &parameter) }
 }
 

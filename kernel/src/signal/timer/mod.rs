@@ -4,14 +4,10 @@
 //! of them is due and sends the signals, so that none is ever sent in interrupt context. Timers
 //! of processor time are looked at by the thread itself when the clock's tick interrupted it, or its call.
 
+mod due;
 mod processor;
 
-use alloc::{
-    boxed::Box,
-    collections::BTreeMap,
-    sync::{Arc, Weak},
-    vec::Vec,
-};
+use alloc::{sync::Arc, vec::Vec};
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -19,14 +15,18 @@ use core::{
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
-    OutOfMemory,
     sync::{Rank, SpinLock},
-    task::{self, Priority, Sleep, Spawn, WaitQueue},
     time,
 };
 
-use super::{Fields, Info, send_to_process, send_to_thread};
-use crate::process::{Pid, Process, family, thread};
+use due::{GENERATION, dequeue, enqueue};
+pub use due::{clock_was_set, start};
+
+use super::{Fields, Info};
+use crate::{
+    day::Deadline,
+    process::{Pid, Process, family, user::WaitingSignal},
+};
 
 /// POSIX timers that a process may have.
 const POSIX_MAX: usize = 1024;
@@ -49,6 +49,8 @@ pub enum Clock {
     Epoch,
     /// Processor time of the process, in programs only or with the kernel's part.
     Processor { kernel_too: bool },
+    /// Processor time of the thread with this id.
+    Thread(Pid),
 }
 
 /// What an expiry does.
@@ -68,10 +70,14 @@ struct Timer {
     deadline: Option<Duration>,
     interval: Duration,
     notify: Notify,
+    /// The time of day that `deadline` stands for, until it is reached.
+    time_of_day: Option<Duration>,
     /// Tells expiries of an earlier setting apart.
     generation: u64,
-    /// Expiries after the one whose signal was sent last.
+    /// Expiries that the signal which was delivered last stood for besides its own.
     overrun: i32,
+    /// What its user is charged for its signal.
+    _charge: Option<WaitingSignal>,
 }
 
 /// Names a timer of a process.
@@ -92,140 +98,21 @@ pub struct Timers {
     looked_at: AtomicU64,
 }
 
-/// When a timer is due; the number keeps those of the same moment apart.
-type Due = (Duration, u64);
-
-struct Entry {
-    process: Weak<Process>,
-    id: Id,
-}
-
-static QUEUE: SpinLock<BTreeMap<Due, Entry>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
-static CHANGED: WaitQueue = WaitQueue::new();
-static GENERATION: AtomicU64 = AtomicU64::new(1);
-
-/// Starts the task that sends the signals.
-///
-/// # Errors
-/// No memory.
-pub fn start() -> core::result::Result<(), OutOfMemory> {
-    let spawn = Spawn {
-        name: "timers",
-        pmap: None,
-        attachment: None,
-        cpus: thread::all_cpus(),
-        // What it does for a program that computes at a real-time level, that one would not let happen.
-        priority: Priority::KERNEL,
-    };
-    task::spawn(
-        spawn,
-        Box::new(|| {
-            loop {
-                keep();
-            }
-        }),
-    )
-    .map(drop)
-}
-
-/// Sleeps until the first timer is due or the queue changes, and expires what is due.
-fn keep() {
-    let first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
-    let how = Sleep {
-        interruptible: false,
-        deadline: first.map(|due| due.0),
-    };
-    // Either end of the sleep is followed by a look at the queue.
-    let _ = CHANGED.wait(how, || {
-        let now_first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
-        (now_first != first).then_some(())
-    });
-    loop {
-        let now = time::since_boot();
-        let mut queue = QUEUE.lock();
-        let Some(entry) = queue.first_entry().filter(|e| e.key().0 <= now) else {
-            return;
-        };
-        let generation = entry.key().1;
-        let entry = entry.remove();
-        drop(queue);
-        if let Some(process) = entry.process.upgrade() {
-            expire(&process, entry.id, generation, now);
-        }
-    }
-}
-
-fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
-    let (notify, next, overrun) = {
-        let mut list = process.timers.list.lock();
-        let Some(timer) = list
-            .iter_mut()
-            .find(|t| t.id == id && t.generation == generation)
-        else {
-            return;
-        };
-        timer.advance(now);
-        (timer.notify, timer.deadline, timer.overrun)
-    };
-    if let Some(deadline) = next {
-        enqueue(process, id, deadline, generation);
-    }
-    send(process, id, &notify, overrun);
-}
-
-fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, generation: u64) {
-    let entry = Entry {
-        process: Arc::downgrade(process),
-        id,
-    };
-    QUEUE.lock().insert((deadline, generation), entry);
-    CHANGED.wake_all();
-}
-
-fn dequeue(deadline: Duration, generation: u64) {
-    let gone = QUEUE.lock().remove(&(deadline, generation));
-    drop(gone);
-}
-
-fn send(process: &Process, id: Id, notify: &Notify, overrun: i32) {
-    if notify.signal == 0 {
-        return;
-    }
-    let info = match id {
-        Id::Interval(_) => Info::kernel(notify.signal),
-        Id::Posix(id) => Info {
-            signal: notify.signal,
-            code: raw::SI_TIMER,
-            errno: 0,
-            fields: Fields::Timer {
-                id,
-                overrun,
-                value: notify.value,
-            },
-        },
-    };
-    // A real-time signal without room is lost, as on Linux.
-    let _ = match notify.thread {
-        None => send_to_process(process, info),
-        Some(tid) => family::find_thread(tid).map_or(Ok(()), |t| send_to_thread(&t, info)),
-    };
-}
-
 impl Timer {
-    /// It has expired: sets the next deadline after `now`, and counts the expiries left out.
-    fn advance(&mut self, now: Duration) {
+    /// It has expired: sets the next deadline after `now`, and gives how many expiries were left out.
+    fn advance(&mut self, now: Duration) -> i32 {
         let Some(deadline) = self.deadline else {
-            return;
+            return 0;
         };
+        self.time_of_day = None;
         if self.interval.is_zero() {
             self.deadline = None;
-            self.overrun = 0;
-            return;
+            return 0;
         }
         let late = now.saturating_sub(deadline).as_nanos() / self.interval.as_nanos();
-        self.overrun = i32::try_from(late).unwrap_or(i32::MAX);
         let skipped = u32::try_from(late + 1).unwrap_or(u32::MAX);
         self.deadline = Some(deadline + self.interval.saturating_mul(skipped));
+        i32::try_from(late).unwrap_or(i32::MAX)
     }
 }
 
@@ -245,11 +132,11 @@ impl Timers {
         }
     }
 
-    /// Adds a POSIX timer that does not run; returns its id.
+    /// Adds a POSIX timer that does not run; returns its id. `charge` is for its signal.
     ///
     /// # Errors
     /// `EAGAIN` if there are too many.
-    pub fn create(&self, clock: Clock, notify: Notify) -> Result<i32> {
+    pub fn create(&self, clock: Clock, notify: Notify, charge: WaitingSignal) -> Result<i32> {
         let mut list = self.list.lock();
         if list.len() >= POSIX_MAX || list.try_reserve(1).is_err() {
             return Err(Errno::EAGAIN);
@@ -269,8 +156,10 @@ impl Timers {
             deadline: None,
             interval: Duration::ZERO,
             notify: Notify { value, ..notify },
+            time_of_day: None,
             generation: 0,
             overrun: 0,
+            _charge: Some(charge),
         });
         Ok(id)
     }
@@ -293,7 +182,17 @@ impl Timers {
         Ok(())
     }
 
-    /// The expiries after the one whose signal was sent last.
+    /// A signal is taken: if it is a POSIX timer's, that one notes what it stood for.
+    pub fn delivered(&self, info: &Info) {
+        if let Fields::Timer { id, overrun, .. } = info.fields {
+            let mut list = self.list.lock();
+            if let Some(timer) = list.iter_mut().find(|t| t.id == Id::Posix(id)) {
+                timer.overrun = overrun;
+            }
+        }
+    }
+
+    /// The expiries that the signal which was delivered last stood for besides its own.
     ///
     /// # Errors
     /// `EINVAL` if there is no such timer.
@@ -329,9 +228,12 @@ impl Timers {
     }
 }
 
-/// Now, on a clock; `Boot` stands for both wall clocks.
+/// Now, on a clock; `Boot` stands for both wall clocks. The time of a thread that has ended stands still at nothing.
 fn now_on(process: &Process, clock: Clock) -> Duration {
     match clock {
+        Clock::Thread(tid) => {
+            family::find_thread(tid).map_or(Duration::ZERO, |thread| thread.times().total())
+        }
         Clock::Boot | Clock::Epoch => time::since_boot(),
         Clock::Processor { kernel_too } => {
             let times = process.times();
@@ -398,8 +300,10 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
                     value: 0,
                     thread: None,
                 },
+                time_of_day: None,
                 generation: 0,
                 overrun: 0,
+                _charge: None,
             });
         }
         list.iter()
@@ -408,14 +312,15 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
             .ok_or(Errno::EINVAL)?
     };
     let now = now_on(process, clock);
+    // Kept on the clock since boot, and computed again when the time of day is set.
+    let time_of_day =
+        (absolute && clock == Clock::Epoch && !new.value.is_zero()).then_some(new.value);
     let deadline = if new.value.is_zero() {
         None
+    } else if let Some(time) = time_of_day {
+        Some(Deadline::OfDay(time).since_boot())
     } else if !absolute {
         now.checked_add(new.value)
-    } else if clock == Clock::Epoch {
-        // Kept on the clock since boot; a step of the time of day does not move it.
-        let left = new.value.saturating_sub(time::since_epoch());
-        now.checked_add(left)
     } else {
         Some(new.value)
     };
@@ -425,13 +330,14 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         let timer = list.iter_mut().find(|t| t.id == id).ok_or(Errno::EINVAL)?;
         let before = (timer.deadline, timer.generation);
         timer.deadline = deadline;
+        timer.time_of_day = time_of_day;
         timer.interval = new.interval;
         timer.generation = generation;
         timer.overrun = 0;
         before
     };
     match clock {
-        Clock::Processor { .. } => timers.processor.store(true, Relaxed),
+        Clock::Processor { .. } | Clock::Thread(_) => timers.processor.store(true, Relaxed),
         Clock::Boot | Clock::Epoch => {
             if let (Some(deadline), generation) = before {
                 dequeue(deadline, generation);
@@ -460,17 +366,17 @@ mod tests {
                 value: 0,
                 thread: None,
             },
+            time_of_day: None,
             generation: 1,
             overrun: 0,
+            _charge: None,
         };
-        timer.advance(Duration::from_millis(100));
+        assert_eq!(timer.advance(Duration::from_millis(100)), 0);
         assert_eq!(timer.deadline, Some(Duration::from_millis(110)));
-        assert_eq!(timer.overrun, 0);
-        timer.advance(Duration::from_millis(135));
+        assert_eq!(timer.advance(Duration::from_millis(135)), 2);
         assert_eq!(timer.deadline, Some(Duration::from_millis(140)));
-        assert_eq!(timer.overrun, 2);
         timer.interval = Duration::ZERO;
-        timer.advance(Duration::from_millis(141));
+        assert_eq!(timer.advance(Duration::from_millis(141)), 0);
         assert_eq!(timer.deadline, None);
     }
 }

@@ -7,7 +7,7 @@ use abi::raw::general as raw;
 
 use nucleus::time;
 
-use super::{Clock, Id, Notify, Timers, send};
+use super::{Clock, Id, Notify, Timers, due::send};
 use crate::{
     process::Thread,
     signal::{Info, send_to_process},
@@ -51,35 +51,39 @@ impl Timers {
         if !self.processor.load(Relaxed) {
             return;
         }
+        let own = thread.times().total();
         let mut due: [Option<(Id, Notify, i32)>; 4] = [None; 4];
         let mut running = false;
         {
             let mut list = self.list.lock();
             let mut slots = due.iter_mut();
             for timer in list.iter_mut() {
-                let Clock::Processor { kernel_too } = timer.clock else {
-                    continue;
-                };
-                let now = if kernel_too {
-                    times.total()
-                } else {
-                    times.user
+                let now = match timer.clock {
+                    Clock::Processor { kernel_too: true } => times.total(),
+                    Clock::Processor { kernel_too: false } => times.user,
+                    Clock::Thread(tid) if tid == thread.tid() => own,
+                    // Its own ticks find it.
+                    Clock::Thread(_) => {
+                        running |= timer.deadline.is_some();
+                        continue;
+                    }
+                    Clock::Boot | Clock::Epoch => continue,
                 };
                 running |= timer.deadline.is_some();
                 // Those that find no slot expire at the next tick.
                 if timer.deadline.is_some_and(|d| d <= now)
                     && let Some(slot) = slots.next()
                 {
-                    timer.advance(now);
-                    *slot = Some((timer.id, timer.notify, timer.overrun));
+                    let missed = timer.advance(now);
+                    *slot = Some((timer.id, timer.notify, missed));
                 }
             }
         }
         if !running {
             self.processor.store(false, Relaxed);
         }
-        for (id, notify, overrun) in due.into_iter().flatten() {
-            send(process, id, &notify, overrun);
+        for (id, notify, missed) in due.into_iter().flatten() {
+            send(process, id, &notify, missed);
         }
     }
 }

@@ -8,7 +8,7 @@ use abi::{
 };
 use nucleus::{VirtAddr, user};
 
-use crate::socket::Value;
+use crate::socket::{Value, common};
 
 /// Its number.
 pub const INDEX: i32 = 1;
@@ -96,7 +96,7 @@ fn put(to: &mut [u8], bytes: &[u8]) -> usize {
 
 /// Changes to `lo`: what it is already may be asked for by root, nothing else is possible.
 fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
-    if !super::may(CAP_NET_ADMIN) {
+    if !common::may(CAP_NET_ADMIN) {
         return Err(Errno::EPERM);
     }
     if !is_lo(name) {

@@ -23,8 +23,7 @@ use nucleus::{
     task::{self, Spawn},
 };
 
-use super::{Family, Socket};
-use crate::process::thread;
+use super::{Family, Socket, common};
 
 mod control;
 mod datagram;
@@ -72,7 +71,7 @@ fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
         (SOCK_DGRAM, IPPROTO_UDPLITE) => Ok(datagram::Datagrams::make(family, Protocol::UdpLite)),
         // `ping_group_range` allows nobody a socket of echoes.
         (SOCK_DGRAM, protocol) if protocol == u32::from(echoes) => Err(Errno::EACCES),
-        (SOCK_RAW, _) if !may(CAP_NET_RAW) => Err(Errno::EPERM),
+        (SOCK_RAW, _) if !common::may(CAP_NET_RAW) => Err(Errno::EPERM),
         // TCP and UDP need no packets here that could be shown, and whole headers nobody reads.
         (SOCK_RAW, IPPROTO_IP | IPPROTO_TCP | IPPROTO_UDP | 255..) => Err(Errno::EPROTONOSUPPORT),
         (SOCK_RAW, _) => raw::Packets::make(family, protocol as u8),
@@ -110,19 +109,12 @@ pub fn stack() -> &'static Arc<Stack> {
     stack
 }
 
-/// Whether the current thread has a capability.
-fn may(capability: u32) -> bool {
-    thread::with_current(|thread| thread.shared())
-        .flatten()
-        .is_some_and(|shared| shared.credentials.may(capability))
-}
-
 /// Whether the current thread may bind to a port.
 ///
 /// # Errors
 /// `EACCES` for ports below 1024 without privilege.
 fn check_port(port: u16) -> Result<()> {
-    if (1..1024).contains(&port) && !may(CAP_NET_BIND_SERVICE) {
+    if (1..1024).contains(&port) && !common::may(CAP_NET_BIND_SERVICE) {
         return Err(Errno::EACCES);
     }
     Ok(())

@@ -4,9 +4,12 @@ use alloc::vec::Vec;
 
 use abi::{
     Errno, Result,
-    raw::net::{
-        SCM_CREDENTIALS, SCM_RIGHTS, SCM_TIMESTAMP, SCM_TIMESTAMPNS, SO_PASSCRED, SO_TIMESTAMP_OLD,
-        SO_TIMESTAMPNS_OLD, SOL_SOCKET,
+    raw::{
+        general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN},
+        net::{
+            SCM_CREDENTIALS, SCM_RIGHTS, SCM_TIMESTAMP, SCM_TIMESTAMPNS, SO_PASSCRED,
+            SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SOL_SOCKET,
+        },
     },
 };
 use core::time::Duration;
@@ -119,10 +122,20 @@ fn claimed(data: &[u8], process: &Process, who: &Shared) -> Result<Sender> {
         return Err(Errno::EINVAL);
     }
     let own = &who.credentials;
-    let is_own = sender.pid == process.pid()
-        && [own.real_uid, own.effective_uid, own.saved_uid].contains(&sender.uid)
-        && [own.real_gid, own.effective_gid, own.saved_gid].contains(&sender.gid);
-    if !is_own && !own.is_privileged() {
+    let is_own_id =
+        |id: u32, own: [u32; 3], capability| own.contains(&id) || who.credentials.may(capability);
+    let may_claim = (sender.pid == process.pid() || own.may(CAP_SYS_ADMIN))
+        && is_own_id(
+            sender.uid,
+            [own.real_uid, own.effective_uid, own.saved_uid],
+            CAP_SETUID,
+        )
+        && is_own_id(
+            sender.gid,
+            [own.real_gid, own.effective_gid, own.saved_gid],
+            CAP_SETGID,
+        );
+    if !may_claim {
         return Err(Errno::EPERM);
     }
     if sender.pid != process.pid() && Process::find(sender.pid).is_none() {

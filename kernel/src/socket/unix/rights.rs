@@ -15,7 +15,10 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
-use abi::{Errno, Result, raw::general::RLIMIT_NOFILE};
+use abi::{
+    Errno, Result,
+    raw::general::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE, RLIMIT_NOFILE},
+};
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
 use super::{UnixSocket, collect};
@@ -88,7 +91,10 @@ impl Rights {
         {
             let mut users = USERS.lock();
             let count = users.entry(uid).or_insert(0);
-            if *count as u64 > limit && !who.credentials.is_privileged() {
+            if *count as u64 > limit
+                && !who.credentials.may(CAP_SYS_RESOURCE)
+                && !who.credentials.may(CAP_SYS_ADMIN)
+            {
                 return Err(Errno::ETOOMANYREFS);
             }
             *count += files.len();

@@ -67,7 +67,7 @@ pub(crate) fn run(regs: &mut Registers, state: &mut UserState) -> Event {
     cpu::irqs_disable();
     // Comes back with interrupts off and no wish left to reschedule.
     task::preempt();
-    if task::is_interrupted() {
+    if task::must_look() {
         cpu::irqs_enable();
         return Event::Interrupt;
     }

@@ -1,0 +1,557 @@
+//! What root's rights are made of: capabilities, and calls that only some may make; what a program says about itself.
+
+use std::mem::zeroed;
+use std::ptr;
+
+use libc::{c_int, c_long, c_ulong, c_void};
+
+use crate::support::{End, Outcome, child, map, pause_ms, pipe, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("privileges: each right by its capability", by_capability),
+    ("privileges: capability sets", sets),
+    ("privileges: what a program sets about itself", about_itself),
+    ("privileges: the death of a parent", parent_death),
+    ("privileges: four calls are left", strict),
+    ("privileges: another process's memory", other_memory),
+    ("privileges: barriers", barriers),
+    ("privileges: the system's name for old programs", names),
+];
+
+const CAP_KILL: u32 = 5;
+const CAP_SETUID: u32 = 7;
+const CAP_NET_BIND_SERVICE: u32 = 10;
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_IPC_LOCK: u32 = 14;
+const CAP_IPC_OWNER: u32 = 15;
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_BOOT: u32 = 22;
+const CAP_SYS_NICE: u32 = 23;
+const CAP_SYS_RESOURCE: u32 = 24;
+const CAP_SYS_TIME: u32 = 25;
+const CAP_WAKE_ALARM: u32 = 35;
+
+/// `capget` and `capset` of the third version.
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: c_int,
+}
+
+const HEADER: Header = Header {
+    version: 0x2008_0522,
+    pid: 0,
+};
+
+/// Effective, permitted and inheritable, the low words and the high ones.
+type Sets = [[u32; 3]; 2];
+
+fn capabilities() -> Result<Sets, String> {
+    let mut sets: Sets = [[0; 3]; 2];
+    call!(syscall(libc::SYS_capget, &HEADER, &mut sets));
+    Ok(sets)
+}
+
+/// Takes one out of the effective set.
+fn drop_one(capability: u32) -> Outcome {
+    let mut sets = capabilities()?;
+    sets[capability as usize / 32][0] &= !(1 << (capability % 32));
+    call!(syscall(libc::SYS_capset, &HEADER, &sets));
+    Ok(())
+}
+
+fn bind_low() -> c_long {
+    // SAFETY: plain calls with a valid address.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        let mut address: libc::sockaddr_in = zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = 81u16.to_be();
+        let size = size_of::<libc::sockaddr_in>() as u32;
+        c_long::from(libc::bind(socket, (&raw const address).cast(), size))
+    }
+}
+
+fn raise_limit() -> c_long {
+    let less = libc::rlimit {
+        rlim_cur: 1,
+        rlim_max: 1,
+    };
+    let more = libc::rlimit {
+        rlim_cur: 2,
+        rlim_max: 2,
+    };
+    // SAFETY: both live across the calls.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_MSGQUEUE, &less);
+        c_long::from(libc::setrlimit(libc::RLIMIT_MSGQUEUE, &more))
+    }
+}
+
+fn lock_more_than_allowed() -> c_long {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let page = [0u8; 1];
+    // SAFETY: locking changes nothing about the memory.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_MEMLOCK, &none);
+        c_long::from(libc::mlock(page.as_ptr().cast(), 1))
+    }
+}
+
+fn read_foreign_queue() -> c_long {
+    // SAFETY: plain calls; the queue is removed at the end.
+    unsafe {
+        let queue = libc::msgget(libc::IPC_PRIVATE, 0);
+        let mut state: libc::msqid_ds = zeroed();
+        libc::msgctl(queue, libc::IPC_STAT, &mut state);
+        state.msg_perm.uid = 1000;
+        libc::msgctl(queue, libc::IPC_SET, &mut state);
+        // The creator has its right; another user has none but by the capability.
+        libc::setresuid(2000, 2000, 0);
+        libc::seteuid(2000);
+        let result = libc::msgctl(queue, libc::IPC_STAT, &mut state);
+        libc::seteuid(0);
+        c_long::from(result)
+    }
+}
+
+/// A thing that root does, which capability it takes, and the error without it.
+type Right = (&'static str, u32, c_int, fn() -> c_long);
+
+// SAFETY (of all below): system calls that touch nothing but their arguments, which live across them.
+const RIGHTS: &[Right] = &[
+    ("kill", CAP_KILL, libc::EPERM, || {
+        // SAFETY: as above.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::setresuid(1000, 1000, 1000);
+                libc::pause();
+                libc::_exit(0);
+            }
+            pause_ms(20);
+            let result = libc::kill(child, 0);
+            c_long::from(result)
+        }
+    }),
+    ("setuid", CAP_SETUID, libc::EPERM, || unsafe {
+        c_long::from(libc::setuid(1234))
+    }),
+    (
+        "bind below 1024",
+        CAP_NET_BIND_SERVICE,
+        libc::EACCES,
+        bind_low,
+    ),
+    ("SO_RCVBUFFORCE", CAP_NET_ADMIN, libc::EPERM, || unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0);
+        let size: c_int = 4096;
+        let option = libc::SO_RCVBUFFORCE;
+        c_long::from(libc::setsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            option,
+            (&raw const size).cast(),
+            4,
+        ))
+    }),
+    ("mlock", CAP_IPC_LOCK, libc::EPERM, lock_more_than_allowed),
+    ("sethostname", CAP_SYS_ADMIN, libc::EPERM, || unsafe {
+        let name = c"causeway";
+        c_long::from(libc::sethostname(name.as_ptr(), 8))
+    }),
+    ("reboot", CAP_SYS_BOOT, libc::EPERM, || unsafe {
+        c_long::from(libc::reboot(libc::RB_DISABLE_CAD))
+    }),
+    ("a real-time level", CAP_SYS_NICE, libc::EPERM, || unsafe {
+        let parameter: c_int = 5;
+        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_RR, &parameter)
+    }),
+    ("nice", CAP_SYS_NICE, libc::EACCES, || unsafe {
+        c_long::from(libc::setpriority(libc::PRIO_PROCESS, 0, -5))
+    }),
+    ("setrlimit", CAP_SYS_RESOURCE, libc::EPERM, raise_limit),
+    ("clock_settime", CAP_SYS_TIME, libc::EPERM, || unsafe {
+        let mut now: libc::timespec = zeroed();
+        libc::clock_gettime(libc::CLOCK_REALTIME, &mut now);
+        c_long::from(libc::clock_settime(libc::CLOCK_REALTIME, &now))
+    }),
+    ("an alarm clock", CAP_WAKE_ALARM, libc::EPERM, || unsafe {
+        c_long::from(libc::timerfd_create(libc::CLOCK_BOOTTIME_ALARM, 0))
+    }),
+];
+
+fn by_capability() -> Outcome {
+    for &(what, capability, error, act) in RIGHTS {
+        child(|| {
+            let with = act();
+            ensure!(
+                with != -1,
+                "{what} with all: errno {}",
+                crate::support::errno()
+            );
+            Ok(())
+        })?;
+        child(|| {
+            drop_one(capability)?;
+            let without = act();
+            let found = crate::support::errno();
+            ensure!(
+                without == -1 && found == error,
+                "{what} without: {without}, errno {found}"
+            );
+            Ok(())
+        })?;
+    }
+    // As root without this one, everybody's rights count.
+    child(|| {
+        ensure!(read_foreign_queue() == -1, "another user's queue is open");
+        Ok(())
+    })?;
+    child(|| {
+        drop_one(CAP_IPC_OWNER)?;
+        let queue = call!(msgget(libc::IPC_PRIVATE, 0));
+        // SAFETY: all zeros is a valid state.
+        let mut state: libc::msqid_ds = unsafe { zeroed() };
+        refused!(EACCES, msgctl(queue, libc::IPC_STAT, &mut state));
+        call!(msgctl(queue, libc::IPC_RMID, ptr::null_mut()));
+        Ok(())
+    })
+}
+
+fn prctl(operation: c_int, argument: c_ulong) -> Result<c_int, String> {
+    Ok(call!(prctl(
+        operation,
+        argument,
+        0 as c_ulong,
+        0 as c_ulong,
+        0 as c_ulong
+    )))
+}
+
+fn sets() -> Outcome {
+    let all = capabilities()?;
+    ensure!(
+        all[0][0] == u32::MAX && all[0][1] == u32::MAX,
+        "root has {all:x?}"
+    );
+    // What is given up does not come back.
+    child(|| {
+        let mut less = all;
+        less[0][0] &= !(1 << CAP_SYS_TIME);
+        less[0][1] &= !(1 << CAP_SYS_TIME);
+        call!(syscall(libc::SYS_capset, &HEADER, &less));
+        refused!(EPERM, syscall(libc::SYS_capset, &HEADER, &all));
+        ensure!(capabilities()? == less, "{:x?}", capabilities()?);
+        Ok(())
+    })?;
+    // Effective within permitted.
+    child(|| {
+        let mut bad = all;
+        bad[0][1] &= !1;
+        refused!(EPERM, syscall(libc::SYS_capset, &HEADER, &bad));
+        let other = Header {
+            version: 77,
+            pid: 0,
+        };
+        refused!(EINVAL, syscall(libc::SYS_capset, &other, &bad));
+        let other = Header {
+            version: HEADER.version,
+            pid: 1,
+        };
+        refused!(EPERM, syscall(libc::SYS_capset, &other, &bad));
+        Ok(())
+    })?;
+    child(|| {
+        let one = c_ulong::from(CAP_SYS_TIME);
+        ensure!(
+            prctl(libc::PR_CAPBSET_READ, one)? == 1,
+            "not in the bounding set"
+        );
+        prctl(libc::PR_CAPBSET_DROP, one)?;
+        ensure!(
+            prctl(libc::PR_CAPBSET_READ, one)? == 0,
+            "still in the bounding set"
+        );
+        refused!(EINVAL, prctl(libc::PR_CAPBSET_READ, 64 as c_ulong, 0, 0, 0));
+        // In force from the next program on.
+        call!(clock_getres(libc::CLOCK_REALTIME, ptr::null_mut()));
+        Ok(())
+    })?;
+    child(|| {
+        let raise = libc::PR_CAP_AMBIENT_RAISE as c_ulong;
+        let is_set = libc::PR_CAP_AMBIENT_IS_SET as c_ulong;
+        let bind = c_ulong::from(CAP_NET_BIND_SERVICE);
+        let ambient = libc::PR_CAP_AMBIENT;
+        refused!(EPERM, prctl(ambient, raise, bind, 0, 0));
+        let mut inherit = all;
+        inherit[0][2] |= 1 << CAP_NET_BIND_SERVICE;
+        call!(syscall(libc::SYS_capset, &HEADER, &inherit));
+        call!(prctl(ambient, raise, bind, 0, 0));
+        ensure!(call!(prctl(ambient, is_set, bind, 0, 0)) == 1, "not raised");
+        prctl(libc::PR_SET_KEEPCAPS, 1)?;
+        call!(setuid(1000));
+        let kept = capabilities()?;
+        ensure!(kept[0][0] == 0 && kept[0][1] == u32::MAX, "kept {kept:x?}");
+        ensure!(
+            call!(prctl(ambient, is_set, bind, 0, 0)) == 0,
+            "ambient after setuid"
+        );
+        Ok(())
+    })
+}
+
+fn about_itself() -> Outcome {
+    child(|| {
+        let mut name = *b"a-rather-long-name\0";
+        call!(prctl(libc::PR_SET_NAME, name.as_ptr()));
+        call!(prctl(libc::PR_GET_NAME, name.as_mut_ptr()));
+        ensure!(&name[..16] == b"a-rather-long-n\0", "{name:?}");
+        let shown = std::fs::read_to_string("/proc/self/comm").map_err(|e| e.to_string())?;
+        ensure!(shown == "a-rather-long-n\n", "{shown}");
+        Ok(())
+    })?;
+    for (set, get, values) in [
+        (libc::PR_SET_DUMPABLE, libc::PR_GET_DUMPABLE, [0, 1]),
+        (libc::PR_SET_KEEPCAPS, libc::PR_GET_KEEPCAPS, [1, 0]),
+        (libc::PR_SET_NO_NEW_PRIVS, libc::PR_GET_NO_NEW_PRIVS, [1, 1]),
+        (
+            libc::PR_SET_TIMERSLACK,
+            libc::PR_GET_TIMERSLACK,
+            [1000, 70_000],
+        ),
+    ] {
+        for value in values {
+            prctl(set, value)?;
+            let found = prctl(get, 0)?;
+            ensure!(
+                found as c_ulong == value,
+                "option {set}: {found} in place of {value}"
+            );
+        }
+    }
+    let mut subreaper: c_int = 7;
+    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)?;
+    call!(prctl(libc::PR_GET_CHILD_SUBREAPER, &mut subreaper));
+    ensure!(subreaper == 1, "subreaper {subreaper}");
+    refused!(EINVAL, prctl(libc::PR_SET_DUMPABLE, 2 as c_ulong));
+    refused!(
+        EINVAL,
+        prctl(libc::PR_SET_NO_NEW_PRIVS, 0 as c_ulong, 0, 0, 0)
+    );
+    refused!(EINVAL, prctl(libc::PR_SET_PDEATHSIG, 65 as c_ulong));
+    refused!(EFAULT, prctl(libc::PR_SET_NAME, 8 as c_ulong));
+    refused!(EINVAL, prctl(9999, 0 as c_ulong));
+    Ok(())
+}
+
+fn parent_death() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let middle = spawn(|| {
+        spawn(|| {
+            // SAFETY: all zeros is a valid set.
+            let mut signals: libc::sigset_t = unsafe { zeroed() };
+            call!(sigaddset(&mut signals, libc::SIGUSR1));
+            call!(sigprocmask(libc::SIG_BLOCK, &signals, ptr::null_mut()));
+            prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1 as c_ulong)?;
+            let mut told: c_int = 0;
+            call!(prctl(libc::PR_GET_PDEATHSIG, &mut told));
+            ensure!(told == libc::SIGUSR1, "told {told}");
+            call!(write(writer, b"r".as_ptr().cast(), 1));
+            let mut got = 0;
+            call!(sigwait(&signals, &mut got));
+            call!(write(writer, b"d".as_ptr().cast(), 1));
+            Ok(())
+        })?;
+        pause_ms(30);
+        Ok(())
+    })?;
+    wait(middle)?;
+    call!(close(writer));
+    let mut bytes = [0u8; 4];
+    let mut len = 0;
+    while len < 2 {
+        let count = call!(read(reader, bytes[len..].as_mut_ptr().cast(), 2));
+        ensure!(count > 0, "the orphan ended after {len} bytes");
+        len += count as usize;
+    }
+    ensure!(&bytes[..2] == b"rd", "{bytes:?}");
+    Ok(())
+}
+
+fn strict() -> Outcome {
+    const STRICT: c_ulong = 1;
+    let (reader, writer) = pipe(0)?;
+    let good = spawn(|| {
+        call!(prctl(libc::PR_SET_SECCOMP, STRICT));
+        // SAFETY: the calls that are left.
+        unsafe {
+            libc::syscall(libc::SYS_write, writer, b"x".as_ptr(), 1);
+            libc::syscall(libc::SYS_exit, 3);
+        }
+        Ok(())
+    })?;
+    let end = wait(good)?;
+    ensure!(end == End::Exit(3), "with write and exit: {end:?}");
+    let mut byte = 0u8;
+    call!(read(reader, (&raw mut byte).cast(), 1));
+    ensure!(byte == b'x', "it wrote {byte}");
+    let bad = spawn(|| {
+        call!(prctl(libc::PR_SET_SECCOMP, STRICT));
+        // SAFETY: the kernel refuses it.
+        unsafe { libc::syscall(libc::SYS_getpid) };
+        Ok(())
+    })?;
+    let end = wait(bad)?;
+    ensure!(end == End::Signal(libc::SIGKILL), "with getpid: {end:?}");
+    Ok(())
+}
+
+fn vector(address: *const u8, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: address.cast_mut().cast::<c_void>(),
+        iov_len: len,
+    }
+}
+
+fn other_memory() -> Outcome {
+    const PAGE: usize = 4096;
+    let page = map(4 * PAGE)?;
+    // SAFETY: the mapping has four pages.
+    unsafe { page.add(PAGE - 3).copy_from(b"across".as_ptr(), 6) };
+    // SAFETY: the last page may go.
+    call!(munmap(unsafe { page.add(3 * PAGE) }.cast(), PAGE));
+    let other = spawn(|| {
+        call!(setuid(1000));
+        call!(pause());
+        Ok(())
+    })?;
+    pause_ms(20);
+    let mut text = [0u8; 6];
+    // SAFETY: inside the mapping.
+    let remote = unsafe { [vector(page.add(PAGE - 3), 2), vector(page.add(PAGE - 1), 4)] };
+    let local = [
+        vector(text.as_mut_ptr(), 5),
+        vector(text[5..].as_mut_ptr(), 1),
+    ];
+    let count = call!(process_vm_readv(
+        other,
+        local.as_ptr(),
+        2,
+        remote.as_ptr(),
+        2,
+        0
+    ));
+    ensure!(count == 6 && &text == b"across", "read {count}: {text:?}");
+    let source = vector(b"WRITTEN".as_ptr(), 7);
+    // SAFETY: inside the mapping of the other process.
+    let target = vector(unsafe { page.add(PAGE - 3) }, 7);
+    let count = call!(process_vm_writev(other, &source, 1, &target, 1, 0));
+    ensure!(count == 7, "wrote {count}");
+    call!(process_vm_readv(
+        other,
+        local.as_ptr(),
+        2,
+        remote.as_ptr(),
+        2,
+        0
+    ));
+    ensure!(&text == b"WRITTE", "then {text:?}");
+    // SAFETY: the own page is not the other's.
+    ensure!(
+        unsafe { page.add(PAGE - 3).read() } == b'a',
+        "the own page changed"
+    );
+    // Up to where the other's memory ends.
+    // SAFETY: inside the mapping, and beyond.
+    let beyond = unsafe { [vector(page.add(PAGE), 4), vector(page.add(3 * PAGE), 4)] };
+    let count = call!(process_vm_readv(
+        other,
+        local.as_ptr(),
+        2,
+        beyond.as_ptr(),
+        2,
+        0
+    ));
+    ensure!(count == 4, "{count} up to the end");
+    refused!(
+        EFAULT,
+        process_vm_readv(other, local.as_ptr(), 2, &beyond[1], 1, 0)
+    );
+    refused!(
+        EINVAL,
+        process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 1)
+    );
+    refused!(
+        ESRCH,
+        process_vm_readv(4_000_000, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+    );
+    child(|| {
+        drop_one(CAP_SYS_PTRACE)?;
+        refused!(
+            EPERM,
+            process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+        );
+        Ok(())
+    })?;
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    Ok(())
+}
+
+fn barriers() -> Outcome {
+    use libc::SYS_membarrier;
+    let known = call!(syscall(SYS_membarrier, 0, 0)) as u32;
+    ensure!(known & 0x7f == 0x7f, "known {known:#x}");
+    // Those for the own process have to be registered; global ones do not.
+    call!(syscall(SYS_membarrier, 1, 0));
+    call!(syscall(SYS_membarrier, 2, 0));
+    call!(syscall(SYS_membarrier, 4, 0));
+    for (command, registration) in [(8, 16), (32, 64)] {
+        refused!(EPERM, syscall(SYS_membarrier, command, 0));
+        call!(syscall(SYS_membarrier, registration, 0));
+        call!(syscall(SYS_membarrier, command, 0));
+        child(|| {
+            call!(syscall(SYS_membarrier, command, 0));
+            Ok(())
+        })?;
+    }
+    refused!(EINVAL, syscall(SYS_membarrier, 8, 1));
+    refused!(EINVAL, syscall(SYS_membarrier, 3, 0));
+    refused!(EINVAL, syscall(SYS_membarrier, 1 << 12, 0));
+    Ok(())
+}
+
+fn names() -> Outcome {
+    let name = || {
+        // SAFETY: all zeros are valid names.
+        let mut names: libc::utsname = unsafe { zeroed() };
+        call!(uname(&mut names));
+        let text = |field: &[libc::c_char]| -> String {
+            let bytes = field.iter().map(|c| *c as u8);
+            String::from_utf8_lossy(&bytes.take_while(|b| *b != 0).collect::<Vec<_>>()).into()
+        };
+        Ok::<_, String>((text(&names.release), text(&names.machine)))
+    };
+    let (release, machine) = name()?;
+    ensure!(
+        machine == "x86_64" && release.starts_with("6."),
+        "{release} {machine}"
+    );
+    child(|| {
+        call!(personality(8));
+        ensure!(name()?.1 == "i686", "{}", name()?.1);
+        call!(personality(0x2_0000));
+        let (old, machine) = name()?;
+        ensure!(
+            old.starts_with("2.6.6") && machine == "x86_64",
+            "{old} {machine}"
+        );
+        Ok(())
+    })
+}

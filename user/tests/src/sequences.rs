@@ -1,0 +1,370 @@
+//! Restartable sequences: where a thread finds its CPU, and what becomes of a stretch of code that was disturbed.
+
+use std::arch::global_asm;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+use crate::support::{End, Outcome, child, errno, handle, shared_map, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    (
+        "sequences: the C library's area names the CPU",
+        area_names_cpu,
+    ),
+    ("sequences: registering", registering),
+    ("sequences: a signal disturbs one", signal_disturbs),
+    (
+        "sequences: other tasks and CPUs disturb one",
+        others_disturb,
+    ),
+    (
+        "sequences: a barrier disturbs those of other threads",
+        barrier_disturbs,
+    ),
+    ("sequences: what is none is refused", nonsense),
+];
+
+/// What the C library puts before the code for disturbed sequences, and what the test does.
+const SIGNATURE: u32 = 0x5305_3053;
+
+unsafe extern "C" {
+    // SAFETY: the C library's, set before `main`.
+    static __rseq_offset: isize;
+    static __rseq_size: u32;
+}
+
+/// `struct rseq`.
+#[repr(C, align(32))]
+struct Area {
+    cpu_start: AtomicU32,
+    cpu: AtomicU32,
+    section: AtomicU64,
+    flags: AtomicU32,
+    rest: [AtomicU32; 3],
+}
+
+/// `struct rseq_cs`.
+#[repr(C, align(32))]
+struct Section {
+    head: u64,
+    start: u64,
+    len: u64,
+    abort: u64,
+}
+
+// `sequence(&area.section, &section, count)` counts down; gives 1 if it was disturbed, 0 if not. The other code for disturbed ones
+// has a wrong signature.
+global_asm!(
+    ".text",
+    ".globl sequence_test_run",
+    ".hidden sequence_test_run",
+    ".globl sequence_test_start",
+    ".hidden sequence_test_start",
+    ".globl sequence_test_end",
+    ".hidden sequence_test_end",
+    ".globl sequence_test_abort",
+    ".hidden sequence_test_abort",
+    ".globl sequence_test_bad",
+    ".hidden sequence_test_bad",
+    "sequence_test_run:",
+    "mov [rdi], rsi",
+    "sequence_test_start:",
+    "2: dec rdx",
+    "jnz 2b",
+    "sequence_test_end:",
+    "mov eax, 0",
+    "ret",
+    ".long 0x53053053",
+    "sequence_test_abort:",
+    "mov eax, 1",
+    "ret",
+    ".long 0x53053054",
+    "sequence_test_bad:",
+    "mov eax, 2",
+    "ret",
+);
+
+unsafe extern "C" {
+    // SAFETY: above.
+    fn sequence_test_run(to: *const AtomicU64, section: *const Section, count: u64) -> u64;
+    fn sequence_test_start();
+    fn sequence_test_end();
+    fn sequence_test_abort();
+    fn sequence_test_bad();
+}
+
+fn address(code: unsafe extern "C" fn()) -> u64 {
+    code as *const () as u64
+}
+
+fn section() -> Section {
+    let start = address(sequence_test_start);
+    Section {
+        head: 0,
+        start,
+        len: address(sequence_test_end) - start,
+        abort: address(sequence_test_abort),
+    }
+}
+
+/// Longer than any test takes.
+const FOR_EVER: u64 = 1 << 40;
+
+fn area() -> Result<&'static Area, String> {
+    let pointer: usize;
+    // SAFETY: reads the thread pointer, which the C library's ABI keeps at its own address.
+    unsafe {
+        std::arch::asm!("mov {}, fs:[0]", out(reg) pointer);
+        ensure!(__rseq_size >= 20, "the C library has registered none");
+        Ok(&*(pointer.wrapping_add_signed(__rseq_offset) as *const Area))
+    }
+}
+
+fn run(section: &Section, count: u64) -> Result<u64, String> {
+    // SAFETY: the area is this thread's, and both live longer than the call.
+    Ok(unsafe { sequence_test_run(&area()?.section, section, count) })
+}
+
+fn pin(cpu: usize) -> Outcome {
+    let mask = 1u64 << cpu;
+    call!(syscall(libc::SYS_sched_setaffinity, 0, 8, &mask));
+    Ok(())
+}
+
+/// How many there are; asked before the first `pin`.
+fn cpus() -> usize {
+    static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+fn area_names_cpu() -> Outcome {
+    for _ in 0..20 {
+        for cpu in 0..cpus() {
+            pin(cpu)?;
+            let area = area()?;
+            let seen = (area.cpu.load(SeqCst), area.cpu_start.load(SeqCst));
+            ensure!(seen == (cpu as u32, cpu as u32), "on {cpu}: {seen:?}");
+            let told = call!(sched_getcpu());
+            ensure!(told == cpu as i32, "on {cpu}: sched_getcpu says {told}");
+        }
+    }
+    // A thread and a child have it too, each its own.
+    let last = cpus() - 1;
+    let other = std::thread::spawn(move || {
+        pin(last)?;
+        Ok(area()?.cpu.load(SeqCst))
+    });
+    pin(0)?;
+    let other: Result<u32, String> = other.join().map_err(|_| "a panic")?;
+    ensure!(
+        other? == last as u32 && area()?.cpu.load(SeqCst) == 0,
+        "threads share"
+    );
+    child(|| {
+        pin(last)?;
+        let seen = area()?.cpu.load(SeqCst);
+        ensure!(seen == last as u32, "in a child on {last}: {seen}");
+        Ok(())
+    })
+}
+
+fn registering() -> Outcome {
+    use libc::SYS_rseq;
+    let old = ptr::from_ref(area()?);
+    let page = shared_map(4096)?;
+    let new = page.cast::<Area>();
+    refused!(EINVAL, syscall(SYS_rseq, new, 32, 0, SIGNATURE));
+    refused!(EBUSY, syscall(SYS_rseq, old, 32, 0, SIGNATURE));
+    refused!(EPERM, syscall(SYS_rseq, old, 32, 0, 7));
+    refused!(EPERM, syscall(SYS_rseq, old, 32, 1, 7));
+    refused!(EINVAL, syscall(SYS_rseq, old, 32, 2, SIGNATURE));
+    call!(syscall(SYS_rseq, old, 32, 1, SIGNATURE));
+    // SAFETY: it is still there.
+    let left = unsafe { &*old }.cpu.load(SeqCst);
+    ensure!(left == u32::MAX, "a withdrawn area says {left}");
+    refused!(EINVAL, syscall(SYS_rseq, old, 32, 1, SIGNATURE));
+    refused!(
+        EINVAL,
+        syscall(SYS_rseq, page.wrapping_add(16), 32, 0, SIGNATURE)
+    );
+    refused!(EINVAL, syscall(SYS_rseq, new, 31, 0, SIGNATURE));
+    refused!(EFAULT, syscall(SYS_rseq, 1usize << 47, 32, 0, SIGNATURE));
+    // SAFETY: the mapping is never removed.
+    let area = unsafe { &*new };
+    area.cpu.store(99, SeqCst);
+    pin(cpus() - 1)?;
+    call!(syscall(SYS_rseq, new, 32, 0, SIGNATURE));
+    let seen = area.cpu.load(SeqCst);
+    ensure!(seen == cpus() as u32 - 1, "a new area says {seen}");
+    pin(0)?;
+    ensure!(
+        area.cpu.load(SeqCst) == 0,
+        "a new area is not kept up to date"
+    );
+    // One that can't be written is found out.
+    let end = wait(spawn(|| {
+        call!(mprotect(page.cast(), 4096, libc::PROT_READ));
+        pin(cpus() - 1)?;
+        crate::support::pause_ms(5);
+        Ok(())
+    })?)?;
+    ensure!(end == End::Signal(libc::SIGSEGV), "a bad area: {end:?}");
+    Ok(())
+}
+
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn note_place(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid context.
+    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    PLACE.store(registers[libc::REG_RIP as usize] as usize, SeqCst);
+}
+
+fn signal_disturbs() -> Outcome {
+    handle(libc::SIGALRM, note_place, 0)?;
+    let soon = libc::itimerval {
+        it_interval: libc::timeval {
+            tv_sec: 0,
+            tv_usec: 0,
+        },
+        it_value: libc::timeval {
+            tv_sec: 0,
+            tv_usec: 3000,
+        },
+    };
+    let section = section();
+    call!(setitimer(libc::ITIMER_REAL, &soon, ptr::null_mut()));
+    // On an idle machine nothing but the signal comes between; a turn taken by another task would do as well.
+    while PLACE.load(SeqCst) == 0 {
+        let disturbed = run(&section, FOR_EVER)?;
+        ensure!(disturbed == 1, "the sequence gave {disturbed}");
+    }
+    let place = PLACE.load(SeqCst) as u64;
+    let inside = (section.start..section.start + section.len).contains(&place);
+    ensure!(
+        !inside,
+        "the handler interrupted the sequence at {place:#x}"
+    );
+    ensure!(area()?.section.load(SeqCst) == 0, "it is left registered");
+    // What is over is not disturbed.
+    let disturbed = (0..100).filter(|_| run(&section, 10) == Ok(1)).count();
+    ensure!(
+        disturbed < 50,
+        "short ones were disturbed {disturbed} times"
+    );
+    Ok(())
+}
+
+fn others_disturb() -> Outcome {
+    let cpus = cpus();
+    pin(0)?;
+    let other = spawn(|| {
+        loop {
+            std::hint::spin_loop();
+        }
+    })?;
+    let disturbed = run(&section(), FOR_EVER)?;
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    ensure!(disturbed == 1, "preempted: {disturbed}");
+    if cpus > 1 {
+        let own = call!(gettid());
+        let mover = std::thread::spawn(move || {
+            pin(1)?;
+            crate::support::pause_ms(5);
+            let mask = 2u64;
+            call!(syscall(libc::SYS_sched_setaffinity, own, 8, &mask));
+            Ok(())
+        });
+        let disturbed = run(&section(), FOR_EVER)?;
+        let moved: Outcome = mover.join().map_err(|_| "a panic")?;
+        moved?;
+        ensure!(disturbed == 1, "moved: {disturbed}");
+    }
+    Ok(())
+}
+
+fn barrier_disturbs() -> Outcome {
+    const PRIVATE_RSEQ: i32 = 1 << 7;
+    const REGISTER_PRIVATE_RSEQ: i32 = 1 << 8;
+    let known = call!(syscall(libc::SYS_membarrier, 0, 0));
+    ensure!(known & 0x180 == 0x180, "membarrier knows {known:#x}");
+    refused!(EPERM, syscall(libc::SYS_membarrier, PRIVATE_RSEQ, 0, 0));
+    refused!(EINVAL, syscall(libc::SYS_membarrier, PRIVATE_RSEQ, 2, 0));
+    call!(syscall(libc::SYS_membarrier, REGISTER_PRIVATE_RSEQ, 0, 0));
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let other = std::thread::spawn(|| {
+        RUNS.store(1, SeqCst);
+        run(&section(), FOR_EVER)
+    });
+    while RUNS.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    crate::support::pause_ms(5);
+    call!(syscall(libc::SYS_membarrier, PRIVATE_RSEQ, 0, 0));
+    let disturbed = other.join().map_err(|_| "a panic")??;
+    ensure!(disturbed == 1, "{disturbed}");
+    Ok(())
+}
+
+/// Runs a sequence that a signal's handler disturbs.
+fn ends(section: Section) -> Result<End, String> {
+    wait(spawn(move || {
+        handle(libc::SIGALRM, note_place, 0)?;
+        call!(alarm(1));
+        pin(0)?;
+        let other = spawn(|| {
+            crate::support::pause_ms(20);
+            Ok(())
+        })?;
+        let _ = other;
+        let seen = run(&section, FOR_EVER)?;
+        Err(format!("it went on: {seen}, {}", errno()))
+    })?)
+}
+
+fn nonsense() -> Outcome {
+    let good = section();
+    for (what, bad) in [
+        (
+            "a wrong signature",
+            Section {
+                abort: address(sequence_test_bad),
+                ..section()
+            },
+        ),
+        (
+            "going on inside",
+            Section {
+                abort: good.start,
+                ..section()
+            },
+        ),
+        (
+            "a version",
+            Section {
+                head: 1,
+                ..section()
+            },
+        ),
+        (
+            "the kernel's memory",
+            Section {
+                start: 1 << 63,
+                ..section()
+            },
+        ),
+        (
+            "no end",
+            Section {
+                len: u64::MAX,
+                ..section()
+            },
+        ),
+    ] {
+        let end = ends(bad)?;
+        ensure!(end == End::Signal(libc::SIGSEGV), "{what}: {end:?}");
+    }
+    Ok(())
+}
