@@ -1,0 +1,158 @@
+//! New processes: what they have of their own, and what they inherit.
+
+use crate::support::{
+    End, Outcome, child, errno, exit, map, peek, poke, say, spawn, wait, wait_with,
+};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("processes: vfork", vfork),
+    ("processes: many children", many),
+    ("processes: a deep line of descent", deep),
+    (
+        "processes: limits, umask and folder are inherited",
+        inherited,
+    ),
+    ("processes: names and identities", identities),
+    ("processes: fork among threads", fork_among_threads),
+];
+
+fn vfork() -> Outcome {
+    let memory = map(4096)?;
+    // SAFETY: the child only writes a byte of a map and leaves, before the parent goes on.
+    let end = unsafe {
+        #[allow(deprecated)]
+        let child = libc::vfork();
+        if child == 0 {
+            memory.write_volatile(7);
+            libc::_exit(8);
+        }
+        wait(child)?
+    };
+    ensure!(end == End::Exit(8), "ended with {end:?}");
+    ensure!(peek(memory) == 7, "the child's memory was not the parent's");
+    // std uses vfork or clone with CLONE_VFORK for this.
+    let status = std::process::Command::new("/proc/self/exe")
+        .args(["--as", "exit", "31"])
+        .status();
+    let status = status.map_err(|error| error.to_string())?;
+    ensure!(status.code() == Some(31), "{status}");
+    let error = std::process::Command::new("/does/not/exist").status().err();
+    ensure!(error.is_some(), "a program that does not exist ran");
+    Ok(())
+}
+
+fn many() -> Outcome {
+    for _ in 0..4 {
+        let children: Vec<_> = (0..60)
+            .map(|number| spawn(move || exit(number)))
+            .collect::<Result<_, _>>()?;
+        let mut sum = 0;
+        for _ in &children {
+            let mut status = 0;
+            call!(waitpid(-1, &mut status, 0));
+            let End::Exit(number) = End::of(status) else {
+                return Err(format!("{status:#x}"));
+            };
+            sum += number;
+        }
+        ensure!(sum == 59 * 60 / 2, "the statuses sum up to {sum}");
+    }
+    Ok(())
+}
+
+fn deep() -> Outcome {
+    fn descend(depth: i32) -> Outcome {
+        if depth == 0 {
+            Ok(())
+        } else {
+            child(|| descend(depth - 1))
+        }
+    }
+    descend(40)
+}
+
+fn inherited() -> Outcome {
+    call!(umask(0o027));
+    call!(chdir(c"/tmp".as_ptr()));
+    crate::growth::limit(libc::RLIMIT_NOFILE, 50)?;
+    child(|| {
+        ensure!(call!(umask(0)) == 0o027, "the mask was not inherited");
+        let here = std::env::current_dir().map_err(|error| error.to_string())?;
+        ensure!(
+            here.as_os_str() == "/tmp",
+            "the folder is {}",
+            here.display()
+        );
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        call!(getrlimit(libc::RLIMIT_NOFILE, &mut limit));
+        ensure!(limit.rlim_cur == 50, "the limit is {}", limit.rlim_cur);
+        for _ in 0..50 {
+            // SAFETY: opens a device.
+            if unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } == -1 {
+                ensure!(errno() == libc::EMFILE, "errno {}", errno());
+                return Ok(());
+            }
+        }
+        Err("more than 50 descriptors".into())
+    })
+}
+
+fn identities() -> Outcome {
+    // SAFETY: all zeros is a valid utsname to be overwritten.
+    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
+    call!(uname(&mut name));
+    let machine: String = name
+        .machine
+        .iter()
+        .take_while(|&&b| b != 0)
+        .map(|&b| b as u8 as char)
+        .collect();
+    ensure!(machine == "x86_64", "the machine is {machine}");
+    call!(prctl(libc::PR_SET_NAME, c"renamed".as_ptr(), 0, 0, 0));
+    let mut buffer = [0u8; 16];
+    call!(prctl(libc::PR_GET_NAME, buffer.as_mut_ptr(), 0, 0, 0));
+    ensure!(buffer.starts_with(b"renamed\0"), "the name is {buffer:?}");
+    if call!(getuid()) == 0 {
+        child(|| {
+            call!(setgid(100));
+            call!(setuid(1000));
+            ensure!(
+                call!(geteuid()) == 1000 && call!(getegid()) == 100,
+                "not changed"
+            );
+            refused!(EPERM, setuid(0));
+            refused!(EPERM, kill(1, libc::SIGTERM));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn fork_among_threads() -> Outcome {
+    let memory = map(4096)? as usize;
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn(move || {
+                for _ in 0..20 {
+                    poke(memory as *mut u8, 1);
+                    child(|| Ok(()))?;
+                }
+                Ok::<(), String>(())
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread
+            .join()
+            .map_err(|_| "a thread panicked".to_string())??;
+    }
+    let mut status = 0;
+    refused!(ECHILD, waitpid(-1, &mut status, 0));
+    say("");
+    let _ = wait_with;
+    Ok(())
+}

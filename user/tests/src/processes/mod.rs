@@ -1,0 +1,72 @@
+//! Processes.
+//!
+//! - `forking`: new ones, and what they inherit.
+//! - `executing`: programs and scripts.
+//! - `waiting`: ends of children.
+//! - `groups`: process groups and sessions.
+
+pub mod executing;
+pub mod forking;
+pub mod groups;
+pub mod waiting;
+
+use std::ptr;
+
+use crate::support::map;
+
+/// What this program does when a test runs it as `--as ROLE ARGUMENTS`; the exit status.
+pub fn act(words: &[String]) -> i32 {
+    let role = words.first().map_or("", String::as_str);
+    match role {
+        "exit" => words
+            .get(1)
+            .and_then(|word| word.parse().ok())
+            .unwrap_or(99),
+        "addresses" => {
+            let here = 0u8;
+            let map = map(1 << 20).map_or(0, |map| map as usize);
+            println!(
+                "{:x} {:x} {:x}",
+                &raw const here as usize, map, act as *const () as usize
+            );
+            0
+        }
+        "words" => {
+            println!(
+                "{}|{}",
+                words[1..].join("|"),
+                std::env::var("GREETING").unwrap_or_default()
+            );
+            0
+        }
+        "descriptor" => {
+            let number = words
+                .get(1)
+                .and_then(|word| word.parse().ok())
+                .unwrap_or(-1);
+            // SAFETY: asks for a descriptor's flags.
+            i32::from(unsafe { libc::fcntl(number, libc::F_GETFD) } != -1)
+        }
+        "sleep" => loop {
+            crate::support::pause_ms(1000);
+        },
+        "signals" => signal_state(),
+        _ => 99,
+    }
+}
+
+/// Bit 0: SIGUSR1 has its default action; bit 1: SIGUSR2 is ignored; bit 2: SIGHUP is blocked.
+pub fn signal_state() -> i32 {
+    // SAFETY: all zeros are valid values to be overwritten by the calls.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let mut set = std::mem::zeroed();
+        libc::sigaction(libc::SIGUSR1, ptr::null(), &mut action);
+        let caught = action.sa_sigaction == libc::SIG_DFL;
+        libc::sigaction(libc::SIGUSR2, ptr::null(), &mut action);
+        let ignored = action.sa_sigaction == libc::SIG_IGN;
+        libc::sigprocmask(libc::SIG_BLOCK, ptr::null(), &mut set);
+        let blocked = libc::sigismember(&set, libc::SIGHUP) == 1;
+        i32::from(caught) | i32::from(ignored) << 1 | i32::from(blocked) << 2
+    }
+}

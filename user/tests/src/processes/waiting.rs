@@ -1,0 +1,132 @@
+//! Ends of children, and who waits for them.
+
+use std::fs;
+
+use crate::support::{End, Outcome, exit, pause_ms, pipe, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("processes: exit statuses", statuses),
+    ("processes: waiting", waiting),
+    ("processes: wait4 and waitid tell more", wait_more),
+    ("processes: orphans find a parent", orphans),
+    ("processes: zombies stay until waited for", zombies),
+];
+
+fn statuses() -> Outcome {
+    for status in [0, 1, 77, 255, 256 + 3] {
+        let end = wait(spawn(|| exit(status))?)?;
+        ensure!(
+            end == End::Exit(status & 255),
+            "exit({status}) gave {end:?}"
+        );
+    }
+    Ok(())
+}
+
+fn waiting() -> Outcome {
+    let mut status = 0;
+    refused!(ECHILD, waitpid(-1, &mut status, 0));
+    refused!(ECHILD, waitpid(1, &mut status, 0));
+    let (reader, writer) = pipe(0)?;
+    let slow = spawn(|| {
+        let mut byte = 0u8;
+        call!(read(reader, (&raw mut byte).cast(), 1));
+        exit(4)
+    })?;
+    ensure!(
+        call!(waitpid(-1, &mut status, libc::WNOHANG)) == 0,
+        "a child ended too early"
+    );
+    let quick = spawn(|| exit(5))?;
+    let found = call!(waitpid(-1, &mut status, 0));
+    ensure!(
+        found == quick && End::of(status) == End::Exit(5),
+        "found {found}, not {quick}"
+    );
+    call!(write(writer, b"x".as_ptr().cast(), 1));
+    let found = call!(waitpid(0, &mut status, 0));
+    ensure!(
+        found == slow && End::of(status) == End::Exit(4),
+        "found {found}, not {slow}"
+    );
+    refused!(EINVAL, waitpid(-1, &mut status, 0x1000_0000));
+    Ok(())
+}
+
+fn wait_more() -> Outcome {
+    let child = spawn(|| {
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 60 {
+            std::hint::spin_loop();
+        }
+        exit(6)
+    })?;
+    // SAFETY: all zeros is a valid siginfo to be overwritten.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOWAIT;
+    call!(waitid(libc::P_PID, child as u32, &mut info, options));
+    // SAFETY: waitid has filled it in for a child.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    ensure!(
+        info.si_code == libc::CLD_EXITED && pid == child && status == 6,
+        "waitid: {pid} {status}"
+    );
+    // SAFETY: all zeros is a valid rusage to be overwritten.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut status = 0;
+    let found = call!(wait4(child, &mut status, 0, &mut usage));
+    ensure!(
+        found == child && End::of(status) == End::Exit(6),
+        "WNOWAIT took the child"
+    );
+    let time = usage.ru_utime.tv_sec * 1_000_000 + usage.ru_utime.tv_usec;
+    ensure!(time >= 20_000, "60 ms of spinning count as {time} us");
+    Ok(())
+}
+
+fn orphans() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let parent = spawn(|| {
+        let me = call!(getpid());
+        spawn(|| {
+            while call!(getppid()) == me {
+                pause_ms(1);
+            }
+            let parent = call!(getppid());
+            call!(write(writer, (&raw const parent).cast(), 4));
+            Ok(())
+        })?;
+        Ok(())
+    })?;
+    wait(parent)?;
+    let mut adopter = 0i32;
+    call!(read(reader, (&raw mut adopter).cast(), 4));
+    ensure!(
+        adopter >= 1 && adopter != parent,
+        "the orphan's parent is {adopter}"
+    );
+    Ok(())
+}
+
+fn zombies() -> Outcome {
+    let children: Vec<_> = (0..20)
+        .map(|_| spawn(|| Ok(())))
+        .collect::<Result<_, _>>()?;
+    pause_ms(100);
+    for &child in &children {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat"))
+            .map_err(|error| format!("/proc/{child}/stat: {error}"))?;
+        ensure!(stat.contains(") Z "), "not a zombie: {stat}");
+        call!(kill(child, 0));
+    }
+    for child in children {
+        wait(child)?;
+        refused!(ESRCH, kill(child, 0));
+        ensure!(
+            !fs::exists(format!("/proc/{child}")).unwrap_or(true),
+            "/proc/{child} stays"
+        );
+    }
+    Ok(())
+}
