@@ -24,6 +24,7 @@ mod memfds;
 mod memory;
 mod mounts;
 mod names;
+mod narrow;
 mod netlink;
 mod pidfd;
 mod pipes;
@@ -129,6 +130,11 @@ fn main() {
         sysv::objects::TESTS,
         floating::TESTS,
         legacy::TESTS,
+        narrow::FILES,
+        narrow::TIME,
+        narrow::SOCKETS,
+        narrow::OBJECTS,
+        narrow::PROCESSES,
         bad_pointers::TESTS,
         bad_elf::TESTS,
         leaks::TESTS,

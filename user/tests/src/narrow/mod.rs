@@ -1,0 +1,120 @@
+//! 32-bit calls by `int 0x80`: those whose structures differ from the 64-bit ones, judged by what the 64-bit calls say.
+
+use std::arch::asm;
+use std::ffi::CString;
+
+use crate::support::{PAGE, call_low_map};
+
+mod files;
+mod objects;
+mod processes;
+mod sockets;
+mod time;
+
+pub use files::TESTS as FILES;
+pub use objects::TESTS as OBJECTS;
+pub use processes::TESTS as PROCESSES;
+pub use sockets::TESTS as SOCKETS;
+pub use time::TESTS as TIME;
+
+/// A 32-bit call; negative results are errors.
+pub fn int80<const N: usize>(number: u32, arguments: [u32; N]) -> i32 {
+    let mut a = [0u64; 6];
+    for (wide, narrow) in a.iter_mut().zip(arguments) {
+        *wide = u64::from(narrow);
+    }
+    let result: u64;
+    // SAFETY: the callers pass numbers and memory that the calls ask for. Two registers that the compiler keeps for itself
+    // are put back; the interrupt may change r8 to r11.
+    unsafe {
+        asm!(
+            "push rbx", "push rbp",
+            "mov rbx, r8", "mov rbp, r9",
+            "int 0x80",
+            "pop rbp", "pop rbx",
+            inlateout("rax") u64::from(number) => result,
+            in("rcx") a[1], in("rdx") a[2], in("rsi") a[3], in("rdi") a[4],
+            inlateout("r8") a[0] => _, inlateout("r9") a[5] => _,
+            lateout("r10") _, lateout("r11") _,
+        );
+    }
+    result as i32
+}
+
+/// Fails the test unless the 32-bit call succeeds; gives its result.
+#[macro_export]
+macro_rules! call80 {
+    ($number:expr, $($argument:expr),*) => {{
+        let result = $crate::narrow::int80($number, [$($argument as u32),*]);
+        $crate::ensure!(
+            !(-4095..0).contains(&result),
+            "32-bit call {} (line {}) failed with {}", $number, line!(), -result
+        );
+        result
+    }};
+}
+
+/// Fails the test unless the 32-bit call fails with this error.
+#[macro_export]
+macro_rules! refused80 {
+    ($error:ident, $number:expr, $($argument:expr),*) => {{
+        let result = $crate::narrow::int80($number, [$($argument as u32),*]);
+        $crate::ensure!(
+            result == -libc::$error,
+            "32-bit call {} (line {}) gave {result}, {} expected",
+            $number, line!(), stringify!($error)
+        );
+    }};
+}
+
+/// Memory below 2 GiB, given out piece by piece.
+struct Low {
+    at: *mut u8,
+    used: usize,
+}
+
+impl Low {
+    fn new() -> Result<Low, String> {
+        let at = call_low_map(64 * PAGE)?;
+        Ok(Low { at, used: 0 })
+    }
+
+    /// So many bytes, zero; where.
+    fn room(&mut self, len: usize) -> u32 {
+        let at = self.at as usize + self.used;
+        self.used += len.next_multiple_of(8) + 8;
+        assert!(self.used <= 64 * PAGE);
+        at as u32
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> u32 {
+        let at = self.room(bytes.len());
+        // SAFETY: the room is this long.
+        unsafe { (at as usize as *mut u8).copy_from(bytes.as_ptr(), bytes.len()) };
+        at
+    }
+
+    fn words(&mut self, words: &[u32]) -> u32 {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.bytes(&bytes)
+    }
+
+    fn text(&mut self, text: &str) -> u32 {
+        self.bytes(CString::new(text).unwrap_or_default().as_bytes_with_nul())
+    }
+}
+
+/// `N` words of low memory.
+fn words<const N: usize>(at: u32) -> [u32; N] {
+    // SAFETY: the callers name memory that they were given.
+    unsafe { (at as usize as *const [u32; N]).read_volatile() }
+}
+
+fn read_bytes(at: u32, len: usize) -> Vec<u8> {
+    // SAFETY: the callers name memory that they were given.
+    unsafe { std::slice::from_raw_parts(at as usize as *const u8, len).to_vec() }
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
