@@ -6,6 +6,7 @@ use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, 
 use vm::{Advice, Backing, MapError, MapRequest, Place};
 
 use super::{Call, Entry, memfd};
+use crate::elf::Class;
 
 pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_mmap, "mmap", mmap),
@@ -182,7 +183,8 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
     } else if shared && request.grows_down {
         return Err(Errno::EINVAL);
     }
-    if flags & raw::MAP_32BIT != 0 && flags & (raw::MAP_FIXED | raw::MAP_FIXED_NOREPLACE) == 0 {
+    let low = flags & raw::MAP_32BIT != 0 || sees_less(call);
+    if low && flags & (raw::MAP_FIXED | raw::MAP_FIXED_NOREPLACE) == 0 {
         return map_low(call, request);
     }
     map(call, request)
@@ -197,16 +199,28 @@ fn map(call: &Call<'_>, request: MapRequest) -> Result<usize> {
     }
 }
 
+/// Whether the result of a call has less room than an address: a 64-bit program calls by `int 0x80`.
+pub(super) fn sees_less(call: &Call<'_>) -> bool {
+    call.own.compatible_call && call.space().class() == Class::X64
+}
+
 /// `MAP_32BIT`: the lowest free place in the first two gigabytes.
-fn map_low(call: &Call<'_>, request: MapRequest) -> Result<usize> {
+pub(super) fn map_low(call: &Call<'_>, request: MapRequest) -> Result<usize> {
     const FIRST: usize = 0x4000_0000;
     let mut at = FIRST;
     let mut taken = alloc::vec::Vec::new();
+    let mut full = false;
     call.space().map().for_each_entry(&mut |entry| {
         if entry.range.end.0 > FIRST && entry.range.start.0 < END_32BIT {
-            taken.push(entry.range);
+            full |= taken.try_reserve(1).is_err();
+            if !full {
+                taken.push(entry.range);
+            }
         }
     });
+    if full {
+        return Err(Errno::ENOMEM);
+    }
     for range in taken {
         if range.start.0 >= at && range.start.0 - at >= request.len {
             break;

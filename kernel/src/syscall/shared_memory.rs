@@ -4,7 +4,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, Prot, VirtAddr};
 use vm::{Backing, MapError, MapRequest, Place};
 
-use super::{Call, Entry, FlagSet, choice, flag_set, ipc};
+use super::{Call, Entry, FlagSet, choice, flag_set, ipc, memory};
 use crate::sysv::{
     IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT,
     ids::{MOST, Object},
@@ -115,6 +115,9 @@ fn map(
         label: LABEL,
         ..MapRequest::zero(segment.size(), prot)
     };
+    if matches!(place, Place::Any) && memory::sees_less(call) {
+        return memory::map_low(call, request).map(VirtAddr);
+    }
     call.space()
         .map()
         .map(request)

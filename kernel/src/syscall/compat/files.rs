@@ -251,10 +251,11 @@ fn put_name(to: VirtAddr, room: usize, entry: &Name) -> Result<usize> {
     if len > room {
         return Err(Errno::EINVAL);
     }
-    let next = u32::try_from(entry.next).map_err(|_| Errno::EOVERFLOW)?;
+    let inode = u32::try_from(entry.inode).map_err(|_| Errno::EOVERFLOW)?;
     let mut bytes = [0; 300];
-    bytes[..4].copy_from_slice(&(entry.inode as u32).to_le_bytes());
-    bytes[4..8].copy_from_slice(&next.to_le_bytes());
+    bytes[..4].copy_from_slice(&inode.to_le_bytes());
+    // As on Linux, a position that does not fit loses its upper half.
+    bytes[4..8].copy_from_slice(&(entry.next as u32).to_le_bytes());
     bytes[8..10].copy_from_slice(&(len as u16).to_le_bytes());
     bytes[NARROW_NAME..NARROW_NAME + entry.len].copy_from_slice(&entry.name[..entry.len]);
     bytes[len - 1] = entry.kind;
