@@ -121,6 +121,7 @@ fn main() {
         }
         traces.remove();
         free.push(traces.free());
+        println!("random-calls: frames: {}", traces.uses());
     }
     let calls = shared.calls.load(Ordering::SeqCst);
     let faults = shared.faults.load(Ordering::SeqCst);

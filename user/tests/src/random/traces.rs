@@ -25,6 +25,8 @@ const DEVICES: [(u32, u32, &CStr); 5] = [
 /// Removes traces. It holds the files of `/proc` that it reads: nothing that is mounted can hide them.
 pub struct Traces {
     memory: Option<File>,
+    /// Only Causeway has it.
+    uses: Option<File>,
     mounts: Option<File>,
 }
 
@@ -32,6 +34,7 @@ impl Traces {
     pub fn new() -> Self {
         Self {
             memory: File::open("/proc/meminfo").ok(),
+            uses: File::open("/proc/causeway/memory").ok(),
             mounts: File::open("/proc/self/mounts").ok(),
         }
     }
@@ -92,6 +95,14 @@ impl Traces {
         let text = text(self.memory.as_mut()?);
         let line = text.lines().find(|line| line.starts_with("MemFree:"))?;
         line.split_whitespace().nth(1)?.parse().ok()
+    }
+}
+
+impl Traces {
+    /// What frames are used for, in one line.
+    pub fn uses(&mut self) -> String {
+        let text = self.uses.as_mut().map(text).unwrap_or_default();
+        text.lines().collect::<Vec<_>>().join(", ")
     }
 }
 
