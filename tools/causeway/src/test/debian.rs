@@ -20,65 +20,43 @@ use crate::project;
 use crate::qemu::{Boot, Machine};
 use crate::root::{Root, debian};
 
-/// What the root has besides what Debian calls essential.
-const PACKAGES: &[&str] = &[
-    "bash",
-    "bc",
-    "bzip2",
-    "coreutils",
-    "curl",
-    "file",
-    "findutils",
-    "gawk",
-    "gcc",
-    "gdb",
-    "git",
-    "grep",
-    "gzip",
-    "iproute2",
-    "less",
-    "libc6-dev",
-    "make",
-    "mount",
-    "netbase",
-    "nginx-light",
-    "perl",
-    "procps",
-    "python3",
-    "redis-server",
-    "redis-tools",
-    "sed",
-    "sqlite3",
-    "strace",
-    "tar",
-    "util-linux",
-    "xz-utils",
-];
-
-/// Scripts that run in one boot, each with a folder of its own.
-struct Batch {
-    scripts: &'static [&'static str],
-    /// Only with `--long`.
+/// A root of Debian's packages, and what runs in it.
+struct System {
+    /// Of its folder in `target/roots`.
+    name: &'static str,
+    /// Separated by blanks; besides these it has what Debian calls essential.
+    packages: &'static str,
+    /// In pairs that take about the same time, since two guests run at once.
+    batches: &'static [Batch],
+    /// Only with `--long`, or when a script of it is named.
     long: bool,
 }
 
-/// In pairs that take about the same time, since two guests run at once.
-const BATCHES: &[Batch] = &[
-    Batch {
-        scripts: &["bash", "coreutils", "text", "procps", "machine", "jobs"],
+/// Scripts that run in one boot, each in a folder of its own.
+type Batch = &'static [&'static str];
+
+const SYSTEMS: &[System] = &[
+    System {
+        name: "debian",
+        packages: "bash bc bzip2 coreutils curl file findutils gawk gcc gdb git grep gzip iproute2 less libc6-dev \
+                   make mount netbase nginx-light perl procps python3 redis-server redis-tools sed sqlite3 strace \
+                   tar util-linux xz-utils",
+        batches: &[
+            &["bash", "coreutils", "text", "procps", "machine", "jobs"],
+            &["gcc", "perl"],
+            &["git", "sqlite", "pysqlite"],
+            &["redis", "nginx", "python", "archives"],
+        ],
         long: false,
     },
-    Batch {
-        scripts: &["gcc", "perl"],
-        long: false,
-    },
-    Batch {
-        scripts: &["git", "sqlite", "pysqlite"],
-        long: false,
-    },
-    Batch {
-        scripts: &["redis", "nginx", "python", "archives"],
-        long: false,
+    System {
+        name: "more",
+        packages: "acl apt attr bash bsdextrautils coreutils cpio dash dpkg e2fsprogs expect htop iproute2 \
+                   iputils-ping jq libcap2-bin lsof lua5.4 mount nano netcat-openbsd nodejs openssh-client \
+                   openssh-server php-cli procps psmisc python3 rsync ruby screen socat tcl tmux unzip util-linux \
+                   vim-tiny zip zsh zstd",
+        batches: &[&["more"]],
+        long: true,
     },
 ];
 
@@ -94,17 +72,39 @@ struct Printed {
 /// When there are no scripts or a record is missing; when recording, also when the root cannot be made or a script
 /// does not come to its end.
 pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Result<()> {
-    let batches: Vec<Vec<&str>> = BATCHES
+    SYSTEMS
         .iter()
-        .filter(|batch| options.long || !batch.long)
-        .map(|batch| named(batch.scripts, &options.groups))
-        .filter(|scripts| !scripts.is_empty())
+        .try_for_each(|system| run_in(system, bench, report, options))
+}
+
+fn run_in(
+    system: &System,
+    bench: &Bench,
+    report: &mut Report,
+    options: &options::Test,
+) -> Result<()> {
+    let named = |name: &&&str| options.groups.iter().any(|word| word == **name);
+    let any = SYSTEMS
+        .iter()
+        .flat_map(|system| system.batches.concat())
+        .any(|name| named(&&name));
+    if system.long && !options.long && !system.batches.concat().iter().any(|name| named(&name)) {
+        return Ok(());
+    }
+    let batches: Vec<Vec<&str>> = system
+        .batches
+        .iter()
+        .map(|batch| {
+            let wanted = batch.iter().filter(|name| !any || named(name));
+            wanted.copied().collect()
+        })
+        .filter(|batch: &Vec<&str>| !batch.is_empty())
         .collect();
-    if !report.wants(&format!("debian: {}", batches.concat().join(" "))) {
+    if batches.is_empty() || !report.wants(&format!("debian: {}", batches.concat().join(" "))) {
         return Ok(());
     }
     let scripts = project::home()?.join("user/strangers/debian");
-    let archive = match archive(bench, &scripts) {
+    let archive = match archive(bench, system, &scripts) {
         Ok(archive) => archive,
         Err(why) if !options.record => {
             report.note("debian: its root", Err(format!("{why:#}")));
@@ -135,20 +135,10 @@ pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Resul
     Ok(())
 }
 
-/// Of these scripts those that are words of the command line, all if none is.
-fn named(scripts: &[&'static str], words: &[String]) -> Vec<&'static str> {
-    let is_word = |name: &str| words.iter().any(|word| word == name);
-    let any = BATCHES
-        .iter()
-        .any(|batch| batch.scripts.iter().any(|name| is_word(name)));
-    let wanted = scripts.iter().filter(|name| !any || is_word(name));
-    wanted.copied().collect()
-}
-
 /// The archive of the root with the scripts.
-fn archive(bench: &Bench, scripts: &Path) -> Result<PathBuf> {
-    let folder = project::home()?.join("target/roots/debian");
-    let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
+fn archive(bench: &Bench, system: &System, scripts: &Path) -> Result<PathBuf> {
+    let folder = project::home()?.join("target/roots").join(system.name);
+    let packages: Vec<String> = system.packages.split_whitespace().map(Into::into).collect();
     // Beside the folder, so that a root of other packages is made anew.
     let list = folder.with_extension("packages");
     let wanted = packages.join("\n");
@@ -164,7 +154,7 @@ fn archive(bench: &Bench, scripts: &Path) -> Result<PathBuf> {
         root.host_file(Path::new("strangers").join(name), &path, 0o755)?;
     }
     root.symlink("init", "strangers/prepare");
-    let archive = bench.path("debian.cpio");
+    let archive = bench.path(&format!("{}.cpio", system.name));
     root.write(&archive)?;
     Ok(archive)
 }
