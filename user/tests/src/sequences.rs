@@ -206,7 +206,8 @@ fn registering() -> Outcome {
     let end = wait(spawn(|| {
         call!(mprotect(page.cast(), 4096, libc::PROT_READ));
         pin(cpus() - 1)?;
-        crate::support::pause_ms(5);
+        // Where there is one CPU only, another process has to run for a switch.
+        wait(spawn(|| Ok(()))?)?;
         Ok(())
     })?)?;
     ensure!(end == End::Signal(libc::SIGSEGV), "a bad area: {end:?}");
