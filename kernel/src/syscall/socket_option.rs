@@ -18,7 +18,9 @@ use crate::socket::{
 /// The calls of this module.
 pub const CALLS: &[Entry] = &[
     Entry::new(__NR_getsockopt, "getsockopt", getsockopt).flags(&[&READABLE]),
-    Entry::new(__NR_setsockopt, "setsockopt", setsockopt).flags(&[&SETTABLE]),
+    Entry::new(__NR_setsockopt, "setsockopt", setsockopt)
+        .flags(&[&SETTABLE])
+        .note("TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) are kept and have nothing to change: between programs of one machine nothing is held back, and an end that is gone is always told"),
 ];
 
 /// How an option that nobody knows is counted.
