@@ -100,6 +100,9 @@ fn main() {
         let highest = libc::sched_param { sched_priority: 99 };
         libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &highest);
     }
+    // Orphans become children of this process, which ends them after each round.
+    // SAFETY: an option that takes a number.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
     // SAFETY: a set that lives across the call.
     unsafe { libc::sigprocmask(libc::SIG_BLOCK, &all_signals(true), std::ptr::null_mut()) };
     // SAFETY: opens a file by a string that lives.
@@ -118,6 +121,10 @@ fn main() {
                 why = Some(stuck);
                 break;
             }
+        }
+        if let Err(stuck) = traces.end_orphans() {
+            why = Some(stuck);
+            break;
         }
         traces.remove();
         free.push(traces.free());

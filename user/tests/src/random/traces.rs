@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the children work, and where they mount file systems.
 pub const FOLDER: &CStr = c"/tmp/random";
@@ -28,6 +28,8 @@ pub struct Traces {
     /// Only Causeway has it.
     uses: Option<File>,
     mounts: Option<File>,
+    /// The processes whose parent is this one.
+    children: Option<File>,
 }
 
 impl Traces {
@@ -36,6 +38,35 @@ impl Traces {
             memory: File::open("/proc/meminfo").ok(),
             uses: File::open("/proc/causeway/memory").ok(),
             mounts: File::open("/proc/self/mounts").ok(),
+            children: File::open("/proc/thread-self/children").ok(),
+        }
+    }
+
+    /// Ends the processes that lost their parents, which this process must have asked for (`PR_SET_CHILD_SUBREAPER`).
+    ///
+    /// # Errors
+    /// Says who would not end.
+    pub fn end_orphans(&mut self) -> Result<(), String> {
+        let Some(file) = self.children.as_mut() else {
+            return Ok(());
+        };
+        let limit = Instant::now() + Duration::from_secs(30);
+        loop {
+            let left = text(file);
+            if left.trim().is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > limit {
+                return Err(format!("orphans cannot be ended: {left}"));
+            }
+            for pid in left.split_whitespace().flat_map(str::parse::<i32>) {
+                // SAFETY: a child of this process, which has not waited for it yet; no status is asked for.
+                unsafe {
+                    libc::kill(pid, libc::SIGKILL);
+                    libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
