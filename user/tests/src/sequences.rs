@@ -204,6 +204,9 @@ fn registering() -> Outcome {
     );
     // One that can't be written is found out.
     let end = wait(spawn(|| {
+        // Rust's own handler would take the first signal, expecting the instruction to fault again.
+        // SAFETY: the default action replaces a handler.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         call!(mprotect(page.cast(), 4096, libc::PROT_READ));
         pin(cpus() - 1)?;
         // Where there is one CPU only, another process has to run for a switch.
