@@ -58,27 +58,7 @@ impl Pipe {
     /// # Errors
     /// As [`write`](Pipe::write).
     pub fn write_packets(&self, wait: bool, from: &mut dyn Source) -> Result<usize> {
-        let mut total = 0;
-        while from.left() > 0 {
-            let error = match self.add_packet(from) {
-                Ok(0) if !wait => Errno::EAGAIN,
-                Ok(0) => match self.wait_for_slot() {
-                    Ok(()) => continue,
-                    Err(error) => error,
-                },
-                Ok(n) => {
-                    total += n;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            if total > 0 && error == Errno::EPIPE {
-                // The caller learns of what was written; the signal must come all the same.
-                super::broken_pipe();
-            }
-            return fbuf::moved(total, Err(error));
-        }
-        Ok(total)
+        self.write_in_steps(wait, from, |from| self.add_packet(from))
     }
 
     /// Adds one packet, or nothing when no slot is free.

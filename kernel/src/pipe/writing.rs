@@ -25,13 +25,25 @@ impl Pipe {
     /// source; each only if nothing was written.
     pub fn write(&self, wait: bool, from: &mut dyn Source) -> Result<usize> {
         let whole = from.left() <= PIPE_BUF;
+        self.write_in_steps(wait, from, |from| {
+            let mut tail = self.writing.lock();
+            self.fill(&mut tail, from, whole)
+        })
+    }
+
+    /// Writes all that the source has by `step`, which adds what fits and says 0 when no slot is free.
+    ///
+    /// # Errors
+    /// As [`write`](Pipe::write).
+    pub(super) fn write_in_steps(
+        &self,
+        wait: bool,
+        from: &mut dyn Source,
+        step: impl Fn(&mut dyn Source) -> Result<usize>,
+    ) -> Result<usize> {
         let mut total = 0;
         while from.left() > 0 {
-            let result = {
-                let mut tail = self.writing.lock();
-                self.fill(&mut tail, from, whole)
-            };
-            let error = match result {
+            let error = match step(from) {
                 Ok(0) if !wait => Errno::EAGAIN,
                 Ok(0) => match self.wait_for_slot() {
                     Ok(()) => continue,
