@@ -23,6 +23,17 @@ pub mod status {
     pub const RESTART: i32 = 39;
 }
 
+/// What makes one run like the next: an instruction takes a nanosecond of the guest's time, a CPU that has nothing
+/// to do takes none of the host's, the date is always the same, and so is what the CPU gives as random.
+const COUNTED: [&str; 6] = [
+    "-icount",
+    "shift=0,sleep=off",
+    "-rtc",
+    "base=2026-01-01T00:00:00,clock=vm",
+    "-seed",
+    "1",
+];
+
 /// How the guest's instructions are run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Accelerator {
@@ -32,6 +43,8 @@ pub enum Accelerator {
     Kvm,
     /// Emulation.
     Tcg,
+    /// Emulation of one CPU whose clock is the count of its instructions, so that every run is the same.
+    Icount,
 }
 
 /// What the machine starts.
@@ -55,7 +68,7 @@ pub struct Machine {
     pub cpus: u32,
     /// Memory, in QEMU's words: `512M`.
     pub memory: String,
-    /// `Kvm` or `Tcg`; `Auto` must be decided by [`choose`] before.
+    /// Not `Auto`, which must be decided by [`choose`] before. `Icount` has one CPU.
     pub accelerator: Accelerator,
     /// More words for QEMU's command line.
     pub extra: Vec<String>,
@@ -70,8 +83,12 @@ impl Machine {
         qemu.args(["-smp", &self.cpus.to_string()]);
         qemu.args(match self.accelerator {
             Accelerator::Kvm => ["-accel", "kvm"],
+            Accelerator::Icount => ["-accel", "tcg,thread=single"],
             _ => ["-accel", "tcg,thread=multi"],
         });
+        if self.accelerator == Accelerator::Icount {
+            qemu.args(COUNTED);
+        }
         qemu.args([
             "-nodefaults",
             "-no-user-config",
@@ -185,6 +202,7 @@ pub fn choose(wanted: Accelerator, kernel: &Path) -> Result<(Accelerator, &'stat
     match wanted {
         Accelerator::Tcg => Ok((Accelerator::Tcg, "as asked")),
         Accelerator::Kvm => Ok((Accelerator::Kvm, "as asked")),
+        Accelerator::Icount => Ok((Accelerator::Icount, "as asked")),
         Accelerator::Auto => {
             let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
             if !cpus
