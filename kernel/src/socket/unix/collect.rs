@@ -118,7 +118,7 @@ pub fn collect() {
             ends[number].take_rights(&mut garbage);
         }
     }
-    drop(garbage);
+    rights::drop_all(garbage);
 }
 
 #[cfg(test)]

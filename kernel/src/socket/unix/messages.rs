@@ -344,6 +344,9 @@ impl Messages {
 
     /// Drops all messages. Returns whether there were any.
     pub fn discard(&self) -> bool {
+        let mut rights = Vec::new();
+        self.take_rights(&mut rights);
+        rights::drop_all(rights);
         let mut any = false;
         while let Some(message) = self.pop() {
             any = true;

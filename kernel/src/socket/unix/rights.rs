@@ -164,6 +164,25 @@ impl Rights {
     }
 }
 
+impl Rights {
+    /// They will not arrive, if they have not: the files are left to [`dig`]. Returns whether there are any.
+    fn end(&mut self) -> bool {
+        let Some(mut flight) = self.flight.take() else {
+            return false;
+        };
+        let had_sockets = flight.has_sockets;
+        flight.land(None);
+        let mut grave = GRAVE.lock();
+        flight.next = grave.take();
+        *grave = Some(flight);
+        if had_sockets {
+            // What they led to may have been reachable by them only. Said before anybody can dig them out.
+            SUSPICION.store(true, SeqCst);
+        }
+        true
+    }
+}
+
 impl Flight {
     /// No longer in flight: takes back what was counted.
     fn land(&mut self, sockets: Option<&mut Sockets>) {
@@ -198,32 +217,40 @@ impl Flight {
 
 impl Drop for Rights {
     fn drop(&mut self) {
-        if let Some(mut flight) = self.flight.take() {
-            let had_sockets = flight.has_sockets;
-            flight.land(None);
-            bury(flight);
-            // What they led to may have been reachable by them only.
-            if had_sockets {
-                collect::collect();
-            }
+        // Where they arrived there is nothing to close, and the caller may hold locks.
+        if self.end() {
+            dig();
         }
     }
+}
+
+/// Drops rights together: what they led to is looked at once.
+pub fn drop_all(all: Vec<Rights>) {
+    let mut any = false;
+    for mut rights in all {
+        any |= rights.end();
+    }
+    if any {
+        dig();
+    }
+}
+
+/// Whether `file` is a local socket in flight.
+pub fn is_in_flight(file: &Arc<OpenFile>) -> bool {
+    any_sockets() && is_unix_socket(file) && SOCKETS.lock().contains_key(&key(file))
 }
 
 /// Files to be closed.
 static GRAVE: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
 /// Somebody empties the grave and will look again.
 static DIGGING: AtomicBool = AtomicBool::new(false);
+/// Sockets have come into it since somebody looked for garbage.
+static SUSPICION: AtomicBool = AtomicBool::new(false);
 
 /// Closes files that have not arrived. Closing a socket drops what is in its queue, which may be sockets again: so what
-/// comes while somebody is at it waits for him, and no chain of sockets is closed by recursion.
-fn bury(flight: Box<Flight>) {
-    {
-        let mut flight = flight;
-        let mut grave = GRAVE.lock();
-        flight.next = grave.take();
-        *grave = Some(flight);
-    }
+/// comes while somebody is at it waits for him, and no chain of sockets is closed by recursion. When all are closed, garbage is
+/// looked for once; what is found waits for him too.
+fn dig() {
     while GRAVE.lock().is_some() {
         if DIGGING
             .compare_exchange(false, true, SeqCst, Acquire)
@@ -231,8 +258,14 @@ fn bury(flight: Box<Flight>) {
         {
             return;
         }
-        while let Some(flight) = next_buried() {
-            drop(flight);
+        loop {
+            while let Some(flight) = next_buried() {
+                drop(flight);
+            }
+            if !SUSPICION.swap(false, SeqCst) {
+                break;
+            }
+            collect::collect();
         }
         DIGGING.store(false, SeqCst);
     }

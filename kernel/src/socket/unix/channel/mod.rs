@@ -282,6 +282,9 @@ impl Channel {
 
     /// Drops all that is there, frame by frame, so that none is freed under the spin lock. Returns whether there was anything.
     pub fn discard(&self) -> bool {
+        let mut rights = Vec::new();
+        self.take_rights(&mut rights);
+        rights::drop_all(rights);
         let mut any = false;
         loop {
             let (slice, frame, mark) = {
