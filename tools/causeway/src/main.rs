@@ -7,6 +7,8 @@
 //! all this many times.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code)]
+mod bench;
 mod compare;
 mod cpio;
 mod debug;
