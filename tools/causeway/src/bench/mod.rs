@@ -2,6 +2,7 @@
 //!
 //! The guest's program prints [`lines`], which make [`results`] by [`statistics`].
 
+pub mod experiments;
 pub mod lines;
 pub mod results;
 pub mod statistics;
