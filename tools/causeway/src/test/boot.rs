@@ -110,7 +110,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// The archive of busybox's root with the guest programs in `/tests`.
+    /// The archive of busybox's root with the guests' test programs in `/tests`, and `/bin/bench`.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -126,6 +126,7 @@ impl Bench {
                     0o755,
                 )?;
             }
+            root.host_file("bin/bench".into(), &self.programs.join("bench"), 0o755)?;
             root.write(&path)?;
         }
         Ok(path)

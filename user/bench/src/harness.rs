@@ -1,0 +1,421 @@
+//! Experiments and their rows: each row is measured in a process of its own.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::panic::{self, AssertUnwindSafe};
+use std::{fmt, fs};
+
+use crate::meter::{Length, Meter};
+use crate::options::Options;
+use crate::sample::{self, Record, Unit};
+use crate::{Failure, call, cpus};
+
+/// What is measured under one name.
+pub struct Experiment {
+    /// The first part of its rows' names: small letters, digits, hyphens.
+    pub name: &'static str,
+    /// A line for the list.
+    pub title: &'static str,
+    /// What it does and which rows it has.
+    pub help: &'static str,
+    /// Measures the rows, one after the other.
+    pub run: fn(&mut Bench) -> Result<(), Failure>,
+}
+
+impl fmt::Debug for Experiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Measures the experiments that the options name; gives the exit status.
+pub fn run(options: &Options) -> i32 {
+    if options.list {
+        let mut list = String::new();
+        for experiment in &options.experiments {
+            list += &format!("{:<12} {}\n", experiment.name, experiment.title);
+        }
+        return i32::from(io::stdout().write_all(list.as_bytes()).is_err());
+    }
+    let mut print = |line: &str| io::stdout().write_all(format!("{line}\n").as_bytes());
+    for experiment in &options.experiments {
+        for _ in 0..options.runs {
+            if let Err(why) = Bench::new(experiment, options, &mut print).all() {
+                eprintln!("bench: {why}");
+                return 1;
+            }
+        }
+    }
+    0
+}
+
+/// One experiment at work.
+pub struct Bench<'a> {
+    experiment: &'a Experiment,
+    options: &'a Options,
+    print: &'a mut dyn FnMut(&str) -> io::Result<()>,
+}
+
+impl<'a> Bench<'a> {
+    /// Lines go to `print`.
+    pub fn new(
+        experiment: &'a Experiment,
+        options: &'a Options,
+        print: &'a mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> Self {
+        Self {
+            experiment,
+            options,
+            print,
+        }
+    }
+
+    /// Does the experiment. A failure outside of any row becomes an error row with the experiment's name.
+    fn all(mut self) -> Result<(), Failure> {
+        let name = self.experiment.name;
+        match (self.experiment.run)(&mut self) {
+            Err(failure @ Failure::Output(_)) => return Err(failure),
+            Err(failure) => self.print(&unmeasured(name, &failure))?,
+            Ok(()) => {}
+        }
+        self.print(&sample::end(name))
+    }
+
+    /// A row, named `experiment/variant`; see [`Row`].
+    pub fn row(&mut self, name: impl Into<String>) -> Row<'_, 'a> {
+        let name = name.into();
+        let own = name.strip_prefix(self.experiment.name);
+        assert!(
+            own.is_some_and(|rest| rest.starts_with('/')),
+            "the row {name} is not one of {}",
+            self.experiment.name
+        );
+        Row {
+            bench: self,
+            name,
+            unit: Unit::Nanoseconds,
+            batch: 1,
+            bytes: 0,
+            needs: 1,
+            cpu: Some(0),
+            note: None,
+        }
+    }
+
+    /// Whether rows are wanted that only the full set has.
+    pub fn is_full(&self) -> bool {
+        self.options.full
+    }
+
+    /// CPUs that there are.
+    pub fn cpus(&self) -> usize {
+        cpus::count()
+    }
+
+    fn print(&mut self, line: &str) -> Result<(), Failure> {
+        (self.print)(line).map_err(|error| Failure::Output(format!("standard output: {error}")))
+    }
+}
+
+/// A row before it is measured: nanoseconds of one operation a batch on CPU 0, unless it says otherwise.
+#[must_use = "a row is measured by `measure`, `run` or `value`"]
+pub struct Row<'b, 'a> {
+    bench: &'b mut Bench<'a>,
+    name: String,
+    unit: Unit,
+    batch: u64,
+    bytes: u64,
+    needs: usize,
+    cpu: Option<usize>,
+    note: Option<String>,
+}
+
+impl Row<'_, '_> {
+    /// What the samples count.
+    pub fn unit(mut self, unit: Unit) -> Self {
+        self.unit = unit;
+        self
+    }
+
+    /// Operations in a batch, the same on every machine so that counts of instructions repeat. A batch of about a
+    /// millisecond is far above the clock's own cost.
+    pub fn batch(mut self, operations: u64) -> Self {
+        self.batch = operations;
+        self
+    }
+
+    /// Makes it a rate: each operation moves so many bytes.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self.unit(Unit::MebibytesPerSecond)
+    }
+
+    /// Leaves the row out where there are fewer CPUs.
+    pub fn cpus(mut self, least: usize) -> Self {
+        self.needs = least;
+        self
+    }
+
+    /// Runs it on this CPU, or without one of its own on any.
+    pub fn pinned(mut self, cpu: Option<usize>) -> Self {
+        self.cpu = cpu;
+        self
+    }
+
+    /// Says what a reader of the row should know.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+
+    /// Measures `body`, which does as many operations as it is told.
+    ///
+    /// # Errors
+    /// [`Failure::Output`] only: what fails in the body is the row's own outcome.
+    pub fn measure(self, body: impl FnMut(u64) -> Result<(), Failure>) -> Result<(), Failure> {
+        self.run(|meter| meter.measure(body))
+    }
+
+    /// Lets `body` prepare what it needs, measure with the [`Meter`], and clean up, all in the row's process.
+    ///
+    /// # Errors
+    /// [`Failure::Output`] only: what fails in the body is the row's own outcome.
+    pub fn run(self, body: impl FnOnce(&mut Meter) -> Result<(), Failure>) -> Result<(), Failure> {
+        if self.needs > cpus::count() || !self.bench.options.wants(&self.name) {
+            return Ok(());
+        }
+        let limit = self.bench.options.limit();
+        let line = match alone(limit, || self.line(body)) {
+            Ok(line) => line,
+            Err(failure) => unmeasured(&self.name, &failure),
+        };
+        self.bench.print(&line)
+    }
+
+    /// Takes a value that needs no measuring, or says why there is none.
+    ///
+    /// # Errors
+    /// [`Failure::Output`] only.
+    pub fn value(self, value: Result<f64, Failure>) -> Result<(), Failure> {
+        if self.needs > cpus::count() || !self.bench.options.wants(&self.name) {
+            return Ok(());
+        }
+        let line = match value {
+            Ok(value) => {
+                let mut meter = self.meter();
+                meter.value(value);
+                self.record(meter).line()
+            }
+            Err(failure) => unmeasured(&self.name, &failure),
+        };
+        self.bench.print(&line)
+    }
+
+    fn meter(&self) -> Meter {
+        let length = Length::of(self.bench.options);
+        Meter::new(length, self.unit, self.batch, self.bytes)
+    }
+
+    /// Measures here and now.
+    fn line(&self, body: impl FnOnce(&mut Meter) -> Result<(), Failure>) -> String {
+        let mut meter = self.meter();
+        let outcome = match self.cpu {
+            Some(cpu) => cpus::pin(cpu),
+            None => Ok(()),
+        };
+        match outcome.and_then(|()| body(&mut meter)) {
+            Ok(()) if meter.samples.is_empty() => {
+                unmeasured(&self.name, &"the row measured nothing".into())
+            }
+            Ok(()) => self.record(meter).line(),
+            Err(failure) => unmeasured(&self.name, &failure),
+        }
+    }
+
+    fn record(&self, meter: Meter) -> Record {
+        Record {
+            row: self.name.clone(),
+            unit: self.unit,
+            samples: meter.samples,
+            operations: meter.operations,
+            counters: meter.counters,
+            note: meter.note.or(self.note.clone()),
+        }
+    }
+}
+
+/// The line of a row that failed.
+fn unmeasured(row: &str, failure: &Failure) -> String {
+    let key = match failure {
+        Failure::Missing(_) => "missing",
+        Failure::Error(_) | Failure::Output(_) => "error",
+    };
+    sample::without_number(row, key, &failure.to_string())
+}
+
+/// Runs `body` in a child that leads a process group of its own, and gives what it returns. All that the group has
+/// left is ended with it.
+///
+/// # Errors
+/// When it did not come to its end, or took longer than `limit` seconds.
+pub fn alone(limit: u32, body: impl FnOnce() -> String) -> Result<String, Failure> {
+    let mut ends = [0; 2];
+    call!(pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
+    // SAFETY: the kernel has just made these descriptors, and nothing else owns them.
+    let [reader, writer] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    let child = call!(fork())?;
+    if child == 0 {
+        drop(reader);
+        // SAFETY: plain calls about this process.
+        unsafe {
+            libc::setpgid(0, 0);
+            libc::alarm(limit);
+        }
+        let done = panic::catch_unwind(AssertUnwindSafe(body))
+            .is_ok_and(|text| fs::File::from(writer).write_all(text.as_bytes()).is_ok());
+        // SAFETY: ends the process without the parent's own cleaning up.
+        unsafe { libc::_exit(i32::from(!done)) };
+    }
+    drop(writer);
+    // SAFETY: both name the child, which is not reaped yet; it may have done the first itself.
+    unsafe { libc::setpgid(child, child) };
+    let mut status = 0;
+    let ended = call!(waitpid(child, &mut status, 0));
+    // SAFETY: the group is the child's own.
+    unsafe { libc::kill(-child, libc::SIGKILL) };
+    ended?;
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        return Err(match signal {
+            libc::SIGALRM => format!("it took longer than {limit} seconds").into(),
+            _ => format!("ended by signal {signal}").into(),
+        });
+    }
+    if status != 0 {
+        return Err("it ended early; standard error tells why".into());
+    }
+    // The group is dead, so that nobody else holds the other end for long.
+    let mut text = String::new();
+    fs::File::from(reader).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// The lines that an experiment prints with one batch a row.
+    fn lines(run: fn(&mut Bench) -> Result<(), Failure>) -> Vec<Value> {
+        let experiment = Experiment {
+            name: "sample",
+            title: "t",
+            help: "h",
+            run,
+        };
+        let options = Options {
+            experiments: Vec::new(),
+            list: false,
+            full: false,
+            runs: 1,
+            batches: Some(1),
+            rows: Vec::new(),
+        };
+        let mut lines = Vec::new();
+        let mut print = |line: &str| {
+            lines.push(serde_json::from_str(line).expect("a line of JSON"));
+            Ok(())
+        };
+        Bench::new(&experiment, &options, &mut print)
+            .all()
+            .expect("lines are taken");
+        lines
+    }
+
+    #[test]
+    fn each_outcome_has_its_line_and_none_spoils_the_next() {
+        let lines = lines(|bench| {
+            bench.row("sample/good").batch(7).measure(|_| Ok(()))?;
+            bench.row("sample/refused").measure(|_| Err("no".into()))?;
+            bench
+                .row("sample/missing")
+                .measure(|_| call!(syscall(100_000)).map(drop))?;
+            bench.row("sample/crash").measure(|_| {
+                // SAFETY: ends this process.
+                unsafe { libc::raise(libc::SIGKILL) };
+                Ok(())
+            })?;
+            bench.row("sample/exit").run(|_| std::process::exit(3))?;
+            bench.row("sample/nothing").run(|_| Ok(()))?;
+            bench.row("sample/crowd").cpus(10_000).measure(|_| Ok(()))?;
+            bench.row("sample/size").unit(Unit::Pages).value(Ok(12.0))
+        });
+        let rows: Vec<&str> = lines
+            .iter()
+            .filter_map(|line| line["row"].as_str())
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "sample/good",
+                "sample/refused",
+                "sample/missing",
+                "sample/crash",
+                "sample/exit",
+                "sample/nothing",
+                "sample/size"
+            ]
+        );
+        assert_eq!(lines[0]["operations"], 7);
+        assert_eq!(lines[0]["samples"].as_array().map(Vec::len), Some(1));
+        assert_eq!(lines[1]["error"], "no");
+        assert_eq!(lines[2]["missing"], "ENOSYS");
+        assert_eq!(lines[3]["error"], "ended by signal 9");
+        assert!(lines[4]["error"].is_string() && lines[5]["error"].is_string());
+        assert_eq!(lines[6]["samples"], serde_json::json!([12]));
+        assert_eq!(
+            lines[7],
+            serde_json::json!({"experiment": "sample", "done": true})
+        );
+    }
+
+    #[test]
+    fn a_failure_between_rows_is_told_and_the_experiment_ends() {
+        let lines = lines(|_| Err("no disk".into()));
+        assert_eq!(
+            lines[0],
+            serde_json::json!({"row": "sample", "error": "no disk"})
+        );
+        assert_eq!(lines[1]["done"], true);
+    }
+
+    #[test]
+    fn a_row_that_hangs_is_ended_with_its_children() {
+        let failure = alone(1, || {
+            // SAFETY: a child that sleeps for ever, as its parent does.
+            unsafe {
+                libc::fork();
+                loop {
+                    libc::pause();
+                }
+            }
+        });
+        let text = failure.expect_err("it hangs").to_string();
+        assert!(text.contains("1 seconds"), "{text}");
+    }
+
+    #[test]
+    fn standard_output_that_is_gone_ends_everything() {
+        let experiment = Experiment {
+            name: "sample",
+            title: "t",
+            help: "h",
+            run: |bench| bench.row("sample/good").measure(|_| Ok(())),
+        };
+        let words = ["bench", "--batches", "1"].map(std::ffi::OsString::from);
+        let options = crate::options::parse(words).expect("good options");
+        let mut print = |_: &str| Err(io::Error::from_raw_os_error(libc::EPIPE));
+        let outcome = Bench::new(&experiment, &options, &mut print).all();
+        assert!(matches!(outcome, Err(Failure::Output(_))), "{outcome:?}");
+    }
+}

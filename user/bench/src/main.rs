@@ -1,0 +1,5 @@
+//! `bench`: see the library's front page.
+
+fn main() {
+    std::process::exit(bench::main());
+}

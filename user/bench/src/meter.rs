@@ -1,0 +1,262 @@
+//! Batches and clocks.
+
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::counters::Counts;
+use crate::options::Options;
+use crate::sample::Unit;
+
+/// A row goes on until it has so many batches, however long they take.
+pub const LEAST_BATCHES: usize = 5;
+
+/// A row has no more batches than these, however short they are: its line stays below the size of a pipe.
+pub const MOST_BATCHES: usize = 500;
+
+/// How many batches a row does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    /// So many.
+    Batches(usize),
+    /// For so long, with at least [`LEAST_BATCHES`] and at most [`MOST_BATCHES`].
+    Time(Duration),
+}
+
+impl Length {
+    /// What the command line asks for.
+    pub fn of(options: &Options) -> Self {
+        match options.batches {
+            Some(batches) => Self::Batches(batches as usize),
+            None => Self::Time(options.time()),
+        }
+    }
+
+    fn is_over(self, batches: usize, since: Instant) -> bool {
+        match self {
+            Self::Batches(wanted) => batches >= wanted,
+            Self::Time(time) => {
+                batches >= MOST_BATCHES || (batches >= LEAST_BATCHES && since.elapsed() >= time)
+            }
+        }
+    }
+}
+
+/// Measures one row, inside its process.
+#[derive(Debug)]
+pub struct Meter {
+    length: Length,
+    unit: Unit,
+    /// Operations in a batch.
+    batch: u64,
+    /// Bytes that an operation moves, for rates.
+    bytes: u64,
+    pub(crate) samples: Vec<f64>,
+    pub(crate) operations: u64,
+    pub(crate) counters: Counts,
+    pub(crate) note: Option<String>,
+}
+
+impl Meter {
+    pub(crate) fn new(length: Length, unit: Unit, batch: u64, bytes: u64) -> Self {
+        Self {
+            length,
+            unit,
+            batch,
+            bytes,
+            samples: Vec::new(),
+            operations: 0,
+            counters: Counts::default(),
+            note: None,
+        }
+    }
+
+    /// Measures `body`, which does as many operations as it is told.
+    ///
+    /// # Errors
+    /// The body's own.
+    pub fn measure(
+        &mut self,
+        mut body: impl FnMut(u64) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.timed(|watch, n| watch.time(|| body(n)))
+    }
+
+    /// Measures `body` after something that no clock sees is prepared for each batch; what was prepared is dropped
+    /// unseen, too.
+    ///
+    /// # Errors
+    /// Those of either.
+    pub fn prepared<S>(
+        &mut self,
+        mut prepare: impl FnMut(u64) -> Result<S, Failure>,
+        mut body: impl FnMut(&mut S, u64) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.timed(|watch, n| {
+            let mut state = prepare(n)?;
+            watch.time(|| body(&mut state, n))
+        })
+    }
+
+    /// Measures a batch that says by a [`Watch`] which of its parts count.
+    ///
+    /// # Errors
+    /// The batch's own.
+    pub fn timed(
+        &mut self,
+        mut batch: impl FnMut(&mut Watch, u64) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let n = self.batch;
+        batch(&mut Watch::default(), n)?;
+        let start = Instant::now();
+        while !self.length.is_over(self.samples.len(), start) {
+            let mut watch = Watch::default();
+            batch(&mut watch, n)?;
+            self.samples.push(self.value_of(watch.elapsed));
+            self.operations += n;
+        }
+        // The counters have a batch of their own: reading them disturbs caches and takes calls.
+        let first = Counts::now();
+        let second = Counts::now();
+        let looking = second.since(&first, &Counts::default());
+        let mut watch = Watch {
+            looking: Some(looking),
+            ..Watch::default()
+        };
+        batch(&mut watch, n)?;
+        self.counters = watch.counters.per(n);
+        Ok(())
+    }
+
+    /// Takes a value that was found in another way: a size, a count of pages, a time that something else measured.
+    pub fn value(&mut self, value: f64) {
+        self.samples.push(value);
+        self.operations += 1;
+    }
+
+    /// Says what a reader of the row should know.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.note = Some(note.into());
+    }
+
+    /// A sample: what one operation took, or how many fit into a second.
+    fn value_of(&self, elapsed: Duration) -> f64 {
+        let seconds = elapsed.as_secs_f64();
+        let operations = self.batch as f64;
+        match self.unit {
+            Unit::Nanoseconds => seconds * 1e9 / operations,
+            Unit::Seconds => seconds / operations,
+            Unit::MebibytesPerSecond => {
+                operations * self.bytes as f64 / f64::from(1 << 20) / seconds
+            }
+            Unit::OperationsPerSecond => operations / seconds,
+            Unit::Bytes | Unit::Pages => 0.0,
+        }
+    }
+}
+
+/// Which parts of a batch count.
+#[derive(Debug, Default)]
+pub struct Watch {
+    elapsed: Duration,
+    counters: Counts,
+    /// What a look at the counters costs; without, they are not looked at.
+    looking: Option<Counts>,
+}
+
+impl Watch {
+    /// A part that counts.
+    ///
+    /// # Errors
+    /// The part's own.
+    pub fn time<T>(&mut self, part: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        let Some(looking) = &self.looking else {
+            let start = Instant::now();
+            let result = part()?;
+            self.elapsed += start.elapsed();
+            return Ok(result);
+        };
+        let before = Counts::now();
+        let result = part()?;
+        let found = Counts::now().since(&before, looking);
+        self.counters = self.counters.plus(&found);
+        Ok(result)
+    }
+
+    /// Time that something else measured, such as [`together`](crate::partner::together).
+    pub fn add(&mut self, time: Duration) {
+        self.elapsed += time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+
+    fn meter(length: Length, unit: Unit) -> Meter {
+        Meter::new(length, unit, 10, 1 << 20)
+    }
+
+    #[test]
+    fn batches_are_counted_and_one_warms_up_and_one_counts() {
+        let mut calls = Vec::new();
+        let mut meter = meter(Length::Batches(3), Unit::Nanoseconds);
+        let measured = meter.measure(|n| {
+            calls.push(n);
+            Ok(())
+        });
+        assert_eq!(measured, Ok(()));
+        assert_eq!(calls, [10; 5]);
+        assert_eq!((meter.samples.len(), meter.operations), (3, 30));
+    }
+
+    #[test]
+    fn a_short_time_has_the_least_batches_and_a_long_one_the_most() {
+        let mut short = meter(Length::Time(Duration::ZERO), Unit::Nanoseconds);
+        assert_eq!(short.measure(|_| Ok(())), Ok(()));
+        assert_eq!(short.samples.len(), LEAST_BATCHES);
+        let mut long = meter(Length::Time(Duration::from_secs(3600)), Unit::Nanoseconds);
+        assert_eq!(long.measure(|_| Ok(())), Ok(()));
+        assert_eq!(long.samples.len(), MOST_BATCHES);
+    }
+
+    #[test]
+    fn only_what_is_timed_counts() {
+        let mut meter = meter(Length::Batches(2), Unit::Nanoseconds);
+        let long = Duration::from_millis(30);
+        let measured = meter.prepared(
+            |_| {
+                sleep(long);
+                Ok(Duration::from_millis(1))
+            },
+            |time, _| {
+                sleep(*time);
+                Ok(())
+            },
+        );
+        assert_eq!(measured, Ok(()));
+        let least = meter.samples.iter().copied().fold(f64::MAX, f64::min);
+        assert!((100_000.0..3_000_000.0).contains(&least), "{least}");
+    }
+
+    #[test]
+    fn values_are_in_their_units() {
+        let half = Duration::from_millis(500);
+        for (unit, value) in [
+            (Unit::Nanoseconds, 5e7),
+            (Unit::Seconds, 0.05),
+            (Unit::MebibytesPerSecond, 20.0),
+            (Unit::OperationsPerSecond, 20.0),
+        ] {
+            let found = meter(Length::Batches(1), unit).value_of(half);
+            assert!((found - value).abs() < value * 1e-9, "{unit:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_fails_ends_the_row() {
+        let mut meter = meter(Length::Batches(2), Unit::Nanoseconds);
+        let failure = Failure::Error("no".into());
+        assert_eq!(meter.measure(|_| Err(failure.clone())), Err(failure));
+    }
+}
