@@ -126,7 +126,7 @@ impl Bench {
                     0o755,
                 )?;
             }
-            root.host_file("bin/bench".into(), &self.programs.join("bench"), 0o755)?;
+            root.host_file("bin/bench", &self.programs.join("bench"), 0o755)?;
             root.write(&path)?;
         }
         Ok(path)
