@@ -15,6 +15,7 @@ mod debug;
 mod guest;
 mod image;
 mod input;
+mod linux;
 mod options;
 mod outcome;
 mod project;

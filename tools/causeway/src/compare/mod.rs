@@ -11,9 +11,10 @@ use std::process::{ChildStdout, Command};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::guest::Killer;
+use crate::linux::Linux;
 use crate::options;
 use crate::project::{self, Profile};
 use crate::qemu::{self, Accelerator, Boot, Machine};
@@ -62,10 +63,7 @@ impl Pair {
 /// When a kernel is missing, or does not do what it is asked to.
 pub fn compare(options: &options::Compare) -> Result<()> {
     let kernel = project::kernel(Profile::Release)?;
-    let linux = match &options.linux {
-        Some(file) => file.clone(),
-        None => self::linux()?,
-    };
+    let linux = Linux::find(options.linux.as_deref())?.kernel;
     let (accelerator, why) = qemu::choose(Accelerator::Auto, &kernel)?;
     let pair = Pair {
         kernel,
@@ -148,22 +146,6 @@ impl Watch {
         });
         Self { _done: done }
     }
-}
-
-/// Debian's cloud kernel, fetched if need be.
-///
-/// # Errors
-/// When it cannot be fetched.
-pub fn linux() -> Result<PathBuf> {
-    let home = project::home()?;
-    let output = Command::new(home.join("scripts/linux-kernel.sh"))
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .context("cannot run scripts/linux-kernel.sh")?;
-    if !output.status.success() {
-        bail!("there is no Linux to compare with; its messages above say why");
-    }
-    Ok(home.join(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
 /// The first line of what a program says about its version.

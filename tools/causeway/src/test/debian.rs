@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use super::Report;
 use super::boot::{self, Bench, Plan};
 use super::strangers::same;
-use crate::compare;
 use crate::guest::Ending;
+use crate::linux::Linux;
 use crate::options;
 use crate::project;
 use crate::qemu::{Boot, Machine};
@@ -112,7 +112,8 @@ fn run_in(
         }
         Err(why) => return Err(why),
     };
-    let linux = options.record.then(compare::linux).transpose()?;
+    let linux = options.record.then(|| Linux::find(None)).transpose()?;
+    let linux = linux.map(|linux| linux.kernel);
     for two in batches.chunks(2) {
         let printed: Vec<Result<Vec<Printed>, String>> = std::thread::scope(|scope| {
             let guests: Vec<_> = two
