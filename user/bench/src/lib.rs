@@ -65,13 +65,14 @@
 //!
 //! [`harness`] has experiments and rows, [`meter`] batches and clocks, [`sample`] units and lines, [`counters`] the
 //! kernel's counters under common names, [`cpus`] pinning, [`partner`] children, threads and gates that keep them in
-//! step, [`failure`] errors and the macro [`call!`], [`options`] the command line.
+//! step, [`mapping`] memory and files to map, [`failure`] errors and the macro [`call!`], [`options`] the command line.
 
 pub mod counters;
 pub mod cpus;
 pub mod experiments;
 pub mod failure;
 pub mod harness;
+pub mod mapping;
 pub mod meter;
 pub mod options;
 pub mod partner;

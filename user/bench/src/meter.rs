@@ -149,7 +149,7 @@ impl Meter {
                 operations * self.bytes as f64 / f64::from(1 << 20) / seconds
             }
             Unit::OperationsPerSecond => operations / seconds,
-            Unit::Bytes | Unit::Pages => 0.0,
+            Unit::Bytes | Unit::Pages | Unit::Faults | Unit::Entries => 0.0,
         }
     }
 }
@@ -180,6 +180,25 @@ impl Watch {
         let found = Counts::now().since(&before, looking);
         self.counters = self.counters.plus(&found);
         Ok(result)
+    }
+
+    /// A part that measures its own time, as [`together`](crate::partner::together) does; what is counted is all of it.
+    ///
+    /// # Errors
+    /// The part's own.
+    pub fn take(
+        &mut self,
+        part: impl FnOnce() -> Result<Duration, Failure>,
+    ) -> Result<(), Failure> {
+        let Some(looking) = &self.looking else {
+            self.elapsed += part()?;
+            return Ok(());
+        };
+        let before = Counts::now();
+        part()?;
+        let found = Counts::now().since(&before, looking);
+        self.counters = self.counters.plus(&found);
+        Ok(())
     }
 
     /// Time that something else measured, such as [`together`](crate::partner::together).

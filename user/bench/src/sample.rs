@@ -19,6 +19,10 @@ pub enum Unit {
     Bytes,
     /// Pages of 4,096 bytes.
     Pages,
+    /// Page faults.
+    Faults,
+    /// Entries of an address space's map.
+    Entries,
 }
 
 impl Unit {
@@ -31,6 +35,8 @@ impl Unit {
             Self::OperationsPerSecond => "ops/s",
             Self::Bytes => "bytes",
             Self::Pages => "pages",
+            Self::Faults => "faults",
+            Self::Entries => "entries",
         }
     }
 
@@ -38,7 +44,12 @@ impl Unit {
     pub fn better(self) -> &'static str {
         match self {
             Self::MebibytesPerSecond | Self::OperationsPerSecond => "more",
-            Self::Nanoseconds | Self::Seconds | Self::Bytes | Self::Pages => "less",
+            Self::Nanoseconds
+            | Self::Seconds
+            | Self::Bytes
+            | Self::Pages
+            | Self::Faults
+            | Self::Entries => "less",
         }
     }
 }

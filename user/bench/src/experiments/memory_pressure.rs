@@ -1,0 +1,111 @@
+//! Anonymous memory is allocated, up to what the machine has and beyond (`uvm.txt` Figure 5).
+
+use std::fs;
+
+use crate::mapping::Mapping;
+use crate::{Bench, Experiment, Failure, Unit, call};
+
+/// Memory allocation up to and beyond memory.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "memory-pressure",
+    title: "Memory allocation up to and beyond memory",
+    help: "\
+A program maps anonymous memory, writes each page, and gives it back; one operation is all of that, in seconds. Sizes are
+parts of the memory that is available when the row starts. Beyond it a kernel has to page out, as in the paper's
+figure; where it cannot, the row says what is missing (swap space), and the memory is not touched.
+
+Rows:
+  memory-pressure/allocate-PART-percent  for 10, 50, 125 (--full: 25, 75, 90, 110 and 150, too)
+  memory-pressure/full-PART-percent      1 MiB is mapped, written and unmapped (nanoseconds) while the program holds that part,
+                                         for 10, 90 and 110 (--full: 50, too)",
+    run,
+};
+
+fn run(bench: &mut Bench) -> Result<(), Failure> {
+    let full = bench.is_full();
+    let parts: &[u64] = if full {
+        &[10, 25, 50, 75, 90, 110, 125, 150]
+    } else {
+        &[10, 50, 125]
+    };
+    for &part in parts {
+        bench
+            .row(format!("memory-pressure/allocate-{part}-percent"))
+            .unit(Unit::Seconds)
+            .run(|meter| {
+                let size = size(part)?;
+                meter.measure(|n| {
+                    for _ in 0..n {
+                        Mapping::zero_fill(size)?.write_pages();
+                    }
+                    Ok(())
+                })
+            })?;
+    }
+    let parts: &[u64] = if full {
+        &[10, 50, 90, 110]
+    } else {
+        &[10, 90, 110]
+    };
+    for &part in parts {
+        bench
+            .row(format!("memory-pressure/full-{part}-percent"))
+            .batch(5)
+            .run(|meter| {
+                let held = Mapping::zero_fill(size(part)?)?;
+                held.write_pages();
+                meter.measure(|n| {
+                    for _ in 0..n {
+                        Mapping::zero_fill(1 << 20)?.small().write_pages();
+                    }
+                    Ok(())
+                })
+            })?;
+    }
+    Ok(())
+}
+
+/// So many percent of the memory that is available, in bytes.
+///
+/// # Errors
+/// [`Failure::Missing`] when there is not so much, swap space included.
+fn size(percent: u64) -> Result<usize, Failure> {
+    let information = fs::read_to_string("/proc/meminfo")?;
+    let available = field(&information, "MemAvailable")?;
+    let wanted = available / 100 * percent;
+    // A kernel needs some memory of its own to page out with.
+    let reserve = available / 20;
+    if wanted + reserve > available {
+        // Asked without a file, so that a kernel that has the call refuses in another way.
+        if let Err(Failure::Missing(why)) = call!(swapon(std::ptr::null(), 0)) {
+            return Err(Failure::Missing(why));
+        }
+        if wanted + reserve > available + field(&information, "SwapFree")? {
+            return Err(Failure::Missing("swap space".into()));
+        }
+    }
+    Ok((wanted as usize).next_multiple_of(2 << 20))
+}
+
+/// A field of `/proc/meminfo`, in bytes.
+fn field(information: &str, name: &str) -> Result<u64, Failure> {
+    let value = |line: &str| {
+        let value = line.strip_prefix(name)?.strip_prefix(':')?;
+        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    };
+    let found = information.lines().find_map(value);
+    Ok(found.ok_or_else(|| format!("/proc/meminfo has no {name}"))? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_in_kibibytes() {
+        let text = "MemTotal:  10 kB\nMemAvailable:   1024 kB\nHugePages_Total:  0\n";
+        assert_eq!(field(text, "MemAvailable"), Ok(1 << 20));
+        assert!(field(text, "MemFree").is_err());
+        assert!(field(text, "Mem").is_err());
+    }
+}
