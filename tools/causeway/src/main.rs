@@ -18,6 +18,7 @@ mod input;
 mod linux;
 mod options;
 mod outcome;
+mod profile;
 mod project;
 mod qemu;
 mod root;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(options),
         Command::Root(options) => options.make().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
+        Command::Profile(options) => profile::profile(options),
         Command::Image(options) => image::image(options).map(|()| 0),
         Command::Test(options) => test::test(options),
         Command::CompareLinux(options) => compare::compare(options).map(|()| 0),

@@ -8,7 +8,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::outcome;
-use crate::project::Profile;
+use crate::profile::Detail;
+use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Machine};
 use crate::root::{Root as Files, debian};
 use crate::run::{Console, kernel_of};
@@ -30,6 +31,8 @@ pub enum Command {
     Root(Root),
     /// Start a guest that waits for gdb
     Debug(Debug),
+    /// Count which of the kernel's functions the instructions of a command go to
+    Profile(Profile),
     /// Make an image of a CD that boots by GRUB
     Image(Image),
     /// Run every test
@@ -64,7 +67,7 @@ pub struct Guest {
     pub append: Vec<String>,
     /// Which build of the kernel
     #[arg(long, value_enum, default_value = "release")]
-    pub profile: Profile,
+    pub profile: project::Profile,
     /// Use this kernel and build none
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
@@ -224,6 +227,42 @@ pub struct Debug {
     pub command: Vec<String>,
 }
 
+/// Counts every instruction by QEMU's emulator, from the first one of a program on, and prints on standard error
+/// which of the kernel's functions they were
+#[derive(Args, Debug)]
+pub struct Profile {
+    #[command(flatten)]
+    pub guest: Guest,
+    /// How many lines to print
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+    /// Count for inlined functions of their own, not for the one that they were inlined into
+    #[arg(long, conflicts_with = "lines")]
+    pub inlined: bool,
+    /// Count for source lines
+    #[arg(long)]
+    pub lines: bool,
+    /// Kill the guest after this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// The program to run, with its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true, required = true)]
+    pub command: Vec<String>,
+}
+
+impl Profile {
+    /// What an instruction is counted for.
+    pub fn detail(&self) -> Detail {
+        if self.lines {
+            Detail::Line
+        } else if self.inlined {
+            Detail::Inlined
+        } else {
+            Detail::Function
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct Image {
     #[command(flatten)]
@@ -280,7 +319,7 @@ pub struct Compare {
 pub struct Build {
     /// Which build
     #[arg(long, value_enum, default_value = "release")]
-    pub profile: Profile,
+    pub profile: project::Profile,
 }
 
 /// A positive number of seconds, whole or not.

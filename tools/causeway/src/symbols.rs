@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use addr2line::Loader;
+use anyhow::{Result, anyhow};
+
+use crate::profile::Detail;
 
 /// The word that starts a log line of return addresses.
 const BACKTRACE: &str = "backtrace:";
@@ -86,6 +89,50 @@ fn frames(loader: Option<&Loader>, address: &str, depth: usize) -> Vec<String> {
     known().unwrap_or_else(|| vec![format!("{depth:4}: {digits:>16}")])
 }
 
+/// A kernel's functions by address.
+pub struct Functions(Loader);
+
+impl Functions {
+    /// The functions of this kernel's file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn of(kernel: &Path) -> Result<Self> {
+        Loader::new(kernel)
+            .map(Self)
+            .map_err(|error| anyhow!("cannot read {}: {error}", kernel.display()))
+    }
+
+    /// What an instruction is counted for.
+    pub fn name(&self, address: u64, detail: Detail) -> String {
+        named(&self.0, address, detail).unwrap_or_else(|| format!("{address:#x}"))
+    }
+}
+
+fn named(loader: &Loader, address: u64, detail: Detail) -> Option<String> {
+    if detail == Detail::Function {
+        let name = loader.find_symbol(address)?;
+        return Some(addr2line::demangle_auto(name.into(), None).into_owned());
+    }
+    let mut found = loader.find_frames(address).ok()?;
+    let frame = found.next().ok()??;
+    let location = frame.location?;
+    let file = shortened(location.file?);
+    if detail == Detail::Line {
+        return Some(format!("{file}:{}", location.line?));
+    }
+    // Debugging information that has lines only gives the name without its module.
+    let name = frame.function?;
+    Some(format!("{} ({file})", name.demangle().ok()?))
+}
+
+/// The end of a source file's path that tells it from others: its crate's folder and what is below.
+fn shortened(file: &str) -> &str {
+    let before = file.find("/src/").unwrap_or(0);
+    let begin = file[..before].rfind('/').map_or(0, |slash| slash + 1);
+    &file[begin..]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +145,12 @@ mod tests {
         assert_eq!(report.len(), 3);
         assert!(report[2].contains("20"));
         assert!(panic_report(&log[..1], None).is_empty());
+    }
+
+    #[test]
+    fn a_file_is_named_from_its_crate_on() {
+        assert_eq!(shortened("/home/a/vm/src/map.rs"), "vm/src/map.rs");
+        assert_eq!(shortened("map.rs"), "map.rs");
     }
 
     #[test]

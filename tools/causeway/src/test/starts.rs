@@ -223,10 +223,10 @@ fn refused(bench: &Bench, finished: &Finished) -> Result<(), String> {
 
 /// `causeway run` as a user calls it.
 fn host_command(bench: &Bench, report: &mut Report) {
-    let run = |words: &[&str]| -> Result<Output, String> {
+    let host = |what: &str, words: &[&str]| -> Result<Output, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         Command::new(program)
-            .arg("run")
+            .arg(what)
             .arg("--kernel")
             .arg(&bench.checked)
             .args(words)
@@ -234,6 +234,7 @@ fn host_command(bench: &Bench, report: &mut Report) {
             .output()
             .map_err(|error| error.to_string())
     };
+    let run = |words: &[&str]| host("run", words);
     let ended = |output: &Output, status: u8| {
         if output.status.code() == Some(status.into()) {
             Ok(())
@@ -263,6 +264,21 @@ fn host_command(bench: &Bench, report: &mut Report) {
             let errors = String::from_utf8_lossy(&output.stderr);
             if !(errors.contains("panic:") && errors.contains("drill.rs:")) {
                 return Err(format!("{drill}: no function and line in: {errors}"));
+            }
+        }
+        Ok(())
+    });
+    report.run("host command: a profile names what ran", || {
+        // A loop that asks for a name again and again, and the same loop without the question.
+        for (body, asks) in [("[ -e /etc/none ]", true), (":", false)] {
+            let line = format!("i=0; while [ $i -lt 3000 ]; do {body}; i=$((i+1)); done; exit 3");
+            let words = ["--top", "20", "--", "/bin/sh", "-c", &line];
+            let output = host("profile", &words)?;
+            ended(&output, 3)?;
+            let table = String::from_utf8_lossy(&output.stderr);
+            let named = table.contains("fs::namespace::walk::");
+            if named != asks || !table.contains("programs, in all") {
+                return Err(format!("after {line:?}: {table}"));
             }
         }
         Ok(())

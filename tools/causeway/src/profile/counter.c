@@ -1,0 +1,246 @@
+/*
+ * A plugin for QEMU's emulator that counts how often each block of instructions was run.
+ *
+ * `causeway profile` builds it, loads it with `-plugin counter.so,out=FILE` and reads FILE when QEMU
+ * has ended. Counting begins with the first instruction of a program: what the kernel does to start
+ * is not counted. Where a program has marks, only what runs between them is counted: the
+ * instruction `nopl BEGIN(%rax)` forgets all at its first time and counts on from there, `nopl
+ * END(%rax)` stops until the next BEGIN. Both do nothing on any machine.
+ *
+ * FILE has a line `programs N`, the instructions of programs, and for each block of the kernel a
+ * line `block TIMES ADDRESS OFFSET...`: how often it ran, and where its instructions stand.
+ *
+ * QEMU's package brings no header for plugins: the few declarations below are its documented
+ * interface (docs/devel/tcg-plugins). VERSION is what the QEMU at hand wants to see.
+ */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+struct qemu_info;
+typedef uint64_t qemu_plugin_id_t;
+typedef void (*on_run)(unsigned cpu, void *data);
+
+extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t,
+                                                  void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, on_run, int flags, void *);
+extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, on_run, int flags, void *);
+extern void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, void *), void *);
+extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
+extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
+extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
+extern size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
+#if VERSION >= 3
+extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
+#else
+extern const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
+#endif
+
+__attribute__((visibility("default"))) int qemu_plugin_version = VERSION;
+
+/* The callbacks look at no register. */
+enum { NO_REGISTERS = 0 };
+
+/* Addresses from here on are the kernel's. */
+#define KERNEL (UINT64_C(1) << 63)
+/* Addresses from here on are programs', once the kernel runs at its own. What boots a machine and its CPUs stands
+ * below, or runs before. */
+#define PROGRAMS (UINT64_C(4) << 20)
+
+/* `nopl MARK(%rax)`: seven bytes, the last four of them one of these words. */
+static const uint8_t mark[3] = {0x0f, 0x1f, 0x80};
+#define BEGIN UINT32_C(0x6e676562)
+#define END UINT32_C(0x21646e65)
+
+struct block {
+    struct block *next;
+    uint64_t address;
+    uint64_t times;
+    size_t count;
+    uint16_t offsets[];
+};
+
+#define BUCKETS 65536
+static struct block *buckets[BUCKETS];
+static uint64_t programs;
+static bool started, counting, marked;
+static char path[4096];
+
+/* Translation takes turns under no lock of QEMU's that the interface promises. */
+static char lock;
+static void enter(void)
+{
+    while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE)) {
+    }
+}
+static void leave(void)
+{
+    __atomic_clear(&lock, __ATOMIC_RELEASE);
+}
+
+static void forget(void)
+{
+    for (size_t at = 0; at < BUCKETS; at++) {
+        for (struct block *block = buckets[at]; block; block = block->next) {
+            __atomic_store_n(&block->times, 0, __ATOMIC_RELAXED);
+        }
+    }
+    __atomic_store_n(&programs, 0, __ATOMIC_RELAXED);
+}
+
+static void ran_kernel(unsigned cpu, void *data)
+{
+    (void)cpu;
+    if (__atomic_load_n(&counting, __ATOMIC_RELAXED)) {
+        __atomic_fetch_add(&((struct block *)data)->times, 1, __ATOMIC_RELAXED);
+    } else {
+        __atomic_store_n(&started, true, __ATOMIC_RELAXED);
+    }
+}
+
+static void ran_program(unsigned cpu, void *data)
+{
+    (void)cpu;
+    if (!__atomic_load_n(&counting, __ATOMIC_RELAXED)) {
+        if (__atomic_load_n(&marked, __ATOMIC_RELAXED) || !__atomic_load_n(&started, __ATOMIC_RELAXED)) {
+            return;
+        }
+        __atomic_store_n(&counting, true, __ATOMIC_RELAXED);
+    }
+    __atomic_fetch_add(&programs, (uintptr_t)data, __ATOMIC_RELAXED);
+}
+
+static void ran_begin(unsigned cpu, void *data)
+{
+    (void)cpu, (void)data;
+    enter();
+    if (!marked) {
+        __atomic_store_n(&marked, true, __ATOMIC_RELAXED);
+        forget();
+    }
+    __atomic_store_n(&counting, true, __ATOMIC_RELAXED);
+    leave();
+}
+
+static void ran_end(unsigned cpu, void *data)
+{
+    (void)cpu, (void)data;
+    __atomic_store_n(&counting, false, __ATOMIC_RELAXED);
+}
+
+/* The word of a mark, or 0. */
+static uint32_t mark_of(struct qemu_plugin_insn *instruction)
+{
+    uint8_t bytes[7];
+    if (qemu_plugin_insn_size(instruction) != sizeof bytes) {
+        return 0;
+    }
+#if VERSION >= 3
+    qemu_plugin_insn_data(instruction, bytes, sizeof bytes);
+#else
+    memcpy(bytes, qemu_plugin_insn_data(instruction), sizeof bytes);
+#endif
+    uint32_t word;
+    memcpy(&word, bytes + sizeof mark, sizeof word);
+    return memcmp(bytes, mark, sizeof mark) == 0 ? word : 0;
+}
+
+/* The block that starts at `address` and has these instructions: the same one each time that QEMU
+ * translates it anew. */
+static struct block *block_of(struct qemu_plugin_tb *tb, uint64_t address, size_t count)
+{
+    struct block **bucket = &buckets[(address ^ address >> 16) % BUCKETS];
+    enter();
+    struct block *block = *bucket;
+    while (block && (block->address != address || block->count != count)) {
+        block = block->next;
+    }
+    if (!block) {
+        block = calloc(1, sizeof *block + count * sizeof block->offsets[0]);
+        if (!block) {
+            abort();
+        }
+        block->address = address;
+        block->count = count;
+        for (size_t at = 0; at < count; at++) {
+            block->offsets[at] =
+                (uint16_t)(qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, at)) - address);
+        }
+        block->next = *bucket;
+        *bucket = block;
+    }
+    leave();
+    return block;
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    uint64_t address = qemu_plugin_tb_vaddr(tb);
+    size_t count = qemu_plugin_tb_n_insns(tb);
+    if (address >= KERNEL) {
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, ran_kernel, NO_REGISTERS, block_of(tb, address, count));
+        return;
+    }
+    if (address < PROGRAMS) {
+        return;
+    }
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, ran_program, NO_REGISTERS, (void *)(uintptr_t)count);
+    for (size_t at = 0; at < count; at++) {
+        struct qemu_plugin_insn *instruction = qemu_plugin_tb_get_insn(tb, at);
+        switch (mark_of(instruction)) {
+        case BEGIN:
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction, ran_begin, NO_REGISTERS, NULL);
+            break;
+        case END:
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction, ran_end, NO_REGISTERS, NULL);
+            break;
+        }
+    }
+}
+
+static void ended(qemu_plugin_id_t id, void *data)
+{
+    (void)id, (void)data;
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        perror(path);
+        return;
+    }
+    fprintf(file, "programs %" PRIu64 "\n", programs);
+    for (size_t at = 0; at < BUCKETS; at++) {
+        for (struct block *block = buckets[at]; block; block = block->next) {
+            if (!block->times) {
+                continue;
+            }
+            fprintf(file, "block %" PRIu64 " %" PRIx64, block->times, block->address);
+            for (size_t at = 0; at < block->count; at++) {
+                fprintf(file, " %x", block->offsets[at]);
+            }
+            fputc('\n', file);
+        }
+    }
+    fclose(file);
+}
+
+__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id,
+                                                               const struct qemu_info *info, int argc,
+                                                               char **argv)
+{
+    (void)info;
+    if (argc != 1 || strncmp(argv[0], "out=", 4) != 0 || strlen(argv[0]) - 4 >= sizeof path) {
+        fprintf(stderr, "counter: wants out=FILE\n");
+        return -1;
+    }
+    strcpy(path, argv[0] + 4);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    qemu_plugin_register_atexit_cb(id, ended, NULL);
+    return 0;
+}

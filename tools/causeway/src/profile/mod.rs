@@ -1,0 +1,118 @@
+//! `causeway profile`: which of the kernel's functions a guest's instructions go to.
+//!
+//! Every instruction is counted, none is sampled: a small plugin (`counter.c`) makes QEMU's emulator count the runs of
+//! each block of instructions, the kernel itself knows nothing of it, and two runs of the same command differ only by what timers
+//! do. [`counts`] reads what the plugin wrote, [`table`] joins it with the kernel's functions and prints.
+
+mod counts;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::options;
+use crate::qemu::{Accelerator, QEMU};
+use crate::run::{Console, attend};
+use crate::symbols::Functions;
+use counts::Counts;
+pub use table::Detail;
+
+/// The plugin's source.
+const PLUGIN: &str = include_str!("counter.c");
+
+/// Runs a command in a guest, prints where the kernel's instructions went, and returns the command's status.
+///
+/// # Errors
+/// When the guest cannot be started, or this QEMU takes no plugins.
+pub fn profile(options: &options::Profile) -> Result<u8> {
+    if options.guest.accelerator == Accelerator::Kvm {
+        bail!("instructions are counted by QEMU's emulator: leave --accel kvm out");
+    }
+    let kernel = options.guest.kernel()?;
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let console = Console::of(true);
+    let mut machine = options.guest.machine(
+        &kernel,
+        console,
+        &options.command,
+        Accelerator::Tcg,
+        folder.path(),
+    )?;
+    let counted = folder.path().join("counts");
+    machine.extra.extend(count_into(&counted, folder.path())?);
+    let status = attend(&machine, &kernel, console, options.timeout, false)?;
+    let text = std::fs::read_to_string(&counted)
+        .context("QEMU counted nothing: was it built with plugins (--enable-plugins)?")?;
+    let functions = Functions::of(&kernel)?;
+    let counts = Counts::read(&text)?;
+    let name = |address| functions.name(address, options.detail());
+    eprint!("{}", table::table(&counts, name, options.top));
+    Ok(status)
+}
+
+/// The words for QEMU's command line that make it count into `file`, by a plugin built in `folder`.
+///
+/// # Errors
+/// When the plugin cannot be built.
+pub fn count_into(file: &Path, folder: &Path) -> Result<Vec<String>> {
+    let plugin = build(folder)?;
+    let word = format!("{},out={}", plugin.display(), file.display());
+    Ok(vec!["-plugin".into(), word])
+}
+
+fn build(folder: &Path) -> Result<PathBuf> {
+    let (source, plugin) = (folder.join("counter.c"), folder.join("counter.so"));
+    std::fs::write(&source, PLUGIN)?;
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2"])
+        .arg(format!("-DVERSION={}", interface()?))
+        .arg("-o")
+        .args([&plugin, &source])
+        .status()
+        .context("cannot run cc: install Debian's package gcc")?;
+    if !built.success() {
+        bail!("the plugin did not build; the compiler's messages above say why");
+    }
+    Ok(plugin)
+}
+
+/// The version of the plugin interface that the QEMU at hand wants: each takes a few old ones, none the
+/// oldest for ever.
+fn interface() -> Result<u32> {
+    let output = Command::new(QEMU)
+        .arg("--version")
+        .output()
+        .with_context(crate::qemu::missing)?;
+    Ok(interface_of(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn interface_of(version: &str) -> u32 {
+    let number = version
+        .split_whitespace()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    let mut parts = number.unwrap_or_default().split('.');
+    let mut part = || -> u32 { parts.next().and_then(|part| part.parse().ok()).unwrap_or(0) };
+    match (part(), part()) {
+        (..=8, _) => 1,
+        (9, 0) => 2,
+        (9, 1) => 3,
+        _ => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_qemu_gets_its_interface() {
+        assert_eq!(
+            interface_of("QEMU emulator version 7.2.22 (Debian 1:7.2)"),
+            1
+        );
+        assert_eq!(interface_of("QEMU emulator version 9.1.0"), 3);
+        assert_eq!(interface_of("QEMU emulator version 10.0.2"), 4);
+    }
+}
