@@ -74,6 +74,7 @@ pub mod failure;
 pub mod harness;
 pub mod mapping;
 pub mod meter;
+pub mod movement;
 pub mod options;
 pub mod partner;
 pub mod sample;

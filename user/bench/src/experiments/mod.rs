@@ -5,13 +5,21 @@ use crate::Experiment;
 mod calls;
 mod fault_ahead;
 mod fault_bandwidth;
+mod file;
 mod fork;
 mod map_entries;
 mod map_fault_unmap;
 mod memory_calls;
 mod memory_pressure;
 mod mmap_threads;
+mod pipe;
+mod pipeline;
+mod postmark;
 mod process_vm;
+mod splice;
+mod tcp_loopback;
+mod udp_loopback;
+mod unix_socket;
 
 /// In the order in which they are listed and done.
 pub const ALL: &[&Experiment] = &[
@@ -25,4 +33,12 @@ pub const ALL: &[&Experiment] = &[
     &process_vm::EXPERIMENT,
     &map_entries::EXPERIMENT,
     &memory_pressure::EXPERIMENT,
+    &pipe::EXPERIMENT,
+    &unix_socket::EXPERIMENT,
+    &tcp_loopback::EXPERIMENT,
+    &udp_loopback::EXPERIMENT,
+    &splice::EXPERIMENT,
+    &file::EXPERIMENT,
+    &postmark::EXPERIMENT,
+    &pipeline::EXPERIMENT,
 ];

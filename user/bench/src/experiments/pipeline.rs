@@ -1,0 +1,225 @@
+//! A Unix pipeline: `cat FILE | wc`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::movement::{self, Buffer, Peer, checked, wrong};
+use crate::{Bench, Experiment, Failure, Meter};
+
+/// See its help.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "pipeline",
+    title: "a pipeline like cat | wc over a big file",
+    help: "\
+A file of lines under /tmp, 8 MiB, or 64 MiB with --full, goes through pipes; MiB/s of the file.
+
+pipeline/cat-wc           two programs that are there already: one reads the file and writes it to a
+                          pipe, 128 KiB at a time, the other reads and counts lines and bytes
+pipeline/cat-wc-2cpu      on two CPUs
+pipeline/cat-cat-wc       three programs: the one in the middle reads and writes, too
+pipeline/sendfile-wc      the first one uses sendfile
+pipeline/busybox-cat-wc   busybox cat FILE | busybox wc: forks and execs included
+
+The counts must be right.",
+    run,
+};
+
+/// Bytes by one call, as cat and wc do it.
+const PIECE: usize = 128 << 10;
+
+const LINE: &[u8] = b"A page of data meets the kernel, and goes on as it is.\n";
+const WORDS_A_LINE: u64 = 13;
+
+/// What wc counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counts {
+    lines: u64,
+    bytes: u64,
+}
+
+/// Where busybox may be.
+const BUSYBOX: [&str; 3] = ["/bin/busybox", "/usr/bin/busybox", "/busybox"];
+
+/// The one act of every program.
+const WORK: u8 = 0;
+
+fn run(bench: &mut Bench) -> Result<(), Failure> {
+    let size = if bench.is_full() { 64 << 20 } else { 8 << 20 };
+    let path = PathBuf::from(format!("/tmp/bench-pipeline-{}", std::process::id()));
+    let counts = write_lines(&path, size)?;
+    let outcome = rows(bench, &path, counts);
+    // What cannot be removed stays in a guest that ends.
+    let _ = fs::remove_file(&path);
+    outcome
+}
+
+fn rows(bench: &mut Bench, path: &Path, counts: Counts) -> Result<(), Failure> {
+    type First = fn(&Path, &File) -> io::Result<()>;
+    let own: [(&str, &[usize], First); 4] = [
+        ("cat-wc", &[0], cat),
+        ("cat-wc-2cpu", &[1], cat),
+        ("cat-cat-wc", &[0, 0], cat),
+        ("sendfile-wc", &[0], send),
+    ];
+    for (name, cpus, first) in own {
+        let row = bench.row(format!("pipeline/{name}")).bytes(counts.bytes);
+        let row = row.cpus(cpus.iter().max().map_or(0, |&last| last + 1));
+        row.run(|meter| own_programs(meter, path, counts, cpus, first))?;
+    }
+    let row = bench.row("pipeline/busybox-cat-wc").bytes(counts.bytes);
+    row.run(|meter| busybox(meter, path, counts))
+}
+
+/// Writes the file of about `size` bytes and says what is in it.
+fn write_lines(path: &Path, size: usize) -> io::Result<Counts> {
+    let count = size / LINE.len();
+    fs::write(path, LINE.repeat(count))?;
+    Ok(Counts {
+        lines: count as u64,
+        bytes: (count * LINE.len()) as u64,
+    })
+}
+
+/// Runs `first` in this program, and one more on each of the CPUs: the last one counts, those between pass bytes on.
+fn own_programs(
+    meter: &mut Meter,
+    path: &Path,
+    counts: Counts,
+    cpus: &[usize],
+    first: fn(&Path, &File) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let (mut out, start) = movement::pipe()?;
+    let mut programs = Vec::new();
+    for (at, &cpu) in cpus.iter().enumerate() {
+        if at + 1 == cpus.len() {
+            programs.push(Peer::start(cpu, move |_| wc(&out, counts))?);
+            break;
+        }
+        let (next, into) = movement::pipe()?;
+        programs.push(Peer::start(cpu, move |_| {
+            pass_on(&out, &into, counts.bytes)
+        })?);
+        out = next;
+    }
+    meter.measure(|count| {
+        for _ in 0..count {
+            all(&mut programs, &mut || first(path, &start))?;
+        }
+        Ok(())
+    })
+}
+
+/// Has all programs work while `work` is done here.
+fn all(programs: &mut [Peer], work: &mut dyn FnMut() -> io::Result<()>) -> Result<(), Failure> {
+    match programs {
+        [] => Ok(work()?),
+        [only] => only.with(WORK, 1, work),
+        [one, rest @ ..] => {
+            let mut failure = None;
+            let outcome = one.with(WORK, 1, || {
+                failure = all(rest, work).err();
+                match failure {
+                    Some(_) => Err(wrong("another program failed")),
+                    None => Ok(()),
+                }
+            });
+            failure.map_or(outcome, Err)
+        }
+    }
+}
+
+/// Reads the file and writes it.
+fn cat(path: &Path, mut into: &File) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(()),
+            count => into.write_all(&piece[..count])?,
+        }
+    }
+}
+
+/// Sends the file.
+fn send(path: &Path, into: &File) -> io::Result<()> {
+    let file = File::open(path)?;
+    loop {
+        // SAFETY: the descriptors are open; a null place means the file's own.
+        let moved = checked(unsafe {
+            libc::sendfile(
+                into.as_raw_fd(),
+                file.as_raw_fd(),
+                std::ptr::null_mut(),
+                PIECE,
+            )
+        })?;
+        if moved == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads and writes `bytes` bytes.
+fn pass_on(mut out: &File, mut into: &File, bytes: u64) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    let mut left = bytes;
+    while left > 0 {
+        match out.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                into.write_all(&piece[..count])?;
+                left -= count as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts until all bytes have come.
+fn wc(mut out: &File, expected: Counts) -> io::Result<()> {
+    let mut buffer = Buffer::new(PIECE, 0)?;
+    let mut found = Counts::default();
+    while found.bytes < expected.bytes {
+        let count = out.read(buffer.bytes_mut())?;
+        if count == 0 {
+            break;
+        }
+        found.bytes += count as u64;
+        let newlines = buffer.bytes()[..count]
+            .iter()
+            .filter(|&&byte| byte == b'\n');
+        found.lines += newlines.count() as u64;
+    }
+    match found == expected {
+        true => Ok(()),
+        false => Err(wrong(format!("{found:?} in place of {expected:?}"))),
+    }
+}
+
+/// Two programs of busybox, started each time.
+fn busybox(meter: &mut Meter, path: &Path, expected: Counts) -> Result<(), Failure> {
+    let busybox = BUSYBOX.into_iter().find(|path| Path::new(path).exists());
+    let busybox = busybox.ok_or(Failure::Missing("no busybox".into()))?;
+    meter.measure(|count| {
+        for _ in 0..count {
+            let mut cat = Command::new(busybox)
+                .arg("cat")
+                .arg(path)
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let out = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
+            let wc = Command::new(busybox).arg("wc").stdin(out).output()?;
+            cat.wait()?;
+            let text = String::from_utf8_lossy(&wc.stdout);
+            let numbers: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
+            let words = expected.lines * WORDS_A_LINE;
+            if numbers != [expected.lines, words, expected.bytes] {
+                return Err(format!("wc printed {text:?} in place of {expected:?}").into());
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,126 @@
+//! Memory that is sent and received, and the marks by which a receiver knows that it got the right bytes.
+
+use std::io::{Error, Result};
+use std::ptr;
+use std::slice;
+
+use super::wrong;
+
+/// The size of a page in bytes.
+pub const PAGE: usize = 4096;
+
+/// Private anonymous memory with nothing else in its pages.
+#[derive(Debug)]
+pub struct Buffer {
+    map: *mut u8,
+    mapped: usize,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// `len` bytes that begin `offset` bytes behind the start of a page, all present.
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub fn new(len: usize, offset: usize) -> Result<Buffer> {
+        let mapped = (offset + len).next_multiple_of(PAGE).max(PAGE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let map = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+                -1,
+                0,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(Buffer {
+            map: map.cast(),
+            mapped,
+            offset,
+            len,
+        })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is this buffer's own, readable, initialised by the kernel, and lives as long as `self`.
+        unsafe { slice::from_raw_parts(self.map.add(self.offset), self.len) }
+    }
+
+    /// Its bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`; the exclusive borrow of `self` makes this the only reference.
+        unsafe { slice::from_raw_parts_mut(self.map.add(self.offset), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this buffer's own, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.map.cast(), self.mapped) };
+    }
+}
+
+/// Writes a word with the message's number at every page's length of the message, as `fbufs.txt` section 4 does it: the least
+/// that makes each page a changed one.
+pub fn stamp(message: &mut [u8], number: u64) {
+    for piece in message.chunks_mut(PAGE) {
+        let mark = number.to_le_bytes();
+        let len = piece.len().min(mark.len());
+        piece[..len].copy_from_slice(&mark[..len]);
+    }
+}
+
+/// Reads what [`stamp`] has written.
+///
+/// # Errors
+/// When a word is another message's, or none.
+pub fn check_stamp(message: &[u8], number: u64) -> Result<()> {
+    for (at, piece) in message.chunks(PAGE).enumerate() {
+        let mark = number.to_le_bytes();
+        let len = piece.len().min(mark.len());
+        if piece[..len] != mark[..len] {
+            return Err(wrong(format!(
+                "message {number} has {:x?} in page {at}",
+                &piece[..len]
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The byte of a pattern that repeats neither with pages nor with powers of two.
+fn pattern(seed: u64, at: usize) -> u8 {
+    let mixed = (at as u64 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+/// Fills `bytes` with a pattern that depends on `seed`.
+pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = pattern(seed, at);
+    }
+}
+
+/// Checks every byte of what [`fill_pattern`] has made.
+///
+/// # Errors
+/// Names the first wrong byte.
+pub fn check_pattern(bytes: &[u8], seed: u64) -> Result<()> {
+    for (at, &byte) in bytes.iter().enumerate() {
+        let expected = pattern(seed, at);
+        if byte != expected {
+            return Err(wrong(format!(
+                "byte {at} of {} is {byte:#04x}, not {expected:#04x}",
+                bytes.len()
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Bandwidth and latency over a [`Line`], between this program and another one.
+
+use std::io::{self, Write};
+
+use super::{
+    Buffer, Line, Order, Peer, Side, check_pattern, check_stamp, fill_pattern, read_whole,
+    size_name, stamp, wrong,
+};
+use crate::{Bench, Failure};
+
+/// Bytes that a batch moves, if that is at least [`LEAST_MESSAGES`].
+const BATCH_BYTES: usize = 1 << 20;
+const LEAST_MESSAGES: usize = 4;
+/// Of the smallest messages a batch has so many.
+const MOST_MESSAGES: usize = 1024;
+/// Round trips in a batch.
+const ROUND_TRIPS: u64 = 200;
+
+/// Where buffers begin in their pages when they are not aligned: at different places, as two programs' buffers do.
+const UNALIGNED: (usize, usize) = (64, 1000);
+
+/// The acts of a receiver.
+const RECEIVE: u8 = 0;
+const VERIFY: u8 = 1;
+
+/// How a stream of messages is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of a message: of a write, and of a read.
+    pub size: usize,
+    /// Whether both buffers begin where a page begins.
+    pub aligned: bool,
+    /// Whether the sender stamps each message, and the receiver looks at the stamps.
+    pub touched: bool,
+    /// The receiver's CPU; the sender's is 0.
+    pub cpu: usize,
+    /// Messages that may be under way before the receiver says that it has them, where the line itself would lose what is too
+    /// much; 0 for a line that makes the sender wait.
+    pub window: usize,
+}
+
+impl Shape {
+    /// Aligned, touched messages of `size` bytes on one CPU.
+    pub fn of(size: usize) -> Shape {
+        Shape {
+            size,
+            aligned: true,
+            touched: true,
+            cpu: 0,
+            window: 0,
+        }
+    }
+
+    /// The variant's name: `bandwidth-64KiB-2cpu`, `bandwidth-4KiB-unaligned`.
+    pub fn name(&self) -> String {
+        let mut name = format!("bandwidth-{}", size_name(self.size));
+        for (is_so, word) in [
+            (!self.aligned, "-unaligned"),
+            (!self.touched, "-untouched"),
+            (self.cpu != 0, "-2cpu"),
+        ] {
+            if is_so {
+                name.push_str(word);
+            }
+        }
+        name
+    }
+
+    /// Messages in a batch.
+    fn batch(&self) -> u64 {
+        (BATCH_BYTES / self.size).clamp(LEAST_MESSAGES, MOST_MESSAGES) as u64
+    }
+
+    /// Whether the receiver answers after message `turn` of a batch.
+    fn answers(&self, turn: u64) -> bool {
+        self.window > 0 && (turn + 1) % self.window as u64 == 0
+    }
+
+    fn offsets(&self) -> (usize, usize) {
+        if self.aligned { (0, 0) } else { UNALIGNED }
+    }
+}
+
+/// Measures a stream of messages: the row `PREFIXbandwidth-…`. Every message is received whole before the clock stops; all bytes of
+/// two messages are checked before.
+///
+/// # Errors
+/// [`Failure::Output`] only, as for all rows.
+pub fn bandwidth(bench: &mut Bench, prefix: &str, line: Line, shape: Shape) -> Result<(), Failure> {
+    let row = bench.row(format!("{prefix}{}", shape.name()));
+    let row = row.cpus(shape.cpu + 1).bytes(shape.size as u64);
+    row.batch(shape.batch()).run(|meter| {
+        let (near, far) = line.both_ways()?;
+        let (from, to) = shape.offsets();
+        let mut outgoing = Buffer::new(shape.size, from)?;
+        let mut peer = Peer::start(shape.cpu, receiver(far, shape, to))?;
+        for seed in [1, 2] {
+            fill_pattern(outgoing.bytes_mut(), seed);
+            peer.with(VERIFY, seed, || (&near.send).write_all(outgoing.bytes()))?;
+        }
+        let mut number = 0;
+        meter.measure(|count| {
+            peer.with(RECEIVE, count, || {
+                for turn in 0..count {
+                    if shape.touched {
+                        stamp(outgoing.bytes_mut(), number);
+                        number += 1;
+                    }
+                    (&near.send).write_all(outgoing.bytes())?;
+                    if shape.answers(turn) {
+                        read_whole(&near.receive, &mut [0])?;
+                    }
+                }
+                Ok(())
+            })
+        })
+    })
+}
+
+/// What the receiver does with its orders. Its buffer begins `offset` bytes behind a page's start.
+fn receiver(far: Side, shape: Shape, offset: usize) -> impl FnMut(Order) -> io::Result<()> {
+    let mut buffer = None;
+    let mut number = 0;
+    move |order| {
+        // Made here, in the receiver's own process.
+        if buffer.is_none() {
+            buffer = Some(Buffer::new(shape.size, offset)?);
+        }
+        let Some(incoming) = &mut buffer else {
+            return Ok(());
+        };
+        if order.act == VERIFY {
+            read_whole(&far.receive, incoming.bytes_mut())?;
+            return check_pattern(incoming.bytes(), order.count);
+        }
+        for turn in 0..order.count {
+            read_whole(&far.receive, incoming.bytes_mut())?;
+            if shape.touched {
+                check_stamp(incoming.bytes(), number)?;
+                number += 1;
+            }
+            if shape.answers(turn) {
+                (&far.send).write_all(&[0])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Measures round trips of one byte: the row `PREFIXlatency`, `…-2cpu` where the other program runs on another CPU.
+///
+/// # Errors
+/// [`Failure::Output`] only, as for all rows.
+pub fn latency(bench: &mut Bench, prefix: &str, line: Line, cpu: usize) -> Result<(), Failure> {
+    let suffix = if cpu == 0 { "" } else { "-2cpu" };
+    let row = bench.row(format!("{prefix}latency{suffix}"));
+    row.cpus(cpu + 1).batch(ROUND_TRIPS).run(|meter| {
+        let (near, far) = line.both_ways()?;
+        let mut peer = Peer::start(cpu, move |order| {
+            let mut byte = [0];
+            for _ in 0..order.count {
+                read_whole(&far.receive, &mut byte)?;
+                byte[0] = !byte[0];
+                (&far.send).write_all(&byte)?;
+            }
+            Ok(())
+        })?;
+        meter.measure(|count| {
+            peer.with(RECEIVE, count, || {
+                for turn in 0..count {
+                    let sent = turn as u8;
+                    (&near.send).write_all(&[sent])?;
+                    let mut byte = [0];
+                    read_whole(&near.receive, &mut byte)?;
+                    if byte[0] != !sent {
+                        return Err(wrong(format!("{sent} came back as {}", byte[0])));
+                    }
+                }
+                Ok(())
+            })
+        })
+    })
+}

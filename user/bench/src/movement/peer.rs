@@ -1,0 +1,104 @@
+//! The other program of an experiment.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::{checked, read_whole};
+use crate::{Failure, Partner};
+
+/// What a peer is told to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Order {
+    /// Which of the experiment's acts.
+    pub act: u8,
+    /// How often, or with which seed: below 2^56.
+    pub count: u64,
+}
+
+/// A [`Partner`] that carries out one order after the other, and answers each.
+#[derive(Debug)]
+pub struct Peer {
+    partner: Option<Partner>,
+    orders: File,
+    answers: File,
+}
+
+/// A pipe: the end to read, the end to write.
+///
+/// # Errors
+/// Those of `pipe2`.
+pub fn pipe() -> io::Result<(File, File)> {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for the two descriptors.
+    checked(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: the kernel has just made them, and nothing else owns them.
+    let [out, into] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    Ok((out.into(), into.into()))
+}
+
+impl Peer {
+    /// Forks a child on CPU `cpu` that carries out orders by `serve`. What `serve` owns is the child's: descriptors in it are closed
+    /// in this process, so that each side sees the other's end.
+    ///
+    /// # Errors
+    /// When there is no such CPU, or no room for a process.
+    pub fn start(
+        cpu: usize,
+        mut serve: impl FnMut(Order) -> io::Result<()>,
+    ) -> Result<Peer, Failure> {
+        let (orders_out, orders) = pipe()?;
+        let (answers, answers_into) = pipe()?;
+        let partner = Partner::start(cpu, move || {
+            loop {
+                let mut word = [0; 8];
+                read_whole(&orders_out, &mut word)?;
+                let word = u64::from_le_bytes(word);
+                serve(Order {
+                    act: word as u8,
+                    count: word >> 8,
+                })?;
+                (&answers_into).write_all(&[1])?;
+            }
+        })?;
+        Ok(Peer {
+            partner: Some(partner),
+            orders,
+            answers,
+        })
+    }
+
+    /// Has `act` carried out `count` times by the peer while `work` is done here; returns when both are done.
+    ///
+    /// # Errors
+    /// Those of either side; where the peer's end is what this side failed by, the reason of that.
+    pub fn with(
+        &mut self,
+        act: u8,
+        count: u64,
+        work: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let word = count << 8 | u64::from(act);
+        let done = (&self.orders)
+            .write_all(&word.to_le_bytes())
+            .and_then(|()| work())
+            .and_then(|()| read_whole(&self.answers, &mut [0]));
+        done.map_err(|error| self.blame(error))
+    }
+
+    /// Why `error` came: the peer's own failure, if that tore the connection.
+    fn blame(&mut self, error: io::Error) -> Failure {
+        let torn = matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionRefused
+                | ErrorKind::UnexpectedEof
+        );
+        let partner = self.partner.take_if(|_| torn);
+        match partner.map(Partner::wait) {
+            Some(Err(why)) => why,
+            _ => error.into(),
+        }
+    }
+}
