@@ -7,7 +7,6 @@
 //! all this many times.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)]
 mod bench;
 mod compare;
 mod cpio;
@@ -54,6 +53,7 @@ fn main() -> ExitCode {
         Command::Profile(options) => profile::profile(options),
         Command::Image(options) => image::image(options).map(|()| 0),
         Command::Test(options) => test::test(options),
+        Command::Bench(options) => bench::bench(options),
         Command::CompareLinux(options) => compare::compare(options).map(|()| 0),
         Command::Build(options) => project::kernel(options.profile).map(|kernel| {
             println!("{}", kernel.display());

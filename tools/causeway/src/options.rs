@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
@@ -37,6 +38,8 @@ pub enum Command {
     Image(Image),
     /// Run every test
     Test(Test),
+    /// Run the experiments on this kernel and on Linux in turn, and show what came of them
+    Bench(bench::options::Bench),
     /// Measure this kernel against Linux: its start, or a script with --script
     CompareLinux(Compare),
     /// Build the kernel and print where it is
@@ -323,7 +326,7 @@ pub struct Build {
 }
 
 /// A positive number of seconds, whole or not.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a positive number of seconds");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;

@@ -54,7 +54,17 @@ pub fn home() -> Result<PathBuf> {
 /// When there is no toolchain for it, or when it does not compile.
 pub fn kernel(profile: Profile) -> Result<PathBuf> {
     let home = home()?;
-    let mut build = cargo(&home);
+    let folder = env::var_os("CARGO_TARGET_DIR").map_or(home.join("target"), PathBuf::from);
+    kernel_of(&home, &folder, profile)
+}
+
+/// Builds the kernel of the source in `home` with cargo's files in `folder`, and returns its file.
+///
+/// # Errors
+/// As [`kernel`].
+pub fn kernel_of(home: &Path, folder: &Path, profile: Profile) -> Result<PathBuf> {
+    let mut build = cargo(home);
+    build.env("CARGO_TARGET_DIR", folder);
     build.args(["build", "--package", "kernel", "--bin", "causeway-kernel"]);
     build.args(["--profile", profile.name(), "--target", TARGET]);
     match library()? {
@@ -68,7 +78,6 @@ pub fn kernel(profile: Profile) -> Result<PathBuf> {
         }
     }
     run_quiet_when_fresh(&mut build, "the kernel")?;
-    let folder = env::var_os("CARGO_TARGET_DIR").map_or(home.join("target"), PathBuf::from);
     Ok(folder
         .join(TARGET)
         .join(profile.name())

@@ -1,8 +1,355 @@
 //! `causeway bench`: the guest's experiments on this kernel and on another one, in turn.
 //!
-//! The guest's program prints [`lines`], which make [`results`] by [`statistics`].
+//! A bench goes through the modules so: [`options`] says what is asked for and [`names`] which experiments are meant;
+//! [`machine`] boots each kernel with the same root, whose first program runs the guest's `bench`; what that prints is
+//! read by [`lines`] and gathered by [`collect`], which makes [`results`] of it by [`statistics`] and by what
+//! [`experiments`] knows about each experiment. [`progress`] shows how far it is, [`table`] what came of it. [`revision`] builds
+//! an older kernel to compare with, [`switches`] are mechanisms to switch off, [`diff`] compares two files of results.
 
+mod collect;
+mod diff;
 pub mod experiments;
 pub mod lines;
+mod machine;
+mod names;
+mod number;
+pub mod options;
+mod progress;
 pub mod results;
+mod revision;
 pub mod statistics;
+mod switches;
+mod table;
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::compare::{self, Ground};
+use crate::linux::{Linux, Mitigations};
+use crate::outcome;
+use crate::project::{self, Profile};
+use crate::qemu::{self, Accelerator};
+use collect::Collection;
+use lines::Line;
+use machine::{Course, Side, Stage, System};
+use options::Bench;
+use progress::Progress;
+use results::{Clock, Kernel, Machine, Results, Status};
+
+/// How many batches a row has where instructions are counted: each is the same as the one before.
+const COUNTED_BATCHES: &str = "2";
+
+/// After so many boots of a kernel without a word its other experiments are given up.
+const SILENT_BOOTS: u32 = 2;
+
+/// Runs the experiments, or compares two files of results; returns the exit status.
+///
+/// # Errors
+/// When something cannot be built or started, or a name or file is wrong.
+pub fn bench(options: &Bench) -> Result<u8> {
+    if let [old, new] = &options.compare[..] {
+        let (text, failed) = diff::compare(
+            &Results::read(old)?,
+            &Results::read(new)?,
+            options.threshold,
+        );
+        print!("{text}");
+        return Ok(u8::from(failed));
+    }
+    let home = project::home()?;
+    let program = project::guest_programs()?.join("bench");
+    let known = names::known(&program)?;
+    if options.list {
+        for it in &known {
+            println!("{:<14} {}", it.name, it.title);
+        }
+        return Ok(0);
+    }
+    let names = names::chosen(&options.names, &known)?;
+    qemu::kibibytes(&options.memory)?;
+    let kernel = project::kernel(Profile::Release)?;
+    let wanted = if options.icount {
+        Accelerator::Icount
+    } else {
+        Accelerator::Auto
+    };
+    let (accelerator, _) = qemu::choose(wanted, &kernel)?;
+    let ground = Ground {
+        cpus: options.cpus(),
+        memory: options.memory.clone(),
+        accelerator,
+    };
+    let sides = sides(options, &home, &kernel)?;
+    let stage = Stage::new(ground, &program, words(options), options.limit())?;
+    let folder = options
+        .out
+        .clone()
+        .unwrap_or_else(|| home.join("out/bench"));
+    let machine = described(options, accelerator, stage.flags(&sides[0]));
+    let kernels = sides.iter().map(|side| side.kernel.clone()).collect();
+    let mut session = Session {
+        stage,
+        sides,
+        names,
+        pairs: options.pairs(),
+        collection: Collection::new(machine, kernels),
+        stop: stop_by_signal()?,
+    };
+    let ended = session.run(&folder);
+    // What was measured is shown even when a boot could not be started.
+    let results = session.collection.results();
+    let status = show(&results, &folder)?;
+    ended?;
+    Ok(if session.stop.load(Ordering::SeqCst) {
+        outcome::SIGNAL + SIGINT as u8
+    } else {
+        status
+    })
+}
+
+/// All boots of a bench.
+struct Session {
+    stage: Stage,
+    sides: Vec<Side>,
+    names: Vec<String>,
+    pairs: u32,
+    collection: Collection,
+    /// Set when the user wants no more.
+    stop: Arc<AtomicBool>,
+}
+
+impl Session {
+    /// Boots the kernels in turn. Results are in `folder` after each boot.
+    fn run(&mut self, folder: &Path) -> Result<()> {
+        let experiments: usize = self
+            .sides
+            .iter()
+            .map(|side| side.names(&self.names).len())
+            .sum();
+        let mut progress = Progress::new(experiments as u64 * u64::from(self.pairs));
+        for pair in 1..=self.pairs {
+            for kernel in 0..self.sides.len() {
+                if self.stop.load(Ordering::SeqCst) {
+                    return Ok(());
+                }
+                let title = self.sides[kernel].kernel.title();
+                progress.boot(format!("pair {pair} of {}, {title}", self.pairs));
+                self.collection.begin(pair);
+                let ended = self.turn(pair, kernel, &progress);
+                self.collection
+                    .results()
+                    .write(&folder.join("results.json"))?;
+                ended?;
+                progress.booted();
+            }
+        }
+        Ok(())
+    }
+
+    /// A kernel's turn: all its experiments, in one boot, or more when one of them ends the guest.
+    fn turn(&mut self, pair: u32, kernel: usize, progress: &Progress) -> Result<()> {
+        let side = &self.sides[kernel];
+        let mut left = side.names(&self.names);
+        let mut silent = 0;
+        while !left.is_empty() {
+            let (mut heard, collection) = (false, &mut self.collection);
+            let names = left.clone();
+            let course = self.stage.boot(side, &names, &self.stop, |line| {
+                heard = true;
+                match &line {
+                    Line::Row(lines::Measured { row, .. })
+                    | Line::Missing { row, .. }
+                    | Line::Error { row, .. } => {
+                        progress.now(row);
+                    }
+                    Line::Done(name) => {
+                        left.retain(|it| it != name);
+                        progress.step(1);
+                    }
+                    Line::Begun(name) => progress.now(name),
+                    Line::End(_) => {}
+                }
+                collection.hear(kernel, pair, line);
+            })?;
+            let why = match course {
+                Course::Stopped => break,
+                Course::Whole if left.is_empty() => break,
+                Course::Whole => "the guest left it out".into(),
+                Course::Broken(why) => why,
+            };
+            silent = if heard { 0 } else { silent + 1 };
+            let failed = if silent == SILENT_BOOTS {
+                left.drain(..).collect()
+            } else {
+                // After the last experiment nothing is lost.
+                left.drain(..left.len().min(1)).collect::<Vec<_>>()
+            };
+            progress.step(failed.len());
+            for name in failed {
+                progress.say(&format!("{}, {name}: {why}", side.kernel.title()));
+                self.collection.fail(kernel, pair, Some(name), why.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the files, prints the table, and says whether all went well: the exit status.
+fn show(results: &Results, folder: &Path) -> Result<u8> {
+    let file = folder.join("results.json");
+    results.write(&file)?;
+    let width = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    let width = width
+        .map(|size| usize::from(size.ws_col))
+        .filter(|width| *width > 0);
+    let width = width.filter(|_| io::stdout().is_terminal());
+    println!(
+        "{}{}",
+        table::machine(results),
+        table::table(results, width)
+    );
+    println!("{}", table::summary(results));
+    println!("results: {}", file.display());
+    let failed = |row: &results::Row| row.outcomes.iter().any(|it| it.status == Status::Failed);
+    Ok(u8::from(
+        !results.failures.is_empty() || results.rows.iter().any(failed),
+    ))
+}
+
+/// The options of the guest's program.
+fn words(options: &Bench) -> Vec<String> {
+    let mut words = Vec::new();
+    if options.full {
+        words.push("--full".into());
+    }
+    if options.icount {
+        words.extend(["--batches".into(), COUNTED_BATCHES.into()]);
+    }
+    words
+}
+
+/// The kernels that are booted in turn.
+fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
+    let version = env!("CARGO_PKG_VERSION");
+    let causeway = |file: &Path, commit: Option<String>, option: &str| Side {
+        system: System::Causeway {
+            file: file.into(),
+            options: Some(option)
+                .filter(|it| !it.is_empty())
+                .map(str::to_owned)
+                .into_iter()
+                .collect(),
+        },
+        kernel: Kernel {
+            name: "causeway".into(),
+            version: version.into(),
+            commit,
+            options: option.into(),
+        },
+        only: &[],
+    };
+    let current = revision::current(home);
+    let mut sides = vec![causeway(kernel, current.clone(), "")];
+    match options.against.as_str() {
+        "none" => {}
+        "causeway" => sides.push(causeway(kernel, current.clone(), "")),
+        "linux" => {
+            let linux = Linux::find(options.linux.as_deref())?;
+            let chosen = options.mitigations;
+            sides.push(Side {
+                kernel: Kernel {
+                    name: "linux".into(),
+                    version: linux.release.clone(),
+                    commit: None,
+                    options: match chosen {
+                        Mitigations::Default => String::new(),
+                        other => format!("mitigations={other}"),
+                    },
+                },
+                system: System::Linux(linux, chosen),
+                only: &[],
+            });
+        }
+        name => {
+            let revision = revision::kernel(home, name)?;
+            sides.push(causeway(&revision.kernel, Some(revision.commit), ""));
+        }
+    }
+    if options.switches {
+        // Kernel 1 is what kernel 0 is held against: without one, itself.
+        if sides.len() == 1 {
+            sides.push(causeway(kernel, current.clone(), ""));
+        }
+        for switch in switches::SWITCHES {
+            sides.push(Side {
+                only: switch.experiments,
+                ..causeway(kernel, current.clone(), switch.option)
+            });
+        }
+    }
+    Ok(sides)
+}
+
+/// What the results say about the machine.
+fn described(options: &Bench, accelerator: Accelerator, flags: String) -> Machine {
+    let (accelerator, clock) = match accelerator {
+        Accelerator::Kvm => ("kvm", Clock::Kvm),
+        Accelerator::Icount => ("tcg", Clock::Icount),
+        Accelerator::Tcg | Accelerator::Auto => ("tcg", Clock::Tcg),
+    };
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let host = format!(
+        "{}, {} CPUs, Linux {}",
+        model.unwrap_or("unknown processor"),
+        std::thread::available_parallelism().map_or(1, usize::from),
+        kernel.trim()
+    );
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    Machine {
+        accelerator: accelerator.into(),
+        clock,
+        qemu: compare::version(qemu::QEMU),
+        cpus: options.cpus(),
+        memory: options.memory.clone(),
+        host,
+        commands: vec![words.join(" "), format!("{} {flags}", qemu::QEMU)],
+        flags,
+        mitigations: options.mitigations.to_string(),
+        set: if options.icount {
+            "batches"
+        } else if options.full {
+            "full"
+        } else {
+            "short"
+        }
+        .into(),
+        began: SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs()),
+    }
+}
+
+/// A flag that Ctrl-C sets; a second Ctrl-C ends this program at once, and its guests with it.
+fn stop_by_signal() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let status = i32::from(outcome::SIGNAL) + signal;
+        signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot watch for signals")?;
+    }
+    Ok(stop)
+}

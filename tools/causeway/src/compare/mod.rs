@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::guest::Killer;
-use crate::linux::Linux;
+use crate::linux::{Linux, Mitigations};
 use crate::options;
 use crate::project::{self, Profile};
 use crate::qemu::{self, Accelerator, Boot, Machine};
@@ -22,14 +22,38 @@ use crate::qemu::{self, Accelerator, Boot, Machine};
 /// The two kernels, and the machine that both get.
 struct Pair {
     kernel: PathBuf,
-    linux: PathBuf,
-    cpus: u32,
-    memory: String,
-    accelerator: Accelerator,
+    linux: Linux,
+    ground: Ground,
 }
 
 impl Pair {
-    fn machine(&self, kernel: &Path, archive: &Path, command_line: &str) -> Machine {
+    /// The machine with this kernel.
+    fn ours(&self, archive: &Path, command_line: &str) -> Machine {
+        self.ground.machine(&self.kernel, archive, command_line)
+    }
+
+    /// The machine with Linux, which runs `/init` of the archive.
+    fn theirs(&self, archive: &Path) -> Machine {
+        let accelerator = self.ground.accelerator;
+        let line = self.linux.command_line(Mitigations::Default, accelerator);
+        self.ground.machine(&self.linux.kernel, archive, &line)
+    }
+}
+
+/// A machine without its kernel: what every kernel that is compared gets.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// CPUs, 1 to 16.
+    pub cpus: u32,
+    /// Memory, in QEMU's words.
+    pub memory: String,
+    /// How the guest's instructions are run; not `Auto`.
+    pub accelerator: Accelerator,
+}
+
+impl Ground {
+    /// The machine with a kernel.
+    pub fn machine(&self, kernel: &Path, archive: &Path, command_line: &str) -> Machine {
         Machine {
             boot: Boot::Kernel {
                 kernel: kernel.into(),
@@ -42,19 +66,6 @@ impl Pair {
             extra: Vec::new(),
         }
     }
-
-    /// The machine with this kernel.
-    fn ours(&self, archive: &Path, command_line: &str) -> Machine {
-        self.machine(&self.kernel, archive, command_line)
-    }
-
-    /// The machine with Linux, which runs `/init` of the archive.
-    fn theirs(&self, archive: &Path, options: &str) -> Machine {
-        // On a busy host emulated timers may come so late that Linux takes them for broken; and no one
-        // would see a panic that it only waits after.
-        let command_line = format!("console=ttyS0 quiet no_timer_check panic=-1 {options}");
-        self.machine(&self.linux, archive, command_line.trim_end())
-    }
 }
 
 /// Measures and prints a table.
@@ -63,25 +74,24 @@ impl Pair {
 /// When a kernel is missing, or does not do what it is asked to.
 pub fn compare(options: &options::Compare) -> Result<()> {
     let kernel = project::kernel(Profile::Release)?;
-    let linux = Linux::find(options.linux.as_deref())?.kernel;
+    let linux = Linux::find(options.linux.as_deref())?;
     let (accelerator, why) = qemu::choose(Accelerator::Auto, &kernel)?;
     let pair = Pair {
         kernel,
         linux,
-        cpus: options.smp,
-        memory: options.memory.clone(),
-        accelerator,
+        ground: Ground {
+            cpus: options.smp,
+            memory: options.memory.clone(),
+            accelerator,
+        },
     };
     println!(
         "{accelerator:?} ({why}), {} CPUs, {}; {}",
-        pair.cpus,
-        pair.memory,
+        pair.ground.cpus,
+        pair.ground.memory,
         version(qemu::QEMU)
     );
-    println!(
-        "Linux: {}\n",
-        pair.linux.file_name().unwrap_or_default().to_string_lossy()
-    );
+    println!("Linux: {}\n", pair.linux.release);
     match &options.script {
         Some(file) => script::compare(options, &pair, file),
         None => start::compare(options, &pair),
@@ -149,7 +159,7 @@ impl Watch {
 }
 
 /// The first line of what a program says about its version.
-fn version(program: &str) -> String {
+pub fn version(program: &str) -> String {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     text.unwrap_or_default()

@@ -76,7 +76,7 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
     root.write(&archive)?;
     let command = ["/bin/bash".to_owned(), "/init".to_owned()];
     let ours = pair.ours(&archive, &Console::pipes().command_line(&[], &command));
-    let theirs = pair.theirs(&archive, "");
+    let theirs = pair.theirs(&archive);
     let mut ratios: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for number in 1..=options.pairs {
         let (a, b) = (run(&ours)?, run(&theirs)?);

@@ -1,0 +1,25 @@
+#!/bin/sh
+# The first program of both kernels: prepares what a program expects, runs the experiments and powers off.
+# usage: init NAME,NAME… [OPTION…]
+export PATH=/bin HOME=/root USER=root
+[ -e /proc/self ] || mount -t proc proc /proc
+[ -e /sys/kernel ] || mount -t sysfs sys /sys
+[ -e /dev/null ] || mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm
+mounted() { grep -q " $1 " /proc/mounts; }
+mounted /dev/pts || mount -t devpts devpts /dev/pts
+mounted /dev/shm || mount -t tmpfs shm /dev/shm
+mounted /tmp || mount -t tmpfs tmp /tmp
+ip link set lo up 2>/dev/null
+# Linux's drivers are modules, in the order of their names; Causeway has its own inside.
+if [ -d /linux-modules ] && ! [ -e /proc/causeway ]; then
+    for module in /linux-modules/*; do insmod "$module"; done
+fi
+names=$1
+shift
+cd /tmp || exit
+IFS=,
+# shellcheck disable=SC2086 # A list of names.
+/bin/bench $names "$@"
+echo "{\"end\":$?}"
+poweroff -f

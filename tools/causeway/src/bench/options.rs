@@ -1,0 +1,154 @@
+//! The command line of `causeway bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::linux::Mitigations;
+use crate::options::seconds;
+
+/// For `--help`.
+const HELP: &str = "\
+Each kernel is booted in turn (A B A B …) in the same machine with the same root, and the same program runs the same
+experiments in it. The table shows medians; a ratio below 1 is good for Causeway. results.json and report.html are written
+into the folder that --out names.
+
+Examples:
+  causeway bench                          the short set against Linux
+  causeway bench fork pipe --full         two experiments, all their rows, and longer
+  causeway bench --against causeway       against itself: shows what is noise
+  causeway bench --against HEAD~10        against an older state of this source
+  causeway bench --icount                 in instructions, which repeat to the digit, on one CPU
+  causeway bench --compare A.json B.json  what got better or worse from A to B
+
+Exit status:
+  0    everything was measured (--compare: nothing got worse beyond the threshold)
+  1    something failed; the table says what (--compare: something got worse)
+  125  causeway itself failed; the message says what to do
+  130  it was ended by Ctrl-C; what was measured until then is kept";
+
+/// What the user asked for.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = HELP)]
+pub struct Bench {
+    /// Experiments to run, as --list names them [default: all]
+    #[arg(value_name = "NAMES")]
+    pub names: Vec<String>,
+    /// Measure every row of the experiments, and each for longer
+    #[arg(long)]
+    pub full: bool,
+    /// Boot each kernel so many times, in turn [default: 5, with --icount 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: Option<u32>,
+    /// Count instructions in place of time: one CPU, emulated, and a fixed number of batches
+    #[arg(long)]
+    pub icount: bool,
+    /// What the kernel is held against: `linux`, itself (`causeway`), an older state of its source, or `none`
+    #[arg(long, value_name = "causeway|linux|none|REV", default_value = "linux")]
+    pub against: String,
+    /// List the experiments, and run none
+    #[arg(long)]
+    pub list: bool,
+    /// Compare two files of results, and run none
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["names", "list"])]
+    pub compare: Vec<PathBuf>,
+    /// From how many percent on a row that got worse makes --compare end with status 1
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, requires = "compare", value_parser = percent)]
+    pub threshold: f64,
+    /// CPUs, 1 to 16 [default: 2, with --icount 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub smp: Option<u32>,
+    /// Memory, in M or G
+    #[arg(long = "mem", value_name = "SIZE", default_value = "1G")]
+    pub memory: String,
+    /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
+    #[arg(long, value_enum, default_value = "default")]
+    pub mitigations: Mitigations,
+    /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
+    #[arg(long, value_name = "FILE")]
+    pub linux: Option<PathBuf>,
+    /// The folder for results.json and report.html [default: out/bench in the project's folder]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Run the experiments that a switch of the kernel matters to with the switch thrown, too
+    #[arg(long)]
+    pub switches: bool,
+    /// End a guest that reports nothing for so many seconds [default: 180, with --full or --icount 900]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub limit: Option<Duration>,
+}
+
+impl Bench {
+    /// How many times each kernel is booted. Instructions are the same each time.
+    pub fn pairs(&self) -> u32 {
+        self.runs.unwrap_or(if self.icount { 1 } else { 5 })
+    }
+
+    /// The guests' CPUs.
+    pub fn cpus(&self) -> u32 {
+        self.smp.unwrap_or(if self.icount { 1 } else { 2 })
+    }
+
+    /// How long a guest may report nothing: longer than the guest itself gives any row.
+    pub fn limit(&self) -> Duration {
+        let seconds = if self.full || self.icount { 900 } else { 180 };
+        self.limit.unwrap_or(Duration::from_secs(seconds))
+    }
+}
+
+/// A number of percent, 0 or more.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim_end_matches('%').parse().ok();
+    number
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0)
+        .ok_or_else(|| format!("`{text}` is not a number of percent"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::{Command, Options};
+
+    fn parsed(words: &str) -> Result<Bench, clap::Error> {
+        let words = ["causeway", "bench"]
+            .into_iter()
+            .chain(words.split_whitespace());
+        match Options::try_parse_from(words)?.command {
+            Command::Bench(options) => Ok(options),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_depends_on_the_clock() {
+        let plain = parsed("").unwrap();
+        assert_eq!(
+            (plain.pairs(), plain.cpus(), &*plain.against),
+            (5, 2, "linux")
+        );
+        let counted = parsed("--icount fork").unwrap();
+        assert_eq!((counted.pairs(), counted.cpus()), (1, 1));
+        assert!(counted.limit() > plain.limit());
+        assert_eq!(parsed("--limit 3").unwrap().limit().as_secs(), 3);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for words in [
+            "--runs 0",
+            "--smp 17",
+            "--compare a.json",
+            "--compare a.json b.json fork",
+            "--threshold 3",
+            "--threshold=-1 --compare a b",
+            "--mitigations some",
+        ] {
+            assert!(parsed(words).is_err(), "{words}");
+        }
+        let compare = parsed("--compare a.json b.json --threshold 3%").unwrap();
+        assert_eq!((compare.compare.len(), compare.threshold), (2, 3.0));
+    }
+}

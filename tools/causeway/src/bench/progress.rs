@@ -1,0 +1,77 @@
+//! What runs now and what is left: a bar on a terminal, plain lines elsewhere.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Shown on standard error.
+pub struct Progress {
+    /// None where standard error is no terminal.
+    bar: Option<ProgressBar>,
+    /// What the boot that runs is called, and when it began.
+    boot: (String, Instant),
+}
+
+impl Progress {
+    /// Nothing is done yet of so many experiments, over all boots.
+    pub fn new(steps: u64) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(steps);
+            let style = ProgressStyle::with_template(
+                "{bar:30} {pos}/{len}  {elapsed} gone, {eta} left  {msg}",
+            );
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        Self {
+            bar,
+            boot: (String::new(), Instant::now()),
+        }
+    }
+
+    /// A boot begins.
+    pub fn boot(&mut self, name: String) {
+        self.boot = (name, Instant::now());
+        self.now("starts");
+    }
+
+    /// The boot has ended.
+    pub fn booted(&self) {
+        if self.bar.is_none() {
+            let (name, since) = &self.boot;
+            eprintln!("{name}: {:.0} s", since.elapsed().as_secs_f64());
+        }
+    }
+
+    /// This runs, or was just measured.
+    pub fn now(&self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{}: {what}", self.boot.0));
+        }
+    }
+
+    /// So many experiments are done or will not be.
+    pub fn step(&self, count: usize) {
+        if let Some(bar) = &self.bar {
+            bar.inc(count as u64);
+        }
+    }
+
+    /// Says something that stays.
+    pub fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

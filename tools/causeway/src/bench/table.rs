@@ -1,0 +1,323 @@
+//! The results as a table on a terminal: a part for each paper and experiment, a line for each row.
+
+use std::fmt::Write;
+
+use super::experiments::{self, Paper};
+use super::number::{self, Unit};
+use super::results::{Clock, Outcome, Results, Row, Status};
+
+/// The columns before the counters, which have no width of their own.
+const HEADINGS: [&str; 8] = ["", "unit", "", "", "ratio", "least–most", "floor", ""];
+
+/// Writes the table; lines are cut to `width` characters, if there is one.
+pub fn table(results: &Results, width: Option<usize>) -> String {
+    let lines: Vec<[String; 9]> = results.rows.iter().map(|row| cells(results, row)).collect();
+    let mut headings = HEADINGS.map(str::to_owned);
+    for (kernel, heading) in results.kernels.iter().take(2).zip(&mut headings[2..4]) {
+        *heading = kernel.title();
+    }
+    let widths: Vec<usize> = (0..8)
+        .map(|column| {
+            let cells = lines.iter().map(|line| line[column].chars().count());
+            cells
+                .chain([headings[column].chars().count()])
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    let mut put = |line: &str| {
+        let line = line.trim_end();
+        match width {
+            Some(width) if line.chars().count() > width => {
+                text.extend(line.chars().take(width.saturating_sub(1)));
+                text.push('…');
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    };
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    order.sort_by_key(|&at| place(results.rows[at].experiment()));
+    let (mut paper, mut experiment) = (None, "");
+    for at in order {
+        let row = &results.rows[at];
+        if row.experiment() != experiment {
+            experiment = row.experiment();
+            let found = experiments::place(experiment);
+            let part = found.map_or("Other experiments", |place| place.paper.title());
+            if paper != Some(part) {
+                put(&format!("\n{}", part.to_uppercase()));
+                paper = Some(part);
+            }
+            put(&format!("\n{}", heading(experiment)));
+            put(&joined(&headings, &widths, "an operation's events"));
+        }
+        let [cells @ .., events] = &lines[at];
+        put(&joined(cells, &widths, events));
+        for kernel in 2..results.kernels.len() {
+            if let Some(line) = switched(results, row, kernel) {
+                put(&line);
+            }
+        }
+    }
+    text
+}
+
+/// Where an experiment stands; what has no place comes last.
+fn place(experiment: &str) -> (bool, Option<Paper>, usize) {
+    let (paper, at) = experiments::order(experiment);
+    (paper.is_none(), paper, at)
+}
+
+fn heading(experiment: &str) -> String {
+    match experiments::place(experiment) {
+        Some(place) if place.section.is_empty() => format!("{experiment}: {}", place.title),
+        Some(place) => format!("{experiment}: {} ({})", place.title, place.section),
+        None => experiment.into(),
+    }
+}
+
+/// A line of cells: names to the left, numbers to the right.
+fn joined(cells: &[String], widths: &[usize], last: &str) -> String {
+    let mut line = String::from(" ");
+    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let gap = width - cell.chars().count();
+        let (before, behind) = if [0, 1, 7].contains(&column) {
+            (0, gap)
+        } else {
+            (gap, 0)
+        };
+        let _ = write!(line, " {:before$}{cell}{:behind$} ", "", "");
+    }
+    line + last
+}
+
+/// Variant, unit, both values, ratio, its range, floor, marks, events.
+fn cells(results: &Results, row: &Row) -> [String; 9] {
+    let values = [row.value(0), row.value(1)];
+    let unit = Unit::of(&row.unit, values.into_iter().flatten());
+    let value = |kernel: usize| match (row.value(kernel), row.outcomes.get(kernel)) {
+        (Some(value), _) => unit.digits(value),
+        (None, Some(outcome)) => short(outcome).into(),
+        (None, None) => String::new(),
+    };
+    let (ratio, range) = match row.ratio {
+        Some(it) => (
+            number::ratio(it.median),
+            format!("{}–{}", number::ratio(it.least), number::ratio(it.most)),
+        ),
+        None => Default::default(),
+    };
+    let floor = row.floor.as_ref().map(|floor| {
+        format!(
+            "{} {}",
+            floor.name,
+            number::with_unit(floor.value, &floor.unit)
+        )
+    });
+    [
+        row.variant().into(),
+        unit.name.into(),
+        value(0),
+        if results.kernels.len() > 1 {
+            value(1)
+        } else {
+            String::new()
+        },
+        ratio,
+        range,
+        floor.unwrap_or_default(),
+        marks(row),
+        events(row),
+    ]
+}
+
+/// What stands in place of a value.
+fn short(outcome: &Outcome) -> &'static str {
+    match outcome.status {
+        Status::NotYet => "not yet",
+        Status::Failed => "failed",
+        Status::Measured | Status::Nothing => "–",
+    }
+}
+
+/// What a reader must not miss.
+fn marks(row: &Row) -> String {
+    let marks = [(row.is_behind(), "behind"), (row.noisy, "noise")];
+    let marks: Vec<_> = marks
+        .iter()
+        .filter(|mark| mark.0)
+        .map(|mark| mark.1)
+        .collect();
+    marks.join(", ")
+}
+
+/// The events of an operation on the first kernel, most first.
+fn events(row: &Row) -> String {
+    let mut events: Vec<(&String, f64)> = row.counters[0]
+        .iter()
+        .map(|(name, count)| (name, *count))
+        .collect();
+    events.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let texts = events
+        .iter()
+        .map(|(name, count)| format!("{name} {}", number::digits(*count)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// A line for a kernel with switches thrown: its value, and its cost in the first kernel's.
+fn switched(results: &Results, row: &Row, kernel: usize) -> Option<String> {
+    let value = number::with_unit(row.value(kernel)?, &row.unit);
+    let ratio = row.ratio_of(kernel, 0)?;
+    Some(format!(
+        "      with {}: {value}, {} times {} ({}–{})",
+        results.kernels[kernel].options,
+        number::ratio(ratio.median),
+        results.kernels[0].title(),
+        number::ratio(ratio.least),
+        number::ratio(ratio.most),
+    ))
+}
+
+/// The machine and the kernels, for the top of the table.
+pub fn machine(results: &Results) -> String {
+    let machine = &results.machine;
+    let mut text = String::new();
+    for kernel in &results.kernels {
+        let commit = kernel.commit.as_ref().map(|commit| format!(" ({commit})"));
+        let _ = writeln!(
+            text,
+            "{}: {}{}",
+            kernel.title(),
+            kernel.version,
+            commit.unwrap_or_default()
+        );
+    }
+    let clock = match machine.clock {
+        Clock::Kvm => "the clock is the host's processor's",
+        Clock::Tcg => "emulated: ratios say more than times",
+        Clock::Icount => "the clock counts instructions: one is a nanosecond",
+    };
+    let _ = writeln!(
+        text,
+        "{} CPUs, {}, {} ({clock}); {}; mitigations: {}; {} set, {} pairs",
+        machine.cpus,
+        machine.memory,
+        machine.accelerator,
+        machine.qemu,
+        machine.mitigations,
+        machine.set,
+        results.pairs,
+    );
+    text
+}
+
+/// How many rows are ahead, behind, noise, missing, failed; and what failed.
+pub fn summary(results: &Results) -> String {
+    let rows = &results.rows;
+    let count = |which: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| which(row)).count();
+    let mut parts = vec![format!("{} rows", rows.len())];
+    if let Some(other) = results.kernels.get(1) {
+        parts.push(format!(
+            "{} ahead of {}",
+            count(&|row| row.ratio.is_some() && !row.is_behind()),
+            other.title()
+        ));
+        parts.push(format!("{} behind", count(&Row::is_behind)));
+    }
+    parts.push(format!("{} noise", count(&|row| row.noisy)));
+    parts.push(format!(
+        "{} not yet",
+        count(&|row| row.status == Status::NotYet)
+    ));
+    parts.push(format!(
+        "{} failed",
+        count(&|row| row.outcomes.iter().any(|it| it.status == Status::Failed))
+    ));
+    let mut text = parts.join(", ") + "\n";
+    for row in rows {
+        for (kernel, outcome) in results.kernels.iter().zip(&row.outcomes) {
+            if let (Status::Failed | Status::Measured, Some(why)) = (outcome.status, &outcome.why) {
+                let _ = writeln!(text, "failed: {} on {}: {why}", row.id, kernel.title());
+            }
+        }
+    }
+    for failure in &results.failures {
+        let kernel = results.kernels.get(failure.kernel as usize);
+        let title = kernel.map_or_else(String::new, super::results::Kernel::title);
+        let at = failure.experiment.as_deref().unwrap_or("the start");
+        let _ = writeln!(
+            text,
+            "failed: {title}, pair {}, {at}: {}",
+            failure.pair, failure.why
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::tests::example;
+
+    #[test]
+    fn a_row_has_its_values_ratio_floor_and_events() {
+        let text = table(&example(), None);
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with("empty"))
+            .unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "empty",
+                "ns",
+                "500",
+                "1,000",
+                "0.51",
+                "0.50–0.51",
+                "trap",
+                "100",
+                "ns",
+                "tlb_local_page",
+                "1.00"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_behind_noisy_or_missing_is_marked() {
+        let mut results = example();
+        results.rows[0].runs.swap(0, 1);
+        results.rows[0].ratio = results.rows[0].ratio_of(0, 1);
+        results.rows[0].noisy = true;
+        let text = table(&results, None);
+        assert!(text.contains("behind, noise"), "{text}");
+        assert!(summary(&results).starts_with("1 rows, 0 ahead of Linux, 1 behind, 1 noise"));
+
+        let row = &mut results.rows[0];
+        row.runs[0] = vec![None; 3];
+        row.ratio = None;
+        row.noisy = false;
+        row.status = Status::NotYet;
+        row.outcomes[0].status = Status::NotYet;
+        row.outcomes[1].status = Status::Failed;
+        row.outcomes[1].why = Some("EPIPE".into());
+        row.runs[1] = vec![None; 3];
+        let text = table(&results, None);
+        assert!(
+            text.contains("not yet") && text.contains("failed") && !text.contains("behind"),
+            "{text}"
+        );
+        assert!(summary(&results).contains("failed: fork/empty on Linux: EPIPE"));
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        let text = table(&example(), Some(40));
+        assert!(text.lines().all(|line| line.chars().count() <= 40));
+        assert!(text.contains('…'));
+    }
+}
