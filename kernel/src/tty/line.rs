@@ -186,6 +186,14 @@ impl Line {
                 && (self.is(stripped, VSTART) || self.is(stripped, VSTOP)))
     }
 
+    /// Whether `byte` takes the meaning of the byte behind it away, unless it is quoted itself.
+    pub fn quotes(&self, byte: u8) -> bool {
+        self.local(ICANON)
+            && self.local(IEXTEN)
+            && !self.local(EXTPROC)
+            && self.is(self.stripped(byte), VLNEXT)
+    }
+
     fn stripped(&self, byte: u8) -> u8 {
         let byte = if self.input_flag(ISTRIP) {
             byte & 0x7f

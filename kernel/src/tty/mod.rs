@@ -1,6 +1,7 @@
 //! Terminals.
 //!
 //! - [`line`], `ring`, `output`, `erase`: the line discipline `N_TTY`, a state machine without locks or processes.
+//! - `held`: typed bytes for which the line discipline has no room yet.
 //! - [`Tty`] (`terminal`): a line discipline with readers, writers and a [`Driver`] that has the wire.
 //! - `job`: the session that a terminal controls, its foreground group, the signals of job control.
 //! - `settings`: the `ioctl`s.
@@ -14,6 +15,7 @@
 pub mod console;
 mod erase;
 mod file;
+mod held;
 mod job;
 pub mod line;
 mod output;

@@ -1,6 +1,6 @@
 //! A terminal: a line discipline between a wire and the programs that read and write it.
 
-use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -18,7 +18,10 @@ use nucleus::{
     time,
 };
 
-use super::line::{Effect, Key, Line};
+use super::{
+    held::Held,
+    line::{Effect, Key, Line},
+};
 use crate::{
     process::{Group, Pid, Process},
     signal::{self, Info},
@@ -106,7 +109,7 @@ pub struct Tty {
 pub(super) struct State {
     pub line: Line,
     /// Typed and not yet given to the line discipline.
-    held: VecDeque<u8>,
+    held: Held,
     /// Echoed while output was stopped.
     echo: Vec<u8>,
 }
@@ -158,7 +161,7 @@ impl Tty {
                 Rank::Tty,
                 State {
                     line: Line::new(),
-                    held: VecDeque::new(),
+                    held: Held::new(),
                     echo: Vec::new(),
                 },
             ),
@@ -215,11 +218,12 @@ impl Tty {
         let mut state = self.state.lock();
         for &byte in bytes {
             let in_turn = state.held.is_empty() && state.line.has_room();
-            if in_turn || state.line.is_urgent(byte) {
+            if in_turn || (!state.held.quotes_next() && state.line.is_urgent(byte)) {
                 self.input(&mut state, byte);
             } else if state.held.len() < HELD && !frame::is_scarce() {
                 // Beyond this the byte is lost, as on a wire without flow control.
-                state.held.push_back(byte);
+                let quotes = state.line.quotes(byte);
+                state.held.push(byte, quotes);
             }
         }
         self.wake_readers(&state);
@@ -337,14 +341,11 @@ impl Tty {
             return;
         }
         while state.line.has_room()
-            && let Some(byte) = state.held.pop_front()
+            && let Some(byte) = state.held.pop()
         {
             self.input(state, byte);
         }
         self.drained.wake_all();
-        if state.held.is_empty() && state.held.capacity() > PIECE {
-            state.held = VecDeque::new();
-        }
     }
 
     /// Throws away what was typed and not read.

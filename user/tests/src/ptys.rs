@@ -13,6 +13,7 @@ pub const TESTS: &[Test] = &[
     ("ptys: the master hangs up", hanging_up),
     ("ptys: packet mode", packet_mode),
     ("ptys: waiting for room", waiting_for_room),
+    ("ptys: quoted keys behind a full terminal", quoted_keys),
     ("ptys: an instance of its own", instance),
 ];
 
@@ -363,6 +364,26 @@ fn waiting_for_room() -> Outcome {
         ensure!(poll(fd)? & libc::POLLOUT != 0, "no POLLOUT with room");
     }
     Ok(())
+}
+
+/// A quoted signal key is a byte like others, also where it waits because the terminal's buffer is full.
+fn quoted_keys() -> Outcome {
+    let (master, terminal) = pair()?;
+    change(terminal, |settings| settings.c_lflag &= !libc::ECHO)?;
+    // However much stands before it: it may come just when the buffer has become full.
+    for length in 4080..4100 {
+        let line = [&vec![b'x'; 4000][..], b"\n"].concat();
+        let rest = vec![b'y'; length - line.len()];
+        write(master, &line)?;
+        write(master, &rest)?;
+        write(master, b"\x16\x03\x16\x16\x16\x1c\n")?;
+        expect(terminal, &line)?;
+        expect(terminal, &[&rest[..], b"\x03\x16\x1c\n"].concat())?;
+    }
+    // One that is not quoted still acts at once.
+    write(master, &[&vec![b'x'; 4000][..], b"\n"].concat())?;
+    write(master, &[&vec![b'y'; 200][..], b"\x16\x16\x03end\n"].concat())?;
+    expect(terminal, b"end\n")
 }
 
 fn instance() -> Outcome {
