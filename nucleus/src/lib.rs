@@ -10,7 +10,7 @@
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`vdso`]: what programs call for the time without a system call.
-//! - [`counters`]: what all of it cost, by cause.
+//! - [`counters`]: what all of it cost, by cause; [`floor`]: what the bare machine takes for it.
 //! - [`arch`]: the two machines, x86-64 and the simulated one, behind one interface.
 #![cfg_attr(target_os = "none", no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -24,6 +24,7 @@ pub mod console;
 pub mod counters;
 pub mod dma;
 pub mod ephemeral;
+pub mod floor;
 pub mod frame;
 #[cfg(any(target_os = "none", test))]
 mod heap;

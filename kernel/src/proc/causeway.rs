@@ -1,7 +1,8 @@
-//! What only this kernel has: costs by cause, memory by use, system calls that nobody answers.
+//! What only this kernel has: costs by cause, what the bare machine takes, memory by use, system calls that nobody answers.
 
+use abi::Errno;
 use fs::synthetic::{Entry, Table};
-use nucleus::{counters::Counter, frame};
+use nucleus::{counters::Counter, floor, frame};
 
 use crate::syscall::{self, flags};
 
@@ -26,6 +27,15 @@ pub fn directory() -> Table {
             Entry::text(|out| {
                 for counter in Counter::ALL {
                     writeln!(out, "{} {}", counter.name(), counter.total());
+                }
+                Ok(())
+            }),
+        )
+        .with(
+            "floors",
+            Entry::text(|out| {
+                for floor in floor::measure().map_err(|_| Errno::ENOMEM)? {
+                    writeln!(out, "{floor}");
                 }
                 Ok(())
             }),

@@ -132,6 +132,12 @@ impl Pmap {
         }))
     }
 
+    /// The table of level 4. Who loads it without [`activate`] sees to it that no mapping changes meanwhile.
+    #[cfg(target_os = "none")]
+    pub(crate) fn root(&self) -> crate::PhysAddr {
+        crate::frame::record::address(self.root)
+    }
+
     /// Names the pmap in shootdowns: its root's number among the managed frames.
     #[inline]
     fn space(&self) -> u32 {

@@ -14,6 +14,7 @@
 //!                        Net                                     connections and ports of one protocol
 //!                        Futex                                   reads the word: may fault, so before
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
+//!                            Floors                              whose turn it is to measure the machine
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
 //!                                Leaf                            holds nothing else, except
 //!                                  Notify -> NotifyTable         inotify; told wherever files change
@@ -80,6 +81,8 @@ pub enum Rank {
     Amap = 55,
     /// An object's pages.
     Object = 60,
+    /// Whose turn it is to measure what the machine takes.
+    Floors = 65,
     // Spinning locks.
     /// Who waits for whom to give up a futex; with it, priorities of threads are set.
     Lending = 90,

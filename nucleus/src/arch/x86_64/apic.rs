@@ -11,7 +11,8 @@ use super::{irq, space};
 
 const ID: u32 = 0x20;
 const TASK_PRIORITY: u32 = 0x80;
-const END_OF_INTERRUPT: u32 = 0xb0;
+/// The register to write to when an interrupt was taken.
+pub const END_OF_INTERRUPT: u32 = 0xb0;
 const SPURIOUS: u32 = 0xf0;
 const COMMAND: u32 = 0x300;
 const COMMAND_HIGH: u32 = 0x310;
@@ -38,8 +39,9 @@ const START_UP: u32 = 6 << 8;
 
 /// Where the registers are mapped; 0 before [`start`], [`X2APIC`] when they are reached as
 /// model-specific registers.
-static REGISTERS: AtomicUsize = AtomicUsize::new(0);
-const X2APIC: usize = 1;
+pub static REGISTERS: AtomicUsize = AtomicUsize::new(0);
+/// See [`REGISTERS`].
+pub const X2APIC: usize = 1;
 
 /// Local APIC numbers by CPU.
 static IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];

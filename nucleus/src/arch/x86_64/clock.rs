@@ -52,6 +52,11 @@ struct Rates {
     timer: u64,
 }
 
+/// How long so many ticks of the counter last.
+pub fn picoseconds(ticks: u64) -> u64 {
+    scale(ticks.saturating_mul(1000), &NS_PER_TICK)
+}
+
 /// Learns the rates of the counter and the timer, and the date. Once, on the boot CPU, when its local
 /// APIC is on. False if nothing tells the rates.
 pub fn start() -> bool {

@@ -9,10 +9,12 @@
 //! Three traps can come at an instant when the GS base or the stack is not the kernel's (double
 //! fault, NMI, machine check). They have stacks of their own, at whose top stands the CPU's data.
 
+use alloc::boxed::Box;
 use core::arch::{asm, global_asm};
 
 use super::gdt::{InterruptStack, KERNEL_CODE, USER_CODE, USER_DATA};
 use super::percpu::{ENTRY_SP, PerCpu};
+use super::{floor, irq};
 use crate::addr::USER_END;
 use crate::trap::Registers;
 use core::mem::offset_of;
@@ -352,53 +354,94 @@ pub fn patch_smap() {
 }
 
 /// Bytes between two vectors' entries.
-const STUB: u64 = 16;
+const STUB: usize = 16;
 const PRESENT: u64 = 1 << 15;
 const INTERRUPT_GATE: u64 = 0xe << 8;
 const FROM_PROGRAMS: u64 = 3 << 13;
 
+/// An interrupt descriptor table.
 #[repr(C, align(16))]
-struct Table([[u64; 2]; 256]);
+pub struct Table([[u64; 2]; 256]);
 
 static mut TABLE: Table = Table([[0; 2]; 256]);
 
+/// Where a trap goes in a table of [`table_with`].
+pub struct Gate {
+    pub vector: u8,
+    pub to: usize,
+    /// Whether programs may raise it.
+    pub from_programs: bool,
+}
+
+impl Gate {
+    fn encode(&self, stack: u64) -> [u64; 2] {
+        let privilege = if self.from_programs { FROM_PROGRAMS } else { 0 };
+        let attributes = PRESENT | privilege | INTERRUPT_GATE | stack;
+        let to = self.to as u64;
+        let low = to & 0xffff
+            | u64::from(KERNEL_CODE) << 16
+            | attributes << 32
+            | (to >> 16 & 0xffff) << 48;
+        [low, to >> 32]
+    }
+}
+
 /// Fills the interrupt descriptor table. Once, on the boot CPU.
 pub fn build_table() {
-    for vector in 0..256usize {
-        let stub = (&raw const trap_stubs) as u64 + vector as u64 * STUB;
+    for vector in 0..=255u8 {
+        let to = match vector {
+            irq::FLOOR => floor::answer_address(),
+            _ => (&raw const trap_stubs) as usize + usize::from(vector) * STUB,
+        };
         let stack = match vector {
             2 => InterruptStack::NonMaskable as u64,
             8 => InterruptStack::DoubleFault as u64,
             18 => InterruptStack::MachineCheck as u64,
             _ => 0,
         };
-        // Breakpoint, overflow, and the 32-bit system call are for programs to raise.
-        let privilege = if matches!(vector, 3 | 4 | 0x80) {
-            FROM_PROGRAMS
-        } else {
-            0
+        let gate = Gate {
+            vector,
+            to,
+            // Breakpoint, overflow, and the 32-bit system call are for programs to raise.
+            from_programs: matches!(vector, 3 | 4 | 0x80),
         };
-        let attributes = PRESENT | privilege | INTERRUPT_GATE | stack;
-        let low = stub & 0xffff
-            | u64::from(KERNEL_CODE) << 16
-            | attributes << 32
-            | (stub >> 16 & 0xffff) << 48;
         // SAFETY: only the boot CPU runs, and the table is loaded afterwards.
-        unsafe { (&raw mut TABLE.0[vector]).write([low, stub >> 32]) };
+        unsafe { (&raw mut TABLE.0[usize::from(vector)]).write(gate.encode(stack)) };
     }
 }
 
-/// Makes this CPU use the table.
-pub fn load_table() {
-    #[repr(C, packed)]
-    struct Pointer {
-        limit: u16,
-        base: u64,
+/// A table as the kernel's own but for some gates, whose traps stay on the stack that they find.
+pub fn table_with(gates: &[Gate]) -> Box<Table> {
+    // SAFETY: the table is filled in, and nobody changes it any more.
+    let mut table = Box::new(Table(unsafe { (&raw const TABLE.0).read() }));
+    for gate in gates {
+        table.0[usize::from(gate.vector)] = gate.encode(0);
     }
-    let pointer = Pointer {
-        limit: (size_of::<Table>() - 1) as u16,
-        base: (&raw const TABLE) as u64,
-    };
-    // SAFETY: the table is static and filled in.
-    unsafe { asm!("lidt [{}]", in(reg) &pointer, options(readonly, nostack, preserves_flags)) };
+    table
+}
+
+impl Table {
+    /// Makes this CPU use it.
+    ///
+    /// # Safety
+    /// The table stays until the CPU uses another one, and its gates bear whatever traps come until then.
+    pub unsafe fn load(&self) {
+        #[repr(C, packed)]
+        struct Pointer {
+            limit: u16,
+            base: u64,
+        }
+        let pointer = Pointer {
+            limit: (size_of::<Table>() - 1) as u16,
+            base: core::ptr::from_ref(self) as u64,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { asm!("lidt [{}]", in(reg) &pointer, options(readonly, nostack, preserves_flags)) };
+    }
+}
+
+/// Makes this CPU use the kernel's table.
+pub fn load_table() {
+    // SAFETY: the table is static, and filled in by now with gates for all traps.
+    unsafe { (*(&raw const TABLE)).load() };
 }

@@ -22,6 +22,8 @@ pub const RESCHEDULE: u8 = 0xf1;
 pub const SHOOTDOWN: u8 = 0xf2;
 /// Another CPU changed mappings of the kernel's half.
 pub const FLUSH: u8 = 0xf3;
+/// Another CPU measures how long this one takes to answer; its gate goes to [`floor`](super::floor).
+pub const FLOOR: u8 = 0xf4;
 /// What the local APIC gives when there was nothing after all; it wants no answer.
 pub const SPURIOUS: u8 = 0xff;
 

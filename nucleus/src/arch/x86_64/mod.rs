@@ -5,7 +5,7 @@
 //! address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in), `apic`, `clock` and
 //! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
 //! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context` and `stack` (kernel threads),
-//! `serial`, `pci`. At the end: `panic`, `backtrace`, `power`.
+//! `serial`, `pci`. `floor` measures what the machine takes. At the end: `panic`, `backtrace`, `power`.
 //! `drill` breaks all that on purpose.
 
 mod acpi;
@@ -18,6 +18,7 @@ mod cpu;
 mod drill;
 mod entry;
 mod fault;
+mod floor;
 mod fpu;
 mod gdt;
 mod init;
@@ -43,6 +44,7 @@ pub(crate) use context::Context;
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use cpu::{caches, processor};
 pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
+pub(crate) use floor::measure_floors;
 pub(crate) use fpu::UserState;
 pub(crate) use irq::add_handler;
 pub(crate) use layout::ptr;

@@ -322,6 +322,16 @@ fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
     Ok(unsafe { &raw mut (*table(at))[slot(va, 1)] })
 }
 
+/// The root that this CPU has loaded.
+pub fn current() -> PhysAddr {
+    let root: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mov {}, cr3", out(reg) root, options(nomem, nostack, preserves_flags))
+    };
+    PhysAddr(root & ADDRESS)
+}
+
 /// Makes `root` this CPU's address space; drops all translations but the global ones.
 #[inline]
 pub(crate) fn load_space(root: PhysAddr) {
