@@ -3,10 +3,12 @@
 # make run ROOT=debian     the same with Debian's own programs, and bash (makes target/debian once)
 # make run ROOT=DIR        the same with this folder as the guest's root
 # make test                every test; the last line counts them
+# make bench               the papers' experiments here and on Linux: a table, out/bench/report.html
 # make image               causeway.iso: boots by GRUB
 # make debug               a guest that waits for gdb
 # make setup               installs what is missing (all of the above do)
 #
+# BENCH='fork pipe --full' gives names and options to `causeway bench`; see target/debug/causeway bench --help.
 # RUN='--smp 4 --mem 1G' gives options to `causeway run`; see target/debug/causeway run --help.
 
 causeway := target/debug/causeway
@@ -17,13 +19,14 @@ rust = . target/toolchain.sh &&
 override CMD := $(value CMD)
 export CMD
 RUN ?=
+BENCH ?=
 ROOT ?=
 debian := target/debian
 folder := $(if $(filter debian,$(ROOT)),$(debian),$(ROOT))
 root := $(if $(folder),--root '$(folder)')
 shell := $(if $(filter debian,$(ROOT)),/bin/bash,/bin/sh)
 
-.PHONY: run guest test image debug setup setup-test setup-debian clean help
+.PHONY: run guest test bench image debug setup setup-test setup-bench setup-debian clean help
 
 run: guest
 	$(if $(CMD),$(eval load target/status.so)$(leave $(file < target/status)))
@@ -37,6 +40,9 @@ $(debian)/.causeway-root: | $(causeway) setup-debian
 
 test: setup-test $(causeway)
 	@$(rust) $(causeway) test
+
+bench: setup-bench $(causeway)
+	@$(rust) $(causeway) bench $(BENCH)
 
 image: setup-test $(causeway)
 	@$(rust) $(causeway) image $(root) $(RUN)
@@ -52,6 +58,9 @@ setup:
 
 setup-test: setup
 	@scripts/setup.sh test
+
+setup-bench: setup
+	@scripts/setup.sh bench
 
 setup-debian: setup
 	@scripts/setup.sh debian

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what is missing to build and run Causeway, and nothing when all is there.
 #
-# usage: scripts/setup.sh [test|debian]
+# usage: scripts/setup.sh [test|bench|debian]
 #     test     also what `make test` and `make image` need
+#     bench    also Debian's kernel for Linux, which `make bench` compares with: unpacked, not installed
 #     debian   also what makes a root of Debian's packages (`causeway root debian`)
 #
 # Programs come from the system's packages by apt-get, as root or through sudo. Rust is the one on
@@ -30,11 +31,11 @@ have cc || need gcc
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/ssl/cert.pem ] || need ca-certificates
 # The guest has no dynamic linker: its busybox must be the static one.
 if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then need busybox-static; fi
-if [ -n "${1:-}" ]; then
+case ${1:-} in test|debian)
     have mmdebstrap || need mmdebstrap
     # An ordinary user's root is made in a user namespace.
     [ "$(id -u)" = 0 ] || have newuidmap || need uidmap
-fi
+esac
 if [ "${1:-}" = test ]; then
     have grub-mkrescue || need grub-common
     [ -d /usr/lib/grub/i386-pc ] || need grub-pc-bin
@@ -81,6 +82,11 @@ fi
 
 # --- Installing ---------------------------------------------------------------------------------
 
+if [ "$(id -u)" = 0 ]; then as_root=
+elif have sudo; then as_root=sudo
+else as_root=none
+fi
+
 if [ -n "$packages" ]; then
     if ! have apt-get; then
         say "missing:$packages (by their names in Debian)"
@@ -88,9 +94,7 @@ if [ -n "$packages" ]; then
         say "later, with the target $target, use rustup; then try again"
         exit 1
     fi
-    if [ "$(id -u)" = 0 ]; then as_root=
-    elif have sudo; then as_root=sudo
-    else
+    if [ "$as_root" = none ]; then
         say "missing:$packages"
         say "run as root: apt-get install --no-install-recommends$packages"
         exit 1
@@ -121,4 +125,15 @@ if cmp -s target/toolchain.sh.new target/toolchain.sh; then
 else
     mv target/toolchain.sh.new target/toolchain.sh
     say "Rust: $(PATH=$rust command -v rustc), $(PATH=$rust rustc --version)"
+fi
+
+# --- Linux, to compare with ----------------------------------------------------------------------
+
+if [ "${1:-}" = bench ]; then
+    if [ -z "$(find target/linux -name 'vmlinuz-*' 2>/dev/null)" ] && [ "$as_root" != none ] && have apt-cache &&
+        ! apt-cache depends linux-image-cloud-amd64 2>/dev/null | grep -q Depends; then
+        say "updating the package lists"
+        $as_root apt-get update -q >&2 || say "the package lists could not all be updated; going on"
+    fi
+    scripts/linux-kernel.sh >/dev/null
 fi

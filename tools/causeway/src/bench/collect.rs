@@ -77,11 +77,6 @@ impl Collection {
         });
     }
 
-    /// Everything that went wrong with whole guests.
-    pub fn failures(&self) -> &[Failure] {
-        &self.failures
-    }
-
     /// What was reported, as results.
     pub fn results(&self) -> Results {
         let mut rows: Vec<Row> = self.order.iter().map(|id| self.row(id)).collect();

@@ -67,8 +67,9 @@ pub fn bench(options: &Bench) -> Result<u8> {
     let program = project::guest_programs()?.join("bench");
     let known = names::known(&program)?;
     if options.list {
+        let width = known.iter().map(|it| it.name.len()).max().unwrap_or(0);
         for it in &known {
-            println!("{:<14} {}", it.name, it.title);
+            println!("{:<width$}  {}", it.name, it.title);
         }
         return Ok(0);
     }
@@ -231,6 +232,9 @@ fn words(options: &Bench) -> Vec<String> {
     }
     if options.icount {
         words.extend(["--batches".into(), COUNTED_BATCHES.into()]);
+    }
+    for row in &options.rows {
+        words.extend(["--rows".into(), row.clone()]);
     }
     words
 }

@@ -38,6 +38,9 @@ pub struct Bench {
     /// Measure every row of the experiments, and each for longer
     #[arg(long)]
     pub full: bool,
+    /// Only rows whose names contain this; may be given again
+    #[arg(long, value_name = "WORD")]
+    pub rows: Vec<String>,
     /// Boot each kernel so many times, in turn [default: 5, with --icount 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,

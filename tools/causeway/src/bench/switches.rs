@@ -14,6 +14,6 @@ pub const SWITCHES: &[Switch] = &[
     // One page a fault: what the window of neighbours saves (`uvm.txt` 5.4).
     Switch {
         option: "faultahead=0,0",
-        experiments: &["faults"],
+        experiments: &["fault-ahead", "fault-bandwidth"],
     },
 ];

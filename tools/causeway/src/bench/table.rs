@@ -6,6 +6,9 @@ use super::experiments::{self, Paper};
 use super::number::{self, Unit};
 use super::results::{Clock, Outcome, Results, Row, Status};
 
+/// Rarer events are not shown: they are another program's, or the measuring's own.
+const RARE: f64 = 0.005;
+
 /// The columns before the counters, which have no width of their own.
 const HEADINGS: [&str; 8] = ["", "unit", "", "", "ratio", "least–most", "floor", ""];
 
@@ -105,7 +108,10 @@ fn cells(results: &Results, row: &Row) -> [String; 9] {
     let (ratio, range) = match row.ratio {
         Some(it) => (
             number::ratio(it.median),
-            format!("{}–{}", number::ratio(it.least), number::ratio(it.most)),
+            match row.runs[0].len() {
+                1 => String::new(),
+                _ => format!("{}–{}", number::ratio(it.least), number::ratio(it.most)),
+            },
         ),
         None => Default::default(),
     };

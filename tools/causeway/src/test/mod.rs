@@ -3,10 +3,12 @@
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
+//! [`bench`] lets `causeway bench` measure a little,
 //! [`stress`] runs Debian's `stress-ng`, [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
 
+mod bench;
 mod boot;
 mod debian;
 mod host;
@@ -97,6 +99,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;
     let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    bench::run(&bench, &mut report);
     starts::run(&bench, &mut report);
     shares::run(&bench, &mut report);
     session::run(&bench, &mut report);
