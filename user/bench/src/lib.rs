@@ -88,11 +88,12 @@ pub use sample::Unit;
 /// The whole program; gives its exit status: 0, 1 when standard output is gone, 2 for bad options.
 pub fn main() -> i32 {
     // Rows that measure the start of a program start this one.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == options::NOTHING)
+    let mut words = std::env::args_os().skip(1);
+    if words
+        .next()
+        .is_some_and(|word| word.as_encoded_bytes() == options::NOTHING.to_bytes())
     {
-        return 0;
+        return experiments::again(words.next());
     }
     let options = match options::parse(std::env::args_os()) {
         Ok(options) => options,

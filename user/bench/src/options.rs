@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -9,8 +9,8 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use crate::experiments;
 use crate::harness::Experiment;
 
-/// The first word that makes the program end at once.
-pub const NOTHING: &str = "--nothing";
+/// The first word that makes the program end at once, or start itself again as often as the second word says.
+pub const NOTHING: &CStr = c"--nothing";
 
 /// What the user asked for.
 #[derive(Clone, Debug)]

@@ -382,7 +382,10 @@ fn quoted_keys() -> Outcome {
     }
     // One that is not quoted still acts at once.
     write(master, &[&vec![b'x'; 4000][..], b"\n"].concat())?;
-    write(master, &[&vec![b'y'; 200][..], b"\x16\x16\x03end\n"].concat())?;
+    write(
+        master,
+        &[&vec![b'y'; 200][..], b"\x16\x16\x03end\n"].concat(),
+    )?;
     expect(terminal, b"end\n")
 }
 

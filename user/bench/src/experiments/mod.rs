@@ -3,10 +3,12 @@
 use crate::Experiment;
 
 mod calls;
+mod exec;
 mod fault_ahead;
 mod fault_bandwidth;
 mod file;
 mod fork;
+mod futex;
 mod map_entries;
 mod map_fault_unmap;
 mod memory_calls;
@@ -16,14 +18,24 @@ mod pipe;
 mod pipeline;
 mod postmark;
 mod process_vm;
+mod signals;
 mod splice;
+mod switches;
 mod tcp_loopback;
+mod threads;
 mod udp_loopback;
 mod unix_socket;
+
+pub use exec::again;
 
 /// In the order in which they are listed and done.
 pub const ALL: &[&Experiment] = &[
     &calls::EXPERIMENT,
+    &signals::EXPERIMENT,
+    &switches::EXPERIMENT,
+    &futex::EXPERIMENT,
+    &threads::EXPERIMENT,
+    &exec::EXPERIMENT,
     &fork::EXPERIMENT,
     &map_fault_unmap::EXPERIMENT,
     &fault_bandwidth::EXPERIMENT,
