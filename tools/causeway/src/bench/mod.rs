@@ -331,7 +331,11 @@ fn described(options: &Bench, accelerator: Accelerator, flags: String) -> Machin
         host,
         commands: vec![words.join(" "), format!("{} {flags}", qemu::QEMU)],
         flags,
-        mitigations: options.mitigations.to_string(),
+        mitigations: format!(
+            "{} ({})",
+            options.mitigations,
+            options.mitigations.explained()
+        ),
         set: if options.icount {
             "batches"
         } else if options.full {

@@ -60,7 +60,7 @@ pub struct Machine {
     pub flags: String,
     /// The commands that repeat this, one a line.
     pub commands: Vec<String>,
-    /// `default` (as each kernel ships), `on` or `off`.
+    /// `default` (as each kernel ships), `on` or `off`, and in words what that means for each kernel.
     pub mitigations: String,
     /// Which set of batches the guest measured: `short`, `full`, or `batches` where their number was given.
     pub set: String,

@@ -44,6 +44,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         }
     });
     report.run("bench: a guest is killed", || killed(bench));
+    report.run("bench: Ctrl-C", || interrupted(bench));
 }
 
 /// The folder for a bench's files.
@@ -176,6 +177,28 @@ fn killed(bench: &Bench) -> Result<(), String> {
     } else {
         Err(all())
     }
+}
+
+/// Ctrl-C ends the guest and leaves results.
+fn interrupted(bench: &Bench) -> Result<(), String> {
+    let out = folder(bench, "interrupted");
+    let mut run = command(&["bench", "--against", "none", "--out"]);
+    run.arg(&out).args(SMALL);
+    let mut run = run.spawn().map_err(|error| error.to_string())?;
+    let guest = guest_of(&mut run)?;
+    kill_process(Pid::from_child(&run), Signal::INT).map_err(|error| error.to_string())?;
+    let output = run.wait_with_output().map_err(|error| error.to_string())?;
+    if Path::new("/proc").join(guest.to_string()).exists() {
+        return Err("the guest runs on".into());
+    }
+    if output.status.code() != Some(130) {
+        return Err(format!(
+            "{}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    }
+    results(&out).map(drop)
 }
 
 /// The emulator that a bench has started, once it has.
