@@ -4,7 +4,8 @@
 //! [`machine`] boots each kernel with the same root, whose first program runs the guest's `bench`; what that prints is
 //! read by [`lines`] and gathered by [`collect`], which makes [`results`] of it by [`statistics`] and by what
 //! [`experiments`] knows about each experiment. [`progress`] shows how far it is, [`table`] what came of it. [`revision`] builds
-//! an older kernel to compare with, [`switches`] are mechanisms to switch off, [`diff`] compares two files of results.
+//! an older kernel to compare with, [`switches`] are mechanisms to switch off, [`diff`] compares two files of results, and
+//! [`report`] makes a page of one.
 
 mod collect;
 mod diff;
@@ -15,6 +16,7 @@ mod names;
 mod number;
 pub mod options;
 mod progress;
+pub mod report;
 pub mod results;
 mod revision;
 pub mod statistics;
@@ -62,6 +64,11 @@ pub fn bench(options: &Bench) -> Result<u8> {
         );
         print!("{text}");
         return Ok(u8::from(failed));
+    }
+    if let Some(file) = &options.report {
+        let beside = file.parent().map(Path::to_owned).unwrap_or_default();
+        let folder = options.out.clone().unwrap_or(beside);
+        return page(&Results::read(file)?, &folder).map(|()| 0);
     }
     let home = project::home()?;
     let program = project::guest_programs()?.join("bench");
@@ -218,10 +225,19 @@ fn show(results: &Results, folder: &Path) -> Result<u8> {
     );
     println!("{}", table::summary(results));
     println!("results: {}", file.display());
+    page(results, folder)?;
     let failed = |row: &results::Row| row.outcomes.iter().any(|it| it.status == Status::Failed);
     Ok(u8::from(
         !results.failures.is_empty() || results.rows.iter().any(failed),
     ))
+}
+
+/// Writes the page into a folder and says where it is.
+fn page(results: &Results, folder: &Path) -> Result<()> {
+    let file = folder.join("report.html");
+    report::write(results, &file)?;
+    println!("report: {}", file.display());
+    Ok(())
 }
 
 /// The options of the guest's program.

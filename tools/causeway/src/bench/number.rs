@@ -49,6 +49,8 @@ pub fn ratio(value: f64) -> String {
 pub struct Unit<'a> {
     pub name: &'a str,
     size: f64,
+    /// Whether zeros behind the point say something: not where things are counted.
+    is_measure: bool,
 }
 
 impl<'a> Unit<'a> {
@@ -73,10 +75,18 @@ impl<'a> Unit<'a> {
         larger
             .iter()
             .find(|(_, size)| least.is_finite() && least >= *size)
-            .map_or(Unit { name, size: 1.0 }, |&(name, size)| Unit {
-                name,
-                size,
-            })
+            .map_or(
+                Unit {
+                    name,
+                    size: 1.0,
+                    is_measure: matches!(name, "ns" | "s" | "MiB/s" | "ops/s"),
+                },
+                |&(name, size)| Unit {
+                    name,
+                    size,
+                    is_measure: true,
+                },
+            )
     }
 
     /// A value of the results' unit in this one.
@@ -86,7 +96,11 @@ impl<'a> Unit<'a> {
 
     /// The digits of a value that is given in the results' unit.
     pub fn digits(&self, value: f64) -> String {
-        digits(self.scaled(value))
+        if self.is_measure {
+            digits(self.scaled(value))
+        } else {
+            trimmed(self.scaled(value))
+        }
     }
 }
 
@@ -159,6 +173,7 @@ mod tests {
         let unit = Unit::of("ns", [9_000.0, 2_000_000.0, f64::NAN]);
         assert_eq!((unit.name, unit.digits(9_000.0)), ("µs", "9.00".into()));
         assert_eq!(Unit::of("ns", []).name, "ns");
+        assert_eq!(with_unit(31.0, "pages"), "31 pages");
         assert_eq!(with_unit(2048.0, "MiB/s"), "2.00 GiB/s");
         assert_eq!(with_unit(12.0, "ops/s"), "12.0 ops/s");
     }

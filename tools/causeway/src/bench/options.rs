@@ -21,6 +21,7 @@ Examples:
   causeway bench --against HEAD~10        against an older state of this source
   causeway bench --icount                 in instructions, which repeat to the digit, on one CPU
   causeway bench --compare A.json B.json  what got better or worse from A to B
+  causeway bench --report A.json          the page of results that are there already
 
 Exit status:
   0    everything was measured (--compare: nothing got worse beyond the threshold)
@@ -56,6 +57,9 @@ pub struct Bench {
     /// Compare two files of results, and run none
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["names", "list"])]
     pub compare: Vec<PathBuf>,
+    /// Make the page of a file of results anew, in --out or beside the file, and run none
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["names", "list", "compare"])]
+    pub report: Option<PathBuf>,
     /// From how many percent on a row that got worse makes --compare end with status 1
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, requires = "compare", value_parser = percent)]
     pub threshold: f64,
@@ -145,6 +149,7 @@ mod tests {
             "--smp 17",
             "--compare a.json",
             "--compare a.json b.json fork",
+            "--report a.json fork",
             "--threshold 3",
             "--threshold=-1 --compare a b",
             "--mitigations some",

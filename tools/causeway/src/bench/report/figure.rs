@@ -1,0 +1,226 @@
+//! Figures of this bench's rows: curves over sizes, rows side by side, mechanisms on and off.
+
+use std::cmp::Reverse;
+
+use maud::{Markup, html};
+
+use super::picture::Series;
+use super::picture::curves::{Across, Line, Panel, Point};
+use super::picture::dots::{Dots, Item, Mark};
+use super::picture::scale::Spread;
+use super::view::{Group, View};
+use crate::bench::experiments::{self, Figure, pattern};
+use crate::bench::results::Row;
+
+/// Rows that a figure of a switched mechanism shows: those in which it matters most.
+const SWITCHED: usize = 8;
+/// Letters that have room beside a curve.
+const LABEL: usize = 15;
+
+/// All of an experiment's figures, or nothing if none can be drawn.
+pub fn figures(view: &View, group: &Group) -> Option<Markup> {
+    let declared = group.place.map_or(&[][..], |place| place.figures);
+    let mut drawn: Vec<Markup> = declared
+        .iter()
+        .flat_map(|figure| match figure {
+            Figure::Curves {
+                x_label,
+                across,
+                panels,
+            } => panels
+                .iter()
+                .filter_map(|panel| curves(view, group, x_label, *across, panel))
+                .collect(),
+            Figure::Dots { title, rows } => Vec::from_iter(rows_of(view, title, rows)),
+        })
+        .collect();
+    drawn.extend(
+        view.switched()
+            .filter_map(|(kernel, options)| switched(group, kernel, options)),
+    );
+    (!drawn.is_empty()).then(|| html! { div.panels { @for one in drawn { (one) } } })
+}
+
+/// A picture with its title above it.
+pub fn titled(title: &str, picture: Markup, below: Markup) -> Markup {
+    html! {
+        figure {
+            figcaption { (title) }
+            (picture)
+            (below)
+        }
+    }
+}
+
+/// A kernel's series.
+fn series(kernel: usize) -> Series {
+    match kernel {
+        0 => Series::Causeway,
+        1 => Series::Linux,
+        _ => Series::Off,
+    }
+}
+
+/// What a line of a kernel is called: its name, or of the option that makes it differ as much as there is room for.
+fn label(view: &View, kernel: usize) -> String {
+    let options = &view.results.kernels[kernel].options;
+    match options.split_once('=') {
+        Some((_, setting)) if kernel > 1 && options.len() > LABEL => setting.into(),
+        Some(_) if kernel > 1 => options.clone(),
+        _ => view.name(kernel).into(),
+    }
+}
+
+/// A floor's name in the words of a picture.
+fn in_words(floor: &str) -> String {
+    match floor.split_once('_') {
+        Some(("memcpy", _)) => "bare copy".into(),
+        _ => floor.replace('_', " "),
+    }
+}
+
+/// The least, the median and the greatest of a kernel's runs.
+fn spread_of(row: &Row, kernel: usize) -> Option<(f64, f64, f64)> {
+    let runs = row.runs.get(kernel)?.iter().flatten().copied();
+    let least = runs.clone().reduce(f64::min)?;
+    Some((least, row.value(kernel)?, runs.reduce(f64::max)?))
+}
+
+fn curves(
+    view: &View,
+    group: &Group,
+    x_label: &str,
+    across: Across,
+    panel: &experiments::Panel,
+) -> Option<Markup> {
+    let rows: Vec<(f64, &Row)> = group
+        .rows
+        .iter()
+        .filter_map(|row| Some((pattern::number(panel.rows, &row.id)?, *row)))
+        .collect();
+    let unit = &rows.first()?.1.unit;
+    let lines: Vec<Line> = (0..view.results.kernels.len())
+        .map(|kernel| Line {
+            series: series(kernel),
+            label: label(view, kernel),
+            points: rows
+                .iter()
+                .filter(|(_, row)| row.unit == *unit)
+                .filter_map(|(x, row)| {
+                    let (least, y, most) = spread_of(row, kernel)?;
+                    let x = *x;
+                    Some(Point { x, y, least, most })
+                })
+                .collect(),
+        })
+        // One place is no line; the switched kernels have the others' rows only here and there.
+        .filter(|line| line.series != Series::Off || line.points.len() > 1)
+        .collect();
+    let floor = view.floor(panel.floor, unit);
+    // Which option a shortened label stands for.
+    let short: Vec<(&str, &str)> = view
+        .switched()
+        .filter(|(kernel, options)| {
+            let label = label(view, *kernel);
+            label != *options && lines.iter().any(|line| line.label == label)
+        })
+        .map(|(_, options)| {
+            (
+                options.split_once('=').map_or("", |(_, setting)| setting),
+                options,
+            )
+        })
+        .collect();
+    let picture = Panel {
+        title: panel.title,
+        x_label,
+        across,
+        unit,
+        lines,
+        floor: floor.map(|value| (in_words(panel.floor), value)),
+    }
+    .draw()?;
+    let below = html! {
+        @for (setting, options) in short { p.below { (setting) ": with " (options) } }
+    };
+    Some(titled(panel.title, picture, below))
+}
+
+/// Some rows side by side, each kernel a mark.
+pub fn rows_of(view: &View, title: &str, rows: &[(&str, &str)]) -> Option<Markup> {
+    let found: Vec<(&str, &Row)> = rows
+        .iter()
+        .filter_map(|(label, id)| Some((*label, view.row(id)?)))
+        .collect();
+    let unit = &found.first()?.1.unit;
+    let kernels = view.results.kernels.len().min(2);
+    let items = found
+        .iter()
+        .filter(|(_, row)| row.unit == *unit)
+        .map(|(label, row)| Item {
+            label: (*label).into(),
+            marks: (0..kernels)
+                .filter_map(|kernel| {
+                    let (least, value, most) = spread_of(row, kernel)?;
+                    Some(Mark {
+                        series: series(kernel),
+                        value: Some(value),
+                        least,
+                        most,
+                    })
+                })
+                .collect(),
+        })
+        .collect();
+    let picture = Dots {
+        title,
+        unit,
+        spread: Spread::Log,
+        items,
+        line_at: None,
+        legend: (0..kernels)
+            .map(|kernel| (series(kernel), view.name(kernel).into()))
+            .collect(),
+    }
+    .draw()?;
+    Some(titled(title, picture, html! {}))
+}
+
+/// What an experiment's rows cost with a mechanism off, in what they cost with it.
+fn switched(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
+    let mut items: Vec<(f64, Item)> = group
+        .rows
+        .iter()
+        .filter_map(|row| {
+            let ratio = row.ratio_of(kernel, 0)?;
+            let item = Item {
+                label: row.variant().into(),
+                marks: vec![Mark {
+                    series: Series::Off,
+                    value: Some(ratio.median),
+                    least: ratio.least,
+                    most: ratio.most,
+                }],
+            };
+            Some((ratio.median, item))
+        })
+        .filter(|(ratio, _)| ratio.is_finite() && *ratio > 0.0)
+        .collect();
+    let all = items.len();
+    items.sort_by_key(|(ratio, _)| Reverse((ratio.ln().abs() * 1e6) as u64));
+    items.truncate(SWITCHED);
+    let title = format!("With {options}: times the cost");
+    let picture = Dots {
+        title: &title,
+        unit: "×",
+        spread: Spread::Log,
+        items: items.into_iter().map(|(_, item)| item).collect(),
+        line_at: Some(1.0),
+        legend: vec![(Series::Off, format!("{options} ÷ as it ships"))],
+    }
+    .draw()?;
+    let below = html! {
+        @if all > SWITCHED { p.below { "The " (SWITCHED) " of " (all) " rows in which it matters most." } }
+    };
+    Some(titled(&title, picture, below))
+}

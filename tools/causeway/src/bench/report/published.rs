@@ -1,0 +1,212 @@
+//! The papers' own tables and figures, with our numbers beside theirs.
+
+use maud::{Markup, html};
+
+use super::figure::{rows_of, titled};
+use super::picture::Series;
+use super::picture::dots::{Dots, Item, Mark};
+use super::picture::scale::Spread;
+use super::view::{Verdict, View};
+use crate::bench::experiments::{Compared, Gain, Published, Values};
+use crate::bench::number::{self, Unit};
+
+/// A table or figure of a paper.
+pub fn published(view: &View, one: &Published) -> Markup {
+    html! {
+        div.published {
+            h4 { "The paper’s " (one.place) ": " (one.title) }
+            @match one.values {
+                Values::Compared { unit, old, new, items } => (compared(view, one, unit, old, new, items)),
+                Values::Gains { what, items, here } => (gains(view, what, items, here)),
+                Values::List { unit, items } => (list(view, one, unit, items)),
+                Values::Words => {}
+            }
+            @if !one.note.is_empty() { p.note { (one.note) } }
+        }
+    }
+}
+
+/// Two systems: their picture and ours, and both as a table.
+fn compared(
+    view: &View,
+    one: &Published,
+    unit: &str,
+    old: &str,
+    new: &str,
+    items: &[Compared],
+) -> Markup {
+    let theirs = Dots {
+        title: one.title,
+        unit,
+        spread: Spread::Log,
+        items: items
+            .iter()
+            .map(|item| Item {
+                label: item.label.into(),
+                marks: vec![
+                    Mark::value(Series::Paper, item.new),
+                    Mark::value(Series::PaperOld, item.old),
+                ],
+            })
+            .collect(),
+        line_at: None,
+        legend: vec![(Series::Paper, new.into()), (Series::PaperOld, old.into())],
+    };
+    let rows: Vec<(&str, &str)> = items.iter().map(|item| (item.label, item.row)).collect();
+    let ours = rows_of(view, "Measured here", &rows);
+    let here = ours.is_some();
+    html! {
+        div.panels {
+            @if let Some(picture) = theirs.draw() { (titled("In the paper", picture, html! {})) }
+            @if let Some(ours) = ours { (ours) } @else if items.iter().any(|item| !item.row.is_empty()) { (blank(NOT_YET)) }
+        }
+        div.scroll tabindex="0" role="region" aria-label=(one.title) {
+            table.compared {
+                caption { (one.place) ": " (one.title) }
+                thead {
+                    tr {
+                        th scope="col" { "" }
+                        th.number scope="col" { (old) ", " (unit) }
+                        th.number scope="col" { (new) ", " (unit) }
+                        th.number scope="col" { (new) " ÷ " (old) }
+                        @if here {
+                            th.number scope="col" { (view.name(0)) }
+                            @if view.is_pair() {
+                                th.number scope="col" { (view.name(1)) }
+                                th.number scope="col" { "Ratio" }
+                            }
+                        }
+                    }
+                }
+                tbody {
+                    @for item in items {
+                        tr {
+                            th scope="row" { (item.label) }
+                            td.number.paper { (number::trimmed(item.old)) }
+                            td.number.paper { (number::trimmed(item.new)) }
+                            td.number.paper { (number::ratio(item.new / item.old)) }
+                            @if here { (our_cells(view, item.row)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A row's values and ratio as cells, of both kernels if there are two.
+fn our_cells(view: &View, id: &str) -> Markup {
+    let row = view.row(id);
+    let values = [0, 1].map(|kernel| row.and_then(|row| row.value(kernel)));
+    let unit = Unit::of(
+        row.map_or("", |row| &row.unit),
+        values.into_iter().flatten(),
+    );
+    let cell = |value: Option<f64>| match value {
+        Some(value) => format!("{} {}", unit.digits(value), unit.name),
+        None => "–".into(),
+    };
+    html! {
+        td.number { (cell(values[0])) }
+        @if view.is_pair() {
+            td.number { (cell(values[1])) }
+            td.number class=(row.map_or("", |row| Verdict::of(row).word())) {
+                (row.and_then(|row| row.ratio).map_or("–".into(), |ratio| number::ratio(ratio.median)))
+            }
+        }
+    }
+}
+
+/// How many times as high a rate became, in the paper and by the same switch here.
+fn gains(view: &View, what: &str, items: &[Gain], here: &[(&str, &str, &str)]) -> Markup {
+    let mut marks: Vec<Item> = items
+        .iter()
+        .map(|gain| Item {
+            label: gain.label.into(),
+            marks: vec![Mark {
+                series: Series::Paper,
+                value: (gain.least == gain.most).then_some(gain.least),
+                least: gain.least,
+                most: gain.most,
+            }],
+        })
+        .collect();
+    let ours: Vec<Item> = here
+        .iter()
+        .filter_map(|(label, id, option)| {
+            // What the mechanism's absence costs is what its presence gains.
+            let ratio = view.row(id)?.ratio_of(view.with_option(option)?, 0)?;
+            Some(Item {
+                label: format!("{label}, against {option}"),
+                marks: vec![Mark {
+                    series: Series::Causeway,
+                    value: Some(ratio.median),
+                    least: ratio.least,
+                    most: ratio.most,
+                }],
+            })
+        })
+        .collect();
+    let is_here = !ours.is_empty();
+    marks.extend(ours);
+    let title = format!("{what} with the mechanism, in what it is without");
+    let mut legend = vec![(Series::Paper, "the paper".into())];
+    if is_here {
+        legend.push((Series::Causeway, view.name(0).into()));
+    }
+    let dots = Dots {
+        title: &title,
+        unit: "×",
+        spread: Spread::Linear,
+        items: marks,
+        line_at: Some(1.0),
+        legend,
+    };
+    html! {
+        div.panels {
+            @if let Some(picture) = dots.draw() { (titled(&title, picture, html! {})) }
+            @if !is_here && !here.is_empty() { (blank(&format!("No run with {} is in these results.", options(here)))) }
+        }
+    }
+}
+
+/// One number for each of several mechanisms, and our rows that measure the same.
+fn list(view: &View, one: &Published, unit: &str, items: &[(&str, f64, &str)]) -> Markup {
+    let theirs = Dots {
+        title: one.title,
+        unit,
+        spread: Spread::Log,
+        items: items
+            .iter()
+            .map(|(label, value, _)| Item {
+                label: (*label).into(),
+                marks: vec![Mark::value(Series::Paper, *value)],
+            })
+            .collect(),
+        line_at: None,
+        legend: vec![(Series::Paper, "the paper".into())],
+    };
+    let rows: Vec<(&str, &str)> = items.iter().map(|(label, _, row)| (*label, *row)).collect();
+    html! {
+        div.panels {
+            @if let Some(picture) = theirs.draw() { (titled("In the paper", picture, html! {})) }
+            @if let Some(ours) = rows_of(view, "Measured here", &rows) { (ours) }
+            @else if rows.iter().any(|(_, row)| !row.is_empty()) { (blank(NOT_YET)) }
+        }
+    }
+}
+
+/// The options that switch the mechanism off, each once.
+fn options(here: &[(&str, &str, &str)]) -> String {
+    let mut options: Vec<&str> = here.iter().map(|(_, _, option)| *option).collect();
+    options.dedup();
+    options.join(" or ")
+}
+
+/// What is said of rows that the results lack.
+const NOT_YET: &str = "Not yet here: the paper’s numbers stand alone.";
+
+/// What stands where our picture will be.
+fn blank(text: &str) -> Markup {
+    html! { div.blank { p { (text) } } }
+}

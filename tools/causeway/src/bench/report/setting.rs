@@ -1,0 +1,135 @@
+//! The machine, the kernels, the commands, and how to read the figures.
+
+use maud::{Markup, html};
+
+use super::head::count;
+use super::view::View;
+use crate::bench::results::{Clock, Machine};
+
+/// The last part of the page.
+pub fn setting(view: &View) -> Markup {
+    let machine = &view.results.machine;
+    html! {
+        section.part id="setting" {
+            h2 { "Machine and commands" }
+            dl.setting { (facts(view, machine)) }
+            h3 { "Kernels" }
+            div.scroll tabindex="0" role="region" aria-label="Kernels" {
+                table {
+                    caption { "The first is judged, the second is what it is held against; further ones are the first with mechanisms switched off." }
+                    thead { tr { th scope="col" { "Kernel" } th scope="col" { "Version" } th scope="col" { "Commit" } th scope="col" { "Options" } } }
+                    tbody {
+                        @for (kernel, name) in view.results.kernels.iter().zip(&view.names) {
+                            tr {
+                                th scope="row" { (name) }
+                                td { (kernel.version) }
+                                td { @if let Some(commit) = &kernel.commit { code { (commit) } } @else { "–" } }
+                                td { @if kernel.options.is_empty() { "none" } @else { code { (kernel.options) } } }
+                            }
+                        }
+                    }
+                }
+            }
+            h3 { "Commands that repeat this" }
+            pre tabindex="0" { code { @for command in &machine.commands { (command) "\n" } } }
+            h3 { "How to read the figures" }
+            (method(view))
+        }
+    }
+}
+
+fn facts(view: &View, machine: &Machine) -> Markup {
+    let clock = match machine.clock {
+        Clock::Kvm => "time of the host’s processor, which runs the guest itself (KVM)",
+        Clock::Tcg => "time of QEMU’s software emulation (TCG)",
+        Clock::Icount => "instructions, one a nanosecond (-icount)",
+    };
+    let mitigations = match machine.mitigations.as_str() {
+        "default" => "as each kernel ships",
+        other => other,
+    };
+    let set = match machine.set.as_str() {
+        "short" => "the short set",
+        "full" => "the full set",
+        other => other,
+    };
+    let facts: [(&str, String); 9] = [
+        ("Clock", clock.into()),
+        ("Accelerator", machine.accelerator.clone()),
+        ("QEMU", machine.qemu.clone()),
+        (
+            "Guest",
+            format!(
+                "{}, {}",
+                count(machine.cpus as usize, "CPU"),
+                machine.memory
+            ),
+        ),
+        ("Host", machine.host.clone()),
+        ("Mitigations", mitigations.into()),
+        (
+            "Measured",
+            format!("{set}, {}", count(view.results.pairs as usize, "pair")),
+        ),
+        ("Began", date(machine.began)),
+        ("Flags", machine.flags.clone()),
+    ];
+    html! {
+        @for (name, text) in facts.iter().filter(|(_, text)| !text.is_empty()) {
+            dt { (name) }
+            dd { @if *name == "Flags" { code { (text) } } @else { (text) } }
+        }
+    }
+}
+
+fn method(view: &View) -> Markup {
+    html! {
+        ul.method {
+            li { "Each row is warmed up, then measured in batches of a fixed number of operations; the value of a boot is the median of its batches." }
+            @if view.is_pair() {
+                li { "The kernels are booted in turn, A B A B …: what slows the host for a while slows both. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
+            }
+            li { "Bars on a mark reach from the least to the greatest of the boots." }
+            li { span.noise { "noise" } " marks a row whose middle half of ratios lies further apart than a tenth of the median." }
+            li { "A floor is what the bare machine takes for the least that an operation needs, measured by the kernel itself in the same boots." }
+            li { "The papers’ numbers are those of their texts, on the machines of their days; compare their shapes and ratios, not their sizes." }
+        }
+    }
+}
+
+/// A time since 1970 as a date and a time of day (UTC).
+fn date(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years of 365.2425 days that begin in March, so that a leap day comes last.
+    let days = days as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let day = days.rem_euclid(146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    format!(
+        "{}-{month:02}-{day:02} {:02}:{:02} UTC",
+        year + era * 400 + later,
+        second / 3600,
+        second / 60 % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_735_689_600), "2025-01-01 00:00 UTC");
+    }
+}

@@ -1,0 +1,168 @@
+//! The table of a part's rows.
+
+use std::collections::BTreeSet;
+
+use maud::{Markup, html};
+
+use super::view::{Group, Part, Verdict, View};
+use crate::bench::experiments;
+use crate::bench::number::{self, Unit};
+use crate::bench::results::{Better, Row, Status};
+use crate::bench::statistics::Ratio;
+
+/// Counters of a row that are shown: those in which the kernels differ most.
+const COUNTERS: usize = 4;
+
+/// All rows of a part, by experiment.
+pub fn table(view: &View, part: &Part) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label={ "Rows: " (part.title()) } {
+            table.rows {
+                caption {
+                    (part.title()) ": an operation’s time, or a rate."
+                    @if view.is_pair() {
+                        " Ratios below 1 are good for " (view.name(0)) ". Events of an operation: " (view.name(0)) " / " (view.name(1))
+                        ", the " (COUNTERS) " that differ most."
+                    }
+                }
+                thead {
+                    tr {
+                        th scope="col" { "Row" }
+                        th.number scope="col" { (view.name(0)) }
+                        @if view.is_pair() { th.number scope="col" { (view.name(1)) } }
+                        th.unit scope="col" { "Unit" }
+                        @if view.is_pair() {
+                            th.number scope="col" { "Ratio" }
+                            th.range scope="col" { "Least – most" }
+                        }
+                        th.number scope="col" { "Floor" }
+                        th.number scope="col" { "× floor" }
+                        th scope="col" { "Events of an operation" }
+                    }
+                }
+                @for group in part.groups.iter().filter(|group| !group.rows.is_empty()) { (rows(view, group)) }
+            }
+        }
+    }
+}
+
+fn rows(view: &View, group: &Group) -> Markup {
+    let columns = if view.is_pair() { 9 } else { 6 };
+    html! {
+        tbody {
+            tr.group { th colspan=(columns) scope="rowgroup" { (group.title()) " " code { (group.name) } } }
+            @for row in &group.rows { (self::row(view, row)) }
+        }
+    }
+}
+
+fn row(view: &View, row: &Row) -> Markup {
+    let verdict = Verdict::of(row);
+    let values = [0, 1].map(|kernel| row.value(kernel));
+    let unit = Unit::of(&row.unit, values.into_iter().flatten());
+    html! {
+        tr class=(verdict.word()) {
+            th scope="row" {
+                (row.variant())
+                @if verdict == Verdict::Behind { " " span.is-behind { "behind" } }
+                @if row.noisy { " " span.noise { "noise" } }
+                @if let Some(note) = &row.note { span.remark { (note) } }
+                @if verdict == Verdict::Behind {
+                    @if let Some(reason) = experiments::reason_of(&row.id) { span.remark.reason { (reason) } }
+                }
+            }
+            td.number { (value(row, 0, &unit)) }
+            @if view.is_pair() { td.number { (value(row, 1, &unit)) } }
+            td.unit { (unit.name) }
+            @if view.is_pair() {
+                @if let Some(ratio) = row.ratio {
+                    td.number.ratio { (number::ratio(ratio.median)) }
+                    td.range { (range(&ratio)) span { (number::ratio(ratio.least)) " – " (number::ratio(ratio.most)) } }
+                } @else {
+                    td.number { "–" }
+                    td.range { "" }
+                }
+            }
+            (floor(row))
+            td.counters { (counters(view, row)) }
+        }
+    }
+}
+
+/// A kernel's value, or why there is none.
+fn value(row: &Row, kernel: usize, unit: &Unit) -> Markup {
+    if let Some(value) = row.value(kernel) {
+        return html! { (unit.digits(value)) };
+    }
+    let outcome = row.outcomes.get(kernel);
+    let why = outcome.and_then(|outcome| outcome.why.as_deref());
+    let (class, word) = match outcome.map(|outcome| outcome.status) {
+        Some(Status::NotYet) if kernel == 0 => ("not-yet", "not yet"),
+        Some(Status::NotYet) => ("none", "has none"),
+        Some(Status::Failed) => ("failed", "failed"),
+        _ => ("none", "–"),
+    };
+    html! { span class=(class) title=[why] { (word) } }
+}
+
+/// From the least to the most ratio, on a logarithmic line from an eighth to eight.
+fn range(ratio: &Ratio) -> Markup {
+    let at = |ratio: f64| match ratio > 0.0 {
+        true => 40.0 + (ratio.log2() / 3.0).clamp(-1.0, 1.0) * 37.0,
+        false => 3.0,
+    };
+    let place = |ratio: f64| format!("{:.1}", at(ratio));
+    html! {
+        svg.range viewBox="0 0 80 14" width="80" height="14" aria-hidden="true" {
+            line class="track" x1="3" x2="77" y1="7" y2="7" {}
+            line class="mid" x1="40" x2="40" y1="1" y2="13" {}
+            line class="span" x1=(place(ratio.least)) x2=(place(ratio.most)) y1="7" y2="7" {}
+            circle class="dot" cx=(place(ratio.median)) cy="7" r="3.2" {}
+        }
+    }
+}
+
+/// The floor, and how many times it the row takes.
+fn floor(row: &Row) -> Markup {
+    let Some(floor) = &row.floor else {
+        return html! { td.number { } td.number { } };
+    };
+    let times = row
+        .value(0)
+        .filter(|_| floor.unit == row.unit)
+        .map(|value| match row.better {
+            Better::Less => value / floor.value,
+            Better::More => floor.value / value,
+        })
+        .filter(|times| times.is_finite());
+    html! {
+        td.number.floor { span { (floor.name) } " " (number::with_unit(floor.value, &floor.unit)) }
+        td.number { (times.map_or("–".into(), |times| number::ratio(times))) }
+    }
+}
+
+/// The counters in which the kernels differ most.
+fn counters(view: &View, row: &Row) -> Markup {
+    let of = |kernel: usize, name: &str| row.counters.get(kernel)?.get(name).copied();
+    let kernels = if view.is_pair() { 2 } else { 1 };
+    let names: BTreeSet<&str> = row
+        .counters
+        .iter()
+        .take(kernels)
+        .flat_map(|counters| counters.keys().map(String::as_str))
+        .collect();
+    let mut shown: Vec<(&str, Option<f64>, Option<f64>)> = names
+        .into_iter()
+        .map(|name| (name, of(0, name), of(1, name)))
+        .collect();
+    let difference =
+        |(_, a, b): &(&str, Option<f64>, Option<f64>)| (a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs();
+    shown.sort_by(|a, b| difference(b).total_cmp(&difference(a)));
+    let digits = |value: Option<f64>| value.map_or("0".into(), number::trimmed);
+    html! {
+        @for (name, first, second) in shown.into_iter().take(COUNTERS) {
+            span { (name) " " b { (digits(first)) @if view.is_pair() { " / " (digits(second)) } } }
+            " "
+        }
+    }
+}

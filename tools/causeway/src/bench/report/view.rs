@@ -1,0 +1,297 @@
+//! Results as the page shows them: rows in their places, verdicts, names of the kernels.
+
+use crate::bench::experiments::{self, Paper, Place};
+use crate::bench::results::{Results, Row, Status};
+
+/// Ratios nearer to 1 than this are called equal: the tolerance of instruction counts, which repeat to the digit.
+pub const EQUAL: f64 = 0.03;
+
+/// How a row's cost on kernel 0 compares with that on kernel 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Ahead,
+    Equal,
+    Behind,
+    /// One of them has no value, or there is only one.
+    Unknown,
+}
+
+impl Verdict {
+    /// A row's verdict, by the median of its pairs' ratios.
+    pub fn of(row: &Row) -> Self {
+        match row.ratio.map(|ratio| ratio.median) {
+            Some(ratio) if ratio < 1.0 - EQUAL => Self::Ahead,
+            Some(ratio) if ratio > 1.0 + EQUAL => Self::Behind,
+            Some(ratio) if ratio.is_finite() => Self::Equal,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The word for it, and the class of its colour.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ahead => "ahead",
+            Self::Equal => "equal",
+            Self::Behind => "behind",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// An experiment with its rows; none if the results lack it.
+#[derive(Clone, Debug)]
+pub struct Group<'a> {
+    /// The guest's name of it.
+    pub name: &'a str,
+    pub place: Option<&'static Place>,
+    pub rows: Vec<&'a Row>,
+}
+
+impl Group<'_> {
+    /// Its heading.
+    pub fn title(&self) -> &str {
+        self.place.map_or(self.name, |place| place.title)
+    }
+
+    /// Whether kernel 0 can do any of it.
+    pub fn is_here(&self) -> bool {
+        self.rows.iter().any(|row| row.status == Status::Measured)
+    }
+}
+
+/// A part of the page.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// Nothing for experiments without a place.
+    pub paper: Option<Paper>,
+    pub groups: Vec<Group<'a>>,
+}
+
+impl Part<'_> {
+    pub fn title(&self) -> &'static str {
+        self.paper.map_or("Other experiments", Paper::title)
+    }
+
+    pub fn short(&self) -> &'static str {
+        self.paper.map_or("Others", Paper::short)
+    }
+
+    /// What it is called in the page's addresses.
+    pub fn anchor(&self) -> String {
+        self.short().to_lowercase().replace(' ', "-")
+    }
+}
+
+/// Results, and what the page wants to know of them again and again.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    pub results: &'a Results,
+    /// A name for each kernel, all different.
+    pub names: Vec<String>,
+    pub parts: Vec<Part<'a>>,
+}
+
+impl<'a> View<'a> {
+    pub fn new(results: &'a Results) -> Self {
+        Self {
+            results,
+            names: names(results),
+            parts: parts(results),
+        }
+    }
+
+    /// A kernel's name.
+    pub fn name(&self, kernel: usize) -> &str {
+        self.names.get(kernel).map_or("", String::as_str)
+    }
+
+    /// Whether there is a kernel to be held against.
+    pub fn is_pair(&self) -> bool {
+        self.results.kernels.len() > 1
+    }
+
+    /// The kernels with a mechanism switched off, and their options.
+    pub fn switched(&self) -> impl Iterator<Item = (usize, &'a str)> {
+        let kernels = self.results.kernels.iter().enumerate().skip(2);
+        kernels.map(|(number, kernel)| (number, kernel.options.as_str()))
+    }
+
+    /// The kernel whose command line has an option.
+    pub fn with_option(&self, option: &str) -> Option<usize> {
+        self.switched()
+            .find(|(_, options)| options.split_whitespace().any(|one| one == option))
+            .map(|(number, _)| number)
+    }
+
+    /// A row by its id.
+    pub fn row(&self, id: &str) -> Option<&'a Row> {
+        self.results.row(id)
+    }
+
+    /// The value of a floor in a unit, if it was measured and is of that unit.
+    pub fn floor(&self, name: &str, unit: &str) -> Option<f64> {
+        let row = self.row(&format!("floors/{name}"))?;
+        row.value(0).filter(|_| row.unit == unit)
+    }
+
+    /// How many rows have this verdict; floors are none.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.judged()
+            .filter(|row| Verdict::of(row) == verdict)
+            .count()
+    }
+
+    /// The rows that are judged: all but the floors.
+    pub fn judged(&self) -> impl Iterator<Item = &'a Row> {
+        let results = self.results;
+        results
+            .rows
+            .iter()
+            .filter(|row| row.experiment() != "floors")
+    }
+
+    /// The geometric mean of the ratios, if there is one.
+    pub fn mean(&self) -> Option<f64> {
+        let logs: Vec<f64> = self
+            .judged()
+            .filter_map(|row| row.ratio)
+            .filter(|ratio| ratio.median > 0.0 && ratio.median.is_finite())
+            .map(|ratio| ratio.median.ln())
+            .collect();
+        (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+    }
+}
+
+/// The kernels' names; where two would be the same, with what tells them apart.
+fn names(results: &Results) -> Vec<String> {
+    let titles: Vec<String> = results
+        .kernels
+        .iter()
+        .map(|kernel| kernel.title())
+        .collect();
+    let alike = |title: &String| titles.iter().filter(|other| *other == title).count() > 1;
+    results
+        .kernels
+        .iter()
+        .zip(&titles)
+        .map(|(kernel, title)| match &kernel.commit {
+            Some(commit) if alike(title) => {
+                let short: String = commit.chars().take(7).collect();
+                format!("{title} {short}")
+            }
+            _ if alike(title) => format!("{title} {}", kernel.version),
+            _ => title.clone(),
+        })
+        .collect()
+}
+
+/// The rows by paper and experiment, in the report's order, with those of the papers that the results lack.
+fn parts(results: &Results) -> Vec<Part<'_>> {
+    let rows_of = |name: &str| -> Vec<&Row> {
+        results
+            .rows
+            .iter()
+            .filter(|row| row.experiment() == name)
+            .collect()
+    };
+    let mut parts = Vec::new();
+    for paper in Paper::ALL {
+        let groups: Vec<Group> = experiments::PLACES
+            .iter()
+            .filter(|place| place.paper == paper)
+            .map(|place| Group {
+                name: place.name,
+                place: Some(place),
+                rows: rows_of(place.name),
+            })
+            .filter(|group| {
+                let published = group.place.is_some_and(|place| !place.published.is_empty());
+                !group.rows.is_empty() || published
+            })
+            .collect();
+        if !groups.is_empty() {
+            parts.push(Part {
+                paper: Some(paper),
+                groups,
+            });
+        }
+    }
+    let mut others: Vec<Group> = Vec::new();
+    for row in &results.rows {
+        let name = row.experiment();
+        if experiments::place(name).is_none() && others.iter().all(|group| group.name != name) {
+            others.push(Group {
+                name,
+                place: None,
+                rows: rows_of(name),
+            });
+        }
+    }
+    if !others.is_empty() {
+        parts.push(Part {
+            paper: None,
+            groups: others,
+        });
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::tests::example;
+    use crate::bench::statistics::Ratio;
+
+    #[test]
+    fn verdicts() {
+        let mut results = example();
+        let mut verdict = |median: f64| {
+            results.rows[0].ratio = Some(Ratio {
+                median,
+                least: median,
+                most: median,
+            });
+            Verdict::of(&results.rows[0])
+        };
+        assert_eq!(verdict(0.5), Verdict::Ahead);
+        assert_eq!(verdict(1.02), Verdict::Equal);
+        assert_eq!(verdict(1.04), Verdict::Behind);
+        assert_eq!(verdict(f64::NAN), Verdict::Unknown);
+        results.rows[0].ratio = None;
+        assert_eq!(Verdict::of(&results.rows[0]), Verdict::Unknown);
+    }
+
+    #[test]
+    fn every_row_is_in_one_part() {
+        let mut results = example();
+        let mut stranger = results.rows[0].clone();
+        stranger.id = "stranger/row".into();
+        results.rows.push(stranger);
+        let view = View::new(&results);
+        let shown = view
+            .parts
+            .iter()
+            .flat_map(|part| &part.groups)
+            .map(|group| group.rows.len());
+        assert_eq!(shown.sum::<usize>(), 2);
+        let mean = view.mean().unwrap();
+        assert!((0.49..0.52).contains(&mean), "{mean}");
+        assert_eq!(
+            View::new(&Results {
+                rows: vec![],
+                ..example()
+            })
+            .mean(),
+            None
+        );
+    }
+
+    #[test]
+    fn names_tell_kernels_apart() {
+        let mut results = example();
+        assert_eq!(names(&results), ["Causeway", "Linux"]);
+        results.kernels[1] = results.kernels[0].clone();
+        results.kernels[0].commit = Some("0123456789".into());
+        assert_eq!(names(&results), ["Causeway 0123456", "Causeway 1"]);
+    }
+}
