@@ -35,6 +35,10 @@ pub enum Cost {
 
 /// What the operations of a batch are counted in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(
+    not(target_os = "none"),
+    allow(dead_code, reason = "only a real machine has costs")
+)]
 pub(crate) enum Kind {
     /// The time of one.
     Time,

@@ -14,6 +14,7 @@ mod events;
 mod exhaustion;
 mod files;
 mod floating;
+mod floors;
 mod futexes;
 mod growth;
 mod inet;
@@ -129,6 +130,7 @@ fn main() {
         sysv::messages::TESTS,
         sysv::objects::TESTS,
         floating::TESTS,
+        floors::TESTS,
         legacy::TESTS,
         narrow::FILES,
         narrow::TIME,

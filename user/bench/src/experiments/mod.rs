@@ -7,6 +7,7 @@ mod exec;
 mod fault_ahead;
 mod fault_bandwidth;
 mod file;
+mod floors;
 mod fork;
 mod futex;
 mod map_entries;
@@ -30,6 +31,7 @@ pub use exec::again;
 
 /// In the order in which they are listed and done.
 pub const ALL: &[&Experiment] = &[
+    &floors::EXPERIMENT,
     &calls::EXPERIMENT,
     &signals::EXPERIMENT,
     &switches::EXPERIMENT,

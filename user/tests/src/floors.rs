@@ -1,0 +1,189 @@
+//! The kernel measures what the machine takes, and nobody else notices.
+
+use std::arch::asm;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use crate::proc::{only_causeway, read};
+use crate::support::{Outcome, PAGE, child, handle, map, peek, poke, shared_map, spawn, wait};
+use crate::{Test, call, ensure};
+
+pub const TESTS: &[Test] = &[("floors: measured while others run", beside_others)];
+
+/// What there is on any machine.
+const NAMES: &[&str] = &[
+    "trap",
+    "page_fault",
+    "system_call",
+    "int_80",
+    "invlpg",
+    "invlpg_refill",
+    "tlb_flush",
+    "space_switch",
+    "lock",
+    "clock",
+    "page_zero",
+    "page_copy",
+    "memcpy_cached",
+    "memcpy_uncached",
+];
+
+/// Reads the file and looks at every line.
+fn measured() -> Outcome {
+    let text = read("/proc/causeway/floors")?;
+    let mut floors = BTreeMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, value, unit] = words[..] else {
+            return Err(format!("the line `{line}`"));
+        };
+        let value: f64 = value
+            .parse()
+            .map_err(|_| format!("the value of `{line}`"))?;
+        ensure!(value > 0.0, "nothing is for nothing: `{line}`");
+        let wanted = if name.starts_with("memcpy") {
+            "MiB/s"
+        } else {
+            "ns"
+        };
+        ensure!(unit == wanted, "the unit of `{line}`");
+        ensure!(
+            floors.insert(name, value).is_none(),
+            "{name} is there twice"
+        );
+    }
+    for name in NAMES {
+        ensure!(floors.contains_key(name), "{name} is missing in:\n{text}");
+    }
+    // SAFETY: returns a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    ensure!(
+        floors.contains_key("ipi") == (cpus > 1),
+        "with {cpus} CPUs:\n{text}"
+    );
+    ensure!(
+        floors.len() == NAMES.len() + usize::from(cpus > 1),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// Registers, calls by all entries, and breakpoints, which the measuring gates are for too.
+fn uses_the_entries(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
+    static BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn count(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        BREAKPOINTS.fetch_add(1, Relaxed);
+    }
+    handle(libc::SIGTRAP, count, 0)?;
+    let pid = i64::from(call!(getpid()));
+    let mut number = 0u64;
+    while !stop.load(Relaxed) {
+        number += 1;
+        let value = number.wrapping_mul(0x0101_0101_0101_0101);
+        let (first, second, called, called32): (u64, u64, i64, i64);
+        // SAFETY: touches only the registers named; the calls take and change no memory, the breakpoint has a handler.
+        unsafe {
+            asm!(
+                "movq xmm0, {value}", "movq xmm1, {value}",
+                "mov {count}, 20000",
+                "2:", "dec {count}", "jnz 2b",
+                "mov eax, 39", "syscall", // getpid
+                "mov {called}, rax",
+                "mov eax, 20", "int 0x80", // getpid
+                "mov {called32}, rax",
+                "int3",
+                "movq {first}, xmm0", "movq {second}, xmm1",
+                value = in(reg) value, count = out(reg) _,
+                first = out(reg) first, second = out(reg) second,
+                called = out(reg) called, called32 = out(reg) called32,
+                out("rax") _, out("rcx") _, out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+                out("xmm0") _, out("xmm1") _,
+            );
+        }
+        ensure!(
+            first == value && second == value,
+            "{value:#x}: {first:#x} {second:#x}"
+        );
+        ensure!(
+            called == pid && called32 == pid,
+            "{pid}: {called}, {called32}"
+        );
+        ensure!(
+            u64::from(BREAKPOINTS.load(Relaxed)) == number,
+            "a breakpoint too few or many"
+        );
+        rounds.fetch_add(1, Relaxed);
+    }
+    Ok(())
+}
+
+/// Mappings come and go in two threads, so that CPUs interrupt each other; processes too.
+fn uses_memory(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
+    let work = |mark: u8| -> Outcome {
+        let mut number = mark;
+        while !stop.load(Relaxed) {
+            number = number.wrapping_add(2);
+            let memory = map(8 * PAGE)?;
+            for page in 0..8 {
+                ensure!(
+                    peek(memory.wrapping_add(page * PAGE)) == 0,
+                    "a new page is not zero"
+                );
+                poke(memory.wrapping_add(page * PAGE), number);
+            }
+            for page in 0..8 {
+                let found = peek(memory.wrapping_add(page * PAGE));
+                ensure!(
+                    found == number,
+                    "page {page} has {found}, {number} expected"
+                );
+            }
+            call!(munmap(memory.cast(), 8 * PAGE));
+            rounds.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| work(0));
+        let outcome = work(1);
+        thread
+            .join()
+            .map_err(|_| "a panic".to_string())?
+            .and(outcome)
+    })
+}
+
+fn beside_others() -> Outcome {
+    only_causeway()?;
+    // SAFETY: zeros are values of both, and the mapping stays to the process's end.
+    let (stop, counts) = unsafe {
+        let shared = shared_map(PAGE)?;
+        (
+            &*shared.cast::<AtomicBool>(),
+            &*shared.add(64).cast::<[AtomicU32; 2]>(),
+        )
+    };
+    let neighbours = [
+        spawn(|| uses_the_entries(stop, &counts[0]))?,
+        spawn(|| uses_memory(stop, &counts[1]))?,
+    ];
+    let readers = [0; 2].map(|_| spawn(|| measured().and_then(|()| measured())));
+    let mut outcome = Ok(());
+    for reader in readers {
+        let end = wait(reader?)?;
+        if end != crate::End::Exit(0) {
+            outcome = Err(format!("a reader ended with {end:?}"));
+        }
+    }
+    stop.store(true, Relaxed);
+    for neighbour in neighbours {
+        let end = wait(neighbour)?;
+        ensure!(end == crate::End::Exit(0), "a neighbour ended with {end:?}");
+    }
+    outcome?;
+    for count in counts {
+        ensure!(count.load(Relaxed) > 0, "a neighbour did not run");
+    }
+    // Goes on as before.
+    child(|| measured())
+}
