@@ -90,20 +90,18 @@ pub enum Course {
 }
 
 impl Stage {
-    /// Packs the root: busybox, the guest's program, the first program, and of `linux` the `modules` that experiments need.
+    /// Packs the root, which has busybox and the guest's `bench`, with the first program.
     ///
     /// # Errors
-    /// When there is no static busybox, or the archive cannot be written.
+    /// When the archive cannot be written.
     pub fn new(
         ground: Ground,
-        program: &Path,
+        mut root: Root,
         words: Vec<String>,
         limit: Duration,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let archive = folder.path().join("root.cpio");
-        let mut root = Root::busybox()?;
-        root.host_file("bin/bench", program, 0o755)?;
         root.file(INIT.trim_start_matches('/'), 0o755, INIT_SCRIPT);
         root.write(&archive)?;
         Ok(Self {

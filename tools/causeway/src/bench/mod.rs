@@ -38,6 +38,7 @@ use crate::linux::{Linux, Mitigations};
 use crate::outcome;
 use crate::project::{self, Profile};
 use crate::qemu::{self, Accelerator};
+use crate::root::Root;
 use collect::Collection;
 use lines::Line;
 use machine::{Course, Side, Stage, System};
@@ -95,7 +96,14 @@ pub fn bench(options: &Bench) -> Result<u8> {
         accelerator,
     };
     let sides = sides(options, &home, &kernel)?;
-    let stage = Stage::new(ground, &program, words(options), options.limit())?;
+    let mut root = Root::busybox()?;
+    root.host_file("bin/bench", &program, 0o755)?;
+    for side in &sides {
+        if let System::Linux(linux, _) = &side.system {
+            linux.add_modules(&mut root, &experiments::modules(&names))?;
+        }
+    }
+    let stage = Stage::new(ground, root, words(options), options.limit())?;
     let folder = options
         .out
         .clone()
@@ -150,19 +158,18 @@ impl Session {
                 let title = self.sides[kernel].kernel.title();
                 progress.boot(format!("pair {pair} of {}, {title}", self.pairs));
                 self.collection.begin(pair);
-                let ended = self.turn(pair, kernel, &progress);
+                let ended = self.turn(pair, kernel, &mut progress);
                 self.collection
                     .results()
                     .write(&folder.join("results.json"))?;
                 ended?;
-                progress.booted();
             }
         }
         Ok(())
     }
 
     /// A kernel's turn: all its experiments, in one boot, or more when one of them ends the guest.
-    fn turn(&mut self, pair: u32, kernel: usize, progress: &Progress) -> Result<()> {
+    fn turn(&mut self, pair: u32, kernel: usize, progress: &mut Progress) -> Result<()> {
         let side = &self.sides[kernel];
         let mut left = side.names(&self.names);
         let mut silent = 0;
@@ -179,7 +186,7 @@ impl Session {
                     }
                     Line::Done(name) => {
                         left.retain(|it| it != name);
-                        progress.step(1);
+                        progress.done(name);
                     }
                     Line::Begun(name) => progress.now(name),
                     Line::End(_) => {}
@@ -199,7 +206,7 @@ impl Session {
                 // After the last experiment nothing is lost.
                 left.drain(..left.len().min(1)).collect::<Vec<_>>()
             };
-            progress.step(failed.len());
+            progress.skip(failed.len());
             for name in failed {
                 progress.say(&format!("{}, {name}: {why}", side.kernel.title()));
                 self.collection.fail(kernel, pair, Some(name), why.clone());

@@ -9,8 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub struct Progress {
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
-    /// What the boot that runs is called, and when it began.
-    boot: (String, Instant),
+    /// What the boot that runs is called.
+    boot: String,
+    /// When the boot began, or the experiment before the one that runs ended.
+    since: Instant,
 }
 
 impl Progress {
@@ -27,33 +29,38 @@ impl Progress {
         });
         Self {
             bar,
-            boot: (String::new(), Instant::now()),
+            boot: String::new(),
+            since: Instant::now(),
         }
     }
 
     /// A boot begins.
     pub fn boot(&mut self, name: String) {
-        self.boot = (name, Instant::now());
+        (self.boot, self.since) = (name, Instant::now());
         self.now("starts");
     }
 
-    /// The boot has ended.
-    pub fn booted(&self) {
-        if self.bar.is_none() {
-            let (name, since) = &self.boot;
-            eprintln!("{name}: {:.0} s", since.elapsed().as_secs_f64());
+    /// An experiment has ended.
+    pub fn done(&mut self, name: &str) {
+        match &self.bar {
+            Some(bar) => bar.inc(1),
+            None => {
+                let seconds = self.since.elapsed().as_secs_f64();
+                eprintln!("{}: {name} ({seconds:.1} s)", self.boot);
+            }
         }
+        self.since = Instant::now();
     }
 
     /// This runs, or was just measured.
     pub fn now(&self, what: &str) {
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{}: {what}", self.boot.0));
+            bar.set_message(format!("{}: {what}", self.boot));
         }
     }
 
-    /// So many experiments are done or will not be.
-    pub fn step(&self, count: usize) {
+    /// So many experiments failed.
+    pub fn skip(&self, count: usize) {
         if let Some(bar) = &self.bar {
             bar.inc(count as u64);
         }

@@ -171,6 +171,8 @@ pub struct Place {
     pub floors: &'static [(&'static str, &'static str)],
     /// What to draw of the rows.
     pub figures: &'static [Figure],
+    /// The modules of Linux that the rows need, beside those that these need; Causeway has its drivers inside.
+    pub modules: &'static [&'static str],
     /// What the paper found.
     pub published: &'static [Published],
     /// For patterns of rows that are behind Linux, the reason that was found by looking.
@@ -186,6 +188,7 @@ impl Place {
         section: "",
         see: "",
         floors: &[],
+        modules: &[],
         figures: &[],
         published: &[],
         reasons: &[],
@@ -300,6 +303,12 @@ pub fn reason_of(row: &str) -> Option<&'static str> {
     reasons
         .find(|(pattern, _)| pattern::fits(pattern, row))
         .map(|(_, reason)| *reason)
+}
+
+/// The modules of Linux that these experiments need.
+pub fn modules(experiments: &[String]) -> Vec<&'static str> {
+    let places = experiments.iter().filter_map(|name| place(name));
+    places.flat_map(|place| place.modules).copied().collect()
 }
 
 /// Where a row stands: its paper, and its experiment's number there; what has no place comes last.
