@@ -164,6 +164,7 @@ fn events(row: &Row) -> String {
     let mut events: Vec<(&String, f64)> = row.counters[0]
         .iter()
         .map(|(name, count)| (name, *count))
+        .filter(|(_, count)| *count >= RARE)
         .collect();
     events.sort_by(|a, b| b.1.total_cmp(&a.1));
     let texts = events
