@@ -7,6 +7,8 @@
 //! | `overflow` | endless recursion | panic: kernel stack overflow |
 //! | `fault` | a write to the kernel's text | panic: page fault |
 //! | `hang` | all CPUs spin with interrupts off | none |
+//! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
+//! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
 //! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or panic |
 
 use alloc::boxed::Box;
@@ -15,7 +17,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::cpu;
+use super::{cpu, detour};
 use crate::frame::Contents;
 use crate::pmap::Pending;
 use crate::power::{Stop, stop};
@@ -40,6 +42,8 @@ pub fn run_if_asked() {
         // SAFETY: it is not: the page is write-protected, and the fault is what is wanted.
         Some("fault") => unsafe { (run_if_asked as *const () as *mut u8).write_volatile(0xcc) },
         Some("hang") => hang(),
+        Some("slow-calls") => detour::slow_calls(),
+        Some("slow-faults") => detour::slow_faults(),
         Some("machine") => machine(),
         _ => {}
     }

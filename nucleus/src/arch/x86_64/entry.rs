@@ -354,7 +354,7 @@ pub fn patch_smap() {
 }
 
 /// Bytes between two vectors' entries.
-const STUB: usize = 16;
+pub const STUB: usize = 16;
 const PRESENT: u64 = 1 << 15;
 const INTERRUPT_GATE: u64 = 0xe << 8;
 const FROM_PROGRAMS: u64 = 3 << 13;

@@ -6,7 +6,7 @@
 //! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
 //! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context` and `stack` (kernel threads),
 //! `serial`, `pci`. `floor` measures what the machine takes. At the end: `panic`, `backtrace`, `power`.
-//! `drill` breaks all that on purpose.
+//! `drill` breaks all that on purpose, `detour` makes it slower.
 
 mod acpi;
 mod apic;
@@ -15,6 +15,7 @@ mod clock;
 mod context;
 mod copy;
 mod cpu;
+mod detour;
 mod drill;
 mod entry;
 mod fault;
