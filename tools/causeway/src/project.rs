@@ -84,16 +84,28 @@ pub fn kernel_of(home: &Path, folder: &Path, profile: Profile) -> Result<PathBuf
         .join("causeway-kernel"))
 }
 
-/// Builds the guest programs and returns the folder that they are in.
+/// Builds all guest programs and returns the folder that they are in.
 ///
 /// # Errors
 /// When they do not compile.
 pub fn guest_programs() -> Result<PathBuf> {
+    guest_build(&["--workspace"], "the guest programs")
+}
+
+/// Builds the guest program of this name, which is that of its package, too, and returns its file.
+///
+/// # Errors
+/// When it does not compile.
+pub fn guest_program(name: &str) -> Result<PathBuf> {
+    let what = format!("the guest's program {name}");
+    Ok(guest_build(&["--package", name], &what)?.join(name))
+}
+
+fn guest_build(words: &[&str], what: &str) -> Result<PathBuf> {
     let user = home()?.join("user");
-    run_quiet_when_fresh(
-        cargo(&user).args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"]),
-        "the guest programs",
-    )?;
+    let mut build = cargo(&user);
+    build.args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"]);
+    run_quiet_when_fresh(build.args(words), what)?;
     let folder = env::var_os("CARGO_TARGET_DIR").map_or(user.join("target"), PathBuf::from);
     Ok(folder.join("x86_64-unknown-linux-gnu/release"))
 }
