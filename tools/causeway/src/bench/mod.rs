@@ -39,6 +39,7 @@ use crate::outcome;
 use crate::project::{self, Profile};
 use crate::qemu::{self, Accelerator};
 use crate::root::Root;
+use crate::run;
 use collect::Collection;
 use lines::Line;
 use machine::{Course, Side, Stage, System};
@@ -83,7 +84,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
     }
     let names = names::chosen(&options.names, &known)?;
     qemu::kibibytes(&options.memory)?;
-    let kernel = project::kernel(Profile::Release)?;
+    let kernel = run::kernel_of(options.kernel.as_deref(), Profile::Release)?;
     let wanted = if options.icount {
         Accelerator::Icount
     } else {
@@ -264,7 +265,11 @@ fn words(options: &Bench) -> Vec<String> {
 
 /// The kernels that are booted in turn.
 fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
-    let version = env!("CARGO_PKG_VERSION");
+    let named = options
+        .kernel
+        .as_ref()
+        .map(|file| file.display().to_string());
+    let version = named.unwrap_or_else(|| env!("CARGO_PKG_VERSION").into());
     let causeway = |file: &Path, commit: Option<String>, option: &str| Side {
         system: System::Causeway {
             file: file.into(),
@@ -276,13 +281,17 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         },
         kernel: Kernel {
             name: "causeway".into(),
-            version: version.into(),
+            version: version.clone(),
             commit,
             options: option.into(),
         },
         only: &[],
     };
-    let current = revision::current(home);
+    // Nobody knows what a kernel was built from that the user names.
+    let current = match &options.kernel {
+        Some(_) => None,
+        None => revision::current(home),
+    };
     let mut sides = vec![causeway(kernel, current.clone(), "")];
     match options.against.as_str() {
         "none" => {}

@@ -72,6 +72,9 @@ pub struct Bench {
     /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
     #[arg(long, value_enum, default_value = "default")]
     pub mitigations: Mitigations,
+    /// Use this kernel of Causeway's and build none
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
     /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
     #[arg(long, value_name = "FILE")]
     pub linux: Option<PathBuf>,
