@@ -21,7 +21,7 @@ impl Progress {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps);
             let style = ProgressStyle::with_template(
-                "{bar:30} {pos}/{len}  {elapsed} gone, {eta} left  {msg}",
+                "{bar:30} {pos}/{len}  {elapsed} gone, {eta} left  {wide_msg}",
             );
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.enable_steady_tick(Duration::from_millis(500));
