@@ -108,7 +108,11 @@ pub fn pipe_to_file(
         }
         let whole = moving.len();
         let result = to.write(at, flags, &mut AggregateSource::new(&mut moving, whole));
-        // A source may be read further than the write got; what counts is what was written.
+        // What a file does not look at, as /dev/null, it says to have written without taking it.
+        let taken = whole - moving.len();
+        if let Ok(written) = result {
+            moving.clip_front(written.saturating_sub(taken));
+        }
         from.put_back(&reading, moving);
         return result;
     }
