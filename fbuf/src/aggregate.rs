@@ -144,9 +144,12 @@ impl Aggregate {
     /// `ENOMEM`; nothing has changed.
     pub fn join(&mut self, other: &mut Aggregate) -> Result<()> {
         self.reserve(other.slices.len())?;
-        while let Some(slice) = other.pop_front() {
-            self.append(slice)?;
+        // Only the first of them can continue what is here: the others go over in one piece.
+        if let Some(first) = other.pop_front() {
+            self.append(first)?;
         }
+        self.slices.append(&mut other.slices);
+        self.len += core::mem::take(&mut other.len);
         Ok(())
     }
 

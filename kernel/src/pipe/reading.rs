@@ -140,8 +140,14 @@ impl Pipe {
     /// `ENOMEM`.
     pub fn take(&self, _reading: &MutexGuard<'_, ()>, max: usize) -> Result<Aggregate> {
         let mut taken = Aggregate::new();
-        taken.reserve(self.status().slots)?;
+        // As many as the chain can have: nothing is allocated with the lock held.
+        taken.reserve(self.status().slots + 2)?;
         let mut queue = self.queue.lock();
+        if queue.data.len() <= max {
+            queue.packets.first += queue.data.len() as u64;
+            taken.join(&mut queue.data)?;
+            return Ok(taken);
+        }
         while let Some(slice) = queue.take_slice(max - taken.len()) {
             taken.append(slice)?;
         }
@@ -150,9 +156,12 @@ impl Pipe {
 
     /// Puts back in front what was taken and not used, and tells writers of the room that the rest left.
     pub fn put_back(&self, _reading: &MutexGuard<'_, ()>, mut unused: Aggregate) {
+        if unused.is_empty() {
+            self.writers.wake_all();
+            return;
+        }
         let mut queue = self.queue.lock();
         let was_empty = queue.data.is_empty();
-        let any = !unused.is_empty();
         while let Some(slice) = unused.pop_back() {
             // At most what was there before, and the two places above the slots: nothing is allocated unless
             // writers have filled the pipe meanwhile.
@@ -163,7 +172,7 @@ impl Pipe {
             queue.packets.first -= len as u64;
         }
         drop(queue);
-        if was_empty && any {
+        if was_empty {
             self.readers.wake_all();
         }
         self.writers.wake_all();

@@ -75,14 +75,17 @@ impl Pipe {
             return Err(Errno::EPIPE);
         }
         let was_empty = queue.data.is_empty();
-        let mut total = 0;
+        let before = from.len();
+        // Two places above the slots are reserved: nothing is allocated.
+        if from.slice_count() <= queue.free_slots() {
+            queue.data.join(from)?;
+        }
         while queue.has_slot()
             && let Some(slice) = from.pop_front()
         {
-            total += slice.len;
-            // Two places above the slots are reserved: nothing is allocated.
             queue.data.append(slice)?;
         }
+        let total = before - from.len();
         drop(queue);
         if total > 0 {
             self.tell_readers(was_empty);

@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ("pipes: through several processes", chain),
     ("pipes: FIFOs", fifos),
     ("pipes: packets", packets),
+    ("pipes: splice to a file that does not look", splice_to_null),
     ("pipes: refusals", refusals),
 ];
 
@@ -478,5 +479,30 @@ fn refusals() -> Outcome {
     refused!(EFAULT, write(writer, 8 as *const _, 5));
     call!(write(writer, b"x".as_ptr().cast(), 1));
     refused!(EFAULT, read(reader, 8 as *mut _, 5));
+    Ok(())
+}
+
+/// What is spliced to a file that does not look at it is gone from the pipe all the same.
+fn splice_to_null() -> Outcome {
+    let (out, into) = pipe(0)?;
+    let null = call!(open(c"/dev/null".as_ptr(), libc::O_WRONLY));
+    let bytes = [7u8; 3 * PAGE];
+    for part in [3 * PAGE, PAGE + 1] {
+        let written = call!(write(into, bytes.as_ptr().cast(), bytes.len()));
+        ensure!(written as usize == bytes.len(), "write gave {written}");
+        let mut left = bytes.len();
+        while left > 0 {
+            let none = std::ptr::null_mut();
+            let moved = call!(splice(out, none, null, none, part.min(left), 0)) as usize;
+            ensure!(moved == part.min(left), "splice gave {moved} of {left}");
+            left -= moved;
+            let mut waiting = 0;
+            call!(ioctl(out, libc::FIONREAD, &raw mut waiting));
+            ensure!(waiting as usize == left, "{waiting} bytes wait, not {left}");
+        }
+    }
+    for file in [out, into, null] {
+        call!(close(file));
+    }
     Ok(())
 }
