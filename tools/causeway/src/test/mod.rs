@@ -5,7 +5,7 @@
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`bench`] lets `causeway bench` measure a little,
 //! [`stress`] runs Debian's `stress-ng`, [`python`] runs Python's own tests and compares their outcomes with Linux's,
-//! [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
+//! [`report`] opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
 
 mod bench;
@@ -14,6 +14,7 @@ mod debian;
 mod host;
 mod programs;
 mod python;
+mod report;
 mod session;
 mod shares;
 mod starts;
@@ -95,6 +96,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
         return Ok(0);
     }
     host::run(&mut report)?;
+    report::run(&mut report);
     let kernel = project::kernel(Profile::Checked)?;
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;

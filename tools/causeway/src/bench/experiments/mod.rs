@@ -8,12 +8,14 @@
 
 mod calls;
 mod disk_dump;
+mod exec;
 mod fault_ahead;
 mod fault_bandwidth;
 mod fbuf_transfer;
 mod file;
 mod floors;
 mod fork;
+mod futex;
 mod iosup;
 mod map_entries;
 mod map_fault_unmap;
@@ -26,9 +28,12 @@ mod pipe;
 mod pipeline;
 mod postmark;
 mod process_vm;
+mod signals;
 mod small_spaces;
 mod splice;
+mod switches;
 mod tcp_loopback;
+mod threads;
 mod udp_loopback;
 mod unix_socket;
 mod web_server;
@@ -39,6 +44,7 @@ use super::report::picture::curves::Across;
 pub const PLACES: &[&Place] = &[
     &map_fault_unmap::PLACE,
     &fork::PLACE,
+    &exec::PLACE,
     &fault_bandwidth::PLACE,
     &fault_ahead::PLACE,
     &map_entries::PLACE,
@@ -61,6 +67,10 @@ pub const PLACES: &[&Place] = &[
     &small_spaces::PLACE,
     &iosup::PLACE,
     &calls::PLACE,
+    &signals::PLACE,
+    &switches::PLACE,
+    &futex::PLACE,
+    &threads::PLACE,
     &floors::PLACE,
 ];
 

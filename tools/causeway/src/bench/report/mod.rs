@@ -25,6 +25,9 @@ use view::View;
 /// The page's style. No comment in it may end the element.
 const STYLE: &str = include_str!("style.css");
 
+/// What a browser may load or run on the page: nothing but that style.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
 /// Writes the page to a file, which is there whole or not at all.
 ///
 /// # Errors
@@ -53,6 +56,7 @@ fn document(view: &View) -> Markup {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="color-scheme" content="light dark";
                 title { (title) }
                 style { (PreEscaped(STYLE)) }

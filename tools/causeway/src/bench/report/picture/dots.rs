@@ -54,7 +54,6 @@ pub struct Dots<'a> {
 }
 
 const LEFT: f64 = 34.0;
-const RIGHT: f64 = 46.0;
 const TOP: f64 = 26.0;
 /// Height of an item: its label above its line.
 const STEP: f64 = 38.0;
@@ -81,8 +80,12 @@ impl Dots<'_> {
                 .flat_map(Mark::values)
         };
         let axis = Axis::over(self.spread, values().chain(self.line_at))?;
-        let across = |value: f64| LEFT + axis.at(value) * (WIDTH - LEFT - RIGHT);
         let unit = Unit::of(self.unit, values());
+        // Room for the digits of a mark at the right end.
+        let digits = items.iter().filter_map(highest);
+        let letters = digits.map(|mark| self.digits(mark, &unit).chars().count());
+        let end = WIDTH - (16.0 + 6.6 * letters.max().unwrap_or(0) as f64).max(46.0);
+        let across = |value: f64| LEFT + axis.at(value) * (end - LEFT);
         let height = TOP + STEP * items.len() as f64 + BOTTOM;
         let base = height - BOTTOM;
         Some(frame(
@@ -103,7 +106,7 @@ impl Dots<'_> {
                     @let y = TOP + STEP * count as f64 + 24.0;
                     g {
                         text class="item" x="0" y=(y - 12.0) { (item.label) }
-                        line class="track" x1="0" x2=(WIDTH - RIGHT) y1=(y) y2=(y) {}
+                        line class="track" x1="0" x2=(end) y1=(y) y2=(y) {}
                         @for mark in item.marks.iter().rev() {
                             @if across(mark.most) - across(mark.least) >= 1.5 {
                                 line class={ "span " (mark.series.class()) } x1=(place(across(mark.least))) x2=(place(across(mark.most))) y1=(y) y2=(y) {}
@@ -112,10 +115,10 @@ impl Dots<'_> {
                                 (mark.series.mark(across(value), y, &self.mark_text(item, mark)))
                             }
                         }
-                        @if let Some(mark) = item.marks.iter().max_by(|a, b| a.most.total_cmp(&b.most)) {
+                        @if let Some(mark) = highest(item) {
                             text class="value" x=(place(across(mark.most) + 8.0)) y=(y + 4.0) { (self.digits(mark, &unit)) }
                         }
-                        @if let Some(mark) = self.other(item, &across) {
+                        @if let Some(mark) = self.other(item, &across, &unit) {
                             text class="value" x=(place(across(mark.least) - 8.0)) y=(y + 4.0) text-anchor="end" { (self.digits(mark, &unit)) }
                         }
                     }
@@ -125,14 +128,21 @@ impl Dots<'_> {
     }
 
     /// The item's lowest mark, where there is room on its left for its digits.
-    fn other<'a>(&self, item: &'a Item, across: &impl Fn(f64) -> f64) -> Option<&'a Mark> {
+    fn other<'a>(
+        &self,
+        item: &'a Item,
+        across: &impl Fn(f64) -> f64,
+        unit: &Unit,
+    ) -> Option<&'a Mark> {
         let (lowest, highest) = (
             item.marks
                 .iter()
                 .min_by(|a, b| a.least.total_cmp(&b.least))?,
-            item.marks.iter().max_by(|a, b| a.most.total_cmp(&b.most))?,
+            highest(item)?,
         );
-        (lowest.series != highest.series && across(lowest.least) > LEFT).then_some(lowest)
+        let room = across(lowest.least) - 8.0;
+        let letters = self.digits(lowest, unit).chars().count();
+        (lowest.series != highest.series && room > 6.6 * letters as f64).then_some(lowest)
     }
 
     fn digits(&self, mark: &Mark, unit: &Unit) -> String {
@@ -191,6 +201,11 @@ impl Dots<'_> {
         }
         text
     }
+}
+
+/// The mark that reaches furthest.
+fn highest(item: &Item) -> Option<&Mark> {
+    item.marks.iter().max_by(|a, b| a.most.total_cmp(&b.most))
 }
 
 /// Keeps a text at the end of an axis inside the picture.
