@@ -65,8 +65,9 @@
 //!
 //! [`harness`] has experiments and rows, [`meter`] batches and clocks, [`sample`] units and lines, [`counters`] the
 //! kernel's counters under common names, [`cpus`] pinning, [`partner`] children, threads and gates that keep them in
-//! step, [`mapping`] memory and files to map, [`failure`] errors and the macro [`call!`], [`options`] the command line.
+//! step, `addresses` keeps addresses from being random, [`mapping`] memory and files to map, [`failure`] errors and the macro [`call!`], [`options`] the command line.
 
+mod addresses;
 pub mod counters;
 pub mod cpus;
 pub mod experiments;
@@ -99,5 +100,8 @@ pub fn main() -> i32 {
         Ok(options) => options,
         Err(status) => return status,
     };
+    if options.batches.is_some() {
+        addresses::fix();
+    }
     harness::run(&options)
 }

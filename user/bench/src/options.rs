@@ -70,7 +70,7 @@ fn command() -> Command {
                 .default_value("1")
                 .help("Does each experiment N times"),
         )
-        .arg(number("batches").help("Does exactly N batches a row, however long they take"))
+        .arg(number("batches").help("Does exactly N batches a row, however long they take, at addresses that are not random"))
         .arg(
             Arg::new("rows")
                 .long("rows")
