@@ -47,8 +47,9 @@ use options::Bench;
 use progress::Progress;
 use results::{Clock, Kernel, Machine, Results, Status};
 
-/// How many batches a row has where instructions are counted: each is the same as the one before.
-const COUNTED_BATCHES: &str = "2";
+/// How many batches a row has where instructions are counted: of three, one that the timer's tick or a background task
+/// falls into does not matter.
+const COUNTED_BATCHES: &str = "3";
 
 /// After so many boots of a kernel without a word its other experiments are given up.
 const SILENT_BOOTS: u32 = 2;
@@ -292,7 +293,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         Some(_) => None,
         None => revision::current(home),
     };
-    let mut sides = vec![causeway(kernel, current.clone(), "")];
+    let mut sides = vec![causeway(kernel, current.clone(), &options.append.join(" "))];
     match options.against.as_str() {
         "none" => {}
         "causeway" => sides.push(causeway(kernel, current.clone(), "")),

@@ -19,6 +19,8 @@ Examples:
   causeway bench fork pipe --full         two experiments, all their rows, and longer
   causeway bench --against causeway       against itself: shows what is noise
   causeway bench --against HEAD~10        against an older state of this source
+  causeway bench --against causeway --append faultahead=0,0
+                                          against itself: shows what an option does
   causeway bench --icount                 in instructions, which repeat to the digit, on one CPU
   causeway bench --compare A.json B.json  what got better or worse from A to B
   causeway bench --report A.json          the page of results that are there already
@@ -72,6 +74,9 @@ pub struct Bench {
     /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
     #[arg(long, value_enum, default_value = "default")]
     pub mitigations: Mitigations,
+    /// More options for the command line of the kernel that is judged, and not for what it is held against
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub append: Vec<String>,
     /// Use this kernel of Causeway's and build none
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
