@@ -9,6 +9,9 @@ use super::results::{Clock, Outcome, Results, Row, Status};
 /// Rarer events are not shown: they are another program's, or the measuring's own.
 const RARE: f64 = 0.005;
 
+/// Fewer pairs have no middle half that could be narrow by more than luck.
+const FEW: u32 = 3;
+
 /// The columns before the counters, which have no width of their own.
 const HEADINGS: [&str; 8] = ["", "unit", "", "", "ratio", "least–most", "floor", ""];
 
@@ -243,6 +246,12 @@ pub fn summary(results: &Results) -> String {
         count(&|row| row.outcomes.iter().any(|it| it.status == Status::Failed))
     ));
     let mut text = parts.join(", ") + "\n";
+    if results.pairs < FEW && results.machine.clock != Clock::Icount {
+        let _ = writeln!(
+            text,
+            "so few pairs cannot tell what is noise; at least {FEW} can (--runs)"
+        );
+    }
     for row in rows {
         for (kernel, outcome) in results.kernels.iter().zip(&row.outcomes) {
             if let (Status::Failed | Status::Measured, Some(why)) = (outcome.status, &outcome.why) {

@@ -63,6 +63,18 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
+/// A bench of the small experiments, with the kernel that is built already.
+fn measured(bench: &Bench, against: &str, out: &Path) -> Command {
+    let mut command = command(&["bench", "--against", against]);
+    command
+        .arg("--kernel")
+        .arg(&bench.fast)
+        .arg("--out")
+        .arg(out)
+        .args(SMALL);
+    command
+}
+
 fn finished(mut command: Command) -> Result<Output, String> {
     command.output().map_err(|error| error.to_string())
 }
@@ -74,9 +86,7 @@ fn results(folder: &Path) -> Result<Results, String> {
 /// A table, results that the schema allows, and a report.
 fn small(bench: &Bench) -> Result<(), String> {
     let out = folder(bench, "small");
-    let mut run = command(&["bench", "--against", "causeway", "--out"]);
-    run.arg(&out).args(SMALL);
-    let output = finished(run)?;
+    let output = finished(measured(bench, "causeway", &out))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let all = || {
         format!(
@@ -147,9 +157,9 @@ fn slower(bench: &Bench) -> Result<(), String> {
 /// A guest that is killed loses one experiment; the other is measured, and the results say so.
 fn killed(bench: &Bench) -> Result<(), String> {
     let out = folder(bench, "killed");
-    let mut run = command(&["bench", "--against", "none", "--out"]);
-    run.arg(&out).args(SMALL);
-    let mut run = run.spawn().map_err(|error| error.to_string())?;
+    let mut run = measured(bench, "none", &out)
+        .spawn()
+        .map_err(|error| error.to_string())?;
     let guest = guest_of(&mut run)?;
     kill_process(guest, Signal::KILL).map_err(|error| error.to_string())?;
     let output = run.wait_with_output().map_err(|error| error.to_string())?;
@@ -182,9 +192,9 @@ fn killed(bench: &Bench) -> Result<(), String> {
 /// Ctrl-C ends the guest and leaves results.
 fn interrupted(bench: &Bench) -> Result<(), String> {
     let out = folder(bench, "interrupted");
-    let mut run = command(&["bench", "--against", "none", "--out"]);
-    run.arg(&out).args(SMALL);
-    let mut run = run.spawn().map_err(|error| error.to_string())?;
+    let mut run = measured(bench, "none", &out)
+        .spawn()
+        .map_err(|error| error.to_string())?;
     let guest = guest_of(&mut run)?;
     kill_process(Pid::from_child(&run), Signal::INT).map_err(|error| error.to_string())?;
     let output = run.wait_with_output().map_err(|error| error.to_string())?;
