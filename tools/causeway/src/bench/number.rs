@@ -63,7 +63,7 @@ impl<'a> Unit<'a> {
             .fold(f64::INFINITY, f64::min);
         let larger: &[(&'static str, f64)] = match name {
             "ns" => &[("s", 1e9), ("ms", 1e6), ("µs", 1e3)],
-            "s" => &[],
+            "instr" => &[("M instr", 1e6), ("k instr", 1e3)],
             "bytes" => &[
                 ("GiB", (1u64 << 30) as f64),
                 ("MiB", (1u64 << 20) as f64),
@@ -79,7 +79,7 @@ impl<'a> Unit<'a> {
                 Unit {
                     name,
                     size: 1.0,
-                    is_measure: matches!(name, "ns" | "s" | "MiB/s" | "ops/s"),
+                    is_measure: matches!(name, "ns" | "s" | "instr" | "MiB/s" | "ops/s"),
                 },
                 |&(name, size)| Unit {
                     name,

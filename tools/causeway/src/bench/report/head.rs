@@ -28,7 +28,7 @@ pub fn head(view: &View, title: &str) -> Markup {
         (verdict(view))
         (warnings(view))
         (contents(view))
-        div.glance { (overview(view)) (behind(view)) }
+        @if view.mean().is_some() { div.glance { (overview(view)) (behind(view)) } }
     }
 }
 
@@ -38,10 +38,13 @@ fn measured(view: &View) -> Markup {
     let machine = &results.machine;
     let rows = view.judged().count();
     html! {
-        (rows) " rows by the same static program on "
-        @if view.is_pair() { "both kernels, booted in turn on the same virtual machine, " }
-        @else { "one kernel, " }
-        (count(results.pairs as usize, if view.is_pair() { "pair" } else { "run" })) ". "
+        (rows) " rows, measured by "
+        @if view.is_pair() {
+            "the same static program on both kernels, booted in turn on the same virtual machine, "
+            (count(results.pairs as usize, "pair")) ". "
+        } @else {
+            "one static program, in " (count(results.pairs as usize, "boot")) ". "
+        }
         (count(machine.cpus as usize, "CPU")) ", " (machine.memory) " of memory, "
         (clock(results)) "."
     }
@@ -73,7 +76,7 @@ fn verdict(view: &View) -> Markup {
         .filter(|row| row.status == Status::Failed)
         .count();
     html! {
-        @if view.is_pair() {
+        @if view.mean().is_some() {
             dl.verdict {
                 @if let Some(mean) = view.mean() {
                     div.mean {

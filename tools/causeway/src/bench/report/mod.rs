@@ -19,7 +19,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::results::Results;
+use super::results::{Clock, Results};
 use view::View;
 
 /// The page's style. No comment in it may end the element.
@@ -44,8 +44,26 @@ pub fn write(results: &Results, file: &Path) -> Result<()> {
 
 /// The page's text.
 pub fn page(results: &Results) -> String {
-    let view = View::new(results);
+    let counted = matches!(results.machine.clock, Clock::Icount).then(|| in_instructions(results));
+    let view = View::new(counted.as_ref().unwrap_or(results));
     document(&view).into_string()
+}
+
+/// The same with times called what they are where the clock counts instructions.
+fn in_instructions(results: &Results) -> Results {
+    let mut counted = results.clone();
+    let rename = |unit: &mut String| {
+        if unit == "ns" {
+            *unit = "instr".into();
+        }
+    };
+    for row in &mut counted.rows {
+        rename(&mut row.unit);
+        if let Some(floor) = &mut row.floor {
+            rename(&mut floor.unit);
+        }
+    }
+    counted
 }
 
 fn document(view: &View) -> Markup {

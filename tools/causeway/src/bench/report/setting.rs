@@ -89,6 +89,9 @@ fn method(view: &View) -> Markup {
             @if view.is_pair() {
                 li { "The kernels are booted in turn, A B A B …: what slows the host for a while slows both. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
             }
+            @if matches!(view.results.machine.clock, Clock::Icount) {
+                li { "A time is a number of instructions (instr), and a second in a rate is a billion of them." }
+            }
             li { "Bars on a mark reach from the least to the greatest of the boots." }
             li { span.noise { "noise" } " marks a row whose middle half of ratios lies further apart than a tenth of the median." }
             li { "A floor is what the bare machine takes for the least that an operation needs, measured by the kernel itself in the same boots." }

@@ -10,8 +10,11 @@ use crate::bench::number::{self, Unit};
 use crate::bench::results::{Better, Row, Status};
 use crate::bench::statistics::Ratio;
 
-/// Counters of a row that are shown: those in which the kernels differ most.
-const COUNTERS: usize = 4;
+/// Counters of a row that are shown.
+const COUNTERS: usize = 5;
+
+/// Events of an operation that are too few to say anything.
+const RARE: f64 = 0.005;
 
 /// All rows of a part, by experiment.
 pub fn table(view: &View, part: &Part) -> Markup {
@@ -21,8 +24,7 @@ pub fn table(view: &View, part: &Part) -> Markup {
                 caption {
                     (part.title()) ": an operation’s time, or a rate."
                     @if view.is_pair() {
-                        " Ratios below 1 are good for " (view.name(0)) ". Events of an operation: " (view.name(0)) " / " (view.name(1))
-                        ", the " (COUNTERS) " that differ most."
+                        " Ratios below 1 are good for " (view.name(0)) ". Events of an operation: " (view.name(0)) " / " (view.name(1)) ", · where it does not count them."
                     }
                 }
                 thead {
@@ -66,6 +68,7 @@ fn row(view: &View, row: &Row) -> Markup {
                 (row.variant())
                 @if verdict == Verdict::Behind { " " span.is-behind { "behind" } }
                 @if row.noisy { " " span.noise { "noise" } }
+                @if let Some(why) = missing(row) { span.remark { (why) } }
                 @if let Some(note) = &row.note { span.remark { (note) } }
                 @if verdict == Verdict::Behind {
                     @if let Some(reason) = experiments::reason_of(&row.id) { span.remark.reason { (reason) } }
@@ -89,6 +92,15 @@ fn row(view: &View, row: &Row) -> Markup {
     }
 }
 
+/// Why kernel 0 has no value, where it is not that it has no such call.
+fn missing(row: &Row) -> Option<&str> {
+    let why = row.outcomes.first()?.why.as_deref()?;
+    (row.value(0).is_none() && why != NO_CALL).then_some(why)
+}
+
+/// The reason that a call does not exist.
+const NO_CALL: &str = "ENOSYS";
+
 /// A kernel's value, or why there is none.
 fn value(row: &Row, kernel: usize, unit: &Unit) -> Markup {
     if let Some(value) = row.value(kernel) {
@@ -97,7 +109,8 @@ fn value(row: &Row, kernel: usize, unit: &Unit) -> Markup {
     let outcome = row.outcomes.get(kernel);
     let why = outcome.and_then(|outcome| outcome.why.as_deref());
     let (class, word) = match outcome.map(|outcome| outcome.status) {
-        Some(Status::NotYet) if kernel == 0 => ("not-yet", "not yet"),
+        Some(Status::NotYet) if kernel == 0 && why == Some(NO_CALL) => ("not-yet", "not yet"),
+        Some(Status::NotYet) if kernel == 0 => ("not-yet", "missing"),
         Some(Status::NotYet) => ("none", "has none"),
         Some(Status::Failed) => ("failed", "failed"),
         _ => ("none", "–"),
@@ -141,28 +154,74 @@ fn floor(row: &Row) -> Markup {
     }
 }
 
-/// The counters in which the kernels differ most.
+/// The counters that explain most: by their kind, and of one kind those that count most.
 fn counters(view: &View, row: &Row) -> Markup {
-    let of = |kernel: usize, name: &str| row.counters.get(kernel)?.get(name).copied();
     let kernels = if view.is_pair() { 2 } else { 1 };
+    let counts = |name: &str| -> Vec<Option<f64>> {
+        (0..kernels)
+            .map(|kernel| {
+                let known = view.counts(kernel, name);
+                known.then(|| row.counters[kernel].get(name).copied().unwrap_or(0.0))
+            })
+            .collect()
+    };
     let names: BTreeSet<&str> = row
         .counters
         .iter()
         .take(kernels)
         .flat_map(|counters| counters.keys().map(String::as_str))
         .collect();
-    let mut shown: Vec<(&str, Option<f64>, Option<f64>)> = names
+    let most = |counts: &[Option<f64>]| counts.iter().flatten().copied().fold(0.0, f64::max);
+    let mut shown: Vec<(&str, Vec<Option<f64>>)> = names
         .into_iter()
-        .map(|name| (name, of(0, name), of(1, name)))
+        .map(|name| (name, counts(name)))
+        .filter(|(_, counts)| most(counts) >= RARE)
         .collect();
-    let difference =
-        |(_, a, b): &(&str, Option<f64>, Option<f64>)| (a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs();
-    shown.sort_by(|a, b| difference(b).total_cmp(&difference(a)));
-    let digits = |value: Option<f64>| value.map_or("0".into(), number::trimmed);
+    shown.sort_by(|(name, counts), (other, others)| {
+        let kinds = kind(name).cmp(&kind(other));
+        kinds.then(most(others).total_cmp(&most(counts)))
+    });
+    let digits = |name: &str, value: f64| match name.starts_with("bytes_") {
+        true => number::with_unit(value, "bytes"),
+        false => number::trimmed(value),
+    };
     html! {
-        @for (name, first, second) in shown.into_iter().take(COUNTERS) {
-            span { (name) " " b { (digits(first)) @if view.is_pair() { " / " (digits(second)) } } }
+        @for (name, counts) in shown.into_iter().take(COUNTERS) {
+            span {
+                (name) " "
+                b {
+                    @for (kernel, count) in counts.iter().enumerate() {
+                        @if kernel > 0 { " / " }
+                        (count.map_or("·".into(), |count| digits(name, count)))
+                    }
+                }
+            }
             " "
         }
     }
+}
+
+/// What kind of event a counter counts: those that papers are about first.
+fn kind(name: &str) -> usize {
+    const KINDS: [&str; 13] = [
+        "tlb_remote",
+        "ipi_shootdown",
+        "interrupts_shootdown",
+        "ipi",
+        "interrupts_call",
+        "interrupts_reschedule",
+        "tlb_local",
+        "page_faults",
+        "space_switches",
+        "pages_copied",
+        "bytes_copied",
+        "pages_",
+        "page_tables",
+    ];
+    let last = match name {
+        "system_calls" | "interrupts_timer" => 1,
+        _ => 0,
+    };
+    let kind = KINDS.iter().position(|kind| name.starts_with(kind));
+    kind.unwrap_or(KINDS.len() + last)
 }

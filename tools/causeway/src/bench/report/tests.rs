@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::bench::results::{Row, Status};
+use crate::bench::results::{Clock, Row, Status};
 
 /// Results with every kind of row, in five pairs, with two switches.
 fn example() -> Results {
@@ -190,6 +190,16 @@ fn one_kernel_alone_makes_a_page() {
     let page = page(&results);
     is_sound(&page);
     assert!(!page.contains("Linux’s"));
+}
+
+#[test]
+fn counted_instructions_are_called_so() {
+    let mut results = example();
+    results.machine.clock = Clock::Icount;
+    let page = page(&results);
+    is_sound(&page);
+    let unit = |name: &str| page.contains(&format!("<td class=\"unit\">{name}</td>"));
+    assert!(unit("k instr") && unit("instr") && !unit("µs") && !unit("ns"));
 }
 
 #[test]

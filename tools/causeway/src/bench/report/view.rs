@@ -128,6 +128,16 @@ impl<'a> View<'a> {
         self.results.row(id)
     }
 
+    /// Whether a kernel counts such events at all, as far as these results show.
+    pub fn counts(&self, kernel: usize, name: &str) -> bool {
+        let mut rows = self.results.rows.iter();
+        rows.any(|row| {
+            row.counters
+                .get(kernel)
+                .is_some_and(|counters| counters.contains_key(name))
+        })
+    }
+
     /// The value of a floor in a unit, if it was measured and is of that unit.
     pub fn floor(&self, name: &str, unit: &str) -> Option<f64> {
         let row = self.row(&format!("floors/{name}"))?;

@@ -178,6 +178,7 @@ impl Panel<'_> {
     fn y_name(&self) -> String {
         match self.unit {
             "ns" => "time".into(),
+            "instr" => "instructions".into(),
             unit => unit.into(),
         }
     }

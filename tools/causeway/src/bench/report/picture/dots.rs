@@ -98,7 +98,7 @@ impl Dots<'_> {
                     line class="grid" x1=(place(across(tick))) x2=(place(across(tick))) y1=(TOP - 4.0) y2=(base) {}
                     text class="tick" x=(place(across(tick))) y=(base + 15.0) text-anchor=(anchor(axis.at(tick))) { (number::trimmed(unit.scaled(tick))) }
                 }
-                text class="tick" x=(WIDTH) y=(base + 15.0) text-anchor="end" { (unit.name) }
+                text class="tick" x=(WIDTH) y="13" text-anchor="end" { (unit.name) }
                 @if let Some(value) = self.line_at {
                     line class="mid" x1=(place(across(value))) x2=(place(across(value))) y1=(TOP - 4.0) y2=(base) {}
                 }
