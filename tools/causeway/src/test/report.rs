@@ -215,7 +215,7 @@ fn fits(browser: &Browser, page: &Path, width: u32) -> Result<(), String> {
         .iter()
         .find(|it| it.marks == 0 || it.width < 300.0 || !it.outside.is_empty())
     {
-        Some(picture) => Err(format!("{picture:?}")),
+        Some(picture) => Err(format!("{}: {picture:?}", picture.name)),
         None => Ok(()),
     }
 }
@@ -250,8 +250,11 @@ fn drawn(browser: &Browser, page: &Path) -> Result<(), String> {
         .find(|it| screen.colours(it) < COLOURED);
     match pale {
         Some(picture) => Err(format!(
-            "{} coloured pixels of {}x{}: {picture:?}",
+            "{}: {} coloured pixels at {}, {} of {} x {}",
+            picture.name,
             screen.colours(picture),
+            picture.left,
+            picture.top,
             screen.width,
             screen.height
         )),

@@ -17,6 +17,7 @@ mod floors;
 mod fork;
 mod futex;
 mod iosup;
+mod loan;
 mod map_entries;
 mod map_fault_unmap;
 mod memory_calls;
@@ -52,6 +53,7 @@ pub const PLACES: &[&Place] = &[
     &memory_pressure::PLACE,
     &object_cache::PLACE,
     &process_vm::PLACE,
+    &loan::PLACE,
     &pipe::PLACE,
     &file::PLACE,
     &postmark::PLACE,

@@ -1,6 +1,6 @@
 //! Bytes moved between two address spaces by one call.
 
-use super::{Figure, Panel, Paper, Place, Published, Values};
+use super::{Figure, Panel, Paper, Place};
 use crate::bench::report::picture::curves::Across;
 
 /// Where it stands.
@@ -26,19 +26,6 @@ pub const PLACE: Place = Place {
                 floor: "memcpy_cached",
             },
         ],
-    }],
-    published: &[Published {
-        place: "section 7",
-        title: "page loanout to the networking subsystem, time in that of a copy",
-        values: Values::List {
-            unit: "×",
-            items: &[
-                ("1 page (26% less time)", 0.74, ""),
-                ("256 pages (78% less time)", 0.22, ""),
-            ],
-        },
-        note: "The paper calls these measurements preliminary, and has no table of them. Loaned pages reach a reader here through pipes and \
-               sockets: see their curves.",
     }],
     ..Place::EMPTY
 };

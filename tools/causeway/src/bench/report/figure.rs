@@ -154,7 +154,7 @@ pub fn rows_of(view: &View, title: &str, rows: &[(&str, &str)]) -> Option<Markup
         .collect();
     let unit = &found.first()?.1.unit;
     let kernels = view.results.kernels.len().min(2);
-    let items = found
+    let items: Vec<Item> = found
         .iter()
         .filter(|(_, row)| row.unit == *unit)
         .map(|(label, row)| Item {
@@ -172,15 +172,21 @@ pub fn rows_of(view: &View, title: &str, rows: &[(&str, &str)]) -> Option<Markup
                 .collect(),
         })
         .collect();
+    let has = |series: Series| {
+        let mut marks = items.iter().flat_map(|item| &item.marks);
+        marks.any(|mark| mark.series == series)
+    };
+    let legend = (0..kernels)
+        .filter(|kernel| has(series(*kernel)))
+        .map(|kernel| (series(kernel), view.name(kernel).into()))
+        .collect();
     let picture = Dots {
         title,
         unit,
         spread: Spread::Log,
         items,
         line_at: None,
-        legend: (0..kernels)
-            .map(|kernel| (series(kernel), view.name(kernel).into()))
-            .collect(),
+        legend,
     }
     .draw()?;
     Some(titled(title, picture, html! {}))

@@ -150,7 +150,7 @@ fn floor(row: &Row) -> Markup {
         .filter(|times| times.is_finite());
     html! {
         td.number.floor { span { (floor.name) } " " (number::with_unit(floor.value, &floor.unit)) }
-        td.number { (times.map_or("–".into(), |times| number::ratio(times))) }
+        td.number { (times.map_or("–".into(), number::ratio)) }
     }
 }
 
