@@ -2,6 +2,8 @@
 
 use alloc::{format, string::String, vec::Vec};
 
+use nucleus::{ephemeral::Backend, pmap::Coherence};
+
 /// What the command line asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -12,6 +14,12 @@ pub struct Options {
     /// How many pages the fault routine maps behind and ahead of a fault (`faultahead=N,M`), if not
     /// its default.
     pub fault_ahead: Option<(u16, u16)>,
+    /// Where short-lived kernel mappings come from (`ephemeral=direct|uncached`).
+    pub ephemeral: Backend,
+    /// Which CPUs are told that a mapping has changed (`shootdown=precise|broadcast`).
+    pub shootdown: Coherence,
+    /// Whether page tables are kept ready (`ptcache=on|off`).
+    pub page_table_cache: bool,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
     pub shares: Vec<Share>,
     /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
@@ -42,6 +50,9 @@ pub fn parse(line: &str) -> Result<Options, String> {
         onlcr: true,
         echo: true,
         fault_ahead: None,
+        ephemeral: Backend::Direct,
+        shootdown: Coherence::Precise,
+        page_table_cache: true,
         shares: Vec::new(),
         release: None,
         init: None,
@@ -66,6 +77,21 @@ pub fn parse(line: &str) -> Result<Options, String> {
                     format!("option '{word}': faultahead wants two numbers of pages, as in 3,4")
                 })?);
             }
+            ("ephemeral", Some("direct")) => options.ephemeral = Backend::Direct,
+            ("ephemeral", Some("uncached")) => options.ephemeral = Backend::Uncached,
+            ("ephemeral", _) => {
+                return Err(format!("option '{word}': ephemeral is direct or uncached"));
+            }
+            ("shootdown", Some("precise")) => options.shootdown = Coherence::Precise,
+            ("shootdown", Some("broadcast")) => options.shootdown = Coherence::Broadcast,
+            ("shootdown", _) => {
+                return Err(format!(
+                    "option '{word}': shootdown is precise or broadcast"
+                ));
+            }
+            ("ptcache", Some("on")) => options.page_table_cache = true,
+            ("ptcache", Some("off")) => options.page_table_cache = false,
+            ("ptcache", _) => return Err(format!("option '{word}': ptcache is on or off")),
             ("share", value) => {
                 let share = value.and_then(share);
                 options.shares.push(share.ok_or_else(|| {
@@ -235,6 +261,9 @@ mod tests {
                 onlcr: true,
                 echo: true,
                 fault_ahead: None,
+                ephemeral: Backend::Direct,
+                shootdown: Coherence::Precise,
+                page_table_cache: true,
                 shares: Vec::new(),
                 release: None,
                 init: None,
@@ -249,6 +278,12 @@ mod tests {
         assert!(!options.onlcr);
         assert_eq!(options.fault_ahead, Some((7, 8)));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
+        let options = parse("ephemeral=uncached shootdown=broadcast ptcache=off").unwrap();
+        assert_eq!(options.ephemeral, Backend::Uncached);
+        assert_eq!(options.shootdown, Coherence::Broadcast);
+        assert!(!options.page_table_cache);
+        let defaults = parse("ephemeral=direct shootdown=precise ptcache=on");
+        assert_eq!(defaults, parse(""));
         let options = parse("release=6.1.0-56-cloud-amd64").unwrap();
         assert_eq!(options.release, Some(b"6.1.0-56-cloud-amd64".to_vec()));
         let share = |line| parse(line).unwrap().shares[0].clone();
@@ -284,6 +319,10 @@ mod tests {
             ("faultahead=3", "faultahead=3"),
             ("faultahead=3,600", "faultahead=3,600"),
             ("onlcr", "onlcr"),
+            ("ephemeral=window", "direct or uncached"),
+            ("ephemeral", "direct or uncached"),
+            ("shootdown=all", "precise or broadcast"),
+            ("ptcache=0", "on or off"),
             ("share", "share"),
             ("share=tag", "share=tag"),
             ("share=tag:/x%2", "share=tag:/x%2"),

@@ -12,7 +12,7 @@ mod shell;
 use alloc::string::String;
 
 use nucleus::{
-    boot, console, log,
+    boot, console, ephemeral, frame, log, pmap,
     power::{self, Stop},
     user,
 };
@@ -30,6 +30,11 @@ pub fn start() -> ! {
     };
     if let Some((behind, ahead)) = options.fault_ahead {
         vm::set_fault_ahead(behind, ahead);
+    }
+    pmap::set_coherence(options.shootdown);
+    frame::keep_tables(options.page_table_cache);
+    if ephemeral::set_backend(options.ephemeral).is_err() {
+        give_up("no memory for the window of short-lived mappings");
     }
     if let Some(release) = &options.release {
         syscall::set_release(release);

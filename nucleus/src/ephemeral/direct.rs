@@ -3,13 +3,14 @@
 
 use super::{Flags, Mapped, Unavailable};
 use crate::Frame;
+use crate::frame::record::NONE;
 
 #[inline]
 pub(super) fn alloc(frame: &Frame, flags: Flags) -> Result<Mapped, Unavailable> {
     let _ = flags;
     Ok(Mapped {
         address: frame.bytes(),
-        hit: true,
+        slot: NONE,
     })
 }
 

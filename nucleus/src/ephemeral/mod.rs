@@ -2,18 +2,21 @@
 //!
 //! The only way for the floors above to touch the bytes of a frame. A program may write the same
 //! bytes at the same time, so a mapping gives no slices: it copies, fills and compares.
-
 //!
 //! Where the mapping comes from is the business of a backend. `direct` is the amd64 one: every
-//! frame has a permanent mapping, and a mapping is an addition.
+//! frame has a permanent mapping, and a mapping is an addition. `uncached` does what kernels did before, for comparison.
 
 mod direct;
+#[cfg(all(test, not(target_os = "none")))]
+mod tests;
+mod uncached;
 
 use bitflags::bitflags;
 
+use crate::arch::machine;
 use crate::counters::Counter;
-use crate::{Frame, PAGE_SIZE};
-use direct as backend;
+use crate::frame::record::NONE;
+use crate::{Frame, OutOfMemory, PAGE_SIZE};
 
 bitflags! {
     /// `ephemeral-mappings.txt` 4.1.
@@ -41,13 +44,43 @@ pub enum Unavailable {
 pub struct Mapping<'a> {
     frame: &'a Frame,
     address: *mut u8,
+    /// The address's number in the window, [`NONE`] for the direct map.
+    slot: u32,
 }
 
 /// What a backend says about a mapping that it made.
 struct Mapped {
     address: *mut u8,
-    /// No page table was changed for it.
-    hit: bool,
+    /// As in [`Mapping`].
+    slot: u32,
+}
+
+/// Where mappings come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backend {
+    /// The direct map.
+    #[default]
+    Direct,
+    /// An address allocated for each mapping, and told to every CPU when it ends.
+    Uncached,
+}
+
+/// Makes mappings by this backend from now on; those that there are stay as they are.
+///
+/// # Errors
+/// [`OutOfMemory`] if there is none for its page tables.
+pub fn set_backend(backend: Backend) -> Result<(), OutOfMemory> {
+    uncached::set(backend == Backend::Uncached)
+}
+
+/// Forgets an earlier machine.
+///
+/// # Safety
+/// The machine has one CPU and no task yet.
+#[cfg(not(target_os = "none"))]
+pub(crate) unsafe fn init() {
+    // SAFETY: the caller's promise.
+    unsafe { uncached::start() };
 }
 
 /// Maps `frame`. With no flags it always succeeds, sleeping if it must.
@@ -56,13 +89,29 @@ struct Mapped {
 /// See [`Unavailable`]; only with the flags named there.
 #[inline]
 pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
-    let Mapped { address, hit } = backend::alloc(frame, flags)?;
-    if hit {
-        Counter::ephemeral_hits.add(1);
-    } else {
-        Counter::ephemeral_misses.add(1);
+    if uncached::is_on()
+        && let Some(mapping) = alloc_uncached(frame)
+    {
+        return Ok(mapping);
     }
-    Ok(Mapping { frame, address })
+    let Mapped { address, slot } = direct::alloc(frame, flags)?;
+    Counter::ephemeral_hits.add(1);
+    Ok(Mapping {
+        frame,
+        address,
+        slot,
+    })
+}
+
+#[cold]
+fn alloc_uncached(frame: &Frame) -> Option<Mapping<'_>> {
+    let Mapped { address, slot } = uncached::alloc(frame)?;
+    Counter::ephemeral_misses.add(1);
+    Some(Mapping {
+        frame,
+        address,
+        slot,
+    })
 }
 
 /// A mapping private to this task; sleeps rather than fail.
@@ -83,7 +132,11 @@ pub fn free(mapping: Mapping<'_>) {
 impl Drop for Mapping<'_> {
     #[inline]
     fn drop(&mut self) {
-        backend::free(self.frame, self.address);
+        if self.slot == NONE {
+            direct::free(self.frame, self.address);
+        } else {
+            uncached::free(self.slot, self.frame);
+        }
     }
 }
 
@@ -107,6 +160,9 @@ impl<'a> Mapping<'a> {
             offset <= PAGE_SIZE && len <= PAGE_SIZE - offset,
             "an access of {len} bytes at {offset} goes beyond the page"
         );
+        if self.slot != NONE {
+            machine::window_used(self.slot as usize, self.frame);
+        }
         self.address.wrapping_add(offset)
     }
 

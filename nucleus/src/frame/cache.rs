@@ -8,7 +8,7 @@
 //! its last entry out. A CPU keeps a few of each level; what it has too many of goes to a pool
 //! that all CPUs share, and from there to the buddy allocator.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::buddy::{self, Depth};
 use super::record::{NONE, Type, record};
@@ -103,6 +103,16 @@ static TYPED: AtomicUsize = AtomicUsize::new(0);
 /// CPUs keep are missed.
 static CAPACITY: AtomicUsize = AtomicUsize::new(FRAMES);
 
+/// Whether page tables that are given back are kept ready.
+static KEEP_TABLES: AtomicBool = AtomicBool::new(true);
+
+/// Keeps page tables that are given back ready from now on, or frees each at once and makes each anew, as kernels did before
+/// `iosup.txt` 5.2. For comparison.
+pub fn keep_tables(keep: bool) {
+    KEEP_TABLES.store(keep, Ordering::Relaxed);
+    while !keep && drain_tables() {}
+}
+
 /// Starts with nothing kept.
 ///
 /// # Safety
@@ -118,6 +128,7 @@ pub(super) unsafe fn start(managed: usize) {
     // SAFETY: the caller promises to be alone.
     unsafe { POOLS.set(new_pools()) };
     POOLED.store(0, Ordering::Relaxed);
+    KEEP_TABLES.store(true, Ordering::Relaxed);
     TYPED.store(0, Ordering::Relaxed);
     // At most a 64th of the memory in the hands of all CPUs together.
     let capacity = managed / 64 / machine::MAX_CPUS;
@@ -259,6 +270,9 @@ pub(crate) fn give_table(level: usize, index: u32) {
     for i in 0..frames_in(level) as u32 {
         record(index + i).set_cached(true);
     }
+    if !KEEP_TABLES.load(Ordering::Relaxed) {
+        return release_table(level, index);
+    }
     let rest = CACHES.with(|cache| {
         let stack = match cache {
             Some(cache) => &cache.tables[level - 1],
@@ -299,6 +313,19 @@ fn release_table(level: usize, index: u32) {
 /// that was anything.
 #[cold]
 pub(super) fn drain() -> bool {
+    let mut any = drain_tables();
+    CACHES.with(|cache| {
+        if let Some(cache) = cache {
+            any |= cache.frames.len() > 0;
+            buddy::give_batch(core::iter::from_fn(|| cache.frames.pop()));
+        }
+    });
+    any
+}
+
+/// Gives the buddy allocator the page tables that this CPU and the pools keep. Returns whether there were any.
+#[cold]
+fn drain_tables() -> bool {
     let mut any = false;
     for level in 1..=4 {
         while let Some(index) = CACHES
@@ -309,11 +336,5 @@ pub(super) fn drain() -> bool {
             any = true;
         }
     }
-    CACHES.with(|cache| {
-        if let Some(cache) = cache {
-            any |= cache.frames.len() > 0;
-            buddy::give_batch(core::iter::from_fn(|| cache.frames.pop()));
-        }
-    });
     any
 }

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 pub(crate) use buddy::Depth;
 #[cfg(any(target_os = "none", test))]
 pub(crate) use buddy::MAX_ORDER;
+pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
 use record::{Record, Type, address, bytes, record};
 

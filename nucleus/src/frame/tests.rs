@@ -218,6 +218,37 @@ fn tables_are_kept_ready() {
 }
 
 #[test]
+fn tables_are_made_anew() {
+    machines("tables are made anew", 1024, || {
+        let before = usage();
+        give_table(1, ready(1));
+        assert_eq!(usage().free, before.free);
+        keep_tables(false);
+        for level in 1..=4 {
+            let changes = Counter::frame_type_changes.total();
+            let tables: Vec<u32> = (0..20).map(|_| ready(level)).collect();
+            tables.iter().for_each(|&table| give_table(level, table));
+            let frames = if level == 1 { 40 } else { 20 };
+            let changes = Counter::frame_type_changes.total() - changes;
+            assert_eq!(changes, 2 * frames, "level {level}");
+        }
+        assert!(
+            matches!(take_table(2), Some(Table::Fresh(table)) if { give_table(2, table); true })
+        );
+        while cache::drain() {}
+        assert_eq!(usage(), before);
+    });
+}
+
+/// A page table of a level, kept ready or not.
+fn ready(level: usize) -> u32 {
+    match take_table(level) {
+        Some(Table::Ready(table) | Table::Fresh(table)) => table,
+        None => panic!("no memory for a page table"),
+    }
+}
+
+#[test]
 fn allocations_fail_on_purpose() {
     machines("allocations fail on purpose", 256, || {
         fail_after(Some(2));

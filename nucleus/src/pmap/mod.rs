@@ -38,11 +38,39 @@ pub(crate) fn on_shootdown() {
     shootdown::answer();
 }
 
+/// Makes every CPU forget addresses of the kernel's window for short-lived mappings, and waits until all have. Interrupts are
+/// on, and the caller holds no spin lock.
+pub(crate) fn forget_window(slots: &[u16]) {
+    let since = machine::coherence_stamp();
+    shootdown::run(shootdown::What::Window(slots), shootdown::all_cpus(), since);
+}
+
+/// Which CPUs are told that a mapping has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Coherence {
+    /// Those that may hold it.
+    #[default]
+    Precise,
+    /// All, always.
+    Broadcast,
+}
+
+/// Sets whom changes of mappings are told from now on.
+pub fn set_coherence(coherence: Coherence) {
+    shootdown::set_broadcast(coherence == Coherence::Broadcast);
+}
+
+/// Whether some CPU is to be told that this entry is gone or changed.
+#[inline]
+fn must_be_told(old: Pte) -> bool {
+    old.may_be_cached() || shootdown::is_broadcast()
+}
+
 /// Makes every other CPU take an interrupt, and waits until all have: each has passed a full barrier between the call
 /// and its return. Interrupts are on.
 pub fn interrupt_all() {
-    let all = u64::MAX >> (64 - machine::cpu_count());
-    shootdown::run(shootdown::What::Pages(&[]), all, machine::coherence_stamp());
+    let since = machine::coherence_stamp();
+    shootdown::run(shootdown::What::Pages(&[]), shootdown::all_cpus(), since);
 }
 
 /// Forgets an earlier machine.
@@ -300,7 +328,7 @@ impl Pmap {
             let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
             if dying {
                 self.empty(&leaf, |entry, va| {
-                    if entry.may_be_cached() {
+                    if must_be_told(entry) {
                         pending.invalidate(self, va);
                     } else {
                         Counter::tlb_skipped_unaccessed.add(1);
@@ -386,7 +414,7 @@ impl Pmap {
     /// The old state of an entry was replaced: a TLB may hold it.
     #[inline]
     fn forget(&self, old: Pte, va: VirtAddr, pending: &mut Pending) {
-        if old.may_be_cached() {
+        if must_be_told(old) {
             pending.invalidate(self, va);
         } else {
             Counter::tlb_skipped_unaccessed.add(1);

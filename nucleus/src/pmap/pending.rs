@@ -105,7 +105,10 @@ impl Pending {
     /// the entry was changed by a locked instruction.
     #[inline]
     pub(super) fn invalidate(&mut self, pmap: &Pmap, va: VirtAddr) {
-        let cpus = pmap.active.load(Ordering::SeqCst);
+        let mut cpus = pmap.active.load(Ordering::SeqCst);
+        if shootdown::is_broadcast() {
+            cpus = shootdown::all_cpus();
+        }
         if cpus == 0 {
             return;
         }

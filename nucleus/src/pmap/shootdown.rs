@@ -15,7 +15,7 @@
 //! one order of all locked instructions, and the CPU finds the new entry whenever it looks; or the bit comes first, and the
 //! mask has it. A CPU that left in between needs no telling, and telling it does no harm.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use super::space;
 use crate::arch::machine::{self, MAX_CPUS};
@@ -61,6 +61,8 @@ pub(super) enum What<'a> {
     Pages(&'a [Page]),
     /// Everything cached for programs.
     All,
+    /// These addresses of the kernel's window for short-lived mappings, by number.
+    Window(&'a [u16]),
 }
 
 struct Request<'a> {
@@ -83,6 +85,26 @@ static INBOXES: [Inbox; MAX_CPUS] = [const {
     }
 }; MAX_CPUS];
 
+/// Whether every CPU is told of every change, whatever it has loaded, and whether or not the accessed bit shows that no TLB
+/// can hold the entry: what kernels did before they kept books. For comparison.
+static BROADCAST: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether every CPU is told of every change.
+pub(super) fn set_broadcast(on: bool) {
+    BROADCAST.store(on, Ordering::Relaxed);
+}
+
+/// See [`set_broadcast`].
+#[inline]
+pub(super) fn is_broadcast() -> bool {
+    BROADCAST.load(Ordering::Relaxed)
+}
+
+/// A bit for each CPU.
+pub(super) fn all_cpus() -> u64 {
+    u64::MAX >> (64 - machine::cpu_count())
+}
+
 /// Makes the CPUs of the mask forget, this one too if it is among them, and waits until they have.
 /// Interrupts are on, unless the mask has no other CPU. The oracle is told that no CPU holds any more
 /// what it held at `since`, before the mask was read.
@@ -93,6 +115,8 @@ pub(super) fn run(what: What<'_>, cpus: u64, since: u64) {
         What::Pages(pages) => pages
             .iter()
             .for_each(|page| machine::promise_page(page.root(), page.va(), since)),
+        // What becomes of these is seen when they are used again.
+        What::Window(_) => {}
     }
 }
 
@@ -163,6 +187,13 @@ pub(super) fn answer() {
 
 /// Forgets on this CPU.
 fn forget(cpu: usize, what: What<'_>) {
+    if let What::Window(slots) = what {
+        for &slot in slots {
+            Counter::tlb_local_page.add(1);
+            machine::window_invalidate(slot.into());
+        }
+        return;
+    }
     if space::leave_borrowed(cpu) {
         // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
         return;
@@ -179,6 +210,7 @@ fn forget(cpu: usize, what: What<'_>) {
                 machine::invalidate_page(page.va());
             }
         }
+        What::Window(_) => {}
     }
 }
 
@@ -196,7 +228,43 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
 /// The machine has one CPU and no task yet.
 #[cfg(not(target_os = "none"))]
 pub(super) fn start() {
+    set_broadcast(false);
     for inbox in &INBOXES {
         inbox.senders.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use crate::counters::Counter;
+    use crate::frame::{Contents, Frame};
+    use crate::pmap::{Coherence, Pending, Pmap, Prot, set_coherence};
+    use crate::sim::{self, Config};
+    use crate::{PAGE_SIZE, VirtAddr, VirtRange};
+
+    /// A change that no CPU can have seen: told to nobody, or to all.
+    #[test]
+    fn all_are_told_where_changes_are_broadcast() {
+        let config = Config {
+            cpus: 4,
+            pages: 512,
+            ..Config::default()
+        };
+        sim::check("all are told", 0..10, config, || {
+            let frame = Frame::alloc(Contents::Zeroed).unwrap();
+            let pmap = Pmap::new().unwrap();
+            let at = VirtAddr(0x1000);
+            let told = |coherence| {
+                set_coherence(coherence);
+                let before = Counter::tlb_remote.total();
+                let mut pending = Pending::new();
+                assert_eq!(pmap.enter_ahead(at, &frame, Prot::READ), Ok(true));
+                pmap.remove(VirtRange::new(at, at + PAGE_SIZE), &mut pending);
+                pending.flush();
+                Counter::tlb_remote.total() - before
+            };
+            assert_eq!(told(Coherence::Precise), 0);
+            assert_eq!(told(Coherence::Broadcast), 3);
+        });
     }
 }

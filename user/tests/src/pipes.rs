@@ -227,6 +227,12 @@ fn broken() -> Outcome {
         Ok(())
     })?;
     call!(close(writer));
+    // It waits when the pipe is full.
+    let mut waiting = 0;
+    while waiting < 1 << 16 {
+        pause_ms(1);
+        call!(ioctl(reader, libc::FIONREAD, &mut waiting));
+    }
     pause_ms(30);
     call!(close(reader));
     ensure!(wait(child)? == End::Exit(0), "the writer failed");

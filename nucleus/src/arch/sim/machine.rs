@@ -2,12 +2,12 @@
 
 use core::cell::{Cell, RefCell};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use super::{
-    Config, MAX_CPUS,
+    Config, MAX_CPUS, WINDOW_PAGES,
     fiber::{self, Stack},
     kernel_root,
     random::Random,
@@ -51,6 +51,8 @@ pub(super) struct Cpu {
     pub(super) in_program: Cell<bool>,
     pub(super) root: Cell<PhysAddr>,
     pub(super) tlb: RefCell<Tlb>,
+    /// What it holds of the kernel's window: frames by the address's number.
+    pub(super) window: RefCell<BTreeMap<usize, u64>>,
     pub(super) counters: [Cell<u64>; COUNTERS],
     pub(super) boot_stack: Stack,
 }
@@ -83,6 +85,8 @@ pub(super) struct Machine {
     pub(super) log: RefCell<Vec<u8>>,
     /// Translations made, to tell older from younger ones.
     pub(super) stamp: Cell<u64>,
+    /// The window's page-table entries: frames.
+    pub(super) window: [Cell<Option<u64>>; WINDOW_PAGES],
     /// By frame: how many TLB entries lead to it.
     pub(super) reached: Vec<Cell<u32>>,
 }
@@ -128,6 +132,7 @@ impl Machine {
             in_program: Cell::new(false),
             root: Cell::new(kernel_root()),
             tlb: RefCell::new(Tlb::default()),
+            window: RefCell::default(),
             counters: [const { Cell::new(0) }; COUNTERS],
             boot_stack: Stack::new(),
         });
@@ -150,6 +155,7 @@ impl Machine {
             console_in: RefCell::default(),
             log: RefCell::default(),
             stamp: Cell::new(0),
+            window: [const { Cell::new(None) }; WINDOW_PAGES],
             reached: vec![Cell::new(0); frames],
             config,
         }
@@ -275,6 +281,7 @@ impl Machine {
         self.clock.set(self.clock.get() + passed);
         if self.random.one_in(8) {
             super::tlb::speculate(self);
+            super::window::speculate(self);
         }
         if interruptible && self.random.one_in(2) {
             self.deliver();

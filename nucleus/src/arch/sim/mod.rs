@@ -34,6 +34,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod tlb;
+mod window;
 
 pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use context::Context;
@@ -45,6 +46,10 @@ pub(crate) use program::{UserState, run as run_program};
 pub(crate) use run::contain;
 pub use run::{Config, Failure, check, run};
 pub(crate) use tlb::{invalidate_all, invalidate_page, load_space};
+pub(crate) use window::{
+    WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
+    window_used,
+};
 
 /// Most CPUs that are used.
 pub(crate) const MAX_CPUS: usize = 16;

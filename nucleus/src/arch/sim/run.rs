@@ -146,6 +146,7 @@ extern "C" fn boot(body: usize) -> ! {
     // SAFETY: this CPU is alone, and there is no task yet.
     unsafe {
         crate::pmap::init();
+        crate::ephemeral::init();
         crate::random::init();
         crate::console::reset();
         crate::log::reset();

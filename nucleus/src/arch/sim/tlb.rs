@@ -73,13 +73,13 @@ impl Tlb {
     }
 }
 
-fn reach(m: &Machine, frame: u64) {
+pub(super) fn reach(m: &Machine, frame: u64) {
     if let Some(count) = m.reached.get(frame as usize) {
         count.set(count.get() + 1);
     }
 }
 
-fn unreach(m: &Machine, frame: u64) {
+pub(super) fn unreach(m: &Machine, frame: u64) {
     if let Some(count) = m.reached.get(frame as usize) {
         count.set(count.get() - 1);
     }

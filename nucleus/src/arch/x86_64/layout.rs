@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `DIRECT_MAP` | all physical memory, never executable |
 //! | `STACKS` | kernel stacks between guard pages |
+//! | `WINDOW` | mappings of frames for a short time, where the direct map is not used for them |
 //! | `DEVICES` | device registers, uncached |
 //! | `KERNEL_BASE` | the kernel image: text, read-only data, data |
 
@@ -17,6 +18,8 @@ pub const DIRECT_MAP_SIZE: usize = 64 << 40;
 pub const BOOT_MAPPED: u64 = 4 << 30;
 /// The kernel stacks.
 pub const STACKS: usize = 0xffff_c000_0000_0000;
+/// Short-lived mappings, in the level-3 table of the stacks.
+pub const WINDOW: usize = 0xffff_c040_0000_0000;
 /// Device registers.
 pub const DEVICES: usize = 0xffff_c080_0000_0000;
 /// What the kernel image is linked at, for physical address 0.

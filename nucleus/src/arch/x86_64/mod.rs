@@ -4,7 +4,7 @@
 //! (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the kernel's
 //! address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in), `apic`, `clock` and
 //! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
-//! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context` and `stack` (kernel threads),
+//! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context` and `stack` (kernel threads), `window` (short-lived mappings),
 //! `serial`, `pci`. `floor` measures what the machine takes. At the end: `panic`, `backtrace`, `power`.
 //! `drill` breaks all that on purpose, `detour` makes it slower.
 
@@ -39,6 +39,7 @@ mod stack;
 mod start;
 mod user;
 mod vdso;
+mod window;
 
 pub(crate) use clock::{epoch_at_boot, nanoseconds, random_seed, set_timer};
 pub(crate) use context::Context;
@@ -60,6 +61,10 @@ pub(crate) use space::{
 };
 pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
+pub(crate) use window::{
+    WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
+    window_used,
+};
 
 use crate::PhysAddr;
 

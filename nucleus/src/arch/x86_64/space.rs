@@ -26,7 +26,8 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 const CODE: u64 = PRESENT | GLOBAL;
 const CONSTANTS: u64 = PRESENT | GLOBAL | NO_EXECUTE;
-const DATA: u64 = PRESENT | GLOBAL | NO_EXECUTE | WRITABLE;
+/// Of an entry for data of the kernel.
+pub const DATA: u64 = PRESENT | GLOBAL | NO_EXECUTE | WRITABLE;
 const REGISTERS: u64 = DATA | WRITE_THROUGH | UNCACHED;
 
 /// What a page of each level maps, as a power of two: 4 KiB, 2 MiB, 1 GiB.
@@ -294,7 +295,7 @@ pub fn unmap_stack(bottom: usize, pages: usize) {
 }
 
 /// As [`find`], making the tables on the way.
-fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
+pub fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
     if let Some(entry) = find(va) {
         return Ok(entry);
     }

@@ -14,6 +14,47 @@ pub const SWITCHES: &[Switch] = &[
     // One page a fault: what the window of neighbours saves (`uvm.txt` 5.4).
     Switch {
         option: "faultahead=0,0",
-        experiments: &["fault-ahead", "fault-bandwidth"],
+        experiments: &["fault-ahead", "fault-bandwidth", "map-fault-unmap"],
+    },
+    // An address allocated, mapped and told to every CPU for each use of a page: the original kernel of
+    // `ephemeral-mappings.txt` 6.
+    Switch {
+        option: "ephemeral=uncached",
+        experiments: &[
+            "pipe",
+            "unix-socket",
+            "splice",
+            "file",
+            "postmark",
+            "pipeline",
+            "tcp-loopback",
+        ],
+    },
+    // Every CPU told of every change of a mapping: what knowing who may hold it saves.
+    Switch {
+        option: "shootdown=broadcast",
+        experiments: &["mmap-threads", "memory-calls", "map-fault-unmap", "fork"],
+    },
+    // Page tables made anew each time (`iosup.txt` 5.2).
+    Switch {
+        option: "ptcache=off",
+        experiments: &["fork", "map-fault-unmap", "memory-calls"],
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::experiments;
+
+    #[test]
+    fn a_switch_matters_to_experiments_that_there_are() {
+        for switch in SWITCHES {
+            assert!(switch.option.contains('='), "{switch:?}");
+            for name in switch.experiments {
+                let place = experiments::place(name);
+                assert!(place.is_some(), "{name} of {}", switch.option);
+            }
+        }
+    }
+}

@@ -179,6 +179,7 @@ fn bad_starts(bench: &Bench, report: &mut Report, root: &Path) {
     for (name, line) in [
         ("an unknown option", "nonsense=1 -- true"),
         ("a bad value", "onlcr=maybe -- true"),
+        ("a mechanism that there is not", "ephemeral=window -- true"),
         ("a quote that is not closed", "-- sh -c 'true"),
         ("a first program that is missing", "init=/none"),
         ("a first program that is no program", "init=/etc/passwd"),
