@@ -83,6 +83,11 @@ impl Aggregate {
         self.slices.len()
     }
 
+    /// How many slices it can have without an allocation.
+    pub fn capacity(&self) -> usize {
+        self.slices.capacity()
+    }
+
     /// Makes room for `slices` more, so that as many of them can be added without an error.
     ///
     /// # Errors
@@ -166,6 +171,23 @@ impl Aggregate {
         }
         debug_assert!(front.slices.len() <= whole + (part != 0) as usize);
         Ok(front)
+    }
+
+    /// Adds handles of the first slices to `to`, `max` bytes and `slices` slices at most, and no more than it has room for
+    /// without an allocation. `to` is empty.
+    pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) {
+        debug_assert!(to.is_empty());
+        for slice in self.slices.iter().take(slices.min(to.capacity())) {
+            let len = slice.len.min(max - to.len);
+            if len == 0 {
+                break;
+            }
+            // Neighbours here do not continue each other, so they do not there.
+            let frame = slice.frame.clone();
+            let offset = slice.offset;
+            to.slices.push_back(Slice { frame, offset, len });
+            to.len += len;
+        }
     }
 
     /// Takes off everything from byte `at` on.

@@ -63,7 +63,7 @@ fn slice(random: &mut Random) -> (Slice, Vec<u8>) {
 
 fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
     let some = random.below(model.len() + 10);
-    match random.below(11) {
+    match random.below(12) {
         0 => {
             let (slice, bytes) = slice(random);
             aggregate.append(slice).unwrap();
@@ -140,6 +140,15 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             let mut page = [0; PAGE_SIZE];
             ephemeral::map(&frame).read(0, &mut page);
             assert!(page[10..10 + m] == model[n..n + m] && page[10 + m..].iter().all(|&b| b == 0));
+        }
+        10 => {
+            let mut copy = Aggregate::new();
+            copy.reserve(random.below(8)).unwrap();
+            let slices = random.below(8);
+            aggregate.share_front(&mut copy, some, slices);
+            let first = aggregate.slices().take(slices.min(copy.capacity()));
+            let n = first.map(|slice| slice.len).sum::<usize>().min(some);
+            check(&copy, &model[..n]);
         }
         _ => {
             let mut bytes = [0; 500];

@@ -140,7 +140,7 @@ impl File for End {
             }
         }
         if self.ends.writes {
-            if status.has_slot {
+            if status.has_slot() {
                 ready |= Ready::OUT | Ready::WRNORM;
             }
             if status.readers == 0 {

@@ -37,6 +37,8 @@ pub fn set_max_size(bytes: usize) -> Result<()> {
     MAX_SLOTS.store(slots, Relaxed);
     Ok(())
 }
+/// Room that a chain has above its slots: what is put back in front after a failed splice is not lost.
+pub(super) const ABOVE_SLOTS: usize = 2;
 /// Writes of up to this many bytes are not mixed with others.
 pub const PIPE_BUF: usize = abi::raw::general::PIPE_BUF as usize;
 /// Emptied frames that a pipe keeps for its writer, so that a frame need not travel through the
@@ -96,14 +98,36 @@ pub struct Ends {
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     pub bytes: usize,
-    /// Whether another slice fits.
-    pub has_slot: bool,
+    /// Slices in it.
+    pub slices: usize,
+    /// Slices that fit.
     pub slots: usize,
     pub readers: usize,
     pub writers: usize,
     /// Counts of opens since the pipe was made.
     pub readers_seen: u64,
     pub writers_seen: u64,
+}
+
+impl Status {
+    /// Whether another slice fits.
+    pub fn has_slot(&self) -> bool {
+        self.slices < self.slots
+    }
+
+    /// An empty chain with room for all that is in the pipe. Where that is much, it has all the room that a pipe's own chain
+    /// has, so that the two can change places.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn room_for_all(&self) -> Result<Aggregate> {
+        let mut chain = Aggregate::new();
+        chain.reserve(match self.slices * 2 >= self.slots {
+            true => self.slots + ABOVE_SLOTS,
+            false => self.slices,
+        })?;
+        Ok(chain)
+    }
 }
 
 impl Queue {
@@ -142,8 +166,7 @@ impl Pipe {
             return Err(Errno::ENOMEM);
         }
         let mut data = Aggregate::new();
-        // Two above the slots: what is put back in front after a failed splice is not lost.
-        data.reserve(DEFAULT_SLOTS + 2)?;
+        data.reserve(DEFAULT_SLOTS + ABOVE_SLOTS)?;
         let mut spare = Vec::new();
         spare
             .try_reserve_exact(SPARE_FRAMES)
@@ -187,7 +210,7 @@ impl Pipe {
         let queue = self.queue.lock();
         Status {
             bytes: queue.data.len(),
-            has_slot: queue.has_slot(),
+            slices: queue.data.slice_count(),
             slots: queue.slots,
             readers: queue.readers,
             writers: queue.writers,
@@ -275,7 +298,7 @@ impl Pipe {
         let _reading = self.reading.lock();
         let _writing = self.writing.lock();
         let mut bigger = Aggregate::new();
-        bigger.reserve(slots + 2)?;
+        bigger.reserve(slots + ABOVE_SLOTS)?;
         let mut queue = self.queue.lock();
         if queue.data.slice_count() > slots {
             return Err(Errno::EBUSY);

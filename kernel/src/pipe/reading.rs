@@ -3,10 +3,10 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result};
-use fbuf::{Aggregate, Sink, Slice};
+use fbuf::{Aggregate, Sink};
 use nucleus::{Frame, frame, sync::MutexGuard, task::Sleep};
 
-use super::queue::{Pipe, keep};
+use super::queue::{ABOVE_SLOTS, Pipe, Status, keep};
 use crate::signal;
 
 impl Pipe {
@@ -113,68 +113,70 @@ impl Pipe {
         fbuf::moved(total, result)
     }
 
-    /// Copies handles of the first slices, `max` bytes at most (`tee`).
+    /// Copies handles of the first slices, `max` bytes at most (`tee`). `status` is a look at the pipe before, which says how
+    /// many there are.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn duplicate(&self, max: usize) -> Result<Aggregate> {
-        let mut copy = Aggregate::new();
-        copy.reserve(self.status().slots)?;
+    pub fn duplicate(&self, max: usize, status: Status) -> Result<Aggregate> {
+        let mut copy = status.room_for_all()?;
         let queue = self.queue.lock();
-        for slice in queue.data.slices() {
-            let len = slice.len.min(max - copy.len());
-            if len == 0 {
-                break;
-            }
-            copy.append(Slice {
-                len,
-                ..slice.clone()
-            })?;
-        }
+        queue.data.share_front(&mut copy, max, status.slices);
         Ok(copy)
     }
 
-    /// Takes slices off, `max` bytes at most. What is not used goes back by [`put_back`](Pipe::put_back).
+    /// Takes slices off, `max` bytes at most. What is not used goes back by [`put_back`](Pipe::put_back). `status` is a
+    /// look at the pipe before, which says how many there are.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn take(&self, _reading: &MutexGuard<'_, ()>, max: usize) -> Result<Aggregate> {
-        let mut taken = Aggregate::new();
-        // As many as the chain can have: nothing is allocated with the lock held.
-        taken.reserve(self.status().slots + 2)?;
+    pub fn take(&self, _reading: &MutexGuard<'_, ()>, max: usize, status: Status) -> Result<Taken> {
+        let mut data = status.room_for_all()?;
         let mut queue = self.queue.lock();
-        if queue.data.len() <= max {
+        let was_full = !queue.has_slot();
+        if queue.data.len() <= max && data.capacity() >= queue.slots + ABOVE_SLOTS {
+            // The pipe goes on with the other chain's memory.
             queue.packets.first += queue.data.len() as u64;
-            taken.join(&mut queue.data)?;
-            return Ok(taken);
+            core::mem::swap(&mut data, &mut queue.data);
         }
-        while let Some(slice) = queue.take_slice(max - taken.len()) {
-            taken.append(slice)?;
+        while data.slice_count() < status.slices
+            && let Some(slice) = queue.take_slice(max.saturating_sub(data.len()))
+        {
+            data.append(slice)?;
         }
-        Ok(taken)
+        Ok(Taken { data, was_full })
     }
 
     /// Puts back in front what was taken and not used, and tells writers of the room that the rest left.
-    pub fn put_back(&self, _reading: &MutexGuard<'_, ()>, mut unused: Aggregate) {
-        if unused.is_empty() {
-            self.writers.wake_all();
-            return;
-        }
-        let mut queue = self.queue.lock();
-        let was_empty = queue.data.is_empty();
-        while let Some(slice) = unused.pop_back() {
-            // At most what was there before, and the two places above the slots: nothing is allocated unless
-            // writers have filled the pipe meanwhile.
-            let len = slice.len;
-            if queue.data.prepend(slice).is_err() {
-                break;
+    pub fn put_back(&self, _reading: &MutexGuard<'_, ()>, taken: Taken) {
+        let mut unused = taken.data;
+        if !unused.is_empty() {
+            let mut queue = self.queue.lock();
+            let was_empty = queue.data.is_empty();
+            while let Some(slice) = unused.pop_back() {
+                // At most what was there before, and the two places above the slots: nothing is allocated unless
+                // writers have filled the pipe meanwhile.
+                let len = slice.len;
+                if queue.data.prepend(slice).is_err() {
+                    break;
+                }
+                queue.packets.first -= len as u64;
             }
-            queue.packets.first -= len as u64;
+            drop(queue);
+            if was_empty {
+                self.readers.wake_all();
+            }
         }
-        drop(queue);
-        if was_empty {
-            self.readers.wake_all();
+        // Writers sleep only while the pipe is full.
+        if taken.was_full {
+            self.writers.wake_all();
         }
-        self.writers.wake_all();
     }
+}
+
+/// What a splice has taken off a pipe.
+pub struct Taken {
+    /// What has not been passed on.
+    pub data: Aggregate,
+    was_full: bool,
 }

@@ -6,20 +6,20 @@ use fbuf::{Aggregate, AggregateSink, AggregateSource};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
-use super::Pipe;
+use super::{Pipe, queue::Status};
 
 /// Bytes that are on their way at once between two files: a full pipe.
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
 
-/// Waits until there are bytes in `from`, or returns 0 bytes' end of file as `false`.
-fn await_bytes(from: &Pipe, wait: bool) -> Result<bool> {
+/// Waits until there are bytes in `from`; `None` at the end of what will ever come.
+fn await_bytes(from: &Pipe, wait: bool) -> Result<Option<Status>> {
     loop {
         let status = from.status();
         if status.bytes > 0 {
-            return Ok(true);
+            return Ok(Some(status));
         }
         if status.writers == 0 {
-            return Ok(false);
+            return Ok(None);
         }
         if !wait {
             return Err(Errno::EAGAIN);
@@ -29,14 +29,14 @@ fn await_bytes(from: &Pipe, wait: bool) -> Result<bool> {
 }
 
 /// Waits until a slice fits into `to`.
-fn await_slot(to: &Pipe, wait: bool) -> Result<()> {
+fn await_slot(to: &Pipe, wait: bool) -> Result<Status> {
     loop {
         let status = to.status();
         if status.readers == 0 {
             return Err(Errno::EPIPE);
         }
-        if status.has_slot {
-            return Ok(());
+        if status.has_slot() {
+            return Ok(status);
         }
         if !wait {
             return Err(Errno::EAGAIN);
@@ -51,13 +51,13 @@ fn await_slot(to: &Pipe, wait: bool) -> Result<()> {
 /// `EAGAIN`, `EPIPE`, a restart number, `ENOMEM`.
 pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
     loop {
-        if !await_bytes(from, wait)? {
+        let Some(status) = await_bytes(from, wait)? else {
             return Ok(0);
-        }
+        };
         await_slot(to, wait)?;
         let reading = from.lock_reading();
-        let mut moving = from.take(&reading, len)?;
-        let result = to.append(&mut moving);
+        let mut moving = from.take(&reading, len, status)?;
+        let result = to.append(&mut moving.data);
         from.put_back(&reading, moving);
         match result {
             // Somebody else was faster at one of the two ends.
@@ -73,11 +73,11 @@ pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<us
 /// As [`pipe_to_pipe`].
 pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
     loop {
-        if !await_bytes(from, wait)? {
+        let Some(status) = await_bytes(from, wait)? else {
             return Ok(0);
-        }
+        };
         await_slot(to, wait)?;
-        let mut copy = from.duplicate(len)?;
+        let mut copy = from.duplicate(len, status)?;
         match to.append(&mut copy) {
             Ok(0) => continue,
             result => return result,
@@ -98,20 +98,24 @@ pub fn pipe_to_file(
     wait: bool,
 ) -> Result<usize> {
     loop {
-        if !await_bytes(from, wait)? {
+        let Some(status) = await_bytes(from, wait)? else {
             return Ok(0);
-        }
+        };
         let reading = from.lock_reading();
-        let mut moving = from.take(&reading, len)?;
-        if moving.is_empty() {
+        let mut moving = from.take(&reading, len, status)?;
+        if moving.data.is_empty() {
             continue;
         }
-        let whole = moving.len();
-        let result = to.write(at, flags, &mut AggregateSource::new(&mut moving, whole));
+        let whole = moving.data.len();
+        let result = to.write(
+            at,
+            flags,
+            &mut AggregateSource::new(&mut moving.data, whole),
+        );
         // What a file does not look at, as /dev/null, it says to have written without taking it.
-        let taken = whole - moving.len();
+        let taken = whole - moving.data.len();
         if let Ok(written) = result {
-            moving.clip_front(written.saturating_sub(taken));
+            moving.data.clip_front(written.saturating_sub(taken));
         }
         from.put_back(&reading, moving);
         return result;
@@ -130,8 +134,7 @@ pub fn file_to_pipe(
     len: usize,
     wait: bool,
 ) -> Result<usize> {
-    await_slot(to, wait)?;
-    let status = to.status();
+    let status = await_slot(to, wait)?;
     let room = status.slots * PAGE_SIZE - status.bytes.min((status.slots - 1) * PAGE_SIZE);
     let mut moving = Aggregate::new();
     let mut sink = AggregateSink::new(&mut moving, len.min(room));
@@ -140,7 +143,7 @@ pub fn file_to_pipe(
     while !moving.is_empty() {
         total += match to.append(&mut moving) {
             Ok(0) => match await_slot(to, true) {
-                Ok(()) => 0,
+                Ok(_) => 0,
                 Err(error) => return fbuf::moved(total, Err(error)),
             },
             Ok(n) => n,

@@ -212,7 +212,7 @@ fn steps_agree_with_a_queue_of_bytes() {
                         }
                         Err(error) => {
                             assert_eq!(error, Errno::EAGAIN);
-                            assert!(size <= PIPE_BUF || !writer.pipe().status().has_slot);
+                            assert!(size <= PIPE_BUF || !writer.pipe().status().has_slot());
                         }
                     }
                 }
@@ -253,7 +253,7 @@ fn steps_agree_with_a_queue_of_bytes() {
             assert_eq!(status.bytes, model.len());
             let ready = reader.poll(None);
             assert_eq!(ready.contains(Ready::IN), !model.is_empty());
-            assert_eq!(writer.poll(None).contains(Ready::OUT), status.has_slot);
+            assert_eq!(writer.poll(None).contains(Ready::OUT), status.has_slot());
             assert_eq!(other_reader.pipe().status().bytes, 0);
         }
     });

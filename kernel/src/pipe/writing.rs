@@ -4,7 +4,7 @@ use abi::{Errno, Result};
 use fbuf::{Aggregate, Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, frame::Contents, task::Sleep};
 
-use super::queue::{PIPE_BUF, Pipe, Tail, keep};
+use super::queue::{ABOVE_SLOTS, PIPE_BUF, Pipe, Tail, keep};
 use crate::signal;
 
 impl Pipe {
@@ -13,7 +13,7 @@ impl Pipe {
         self.writers
             .wait(Sleep::INTERRUPTIBLE, || {
                 let status = self.status();
-                (status.has_slot || status.readers == 0).then_some(())
+                (status.has_slot() || status.readers == 0).then_some(())
             })
             .map_err(signal::woken)
     }
@@ -76,9 +76,13 @@ impl Pipe {
         }
         let was_empty = queue.data.is_empty();
         let before = from.len();
-        // Two places above the slots are reserved: nothing is allocated.
+        // There is room for all slots: nothing is allocated.
         if from.slice_count() <= queue.free_slots() {
-            queue.data.join(from)?;
+            if was_empty && from.capacity() >= queue.slots + ABOVE_SLOTS {
+                core::mem::swap(&mut queue.data, from);
+            } else {
+                queue.data.join(from)?;
+            }
         }
         while queue.has_slot()
             && let Some(slice) = from.pop_front()
