@@ -216,11 +216,13 @@ fn guest_of(bench: &mut Child) -> Result<Pid, String> {
     let (id, start) = (bench.id(), Instant::now());
     let children = format!("/proc/{id}/task/{id}/children");
     while start.elapsed() < PATIENCE && bench.try_wait().is_ok_and(|ended| ended.is_none()) {
-        // Cargo's children come first, and QEMU is there under another name before.
+        // Cargo and a QEMU that is asked for its version come first.
         let text = fs::read_to_string(&children).unwrap_or_default();
         for child in text.split_ascii_whitespace() {
-            let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
-            if name.starts_with("qemu-system")
+            let read =
+                |name| fs::read_to_string(format!("/proc/{child}/{name}")).unwrap_or_default();
+            if read("comm").starts_with("qemu-system")
+                && read("cmdline").contains("bench-init")
                 && let Some(child) = child.parse().ok().and_then(Pid::from_raw)
             {
                 return Ok(child);
