@@ -407,13 +407,14 @@ fn turns() -> Outcome {
 fn not_starved() -> Outcome {
     let common = common()?;
     pin(libc::SCHED_FIFO, 99)?;
+    // The hog uses its share up from its first moment on.
+    let begin = Instant::now();
     let hog = spawn(|| {
         set(libc::SCHED_FIFO, 98);
         loop {
             std::hint::spin_loop();
         }
     })?;
-    let begin = Instant::now();
     let ordinary = spawn(|| {
         pin(libc::SCHED_OTHER, 0)?;
         common.gate.store(1, SeqCst);
