@@ -63,7 +63,7 @@
 //!
 //! # In this folder
 //!
-//! [`harness`] has experiments and rows, [`meter`] batches and clocks, [`sample`] units and lines, [`counters`] the
+//! [`harness`] has experiments and rows, [`meter`] batches and clocks, `marks` what `causeway profile` counts, [`sample`] units and lines, [`counters`] the
 //! kernel's counters under common names, [`cpus`] pinning, [`partner`] children, threads and gates that keep them in
 //! step, `addresses` keeps addresses from being random, [`mapping`] memory and files to map, [`failure`] errors and the macro [`call!`], [`options`] the command line.
 
@@ -74,6 +74,7 @@ pub mod experiments;
 pub mod failure;
 pub mod harness;
 pub mod mapping;
+mod marks;
 pub mod meter;
 pub mod movement;
 pub mod options;

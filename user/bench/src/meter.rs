@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::counters::Counts;
+use crate::marks;
 use crate::options::Options;
 use crate::sample::Unit;
 
@@ -170,10 +171,12 @@ impl Watch {
     /// The part's own.
     pub fn time<T>(&mut self, part: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         let Some(looking) = &self.looking else {
+            marks::begin();
             let start = Instant::now();
-            let result = part()?;
+            let result = part();
             self.elapsed += start.elapsed();
-            return Ok(result);
+            marks::end();
+            return result;
         };
         let before = Counts::now();
         let result = part()?;
@@ -191,7 +194,10 @@ impl Watch {
         part: impl FnOnce() -> Result<Duration, Failure>,
     ) -> Result<(), Failure> {
         let Some(looking) = &self.looking else {
-            self.elapsed += part()?;
+            marks::begin();
+            let elapsed = part();
+            marks::end();
+            self.elapsed += elapsed?;
             return Ok(());
         };
         let before = Counts::now();
