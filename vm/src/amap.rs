@@ -157,6 +157,20 @@ impl Amap {
             });
     }
 
+    /// Takes the chunks with numbers before `end` out.
+    fn take_before(&mut self, end: i64, f: &mut dyn FnMut(i64, Box<Chunk<Slot>>)) {
+        let base = self.base;
+        self.below
+            .take((base - end).max(0) as u64..u64::MAX, &mut |i, chunk| {
+                f(base - 1 - i as i64, chunk)
+            });
+        if end > base {
+            self.above.take(0..(end - base) as u64, &mut |i, chunk| {
+                f(base + i as i64, chunk)
+            });
+        }
+    }
+
     /// A second amap with a reference to each anon of this one: what clearing needs-copy means.
     ///
     /// # Errors
@@ -177,56 +191,57 @@ impl Amap {
         if complete { Ok(copy) } else { Err(OutOfMemory) }
     }
 
-    /// Parts the amap: what comes back has the anons from `key` on.
-    pub fn split_off(&mut self, key: Key) -> Amap {
-        let mut upper = Amap::new(key);
+    /// Parts the amap: what comes back has the anons from `key` on, or with `lower` those before it. It is made of
+    /// what is taken out, so the smaller part is the one to ask for.
+    pub fn split_off(&mut self, key: Key, lower: bool) -> Amap {
         let boundary = chunk_number(key);
-        if first_key(boundary) != key {
-            let lower = match self.place(boundary) {
+        let within = (key - first_key(boundary)) as usize;
+        let mut part = Amap::new(if lower { key - 1 } else { key });
+        if within != 0 {
+            let chunk = match self.place(boundary) {
                 Ok(i) => self.above.get_mut(i),
                 Err(i) => self.below.get_mut(i),
             };
-            if let Some(chunk) = lower {
+            if let Some(chunk) = chunk {
                 let mut slots: [Slot; SLOTS] = Default::default();
-                let from = (key - first_key(boundary)) as usize;
-                for (new, old) in slots.iter_mut().zip(chunk.get_mut()).skip(from) {
-                    *new = core::mem::take(old);
-                }
-                upper.chunk_or_insert(boundary, || Box::new(Chunk::from_slots(slots)));
+                let moved = if lower { 0..within } else { within..SLOTS };
+                slots[moved.clone()].swap_with_slice(&mut chunk.get_mut()[moved]);
+                part.chunk_or_insert(boundary, || Box::new(Chunk::from_slots(slots)));
             }
-            upper.adopt_from(self, boundary + 1);
-        } else {
-            upper.adopt_from(self, boundary);
         }
-        upper
+        let adopt = &mut |number, chunk| part.adopt(number, chunk);
+        match lower {
+            true => self.take_before(boundary, adopt),
+            false => self.take_from(boundary + i64::from(within != 0), adopt),
+        }
+        part
     }
 
-    /// Moves all chunks of `other` with numbers from `start` on into this amap, where the
-    /// boundary chunk may exist already.
-    fn adopt_from(&mut self, other: &mut Amap, start: i64) {
-        other.take_from(start, &mut |number, mut chunk| {
-            let there = match self.place(number) {
-                Ok(i) => self.above.get_mut(i),
-                Err(i) => self.below.get_mut(i),
-            };
-            match there {
-                None => {
-                    self.chunk_or_insert(number, || chunk);
-                }
-                Some(there) => {
-                    for (to, from) in there.get_mut().iter_mut().zip(chunk.get_mut()) {
-                        if !from.is_empty() {
-                            *to = core::mem::take(from);
-                        }
+    /// Takes a chunk over; none of its keys is in use here, but some of the same chunk may be.
+    fn adopt(&mut self, number: i64, mut chunk: Box<Chunk<Slot>>) {
+        let there = match self.place(number) {
+            Ok(i) => self.above.get_mut(i),
+            Err(i) => self.below.get_mut(i),
+        };
+        match there {
+            None => {
+                self.chunk_or_insert(number, || chunk);
+            }
+            Some(there) => {
+                for (to, from) in there.get_mut().iter_mut().zip(chunk.get_mut()) {
+                    if !from.is_empty() {
+                        *to = core::mem::take(from);
                     }
                 }
             }
-        });
+        }
     }
 
-    /// Takes over all anons of `other`, none of which has a key that is in use here.
+    /// Takes over all anons of `other`, none of which has a key that is in use here. The cost is `other`'s size.
     pub fn absorb(&mut self, mut other: Amap) {
-        self.adopt_from(&mut other, i64::MIN / 2);
+        other.take_from(i64::MIN / 2, &mut |number, chunk| {
+            self.adopt(number, chunk);
+        });
     }
 
     /// Drops the anons in `keys`. Every translation made through them has been flushed.

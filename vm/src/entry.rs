@@ -143,11 +143,17 @@ impl MapEntry {
     pub fn split_off(&mut self, at: VirtAddr) -> Result<MapEntry, OutOfMemory> {
         self.unshare()?;
         let key = self.key(at);
+        // What is moved to a new amap is the shorter part: it may be one page of a large entry.
+        let lower = at - self.range.start < self.range.end - at;
         // Unshared, so `get_mut` succeeds wherever there is an amap.
         let amap = self.amap.as_mut().and_then(Arc::get_mut);
+        let mut part = amap.map(|amap| Arc::new(amap.split_off(key, lower)));
+        if lower {
+            core::mem::swap(&mut self.amap, &mut part);
+        }
         let upper = MapEntry {
             range: VirtRange::new(at, self.range.end),
-            amap: amap.map(|amap| Arc::new(amap.split_off(key))),
+            amap: part,
             object: self.object.as_ref().map(|object| {
                 let mut object = object.clone();
                 object.first = self.index(&object, at);
@@ -192,6 +198,10 @@ impl MapEntry {
 
     /// Takes over `next`, which it [can join](MapEntry::can_join).
     pub fn join(&mut self, mut next: MapEntry, removed: &mut Removed) {
+        // The anons of the shorter one move.
+        if self.range.len() < next.range.len() && self.amap.is_some() && next.amap.is_some() {
+            core::mem::swap(&mut self.amap, &mut next.amap);
+        }
         self.range.end = next.range.end;
         match (&mut self.amap, next.amap.take()) {
             (None, theirs) => {

@@ -28,6 +28,27 @@ pub(crate) struct Space {
     hole: usize,
 }
 
+/// What an entry adds to the sums over all of them, in pages.
+struct Sizes {
+    total: usize,
+    data: usize,
+    stack: usize,
+    text: usize,
+}
+
+impl Sizes {
+    fn of(entry: &MapEntry) -> Sizes {
+        let pages = entry.pages();
+        let counts = |counts: bool| if counts { pages } else { 0 };
+        Sizes {
+            total: pages,
+            data: counts(entry.is_data()),
+            stack: counts(entry.grows_down),
+            text: counts(entry.is_text()),
+        }
+    }
+}
+
 impl Space {
     /// No entries.
     pub fn new(layout: Layout, limits: Limits) -> Space {
@@ -131,16 +152,15 @@ impl Space {
             .sum()
     }
 
-    fn account(&mut self, entry: &MapEntry, add: bool) {
-        let change = |sum: &mut usize, counts: bool| match (counts, add) {
-            (false, _) => {}
-            (true, true) => *sum += entry.pages(),
-            (true, false) => *sum -= entry.pages(),
+    fn account(&mut self, sizes: Sizes, add: bool) {
+        let change = |sum: &mut usize, pages: usize| match add {
+            true => *sum += pages,
+            false => *sum -= pages,
         };
-        change(&mut self.total, true);
-        change(&mut self.data, entry.is_data());
-        change(&mut self.stack, entry.grows_down);
-        change(&mut self.text, entry.is_text());
+        change(&mut self.total, sizes.total);
+        change(&mut self.data, sizes.data);
+        change(&mut self.stack, sizes.stack);
+        change(&mut self.text, sizes.text);
         self.peak = self.peak.max(self.total);
     }
 
@@ -193,7 +213,7 @@ impl Space {
     /// Adds an entry where there is none, joining it with its neighbours if it can be.
     pub fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
         Counter::map_entries.add(1);
-        self.account(&entry, true);
+        self.account(Sizes::of(&entry), true);
         let start = entry.range.start;
         self.entries.insert(start.0, entry);
         self.join_around(VirtRange::new(start, start), removed);
@@ -202,7 +222,7 @@ impl Space {
     /// Adds an entry above all others, as it is.
     pub fn append(&mut self, entry: MapEntry) {
         Counter::map_entries.add(1);
-        self.account(&entry, true);
+        self.account(Sizes::of(&entry), true);
         self.entries.insert(entry.range.start.0, entry);
     }
 
@@ -241,7 +261,7 @@ impl Space {
     pub fn take(&mut self, range: VirtRange, removed: &mut Removed) {
         while let Some((&start, _)) = self.entries.range(range.start.0..range.end.0).next() {
             if let Some(entry) = self.entries.remove(&start) {
-                self.account(&entry, false);
+                self.account(Sizes::of(&entry), false);
                 removed.entries.push_back(entry);
             }
         }
@@ -256,11 +276,18 @@ impl Space {
 
     /// Changes an entry that starts at `start` in a way that may change its range or its sizes.
     pub fn replace(&mut self, start: VirtAddr, change: impl FnOnce(&mut MapEntry)) {
-        if let Some(mut entry) = self.entries.remove(&start.0) {
-            self.account(&entry, false);
-            change(&mut entry);
-            self.account(&entry, true);
-            self.entries.insert(entry.range.start.0, entry);
+        let Some(entry) = self.entries.get_mut(&start.0) else {
+            return;
+        };
+        let before = Sizes::of(entry);
+        change(entry);
+        let (after, starts) = (Sizes::of(entry), entry.range.start);
+        self.account(before, false);
+        self.account(after, true);
+        if starts != start
+            && let Some(entry) = self.entries.remove(&start.0)
+        {
+            self.entries.insert(starts.0, entry);
         }
     }
 
