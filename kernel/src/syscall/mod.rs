@@ -61,18 +61,13 @@ mod syslog;
 mod system;
 mod time;
 mod timer;
+mod unknown;
 mod wait;
 
-use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{
-    counters::Counter,
-    sync::{Rank, SpinLock},
-    trap::UserContext,
-    user::desk,
-};
+use nucleus::{counters::Counter, trap::UserContext, user::desk};
 
 use crate::process::{Own, Thread};
 
@@ -84,6 +79,7 @@ pub use system::{
     CLOCK_TICKS, change_domainname, change_hostname, domainname, hostname, release, set_release,
 };
 pub use time::{read_timespec, write_timespec};
+pub use unknown::{ANY_OTHER, unknown_calls};
 
 /// The body of a system call.
 pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
@@ -146,17 +142,6 @@ static TABLE: [Handler; COUNT] = table();
 /// The handlers of `int 0x80` by number.
 static TABLE_32: [Handler; COUNT] = compat::table();
 
-/// How often a number without a handler was called.
-static UNKNOWN: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
-
-/// The same for numbers beyond the table. Programs may call any number: only so many are told apart, and
-/// the others are counted together under [`ANY_OTHER`].
-static FAR_UNKNOWN: SpinLock<BTreeMap<u32, u32>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
-const FAR_UNKNOWN_MAX: usize = 128;
-
-/// Stands for all numbers that [`unknown_calls`] does not tell apart.
-pub const ANY_OTHER: u32 = u32::MAX;
-
 const fn table() -> [Handler; COUNT] {
     let mut table: [Handler; COUNT] = [unknown; COUNT];
     let mut list = 0;
@@ -186,31 +171,8 @@ pub fn name(number: u32) -> Option<&'static str> {
 
 /// No such system call.
 fn unknown(call: &mut Call<'_>) -> Result<usize> {
-    match UNKNOWN.get(call.number as usize) {
-        Some(count) => {
-            count.fetch_add(1, Relaxed);
-        }
-        None => {
-            let mut far = FAR_UNKNOWN.lock();
-            let known = far.len() < FAR_UNKNOWN_MAX || far.contains_key(&call.number);
-            let number = if known { call.number } else { ANY_OTHER };
-            let count = far.entry(number).or_insert(0);
-            *count = count.saturating_add(1);
-        }
-    }
+    unknown::note(call.number);
     Err(Errno::ENOSYS)
-}
-
-/// The numbers without a handler that programs have called, rising, and how often.
-pub fn unknown_calls() -> Vec<(u32, u32)> {
-    let near = UNKNOWN.iter().enumerate().filter_map(|(number, count)| {
-        let count = count.load(Relaxed);
-        (count > 0).then_some((number as u32, count))
-    });
-    let mut calls: Vec<(u32, u32)> = near.collect();
-    calls.reserve(FAR_UNKNOWN_MAX + 1);
-    calls.extend(FAR_UNKNOWN.lock().iter().map(|(n, c)| (*n, *c)));
-    calls
 }
 
 /// What `SECCOMP_MODE_STRICT` leaves to a thread.
