@@ -172,6 +172,22 @@ impl Table {
             .ok_or(Errno::EBADF)
     }
 
+    /// The open files of several descriptors, all looked up at one time: `each` gets the place among them and the file, none
+    /// if the descriptor is not open. It allocates nothing and drops no file: the table's lock is held.
+    pub fn get_each(
+        &self,
+        descriptors: impl Iterator<Item = i32>,
+        mut each: impl FnMut(usize, Option<Arc<OpenFile>>),
+    ) {
+        let slots = self.slots.lock();
+        for (i, fd) in descriptors.enumerate() {
+            each(
+                i,
+                slots.files.get(fd as u32 as usize).and_then(Clone::clone),
+            );
+        }
+    }
+
     /// Takes the lowest free descriptor from `min` on, below `limit` (`RLIMIT_NOFILE`).
     ///
     /// # Errors

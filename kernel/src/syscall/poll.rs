@@ -1,7 +1,7 @@
 //! Waiting for any of several files: `poll` and `select`.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::time::Duration;
+use core::{cell::Cell, time::Duration};
 
 use abi::{
     Errno, Result,
@@ -27,10 +27,32 @@ pub const CALLS: &[Entry] = &[
     Entry::new(__NR_pselect6, "pselect6", pselect),
 ];
 
-/// A file and what is wanted of it.
+/// A descriptor that was asked about: the file that it is, what is wanted of it, what was found.
 struct Watched {
-    open: Arc<OpenFile>,
+    /// None if there is nothing to look at; then `found` says it all.
+    open: Option<Arc<OpenFile>>,
     wanted: Ready,
+    found: Cell<Ready>,
+}
+
+impl Watched {
+    /// The descriptor of an open file, of which this is wanted. Errors and ends are news to everyone.
+    fn new(open: Arc<OpenFile>, wanted: Ready) -> Watched {
+        Watched {
+            open: Some(open),
+            wanted: wanted | Ready::ERR | Ready::HUP | Ready::NVAL,
+            found: Cell::new(Ready::empty()),
+        }
+    }
+
+    /// A descriptor without a file, and the answer for it.
+    fn nothing(found: Ready) -> Watched {
+        Watched {
+            open: None,
+            wanted: Ready::empty(),
+            found: Cell::new(found),
+        }
+    }
 }
 
 /// How long to wait.
@@ -85,33 +107,30 @@ impl Wait {
 }
 
 /// Looks at all files; the number of those of which something wanted is ready.
-fn look<'a>(
-    watched: &'a [Watched],
-    found: &mut [Ready],
-    mut set: Option<&mut WaitSet<'a>>,
-) -> usize {
+fn look<'a>(watched: &'a [Watched], mut set: Option<&mut WaitSet<'a>>) -> usize {
     let mut count = 0;
-    for (watched, found) in watched.iter().zip(found) {
+    for watched in watched {
+        let Some(open) = &watched.open else { continue };
         let watch = set.as_deref_mut().map(|set| set as &mut dyn Watch<'a>);
-        let ready = watched.open.file().poll(watch);
-        *found = ready & watched.wanted;
+        let found = open.file().poll(watch) & watched.wanted;
+        watched.found.set(found);
         count += usize::from(!found.is_empty());
     }
     count
 }
 
 /// Waits until something wanted is ready of one file at least. Returns the number of those files, 0 after the time.
-fn wait_for_any(watched: &[Watched], found: &mut [Ready], wait: Wait) -> Result<usize> {
-    let count = look(watched, found, None);
+fn wait_for_any(watched: &[Watched], wait: Wait) -> Result<usize> {
+    let count = look(watched, None);
     let Some(sleep) = wait.sleep().filter(|_| count == 0) else {
         return Ok(count);
     };
     let mut set = WaitSet::new();
     // From here on every change wakes; what changed since the first look is seen by this one.
-    let mut count = look(watched, found, Some(&mut set));
+    let mut count = look(watched, Some(&mut set));
     while count == 0 {
         let woken = set.wait(sleep);
-        count = look(watched, found, None);
+        count = look(watched, None);
         if count > 0 {
             break;
         }
@@ -161,53 +180,46 @@ fn ppoll(call: &mut Call<'_>) -> Result<usize> {
     write_timespec(at, wait, result)
 }
 
+/// How many descriptors are fetched from the program, and looked up, at a time.
+const BLOCK: usize = 16;
+
 fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     let (at, count) = (call.address(0), call.unsigned(1) as usize);
     if count as u64 > call.process().limits().soft(RLIMIT_NOFILE) {
         return Err(Errno::EINVAL);
     }
     let entry = |i: usize| at.checked_add(i * size_of::<pollfd>()).ok_or(Errno::EFAULT);
-    let mut asked: Vec<pollfd> = reserve(count)?;
-    for i in 0..count {
-        asked.push(user::read(entry(i)?).map_err(|_| Errno::EFAULT)?);
-    }
+    let mut watched: Vec<Watched> = reserve(count)?;
     // Descriptors that are not open are an answer at once; negative ones are left out.
-    let mut watched = reserve(count)?;
     let mut bad = 0;
-    for poll in &mut asked {
-        poll.revents = 0;
-        if poll.fd < 0 {
-            continue;
-        }
-        match call.files().get(poll.fd) {
-            Ok(open) => {
-                let wanted = Ready::from_bits_truncate(poll.events as u16 as u32);
-                watched.push(Watched {
-                    open,
-                    wanted: wanted | Ready::ERR | Ready::HUP | Ready::NVAL,
+    let mut asked: [pollfd; BLOCK] = user::zeroed();
+    while watched.len() < count {
+        let asked = &mut asked[..(count - watched.len()).min(BLOCK)];
+        user::read_all(asked, entry(watched.len())?).map_err(|_| Errno::EFAULT)?;
+        call.files()
+            .get_each(asked.iter().map(|poll| poll.fd), |i, open| {
+                let wanted = Ready::from_bits_truncate(asked[i].events as u16 as u32);
+                watched.push(match open {
+                    Some(open) => Watched::new(open, wanted),
+                    None => {
+                        let negative = asked[i].fd < 0;
+                        bad += usize::from(!negative);
+                        Watched::nothing(if negative {
+                            Ready::empty()
+                        } else {
+                            Ready::NVAL
+                        })
+                    }
                 });
-            }
-            Err(_) => {
-                poll.revents = Ready::NVAL.bits() as i16;
-                bad += 1;
-            }
-        }
+            });
     }
-    let mut found = reserve(watched.len())?;
-    found.resize(watched.len(), Ready::empty());
     let wait = if bad > 0 { Wait::No } else { wait };
-    let ready = wait_for_any(&watched, &mut found, wait)?;
-    let mut answers = found.iter();
-    for (i, poll) in asked.iter_mut().enumerate() {
-        if poll.fd >= 0
-            && poll.revents == 0
-            && let Some(found) = answers.next()
-        {
-            poll.revents = found.bits() as i16;
-        }
+    let ready = wait_for_any(&watched, wait)?;
+    for (i, watched) in watched.iter().enumerate() {
         // Only the answer is written: the program may use the rest of the structure meanwhile.
         let to = entry(i)? + core::mem::offset_of!(pollfd, revents);
-        user::write(to, &poll.revents).map_err(|_| Errno::EFAULT)?;
+        let found = watched.found.get().bits() as i16;
+        user::write(to, &found).map_err(|_| Errno::EFAULT)?;
     }
     Ok(ready + bad)
 }
@@ -342,18 +354,20 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         }
         watched.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         descriptors.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        watched.push(Watched { open, wanted });
+        watched.push(Watched {
+            open: Some(open),
+            wanted,
+            found: Cell::new(Ready::empty()),
+        });
         descriptors.push(fd);
     }
-    let mut found = reserve(watched.len())?;
-    found.resize(watched.len(), Ready::empty());
-    wait_for_any(&watched, &mut found, wait)?;
+    wait_for_any(&watched, wait)?;
     let mut total = 0;
     for (set, asks) in asked.iter_mut().zip(ASKS) {
         let mut answer: Vec<u64> = reserve(words)?;
         answer.resize(words, 0);
-        for (&fd, &found) in descriptors.iter().zip(&found) {
-            if is_in(set, fd) && found.intersects(asks) {
+        for (&fd, watched) in descriptors.iter().zip(&watched) {
+            if is_in(set, fd) && watched.found.get().intersects(asks) {
                 answer[fd / 64] |= 1 << (fd % 64);
                 total += 1;
             }

@@ -194,6 +194,16 @@ pub fn read<T: Plain>(from: VirtAddr) -> Result<T, BadAddress> {
     }
 }
 
+/// Reads consecutive [`Plain`] values, aligned or not.
+///
+/// # Errors
+/// [`BadAddress`]; the values may have been changed in part.
+#[inline]
+pub fn read_all<T: Plain>(to: &mut [T], from: VirtAddr) -> Result<(), BadAddress> {
+    // SAFETY: the values' memory is valid for its length, and every bit pattern is a `T`.
+    unsafe { copy_in_raw(to.as_mut_ptr().cast(), from, size_of_val(to)) }
+}
+
 /// Writes a [`Plain`] value, aligned or not.
 ///
 /// # Errors
