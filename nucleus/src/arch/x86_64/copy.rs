@@ -38,6 +38,7 @@ global_asm!(
        for good, the bytes before the bad page are still copied one by one. */
     .balign 16
     .globl user_copy_bytes
+    .type user_copy_bytes, @function
 user_copy_bytes:
     OPEN_USER
     mov rcx, rdx
@@ -57,6 +58,7 @@ user_copy_bytes:
     /* load_word(rdi: from, rsi: to) -> 0, or 1 if it can't be read. */
     .balign 16
     .globl user_load_word
+    .type user_load_word, @function
 user_load_word:
     OPEN_USER
     mov eax, 1
@@ -70,6 +72,7 @@ user_load_word:
     /* exchange_word(rdi: at, esi: old, edx: new, rcx: to) -> 0, or 1 if it can't be written. */
     .balign 16
     .globl user_exchange_word
+    .type user_exchange_word, @function
 user_exchange_word:
     OPEN_USER
     mov eax, esi

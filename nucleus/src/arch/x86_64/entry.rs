@@ -128,6 +128,7 @@ global_asm!(
     /* One stub of 16 bytes per vector: an error code where the CPU pushes none, then the vector. */
     .balign 16
     .globl trap_stubs
+    .type trap_stubs, @function
 trap_stubs:
     .set vector, 0
     .rept 256
@@ -146,6 +147,7 @@ trap_stubs:
     .endr
 
     .balign 16
+    .type trap_common, @function
 trap_common:
     test byte ptr [rsp + 3 * 8], 3
     jnz 1f
@@ -183,6 +185,7 @@ trap_common:
 
     .balign 16
     .globl syscall_entry
+    .type syscall_entry, @function
 syscall_entry:
     /* SFMASK cleared the interrupt, direction, trap and alignment flags. */
     swapgs
@@ -208,6 +211,7 @@ syscall_entry:
 
     .balign 16
     .globl enter_user_registers
+    .type enter_user_registers, @function
 enter_user_registers:
     push rbp
     push rbx
@@ -261,6 +265,7 @@ enter_user_registers:
 
     /* The CPU's data stands just above what the CPU pushed: 5 words, the error code, the vector. */
     .balign 16
+    .type trap_on_own_stack, @function
 trap_on_own_stack:
     xchg rdi, [rsp]
     PUSH_REST
