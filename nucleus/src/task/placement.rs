@@ -8,7 +8,7 @@ use core::{
 };
 
 use super::{
-    Task,
+    Task, idle,
     run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, with_queue_of},
     task::{RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw},
 };
@@ -96,15 +96,25 @@ fn choose(task: &Task) -> usize {
         let busy = QUEUES[cpu].urgency.load(Ordering::Relaxed) != 0;
         QUEUES[cpu].queued.load(Ordering::Relaxed) + usize::from(busy)
     };
-    let least = (0..machine::MAX_CPUS)
-        .filter(|cpu| allowed & 1 << cpu != 0)
-        .min_by_key(|&cpu| load(cpu))
-        .unwrap_or(here);
-    if allowed & 1 << last != 0 && load(last) <= load(least) + 1 {
-        last
-    } else {
-        least
+    // Another CPU is worth its caches only if it has less to do by two.
+    let last_load = (allowed & 1 << last != 0).then(|| load(last));
+    if last_load.is_some_and(|load| load <= 1) {
+        return last;
     }
+    let least = cpus(allowed).min_by_key(|&cpu| load(cpu)).unwrap_or(here);
+    match last_load {
+        Some(last_load) if last_load <= load(least) + 1 => last,
+        _ => least,
+    }
+}
+
+/// The CPUs of a mask, rising.
+fn cpus(mut mask: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let cpu = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (cpu < 64).then_some(cpu)
+    })
 }
 
 /// A CPU for a task with a level where all of those that it may use have something to run: the last one if that gives way to it,
@@ -115,9 +125,7 @@ fn choose_for_level(task: &Task, allowed: u64) -> usize {
     if allowed & 1 << last != 0 && urgency(last) < task.level() {
         return last;
     }
-    let least = (0..machine::MAX_CPUS)
-        .filter(|cpu| allowed & 1 << cpu != 0)
-        .min_by_key(|&cpu| (urgency(cpu), cpu != last));
+    let least = cpus(allowed).min_by_key(|&cpu| (urgency(cpu), cpu != last));
     match least {
         Some(least) if urgency(least) < task.level() || allowed & 1 << last == 0 => least,
         _ => last,
@@ -128,10 +136,7 @@ fn choose_for_level(task: &Task, allowed: u64) -> usize {
 pub(super) fn has_room_elsewhere(task: &Task, here: u64) -> bool {
     let level = task.level();
     let others = allowed(task) & !here;
-    level != 0
-        && (0..machine::cpu_count())
-            .filter(|cpu| others & 1 << cpu != 0)
-            .any(|cpu| QUEUES[cpu].urgency.load(Ordering::Relaxed) < level)
+    level != 0 && cpus(others).any(|cpu| QUEUES[cpu].urgency.load(Ordering::Relaxed) < level)
 }
 
 /// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it
@@ -163,7 +168,10 @@ pub(super) fn place(task: &Task) {
         let run_ends = inner.switched_at + LEAST_RUN;
         let later = soon && here && !urgent && !current.idle && now < run_ends;
         let kick = soon && !later && !inner.kicked;
-        inner.kicked |= kick;
+        // A CPU that sees the task by itself may find it stolen: then it does not pass the scheduler, and has to be told
+        // the next time.
+        let sees = kick && idle::looks(target);
+        inner.kicked |= kick && !sees;
         queue.unlock();
         if later {
             time::hasten_tick(run_ends);
@@ -171,7 +179,7 @@ pub(super) fn place(task: &Task) {
         if kick {
             if here {
                 machine::set_reschedule(true);
-            } else {
+            } else if !sees {
                 Counter::ipi_reschedule.add(1);
                 machine::send_reschedule(target);
             }
@@ -308,7 +316,7 @@ pub(super) fn pull(cpu: usize) {
     own.unlock();
     let least = runs.max(first);
     let others = URGENT.load(Ordering::SeqCst) & !(1 << cpu);
-    for other in (0..machine::cpu_count()).filter(|other| others & 1 << other != 0) {
+    for other in cpus(others) {
         let queue = &*QUEUES[other];
         let inner = queue.lock();
         // SAFETY: the running task is alive.
