@@ -3,9 +3,11 @@
 use crate::Experiment;
 
 mod calls;
+mod disk_dump;
 mod exec;
 mod fault_ahead;
 mod fault_bandwidth;
+mod fbuf;
 mod file;
 mod floors;
 mod fork;
@@ -26,6 +28,7 @@ mod tcp_loopback;
 mod threads;
 mod udp_loopback;
 mod unix_socket;
+mod web_server;
 
 pub use exec::again;
 
@@ -55,4 +58,7 @@ pub const ALL: &[&Experiment] = &[
     &file::EXPERIMENT,
     &postmark::EXPERIMENT,
     &pipeline::EXPERIMENT,
+    &fbuf::EXPERIMENT,
+    &disk_dump::EXPERIMENT,
+    &web_server::EXPERIMENT,
 ];

@@ -90,31 +90,68 @@ pub fn bandwidth(bench: &mut Bench, prefix: &str, line: Line, shape: Shape) -> R
     let row = bench.row(format!("{prefix}{}", shape.name()));
     let row = row.cpus(shape.cpu + 1).bytes(shape.size as u64);
     row.batch(shape.batch()).run(|meter| {
+        let mut stream = Stream::start(line, shape)?;
+        meter.measure(|count| stream.send(count))
+    })
+}
+
+/// Two programs and the line between them.
+#[derive(Debug)]
+pub struct Stream {
+    shape: Shape,
+    near: Side,
+    peer: Peer,
+    outgoing: Buffer,
+    /// The next message's number.
+    number: u64,
+}
+
+impl Stream {
+    /// Starts the other program, and sends it two messages of which it checks every byte.
+    ///
+    /// # Errors
+    /// When something cannot be made, or a byte is wrong.
+    pub fn start(line: Line, shape: Shape) -> Result<Stream, Failure> {
         let (near, far) = line.both_ways()?;
         let (from, to) = shape.offsets();
-        let mut outgoing = Buffer::new(shape.size, from)?;
-        let mut peer = Peer::start(shape.cpu, receiver(far, shape, to))?;
+        let mut stream = Stream {
+            shape,
+            near,
+            peer: Peer::start(shape.cpu, receiver(far, shape, to))?,
+            outgoing: Buffer::new(shape.size, from)?,
+            number: 0,
+        };
         for seed in [1, 2] {
-            fill_pattern(outgoing.bytes_mut(), seed);
-            peer.with(VERIFY, seed, || (&near.send).write_all(outgoing.bytes()))?;
+            let bytes = stream.outgoing.bytes_mut();
+            fill_pattern(bytes, seed);
+            let mut to = &stream.near.send;
+            stream.peer.with(VERIFY, seed, || to.write_all(bytes))?;
         }
-        let mut number = 0;
-        meter.measure(|count| {
-            peer.with(RECEIVE, count, || {
-                for turn in 0..count {
-                    if shape.touched {
-                        stamp(outgoing.bytes_mut(), number);
-                        number += 1;
-                    }
-                    (&near.send).write_all(outgoing.bytes())?;
-                    if shape.answers(turn) {
-                        read_whole(&near.receive, &mut [0])?;
-                    }
+        Ok(stream)
+    }
+
+    /// Sends so many messages; returns when the other program has them all.
+    ///
+    /// # Errors
+    /// When a call fails, or a stamp is wrong.
+    pub fn send(&mut self, count: u64) -> Result<(), Failure> {
+        let shape = self.shape;
+        let (number, outgoing) = (&mut self.number, &mut self.outgoing);
+        let near = &self.near;
+        self.peer.with(RECEIVE, count, || {
+            for turn in 0..count {
+                if shape.touched {
+                    stamp(outgoing.bytes_mut(), *number);
+                    *number += 1;
                 }
-                Ok(())
-            })
+                (&near.send).write_all(outgoing.bytes())?;
+                if shape.answers(turn) {
+                    read_whole(&near.receive, &mut [0])?;
+                }
+            }
+            Ok(())
         })
-    })
+    }
 }
 
 /// What the receiver does with its orders. Its buffer begins `offset` bytes behind a page's start.
