@@ -7,7 +7,6 @@ use maud::{Markup, html};
 use super::picture::Series;
 use super::picture::curves::{Across, Line, Panel, Point};
 use super::picture::dots::{Dots, Item, Mark};
-use super::picture::scale::Spread;
 use super::view::{Group, View};
 use crate::bench::experiments::{self, Figure, pattern};
 use crate::bench::results::Row;
@@ -183,7 +182,6 @@ pub fn rows_of(view: &View, title: &str, rows: &[(&str, &str)]) -> Option<Markup
     let picture = Dots {
         title,
         unit,
-        spread: Spread::Log,
         items,
         line_at: None,
         legend,
@@ -219,7 +217,6 @@ fn switched(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
     let picture = Dots {
         title: &title,
         unit: "×",
-        spread: Spread::Log,
         items: items.into_iter().map(|(_, item)| item).collect(),
         line_at: Some(1.0),
         legend: vec![(Series::Off, format!("{options} ÷ as it ships"))],

@@ -5,7 +5,6 @@ use maud::{Markup, html};
 use super::figure::{rows_of, titled};
 use super::picture::Series;
 use super::picture::dots::{Dots, Item, Mark};
-use super::picture::scale::Spread;
 use super::view::{Verdict, View};
 use crate::bench::experiments::{Compared, Gain, Published, Values};
 use crate::bench::number::{self, Unit};
@@ -38,7 +37,6 @@ fn compared(
     let theirs = Dots {
         title: one.title,
         unit,
-        spread: Spread::Log,
         items: items
             .iter()
             .map(|item| Item {
@@ -157,7 +155,6 @@ fn gains(view: &View, what: &str, items: &[Gain], here: &[(&str, &str, &str)]) -
     let dots = Dots {
         title: &title,
         unit: "×",
-        spread: Spread::Linear,
         items: marks,
         line_at: Some(1.0),
         legend,
@@ -175,7 +172,6 @@ fn list(view: &View, one: &Published, unit: &str, items: &[(&str, f64, &str)]) -
     let theirs = Dots {
         title: one.title,
         unit,
-        spread: Spread::Log,
         items: items
             .iter()
             .map(|(label, value, _)| Item {

@@ -45,7 +45,6 @@ pub struct Dots<'a> {
     pub title: &'a str,
     /// The values' unit; "×" for ratios.
     pub unit: &'a str,
-    pub spread: Spread,
     pub items: Vec<Item>,
     /// A value at which a line stands from top to bottom, as 1 for ratios.
     pub line_at: Option<f64>,
@@ -62,8 +61,7 @@ const BOTTOM: f64 = 24.0;
 impl Dots<'_> {
     /// The picture, or nothing if no mark can be drawn.
     pub fn draw(&self) -> Option<Markup> {
-        let drawn =
-            |value: &f64| value.is_finite() && (self.spread == Spread::Linear || *value > 0.0);
+        let drawn = |value: &f64| value.is_finite() && *value > 0.0;
         let mut items = self.items.clone();
         for item in &mut items {
             item.marks
@@ -79,7 +77,7 @@ impl Dots<'_> {
                 .flat_map(|item| &item.marks)
                 .flat_map(Mark::values)
         };
-        let axis = Axis::over(self.spread, values().chain(self.line_at))?;
+        let axis = Axis::over(Spread::Log, values().chain(self.line_at))?;
         let unit = Unit::of(self.unit, values());
         // Room for the digits of a mark at the right end.
         let digits = items.iter().filter_map(highest);
@@ -106,7 +104,7 @@ impl Dots<'_> {
                     @let y = TOP + STEP * count as f64 + 24.0;
                     g {
                         text class="item" x="0" y=(y - 12.0) { (item.label) }
-                        line class="track" x1="0" x2=(end) y1=(y) y2=(y) {}
+                        (self.track(item, y, &across))
                         @for mark in item.marks.iter().rev() {
                             @if across(mark.most) - across(mark.least) >= 1.5 {
                                 line class={ "span " (mark.series.class()) } x1=(place(across(mark.least))) x2=(place(across(mark.most))) y1=(y) y2=(y) {}
@@ -125,6 +123,17 @@ impl Dots<'_> {
                 }
             },
         ))
+    }
+
+    /// A line between the marks; to one that is alone, from the left.
+    fn track(&self, item: &Item, y: f64, across: &impl Fn(f64) -> f64) -> Markup {
+        let ends = item.marks.iter().map(|mark| across(mark.least));
+        let from = match item.marks.len() {
+            1 => LEFT,
+            _ => ends.reduce(f64::min).unwrap_or(LEFT),
+        };
+        let to = highest(item).map_or(LEFT, |mark| across(mark.most));
+        html! { line class="track" x1=(place(from)) x2=(place(to)) y1=(y) y2=(y) {} }
     }
 
     /// The item's lowest mark, where there is room on its left for its digits.
@@ -224,7 +233,6 @@ mod tests {
         let dots = Dots {
             title: "Faults",
             unit: "ns",
-            spread: Spread::Log,
             items,
             line_at: None,
             legend: vec![

@@ -1,13 +1,11 @@
-//! An axis: where a value stands, and which values are written beside it.
+//! An axis: where a value stands, and which values are written beside it. All axes are logarithmic: equal steps are equal ratios.
 
-/// How values are spread along an axis.
+/// What an axis has for round numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spread {
-    /// Equal steps for equal differences, beginning at zero.
-    Linear,
-    /// Equal steps for equal ratios.
+    /// With 1, 2 and 5 times powers of ten as its round numbers, which its ends are.
     Log,
-    /// The same, with powers of two as its round numbers.
+    /// With powers of two, and ends where the values end.
     Binary,
 }
 
@@ -22,7 +20,7 @@ pub struct Axis {
 impl Axis {
     /// An axis that holds all of `values`; nothing if none of them can stand on it.
     pub fn over(spread: Spread, values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let fits = |value: &f64| value.is_finite() && (spread == Spread::Linear || *value > 0.0);
+        let fits = |value: &f64| value.is_finite() && *value > 0.0;
         let (mut from, mut to) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.into_iter().filter(fits) {
             from = from.min(value);
@@ -32,14 +30,9 @@ impl Axis {
             return None;
         }
         let (from, to) = match spread {
-            Spread::Linear => {
-                let from = from.min(0.0);
-                let step = step(to - from);
-                let top = (to / step).ceil() * step;
-                (from, if top > from { top } else { from + 1.0 })
-            }
             Spread::Log => {
-                let (low, high) = (round_down(from), round_up(to));
+                let rounds = rounds(to / from);
+                let (low, high) = (round_down(from, rounds), round_up(to, rounds));
                 if low < high {
                     (low, high)
                 } else {
@@ -54,12 +47,7 @@ impl Axis {
 
     /// Where `value` stands, from 0 to 1; what lies outside stands at the end.
     pub fn at(&self, value: f64) -> f64 {
-        let place = match self.spread {
-            Spread::Linear => (value - self.from) / (self.to - self.from),
-            Spread::Log | Spread::Binary => {
-                (value / self.from).max(f64::MIN_POSITIVE).ln() / (self.to / self.from).ln()
-            }
-        };
+        let place = (value / self.from).max(f64::MIN_POSITIVE).ln() / (self.to / self.from).ln();
         if place.is_finite() {
             place.clamp(0.0, 1.0)
         } else {
@@ -71,13 +59,6 @@ impl Axis {
     pub fn ticks(&self, most: usize) -> Vec<f64> {
         let most = most.max(2);
         match self.spread {
-            Spread::Linear => {
-                let step = step(self.to - self.from);
-                (0..=20)
-                    .map(|count| f64::from(count) * step)
-                    .filter(|value| *value <= self.to * 1.000_001)
-                    .collect()
-            }
             Spread::Binary => {
                 let (low, high) = (
                     self.from.log2().ceil() as i32,
@@ -93,9 +74,8 @@ impl Axis {
             }
             Spread::Log => {
                 let decades = (self.to / self.from).log10();
-                // All of 1, 2 and 5 where there are few decades, else the tens, or some of them.
-                let steps: &[f64] = if decades <= 1.4 {
-                    &[1.0, 2.0, 5.0]
+                let steps = if decades <= 1.4 {
+                    rounds(self.to / self.from)
                 } else {
                     &[1.0]
                 };
@@ -116,36 +96,35 @@ impl Axis {
     }
 }
 
-/// A round step of which four to eight make up `span`.
-fn step(span: f64) -> f64 {
-    if !(span.is_finite() && span > 0.0) {
-        return 1.0;
+/// The round numbers of a decade: more of them where an axis spans little.
+fn rounds(span: f64) -> &'static [f64] {
+    if span <= FINE {
+        &[1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]
+    } else {
+        &[1.0, 2.0, 5.0]
     }
-    let rough = span / 4.0;
-    let power = 10f64.powf(rough.log10().floor());
-    [5.0, 2.0, 1.0]
-        .into_iter()
-        .map(|step| step * power)
-        .find(|step| *step <= rough)
-        .unwrap_or(power)
 }
 
-/// The next lower of 1, 2 and 5 times a power of ten.
-fn round_down(value: f64) -> f64 {
+/// The span, as a ratio, up to which an axis has the finer round numbers.
+const FINE: f64 = 2.6;
+
+/// The next lower round number.
+fn round_down(value: f64, rounds: &[f64]) -> f64 {
     let power = 10f64.powf(value.log10().floor());
-    [5.0, 2.0, 1.0]
-        .into_iter()
-        .map(|step| step * power)
+    rounds
+        .iter()
+        .rev()
+        .map(|round| round * power)
         .find(|round| *round <= value * 1.000_001)
         .unwrap_or(power)
 }
 
 /// The next higher.
-fn round_up(value: f64) -> f64 {
+fn round_up(value: f64, rounds: &[f64]) -> f64 {
     let power = 10f64.powf(value.log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|step| step * power)
+    rounds
+        .iter()
+        .map(|round| round * power)
         .find(|round| *round >= value * 0.999_999)
         .unwrap_or(power * 10.0)
 }
@@ -158,18 +137,16 @@ mod tests {
     fn nothing_to_show_is_no_axis() {
         assert!(Axis::over(Spread::Log, []).is_none());
         assert!(Axis::over(Spread::Log, [0.0, -1.0, f64::NAN]).is_none());
-        assert!(Axis::over(Spread::Linear, [f64::INFINITY]).is_none());
+        assert!(Axis::over(Spread::Binary, [f64::INFINITY]).is_none());
     }
 
     #[test]
     fn one_value_still_has_room() {
-        for spread in [Spread::Linear, Spread::Log, Spread::Binary] {
+        for spread in [Spread::Log, Spread::Binary] {
             let axis = Axis::over(spread, [7.0]).unwrap();
             assert!((0.0..=1.0).contains(&axis.at(7.0)));
             assert!(!axis.ticks(5).is_empty(), "{spread:?}");
         }
-        let axis = Axis::over(Spread::Linear, [0.0]).unwrap();
-        assert_eq!(axis.at(0.0), 0.0);
     }
 
     #[test]
@@ -180,6 +157,13 @@ mod tests {
         assert_eq!(axis.at(f64::NAN), 0.0);
         assert_eq!(axis.at(0.0), 0.0);
         assert_eq!(axis.at(1e9), 1.0);
+    }
+
+    #[test]
+    fn a_short_axis_has_finer_steps() {
+        let axis = Axis::over(Spread::Log, [1.0, 1.27]).unwrap();
+        assert_eq!(axis.ticks(6), [1.0, 1.2, 1.5]);
+        assert!(axis.at(1.27) > 0.5);
     }
 
     #[test]
