@@ -55,7 +55,7 @@
 //! - It runs the row in a fresh child process, pinned to CPU 0 ([`Row::pinned`]), with its own time limit: a row that
 //!   crashes or hangs becomes an `error` row, and leaves no process, mapping or file behind for the next.
 //! - It does one batch to warm up, then batches of the row's fixed size until the time for a row is over (at least
-//!   [`meter::LEAST_BATCHES`]), or exactly `--batches` of them; each batch gives one sample, a value per operation.
+//!   [`meter::LEAST_BATCHES`], if that is not far too long), or exactly `--batches` of them; each batch gives one sample, a value per operation.
 //! - It does one more batch between two readings of the kernel's [`counters`] and prints what one operation costs
 //!   by cause.
 //! - [`Failure::Missing`], which an `ENOSYS` becomes by itself, prints a `missing` row; other failures an `error` row.

@@ -8,8 +8,12 @@ use crate::marks;
 use crate::options::Options;
 use crate::sample::Unit;
 
-/// A row goes on until it has so many batches, however long they take.
+/// A row goes on until it has so many batches, unless it takes far too long.
 pub const LEAST_BATCHES: usize = 5;
+
+/// A row of long batches ends after so many times its time, with however few batches it has then: a bench of several
+/// boots has a sample of each, which says more than many from one.
+pub const MOST_TIMES: u32 = 4;
 
 /// A row has no more batches than these, however short they are: its line stays below the size of a pipe.
 pub const MOST_BATCHES: usize = 500;
@@ -19,7 +23,7 @@ pub const MOST_BATCHES: usize = 500;
 pub enum Length {
     /// So many.
     Batches(usize),
-    /// For so long, with at least [`LEAST_BATCHES`] and at most [`MOST_BATCHES`].
+    /// For so long, with at least [`LEAST_BATCHES`] if [`MOST_TIMES`] the time is enough for them, and at most [`MOST_BATCHES`].
     Time(Duration),
 }
 
@@ -36,7 +40,10 @@ impl Length {
         match self {
             Self::Batches(wanted) => batches >= wanted,
             Self::Time(time) => {
-                batches >= MOST_BATCHES || (batches >= LEAST_BATCHES && since.elapsed() >= time)
+                let elapsed = since.elapsed();
+                batches >= MOST_BATCHES
+                    || (batches >= LEAST_BATCHES && elapsed >= time)
+                    || (batches > 0 && elapsed >= time * MOST_TIMES)
             }
         }
     }
@@ -237,9 +244,17 @@ mod tests {
 
     #[test]
     fn a_short_time_has_the_least_batches_and_a_long_one_the_most() {
-        let mut short = meter(Length::Time(Duration::ZERO), Unit::Nanoseconds);
-        assert_eq!(short.measure(|_| Ok(())), Ok(()));
-        assert_eq!(short.samples.len(), LEAST_BATCHES);
+        let mut short = meter(Length::Time(Duration::from_millis(1)), Unit::Nanoseconds);
+        let nap = |time| {
+            sleep(time);
+            Ok(())
+        };
+        let measured = short.measure(|_| nap(Duration::from_micros(500)));
+        assert_eq!(measured, Ok(()));
+        assert!(short.samples.len() <= LEAST_BATCHES);
+        let mut slow = meter(Length::Time(Duration::from_millis(2)), Unit::Nanoseconds);
+        assert_eq!(slow.measure(|_| nap(Duration::from_millis(9))), Ok(()));
+        assert_eq!(slow.samples.len(), 1);
         let mut long = meter(Length::Time(Duration::from_secs(3600)), Unit::Nanoseconds);
         assert_eq!(long.measure(|_| Ok(())), Ok(()));
         assert_eq!(long.samples.len(), MOST_BATCHES);
