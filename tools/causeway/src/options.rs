@@ -290,6 +290,9 @@ pub struct Test {
     /// `--long` also the long ones
     #[arg(long)]
     pub record: bool,
+    /// Run only the instruction counts, and write them into docs/performance.md as those of this release
+    #[arg(long)]
+    pub counts: bool,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,

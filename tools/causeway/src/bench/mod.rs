@@ -10,6 +10,7 @@
 mod collect;
 mod diff;
 pub mod experiments;
+pub mod icount;
 pub mod lines;
 mod machine;
 mod names;

@@ -3,7 +3,7 @@
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
-//! [`bench`] lets `causeway bench` measure a little,
+//! [`bench`] lets `causeway bench` measure a little, [`icount`] compares counts of instructions with the last release's,
 //! [`stress`] runs Debian's `stress-ng`, [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`report`] opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
@@ -12,6 +12,7 @@ mod bench;
 mod boot;
 mod debian;
 mod host;
+mod icount;
 mod programs;
 mod python;
 mod report;
@@ -95,6 +96,12 @@ pub fn test(options: &options::Test) -> Result<u8> {
         debian::run(&bench, &mut report, options)?;
         return Ok(0);
     }
+    if options.counts {
+        let kernel = project::kernel(Profile::Release)?;
+        let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
+        icount::run(&bench, &mut report, true);
+        return Ok(u8::from(!report.failed.is_empty()));
+    }
     host::run(&mut report)?;
     report::run(&mut report);
     let kernel = project::kernel(Profile::Checked)?;
@@ -102,6 +109,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     let programs = project::guest_programs()?;
     let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
     bench::run(&bench, &mut report);
+    icount::run(&bench, &mut report, false);
     starts::run(&bench, &mut report);
     shares::run(&bench, &mut report);
     session::run(&bench, &mut report);

@@ -1,0 +1,203 @@
+//! Instruction counts: that they repeat, that this build keeps to the table of the last release, and that what makes a call or a
+//! fault longer is found.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use super::Report;
+use super::boot::Bench;
+use crate::bench::icount::{self, Column, ROWS, Table, Verdict};
+use crate::bench::results::Results;
+use crate::project;
+
+/// The file that has the table.
+const FILE: &str = "docs/performance.md";
+
+/// What `--compare` may find in percent: a tenth of what the planted slowdowns are.
+const THRESHOLD: &str = "1";
+
+/// A drill that makes something longer, a row that must show it, and rows that must not.
+const PLANTED: [(&str, &str, &[&str]); 2] = [
+    (
+        "drill=slow-calls",
+        "calls/getpid-syscall",
+        &["memory-calls/touch-1MiB", "splice/sendfile-pipe-64KiB"],
+    ),
+    (
+        "drill=slow-faults",
+        "memory-calls/touch-1MiB",
+        &["calls/getpid-syscall", "pipe/latency"],
+    ),
+];
+
+/// Runs them; with `update` the table gets this build's counts in place of being what they are judged by.
+pub fn run(bench: &Bench, report: &mut Report, update: bool) {
+    if !report.wants("icount: instruction counts") {
+        return;
+    }
+    let first = match counted(bench, "first", &[]) {
+        Ok(first) => first,
+        Err(why) => return report.note("icount: a boot", Err(why)),
+    };
+    if update {
+        return report.note("icount: the table is written anew", written(&first));
+    }
+    report.run("icount: counts repeat to the digit", || {
+        let second = counted(bench, "second", &[])?;
+        same(&first, &second)
+    });
+    kept(&first, report);
+    for (drill, found, others) in PLANTED {
+        report.run(&format!("icount: {drill} is found"), || {
+            counted(bench, drill, &["--append", drill])?;
+            planted(bench, drill, found, others)
+        });
+    }
+}
+
+/// The folder for the results of a boot.
+fn folder(bench: &Bench, name: &str) -> PathBuf {
+    bench.path(&format!("icount-{name}"))
+}
+
+fn causeway(words: &[&str], last: &[&Path]) -> Result<Output, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(words).args(last).stdin(Stdio::null());
+    command.output().map_err(|error| error.to_string())
+}
+
+/// Counts the rows in a boot of the fast kernel.
+fn counted(bench: &Bench, name: &str, more: &[&str]) -> Result<Results, String> {
+    let mut words = vec!["bench", "--icount", "--against", "none"];
+    let mut experiments: Vec<&str> = ROWS
+        .iter()
+        .filter_map(|row| row.split('/').next())
+        .collect();
+    experiments.dedup();
+    words.extend(experiments);
+    for row in ROWS {
+        words.extend(["--rows", row]);
+    }
+    words.extend(more);
+    let (kernel, folder) = (&bench.fast, folder(bench, name));
+    let last = [Path::new("--kernel"), kernel, Path::new("--out"), &folder];
+    let output = causeway(&words, &last)?;
+    if output.status.code() != Some(0) {
+        let text = [output.stdout, output.stderr].concat();
+        return Err(format!(
+            "{}: {}",
+            output.status,
+            String::from_utf8_lossy(&text)
+        ));
+    }
+    Results::read(&folder.join("results.json")).map_err(|error| format!("{error:#}"))
+}
+
+/// Whether two boots had the same values and the same events.
+fn same(first: &Results, second: &Results) -> Result<(), String> {
+    let differ: Vec<String> = first
+        .rows
+        .iter()
+        .filter(|row| second.row(&row.id) != Some(row))
+        .map(|row| {
+            let again = second.row(&row.id).and_then(|row| row.value(0));
+            format!("{}: {:?}, then {again:?}", row.id, row.value(0))
+        })
+        .collect();
+    if differ.is_empty() {
+        Ok(())
+    } else {
+        Err(differ.join("; "))
+    }
+}
+
+/// Notes for each row whether it keeps to the table.
+fn kept(results: &Results, report: &mut Report) {
+    let read = || -> anyhow::Result<(Table, Column)> {
+        let text = fs::read_to_string(project::home()?.join(FILE))?;
+        Ok((Table::parse(&text)?, Column::of(results)?))
+    };
+    let (table, new) = match read() {
+        Ok(read) => read,
+        Err(error) => return report.note("icount: the table", Err(format!("{error:#}"))),
+    };
+    let old = table.last();
+    if old.tools != new.tools {
+        println!(
+            "  the table's counts are of {}, these of {}: up to {:.0}% more is allowed in place of {:.0}%",
+            old.tools,
+            new.tools,
+            icount::TOLERANCE_OF_OTHER_TOOLS * 100.0,
+            icount::TOLERANCE * 100.0
+        );
+    }
+    let mut stale = false;
+    for it in icount::judge(old, &new) {
+        stale |= matches!(it.verdict, Verdict::Less | Verdict::New);
+        match it.verdict {
+            Verdict::Kept | Verdict::Less | Verdict::New => {
+                report.note(&format!("icount: {it}"), Ok(()));
+            }
+            Verdict::More => report.note(
+                &format!("icount: {}", it.row),
+                Err(format!(
+                    "{it} ({}): mend it, or say why it has to be and write the table anew by \
+                     `causeway test --counts`",
+                    old.release
+                )),
+            ),
+            Verdict::Lost => report.note(
+                &format!("icount: {}", it.row),
+                Err("the guest's bench measures it no more".into()),
+            ),
+        }
+    }
+    if stale {
+        println!(
+            "  {FILE} is behind: rows take less than it says, or are new. `causeway test --counts` writes it anew, so \
+             that what was gained is kept"
+        );
+    }
+}
+
+/// Whether the comparison with the plain kernel names the row that a drill makes longer, as one beyond the threshold, and not the others.
+fn planted(bench: &Bench, drill: &str, found: &str, others: &[&str]) -> Result<(), String> {
+    let [plain, slow] = ["first", drill].map(|name| folder(bench, name).join("results.json"));
+    let words = ["bench", "--threshold", THRESHOLD, "--compare"];
+    let output = causeway(&words, &[&plain, &slow])?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = |row: &str| {
+        let beyond = |line: &str| line.trim().starts_with(&format!("{row}: +"));
+        text.lines()
+            .any(|line| beyond(line) && line.contains("beyond"))
+    };
+    if output.status.code() != Some(1) || !names(found) || others.iter().any(|row| names(row)) {
+        return Err(format!("{}: {text}", output.status));
+    }
+    // The table's tolerance finds it, too.
+    let column = |file: &Path| {
+        Results::read(file)
+            .and_then(|results| Column::of(&results))
+            .map_err(|error| format!("{error:#}"))
+    };
+    let judged = icount::judge(&column(&plain)?, &column(&slow)?);
+    let verdict = judged.iter().find(|it| it.row == found);
+    match verdict.map(|it| &it.verdict) {
+        Some(Verdict::More) => Ok(()),
+        _ => Err(format!("the table lets it pass: {verdict:?}")),
+    }
+}
+
+/// Writes the table with this build's counts.
+fn written(results: &Results) -> Result<(), String> {
+    let write = || -> anyhow::Result<()> {
+        let file = project::home()?.join(FILE);
+        let text = fs::read_to_string(&file)?;
+        let mut table = Table::parse(&text)?;
+        table.put(Column::of(results)?);
+        Ok(fs::write(&file, table.written_into(&text)?)?)
+    };
+    write().map_err(|error| format!("{error:#}"))
+}
