@@ -23,11 +23,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// `invlpg` on the CPU that changed the mapping.
+    /// `invlpg` on the CPU that changed the mapping, one a page.
     tlb_local_page,
     /// Whole-TLB flushes on the CPU that changed the mapping.
     tlb_local_full,
-    /// Shootdowns that other CPUs had to be told of.
+    /// Other CPUs that had to forget something, each counted for each change of one page or several.
     tlb_remote,
     /// Flushes left out because the accessed bit showed that no TLB could hold the entry.
     tlb_skipped_unaccessed,
@@ -67,12 +67,16 @@ counters! {
     fault_ahead_pages,
     /// Pages copied.
     pages_copied,
-    /// Pages zeroed.
+    /// Pages zeroed, new page tables among them.
     pages_zeroed,
     /// Bytes copied from programs to the kernel.
     bytes_copied_in,
     /// Bytes copied from the kernel to programs.
     bytes_copied_out,
+    /// Bytes copied from frame to frame, those of `pages_copied` among them, and between frames and the kernel's own memory.
+    bytes_copied_within,
+    /// Bytes that went into a pipe, a socket's queue or a file by a handle to their frame, without being copied.
+    bytes_passed,
     /// Page-table frames taken.
     page_tables_allocated,
     /// Page-table frames given back.
@@ -173,5 +177,7 @@ impl Counter {
     }
 }
 
-// Both machines have room for so many.
-const _: () = assert!(Counter::ALL.len() <= 64);
+/// Room that both machines have for counters.
+pub(crate) const MAX_COUNTERS: usize = 96;
+
+const _: () = assert!(Counter::ALL.len() <= MAX_COUNTERS);

@@ -13,7 +13,9 @@ use abi::raw::general::{
 use abi::{Errno, Result};
 use fbuf::{Sink, Slice, Source, moved};
 use nucleus::{
-    Frame, PAGE_SIZE, ephemeral,
+    Frame, PAGE_SIZE,
+    counters::Counter,
+    ephemeral,
     frame::Contents,
     sync::{Mutex, Rank},
 };
@@ -217,6 +219,7 @@ impl Regular {
             });
         }
         fs.take_page()?;
+        Counter::bytes_passed.add(PAGE);
         match self.object.replace(index, frame) {
             Ok(None) => Ok(PAGE_SIZE),
             Ok(Some(_)) => {

@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, frame::Contents, task::Sleep};
+use nucleus::{Frame, PAGE_SIZE, counters::Counter, frame::Contents, task::Sleep};
 
 use super::queue::{ABOVE_SLOTS, PIPE_BUF, Pipe, Tail, keep};
 use crate::signal;
@@ -91,6 +91,7 @@ impl Pipe {
         }
         let total = before - from.len();
         drop(queue);
+        Counter::bytes_passed.add(total as u64);
         if total > 0 {
             self.tell_readers(was_empty);
         }
@@ -212,6 +213,7 @@ fn next_slice(
     if *slots > 0
         && let Some(slice) = from.take_slice(PAGE_SIZE)
     {
+        Counter::bytes_passed.add(slice.len as u64);
         *in_place = 0;
         *slots -= 1;
         // What is written next starts a frame of its own.

@@ -190,6 +190,7 @@ fn next_slice(
         return Ok(None);
     }
     if let Some(slice) = from.take_slice(room.min(PAGE_SIZE)) {
+        Counter::bytes_passed.add(slice.len as u64);
         // What is written next starts a frame of its own.
         tail.frame = None;
         tail.used = 0;

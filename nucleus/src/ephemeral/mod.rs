@@ -170,6 +170,7 @@ impl<'a> Mapping<'a> {
     #[inline]
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         let from = self.at(offset, to.len());
+        Counter::bytes_copied_within.add(to.len() as u64);
         // SAFETY: `at` checked the range, the page is mapped while `self` lives, and `to` is memory of
         // the kernel, which is in no data frame. A program may write the bytes meanwhile; then what
         // arrives is some mixture, and bytes have no invalid values.
@@ -180,6 +181,7 @@ impl<'a> Mapping<'a> {
     #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());
+        Counter::bytes_copied_within.add(from.len() as u64);
         // SAFETY: as in `read`, the other way round.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
     }
@@ -194,6 +196,7 @@ impl<'a> Mapping<'a> {
     /// Copies `len` bytes of `from`'s page at `from_offset` to this one at `offset`.
     #[inline]
     pub fn copy_from(&self, offset: usize, from: &Mapping<'_>, from_offset: usize, len: usize) {
+        Counter::bytes_copied_within.add(len as u64);
         // SAFETY: `at` checked both ranges; both pages are mapped; `copy` allows that they are the
         // same one.
         unsafe { core::ptr::copy(from.at(from_offset, len), self.at(offset, len), len) }

@@ -246,6 +246,7 @@ pub(crate) fn take_table(level: usize) -> Option<Table> {
     Counter::page_tables_allocated.add(frames_in(level) as u64);
     TYPED.fetch_add(frames_in(level), Ordering::Relaxed);
     super::zero(index);
+    Counter::pages_zeroed.add(1);
     Some(Table::Fresh(index))
 }
 

@@ -125,7 +125,7 @@ fn tell(what: What<'_>, cpus: u64) {
     let me = 1u64 << pinned.cpu();
     if cpus & !me == 0 {
         if cpus != 0 {
-            forget(pinned.cpu(), what);
+            forget(pinned.cpu(), what, Asked::Here);
         }
         return;
     }
@@ -155,7 +155,7 @@ fn tell(what: What<'_>, cpus: u64) {
     }
     // This CPU's own part, while the others are on their way.
     if cpus & me != 0 {
-        forget(pinned.cpu(), what);
+        forget(pinned.cpu(), what, Asked::Here);
     }
     // Acquire: what the others did with the old translation comes before what follows.
     while request.waiting.load(Ordering::Acquire) != 0 {
@@ -179,17 +179,29 @@ pub(super) fn answer() {
             // and stays in `run`, where the request lives, until this CPU has cleared its own bit in
             // `waiting`, which is the last use of it here.
             let request = unsafe { &*pointer.cast::<Request<'_>>() };
-            forget(me, request.what);
+            forget(me, request.what, Asked::Elsewhere);
             request.waiting.fetch_and(!(1 << me), Ordering::Release);
         }
     }
 }
 
+/// Where a change was made. What other CPUs do about it is counted there, as `tlb_remote`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Here,
+    Elsewhere,
+}
+
 /// Forgets on this CPU.
-fn forget(cpu: usize, what: What<'_>) {
+fn forget(cpu: usize, what: What<'_>, asked: Asked) {
+    let count = |counter: Counter| {
+        if asked == Asked::Here {
+            counter.add(1);
+        }
+    };
     if let What::Window(slots) = what {
         for &slot in slots {
-            Counter::tlb_local_page.add(1);
+            count(Counter::tlb_local_page);
             machine::window_invalidate(slot.into());
         }
         return;
@@ -200,13 +212,13 @@ fn forget(cpu: usize, what: What<'_>) {
     }
     match what {
         What::All => {
-            Counter::tlb_local_full.add(1);
+            count(Counter::tlb_local_full);
             machine::invalidate_all();
         }
         What::Pages(pages) => {
             let loaded = space::loaded(cpu);
             for page in pages.iter().filter(|page| Some(page.space()) == loaded) {
-                Counter::tlb_local_page.add(1);
+                count(Counter::tlb_local_page);
                 machine::invalidate_page(page.va());
             }
         }

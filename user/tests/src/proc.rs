@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Outcome, PAGE, map, pause_ms, poke, spawn, wait};
+use crate::support::{Outcome, PAGE, file, map, pause_ms, pipe, poke, spawn, wait};
 use crate::{SKIP, Test, call, ensure};
 
 pub const TESTS: &[Test] = &[
@@ -274,6 +274,35 @@ fn counters() -> Outcome {
         counter("task_switches")? > shootdowns,
         "sleeping switches no tasks"
     );
+    copies()
+}
+
+/// What goes on by a handle is counted apart from what is copied.
+fn copies() -> Outcome {
+    const SIZE: usize = 8 * PAGE;
+    let (_, open) = file("counted", &[7; SIZE])?;
+    let (reader, writer) = pipe(0)?;
+    let mut buffer = [0u8; SIZE];
+    let passed = counter("bytes_passed")?;
+    let mut at = 0i64;
+    let spliced = call!(splice(open, &mut at, writer, std::ptr::null_mut(), SIZE, 0));
+    ensure!(spliced as usize == SIZE, "spliced {spliced}");
+    let grown = counter("bytes_passed")? - passed;
+    ensure!(
+        (SIZE as u64..SIZE as u64 + 4096).contains(&grown),
+        "splice of {SIZE} bytes passed on {grown}"
+    );
+    let before = [counter("bytes_passed")?, counter("bytes_copied_out")?];
+    let got = call!(read(reader, buffer.as_mut_ptr().cast(), SIZE));
+    ensure!(got as usize == SIZE && buffer == [7; SIZE], "read {got}");
+    let after = [counter("bytes_passed")?, counter("bytes_copied_out")?];
+    ensure!(
+        after[0] == before[0] && after[1] >= before[1] + SIZE as u64,
+        "read of {SIZE} bytes: {before:?} {after:?}"
+    );
+    for end in [reader, writer, open] {
+        call!(close(end));
+    }
     Ok(())
 }
 

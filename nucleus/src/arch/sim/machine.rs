@@ -13,10 +13,8 @@ use super::{
     random::Random,
     tlb::Tlb,
 };
-use crate::{PAGE_SIZE, PhysAddr, sync::InterruptScope};
+use crate::{PAGE_SIZE, PhysAddr, counters::MAX_COUNTERS, sync::InterruptScope};
 
-/// Room for counters.
-const COUNTERS: usize = 64;
 /// Frames below the managed memory; frame 1 is the root table of the kernel's own space.
 pub(super) const FIRST_FRAME: u64 = 16;
 
@@ -53,7 +51,7 @@ pub(super) struct Cpu {
     pub(super) tlb: RefCell<Tlb>,
     /// What it holds of the kernel's window: frames by the address's number.
     pub(super) window: RefCell<BTreeMap<usize, u64>>,
-    pub(super) counters: [Cell<u64>; COUNTERS],
+    pub(super) counters: [Cell<u64>; MAX_COUNTERS],
     pub(super) boot_stack: Stack,
 }
 
@@ -133,7 +131,7 @@ impl Machine {
             root: Cell::new(kernel_root()),
             tlb: RefCell::new(Tlb::default()),
             window: RefCell::default(),
-            counters: [const { Cell::new(0) }; COUNTERS],
+            counters: [const { Cell::new(0) }; MAX_COUNTERS],
             boot_stack: Stack::new(),
         });
         Machine {

@@ -8,12 +8,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{self, msr, write_msr};
 use super::gdt::{GDT_ENTRIES, Tss};
+use crate::counters::MAX_COUNTERS;
 
 /// CPUs that the kernel can run.
 pub const MAX_CPUS: usize = 16;
-/// Room for counters; `counters.rs` has fewer.
-pub const MAX_COUNTERS: usize = 64;
-
 /// One CPU's own data. Other CPUs read the counters and nothing else.
 #[repr(C, align(64))]
 pub struct PerCpu {

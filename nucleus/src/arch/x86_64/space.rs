@@ -10,6 +10,7 @@ use super::layout::{DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr}
 use super::memory::MemoryMap;
 use super::percpu::{self, MAX_CPUS};
 use super::{apic, irq};
+use crate::counters::Counter;
 use crate::frame::record::{self, Type};
 use crate::frame::{self};
 use crate::sync::{Rank, SpinLock};
@@ -260,6 +261,10 @@ pub fn flush_everywhere() {
     percpu::preempt_disable();
     let wanted = FLUSHES_ASKED.fetch_add(1, Ordering::SeqCst) + 1;
     answer_flush();
+    Counter::tlb_local_full.add(1);
+    let others = percpu::cpu_count() as u64 - 1;
+    Counter::tlb_remote.add(others);
+    Counter::ipi_shootdown.add(others);
     for cpu in (0..percpu::cpu_count()).filter(|&cpu| cpu != percpu::cpu()) {
         apic::send(cpu, irq::FLUSH);
         while FLUSHES_DONE[cpu].load(Ordering::Acquire) < wanted {

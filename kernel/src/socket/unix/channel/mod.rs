@@ -15,6 +15,7 @@ use abi::{Errno, Result};
 use fbuf::{Aggregate, Sink, Slice, Source};
 use nucleus::{
     Frame, PAGE_SIZE,
+    counters::Counter,
     frame::{self, Contents},
     sync::{Mutex, Rank, SpinLock},
 };
@@ -553,6 +554,7 @@ fn next_slice(
     spare: &mut [Option<Frame>; STEP],
 ) -> Result<Option<Slice>> {
     if let Some(slice) = from.take_slice(max) {
+        Counter::bytes_passed.add(slice.len as u64);
         // What is written next starts a frame of its own.
         tail.frame = None;
         return Ok(Some(slice));
