@@ -10,6 +10,7 @@ pub const PLACE: Place = Place {
     section: "section 6.4.1, Figures 4 to 7",
     see: "A disk that fits into the cache of mappings costs no invalidation; of a larger one each page misses, and private mappings keep the \
           other CPUs out of it.",
+    is_here: false,
     published: &[Published {
         place: "Figures 4 and 6",
         title: "disk dump bandwidth, the sf_buf kernel in the original one",

@@ -10,6 +10,7 @@ pub const PLACE: Place = Place {
     section: "section 4, Table 1 and Figure 3",
     see: "A buffer that stays mapped for the next use of its path costs a tenth of one that has to be mapped, protected or cleared.",
     floors: &[("page-", "invlpg")],
+    is_here: false,
     published: &[
         Published {
             place: "Table 1",

@@ -9,6 +9,7 @@ pub const PLACE: Place = Place {
     paper: Paper::Iosup,
     section: "section 7",
     see: "Each page that becomes a page table has to leave the devices' domain, which flushes the IOTLB; pages kept ready outside need no flush.",
+    is_here: false,
     published: &[
         Published {
             place: "Figure 8",

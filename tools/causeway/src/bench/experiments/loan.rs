@@ -10,6 +10,7 @@ pub const PLACE: Place = Place {
     section: "section 7",
     see: "A page that is loaned is write-protected where it came from and read where it goes: beyond some size that costs less than \
           the copy.",
+    is_here: false,
     published: &[Published {
         place: "section 7",
         title: "page loanout to the networking subsystem, time in that of a copy",

@@ -181,6 +181,8 @@ pub struct Place {
     /// Which floor a row is held against: the beginning of a variant, and the name in
     /// `/proc/causeway/floors`. The first that fits counts; an empty beginning fits all.
     pub floors: &'static [(&'static str, &'static str)],
+    /// Whether the guest has it. One that it lacks is shown with the paper's numbers alone.
+    pub is_here: bool,
     /// What to draw of the rows.
     pub figures: &'static [Figure],
     /// The modules of Linux that the rows need, beside those that these need; Causeway has its drivers inside.
@@ -201,6 +203,7 @@ impl Place {
         see: "",
         floors: &[],
         modules: &[],
+        is_here: true,
         figures: &[],
         published: &[],
         reasons: &[],

@@ -9,6 +9,7 @@ pub const PLACE: Place = Place {
     paper: Paper::Uvm,
     section: "section 4, Figure 2",
     see: "One cache of unreferenced files has no limit of its own: a file stays as long as its vnode does.",
+    is_here: false,
     published: &[Published {
         place: "Figure 2",
         title: "BSD VM object cache effect on file access",

@@ -9,8 +9,8 @@ pub const PLACE: Place = Place {
     title: "Data between two address spaces",
     paper: Paper::Uvm,
     section: "section 7",
-    see: "One copy by the kernel. The floor is the bare copy of as many bytes in the cache.",
-    floors: &[("", "memcpy_cached")],
+    see: "One copy by the kernel. The floor of one page is its bare copy in the cache.",
+    floors: &[("read-4KiB", "page_copy"), ("write-4KiB", "page_copy")],
     figures: &[Figure::Curves {
         x_label: "bytes a call",
         across: Across::Bytes,
@@ -18,12 +18,12 @@ pub const PLACE: Place = Place {
             Panel {
                 title: "process_vm_readv",
                 rows: "process-vm/read-{}",
-                floor: "memcpy_cached",
+                floor: "",
             },
             Panel {
                 title: "process_vm_writev",
                 rows: "process-vm/write-{}",
-                floor: "memcpy_cached",
+                floor: "",
             },
         ],
     }],

@@ -9,6 +9,7 @@ pub const PLACE: Place = Place {
     paper: Paper::SmallSpaces,
     section: "sections 3 and 4",
     see: "A switch between two small spaces changes segment bases and leaves the TLB as it is; the more pages each side uses, the more that saves.",
+    is_here: false,
     published: &[Published {
         place: "sections 3 and 4",
         title: "round trips over working sets, system calls, servers",

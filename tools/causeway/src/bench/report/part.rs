@@ -37,12 +37,12 @@ fn experiment(view: &View, group: &Group) -> Markup {
                 @if let Some(place) = group.place {
                     @if !place.section.is_empty() { " " span.section { (place.section) } }
                 }
-                @if !group.is_here() { " " span.not-yet { "not yet here" } }
+                @if group.is_missing() { " " span.not-yet { "not yet here" } }
             }
             @if let Some(place) = group.place { p.see { (place.see) } }
             @if let Some(figures) = figures { (figures) }
             @if let Some(place) = group.place {
-                @for one in place.published { (published::published(view, one)) }
+                @for one in place.published { (published::published(view, one, !group.is_missing())) }
             }
         }
     }

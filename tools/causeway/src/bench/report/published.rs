@@ -9,15 +9,16 @@ use super::view::{Verdict, View};
 use crate::bench::experiments::{Compared, Gain, Published, Values};
 use crate::bench::number::{self, Unit};
 
-/// A table or figure of a paper.
-pub fn published(view: &View, one: &Published) -> Markup {
+/// A table or figure of a paper, of an experiment that is here or is not yet.
+pub fn published(view: &View, one: &Published, is_here: bool) -> Markup {
+    let missing = if is_here { NOT_MEASURED } else { NOT_YET };
     html! {
         div.published {
             h4 { "The paper’s " (one.place) ": " (one.title) }
             @match one.values {
-                Values::Compared { unit, old, new, items } => (compared(view, one, unit, old, new, items)),
+                Values::Compared { unit, old, new, items } => (compared(view, one, missing, (old, new, unit), items)),
                 Values::Gains { what, items, here } => (gains(view, what, items, here)),
-                Values::List { unit, items } => (list(view, one, unit, items)),
+                Values::List { unit, items } => (list(view, one, missing, unit, items)),
                 Values::Words => {}
             }
             @if !one.note.is_empty() { p.note { (one.note) } }
@@ -29,9 +30,8 @@ pub fn published(view: &View, one: &Published) -> Markup {
 fn compared(
     view: &View,
     one: &Published,
-    unit: &str,
-    old: &str,
-    new: &str,
+    missing: &str,
+    (old, new, unit): (&str, &str, &str),
     items: &[Compared],
 ) -> Markup {
     let theirs = Dots {
@@ -56,7 +56,7 @@ fn compared(
     html! {
         div.panels {
             @if let Some(picture) = theirs.draw() { (titled("In the paper", picture, html! {})) }
-            @if let Some(ours) = ours { (ours) } @else if items.iter().any(|item| !item.row.is_empty()) { (blank(NOT_YET)) }
+            @if let Some(ours) = ours { (ours) } @else if items.iter().any(|item| !item.row.is_empty()) { (blank(missing)) }
         }
         div.scroll tabindex="0" role="region" aria-label=(one.title) {
             table.compared {
@@ -168,7 +168,13 @@ fn gains(view: &View, what: &str, items: &[Gain], here: &[(&str, &str, &str)]) -
 }
 
 /// One number for each of several mechanisms, and our rows that measure the same.
-fn list(view: &View, one: &Published, unit: &str, items: &[(&str, f64, &str)]) -> Markup {
+fn list(
+    view: &View,
+    one: &Published,
+    missing: &str,
+    unit: &str,
+    items: &[(&str, f64, &str)],
+) -> Markup {
     let theirs = Dots {
         title: one.title,
         unit,
@@ -187,7 +193,7 @@ fn list(view: &View, one: &Published, unit: &str, items: &[(&str, f64, &str)]) -
         div.panels {
             @if let Some(picture) = theirs.draw() { (titled("In the paper", picture, html! {})) }
             @if let Some(ours) = rows_of(view, "Measured here", &rows) { (ours) }
-            @else if rows.iter().any(|(_, row)| !row.is_empty()) { (blank(NOT_YET)) }
+            @else if rows.iter().any(|(_, row)| !row.is_empty()) { (blank(missing)) }
         }
     }
 }
@@ -201,6 +207,9 @@ fn options(here: &[(&str, &str, &str)]) -> String {
 
 /// What is said of rows that the results lack.
 const NOT_YET: &str = "Not yet here: the paper’s numbers stand alone.";
+
+/// What is said where the rows are not among the results, though they could be.
+const NOT_MEASURED: &str = "Not measured here.";
 
 /// What stands where our picture will be.
 fn blank(text: &str) -> Markup {

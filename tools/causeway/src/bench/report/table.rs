@@ -19,14 +19,15 @@ const RARE: f64 = 0.005;
 /// All rows of a part, by experiment.
 pub fn table(view: &View, part: &Part) -> Markup {
     html! {
+        @if view.is_pair() {
+            p.note {
+                "Medians of the boots. Ratios below 1 are good for " (view.name(0)) ". Events of an operation: " (view.name(0)) " / "
+                (view.name(1)) ", · where it does not count them."
+            }
+        }
         div.scroll tabindex="0" role="region" aria-label={ "Rows: " (part.title()) } {
             table.rows {
-                caption {
-                    (part.title()) ": an operation’s time, or a rate."
-                    @if view.is_pair() {
-                        " Ratios below 1 are good for " (view.name(0)) ". Events of an operation: " (view.name(0)) " / " (view.name(1)) ", · where it does not count them."
-                    }
-                }
+                caption { (part.title()) }
                 thead {
                     tr {
                         th scope="col" { "Row" }

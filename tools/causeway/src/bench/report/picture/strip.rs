@@ -63,7 +63,7 @@ pub fn draw(strips: &[Strip], judged: &str) -> Option<Markup> {
         rows.push((strip.label.as_str(), dots, y, high));
     }
     let base = y + 8.0;
-    let every = if reach > 5.0 { 2 } else { 1 };
+    let every = (reach / 4.0).ceil() as i32;
     let ticks: Vec<i32> = (-(reach as i32)..=reach as i32)
         .filter(|power| power % every == 0)
         .collect();
