@@ -124,3 +124,36 @@ pub fn check_pattern(bytes: &[u8], seed: u64) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        for (len, offset) in [(1, 0), (64, 9), (PAGE, 0), (3 * PAGE + 5, 1000)] {
+            let mut buffer = Buffer::new(len, offset).expect("memory");
+            assert_eq!(buffer.bytes().as_ptr() as usize % PAGE, offset);
+            stamp(buffer.bytes_mut(), 0x1_0203);
+            assert!(check_stamp(buffer.bytes(), 0x1_0203).is_ok());
+            assert!(check_stamp(buffer.bytes(), 0x1_0204).is_err());
+            fill_pattern(buffer.bytes_mut(), 7);
+            assert!(check_pattern(buffer.bytes(), 7).is_ok());
+            for at in [0, len / 2, len - 1] {
+                buffer.bytes_mut()[at] ^= 1;
+                assert!(check_pattern(buffer.bytes(), 7).is_err(), "byte {at}");
+                buffer.bytes_mut()[at] ^= 1;
+            }
+        }
+    }
+
+    #[test]
+    fn an_old_page_is_found_by_its_stamp() {
+        let mut buffer = Buffer::new(4 * PAGE, 0).expect("memory");
+        stamp(buffer.bytes_mut(), 5);
+        let old = buffer.bytes()[2 * PAGE..3 * PAGE].to_vec();
+        stamp(buffer.bytes_mut(), 6);
+        buffer.bytes_mut()[2 * PAGE..3 * PAGE].copy_from_slice(&old);
+        assert!(check_stamp(buffer.bytes(), 6).is_err());
+    }
+}

@@ -102,3 +102,30 @@ impl Peer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::movement::wrong;
+
+    #[test]
+    fn orders_are_carried_out_and_failures_told() {
+        let (out, into) = pipe().expect("a pipe");
+        let mut peer = Peer::start(0, move |order| {
+            for turn in 0..order.count {
+                let mut byte = [0];
+                read_whole(&out, &mut byte)?;
+                if byte[0] != order.act + turn as u8 {
+                    return Err(wrong(format!("{} came", byte[0])));
+                }
+            }
+            Ok(())
+        })
+        .expect("a peer");
+        let bytes = |bytes: &[u8]| (&into).write_all(bytes);
+        assert_eq!(peer.with(3, 2, || bytes(&[3, 4])), Ok(()));
+        let failed = peer.with(3, 2, || bytes(&[3, 5]));
+        let why = "the partner: input or output: 5 came".to_owned();
+        assert_eq!(failed, Err(Failure::Error(why)));
+    }
+}
