@@ -12,6 +12,9 @@ use super::statistics;
 /// The experiment whose rows are the bare machine's costs.
 const FLOORS: &str = "floors/";
 
+/// What the guest says is missing when the kernel does not know a call.
+const NOT_YET: &str = "ENOSYS";
+
 /// What was reported so far.
 #[derive(Debug)]
 pub struct Collection {
@@ -167,7 +170,13 @@ impl Collection {
             match line {
                 Line::Row(_) => status = Status::Measured,
                 Line::Missing { why: reason, .. } if status != Status::Measured => {
-                    (status, why) = (Status::NotYet, Some(reason.clone()));
+                    // Other things may be missing for good: a file of Causeway's on Linux, a disk.
+                    status = if reason == NOT_YET {
+                        Status::NotYet
+                    } else {
+                        Status::Nothing
+                    };
+                    why = Some(reason.clone());
                 }
                 Line::Error { why: reason, .. } if status == Status::Nothing => {
                     (status, why) = (Status::Failed, Some(reason.clone()));
@@ -177,7 +186,7 @@ impl Collection {
                 _ => {}
             }
         }
-        if status == Status::Nothing {
+        if status == Status::Nothing && why.is_none() {
             let experiment = id.split_once('/').map(|(name, _)| name);
             let failure = self
                 .failures
@@ -277,6 +286,14 @@ mod tests {
                 why: "ENOSYS".into(),
             },
         );
+        collection.hear(
+            0,
+            1,
+            Line::Missing {
+                row: "disk/read".into(),
+                why: "no disk".into(),
+            },
+        );
         collection.hear(0, 1, error("pipe/64B", "EPIPE"));
         collection.hear(0, 1, error("disk", "no disk"));
         collection.fail(
@@ -292,6 +309,11 @@ mod tests {
         assert_eq!(fork.outcomes[1].status, Status::Failed);
         assert_eq!(fork.outcomes[1].why.as_deref(), Some("the kernel panicked"));
         assert_eq!(results.row("fbuf/page").unwrap().status, Status::NotYet);
+        let disk = &results.row("disk/read").unwrap().outcomes[0];
+        assert_eq!(
+            (disk.status, disk.why.as_deref()),
+            (Status::Nothing, Some("no disk"))
+        );
         let pipe = results.row("pipe/64B").unwrap();
         assert_eq!(
             (pipe.status, pipe.outcomes[1].status),

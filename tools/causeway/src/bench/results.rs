@@ -151,7 +151,7 @@ pub enum Status {
     /// It was tried, and failed.
     #[serde(rename = "failed")]
     Failed,
-    /// The guest reported nothing: it does not exist there, or the guest ended before.
+    /// There is nothing to measure: something that the row needs is not there, or the guest reported nothing.
     #[serde(rename = "none")]
     Nothing,
 }
