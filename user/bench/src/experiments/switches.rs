@@ -1,9 +1,10 @@
 //! Switches between processes and between threads: a token that goes round in a ring, and `sched_yield`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use crate::{Bench, Experiment, Failure, Gate, Partner, call, cpus};
+use crate::{Bench, Experiment, Failure, Gate, Partner, Shared, call, cpus};
 
 /// See its help.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -17,7 +18,8 @@ switches/processes-2-other     two, on two CPUs
 switches/processes-8-other     eight, by turns on two CPUs
 switches/threads-...           the same with threads of one process
 
-sched_yield on one CPU, where there is nobody else, another process, another thread; what one call takes:
+sched_yield on one CPU: one call where there is nobody else; a turn of another process or thread, there and back, with
+as many calls as the kernel wants for it:
 
 switches/yield-alone
 switches/yield-process
@@ -42,25 +44,44 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             })?;
         }
     }
-    bench
-        .row("switches/yield-alone")
-        .batch(1000)
-        .measure(yield_often)?;
+    bench.row("switches/yield-alone").batch(1000).measure(|n| {
+        for _ in 0..n {
+            call!(sched_yield())?;
+        }
+        Ok(())
+    })?;
     bench
         .row("switches/yield-process")
         .batch(500)
         .run(|meter| {
-            let _partner = Partner::start(0, || yield_often(u64::MAX))?;
-            meter.measure(yield_often)
+            let turns = Arc::new(Turns::new(AtomicU64::new(0))?);
+            let theirs = turns.clone();
+            let _partner = Partner::start(0, move || take_turns(&theirs))?;
+            meter.measure(|n| give_turns(&turns, n))
         })?;
     bench.row("switches/yield-thread").batch(500).run(|meter| {
-        thread::Builder::new().spawn(|| yield_often(u64::MAX))?;
-        meter.measure(yield_often)
+        let turns = Arc::new(Turns::new(AtomicU64::new(0))?);
+        let theirs = turns.clone();
+        thread::Builder::new().spawn(move || take_turns(&theirs))?;
+        meter.measure(|n| give_turns(&turns, n))
     })
 }
 
-fn yield_often(n: u64) -> Result<(), Failure> {
-    for _ in 0..n {
+/// How often the partner of a row with `sched_yield` had its turn.
+type Turns = Shared<AtomicU64>;
+
+/// Counts the turns that this one gets, and gives each of them away.
+fn take_turns(turns: &Turns) -> Result<(), Failure> {
+    loop {
+        turns.fetch_add(1, Relaxed);
+        call!(sched_yield())?;
+    }
+}
+
+/// Yields until the partner had `n` turns: a kernel may let the caller go on in place of it, as often as it likes.
+fn give_turns(turns: &Turns, n: u64) -> Result<(), Failure> {
+    let until = turns.load(Relaxed) + n;
+    while turns.load(Relaxed) < until {
         call!(sched_yield())?;
     }
     Ok(())
