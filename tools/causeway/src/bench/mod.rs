@@ -204,7 +204,7 @@ impl Session {
             };
             silent = if heard { 0 } else { silent + 1 };
             let failed = if silent == SILENT_BOOTS {
-                left.drain(..).collect()
+                std::mem::take(&mut left)
             } else {
                 // After the last experiment nothing is lost.
                 left.drain(..left.len().min(1)).collect::<Vec<_>>()
