@@ -11,10 +11,10 @@ use crate::bench::results::{Better, Row, Status};
 use crate::bench::statistics::Ratio;
 
 /// Counters of a row that are shown.
-const COUNTERS: usize = 5;
+const COUNTERS: usize = 6;
 
 /// Events of an operation that are too few to say anything.
-const RARE: f64 = 0.005;
+const RARE: f64 = 0.05;
 
 /// All rows of a part, by experiment.
 pub fn table(view: &View, part: &Part) -> Markup {
