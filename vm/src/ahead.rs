@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
 
+use crate::amap::Slots;
 use crate::anon::Slot;
 use crate::chunks::SLOTS;
 use crate::entry::MapEntry;
@@ -14,6 +15,14 @@ use crate::request::Advice;
 static WINDOW: AtomicU32 = AtomicU32::new(3 | 4 << 16);
 /// Pages ahead for [`Advice::Sequential`].
 const SEQUENTIAL_AHEAD: usize = 8;
+/// Pages ahead at most for a program that goes through memory in order: 256 KiB, after which another fault a window is
+/// lost among the pages themselves.
+const MOST_AHEAD: usize = 64;
+/// A program that has written so many pages in a row will write the next ones, too: zero-fill memory is made ahead
+/// then, and so are copies. Fewer are an ordinary program's stack and heap, which shall not have pages that it never asked for.
+const MADE_FROM: usize = 8;
+/// Pages made ahead at most: 64 KiB.
+const MADE_AHEAD: usize = 16;
 /// What one L1 table maps: the window stays inside, so that mapping ahead costs no page table.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
 
@@ -45,9 +54,19 @@ pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
     }
 }
 
-/// The pages around `va` that may be mapped with it.
-fn window(entry: &MapEntry, va: VirtAddr) -> VirtRange {
-    let (behind, ahead) = match entry.advice {
+/// Pages before `va` that the program used one after the other, by the bits that the processor sets: what they promise for
+/// the pages behind it. None where nobody wants pages ahead.
+fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool) -> usize {
+    if entry.advice == Advice::Random || fault_ahead().1 == 0 {
+        return 0;
+    }
+    let most = (va - entry.range.start) >> PAGE_SHIFT;
+    pmap.used_before(va, write, most.min(MOST_AHEAD))
+}
+
+/// The pages around `va` that may be mapped with it: the advice's window, or `ahead` pages if that is more.
+fn window(entry: &MapEntry, va: VirtAddr, ahead: usize) -> VirtRange {
+    let (behind, least) = match entry.advice {
         Advice::Random => (0, 0),
         Advice::Sequential => (0, SEQUENTIAL_AHEAD),
         _ => {
@@ -55,6 +74,7 @@ fn window(entry: &MapEntry, va: VirtAddr) -> VirtRange {
             (behind as usize, ahead as usize)
         }
     };
+    let ahead = ahead.min(MOST_AHEAD).max(least);
     let table = va.0 & !(TABLE_SPAN - 1);
     let span = VirtRange::new(
         VirtAddr(va.0.saturating_sub(behind << PAGE_SHIFT).max(table)),
@@ -63,13 +83,99 @@ fn window(entry: &MapEntry, va: VirtAddr) -> VirtRange {
     span.intersect(entry.range)
 }
 
+/// How far from a fault resident pages are mapped with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Neighbours {
+    /// Not at all.
+    None,
+    /// As the entry's advice says.
+    Near,
+    /// That far, or as many pages ahead as the program has used before this one: the window doubles while a program goes through
+    /// memory in order.
+    InOrder,
+}
+
 /// Maps the resident pages around `va` that are not mapped yet, with the rights that a read fault
 /// would give. After a `write`, anons that this entry alone refers to get back the right to be
 /// written that a fork took, so that a parent does not fault once a page after its child is gone.
-/// The map is read-locked, and the page at `va` is mapped.
-pub(crate) fn map_neighbours(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool) {
-    let window = window(entry, va);
-    map_resident(pmap, entry, window, write);
+/// The map is read-locked, and the page at `va` is mapped. `wanted`: pages ahead that the caller will need.
+pub(crate) fn map_neighbours(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    write: bool,
+    far: Neighbours,
+    wanted: usize,
+) {
+    let ahead = match far {
+        Neighbours::None => return,
+        Neighbours::Near => wanted,
+        Neighbours::InOrder => used_before(pmap, entry, va, write).max(wanted),
+    };
+    map_resident(pmap, entry, window(entry, va, ahead), write);
+}
+
+/// The pages behind the one at `va`, which was just made for a write, that are to be made with it: some if the program wrote many
+/// before it in a row, or if the caller `wanted` them. All their keys are among `slots`.
+pub(crate) fn made_ahead(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    slots: &Slots<'_>,
+    wanted: usize,
+) -> VirtRange {
+    let key = entry.key(va);
+    // Most faults are answered without a walk through the page tables.
+    let alone = slots.holds(key - 1) && slots.peek(key - 1).is_empty();
+    let used = match alone {
+        true => 0,
+        false => used_before(pmap, entry, va, true),
+    };
+    let ahead = match used {
+        0..MADE_FROM => wanted.min(MOST_AHEAD),
+        used => used.min(MADE_AHEAD).max(wanted.min(MOST_AHEAD)),
+    };
+    let ahead = ahead.min(slots.after(key));
+    let start = va + PAGE_SIZE;
+    VirtRange::new(start, start + (ahead << PAGE_SHIFT)).intersect(entry.range)
+}
+
+/// Gives the mappings of anons that `entry` alone refers to the right to be written, which it has got. The map is
+/// locked.
+pub(crate) fn widen(pmap: &Pmap, entry: &MapEntry) {
+    let Some(amap) = entry.amap.as_ref().filter(|_| !entry.needs_copy) else {
+        return;
+    };
+    amap.for_each_part(entry.keys(entry.range), &mut |keys, mut slots| {
+        let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
+        make_sole(entry, &mut slots, part);
+        // A part may reach from one page table into the next.
+        let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
+        for run in [
+            VirtRange::new(part.start, middle),
+            VirtRange::new(middle, part.end),
+        ] {
+            widen_run(pmap, entry, &slots, run);
+        }
+    });
+}
+
+/// Makes anons of `run` that were left by their other owners sole ones again.
+fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
+    for va in run.pages() {
+        let slot = slots.get(entry.key(va));
+        if matches!(slot, Slot::Shared(_)) {
+            slot.make_sole();
+        }
+    }
+}
+
+/// Makes the mappings of sole anons in `run`, part of one page table, writable; returns how many.
+fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: VirtRange) -> usize {
+    pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
+        Slot::Sole(anon) => Some((anon.frame(), entry.anon_prot(true))),
+        _ => None,
+    })
 }
 
 /// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where there is a
@@ -104,17 +210,9 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
         if let Some(slots) = &mut slots
             && !entry.needs_copy
         {
-            for va in run.pages() {
-                let slot = slots.get(entry.key(va));
-                if matches!(slot, Slot::Shared(_)) {
-                    slot.make_sole();
-                }
-            }
+            make_sole(entry, slots, run);
             if widen {
-                entered += pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
-                    Slot::Sole(anon) => Some((anon.frame(), entry.anon_prot(true))),
-                    _ => None,
-                });
+                entered += widen_run(pmap, entry, slots, run);
             }
         }
         entered += pmap.enter_ahead_each(run, |va| {

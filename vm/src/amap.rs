@@ -254,6 +254,20 @@ impl Amap {
         });
     }
 
+    /// Calls `f` with the slots of each part of `keys` where any was ever in use, locked, and the keys of that part.
+    pub fn for_each_part(&self, keys: Range<Key>, f: &mut dyn FnMut(Range<Key>, Slots<'_>)) {
+        self.walk(&keys, &mut |number, chunk| {
+            let first = first_key(number);
+            let part = slots_of(number, &keys);
+            let slots = Slots {
+                slots: chunk.lock(),
+                first,
+            };
+            f(first + part.start as i64..first + part.end as i64, slots);
+            true
+        });
+    }
+
     /// Calls `f` with the key and slot of each anon in `keys`, in any order, its chunk locked.
     pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot)) {
         self.walk(&keys, &mut |number, chunk| {
@@ -276,6 +290,16 @@ impl Amap {
 }
 
 impl Slots<'_> {
+    /// How many slots there are behind that of `key`, which is among these.
+    pub fn after(&self, key: Key) -> usize {
+        (self.first + SLOTS as i64 - 1 - key) as usize
+    }
+
+    /// Whether the slot of `key` is among these.
+    pub fn holds(&self, key: Key) -> bool {
+        (self.first..self.first + SLOTS as i64).contains(&key)
+    }
+
     /// The slot of `key`, which is among these, to look at.
     pub fn peek(&self, key: Key) -> &Slot {
         &self.slots[(key - self.first) as usize]

@@ -83,6 +83,11 @@ impl MapEntry {
         (va.0 >> PAGE_SHIFT) as i64 + self.shift
     }
 
+    /// The page with this key.
+    pub fn address(&self, key: Key) -> VirtAddr {
+        VirtAddr(((key - self.shift) as usize) << PAGE_SHIFT)
+    }
+
     /// The amap's keys of `range`.
     pub fn keys(&self, range: VirtRange) -> Range<Key> {
         self.key(range.start)..self.key(range.end)

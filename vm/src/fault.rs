@@ -42,11 +42,14 @@
 //! CPUs write.
 
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter, ephemeral,
-    frame::Contents, pmap::Pending,
+    Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
+    counters::Counter,
+    ephemeral,
+    frame::{self, Contents},
+    pmap::Pending,
 };
 
-use crate::ahead;
+use crate::ahead::{self, Neighbours};
 use crate::amap::Slots;
 use crate::anon::Slot;
 use crate::entry::{MapEntry, ObjectRef};
@@ -57,8 +60,8 @@ use crate::space::Space;
 
 /// What became of an attempt.
 enum Outcome {
-    /// The page is mapped. Neighbours may be worth mapping too.
-    Mapped { neighbours: bool },
+    /// The page is mapped, and its neighbours may be worth mapping, too.
+    Mapped(Neighbours),
     /// The entry needs an amap of its own first.
     NeedsAmap,
     /// The entry's object has to bring this page in first.
@@ -72,6 +75,8 @@ struct Attempt<'a> {
     /// The page.
     va: VirtAddr,
     access: Access,
+    /// Pages behind it that the caller will need.
+    wanted: usize,
 }
 
 impl Map {
@@ -94,6 +99,17 @@ impl Map {
         &self,
         addr: VirtAddr,
         access: Access,
+        then: impl FnMut(&Space) -> Option<R>,
+    ) -> Result<R, Fault> {
+        self.resolve_with(addr, access, 0, then)
+    }
+
+    /// As [`resolve`](Map::resolve), for a caller that will need `wanted` pages behind this one, too.
+    fn resolve_with<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        wanted: usize,
         mut then: impl FnMut(&Space) -> Option<R>,
     ) -> Result<R, Fault> {
         let va = addr.page_floor();
@@ -112,13 +128,12 @@ impl Map {
                 entry,
                 va,
                 access,
+                wanted,
             };
             match attempt.run()? {
-                Outcome::Mapped { neighbours } => {
-                    if neighbours {
-                        let write = access == Access::Write;
-                        ahead::map_neighbours(&self.pmap, entry, va, write);
-                    }
+                Outcome::Mapped(far) => {
+                    let write = access == Access::Write;
+                    ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
                     if let Some(result) = then(&space) {
                         return Ok(result);
                     }
@@ -150,21 +165,24 @@ impl Map {
         }
     }
 
-    /// Faults all of `range` in as far as that works: for writing what may be written.
-    pub(crate) fn populate(&self, range: VirtRange) {
+    /// Brings all of `range` in: private pages that may be written for writing, all others for reading.
+    ///
+    /// # Errors
+    /// The first page's that can't be brought in; those before it are there.
+    pub fn populate(&self, range: VirtRange) -> Result<(), Fault> {
         for va in range.pages() {
-            let prot = match self.space.read().lookup(va) {
-                Some(entry) => entry.prot,
-                None => return,
+            let access = match self.space.read().lookup(va) {
+                Some(entry) if !entry.shared && entry.prot.contains(Prot::WRITE) => Access::Write,
+                Some(_) => Access::Read,
+                None => return Err(Fault::NotMapped),
             };
-            let access = match prot.contains(Prot::WRITE) {
-                true => Access::Write,
-                false => Access::Read,
-            };
-            if self.resolve(va, access, |_| Some(())).is_err() {
-                return;
+            // The one before brought most pages along.
+            if !self.pmap.permits(va, access) {
+                let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
+                self.resolve_with(va, access, wanted, |_| Some(()))?;
             }
         }
+        Ok(())
     }
 }
 
@@ -225,26 +243,66 @@ impl Attempt<'_> {
     /// The slot holds an anon, and the amap is the entry's own if this is a write.
     fn map_anon(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
         if self.is_spurious() {
-            return Ok(Outcome::Mapped { neighbours: false });
+            return Ok(Outcome::Mapped(Neighbours::None));
         }
         let slot = slots.get(self.entry.key(self.va));
         let sole = !self.entry.needs_copy && slot.make_sole();
         let write = self.access == Access::Write;
         let Some(anon) = slot.anon() else {
-            return Ok(Outcome::Mapped { neighbours: false });
+            return Ok(Outcome::Mapped(Neighbours::None));
         };
         if write && !sole {
             let copy = copy_of(anon.frame())?;
             Counter::fault_copy.add(1);
             self.replace(slot, copy)?;
-        } else {
-            match write {
-                true => Counter::fault_in_place.add(1),
-                false => Counter::fault_anon.add(1),
-            }
-            self.enter(anon.frame(), self.entry.anon_prot(sole))?;
+            let far = match self.copy_ahead(&mut slots) {
+                // Farther ones would be mapped without the right that the program wants next.
+                0 => Neighbours::Near,
+                _ => Neighbours::None,
+            };
+            return Ok(Outcome::Mapped(far));
         }
-        Ok(Outcome::Mapped { neighbours: true })
+        match write {
+            true => Counter::fault_in_place.add(1),
+            false => Counter::fault_anon.add(1),
+        }
+        self.enter(anon.frame(), self.entry.anon_prot(sole))?;
+        Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
+    /// Copies the pages behind that will be written next, as far as others refer to them, too, and memory is not short. Returns how
+    /// many.
+    fn copy_ahead(&self, slots: &mut Slots<'_>) -> u64 {
+        let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let is_copied = |va: &VirtAddr, slots: &mut Slots<'_>| {
+            let slot = slots.get(self.entry.key(*va));
+            matches!(slot, Slot::Shared(_)) && !slot.make_sole()
+        };
+        let count = range.pages().take_while(|va| is_copied(va, slots)).count();
+        if count == 0 {
+            return 0;
+        }
+        // As in `replace`: first nobody sees the old pages here any more.
+        let range = VirtRange::new(range.start, range.start + count * PAGE_SIZE);
+        let mut pending = Pending::new();
+        self.pmap.remove(range, &mut pending);
+        pending.flush();
+        let mut copied = 0;
+        for va in range.pages() {
+            let slot = slots.get(self.entry.key(va));
+            let copy = match slot.anon() {
+                Some(anon) if !frame::is_scarce() => copy_of(anon.frame()),
+                _ => break,
+            };
+            let Ok(copy) = copy else { break };
+            *slot = Slot::sole(copy.clone());
+            copied += 1;
+            if !matches!(self.pmap.enter_ahead(va, &copy, self.entry.prot), Ok(true)) {
+                break;
+            }
+        }
+        Counter::fault_ahead_pages.add(copied);
+        copied
     }
 
     /// Puts a new anon, a copy, into the slot and maps it.
@@ -263,7 +321,29 @@ impl Attempt<'_> {
         self.enter(&frame, self.entry.prot)?;
         *slots.get(self.entry.key(self.va)) = Slot::sole(frame);
         Counter::fault_zero_fill.add(1);
-        Ok(Outcome::Mapped { neighbours: false })
+        self.zero_fill_ahead(&mut slots);
+        Ok(Outcome::Mapped(Neighbours::None))
+    }
+
+    /// Zero-fills the pages behind that will be written next, as far as they are empty, `slots` reach, and memory is not short.
+    fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
+        let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let mut entered = 0;
+        for va in range.pages() {
+            let key = self.entry.key(va);
+            if !slots.get(key).is_empty() || frame::is_scarce() {
+                break;
+            }
+            let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
+                break;
+            };
+            match self.pmap.enter_ahead(va, &frame, self.entry.prot) {
+                Ok(true) => *slots.get(key) = Slot::sole(frame),
+                _ => break,
+            }
+            entered += 1;
+        }
+        Counter::fault_ahead_pages.add(entered);
     }
 
     /// Copies the object's page into the amap layer.
@@ -283,7 +363,7 @@ impl Attempt<'_> {
         drop(below);
         Counter::fault_promote.add(1);
         self.replace(slots.get(self.entry.key(self.va)), copy)?;
-        Ok(Outcome::Mapped { neighbours: false })
+        Ok(Outcome::Mapped(Neighbours::None))
     }
 
     /// A private mapping reads what the object has: mapped without write permission.
@@ -310,13 +390,17 @@ impl Attempt<'_> {
                 && let Some(frame) = pages.get(index)
             {
                 if self.is_spurious() {
-                    return Ok(Outcome::Mapped { neighbours: false });
+                    return Ok(Outcome::Mapped(Neighbours::None));
                 }
                 if !asked {
                     Counter::fault_object.add(1);
                 }
                 self.enter(frame, prot)?;
-                return Ok(Outcome::Mapped { neighbours: true });
+                // A write to each page of a shared mapping is a fault, since the object hears of it.
+                return Ok(Outcome::Mapped(match self.access {
+                    Access::Write => Neighbours::Near,
+                    _ => Neighbours::InOrder,
+                }));
             }
             asked = true;
             Counter::fault_pager.add(1);

@@ -21,6 +21,7 @@ use nucleus::{
     sync::{CpuRwLock, Rank},
 };
 
+use crate::ahead;
 use crate::entry::{MapEntry, ObjectRef, Removed};
 use crate::layout::Layout;
 use crate::pager::Anonymous;
@@ -160,7 +161,8 @@ impl Map {
         drop(space);
         drop(removed);
         if request.populate {
-            self.populate(range);
+            // As far as memory reaches: what is missing comes by faults.
+            let _ = self.populate(range);
         }
         Ok(start)
     }
@@ -245,8 +247,9 @@ impl Map {
         Ok(())
     }
 
-    /// Changes the protection; everything in the range must be mapped. What is added comes into
-    /// effect by faults, what is taken away before this returns.
+    /// Changes the protection; everything in the range must be mapped. What is taken away is so before this returns.
+    /// What is added comes into effect by faults, but for the right to write private pages, which programs
+    /// take away and give back again and again (garbage collectors, checkpoints).
     ///
     /// # Errors
     /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing
@@ -259,11 +262,13 @@ impl Map {
         let mut removed = Removed::default();
         let mut pending = Pending::new();
         let mut space = self.space.write();
-        if !space.is_mapped(range) {
-            return Err(MapError::NotMapped);
-        }
         let mut more_data = 0;
+        let mut mapped_to = range.start;
         for entry in space.overlapping(range) {
+            if entry.range.start > mapped_to {
+                return Err(MapError::NotMapped);
+            }
+            mapped_to = entry.range.end;
             if !entry.max_prot.contains(prot) {
                 return Err(MapError::Access);
             }
@@ -275,6 +280,9 @@ impl Map {
                     check_overcommit(len)?;
                 }
             }
+        }
+        if mapped_to < range.end {
+            return Err(MapError::NotMapped);
         }
         space.check_limits(0, more_data)?;
         space.clip_range(range)?;
@@ -288,7 +296,11 @@ impl Map {
                     self.pmap.protect(entry.range, prot, &mut pending);
                 }
                 let start = entry.range.start;
+                let may_widen = prot.contains(Prot::WRITE) && !entry.prot.is_empty();
                 space.replace(start, |entry| entry.prot = prot);
+                if may_widen && let Some(entry) = space.lookup(start) {
+                    ahead::widen(&self.pmap, entry);
+                }
             }
         }
         pending.flush();

@@ -182,13 +182,14 @@ impl Space {
     /// # Errors
     /// [`MapError::NoMemory`] if there is none for another entry; nothing has changed then.
     pub fn clip(&mut self, at: VirtAddr) -> Result<(), MapError> {
-        let full = self.count() >= max_entries();
-        if let Some(entry) = self.lookup_mut(at)
-            && entry.range.start < at
-        {
-            if full {
-                return Err(MapError::NoMemory);
-            }
+        let Some(start) = self.lookup(at).map(|entry| entry.range.start) else {
+            return Ok(());
+        };
+        if start == at {
+            return Ok(());
+        }
+        self.check_count()?;
+        if let Some(entry) = self.entries.get_mut(&start.0) {
             let upper = entry.split_off(at)?;
             Counter::map_entries.add(1);
             self.entries.insert(at.0, upper);

@@ -430,6 +430,9 @@ fn touched(call: &Call<'_>) -> Result<VirtRange> {
     Ok(VirtRange::new(start.page_floor(), end))
 }
 
+/// Bytes that `mlock` brings in before it looks whether the thread is to end.
+const LOCKED_AT_ONCE: usize = 1 << 20;
+
 /// Nothing is ever paged out: to lock pages is to bring them in, and to check that they are mapped.
 fn lock(call: &mut Call<'_>, bring_in: bool) -> Result<usize> {
     let range = touched(call)?;
@@ -444,13 +447,17 @@ fn lock(call: &mut Call<'_>, bring_in: bool) -> Result<usize> {
     let map = call.space().map().clone();
     map.resident(range, &mut |_| {}).map_err(errno)?;
     if bring_in {
-        for page in range.pages() {
-            if map.fault(page, nucleus::Access::Read).is_err() {
+        // A piece at a time: the thread may be killed meanwhile.
+        let mut start = range.start;
+        while start < range.end {
+            let end = VirtAddr((start.0 + LOCKED_AT_ONCE).min(range.end.0));
+            if map.populate(VirtRange::new(start, end)).is_err() {
                 return Err(Errno::ENOMEM);
             }
             if call.thread.is_dying() {
                 return Err(Errno::EINTR);
             }
+            start = end;
         }
     }
     Ok(0)

@@ -489,6 +489,26 @@ impl Pmap {
                 .is_some_and(|leaf| load(leaf.entry(index(va, 1))).permits(access))
     }
 
+    /// How many pages before `va`, at most `most` and only those that one table of level 1 maps, a program has used
+    /// since they were mapped: written, if `write`, as it still may; else read or written.
+    pub fn used_before(&self, va: VirtAddr, write: bool, most: usize) -> usize {
+        if most == 0 || va.0 < PAGE_SIZE {
+            return 0;
+        }
+        let Some(leaf) = self.leaf(VirtAddr(va.0 - PAGE_SIZE)) else {
+            return 0;
+        };
+        let last = index(VirtAddr(va.0 - PAGE_SIZE), 1);
+        let is_used = |i: &usize| {
+            let pte = load(leaf.entry(*i));
+            match write {
+                true => pte.permits(Access::Write) && pte.is_dirty(),
+                false => pte.is_present() && pte.is_accessed(),
+            }
+        };
+        (0..=last).rev().take(most).take_while(is_used).count()
+    }
+
     /// Pages mapped in `range`. Costs no more than a look at each page table that exists there, and
     /// at each entry of those that the range does not cover. Exact when nothing changes.
     pub fn resident_in(&self, range: VirtRange) -> usize {

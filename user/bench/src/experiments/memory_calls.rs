@@ -16,7 +16,7 @@ Rows, and what one operation is:
   memory-calls/touch-1MiB-large  the same where the kernel may use large pages (aligned 2 MiB of which 1 is touched)
   memory-calls/populate-1MiB     mapped with MAP_POPULATE, and unmapped
   memory-calls/dontneed-1MiB     each page of a mapping written, then given up by MADV_DONTNEED
-  memory-calls/move-4KiB         mremap moves a written page to another place
+  memory-calls/move-4KiB         mremap moves a written page to another place, where it is read
   memory-calls/move-1MiB         the same with 1 MiB
   memory-calls/brk-64KiB         the heap grows, its new pages are written, and it shrinks
   memory-calls/read-fresh-1MiB   read of a file in memory into memory just mapped, which is then unmapped
@@ -146,6 +146,10 @@ fn moving(bench: &mut Bench) -> Result<(), Failure> {
                     for _ in 0..n {
                         call!(mremap(places[at], len, len, flags, places[1 - at]))?;
                         at = 1 - at;
+                        for offset in (0..len).step_by(PAGE) {
+                            // SAFETY: it was moved here.
+                            unsafe { places[at].cast::<u8>().add(offset).read_volatile() };
+                        }
                     }
                     Ok(())
                 })
