@@ -56,12 +56,12 @@ pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
 
 /// Pages before `va` that the program used one after the other, by the bits that the processor sets: what they promise for
 /// the pages behind it. None where nobody wants pages ahead.
-fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool) -> usize {
+fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool, most: usize) -> usize {
     if entry.advice == Advice::Random || fault_ahead().1 == 0 {
         return 0;
     }
-    let most = (va - entry.range.start) >> PAGE_SHIFT;
-    pmap.used_before(va, write, most.min(MOST_AHEAD))
+    let pages = (va - entry.range.start) >> PAGE_SHIFT;
+    pmap.used_before(va, write, pages.min(most))
 }
 
 /// The pages around `va` that may be mapped with it: the advice's window, or `ahead` pages if that is more.
@@ -110,7 +110,7 @@ pub(crate) fn map_neighbours(
     let ahead = match far {
         Neighbours::None => return,
         Neighbours::Near => wanted,
-        Neighbours::InOrder => used_before(pmap, entry, va, write).max(wanted),
+        Neighbours::InOrder => used_before(pmap, entry, va, write, MOST_AHEAD).max(wanted),
     };
     map_resident(pmap, entry, window(entry, va, ahead), write);
 }
@@ -125,19 +125,31 @@ pub(crate) fn made_ahead(
     wanted: usize,
 ) -> VirtRange {
     let key = entry.key(va);
-    // Most faults are answered without a walk through the page tables.
-    let alone = slots.holds(key - 1) && slots.peek(key - 1).is_empty();
-    let used = match alone {
+    // Most faults are answered by a look at one slot: no walk through the page tables.
+    let is_first = |before: i64| slots.holds(key - before) && slots.peek(key - before).is_empty();
+    let used = match is_first(1) || is_first(MADE_FROM as i64) {
         true => 0,
-        false => used_before(pmap, entry, va, true),
+        false => used_before(pmap, entry, va, true, MADE_AHEAD),
     };
     let ahead = match used {
         0..MADE_FROM => wanted.min(MOST_AHEAD),
-        used => used.min(MADE_AHEAD).max(wanted.min(MOST_AHEAD)),
+        used => used.max(wanted.min(MOST_AHEAD)),
     };
     let ahead = ahead.min(slots.after(key));
     let start = va + PAGE_SIZE;
     VirtRange::new(start, start + (ahead << PAGE_SHIFT)).intersect(entry.range)
+}
+
+/// Maps the anons of `range`, made for the entry just now and all among `slots`.
+pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: VirtRange) {
+    // They may reach into the next page table, which comes with its first fault.
+    let table_end = VirtAddr((range.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN);
+    let run = VirtRange::new(range.start, range.end.min(table_end));
+    let mapped = pmap.enter_ahead_each(run, |va| {
+        let anon = slots.peek(entry.key(va)).anon()?;
+        Some((anon.frame(), entry.prot))
+    });
+    Counter::fault_ahead_pages.add(mapped as u64);
 }
 
 /// Gives the mappings of anons that `entry` alone refers to the right to be written, which it has got. The map is

@@ -272,7 +272,7 @@ impl Attempt<'_> {
 
     /// Copies the pages behind that will be written next, as far as others refer to them, too, and memory is not short. Returns how
     /// many.
-    fn copy_ahead(&self, slots: &mut Slots<'_>) -> u64 {
+    fn copy_ahead(&self, slots: &mut Slots<'_>) -> usize {
         let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let is_copied = |va: &VirtAddr, slots: &mut Slots<'_>| {
             let slot = slots.get(self.entry.key(*va));
@@ -295,13 +295,13 @@ impl Attempt<'_> {
                 _ => break,
             };
             let Ok(copy) = copy else { break };
-            *slot = Slot::sole(copy.clone());
+            *slot = Slot::sole(copy);
             copied += 1;
-            if !matches!(self.pmap.enter_ahead(va, &copy, self.entry.prot), Ok(true)) {
-                break;
-            }
         }
-        Counter::fault_ahead_pages.add(copied);
+        if copied > 0 {
+            let made = VirtRange::new(range.start, range.start + copied * PAGE_SIZE);
+            ahead::map_made(self.pmap, self.entry, slots, made);
+        }
         copied
     }
 
@@ -328,22 +328,22 @@ impl Attempt<'_> {
     /// Zero-fills the pages behind that will be written next, as far as they are empty, `slots` reach, and memory is not short.
     fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
         let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
-        let mut entered = 0;
-        for va in range.pages() {
-            let key = self.entry.key(va);
-            if !slots.get(key).is_empty() || frame::is_scarce() {
+        let mut end = range.start;
+        while end < range.end {
+            let slot = slots.get(self.entry.key(end));
+            if !slot.is_empty() || frame::is_scarce() {
                 break;
             }
             let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
                 break;
             };
-            match self.pmap.enter_ahead(va, &frame, self.entry.prot) {
-                Ok(true) => *slots.get(key) = Slot::sole(frame),
-                _ => break,
-            }
-            entered += 1;
+            *slot = Slot::sole(frame);
+            end = end + PAGE_SIZE;
         }
-        Counter::fault_ahead_pages.add(entered);
+        if end > range.start {
+            let made = VirtRange::new(range.start, end);
+            ahead::map_made(self.pmap, self.entry, slots, made);
+        }
     }
 
     /// Copies the object's page into the amap layer.

@@ -499,14 +499,19 @@ impl Pmap {
             return 0;
         };
         let last = index(VirtAddr(va.0 - PAGE_SIZE), 1);
-        let is_used = |i: &usize| {
-            let pte = load(leaf.entry(*i));
+        let most = most.min(last + 1);
+        let is_used = |i: usize| {
+            let pte = load(leaf.entry(i));
             match write {
                 true => pte.permits(Access::Write) && pte.is_dirty(),
                 false => pte.is_present() && pte.is_accessed(),
             }
         };
-        (0..=last).rev().take(most).take_while(is_used).count()
+        let mut used = 0;
+        while used < most && is_used(last - used) {
+            used += 1;
+        }
+        used
     }
 
     /// Pages mapped in `range`. Costs no more than a look at each page table that exists there, and

@@ -33,8 +33,14 @@ pub(super) fn entry_of(slot: u32) -> (u32, usize) {
 
 fn link_of(slot: u32) -> &'static Link {
     let (table, index) = entry_of(slot);
-    // SAFETY: slots are made from tables of level 1 only, whose next frame consists of links; a
-    // slot is on a list only while its table is in use. Frames stay in the direct map forever.
+    link_beside(table, index)
+}
+
+/// The link of an entry, by the table of level 1 that it is in.
+#[inline]
+fn link_beside(table: u32, index: usize) -> &'static Link {
+    // SAFETY: callers and slots name tables of level 1 only, whose next frame consists of links, and entries of such a
+    // table; a slot is on a list only while its table is in use. Frames stay in the direct map forever.
     unsafe { &*bytes(table + 1).cast::<Link>().add(index) }
 }
 
@@ -42,7 +48,7 @@ fn link_of(slot: u32) -> &'static Link {
 pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     let slot = slot(table, index);
     let next = mappings.first();
-    let link = link_of(slot);
+    let link = link_beside(table, index);
     link.next.store(next, Ordering::Relaxed);
     link.previous.store(NONE, Ordering::Relaxed);
     if next != NONE {
@@ -53,15 +59,18 @@ pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 
 /// Takes the entry out of the frame's list.
 pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
-    let slot = slot(table, index);
-    let link = link_of(slot);
+    let link = link_beside(table, index);
     let next = link.next.load(Ordering::Relaxed);
     let previous = link.previous.load(Ordering::Relaxed);
     if next != NONE {
         link_of(next).previous.store(previous, Ordering::Relaxed);
     }
     if previous == NONE {
-        debug_assert_eq!(mappings.first(), slot, "reverse mappings are damaged");
+        debug_assert_eq!(
+            mappings.first(),
+            slot(table, index),
+            "reverse mappings are damaged"
+        );
         mappings.set_first(next);
     } else {
         link_of(previous).next.store(next, Ordering::Relaxed);
