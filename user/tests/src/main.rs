@@ -38,6 +38,7 @@ mod ptys;
 mod queues;
 mod scheduling;
 mod sequences;
+mod shootdowns;
 mod sigio;
 mod signals;
 mod sysv;
@@ -78,6 +79,7 @@ fn main() {
         memory::TESTS,
         growth::TESTS,
         protection::TESTS,
+        shootdowns::TESTS,
         threads::TESTS,
         futexes::TESTS,
         scheduling::TESTS,

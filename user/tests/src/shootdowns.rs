@@ -1,0 +1,116 @@
+//! Who is told when a mapping changes: the CPUs that run the same program, and no others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::proc::{counter, only_causeway};
+use crate::support::{Outcome, PAGE, map, pause_ms, poke, spawn, wait};
+use crate::{SKIP, Test, call, ensure};
+
+pub const TESTS: &[Test] = &[
+    ("shootdowns: other programs are left alone", other_programs),
+    ("shootdowns: threads are told", threads),
+    ("shootdowns: nobody, of what was never used", unused),
+];
+
+/// Mappings that come and go in one test.
+const ROUNDS: u64 = 200;
+
+/// Keeps the calling thread on one CPU.
+fn pin(cpu: usize) -> Outcome {
+    let mask = 1u64 << cpu;
+    call!(syscall(libc::SYS_sched_setaffinity, 0, 8, &mask));
+    Ok(())
+}
+
+/// Leaves the test out on one CPU, and on another kernel.
+fn two_cpus() -> Outcome {
+    only_causeway()?;
+    if call!(sysconf(libc::_SC_NPROCESSORS_ONLN)) < 2 {
+        return Err(format!("{SKIP}one CPU"));
+    }
+    Ok(())
+}
+
+/// How many interrupts for shootdowns it takes to map, use and unmap pages on the first CPU.
+fn interrupts(uses: bool) -> Result<u64, String> {
+    pin(0)?;
+    let before = counter("ipi_shootdown")?;
+    for _ in 0..ROUNDS {
+        let memory = map(PAGE)?;
+        if uses {
+            poke(memory, 1);
+        }
+        call!(munmap(memory.cast(), PAGE));
+    }
+    Ok(counter("ipi_shootdown")? - before)
+}
+
+/// What the program that runs the tests does meanwhile takes a few at most.
+const OTHERS: u64 = ROUNDS / 10;
+
+fn other_programs() -> Outcome {
+    two_cpus()?;
+    let child = spawn(|| {
+        pin(1)?;
+        loop {
+            std::hint::spin_loop();
+        }
+    })?;
+    // So that it runs there.
+    pause_ms(20);
+    let sent = interrupts(true);
+    call!(kill(child, libc::SIGKILL));
+    wait(child)?;
+    let sent = sent?;
+    ensure!(sent <= OTHERS, "{sent} interrupts for {ROUNDS} mappings");
+    Ok(())
+}
+
+fn threads() -> Outcome {
+    beside_a_thread(|| {
+        let sent = interrupts(true)?;
+        // Not all: now and then another program runs there.
+        ensure!(
+            sent >= ROUNDS / 4,
+            "{sent} interrupts for {ROUNDS} mappings"
+        );
+        Ok(())
+    })
+}
+
+fn unused() -> Outcome {
+    beside_a_thread(|| {
+        let sent = interrupts(false)?;
+        ensure!(sent <= OTHERS, "{sent} interrupts for {ROUNDS} mappings");
+        Ok(())
+    })
+}
+
+/// Runs `body` while another thread runs on the second CPU.
+fn beside_a_thread(body: impl FnOnce() -> Outcome) -> Outcome {
+    two_cpus()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let runs = Arc::new(AtomicBool::new(false));
+    let thread = std::thread::spawn({
+        let (stop, runs) = (stop.clone(), runs.clone());
+        move || -> Outcome {
+            pin(1)?;
+            runs.store(true, Ordering::Release);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        }
+    });
+    while !runs.load(Ordering::Acquire) && !thread.is_finished() {
+        pause_ms(1);
+    }
+    let outcome = body();
+    stop.store(true, Ordering::Relaxed);
+    thread
+        .join()
+        .unwrap_or_else(|_| Err("the thread panicked".into()))?;
+    outcome
+}
