@@ -12,7 +12,7 @@ use super::entry::{self, Gate};
 /// What a detour adds to a system call: a few per cent of one that does nothing.
 const CALL_NOPS: usize = 16;
 /// What a detour adds to a page fault: some per cent of one that only brings a page of zeros.
-const FAULT_NOPS: usize = 256;
+const FAULT_NOPS: usize = 512;
 /// The vector of a page fault.
 const PAGE_FAULT: u8 = 14;
 

@@ -26,7 +26,7 @@ const PLANTED: [(&str, &str, &[&str]); 2] = [
     ),
     (
         "drill=slow-faults",
-        "memory-calls/touch-1MiB",
+        "map-fault-unmap/write-zero-fill",
         &["calls/getpid-syscall", "pipe/latency"],
     ),
 ];
