@@ -36,6 +36,11 @@
 //! thread could read the old page after another has written the new one. Only then is the
 //! reference to the old anon dropped (see `anon.rs`).
 //!
+//! *Ahead of the program.* Resident neighbours are mapped with a page (`uvm.txt` 5.4): those of the advice's window, or as many
+//! ahead as the program has used before it in a row, by the bits that the processor sets in page-table entries. So the window
+//! doubles while memory is gone through in order, nothing has to be remembered, and other programs pay one look. Who
+//! has written many pages in a row gets the next zero-fill pages, or copies, made in the same fault: see `ahead.rs`.
+//!
 //! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of
 //! zeros would be cheaper for a program that only reads, but each page that is written afterwards
 //! would cost a second fault and a flush, and the zero page's record would be a cache line that all
