@@ -3,7 +3,8 @@
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
-//! [`bench`] lets `causeway bench` measure a little, [`icount`] compares counts of instructions with the last release's,
+//! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
+//! [`icount`] compares counts of instructions with the last release's,
 //! [`stress`] runs Debian's `stress-ng`, [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`report`] opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
@@ -11,6 +12,7 @@
 mod bench;
 mod boot;
 mod debian;
+mod experiments;
 mod host;
 mod icount;
 mod programs;
@@ -117,6 +119,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     debian::run(&bench, &mut report, options)?;
     stress::run(&bench, &mut report, options.long)?;
     python::run(&bench, &mut report, options.long)?;
+    experiments::run(&bench, &mut report);
     programs::run(&bench, &mut report, options.seconds);
     println!();
     for name in &report.failed {

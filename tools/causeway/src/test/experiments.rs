@@ -1,0 +1,121 @@
+//! The experiments of the guest's bench, with the smallest setting: every experiment comes to its end, and no row fails.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Report;
+use super::boot::{Bench, Plan};
+use crate::bench::lines::{self, Line};
+use crate::guest::Ending;
+
+/// How long a run may take on a busy host.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Boots and judges it on 1 and on 2 CPUs.
+pub fn run(bench: &Bench, report: &mut Report) {
+    for cpus in [1, 2] {
+        let name = format!("guest: experiments, {cpus} CPUs");
+        if report.wants(&name) {
+            report.run(&name, || measure(bench, cpus));
+        }
+    }
+}
+
+/// One run of all experiments, a batch a row.
+fn measure(bench: &Bench, cpus: u32) -> Result<(), String> {
+    let root = bench.root().map_err(|error| format!("{error:#}"))?;
+    let boot = |command: &[&str]| -> Result<String, String> {
+        let mut plan = Plan::new(&root, command);
+        plan.cpus = cpus;
+        plan.memory = "1G";
+        plan.timeout = PATIENCE;
+        plan.fast = true;
+        let finished = bench.boot(&plan)?;
+        match finished.ending {
+            Ending::Status(0) => Ok(finished.text()),
+            _ => Err(finished.why(&bench.fast)),
+        }
+    };
+    judge(
+        &boot(&["/bin/bench", "--batches", "1"])?,
+        &boot(&["/bin/bench", "--list"])?,
+    )
+}
+
+/// What is wrong with what the bench printed, of which `list` names the experiments.
+fn judge(text: &str, list: &str) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    let mut rows = BTreeSet::new();
+    let mut done = BTreeSet::new();
+    for line in text.lines() {
+        match lines::parse(line) {
+            Some(Line::Row(row)) => {
+                if !rows.insert(row.row.clone()) {
+                    wrong.push(format!("{}: twice", row.row));
+                }
+            }
+            Some(Line::Error { row, why }) => wrong.push(format!("{row}: {why}")),
+            Some(Line::Done(name)) => {
+                done.insert(name);
+            }
+            Some(Line::Missing { .. } | Line::Begun(_) | Line::End(_)) => {}
+            None => wrong.push(format!("an odd line: {line}")),
+        }
+    }
+    let names = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    for name in names {
+        if !done.contains(name) {
+            wrong.push(format!("{name}: not to its end"));
+        }
+        // What only another kernel or several CPUs have may be missing, but not all of an experiment everywhere.
+        if name == "calls" && !rows.iter().any(|row| row.starts_with("calls/")) {
+            wrong.push("calls: no row".into());
+        }
+    }
+    if done.is_empty() {
+        wrong.push("no experiment".into());
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(wrong.join("\n    ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::judge;
+
+    const LIST: &str = "calls        System calls\nfork         Processes\n";
+    const GOOD: &str = "{\"row\":\"calls/null\",\"unit\":\"ns\",\"better\":\"less\",\"samples\":[1],\"operations\":5,\"counters\":{}}
+{\"row\":\"fork/small\",\"missing\":\"ENOSYS\"}
+{\"experiment\":\"calls\",\"done\":true}
+{\"experiment\":\"fork\",\"done\":true}
+";
+
+    #[test]
+    fn a_whole_run_passes() {
+        assert_eq!(judge(GOOD, LIST), Ok(()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let failing = |text: &str, word: &str| {
+            let why = judge(text, LIST).expect_err("it is wrong");
+            assert!(why.contains(word), "{why}");
+        };
+        failing(&GOOD.replace("missing", "error"), "fork/small: ENOSYS");
+        failing(
+            &GOOD.replace("\"fork\",\"done\"", "\"other\",\"done\""),
+            "fork: not to its end",
+        );
+        failing(
+            &format!("{GOOD}{}", GOOD.lines().next().expect("a line")),
+            "twice",
+        );
+        failing(&format!("{GOOD}Segmentation fault\n"), "an odd line");
+        failing(&GOOD.replace("calls/null", "other/null"), "calls: no row");
+        failing("", "no experiment");
+    }
+}
