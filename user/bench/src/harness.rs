@@ -73,6 +73,7 @@ impl<'a> Bench<'a> {
     /// Does the experiment. A failure outside of any row becomes an error row with the experiment's name.
     fn all(mut self) -> Result<(), Failure> {
         let name = self.experiment.name;
+        self.print(&sample::start(name))?;
         match (self.experiment.run)(&mut self) {
             Err(failure @ Failure::Output(_)) => return Err(failure),
             Err(failure) => self.print(&unmeasured(name, &failure))?,
@@ -321,7 +322,7 @@ mod tests {
             batches: Some(1),
             rows: Vec::new(),
         };
-        let mut lines = Vec::new();
+        let mut lines: Vec<Value> = Vec::new();
         let mut print = |line: &str| {
             lines.push(serde_json::from_str(line).expect("a line of JSON"));
             Ok(())
@@ -329,6 +330,7 @@ mod tests {
         Bench::new(&experiment, &options, &mut print)
             .all()
             .expect("lines are taken");
+        assert_eq!(lines.remove(0), serde_json::json!({"experiment": "sample"}));
         lines
     }
 

@@ -109,6 +109,11 @@ pub fn without_number(row: &str, key: &str, why: &str) -> String {
     )
 }
 
+/// The line before an experiment's rows.
+pub fn start(experiment: &str) -> String {
+    format!("{{\"experiment\":{}}}", quoted(experiment))
+}
+
 /// The line at an experiment's end.
 pub fn end(experiment: &str) -> String {
     format!("{{\"experiment\":{},\"done\":true}}", quoted(experiment))
@@ -207,6 +212,7 @@ mod tests {
             parsed(&without_number("a/b", "error", "tab\there")),
             json!({"row": "a/b", "error": "tab\there"})
         );
+        assert_eq!(parsed(&start("fork")), json!({"experiment": "fork"}));
         assert_eq!(
             parsed(&end("fork")),
             json!({"experiment": "fork", "done": true})

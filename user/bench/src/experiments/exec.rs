@@ -26,6 +26,9 @@ exec/again-static        exec alone: the real program starts itself again",
     run,
 };
 
+/// Starts of the real program in a batch: an emulated machine translates it anew at each, which takes long.
+const STATIC_BATCH: u64 = 5;
+
 /// How a program is started.
 #[derive(Clone, Copy)]
 enum Way {
@@ -38,14 +41,14 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     let least = write_least()?;
     let own = std::env::current_exe()?.into_os_string().into_vec();
     let own = CString::new(own).map_err(|_| "this program's path has a zero byte")?;
-    for (program, size) in [(&least, "least"), (&own, "static")] {
+    for (program, size, batch) in [(&least, "least", 20), (&own, "static", STATIC_BATCH)] {
         for (way, name) in [
             (Way::Fork, "fork"),
             (Way::Vfork, "vfork"),
             (Way::Spawn, "spawn"),
         ] {
             let row = format!("exec/{name}-{size}");
-            bench.row(row).batch(20).measure(|n| {
+            bench.row(row).batch(batch).measure(|n| {
                 for _ in 0..n {
                     wait(start(way, program, &[])?)?;
                 }
@@ -53,10 +56,13 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             })?;
         }
     }
-    bench.row("exec/again-static").batch(20).measure(|n| {
-        // A program that is told so starts itself until the count is 0.
-        wait(start(Way::Vfork, &own, &[count(n)?])?)
-    })?;
+    bench
+        .row("exec/again-static")
+        .batch(STATIC_BATCH)
+        .measure(|n| {
+            // A program that is told so starts itself until the count is 0.
+            wait(start(Way::Vfork, &own, &[count(n)?])?)
+        })?;
     fs::remove_file(OsString::from_vec(least.into_bytes()))?;
     Ok(())
 }
