@@ -70,12 +70,11 @@ fn other_programs() -> Outcome {
 
 fn threads() -> Outcome {
     beside_a_thread(|| {
-        let sent = interrupts(true)?;
-        // Not all: now and then another program runs there.
-        ensure!(
-            sent >= ROUNDS / 4,
-            "{sent} interrupts for {ROUNDS} mappings"
-        );
+        // Not of each, as another program may run there for a while; but sooner or later.
+        let end = Instant::now() + Duration::from_secs(30);
+        while interrupts(true)? < ROUNDS / 4 {
+            ensure!(Instant::now() < end, "the thread is not told");
+        }
         Ok(())
     })
 }
