@@ -19,7 +19,7 @@ const LABEL: usize = 15;
 /// All of an experiment's figures, or nothing if none can be drawn.
 pub fn figures(view: &View, group: &Group) -> Option<Markup> {
     let declared = group.place.map_or(&[][..], |place| place.figures);
-    let mut drawn: Vec<Markup> = declared
+    let drawn: Vec<Markup> = declared
         .iter()
         .flat_map(|figure| match figure {
             Figure::Curves {
@@ -33,10 +33,21 @@ pub fn figures(view: &View, group: &Group) -> Option<Markup> {
             Figure::Dots { title, rows } => Vec::from_iter(rows_of(view, title, rows)),
         })
         .collect();
-    drawn.extend(
-        view.switched()
-            .filter_map(|(kernel, options)| switched(group, kernel, options)),
-    );
+    panels(drawn)
+}
+
+/// What its rows cost with each mechanism switched off that matters to it, or nothing if none was.
+pub fn without(view: &View, group: &Group) -> Option<Markup> {
+    let switched = view.switched();
+    panels(
+        switched
+            .filter_map(|(kernel, options)| switched_off(group, kernel, options))
+            .collect(),
+    )
+}
+
+/// Pictures side by side, if there are any.
+fn panels(drawn: Vec<Markup>) -> Option<Markup> {
     (!drawn.is_empty()).then(|| html! { div.panels { @for one in drawn { (one) } } })
 }
 
@@ -191,7 +202,7 @@ pub fn rows_of(view: &View, title: &str, rows: &[(&str, &str)]) -> Option<Markup
 }
 
 /// What an experiment's rows cost with a mechanism off, in what they cost with it.
-fn switched(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
+fn switched_off(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
     let mut items: Vec<(f64, Item)> = group
         .rows
         .iter()
@@ -213,13 +224,13 @@ fn switched(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
     let all = items.len();
     items.sort_by_key(|(ratio, _)| Reverse((ratio.ln().abs() * 1e6) as u64));
     items.truncate(SWITCHED);
-    let title = format!("With {options}: times the cost");
+    let title = format!("With {options}");
     let picture = Dots {
         title: &title,
         unit: "×",
         items: items.into_iter().map(|(_, item)| item).collect(),
         line_at: Some(1.0),
-        legend: vec![(Series::Off, format!("{options} ÷ as it ships"))],
+        legend: vec![(Series::Off, "times the cost as it ships".into())],
     }
     .draw()?;
     let below = html! {

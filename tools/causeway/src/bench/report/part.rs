@@ -24,7 +24,7 @@ pub fn part(view: &View, part: &Part) -> Markup {
 /// Whether there is more of an experiment than its rows in the table.
 fn shows(view: &View, group: &Group) -> bool {
     let published = group.place.is_some_and(|place| !place.published.is_empty());
-    published || figure::figures(view, group).is_some()
+    published || figure::figures(view, group).is_some() || figure::without(view, group).is_some()
 }
 
 /// An experiment's heading, what to see, and its figures.
@@ -43,6 +43,10 @@ fn experiment(view: &View, group: &Group) -> Markup {
             @if let Some(figures) = figures { (figures) }
             @if let Some(place) = group.place {
                 @for one in place.published { (published::published(view, one, !group.is_missing())) }
+            }
+            @if let Some(without) = figure::without(view, group) {
+                h4 { "With a mechanism switched off" }
+                (without)
             }
         }
     }

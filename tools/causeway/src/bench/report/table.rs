@@ -11,10 +11,11 @@ use crate::bench::results::{Better, Row, Status};
 use crate::bench::statistics::Ratio;
 
 /// Counters of a row that are shown.
-const COUNTERS: usize = 6;
+const COUNTERS: usize = 5;
 
-/// Events of an operation that are too few to say anything.
+/// Events of an operation that are too few to say anything, and so many bytes.
 const RARE: f64 = 0.05;
+const FEW_BYTES: f64 = 512.0;
 
 /// All rows of a part, by experiment.
 pub fn table(view: &View, part: &Part) -> Markup {
@@ -22,7 +23,7 @@ pub fn table(view: &View, part: &Part) -> Markup {
         @if view.is_pair() {
             p.note {
                 "Medians of the boots. Ratios below 1 are good for " (view.name(0)) ". Events of an operation: " (view.name(0)) " / "
-                (view.name(1)) ", · where it does not count them."
+                (view.name(1)) "; one number where that does not count them."
             }
         }
         div.scroll tabindex="0" role="region" aria-label={ "Rows: " (part.title()) } {
@@ -176,7 +177,10 @@ fn counters(view: &View, row: &Row) -> Markup {
     let mut shown: Vec<(&str, Vec<Option<f64>>)> = names
         .into_iter()
         .map(|name| (name, counts(name)))
-        .filter(|(_, counts)| most(counts) >= RARE)
+        .filter(|(name, counts)| match name.starts_with("bytes_") {
+            true => most(counts) >= FEW_BYTES,
+            false => most(counts) >= RARE,
+        })
         .collect();
     shown.sort_by(|(name, counts), (other, others)| {
         let kinds = kind(name).cmp(&kind(other));
@@ -191,10 +195,8 @@ fn counters(view: &View, row: &Row) -> Markup {
             span {
                 (name) " "
                 b {
-                    @for (kernel, count) in counts.iter().enumerate() {
-                        @if kernel > 0 { " / " }
-                        (count.map_or("·".into(), |count| digits(name, count)))
-                    }
+                    (counts[0].map_or("·".into(), |count| digits(name, count)))
+                    @if let Some(Some(other)) = counts.get(1) { " / " (digits(name, *other)) }
                 }
             }
             " "

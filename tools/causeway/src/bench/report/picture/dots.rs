@@ -125,14 +125,15 @@ impl Dots<'_> {
         ))
     }
 
-    /// A line between the marks; to one that is alone, from the left.
+    /// A line between the marks; to one that is alone, from the line at a value or from the left.
     fn track(&self, item: &Item, y: f64, across: &impl Fn(f64) -> f64) -> Markup {
         let ends = item.marks.iter().map(|mark| across(mark.least));
-        let from = match item.marks.len() {
-            1 => LEFT,
-            _ => ends.reduce(f64::min).unwrap_or(LEFT),
-        };
         let to = highest(item).map_or(LEFT, |mark| across(mark.most));
+        let (from, to) = match (item.marks.as_slice(), self.line_at) {
+            ([mark], Some(value)) => (across(value), across(mark.value.unwrap_or(mark.least))),
+            ([_], None) => (LEFT, to),
+            _ => (ends.reduce(f64::min).unwrap_or(LEFT), to),
+        };
         html! { line class="track" x1=(place(from)) x2=(place(to)) y1=(y) y2=(y) {} }
     }
 
