@@ -257,6 +257,7 @@ unsafe fn read_user_gs() -> u64 {
 
 /// # Safety
 /// `base` is canonical.
+#[inline]
 unsafe fn write_fs(base: u64) {
     // SAFETY: the kernel does not use FS.
     unsafe {
@@ -270,6 +271,7 @@ unsafe fn write_fs(base: u64) {
 
 /// # Safety
 /// `base` is canonical and interrupts are off.
+#[inline]
 unsafe fn write_user_gs(base: u64) {
     // SAFETY: as in `read_user_gs`; the register that waits for `swapgs` is the program's.
     unsafe {
@@ -392,6 +394,7 @@ impl UserState {
         self.set_selectors(selectors);
     }
 
+    #[inline]
     fn is_live(&self) -> bool {
         percpu::this().live.load(Ordering::Relaxed) == self.inner.as_ptr() as usize
     }
