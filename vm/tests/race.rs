@@ -277,13 +277,15 @@ fn message(cpus: usize) {
 /// writes to the same page and forks replace the page under all of them. The writer comes with an
 /// empty TLB each time, so that it may find a new page before the others have lost the old one.
 fn order(cpus: usize) {
+    // Copies come in pieces: a number with a carry into its second byte could be read half written.
+    const ONE_BYTE: u64 = 255;
     let map = Map::new(Limits::NONE, false).expect("a map");
     let other = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
     let (said, gate) = (Arc::new(AtomicU64::new(0)), gate());
     let theirs = said.clone();
     gate.spawn(&map, 1, move |map| {
-        for n in 1..=300 {
+        for n in 1..=ONE_BYTE {
             task::set_pmap(Some(other.pmap().clone()));
             task::set_pmap(Some(map.pmap().clone()));
             user::write(page(0) + 8, &n).expect("a writable page");
@@ -292,7 +294,7 @@ fn order(cpus: usize) {
     });
     let theirs = said.clone();
     gate.spawn(&map, cpus - 1, move |_| {
-        while theirs.load(Ordering::SeqCst) < 300 {
+        while theirs.load(Ordering::SeqCst) < ONE_BYTE {
             let heard = theirs.load(Ordering::SeqCst);
             let seen = read(page(0) + 8);
             assert!(seen >= heard, "read {seen} after {heard} was written");
@@ -301,7 +303,7 @@ fn order(cpus: usize) {
     let theirs = said.clone();
     gate.spawn(&map, 0, move |map| {
         let mut n = 0u64;
-        while theirs.load(Ordering::SeqCst) < 300 {
+        while theirs.load(Ordering::SeqCst) < ONE_BYTE {
             n += 1;
             let child = map.fork().expect("fork");
             user::write(page(0) + 16, &n).expect("a writable page");
