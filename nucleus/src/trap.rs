@@ -214,21 +214,28 @@ impl UserContext {
         self.state.set_descriptors(descriptors);
     }
 
-    /// The extended state in the XSAVE layout that a signal frame carries (Linux's
-    /// `_fpstate`/`_xstate`, the software-reserved bytes included); returns its length.
+    /// Bytes of the extended state in the XSAVE layout that a signal frame carries (Linux's
+    /// `_fpstate`/`_xstate`, the software-reserved bytes included).
     pub fn fpu_size() -> usize {
-        UserState::stored_size()
+        UserState::frame_size()
     }
 
-    /// Copies the FPU state out for a signal frame. `to` is [`fpu_size`](UserContext::fpu_size) long.
-    pub fn save_fpu(&mut self, to: &mut [u8]) {
-        self.state.store(to);
+    /// The FPU state as a signal frame has it.
+    pub fn fpu_frame(&mut self) -> &[u8] {
+        self.state.frame()
     }
 
-    /// Restores the FPU state from a signal frame; a state that the processor would refuse is
-    /// refused here with `false` and changes nothing.
-    pub fn restore_fpu(&mut self, from: &[u8]) -> bool {
-        self.state.restore(from)
+    /// Takes the FPU state from a signal frame, of which `read` fills in the bytes, [`fpu_size`](UserContext::fpu_size) of
+    /// them. `Ok(false)`, or what `read` fails with, leaves the initial state: the former for one that the processor would
+    /// refuse.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn load_fpu<E>(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        self.state.load_frame(read)
     }
 }
 

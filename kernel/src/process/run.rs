@@ -1,6 +1,6 @@
 //! The loop of a thread: run the program, do what it asked for or ran into, look after its signals.
 
-use alloc::{string::String, sync::Arc, vec::Vec};
+use alloc::{string::String, sync::Arc};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nucleus::{
@@ -72,13 +72,7 @@ const SIMD: u8 = 19;
 
 /// The exception bits that are set and not masked.
 fn floating_exceptions(context: &mut UserContext, x87: bool) -> u64 {
-    let mut state = Vec::new();
-    let size = UserContext::fpu_size();
-    if state.try_reserve_exact(size).is_err() {
-        return 0;
-    }
-    state.resize(size, 0u8);
-    context.save_fpu(&mut state);
+    let state = context.fpu_frame();
     // The layout of `fxsave`: control word, status word, ..., MXCSR at 24.
     let half = |at: usize| u64::from(u16::from_le_bytes([state[at], state[at + 1]]));
     let (set, masked) = if x87 {

@@ -1,8 +1,6 @@
 //! The frame that a handler finds on its stack, exactly as Linux on x86-64 lays it out
 //! (`struct rt_sigframe`), and the way back.
 
-use alloc::vec::Vec;
-
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     VirtAddr,
@@ -164,11 +162,7 @@ pub(super) fn push(
     if on_alt && !alt.contains(at) {
         return Err(Errno::EFAULT);
     }
-    let mut fpu = Vec::new();
-    fpu.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
-    fpu.resize(size, 0);
-    context.save_fpu(&mut fpu);
-    user::copy_out(VirtAddr(fpu_at as usize), &fpu).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(VirtAddr(fpu_at as usize), context.fpu_frame()).map_err(|_| Errno::EFAULT)?;
 
     let stack = [alt.base, alt.visible_flags(sp) as u64, alt.size];
     let words = encode(
@@ -209,13 +203,10 @@ pub fn sigreturn(thread: &Thread, own: &mut Own, context: &mut UserContext) -> R
     if fpu_at == 0 {
         context.reset_fpu();
     } else {
-        let size = UserContext::fpu_size();
-        let mut fpu = Vec::new();
-        fpu.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
-        fpu.resize(size, 0);
-        user::copy_in(&mut fpu, VirtAddr(fpu_at as usize)).map_err(|_| Errno::EFAULT)?;
-        if !context.restore_fpu(&fpu) {
-            return Err(Errno::EFAULT);
+        let from = VirtAddr(fpu_at as usize);
+        match context.load_fpu(|to| user::copy_in(to, from)) {
+            Ok(true) => {}
+            Ok(false) | Err(_) => return Err(Errno::EFAULT),
         }
     }
     decode(&mut context.regs, &words[CONTEXT..CONTEXT + 24]);

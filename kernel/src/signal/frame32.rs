@@ -118,8 +118,7 @@ fn push_fpu(context: &mut UserContext, top: u64, data: u16) -> Result<u64> {
     let at = fx_at.checked_sub(x87::LEN as u64).ok_or(Errno::EFAULT)?;
     let mut state = Vec::new();
     state.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
-    state.resize(size, 0);
-    context.save_fpu(&mut state);
+    state.extend_from_slice(context.fpu_frame());
     if size > EXTENDED_SIZE + 4 {
         // With the part that stands before it.
         let mut word = [0; 4];
@@ -148,16 +147,15 @@ fn pop_fpu(context: &mut UserContext, at: u64) -> Result<()> {
         return Ok(());
     }
     let old: [u8; x87::LEN] = user::read(VirtAddr(at as usize)).map_err(|_| Errno::EFAULT)?;
-    let size = UserContext::fpu_size();
-    let mut state = Vec::new();
-    state.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
-    state.resize(size, 0);
     let from = VirtAddr(at as usize + x87::LEN);
-    user::copy_in(&mut state, from).map_err(|_| Errno::EFAULT)?;
-    x87::into_fx(&old, &mut state);
-    match context.restore_fpu(&state) {
-        true => Ok(()),
-        false => Err(Errno::EFAULT),
+    let read = |state: &mut [u8]| {
+        user::copy_in(state, from)?;
+        x87::into_fx(&old, state);
+        Ok::<(), user::BadAddress>(())
+    };
+    match context.load_fpu(read) {
+        Ok(true) => Ok(()),
+        Ok(false) | Err(_) => Err(Errno::EFAULT),
     }
 }
 

@@ -66,14 +66,19 @@ impl UserState {
         wanted
     }
 
-    pub(crate) fn stored_size() -> usize {
+    pub(crate) fn frame_size() -> usize {
         0
     }
 
-    pub(crate) fn store(&mut self, _: &mut [u8]) {}
+    pub(crate) fn frame(&mut self) -> &[u8] {
+        &[]
+    }
 
-    pub(crate) fn restore(&mut self, from: &[u8]) -> bool {
-        from.is_empty()
+    pub(crate) fn load_frame<E>(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        read(&mut []).map(|()| true)
     }
 }
 

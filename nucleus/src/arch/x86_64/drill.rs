@@ -412,15 +412,23 @@ fn vectors() {
             context.sync_bases();
             assert_eq!(context.regs.fs_base, value);
             let mut copy = context.duplicate().expect("memory for the drill");
-            let mut frame = alloc::vec![0; UserContext::fpu_size()];
-            copy.save_fpu(&mut frame);
+            let mut frame = copy.fpu_frame().to_vec();
             assert_eq!(frame[160..168], value.to_le_bytes());
-            assert!(context.restore_fpu(&frame));
+            let load = |context: &mut UserContext, frame: &[u8]| {
+                context.load_fpu(|to| {
+                    to.copy_from_slice(frame);
+                    Ok::<(), ()>(())
+                })
+            };
+            assert_eq!(load(&mut context, &frame), Ok(true));
+            assert_eq!(context.fpu_frame(), frame);
             frame[27] = 0xff;
-            assert!(
-                !context.restore_fpu(&frame),
+            assert_eq!(
+                load(&mut context, &frame),
+                Ok(false),
                 "a control word that the CPU refuses"
             );
+            assert_eq!(context.fpu_frame()[160..168], [0; 8]);
             done.fetch_add(1, Ordering::SeqCst);
         };
         let spawn = Spawn {

@@ -31,6 +31,8 @@ const MXCSR_MASK: usize = 28;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
 const SOFTWARE_BYTES: usize = 464;
+/// Bytes of the end mark.
+const END_MARK: usize = 4;
 
 static COMPONENTS: AtomicU64 = AtomicU64::new(0);
 static SIZE: AtomicU32 = AtomicU32::new(LEGACY_SIZE as u32);
@@ -104,7 +106,7 @@ struct Inner {
     descriptors: [u64; TLS_SEGMENTS],
     /// The data selectors as the program last had them.
     selectors: Selectors,
-    // The save area follows.
+    // The save area follows, marked as a signal frame's is.
 }
 
 // SAFETY: the pointer is owned; the contents are bytes.
@@ -114,7 +116,7 @@ unsafe impl Sync for UserState {}
 
 fn layout() -> Layout {
     // The size is a few KiB and the alignment a power of two.
-    Layout::from_size_align(size_of::<Inner>() + size(), 64).expect("a small layout")
+    Layout::from_size_align(size_of::<Inner>() + size() + END_MARK, 64).expect("a small layout")
 }
 
 impl Inner {
@@ -325,10 +327,9 @@ impl UserState {
 
     /// Puts the state back to the initial one, bases 0.
     pub fn reset(&mut self) {
-        let area = self.take();
-        area.fill(0);
-        area[..2].copy_from_slice(&CONTROL_INITIAL.to_le_bytes());
-        area[MXCSR..MXCSR + 4].copy_from_slice(&MXCSR_INITIAL.to_le_bytes());
+        let frame = self.take_frame();
+        initialise(frame);
+        mark(frame);
         // SAFETY: owned, and not live any more.
         unsafe {
             (*self.inner.as_ptr()).bases = [0; 2];
@@ -450,63 +451,88 @@ impl UserState {
         }
     }
 
-    /// Bytes that [`store`](UserState::store) fills.
-    pub fn stored_size() -> usize {
+    /// Bytes of the state in a signal frame.
+    pub fn frame_size() -> usize {
         if components() == 0 {
             LEGACY_SIZE
         } else {
-            size() + 4
+            size() + END_MARK
         }
     }
 
-    /// Copies the state out in the layout of a signal frame. `to` has the stored size.
-    pub fn store(&mut self, to: &mut [u8]) {
-        let used = size();
-        to[..used].copy_from_slice(self.take());
-        to[SOFTWARE_BYTES..LEGACY_SIZE].fill(0);
-        if components() == 0 {
-            return;
-        }
-        let software = &mut to[SOFTWARE_BYTES..LEGACY_SIZE];
-        software[..4].copy_from_slice(&MAGIC1.to_le_bytes());
-        software[4..8].copy_from_slice(&(used as u32 + 4).to_le_bytes());
-        software[8..16].copy_from_slice(&components().to_le_bytes());
-        software[16..20].copy_from_slice(&(used as u32).to_le_bytes());
-        to[used..used + 4].copy_from_slice(&MAGIC2.to_le_bytes());
+    /// The state in the layout of a signal frame, as long as [`frame_size`](UserState::frame_size) says.
+    pub fn frame(&mut self) -> &[u8] {
+        // The marks stand in the area all the time: the CPU does not use their place.
+        self.take_frame()
     }
 
-    /// Takes the state from a signal frame: the whole of it if the marks are there and the frame
-    /// is long enough, else the legacy part, with the rest in its initial state. Refuses what the
-    /// CPU would fault on, and then changes nothing.
-    pub fn restore(&mut self, from: &[u8]) -> bool {
-        if from.len() < LEGACY_SIZE {
-            return false;
+    /// Takes the state from a signal frame, of which `read` fills in the bytes: the whole of it if the marks are
+    /// there, else the legacy part, with the rest in its initial state. What cannot be read, or the CPU would fault on,
+    /// is refused: the state is the initial one then.
+    pub fn load_frame<E>(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let frame = self.take_frame();
+        let outcome = read(frame).map(|()| accept(frame));
+        if !matches!(outcome, Ok(true)) {
+            initialise(frame);
         }
-        if read_u32(from, MXCSR) & !VALID_MXCSR.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
-        let used = size();
-        let whole = components() != 0
-            && read_u32(from, SOFTWARE_BYTES) == MAGIC1
-            && read_u32(from, SOFTWARE_BYTES + 16) as usize == used
-            && from.len() >= used + 4
-            && read_u32(from, used) == MAGIC2;
-        if whole {
-            let header = &from[LEGACY_SIZE..LEGACY_SIZE + HEADER_SIZE];
-            if read_u64(header, 0) & !components() != 0 || header[8..].iter().any(|&b| b != 0) {
-                return false;
-            }
-            self.take().copy_from_slice(&from[..used]);
-        } else {
-            let area = self.take();
-            area.fill(0);
-            area[..LEGACY_SIZE].copy_from_slice(&from[..LEGACY_SIZE]);
-            if components() != 0 {
-                area[LEGACY_SIZE..LEGACY_SIZE + 8].copy_from_slice(&0b11u64.to_le_bytes());
-            }
-        }
-        true
+        mark(frame);
+        outcome
     }
+
+    /// The save area with the end mark behind it; otherwise as [`take`](UserState::take).
+    fn take_frame(&mut self) -> &mut [u8] {
+        let len = Self::frame_size();
+        let area = self.take().as_mut_ptr();
+        // SAFETY: the allocation has room for the mark after the area.
+        unsafe { core::slice::from_raw_parts_mut(area, len) }
+    }
+}
+
+/// Whether the CPU takes the state in a frame. A frame without the marks gets its initial state behind the legacy part.
+fn accept(frame: &mut [u8]) -> bool {
+    if read_u32(frame, MXCSR) & !VALID_MXCSR.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    if components() == 0 {
+        return true;
+    }
+    let used = size();
+    let whole = read_u32(frame, SOFTWARE_BYTES) == MAGIC1
+        && read_u32(frame, SOFTWARE_BYTES + 16) as usize == used
+        && read_u32(frame, used) == MAGIC2;
+    if whole {
+        let header = |word: usize| read_u64(frame, LEGACY_SIZE + word * 8);
+        return header(0) & !components() == 0
+            && (1..HEADER_SIZE / 8).all(|word| header(word) == 0);
+    }
+    frame[LEGACY_SIZE..].fill(0);
+    frame[LEGACY_SIZE..LEGACY_SIZE + 8].copy_from_slice(&0b11u64.to_le_bytes());
+    true
+}
+
+/// Writes the initial state.
+fn initialise(frame: &mut [u8]) {
+    frame.fill(0);
+    frame[..2].copy_from_slice(&CONTROL_INITIAL.to_le_bytes());
+    frame[MXCSR..MXCSR + 4].copy_from_slice(&MXCSR_INITIAL.to_le_bytes());
+}
+
+/// Writes Linux's marks: what the frame holds and how long it is, in bytes that the CPU leaves to software.
+fn mark(frame: &mut [u8]) {
+    let software = &mut frame[SOFTWARE_BYTES..LEGACY_SIZE];
+    software.fill(0);
+    if components() == 0 {
+        return;
+    }
+    let used = size();
+    software[..4].copy_from_slice(&MAGIC1.to_le_bytes());
+    software[4..8].copy_from_slice(&((used + END_MARK) as u32).to_le_bytes());
+    software[8..16].copy_from_slice(&components().to_le_bytes());
+    software[16..20].copy_from_slice(&(used as u32).to_le_bytes());
+    frame[used..used + END_MARK].copy_from_slice(&MAGIC2.to_le_bytes());
 }
 
 impl Drop for UserState {
