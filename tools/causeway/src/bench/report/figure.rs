@@ -7,9 +7,9 @@ use maud::{Markup, html};
 use super::picture::Series;
 use super::picture::curves::{Across, Line, Panel, Point};
 use super::picture::dots::{Dots, Item, Mark};
-use super::view::{Group, View};
+use super::view::{Group, Verdict, View};
 use crate::bench::experiments::{self, Figure, pattern};
-use crate::bench::results::Row;
+use crate::bench::results::{Better, Row};
 
 /// Rows that a figure of a switched mechanism shows: those in which it matters most.
 const SWITCHED: usize = 8;
@@ -77,6 +77,11 @@ fn label(view: &View, kernel: usize) -> String {
     match options.split_once('=') {
         Some((_, setting)) if kernel > 1 && options.len() > LABEL => setting.into(),
         Some(_) if kernel > 1 => options.clone(),
+        // Where another kernel's name is enough, its options have no room.
+        _ if kernel == 1 && view.results.kernels[0].name != view.results.kernels[1].name => {
+            let words = view.name(1).split_whitespace();
+            words.take(1).collect()
+        }
         _ => view.name(kernel).into(),
     }
 }
@@ -141,6 +146,20 @@ fn curves(
             )
         })
         .collect();
+    let better = rows.first()?.1.better;
+    let crossings: Vec<String> = lines
+        .split_first()
+        .into_iter()
+        .flat_map(|(ours, others)| others.iter().map(move |other| (ours, other)))
+        .filter_map(|(ours, other)| {
+            let (word, from) = crossing(ours, other, better)?;
+            Some(format!(
+                "{word} {} from {} on.",
+                other.label,
+                across.text(from)
+            ))
+        })
+        .collect();
     let picture = Panel {
         title: panel.title,
         x_label,
@@ -151,9 +170,39 @@ fn curves(
     }
     .draw()?;
     let below = html! {
+        @if !crossings.is_empty() { p.below { (crossings.join(" ")) } }
         @for (setting, options) in short { p.below { (setting) ": with " (options) } }
     };
     Some(titled(panel.title, picture, below))
+}
+
+/// Where one line crosses another for good, if they cross once: "Ahead of" or "Behind", and from where on.
+fn crossing(ours: &Line, other: &Line, better: Better) -> Option<(&'static str, f64)> {
+    let mut both: Vec<(f64, f64)> = ours
+        .points
+        .iter()
+        .filter_map(|point| {
+            let its = other.points.iter().find(|its| its.x == point.x)?;
+            let ratio = match better {
+                Better::Less => point.y / its.y,
+                Better::More => its.y / point.y,
+            };
+            Some((point.x, ratio))
+        })
+        .collect();
+    both.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let sides: Vec<(f64, Verdict)> = both
+        .into_iter()
+        .map(|(x, ratio)| (x, Verdict::of_ratio(ratio)))
+        .filter(|(_, side)| matches!(side, Verdict::Ahead | Verdict::Behind))
+        .collect();
+    let mut changes = sides.windows(2).filter(|pair| pair[0].1 != pair[1].1);
+    let (from, side) = changes.next()?[1];
+    let word = match side {
+        Verdict::Ahead => "Ahead of",
+        _ => "Behind",
+    };
+    changes.next().is_none().then_some((word, from))
 }
 
 /// Some rows side by side, each kernel a mark.
@@ -237,4 +286,36 @@ fn switched_off(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
         @if all > SWITCHED { p.below { "The " (SWITCHED) " of " (all) " rows in which it matters most." } }
     };
     Some(titled(&title, picture, below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(values: &[f64]) -> Line {
+        let points = values.iter().enumerate().map(|(x, &y)| Point {
+            x: x as f64,
+            y,
+            least: y,
+            most: y,
+        });
+        Line {
+            series: Series::Causeway,
+            label: String::new(),
+            points: points.collect(),
+        }
+    }
+
+    #[test]
+    fn lines_cross_once_or_not_at_all() {
+        let other = line(&[10.0; 4]);
+        let crossed = |values: &[f64]| crossing(&line(values), &other, Better::More);
+        assert_eq!(crossed(&[5.0, 8.0, 12.0, 20.0]), Some(("Ahead of", 2.0)));
+        assert_eq!(crossed(&[12.0, 10.0, 10.1, 5.0]), Some(("Behind", 3.0)));
+        assert_eq!(crossed(&[12.0, 12.0, 12.0]), None);
+        assert_eq!(crossed(&[12.0, 5.0, 12.0]), None);
+        assert_eq!(crossed(&[f64::NAN]), None);
+        let less = crossing(&line(&[5.0, 20.0]), &other, Better::Less);
+        assert_eq!(less, Some(("Behind", 1.0)));
+    }
 }

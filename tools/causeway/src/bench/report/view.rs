@@ -19,10 +19,16 @@ pub enum Verdict {
 impl Verdict {
     /// A row's verdict, by the median of its pairs' ratios.
     pub fn of(row: &Row) -> Self {
-        match row.ratio.map(|ratio| ratio.median) {
-            Some(ratio) if ratio < 1.0 - EQUAL => Self::Ahead,
-            Some(ratio) if ratio > 1.0 + EQUAL => Self::Behind,
-            Some(ratio) if ratio.is_finite() => Self::Equal,
+        let ratio = row.ratio.map(|ratio| ratio.median);
+        ratio.map_or(Self::Unknown, Self::of_ratio)
+    }
+
+    /// The verdict of a ratio of costs.
+    pub fn of_ratio(ratio: f64) -> Self {
+        match ratio {
+            _ if ratio < 1.0 - EQUAL => Self::Ahead,
+            _ if ratio > 1.0 + EQUAL && ratio.is_finite() => Self::Behind,
+            _ if ratio.is_finite() => Self::Equal,
             _ => Self::Unknown,
         }
     }
