@@ -153,8 +153,10 @@ impl Aggregate {
         if let Some(first) = other.pop_front() {
             self.append(first)?;
         }
-        self.slices.append(&mut other.slices);
-        self.len += core::mem::take(&mut other.len);
+        if !other.slices.is_empty() {
+            self.slices.append(&mut other.slices);
+            self.len += core::mem::take(&mut other.len);
+        }
         Ok(())
     }
 
