@@ -317,7 +317,9 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         }
         name => {
             let revision = revision::kernel(home, name)?;
-            sides.push(causeway(&revision.kernel, Some(revision.commit), ""));
+            let mut side = causeway(&revision.kernel, Some(revision.commit), "");
+            side.kernel.version = name.into();
+            sides.push(side);
         }
     }
     if options.switches {

@@ -284,6 +284,25 @@ impl Results {
         Ok(())
     }
 
+    /// The kernels' titles; where two would be the same, with what tells them apart.
+    pub fn titles(&self) -> Vec<String> {
+        let titles: Vec<String> = self.kernels.iter().map(Kernel::title).collect();
+        let alike = |title: &String| titles.iter().filter(|other| *other == title).count() > 1;
+        self.kernels
+            .iter()
+            .zip(&titles)
+            .map(|(kernel, title)| match &kernel.commit {
+                Some(commit) if alike(title) => {
+                    let short: String = commit.chars().take(7).collect();
+                    let changed = if commit.ends_with('+') { "+" } else { "" };
+                    format!("{title} {short}{changed}")
+                }
+                _ if alike(title) => format!("{title} {}", kernel.version),
+                _ => title.clone(),
+            })
+            .collect()
+    }
+
     /// The row with this id.
     pub fn row(&self, id: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.id == id)
@@ -444,6 +463,20 @@ pub(crate) mod tests {
         assert!(
             fs::read_to_string(file).unwrap() == text,
             "run this test with CAUSEWAY_WRITE_SCHEMA=1 to write docs/results.schema.json anew"
+        );
+    }
+
+    #[test]
+    fn kernels_of_one_name_are_told_apart() {
+        let mut results = example();
+        assert_eq!(results.titles(), ["Causeway", "Linux"]);
+        results.kernels[1] = results.kernels[0].clone();
+        results.kernels[1].commit = Some("0123456789ab+".into());
+        results.kernels.push(results.kernels[0].clone());
+        results.kernels[2].options = "loan=off".into();
+        assert_eq!(
+            results.titles(),
+            ["Causeway 1", "Causeway 0123456+", "Causeway loan=off"]
         );
     }
 

@@ -19,8 +19,9 @@ const HEADINGS: [&str; 8] = ["", "unit", "", "", "ratio", "least–most", "floor
 pub fn table(results: &Results, width: Option<usize>) -> String {
     let lines: Vec<[String; 9]> = results.rows.iter().map(|row| cells(results, row)).collect();
     let mut headings = HEADINGS.map(str::to_owned);
-    for (kernel, heading) in results.kernels.iter().take(2).zip(&mut headings[2..4]) {
-        *heading = kernel.title();
+    let titles = results.titles();
+    for (title, heading) in titles.iter().take(2).zip(&mut headings[2..4]) {
+        heading.clone_from(title);
     }
     let widths: Vec<usize> = (0..8)
         .map(|column| {
@@ -184,7 +185,7 @@ fn switched(results: &Results, row: &Row, kernel: usize) -> Option<String> {
         "      with {}: {value}, {} times {} ({}–{})",
         results.kernels[kernel].options,
         number::ratio(ratio.median),
-        results.kernels[0].title(),
+        results.titles()[0],
         number::ratio(ratio.least),
         number::ratio(ratio.most),
     ))
@@ -194,12 +195,11 @@ fn switched(results: &Results, row: &Row, kernel: usize) -> Option<String> {
 pub fn machine(results: &Results) -> String {
     let machine = &results.machine;
     let mut text = String::new();
-    for kernel in &results.kernels {
+    for (kernel, title) in results.kernels.iter().zip(results.titles()) {
         let commit = kernel.commit.as_ref().map(|commit| format!(" ({commit})"));
         let _ = writeln!(
             text,
-            "{}: {}{}",
-            kernel.title(),
+            "{title}: {}{}",
             kernel.version,
             commit.unwrap_or_default()
         );
@@ -228,11 +228,11 @@ pub fn summary(results: &Results) -> String {
     let rows = &results.rows;
     let count = |which: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| which(row)).count();
     let mut parts = vec![format!("{} rows", rows.len())];
-    if let Some(other) = results.kernels.get(1) {
+    let titles = results.titles();
+    if let Some(other) = titles.get(1) {
         parts.push(format!(
-            "{} ahead of {}",
+            "{} ahead of {other}",
             count(&|row| row.ratio.is_some() && !row.is_behind()),
-            other.title()
         ));
         parts.push(format!("{} behind", count(&Row::is_behind)));
     }
@@ -253,15 +253,15 @@ pub fn summary(results: &Results) -> String {
         );
     }
     for row in rows {
-        for (kernel, outcome) in results.kernels.iter().zip(&row.outcomes) {
+        for (title, outcome) in titles.iter().zip(&row.outcomes) {
             if let (Status::Failed | Status::Measured, Some(why)) = (outcome.status, &outcome.why) {
-                let _ = writeln!(text, "failed: {} on {}: {why}", row.id, kernel.title());
+                let _ = writeln!(text, "failed: {} on {title}: {why}", row.id);
             }
         }
     }
     for failure in &results.failures {
-        let kernel = results.kernels.get(failure.kernel as usize);
-        let title = kernel.map_or_else(String::new, super::results::Kernel::title);
+        let title = titles.get(failure.kernel as usize);
+        let title = title.map_or("", String::as_str);
         let at = failure.experiment.as_deref().unwrap_or("the start");
         let _ = writeln!(
             text,

@@ -103,7 +103,7 @@ impl<'a> View<'a> {
     pub fn new(results: &'a Results) -> Self {
         Self {
             results,
-            names: names(results),
+            names: results.titles(),
             parts: parts(results),
         }
     }
@@ -178,29 +178,6 @@ impl<'a> View<'a> {
             .collect();
         (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
     }
-}
-
-/// The kernels' names; where two would be the same, with what tells them apart.
-fn names(results: &Results) -> Vec<String> {
-    let titles: Vec<String> = results
-        .kernels
-        .iter()
-        .map(|kernel| kernel.title())
-        .collect();
-    let alike = |title: &String| titles.iter().filter(|other| *other == title).count() > 1;
-    results
-        .kernels
-        .iter()
-        .zip(&titles)
-        .map(|(kernel, title)| match &kernel.commit {
-            Some(commit) if alike(title) => {
-                let short: String = commit.chars().take(7).collect();
-                format!("{title} {short}")
-            }
-            _ if alike(title) => format!("{title} {}", kernel.version),
-            _ => title.clone(),
-        })
-        .collect()
 }
 
 /// The rows by paper and experiment, in the report's order. Results of most experiments, not of some that were asked for, have
