@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn names_tell_kernels_apart() {
         let mut results = example();
-        assert_eq!(names(&results), ["Causeway", "Linux"]);
+        assert_eq!(results.titles(), ["Causeway", "Linux"]);
         results.kernels[1] = results.kernels[0].clone();
         results.kernels[0].commit = Some("0123456789".into());
-        assert_eq!(names(&results), ["Causeway 0123456", "Causeway 1"]);
+        assert_eq!(results.titles(), ["Causeway 0123456", "Causeway 1"]);
     }
 }
