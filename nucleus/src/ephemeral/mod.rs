@@ -132,15 +132,25 @@ pub fn free(mapping: Mapping<'_>) {
 impl Drop for Mapping<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.slot == NONE {
-            direct::free(self.frame, self.address);
+        // A look at what hardly ever changes: the slot need not be at hand.
+        if uncached::was_on() {
+            self.free_uncached();
         } else {
-            uncached::free(self.slot, self.frame);
+            direct::free(self.frame, self.address);
         }
     }
 }
 
 impl<'a> Mapping<'a> {
+    #[cold]
+    #[inline(never)]
+    fn free_uncached(&mut self) {
+        match self.slot {
+            NONE => direct::free(self.frame, self.address),
+            slot => uncached::free(slot, self.frame),
+        }
+    }
+
     /// The kernel virtual address of byte 0.
     #[inline]
     pub fn address(&self) -> usize {

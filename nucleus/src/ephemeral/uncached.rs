@@ -6,7 +6,7 @@
 //! invalidated with the next one that is freed where that is possible, or when no other is left. Where no address can be had,
 //! the mapping is a direct one, so that nobody waits for one while he holds another.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::Mapped;
 use crate::arch::machine::{self, WINDOW_PAGES};
@@ -60,12 +60,26 @@ impl Slots {
 
 static SLOTS: Restart<SpinLock<Slots>> =
     Restart::new(SpinLock::new(Rank::KernelSpace, Slots::new()));
-static ON: AtomicBool = AtomicBool::new(false);
+
+/// What the backend is used for.
+static USE: AtomicU8 = AtomicU8::new(NEVER);
+/// Nothing, and never was.
+const NEVER: u8 = 0;
+/// New mappings.
+const ON: u8 = 1;
+/// Mappings that were made while it was on.
+const OFF: u8 = 2;
 
 /// Whether mappings are made by this backend.
 #[inline]
 pub(super) fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    USE.load(Ordering::Relaxed) == ON
+}
+
+/// Whether there may be mappings by this backend.
+#[inline]
+pub(super) fn was_on() -> bool {
+    USE.load(Ordering::Relaxed) != NEVER
 }
 
 /// Makes mappings by this backend from now on, or no longer.
@@ -75,8 +89,10 @@ pub(super) fn is_on() -> bool {
 pub(super) fn set(on: bool) -> Result<(), OutOfMemory> {
     if on {
         machine::window_start()?;
+        USE.store(ON, Ordering::Relaxed);
+    } else if is_on() {
+        USE.store(OFF, Ordering::Relaxed);
     }
-    ON.store(on, Ordering::Relaxed);
     Ok(())
 }
 
@@ -88,7 +104,7 @@ pub(super) fn set(on: bool) -> Result<(), OutOfMemory> {
 pub(super) unsafe fn start() {
     // SAFETY: the caller promises to be alone.
     unsafe { SLOTS.set(SpinLock::new(Rank::KernelSpace, Slots::new())) };
-    ON.store(false, Ordering::Relaxed);
+    USE.store(NEVER, Ordering::Relaxed);
 }
 
 /// Whether the caller may wait for other CPUs.
