@@ -27,7 +27,7 @@ fn measure(bench: &Bench, cpus: u32) -> Result<(), String> {
     let boot = |command: &[&str]| -> Result<String, String> {
         let mut plan = Plan::new(&root, command);
         plan.cpus = cpus;
-        plan.memory = "1G";
+        plan.memory = "512M";
         plan.timeout = PATIENCE;
         plan.fast = true;
         let finished = bench.boot(&plan)?;
