@@ -23,6 +23,7 @@ mod revision;
 pub mod statistics;
 mod switches;
 mod table;
+mod verdict;
 
 use std::fs;
 use std::io::{self, IsTerminal};

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::statistics::{self, Ratio};
+use super::verdict::Verdict;
 
 /// The version of the schema that this program writes and reads.
 pub const SCHEMA: u32 = 1;
@@ -337,9 +338,9 @@ impl Row {
         statistics::ratio(self.runs.get(kernel)?, self.runs.get(to)?, self.better)
     }
 
-    /// Whether kernel 0 is behind kernel 1.
+    /// Whether kernel 0 is behind kernel 1 by more than what counts as equal.
     pub fn is_behind(&self) -> bool {
-        self.ratio.is_some_and(|ratio| ratio.median > 1.0)
+        Verdict::of(self) == Verdict::Behind
     }
 }
 

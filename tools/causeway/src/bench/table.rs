@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::experiments::{self, Paper};
 use super::number::{self, Unit};
 use super::results::{Clock, Outcome, Results, Row, Status};
+use super::verdict::Verdict;
 
 /// Rarer events are not shown: they are another program's, or the measuring's own.
 const RARE: f64 = 0.005;
@@ -223,7 +224,7 @@ pub fn machine(results: &Results) -> String {
     text
 }
 
-/// How many rows are ahead, behind, noise, missing, failed; and what failed.
+/// How many rows are ahead, equal, behind, noise, missing, failed; and what failed.
 pub fn summary(results: &Results) -> String {
     let rows = &results.rows;
     let count = |which: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| which(row)).count();
@@ -232,7 +233,11 @@ pub fn summary(results: &Results) -> String {
     if let Some(other) = titles.get(1) {
         parts.push(format!(
             "{} ahead of {other}",
-            count(&|row| row.ratio.is_some() && !row.is_behind()),
+            count(&|row| Verdict::of(row) == Verdict::Ahead),
+        ));
+        parts.push(format!(
+            "{} equal",
+            count(&|row| Verdict::of(row) == Verdict::Equal)
         ));
         parts.push(format!("{} behind", count(&Row::is_behind)));
     }
@@ -311,7 +316,9 @@ mod tests {
         results.rows[0].noisy = true;
         let text = table(&results, None);
         assert!(text.contains("behind, noise"), "{text}");
-        assert!(summary(&results).starts_with("1 rows, 0 ahead of Linux, 1 behind, 1 noise"));
+        assert!(
+            summary(&results).starts_with("1 rows, 0 ahead of Linux, 0 equal, 1 behind, 1 noise")
+        );
 
         let row = &mut results.rows[0];
         row.runs[0] = vec![None; 3];

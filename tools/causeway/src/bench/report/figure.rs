@@ -7,9 +7,10 @@ use maud::{Markup, html};
 use super::picture::Series;
 use super::picture::curves::{Across, Line, Panel, Point};
 use super::picture::dots::{Dots, Item, Mark};
-use super::view::{Group, Verdict, View};
+use super::view::{Group, View};
 use crate::bench::experiments::{self, Figure, pattern};
 use crate::bench::results::{Better, Row};
+use crate::bench::verdict::Verdict;
 
 /// Rows that a figure of a switched mechanism shows: those in which it matters most.
 const SWITCHED: usize = 8;

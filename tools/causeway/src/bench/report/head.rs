@@ -3,10 +3,11 @@
 use maud::{Markup, html};
 
 use super::picture::strip::{self, Dot, Strip};
-use super::view::{Verdict, View};
+use super::view::View;
 use crate::bench::experiments;
 use crate::bench::number;
 use crate::bench::results::{Clock, Results, Row, Status};
+use crate::bench::verdict::Verdict;
 
 /// Pairs below which figures should not be quoted.
 const QUOTABLE: u32 = 5;

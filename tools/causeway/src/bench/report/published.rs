@@ -5,9 +5,10 @@ use maud::{Markup, html};
 use super::figure::{rows_of, titled};
 use super::picture::Series;
 use super::picture::dots::{Dots, Item, Mark};
-use super::view::{Verdict, View};
+use super::view::View;
 use crate::bench::experiments::{Compared, Gain, Published, Values};
 use crate::bench::number::{self, Unit};
+use crate::bench::verdict::Verdict;
 
 /// A table or figure of a paper, of an experiment that is here or is not yet.
 pub fn published(view: &View, one: &Published, is_here: bool) -> Markup {

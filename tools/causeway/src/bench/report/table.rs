@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::view::{Group, Part, Verdict, View};
+use super::view::{Group, Part, View};
 use crate::bench::experiments;
 use crate::bench::number::{self, Unit};
 use crate::bench::results::{Better, Row, Status};
 use crate::bench::statistics::Ratio;
+use crate::bench::verdict::Verdict;
 
 /// Counters of a row that are shown.
 const COUNTERS: usize = 5;
