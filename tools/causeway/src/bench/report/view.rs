@@ -221,13 +221,4 @@ mod tests {
             None
         );
     }
-
-    #[test]
-    fn names_tell_kernels_apart() {
-        let mut results = example();
-        assert_eq!(results.titles(), ["Causeway", "Linux"]);
-        results.kernels[1] = results.kernels[0].clone();
-        results.kernels[0].commit = Some("0123456789".into());
-        assert_eq!(results.titles(), ["Causeway 0123456", "Causeway 1"]);
-    }
 }
