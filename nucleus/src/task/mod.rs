@@ -3,14 +3,12 @@
 //! - `task.rs`: [`Task`], [`spawn`] and what a task may ask of itself.
 //! - `priority.rs`: how urgent a task is, [`Priority`].
 //! - `run_queue.rs`: a CPU's tasks in the order in which they are to run.
-//! - `scheduler.rs`: switching, sleeping, preempting, the tick.
-//! - `idle.rs`: what a CPU does when there is nothing to do.
+//! - `scheduler.rs`: switching, sleeping, preempting, the tick, the idle loop.
 //! - `placement.rs`: waking, and which CPU a task goes to.
 //! - `waiter.rs`, `queue.rs`: sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`].
 //! - `observer.rs`: who is told of a queue's wake-ups without sleeping on it.
 //! - `reaper.rs`: giving back the stacks of tasks that have ended.
 
-mod idle;
 mod observer;
 mod placement;
 mod priority;
@@ -52,7 +50,6 @@ pub(crate) use task::registry::report;
 #[cfg(not(target_os = "none"))]
 pub(crate) fn reset() {
     run_queue::reset();
-    idle::reset();
     reaper::reset();
     task::reset();
 }

@@ -8,7 +8,7 @@ use core::{
 };
 
 use super::{
-    Task, idle,
+    Task,
     run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, with_queue_of},
     task::{RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw},
 };
@@ -168,10 +168,7 @@ pub(super) fn place(task: &Task) {
         let run_ends = inner.switched_at + LEAST_RUN;
         let later = soon && here && !urgent && !current.idle && now < run_ends;
         let kick = soon && !later && !inner.kicked;
-        // A CPU that sees the task by itself may find it stolen: then it does not pass the scheduler, and has to be told
-        // the next time.
-        let sees = kick && idle::looks(target);
-        inner.kicked |= kick && !sees;
+        inner.kicked |= kick;
         queue.unlock();
         if later {
             time::hasten_tick(run_ends);
@@ -179,7 +176,7 @@ pub(super) fn place(task: &Task) {
         if kick {
             if here {
                 machine::set_reschedule(true);
-            } else if !sees {
+            } else {
                 Counter::ipi_reschedule.add(1);
                 machine::send_reschedule(target);
             }

@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use core::{
     cell::UnsafeCell,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -73,8 +73,6 @@ pub(super) struct RunQueue {
     pub(super) floor: AtomicU64,
     /// The highest level of the task that runs and of those in the heap, 0 if none has one [written under `lock`].
     pub(super) urgency: AtomicU8,
-    /// Whether the idle task looks at `queued` for a while before it halts [written under `lock`].
-    pub(super) looks: AtomicBool,
 }
 
 /// Where a task with a level goes among those that have it too.
@@ -143,7 +141,6 @@ impl RunQueue {
             queued: AtomicUsize::new(0),
             floor: AtomicU64::new(0),
             urgency: AtomicU8::new(0),
-            looks: AtomicBool::new(false),
         }
     }
 
