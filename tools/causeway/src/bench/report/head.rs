@@ -233,7 +233,10 @@ fn behind(view: &View) -> Markup {
                                     td.number.small {
                                         @if let Some(ratio) = row.ratio { (number::ratio(ratio.least)) " – " (number::ratio(ratio.most)) }
                                     }
-                                    td.words { (experiments::reason_of(&row.id).unwrap_or("–")) }
+                                    @match experiments::reason_of(&row.id) {
+                                        Some(reason) => td.words { (reason) },
+                                        None => td.words.unknown { "–" },
+                                    }
                                 }
                             }
                         }
