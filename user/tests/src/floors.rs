@@ -40,7 +40,8 @@ fn measured() -> Outcome {
         let value: f64 = value
             .parse()
             .map_err(|_| format!("the value of `{line}`"))?;
-        ensure!(value > 0.0, "nothing is for nothing: `{line}`");
+        let costs = value.is_finite() && value > 0.0;
+        ensure!(costs, "nothing is for nothing: `{line}`");
         let wanted = if name.starts_with("memcpy") {
             "MiB/s"
         } else {
@@ -185,5 +186,5 @@ fn beside_others() -> Outcome {
         ensure!(count.load(Relaxed) > 0, "a neighbour did not run");
     }
     // Goes on as before.
-    child(|| measured())
+    child(measured)
 }

@@ -447,6 +447,7 @@ impl Table {
 
 /// Makes this CPU use the kernel's table.
 pub fn load_table() {
-    // SAFETY: the table is static, and filled in by now with gates for all traps.
-    unsafe { (*(&raw const TABLE)).load() };
+    let table = &raw const TABLE;
+    // SAFETY: the table is static, nobody changes it any more, and it has gates for all traps.
+    unsafe { (&*table).load() };
 }
