@@ -37,5 +37,9 @@ pub const PLACE: Place = Place {
             ],
         },
     ],
+    reasons: &[(
+        "signals/return",
+        "The FPU state in the frame, 1.3 KiB, is copied to the thread's own, checked and loaded from there; Linux loads it straight from the program's memory.",
+    )],
     ..Place::EMPTY
 };

@@ -34,6 +34,10 @@ pub const PLACE: Place = Place {
             ),
         ],
     }],
+    reasons: &[(
+        "unix-socket/stream-latency-2cpu",
+        "Equal within the spread: two interrupts between CPUs and four switches a round trip on both kernels, which the emulator makes dear.",
+    )],
     ..Place::EMPTY
 };
 
