@@ -8,7 +8,7 @@
 # make debug               a guest that waits for gdb
 # make setup               installs what is missing (all of the above do)
 #
-# BENCH='fork pipe --full' gives names and options to `causeway bench`; see target/debug/causeway bench --help.
+# BENCH='fork pipe --full' gives names and options to `causeway bench` (--switches); see target/debug/causeway bench --help.
 # RUN='--smp 4 --mem 1G' gives options to `causeway run`; see target/debug/causeway run --help.
 
 causeway := target/debug/causeway
@@ -19,7 +19,7 @@ rust = . target/toolchain.sh &&
 override CMD := $(value CMD)
 export CMD
 RUN ?=
-BENCH ?=
+BENCH ?= --switches
 ROOT ?=
 debian := target/debian
 folder := $(if $(filter debian,$(ROOT)),$(debian),$(ROOT))

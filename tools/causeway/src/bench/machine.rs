@@ -48,6 +48,8 @@ pub struct Side {
     pub kernel: Kernel,
     /// The experiments that it runs of those asked for; all of them if there are none here.
     pub only: &'static [&'static str],
+    /// It is booted in no more pairs than these, the first ones.
+    pub pairs: u32,
 }
 
 impl Side {

@@ -148,16 +148,17 @@ struct Session {
 impl Session {
     /// Boots the kernels in turn. Results are in `folder` after each boot.
     fn run(&mut self, folder: &Path) -> Result<()> {
-        let experiments: usize = self
-            .sides
-            .iter()
-            .map(|side| side.names(&self.names).len())
-            .sum();
-        let mut progress = Progress::new(experiments as u64 * u64::from(self.pairs));
+        let experiments = |side: &Side| {
+            side.names(&self.names).len() as u64 * u64::from(self.pairs.min(side.pairs))
+        };
+        let mut progress = Progress::new(self.sides.iter().map(experiments).sum());
         for pair in 1..=self.pairs {
             for kernel in 0..self.sides.len() {
                 if self.stop.load(Ordering::SeqCst) {
                     return Ok(());
+                }
+                if pair > self.sides[kernel].pairs {
+                    continue;
                 }
                 let title = self.sides[kernel].kernel.title();
                 progress.boot(format!("pair {pair} of {}, {title}", self.pairs));
@@ -289,6 +290,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
             options: option.into(),
         },
         only: &[],
+        pairs: u32::MAX,
     };
     // Nobody knows what a kernel was built from that the user names.
     let current = match &options.kernel {
@@ -314,6 +316,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
                 },
                 system: System::Linux(linux, chosen),
                 only: &[],
+                pairs: u32::MAX,
             });
         }
         name => {
@@ -331,6 +334,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         for switch in switches::SWITCHES {
             sides.push(Side {
                 only: switch.experiments,
+                pairs: switches::PAIRS,
                 ..causeway(kernel, current.clone(), switch.option)
             });
         }

@@ -1,5 +1,8 @@
 //! Mechanisms that can be switched off, for `--switches`: the paper's comparison on this kernel itself.
 
+/// In how many of the pairs switches are thrown: what they show is large, and each takes boots of its own.
+pub const PAIRS: u32 = 3;
+
 /// A switch on the kernel's command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch {
