@@ -1,7 +1,7 @@
 //! `mremap`: an entry, or a part of one, moves or changes its size.
 //!
-//! A move keeps the amap and its keys; the entry remembers the distance. The pages come to the new
-//! place by faults, eight at a time.
+//! A move keeps the amap and its keys; the entry remembers the distance. Where there is only an amap, what is mapped
+//! moves along. An object's pages come to the new place by faults, many at a time.
 
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 
@@ -172,14 +172,13 @@ impl Map {
         space.clip_range(old)?;
         space.clip(moved.end)?;
         let to = self.make_room(space, place, new_len, removed)?;
-        let mut pending = Pending::new();
-        self.pmap.remove(old, &mut pending);
-        pending.flush();
         let mut taken = Removed::default();
         space.take(moved, &mut taken);
         let Some(mut entry) = taken.entries.pop_front() else {
             return Err(MapError::NotMapped);
         };
+        // Before anything that these pages belong to is dropped.
+        self.move_pages(&entry, old, moved, to);
         if keep_old {
             let left = MapEntry {
                 amap: None,
@@ -196,6 +195,22 @@ impl Map {
         entry.range = VirtRange::new(to, to + new_len);
         space.insert(entry, removed);
         Ok(to)
+    }
+
+    /// Takes the mappings of `old` away; those of `moved`, its first part, which is all of `entry`, go to `to` where
+    /// they may.
+    ///
+    /// While a page is on its way nobody finds its mapping. For anons that is nobody's business but the map's, which is
+    /// locked. The owner of an object's pages may want them back at any time, so those are found again by faults.
+    fn move_pages(&self, entry: &MapEntry, old: VirtRange, moved: VirtRange, to: VirtAddr) {
+        let mut gone = old;
+        if entry.object.is_none() {
+            self.pmap.move_range(moved, to);
+            gone.start = moved.end;
+        }
+        let mut pending = Pending::new();
+        self.pmap.remove(gone, &mut pending);
+        pending.flush();
     }
 }
 

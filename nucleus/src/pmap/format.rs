@@ -127,6 +127,11 @@ impl Pte {
         Pte(self.0 & !ACCESSED | SEEN)
     }
 
+    /// The same page at an address that no TLB knows yet.
+    pub(crate) fn elsewhere(self) -> Pte {
+        Pte(self.0 & !SEEN)
+    }
+
     /// With the dirty bit clear.
     pub(crate) fn clean(self) -> Pte {
         Pte(self.0 & !DIRTY)

@@ -2,8 +2,9 @@
 //!
 //! `format` is the x86-64 page-table format, used by both machines; `table` walks and builds
 //! page tables, and says who may change what; `reverse` links every mapping of a frame, so that
-//! page-wide operations (`page`) find them without an allocation; `space` knows which CPU has
-//! which pmap loaded; `shootdown` tells other CPUs; [`Pending`] holds what must not be reused before
+//! page-wide operations (`page`) find them without an allocation; `transfer` moves mappings to other
+//! addresses; `space` knows which CPU has
+//! which pmap loaded; `transfer` moves mappings within a pmap; `shootdown` tells other CPUs; [`Pending`] holds what must not be reused before
 //! they have answered.
 
 pub(crate) mod format;
@@ -15,6 +16,7 @@ mod space;
 mod table;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
+mod transfer;
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
@@ -212,7 +214,7 @@ impl Pmap {
         let entry = leaf.entry(i);
         let old = load(entry);
         if !old.is_present() {
-            return install(leaf, i, frame, Pte::page(frame.index(), prot, true));
+            return install(leaf, i, frame.clone(), Pte::page(frame.index(), prot, true));
         }
         if old.frame() == frame.index() {
             // The frame stays, so neither its lists nor its handles are concerned.
@@ -257,7 +259,7 @@ impl Pmap {
         debug_assert!(va.is_page_aligned() && va < USER_END);
         let leaf = self.make_leaf(va)?;
         let pte = Pte::page(frame.index(), prot, false);
-        Ok(install(&leaf, index(va, 1), frame, pte))
+        Ok(install(&leaf, index(va, 1), frame.clone(), pte))
     }
 
     /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table of
@@ -280,7 +282,7 @@ impl Pmap {
             }
             if let Some((frame, prot)) = page(va) {
                 let pte = Pte::page(frame.index(), prot, false);
-                mapped += usize::from(install(&leaf, i, frame, pte));
+                mapped += usize::from(install(&leaf, i, frame.clone(), pte));
             }
         }
         mapped
@@ -598,11 +600,10 @@ enum Keep {
     Dropped,
 }
 
-/// Puts a mapping into an empty entry. False if the entry is not empty.
-fn install(leaf: &Leaf, i: usize, frame: &Frame, pte: Pte) -> bool {
+/// Puts a mapping into an empty entry, which gets the handle. False if the entry is not empty.
+fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     let entry = leaf.entry(i);
-    // The handle and the count first: from the moment it is linked, others may take it out again.
-    let handle = frame.clone();
+    // The count first: from the moment it is linked, others may take it out again.
     leaf.add_entry(i);
     let mut mappings = record(frame.index()).lock_mappings();
     if entry
@@ -615,7 +616,7 @@ fn install(leaf: &Leaf, i: usize, frame: &Frame, pte: Pte) -> bool {
     }
     reverse::link(&mut mappings, leaf.table, i);
     drop(mappings);
-    handle.into_index();
+    frame.into_index();
     true
 }
 

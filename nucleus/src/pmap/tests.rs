@@ -91,6 +91,36 @@ fn random_range() -> VirtRange {
     .intersect(VirtRange::new(VirtAddr(0), USER_END))
 }
 
+/// The page at an address that a move leads to.
+fn page_at(va: VirtAddr) -> usize {
+    (0..PAGES).find(|&page| va_of(page) == va).unwrap()
+}
+
+/// A range, and a place for it that does not overlap it, such that every page of the tests in the range
+/// comes to lie on another one: within the two neighbouring tables, between them and the pages far away, or from
+/// table to table.
+fn random_move() -> Option<(VirtRange, VirtAddr)> {
+    let (from, to) = (below(PAGES - 1), below(PAGES - 1));
+    let room = |page: usize| match page {
+        0..24 => 24 - page,
+        24..36 => 36 - page,
+        _ => 47 - page,
+    };
+    let count = 1 + below(room(from).min(room(to)));
+    // Whole tables and single pages don't go together.
+    let count = match (from >= 36, to >= 36) {
+        (true, true) | (false, false) => count,
+        _ => 1,
+    };
+    let end = va_of(from + count - 1) + PAGE_SIZE;
+    let range = VirtRange::new(va_of(from), end);
+    let there = VirtRange::new(va_of(to), va_of(to) + range.len());
+    range
+        .intersect(there)
+        .is_empty()
+        .then_some((range, va_of(to)))
+}
+
 fn random_prot() -> Prot {
     [
         Prot::READ,
@@ -145,7 +175,7 @@ impl Model {
         let p = below(self.pmaps.len());
         let pmap = self.pmaps[p].clone();
         let map = &mut self.maps[p];
-        match below(16) {
+        match below(17) {
             0..5 => {
                 let (page, f, prot) = (below(PAGES), below(self.frames.len()), random_prot());
                 pmap.enter(va_of(page), &self.frames[f], prot, &mut pending)
@@ -193,6 +223,23 @@ impl Model {
                 take_referenced(&self.frames[f]);
             }
             13 => {
+                if let Some((range, to)) = random_move() {
+                    // What was at the new place goes, as the caller has to see to.
+                    let there = VirtRange::new(to, to + range.len());
+                    pmap.remove(there, &mut pending);
+                    pending.flush();
+                    let inside = |page: &usize| range.contains(va_of(*page));
+                    let moving: Vec<_> = map.keys().copied().filter(inside).collect();
+                    assert_eq!(pmap.move_range(range, to), moving.len());
+                    map.retain(|&page, _| !there.contains(va_of(page)));
+                    for page in moving {
+                        let mapping = map.remove(&page).unwrap();
+                        let at = va_of(page) - range.start + to.0;
+                        map.insert(page_at(VirtAddr(at)), mapping);
+                    }
+                }
+            }
+            14 => {
                 let f = below(self.frames.len());
                 clear_modified(&self.frames[f], &mut pending);
                 self.modified[f] = false;
@@ -317,7 +364,7 @@ fn all_at_once() {
                     let pmap = &pmaps[below(pmaps.len())];
                     let frame = &frames[below(frames.len())];
                     let at = va_of(below(PAGES));
-                    match below(10) {
+                    match below(11) {
                         0 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
                         // One that nobody else holds: free as soon as it is unmapped everywhere.
                         1 | 9 => {
@@ -333,6 +380,11 @@ fn all_at_once() {
                             if let Some((frame, _)) = pmap.extract(at) {
                                 take_referenced(&frame);
                                 clear_modified(&frame, &mut pending);
+                            }
+                        }
+                        8 => {
+                            if let Some((range, to)) = random_move() {
+                                pmap.move_range(range, to);
                             }
                         }
                         _ => {
@@ -414,6 +466,60 @@ fn a_large_range_comes_back_whole() {
         pending.flush();
         assert_eq!(frame.handles(), 1);
         drop((frame, pmap));
+        assert_back(before);
+    });
+}
+
+/// Several tables and batches, to a place where they are cut otherwise; and with too little memory for page tables
+/// at the new place, which costs mappings and nothing else.
+#[test]
+fn a_large_range_moves() {
+    machines("a large range moves", &[1, 2], 6, || {
+        let before = usage();
+        user::set_fault_hook(|_, _| false);
+        let frames = tagged_frames(3);
+        let start = VirtAddr(0x4000_0000 + 5 * PAGE_SIZE);
+        let to = VirtAddr(0x7f00_0000_0000 + below(ENTRIES) * PAGE_SIZE);
+        let pages = ENTRIES + below(ENTRIES);
+        let range = VirtRange::new(start, start + pages * PAGE_SIZE);
+        let there = VirtRange::new(to, to + range.len());
+        for tables in [None, Some(0), Some(below(5))] {
+            let pmap = Pmap::new().unwrap();
+            task::set_pmap(Some(pmap.clone()));
+            let mut pending = Pending::new();
+            for (i, va) in range.pages().enumerate() {
+                let frame = &frames[i % 3];
+                pmap.enter(va, frame, Prot::READ | Prot::WRITE, &mut pending)
+                    .unwrap();
+            }
+            user::write(start + 16, &7u32).unwrap();
+            if tables.is_some() {
+                while crate::frame::drain_for_test() {}
+            }
+            fail_after(tables.map(|tables| tables as u64));
+            let moved = pmap.move_range(range, to);
+            fail_after(None);
+            assert!(moved == pages || tables.is_some() && moved < pages);
+            assert_eq!(pmap.resident_in(range), 0);
+            assert_eq!(pmap.resident_in(there), moved);
+            let mut seen = 0;
+            for (i, (old, new)) in range.pages().zip(there.pages()).enumerate() {
+                assert!(user::read::<u64>(old + 8).is_err(), "the old address works");
+                if let Ok(tag) = user::read::<u64>(new + 8) {
+                    assert_eq!(tag, i as u64 % 3);
+                    assert_eq!(user::write(new + 16, &(i as u32)), Ok(()));
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, moved);
+            assert!(is_modified(&frames[0]));
+            let handles: u32 = frames.iter().map(|frame| frame.handles() - 1).sum();
+            let mappings: u32 = frames.iter().map(Frame::mappings).sum();
+            assert_eq!((handles, mappings), (moved as u32, moved as u32));
+            task::set_pmap(None);
+            pmap.tear_down();
+        }
+        drop(frames);
         assert_back(before);
     });
 }

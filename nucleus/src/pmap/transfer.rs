@@ -1,0 +1,126 @@
+//! Moving mappings to other addresses of the same pmap.
+//!
+//! In batches of three steps: entries are taken out of their tables, and with them their reverse links; what they
+//! were is flushed; then they are put in at the new place. So at no time do two addresses lead to a page for one
+//! mapping, and whoever looks for all mappings of a frame never misses one that a TLB still uses: until the
+//! flush, what holds the frame is the batch.
+
+use core::mem::MaybeUninit;
+
+use super::format::{LEAF_SPAN, Pte, index};
+use super::table::{Found, Leaf};
+use super::{Pending, Pmap, install, part_of, unmap};
+use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
+
+/// Mappings on their way at a time: 1 MiB of a program's memory for 4 KiB of the stack.
+const BATCH: usize = 256;
+
+/// A mapping that was taken out. Its handle of the frame goes with it.
+#[derive(Clone, Copy)]
+struct Moving {
+    entry: Pte,
+    /// Pages from the start of the range that is moved.
+    page: usize,
+}
+
+/// Mappings on their way; the first `count` are in use.
+struct Batch {
+    count: usize,
+    moving: [MaybeUninit<Moving>; BATCH],
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.count == BATCH
+    }
+
+    /// Not into a full one.
+    fn push(&mut self, entry: Pte, page: usize) {
+        self.moving[self.count].write(Moving { entry, page });
+        self.count += 1;
+    }
+
+    /// Empties it.
+    fn take(&mut self) -> impl Iterator<Item = Moving> {
+        let count = core::mem::take(&mut self.count);
+        self.moving[..count].iter().map(|moving| {
+            // SAFETY: the first `count` were written by `push`.
+            unsafe { moving.assume_init() }
+        })
+    }
+}
+
+impl Pmap {
+    /// Moves every mapping in `range` to the same distance from `to`, with its rights and what is known
+    /// of its use. Nothing is mapped at the new place, which does not overlap the old one. For lack of a frame for a
+    /// page table, or where something has been mapped at the new place meanwhile, a mapping is removed.
+    /// When this returns, no CPU uses a translation of the old addresses. Sleeps never; interrupts are on and no
+    /// spin lock is held.
+    ///
+    /// While it is on its way a page is mapped nowhere in this pmap, and
+    /// [`page_protect`](super::page_protect) passes it by: the caller sees to it that nobody takes away rights to these
+    /// frames meanwhile. Returns how many mappings were moved.
+    pub fn move_range(&self, range: VirtRange, to: VirtAddr) -> usize {
+        debug_assert!(range.start.is_page_aligned() && to.is_page_aligned());
+        debug_assert!(
+            VirtRange::new(to, to + range.len())
+                .intersect(range)
+                .is_empty(),
+            "mappings are moved onto themselves"
+        );
+        let mut pending = Pending::new();
+        let mut batch = Batch {
+            count: 0,
+            moving: [const { MaybeUninit::uninit() }; BATCH],
+        };
+        let mut left = range;
+        let mut moved = 0;
+        while let Some(Found { leaf, .. }) = self.next_leaf(left, None) {
+            let (mut i, stop) = part_of(left, leaf.base);
+            while !batch.is_full()
+                && let Some(next) = leaf.next_entry(i, stop)
+            {
+                i = next + 1;
+                let Some(old) = unmap(leaf.table, next, Pte::ZERO) else {
+                    continue;
+                };
+                let va = VirtAddr(leaf.base.0 + next * PAGE_SIZE);
+                self.forget(old, va, &mut pending);
+                batch.push(old, (va - range.start) / PAGE_SIZE);
+                leaf.remove_entry();
+            }
+            let is_full = batch.is_full();
+            left.start = VirtAddr(leaf.base.0 + if is_full { i * PAGE_SIZE } else { LEAF_SPAN });
+            match leaf.entries() {
+                0 => self.prune(leaf, &mut pending),
+                _ => drop(leaf),
+            }
+            if is_full {
+                pending.flush();
+                moved += self.put_in(&mut batch, to);
+            }
+        }
+        pending.flush();
+        moved + self.put_in(&mut batch, to)
+    }
+
+    /// Maps what is in the batch, which was flushed, from `to` on. Returns how many pages were mapped.
+    fn put_in(&self, batch: &mut Batch, to: VirtAddr) -> usize {
+        let mut moved = 0;
+        let mut leaf: Option<Leaf> = None;
+        for Moving { entry, page } in batch.take() {
+            let frame = Frame::from_index(entry.frame());
+            let va = to + page * PAGE_SIZE;
+            if leaf.as_ref().is_none_or(|leaf| va - leaf.base >= LEAF_SPAN) {
+                // The one before is given back before a spin lock is taken for the next.
+                drop(leaf.take());
+                leaf = self.make_leaf(va).ok();
+            }
+            // Without a table the page, which nobody uses by this handle any more, is given up.
+            if let Some(leaf) = &leaf {
+                moved += usize::from(install(leaf, index(va, 1), frame, entry.elsewhere()));
+            }
+        }
+        moved
+    }
+}
