@@ -1,7 +1,12 @@
 //! Wait queues, and waiting on several of them.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::{ops::Deref, ptr::NonNull, time::Duration};
+use core::{
+    ops::Deref,
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering, fence},
+    time::Duration,
+};
 
 use super::{
     ObserverSet, Waiter, WaiterList,
@@ -10,6 +15,7 @@ use super::{
     wake_from,
 };
 use crate::{
+    arch::machine,
     sync::{Rank, SpinLock, held},
     time::{self, TimerNode},
 };
@@ -47,8 +53,24 @@ pub enum Woken {
 ///
 /// Whoever makes it true wakes the queue *after* it is so. The queue's lock is taken with
 /// interrupts off, so interrupt handlers may wake; it is not held while a task is made to run.
+///
+/// # Waking nobody
+///
+/// Most wake-ups find nobody, and then take no lock: they look at `places`, which counts those who are
+/// about to wait from before their first enlisting until after they have left for good. No wake-up is lost by that:
+///
+/// - the waker makes the condition true, passes a full fence (`F1`), and reads `places`;
+/// - the waiter counts itself in `places`, passes a full fence (`F2`), enlists, and looks at the condition,
+///   before each of its sleeps.
+///
+/// All full fences are in one order. If `F2` comes before `F1`, the waker sees the waiter counted, and takes the lock
+/// as it always did. If `F1` comes first, the waiter sees the condition as the waker left it, in this
+/// and every later look: by an atomic directly; under a lock, because the waiter takes that after `F2`, and had it had it
+/// before the waker, `F2` would come before `F1`. A count that has been taken back was of one who looks no more.
 pub struct WaitQueue {
     waiters: SpinLock<WaiterList>,
+    /// Those who wait or are about to.
+    places: AtomicUsize,
     pub(super) observers: observer::Cell,
 }
 
@@ -57,6 +79,7 @@ impl WaitQueue {
     pub const fn new() -> WaitQueue {
         WaitQueue {
             waiters: SpinLock::new(Rank::WaitQueue, WaiterList::new()),
+            places: AtomicUsize::new(0),
             observers: observer::Cell::new(),
         }
     }
@@ -84,10 +107,27 @@ impl WaitQueue {
         }
     }
 
+    /// Whether anybody may wait for what the caller has made true: see [above](WaitQueue).
+    #[inline]
+    fn may_have_waiters(&self) -> bool {
+        machine::point();
+        fence(Ordering::SeqCst);
+        self.places.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes up to `most` tasks; gives how many.
+    #[inline]
+    fn wake(&self, most: usize) -> usize {
+        match self.may_have_waiters() {
+            true => wake_from(&self.waiters, most, WaiterList::take),
+            false => 0,
+        }
+    }
+
     /// Wakes the longest waiting task, and tells the observers. Any context. Returns whether there
     /// was a task.
     pub fn wake_one(&self) -> bool {
-        let woken = wake_from(&self.waiters, 1, WaiterList::take) > 0;
+        let woken = self.wake(1) > 0;
         if let Some(observers) = self.observers.get() {
             observers.tell(match woken {
                 true => Exclusive::None,
@@ -99,7 +139,7 @@ impl WaitQueue {
 
     /// Wakes all, and tells all observers. Any context.
     pub fn wake_all(&self) {
-        wake_from(&self.waiters, usize::MAX, WaiterList::take);
+        self.wake(usize::MAX);
         if let Some(observers) = self.observers.get() {
             observers.tell(Exclusive::All);
         }
@@ -113,7 +153,7 @@ impl WaitQueue {
     /// Wakes all tasks and tells the observers; of the exclusive ones one, or none if `served`: somebody else has
     /// been found for what there is to do.
     pub fn wake_shared(&self, served: bool) {
-        wake_from(&self.waiters, usize::MAX, WaiterList::take);
+        self.wake(usize::MAX);
         if let Some(observers) = self.observers.get() {
             observers.tell(match served {
                 true => Exclusive::None,
@@ -158,6 +198,10 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn new(queue: QueueRef<'a>) -> Place<'a> {
+        queue.places.fetch_add(1, Ordering::Relaxed);
+        // `F2` of `WaitQueue`.
+        fence(Ordering::SeqCst);
+        machine::point();
         Place {
             queue,
             waiter: Waiter::new(0),
@@ -184,6 +228,7 @@ impl Drop for Place<'_> {
             // SAFETY: it is in this queue or in none.
             unsafe { waiters.remove(NonNull::from(&self.waiter)) };
         }
+        self.queue.places.fetch_sub(1, Ordering::Relaxed);
         // A wake-up that came after the last look at the condition was meant for some task that
         // still waits.
         if self.waiter.rearm() {
