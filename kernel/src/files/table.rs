@@ -172,19 +172,17 @@ impl Table {
             .ok_or(Errno::EBADF)
     }
 
-    /// The open files of several descriptors, all looked up at one time: `each` gets the place among them and the file, none
-    /// if the descriptor is not open. It allocates nothing and drops no file: the table's lock is held.
-    pub fn get_each(
+    /// The open files of several descriptors, all looked up at one time: `each` gets what came with the descriptor and the
+    /// file, none if it is not open. It allocates nothing and drops no file: the table's lock is held.
+    pub fn get_each<T>(
         &self,
-        descriptors: impl Iterator<Item = i32>,
-        mut each: impl FnMut(usize, Option<Arc<OpenFile>>),
+        descriptors: impl Iterator<Item = (i32, T)>,
+        mut each: impl FnMut(T, Option<Arc<OpenFile>>),
     ) {
         let slots = self.slots.lock();
-        for (i, fd) in descriptors.enumerate() {
-            each(
-                i,
-                slots.files.get(fd as u32 as usize).and_then(Clone::clone),
-            );
+        let files = &slots.files[..];
+        for (fd, with) in descriptors {
+            each(with, files.get(fd as u32 as usize).and_then(Clone::clone));
         }
     }
 

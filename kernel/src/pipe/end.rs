@@ -29,6 +29,8 @@ const PIPE_DEVICE: u64 = 0xb;
 pub struct End {
     pipe: Arc<Pipe>,
     ends: Ends,
+    /// What can be ready at these ends.
+    mask: Ready,
     /// How many writers there had ever been when this was opened: without a later one a FIFO
     /// has not hung up but only not begun.
     writers_seen: AtomicU64,
@@ -65,9 +67,17 @@ impl End {
             0
         };
         pipe.open(ends);
+        let mut mask = Ready::empty();
+        if reads {
+            mask |= Ready::IN | Ready::RDNORM | Ready::HUP;
+        }
+        if writes {
+            mask |= Ready::OUT | Ready::WRNORM | Ready::ERR;
+        }
         Arc::new(End {
             pipe: pipe.clone(),
             ends,
+            mask,
             writers_seen: AtomicU64::new(writers_seen),
             location,
             created: time::since_epoch(),
@@ -82,6 +92,34 @@ impl End {
     /// Which ends this is.
     pub fn ends(&self) -> Ends {
         self.ends
+    }
+
+    /// Adds what tells of changes. Its look is under the lock: a writer that takes the lock later sees the
+    /// registration.
+    #[cold]
+    fn register<'a>(&'a self, watch: &mut dyn Watch<'a>) -> Ready {
+        if self.ends.reads {
+            watch.add(self.pipe.readers());
+        }
+        if self.ends.writes {
+            watch.add(self.pipe.writers());
+        }
+        self.pipe.lock().ready()
+    }
+
+    /// What is ready at a reading end that seems to have no writer: `HUP` only if one was there since it was opened.
+    #[cold]
+    fn without_writers(&self, ready: Ready) -> Ready {
+        let status = self.pipe.status();
+        // What the reader sees is of one look: bytes that a writer left before it went are not missed.
+        let mut now = ready - (Ready::IN | Ready::RDNORM | Ready::HUP);
+        if status.bytes > 0 {
+            now |= Ready::IN | Ready::RDNORM;
+        }
+        if status.writers == 0 && status.writers_seen != self.writers_seen.load(Relaxed) {
+            now |= Ready::HUP;
+        }
+        now
     }
 
     /// A reader and a writer have met here: from now on no writer means that they are gone.
@@ -121,33 +159,14 @@ impl File for End {
     }
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
-        if let Some(watch) = watch {
-            if self.ends.reads {
-                watch.add(self.pipe.readers());
-            }
-            if self.ends.writes {
-                watch.add(self.pipe.writers());
-            }
+        let ready = match watch {
+            None => self.pipe.ready(),
+            Some(watch) => self.register(watch),
+        } & self.mask;
+        match ready.contains(Ready::HUP) {
+            true => self.without_writers(ready),
+            false => ready,
         }
-        let status = self.pipe.status();
-        let mut ready = Ready::empty();
-        if self.ends.reads {
-            if status.bytes > 0 {
-                ready |= Ready::IN | Ready::RDNORM;
-            }
-            if status.writers == 0 && status.writers_seen != self.writers_seen.load(Relaxed) {
-                ready |= Ready::HUP;
-            }
-        }
-        if self.ends.writes {
-            if status.has_slot() {
-                ready |= Ready::OUT | Ready::WRNORM;
-            }
-            if status.readers == 0 {
-                ready |= Ready::ERR;
-            }
-        }
-        ready
     }
 
     fn asynchronous(&self) -> Asynchronous {

@@ -66,7 +66,7 @@ impl Pipe {
         // The lock on the tail keeps a free slot free: nobody else adds.
         let _tail = self.writing.lock();
         {
-            let mut queue = self.queue.lock();
+            let mut queue = self.lock();
             if queue.readers == 0 {
                 return Err(Errno::EPIPE);
             }
@@ -83,7 +83,7 @@ impl Pipe {
         if len == 0 {
             return Ok(0);
         }
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         let before = queue.data.len();
         queue.data.append(Slice {
             frame,
@@ -108,7 +108,7 @@ impl Pipe {
         reading: &MutexGuard<'_, ()>,
         to: &mut dyn Sink,
     ) -> Result<usize> {
-        let front = self.queue.lock().packets.front();
+        let front = self.lock().packets.front();
         match front {
             None => {
                 // One that comes now says so again.
@@ -120,7 +120,7 @@ impl Pipe {
                 let n = self.drain(reading, to, len)?;
                 let mut rest = len - n;
                 while rest > 0 {
-                    let slice = self.queue.lock().take_slice(rest);
+                    let slice = self.lock().take_slice(rest);
                     let Some(slice) = slice else { break };
                     rest -= slice.len;
                 }

@@ -1,13 +1,20 @@
 //! The chain between the two ends of a pipe, and how many ends there are.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::{
+    ops::{Deref, DerefMut},
+    sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
 
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Slice};
+use fs::Ready;
 use nucleus::{
     Frame, PAGE_SIZE, frame,
-    sync::{Mutex, Rank, SpinLock},
+    sync::{Mutex, Rank, SpinGuard, SpinLock},
     task::WaitQueue,
 };
 
@@ -47,7 +54,9 @@ const SPARE_FRAMES: usize = 8;
 
 /// A pipe.
 pub struct Pipe {
-    pub(super) queue: SpinLock<Queue>,
+    queue: SpinLock<Queue>,
+    /// [`Queue::ready`] as it was when the queue lock was last given back after a change. Written only by [`Locked`].
+    ready: AtomicU32,
     /// Held by the one reader that takes bytes off. Never while waiting for bytes.
     pub(super) reading: Mutex<()>,
     /// Held by the one writer that adds bytes. Never while waiting for room.
@@ -130,7 +139,61 @@ impl Status {
     }
 }
 
+/// Holds the queue lock. Who changed anything leaves the pipe's readiness anew, before the lock is free.
+pub(super) struct Locked<'a> {
+    ready: &'a AtomicU32,
+    changed: bool,
+    queue: SpinGuard<'a, Queue>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Queue;
+    #[inline]
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Queue {
+        self.changed = true;
+        &mut self.queue
+    }
+}
+
+impl Locked<'_> {
+    /// To change what readiness does not depend on: the spare frames.
+    #[inline]
+    pub fn aside(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.changed {
+            self.ready.store(self.queue.ready().bits(), Release);
+        }
+    }
+}
+
 impl Queue {
+    /// What is ready at the two ends: `IN` and `HUP` are the reading end's, `OUT` and `ERR` the writing one's. `HUP` is
+    /// that there is no writer; whether there ever was one is for the end to say.
+    #[inline]
+    pub fn ready(&self) -> Ready {
+        let when = |holds: bool, ready: Ready| match holds {
+            true => ready,
+            false => Ready::empty(),
+        };
+        when(!self.data.is_empty(), Ready::IN | Ready::RDNORM)
+            | when(self.has_slot(), Ready::OUT | Ready::WRNORM)
+            | when(self.readers == 0, Ready::ERR)
+            | when(self.writers == 0, Ready::HUP)
+    }
+
     pub fn has_slot(&self) -> bool {
         self.data.slice_count() < self.slots
     }
@@ -171,20 +234,19 @@ impl Pipe {
         spare
             .try_reserve_exact(SPARE_FRAMES)
             .map_err(|_| Errno::ENOMEM)?;
+        let queue = Queue {
+            data,
+            slots: DEFAULT_SLOTS,
+            readers: 0,
+            writers: 0,
+            readers_seen: 0,
+            writers_seen: 0,
+            spare,
+            packets: Packets::default(),
+        };
         Ok(Arc::new(Pipe {
-            queue: SpinLock::new(
-                Rank::Leaf,
-                Queue {
-                    data,
-                    slots: DEFAULT_SLOTS,
-                    readers: 0,
-                    writers: 0,
-                    readers_seen: 0,
-                    writers_seen: 0,
-                    spare,
-                    packets: Packets::default(),
-                },
-            ),
+            ready: AtomicU32::new(queue.ready().bits()),
+            queue: SpinLock::new(Rank::Leaf, queue),
             reading: Mutex::new(Rank::PipeReading, ()),
             writing: Mutex::new(
                 Rank::Pipe,
@@ -205,9 +267,43 @@ impl Pipe {
         self.inode
     }
 
+    /// Takes the queue lock.
+    #[inline]
+    pub(super) fn lock(&self) -> Locked<'_> {
+        self.locked(self.queue.lock())
+    }
+
+    /// Takes the queue locks of two pipes, which are not the same one.
+    pub(super) fn lock_pair<'a>(a: &'a Pipe, b: &'a Pipe) -> (Locked<'a>, Locked<'a>) {
+        let (first, second) = SpinLock::lock_pair(&a.queue, &b.queue);
+        (a.locked(first), b.locked(second))
+    }
+
+    #[inline]
+    fn locked<'a>(&'a self, queue: SpinGuard<'a, Queue>) -> Locked<'a> {
+        Locked {
+            ready: &self.ready,
+            changed: false,
+            queue,
+        }
+    }
+
+    /// What is ready at the two ends, as [`Queue::ready`] says, without the queue lock.
+    ///
+    /// Who sleeps after a look of this kind loses no wake-up, if it was in the wait queue (as a waiter or by an
+    /// observer) *before* and registered by a look under the lock. Whoever changes the pipe stores the new readiness, gives the
+    /// queue lock back, and then takes the lock of the wait queue (or of the observers and the list that they fill). Either that
+    /// comes after the looker's own hold of it, and then finds the looker there and wakes it; or before, and
+    /// then what was stored is seen by this load, which comes after the looker's hold. `WaitQueue` itself argues why
+    /// a wake-up that finds nobody enlisted may leave its lock alone.
+    #[inline]
+    pub(super) fn ready(&self) -> Ready {
+        Ready::from_bits_retain(self.ready.load(Acquire))
+    }
+
     /// The state now.
     pub fn status(&self) -> Status {
-        let queue = self.queue.lock();
+        let queue = self.lock();
         Status {
             bytes: queue.data.len(),
             slices: queue.data.slice_count(),
@@ -231,7 +327,7 @@ impl Pipe {
 
     /// One more open file with these ends.
     pub fn open(&self, ends: Ends) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         if ends.reads {
             queue.readers += 1;
             queue.readers_seen += 1;
@@ -251,7 +347,7 @@ impl Pipe {
 
     /// One open file with these ends less. With the last of all ends the bytes go too.
     pub fn close(&self, ends: Ends) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         queue.readers -= usize::from(ends.reads);
         queue.writers -= usize::from(ends.writes);
         let (readers, writers) = (queue.readers, queue.writers);
@@ -271,7 +367,7 @@ impl Pipe {
     fn discard(&self) {
         loop {
             let (slice, frame) = {
-                let mut queue = self.queue.lock();
+                let mut queue = self.lock();
                 if queue.readers + queue.writers > 0 {
                     return;
                 }
@@ -299,7 +395,7 @@ impl Pipe {
         let _writing = self.writing.lock();
         let mut bigger = Aggregate::new();
         bigger.reserve(slots + ABOVE_SLOTS)?;
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         if queue.data.slice_count() > slots {
             return Err(Errno::EBUSY);
         }

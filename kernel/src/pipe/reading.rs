@@ -1,10 +1,10 @@
 //! The reader's side of a pipe: taking slices off.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::{mem, sync::atomic::Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Sink};
-use nucleus::{Frame, frame, sync::MutexGuard, task::Sleep};
+use nucleus::{Frame, counters::Counter, frame, sync::MutexGuard, task::Sleep};
 
 use super::queue::{ABOVE_SLOTS, Pipe, Status, keep};
 use crate::signal;
@@ -77,8 +77,8 @@ impl Pipe {
             }
             // A handle of the first slice keeps its frame while bytes are copied without the lock.
             let first = {
-                let mut queue = self.queue.lock();
-                keep(&mut queue, &mut emptied);
+                let mut queue = self.lock();
+                keep(queue.aside(), &mut emptied);
                 queue.data.slices().next().cloned()
             };
             let Some(first) = first else { break Ok(()) };
@@ -90,7 +90,7 @@ impl Pipe {
             };
             total += taken;
             let old = {
-                let mut queue = self.queue.lock();
+                let mut queue = self.lock();
                 let was_full = !queue.has_slot();
                 let old = queue.take_slice(taken);
                 freed_slot |= was_full && queue.has_slot();
@@ -105,7 +105,7 @@ impl Pipe {
             }
         };
         if emptied.is_some() {
-            keep(&mut self.queue.lock(), &mut emptied);
+            keep(self.lock().aside(), &mut emptied);
         }
         if freed_slot {
             self.writers.wake_all();
@@ -120,7 +120,7 @@ impl Pipe {
     /// `ENOMEM`.
     pub fn duplicate(&self, max: usize, status: Status) -> Result<Aggregate> {
         let mut copy = status.room_for_all()?;
-        let queue = self.queue.lock();
+        let queue = self.lock();
         queue.data.share_front(&mut copy, max, status.slices);
         Ok(copy)
     }
@@ -132,12 +132,12 @@ impl Pipe {
     /// `ENOMEM`.
     pub fn take(&self, _reading: &MutexGuard<'_, ()>, max: usize, status: Status) -> Result<Taken> {
         let mut data = status.room_for_all()?;
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         let was_full = !queue.has_slot();
         if queue.data.len() <= max && data.capacity() >= queue.slots + ABOVE_SLOTS {
             // The pipe goes on with the other chain's memory.
             queue.packets.first += queue.data.len() as u64;
-            core::mem::swap(&mut data, &mut queue.data);
+            mem::swap(&mut data, &mut queue.data);
         }
         while data.slice_count() < status.slices
             && let Some(slice) = queue.take_slice(max.saturating_sub(data.len()))
@@ -147,11 +147,41 @@ impl Pipe {
         Ok(Taken { data, was_full })
     }
 
+    /// Moves all there is, `max` bytes at most, to another pipe that is empty: the two chains change places, so nothing is
+    /// allocated. `None`, and nothing has happened, where that is not all that there is to do: a chain that is empty, too long or
+    /// without the other pipe's room, bytes in `to`, or nobody who reads it.
+    pub fn exchange(&self, to: &Pipe, max: usize) -> Option<usize> {
+        let _reading = self.reading.lock();
+        let _tail = to.writing.lock();
+        let (mut source, mut target) = Pipe::lock_pair(self, to);
+        let n = source.data.len();
+        if n == 0
+            || n > max
+            || !target.data.is_empty()
+            || target.readers == 0
+            || source.data.slice_count() > target.slots
+            || source.data.capacity() < target.slots + ABOVE_SLOTS
+            || target.data.capacity() < source.slots + ABOVE_SLOTS
+        {
+            return None;
+        }
+        let was_full = !source.has_slot();
+        source.packets.first += n as u64;
+        mem::swap(&mut source.data, &mut target.data);
+        drop((source, target));
+        Counter::bytes_passed.add(n as u64);
+        to.tell_readers(true);
+        if was_full {
+            self.writers.wake_all();
+        }
+        Some(n)
+    }
+
     /// Puts back in front what was taken and not used, and tells writers of the room that the rest left.
     pub fn put_back(&self, _reading: &MutexGuard<'_, ()>, taken: Taken) {
         let mut unused = taken.data;
         if !unused.is_empty() {
-            let mut queue = self.queue.lock();
+            let mut queue = self.lock();
             let was_empty = queue.data.is_empty();
             while let Some(slice) = unused.pop_back() {
                 // At most what was there before, and the two places above the slots: nothing is allocated unless

@@ -50,6 +50,9 @@ fn await_slot(to: &Pipe, wait: bool) -> Result<Status> {
 /// # Errors
 /// `EAGAIN`, `EPIPE`, a restart number, `ENOMEM`.
 pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
+    if let Some(n) = from.exchange(to, len) {
+        return Ok(n);
+    }
     loop {
         let Some(status) = await_bytes(from, wait)? else {
             return Ok(0);

@@ -70,7 +70,7 @@ impl Pipe {
     /// `EPIPE` without a reader; `ENOMEM`.
     pub fn append(&self, from: &mut Aggregate) -> Result<usize> {
         let _tail = self.writing.lock();
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         if queue.readers == 0 {
             return Err(Errno::EPIPE);
         }
@@ -122,7 +122,7 @@ impl Pipe {
     }
 
     /// There is more to read. Readers sleep only while the pipe is empty; observers want to hear of each write.
-    fn tell_readers(&self, was_empty: bool) {
+    pub(super) fn tell_readers(&self, was_empty: bool) {
         if was_empty || self.readers.is_observed() {
             self.readers.wake_all();
         }
@@ -139,14 +139,14 @@ impl Pipe {
     ) -> Result<(usize, bool)> {
         let mut spare: [Option<Frame>; 2] = [None, None];
         let (continues, free_slots) = {
-            let mut queue = self.queue.lock();
+            let mut queue = self.lock();
             if queue.readers == 0 {
                 return Err(Errno::EPIPE);
             }
             let continues = tail.used < PAGE_SIZE && queue.continues(tail);
             let free_slots = queue.free_slots();
             for frame in spare.iter_mut().take(free_slots) {
-                *frame = queue.spare.pop();
+                *frame = queue.aside().spare.pop();
             }
             (continues, free_slots)
         };
@@ -181,7 +181,7 @@ impl Pipe {
         }
         let (mut total, mut was_empty) = (0, false);
         if slices[0].is_some() {
-            let mut queue = self.queue.lock();
+            let mut queue = self.lock();
             was_empty = queue.data.is_empty();
             for slice in slices.into_iter().flatten() {
                 total += slice.len;
@@ -194,9 +194,9 @@ impl Pipe {
 
     fn give_back(&self, spare: &mut [Option<Frame>; 2]) {
         if spare.iter().any(Option::is_some) {
-            let mut queue = self.queue.lock();
+            let mut queue = self.lock();
             for frame in spare {
-                keep(&mut queue, frame);
+                keep(queue.aside(), frame);
             }
         }
     }

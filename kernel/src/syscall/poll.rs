@@ -197,12 +197,12 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         let asked = &mut asked[..(count - watched.len()).min(BLOCK)];
         user::read_all(asked, entry(watched.len())?).map_err(|_| Errno::EFAULT)?;
         call.files()
-            .get_each(asked.iter().map(|poll| poll.fd), |i, open| {
-                let wanted = Ready::from_bits_truncate(asked[i].events as u16 as u32);
+            .get_each(asked.iter().map(|poll| (poll.fd, poll)), |poll, open| {
+                let wanted = Ready::from_bits_truncate(poll.events as u16 as u32);
                 watched.push(match open {
                     Some(open) => Watched::new(open, wanted),
                     None => {
-                        let negative = asked[i].fd < 0;
+                        let negative = poll.fd < 0;
                         bad += usize::from(!negative);
                         Watched::nothing(if negative {
                             Ready::empty()
