@@ -138,10 +138,12 @@ impl UnixSocket {
             if received.is_over || total >= enough.max(1) {
                 break Ok(());
             }
-            if channel.status().bytes > 0 && !peeks {
-                if room == 0 {
-                    break Ok(());
-                }
+            let there = channel.status().bytes;
+            if there > skip && room == 0 {
+                // Who asks for nothing does not wait for more of it.
+                break Ok(());
+            }
+            if there > 0 && !peeks {
                 continue;
             }
             if let Some(error) = own.take_error() {

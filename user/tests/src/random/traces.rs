@@ -57,7 +57,8 @@ impl Traces {
                 return Ok(());
             }
             if Instant::now() > limit {
-                return Err(format!("orphans cannot be ended: {left}"));
+                let states: String = left.split_whitespace().map(state).collect();
+                return Err(format!("orphans cannot be ended: {states}"));
             }
             for pid in left.split_whitespace().flat_map(str::parse::<i32>) {
                 // SAFETY: a child of this process, which has not waited for it yet; no status is asked for.
@@ -158,4 +159,22 @@ fn remove_sem(id: i32) {
 fn remove_msg(id: i32) {
     // SAFETY: IPC_RMID takes no pointer.
     unsafe { libc::msgctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+}
+
+/// What each thread of a process does, in short.
+fn state(pid: &str) -> String {
+    let mut text = String::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        for file in ["stat", "syscall"] {
+            text += fs::read_to_string(task.path().join(file))
+                .unwrap_or_default()
+                .trim();
+            text += "; ";
+        }
+    }
+    text
 }

@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("unix sockets: urgent bytes", urgent),
     ("unix sockets: looks that go on in a stream", stream),
     ("unix sockets: looks that go on in messages", messages),
+    ("unix sockets: a look at nothing", at_nothing),
 ];
 
 const SIOCATMARK: libc::c_ulong = 0x8905;
@@ -18,6 +19,26 @@ fn at_mark(socket: &OwnedFd) -> Result<bool, String> {
     let mut answer: c_int = -1;
     call!(ioctl(socket.as_raw_fd(), SIOCATMARK, &mut answer));
     Ok(answer != 0)
+}
+
+/// Who has no room for bytes that are there gets none, and does not wait.
+fn at_nothing() -> Outcome {
+    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let fd = b.as_raw_fd();
+    let mut buffer = [0u8; 4];
+    let at = buffer.as_mut_ptr().cast();
+    refused!(EAGAIN, recv(fd, at, 0, MSG_PEEK | MSG_DONTWAIT));
+    send(&a, b"ab", 0)?;
+    for flags in [MSG_PEEK, 0] {
+        let n = call!(recv(fd, at, 0, flags));
+        ensure!(n == 0, "{n} bytes in no room");
+    }
+    // Behind the last byte there is nothing that it could leave out.
+    set_option(fd, SO_PEEK_OFF, 2)?;
+    refused!(EAGAIN, recv(fd, at, 0, MSG_PEEK | MSG_DONTWAIT));
+    let n = receive(&b, &mut buffer, 0)?;
+    ensure!(&buffer[..n] == b"ab", "{:?}", &buffer[..n]);
+    Ok(())
 }
 
 fn urgent() -> Outcome {

@@ -46,9 +46,5 @@ pub const PLACE: Place = Place {
             ],
         },
     ],
-    reasons: &[(
-        "calls/poll-64",
-        "The profile: a third is the pipe's own answer, which takes the pipe's lock for each descriptor, a fifth the look into the table of descriptors. Linux reads a pipe's state without its lock.",
-    )],
     ..Place::EMPTY
 };

@@ -23,10 +23,6 @@ pub const PLACE: Place = Place {
             panel("copy_file_range", "splice/copy-file-range-{}"),
         ],
     }],
-    reasons: &[(
-        "splice/pipe-pipe-64KiB",
-        "Fewer instructions than Linux (0.92 of them), but dearer ones under emulation. The profile: a seventh looks for a sleeping reader, a tenth allocates and frees the chain that moves.",
-    )],
     ..Place::EMPTY
 };
 
