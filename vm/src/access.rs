@@ -36,12 +36,18 @@ impl Map {
             let part = &from[done..done + len];
             // With the map still locked: a fork between the fault and the write would make the
             // page the child's too.
-            let written = self.resolve(at, Access::Write, |_| {
+            let written = self.resolve(at, Access::Write, |space| {
                 let (frame, prot) = self.pmap.extract(at)?;
                 prot.contains(Prot::WRITE).then(|| {
                     ephemeral::map(&frame).write(at.page_offset(), part);
                     // The processor does not see it, and the page may have to be written back.
                     pmap::set_modified(&frame);
+                    let entry = space.lookup(at).filter(|entry| entry.shared);
+                    if let Some((entry, object)) =
+                        entry.and_then(|it| Some((it, it.object.as_ref()?)))
+                    {
+                        object.pager.may_be_written(entry.index(object, at));
+                    }
                 })
             });
             if written.is_err() {

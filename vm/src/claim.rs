@@ -1,6 +1,6 @@
 //! Claims: pages of an object that somebody is reading in (the busy pages of `uvm.txt` 6).
 
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nucleus::{
@@ -11,7 +11,7 @@ use nucleus::{
 
 use crate::chunks::SLOTS;
 use crate::object::{Object, Page};
-use crate::pager::PagerError;
+use crate::pager::{Pager, PagerError};
 
 /// Where those wait who want a page that is claimed; an object's queue follows from its address.
 static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
@@ -19,11 +19,31 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Neighbouring pages of an object that its holder is to read, with frames for them that nobody else has seen. Dropped
 /// before they are [published](Claim::publish), they are as absent as before.
-pub struct Claim<'a> {
-    object: &'a Object,
+///
+/// `O` leads to the object: a reference to it, or an `Arc` of its pager, which makes a claim that the end of a read may own.
+pub struct Claim<O: HasObject> {
+    object: O,
     number: u32,
     first: u64,
     frames: Vec<Frame>,
+}
+
+/// What leads to an object for as long as it lives.
+pub trait HasObject {
+    /// The object; always the same one.
+    fn object(&self) -> &Object;
+}
+
+impl HasObject for &Object {
+    fn object(&self) -> &Object {
+        self
+    }
+}
+
+impl<P: Pager + ?Sized> HasObject for Arc<P> {
+    fn object(&self) -> &Object {
+        Pager::object(&**self)
+    }
 }
 
 impl Object {
@@ -37,41 +57,20 @@ impl Object {
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
-    pub fn claim(&self, index: u64, window: Range<u64>) -> Result<Option<Claim<'_>>, PagerError> {
-        let mut claim = Claim {
-            object: self,
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            first: index,
-            frames: Vec::new(),
-        };
-        let most = window.end.saturating_sub(window.start).clamp(1, MOST);
-        claim
-            .frames
-            .try_reserve_exact(most as usize)
-            .map_err(|_| PagerError::OutOfMemory)?;
-        loop {
-            match claim.mark(index)? {
-                Marked::Yes => break,
-                Marked::Resident => return Ok(None),
-                Marked::By(other) => self.wait_for(index, other),
-            }
+    pub fn claim(
+        &self,
+        index: u64,
+        window: Range<u64>,
+    ) -> Result<Option<Claim<&Object>>, PagerError> {
+        Claim::wait_and_take(self, index, window)
+    }
+
+    /// Sleeps while somebody reads page `index`. Whoever began may have failed: the page need not be resident then.
+    pub fn wait_until_read(&self, index: u64) {
+        let other = self.lock(index).and_then(|pages| pages.claim(index));
+        if let Some(other) = other {
+            self.wait_for(index, other);
         }
-        // Those in front come the wrong way round.
-        while claim.frames.len() < most as usize
-            && claim.first > window.start
-            && matches!(claim.mark(claim.first - 1), Ok(Marked::Yes))
-        {
-            claim.first -= 1;
-        }
-        claim.frames.reverse();
-        let mut next = index + 1;
-        while claim.frames.len() < most as usize
-            && next < window.end
-            && matches!(claim.mark(next), Ok(Marked::Yes))
-        {
-            next += 1;
-        }
-        Ok(Some(claim))
     }
 
     /// Sleeps while claim `other` has the page.
@@ -88,6 +87,11 @@ impl Object {
 /// Pages of one claim, at most.
 const MOST: u64 = 512;
 
+/// Pages that a claim of `window` may have.
+fn most(window: &Range<u64>) -> u64 {
+    window.end.saturating_sub(window.start).clamp(1, MOST)
+}
+
 /// What became of the wish to claim a page.
 enum Marked {
     Yes,
@@ -96,10 +100,80 @@ enum Marked {
     By(u32),
 }
 
-impl<'a> Claim<'a> {
+impl<O: HasObject> Claim<O> {
+    /// As [`Object::claim`], of the object that `object` leads to.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_and_take(
+        object: O,
+        index: u64,
+        window: Range<u64>,
+    ) -> Result<Option<Claim<O>>, PagerError> {
+        let mut claim = Claim::none(object, index, &window)?;
+        loop {
+            match claim.mark(index)? {
+                Marked::Yes => break,
+                Marked::Resident => return Ok(None),
+                Marked::By(other) => claim.object.object().wait_for(index, other),
+            }
+        }
+        claim.widen(window);
+        Ok(Some(claim))
+    }
+
+    /// As [`wait_and_take`](Claim::wait_and_take), but without waiting: `None` also if somebody else reads `index`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take(object: O, index: u64, window: Range<u64>) -> Result<Option<Claim<O>>, PagerError> {
+        let mut claim = Claim::none(object, index, &window)?;
+        match claim.mark(index)? {
+            Marked::Yes => {
+                claim.widen(window);
+                Ok(Some(claim))
+            }
+            Marked::Resident | Marked::By(_) => Ok(None),
+        }
+    }
+
+    fn none(object: O, index: u64, window: &Range<u64>) -> Result<Claim<O>, PagerError> {
+        let mut frames = Vec::new();
+        frames
+            .try_reserve_exact(most(window) as usize)
+            .map_err(|_| PagerError::OutOfMemory)?;
+        Ok(Claim {
+            object,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            first: index,
+            frames,
+        })
+    }
+
+    /// Claims the neighbours of its one page, too.
+    fn widen(&mut self, window: Range<u64>) {
+        let most = most(&window) as usize;
+        let index = self.first;
+        // Those in front come the wrong way round.
+        while self.frames.len() < most
+            && self.first > window.start
+            && matches!(self.mark(self.first - 1), Ok(Marked::Yes))
+        {
+            self.first -= 1;
+        }
+        self.frames.reverse();
+        let mut next = index + 1;
+        while self.frames.len() < most
+            && next < window.end
+            && matches!(self.mark(next), Ok(Marked::Yes))
+        {
+            next += 1;
+        }
+    }
+
     /// Claims one more page, with a frame behind the others.
     fn mark(&mut self, index: u64) -> Result<Marked, PagerError> {
-        let mut pages = self.object.chunk(index)?.lock();
+        let mut pages = self.object.object().chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         match page {
             Page::Resident(_) => Ok(Marked::Resident),
@@ -136,7 +210,7 @@ impl<'a> Claim<'a> {
         for (i, frame) in self.frames.drain(..).enumerate() {
             let index = self.first + i as u64;
             // It was made when the page was claimed.
-            let Ok(chunk) = self.object.chunk(index) else {
+            let Ok(chunk) = self.object.object().chunk(index) else {
                 continue;
             };
             let mut pages = chunk.lock();
@@ -151,13 +225,13 @@ impl<'a> Claim<'a> {
                 Page::Absent
             };
         }
-        self.object.count_more(published);
-        self.object.waiters().wake_all();
+        self.object.object().count_more(published);
+        self.object.object().waiters().wake_all();
         published
     }
 }
 
-impl Drop for Claim<'_> {
+impl<O: HasObject> Drop for Claim<O> {
     fn drop(&mut self) {
         self.finish(0);
     }

@@ -71,6 +71,8 @@ enum Outcome {
     NeedsAmap,
     /// The entry's object has to bring this page in first.
     NeedsPage(u64),
+    /// The entry's object has to get ready for a write to this page first.
+    NeedsRoom(u64),
 }
 
 /// One attempt at a fault, with the map read-locked.
@@ -154,6 +156,13 @@ impl Map {
                     if let Some(pager) = object {
                         Counter::fault_read_in.add(1);
                         pager.read_in(index, window)?;
+                    }
+                }
+                Outcome::NeedsRoom(index) => {
+                    let object = entry.object.as_ref().map(|object| object.pager.clone());
+                    drop(space);
+                    if let Some(pager) = object {
+                        pager.prepare_write(index)?;
                     }
                 }
             }
@@ -383,7 +392,10 @@ impl Attempt<'_> {
             return self.map_object(object);
         }
         let index = self.entry.index(object, self.va);
-        object.pager.about_to_write(index)?;
+        match object.pager.about_to_write(index) {
+            Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
+            ready => ready?,
+        }
         self.map_page(object, self.entry.prot)
     }
 
@@ -401,6 +413,9 @@ impl Attempt<'_> {
                     Counter::fault_object.add(1);
                 }
                 self.enter(frame, prot)?;
+                if self.access == Access::Write {
+                    object.pager.may_be_written(index);
+                }
                 // A write to each page of a shared mapping is a fault, since the object hears of it.
                 return Ok(Outcome::Mapped(match self.access {
                     Access::Write => Neighbours::Near,

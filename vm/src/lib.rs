@@ -43,7 +43,7 @@ mod writeback;
 
 pub use ahead::{fault_ahead, set_fault_ahead};
 pub use census::{Census, MappedPage};
-pub use claim::Claim;
+pub use claim::{Claim, HasObject};
 pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;

@@ -238,6 +238,14 @@ impl Object {
 }
 
 impl Pages<'_> {
+    /// The number of the claim that page `index`, which is among these, has.
+    pub(crate) fn claim(&self, index: u64) -> Option<u32> {
+        match self.pages[index as usize % SLOTS] {
+            Page::Claimed(number) => Some(number),
+            _ => None,
+        }
+    }
+
     /// The resident page `index`, which is among these.
     pub(crate) fn get(&self, index: u64) -> Option<&Frame> {
         self.pages[index as usize % SLOTS].frame()

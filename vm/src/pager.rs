@@ -68,10 +68,27 @@ pub trait Pager: Send + Sync {
     }
 
     /// A shared mapping is about to make a page writable (time stamps, seals). It may
-    /// [`replace`](Object::replace) the page, so the fault routine looks the page up after this.
+    /// [`replace`](Object::replace) the page, so the fault routine looks the page up after this. A pager that would have to wait,
+    /// for blocks on a disk or because too many pages are dirty, says [`PagerError::Sleeps`], and is asked again after
+    /// [`prepare_write`](Pager::prepare_write).
     fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
         let _ = index;
         Ok(())
+    }
+
+    /// Does what [`about_to_write`](Pager::about_to_write) would have to wait for. No map lock is held.
+    ///
+    /// # Errors
+    /// [`PagerError::Io`] also where there is no room for the page: SIGBUS.
+    fn prepare_write(&self, index: u64) -> Result<(), PagerError> {
+        let _ = index;
+        Ok(())
+    }
+
+    /// A shared mapping may write page `index` from now on, or has just written it: it is dirty, even if it was written back
+    /// since [`about_to_write`](Pager::about_to_write). Called with the page's chunk locked; takes no sleeping lock.
+    fn may_be_written(&self, index: u64) {
+        let _ = index;
     }
 
     /// What `/proc/PID/maps` shows.

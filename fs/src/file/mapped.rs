@@ -53,6 +53,14 @@ impl Pager for Mapped {
         self.pager.about_to_write(index)
     }
 
+    fn prepare_write(&self, index: u64) -> Result<(), PagerError> {
+        self.pager.prepare_write(index)
+    }
+
+    fn may_be_written(&self, index: u64) {
+        self.pager.may_be_written(index);
+    }
+
     fn describe(&self) -> Description {
         Description {
             name: self.location.path_without_locks(),

@@ -13,6 +13,7 @@
 //!                      Ipc -> IpcObject                          table of ids, then one object
 //!                        Net                                     connections and ports of one protocol
 //!                        Futex                                   reads the word: may fault, so before
+//!                         FileEnd -> FileMap -> Allocation       where a file's pages are: a fault may have to know
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
 //!                            Floors                              whose turn it is to measure the machine
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
@@ -75,6 +76,12 @@ pub enum Rank {
     Net = 44,
     /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
     Futex = 45,
+    /// Where a file ends: held by a fault that reserves room for a page, and by who cuts the file off.
+    FileEnd = 46,
+    /// Which blocks of its device a file has.
+    FileMap = 47,
+    /// Which blocks and inodes of a file system are free.
+    Allocation = 48,
     /// An address space's map.
     Map = 50,
     /// A part of an amap, with the anons in it.
