@@ -277,14 +277,36 @@ pub trait Vnode: Any + Send + Sync {
         let _ = strict;
     }
 
-    /// Changes the options of its file system, of which it is the root (`MS_REMOUNT`).
+    /// Changes the options of its file system, of which it is the root (`MS_REMOUNT`), and whether it may be written.
     ///
     /// # Errors
-    /// `EINVAL` for bad ones.
-    fn reconfigure(&self, options: &[u8]) -> Result<()> {
-        let _ = options;
+    /// `EINVAL` for bad ones, `EBUSY` if it can't be made read-only because files are open for writing, `EROFS` if it can't be
+    /// written.
+    fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
+        let _ = (options, read_only);
         Ok(())
     }
+
+    /// Whether its file system can't be written, whatever its mounts say.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// One more mount shows its file system. Each ends with [`unmounted`](Vnode::unmounted).
+    fn mounted(&self) {}
+
+    /// A mount that shows its file system is about to be taken down, and nobody uses it. If it is the last one, everything
+    /// is written back now.
+    ///
+    /// # Errors
+    /// `EBUSY` if the file system is in use in another way: a mapping of one of its files.
+    fn retire(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// A mount that showed its file system is gone. With the last one the file system ends, now or when nothing of it is in use
+    /// any more. May be called wherever a file is closed.
+    fn unmounted(&self) {}
 
     /// The value of an extended attribute.
     ///

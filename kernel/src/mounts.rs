@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, ramfs, vnode::Make};
+use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
 use crate::{device, mqueue, proc, sysfs, tty::pty::devpts};
@@ -15,10 +15,39 @@ static NAMESPACE: SpinLock<Option<Arc<Namespace>>> = SpinLock::new(Rank::Leaf, N
 pub struct FileSystem {
     /// As `mount -t` and `/proc/filesystems` have it.
     pub name: &'static str,
-    /// Makes its root from the source and the options of `mount`.
+    /// Whether its source is a block device.
+    pub on_device: bool,
+    /// Finds or makes its root.
     ///
     /// Errors: `EINVAL` for bad options, and its own.
-    pub make: fn(source: &[u8], options: &[u8]) -> Result<Arc<dyn Vnode>>,
+    pub make: fn(&Wanted<'_>) -> Result<Arc<dyn Vnode>>,
+}
+
+/// What is to be mounted.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The source, as `mount` has it.
+    pub source: &'a [u8],
+    /// The number of the block device that `source` names, for a file system on one; else 0.
+    pub device: u64,
+    /// The words that are the file system's own.
+    pub options: &'a [u8],
+    /// Whether nothing may be written.
+    pub read_only: bool,
+}
+
+impl FileSystem {
+    /// One that needs no device.
+    const fn bare(
+        name: &'static str,
+        make: fn(&Wanted<'_>) -> Result<Arc<dyn Vnode>>,
+    ) -> FileSystem {
+        FileSystem {
+            name,
+            on_device: false,
+            make,
+        }
+    }
 }
 
 /// Room for file systems.
@@ -59,55 +88,60 @@ pub fn namespace() -> Arc<Namespace> {
     namespace.expect("the root is mounted before the first program runs")
 }
 
-/// The file system that `mount -t name` asks for, with the name that `/proc/mounts` shows.
+/// The file system that `mount -t name` asks for, with the name that `/proc/mounts` shows. Where it is on a device, `walk`
+/// finds the device's node.
 ///
 /// # Errors
-/// `ENODEV` for an unknown name, and those of the file system.
-pub fn make(name: &[u8], source: &[u8], options: &[u8]) -> Result<(&'static str, Arc<dyn Vnode>)> {
+/// `ENODEV` for an unknown name, `ENOTBLK` if `source` must be a block device and is none, those of the walk to
+/// it, and those of the file system.
+pub fn make(
+    name: &[u8],
+    wanted: Wanted<'_>,
+    walk: &Walk<'_>,
+) -> Result<(&'static str, Arc<dyn Vnode>)> {
     let known = *KNOWN.lock();
     let found = known
         .into_iter()
         .flatten()
         .find(|fs| fs.name.as_bytes() == name)
         .ok_or(Errno::ENODEV)?;
-    Ok((found.name, (found.make)(source, options)?))
+    let device = match found.on_device {
+        true => device_at(wanted.source, walk)?,
+        false => 0,
+    };
+    let wanted = Wanted { device, ..wanted };
+    Ok((found.name, (found.make)(&wanted)?))
+}
+
+/// The number of the block device whose node is at `path`.
+fn device_at(path: &[u8], walk: &Walk<'_>) -> Result<u64> {
+    let place = walk.resolve(path, true)?;
+    if place.vnode().kind() != Kind::BlockDevice {
+        return Err(Errno::ENOTBLK);
+    }
+    if place.mount().has(MountFlags::NO_DEVICES) {
+        return Err(Errno::EACCES);
+    }
+    Ok(place.attributes()?.rdev)
 }
 
 /// The file systems that are always there.
 const ALWAYS: &[FileSystem] = &[
-    FileSystem {
-        name: "proc",
-        make: |_, _| Ok(proc::root()),
-    },
-    FileSystem {
-        name: "sysfs",
-        make: |_, _| Ok(sysfs::root()),
-    },
-    FileSystem {
-        name: "devtmpfs",
-        make: |_, _| device::root(),
-    },
-    FileSystem {
-        name: "devpts",
-        make: |_, options| devpts::root(options),
-    },
-    FileSystem {
-        name: "tmpfs",
-        make: |_, options| Ok(ramfs::root(ramfs::Options::parse(options)?)),
-    },
-    FileSystem {
-        name: "mqueue",
-        make: |_, _| Ok(mqueue::root()),
-    },
-    FileSystem {
-        name: "ramfs",
-        make: |_, options| Ok(ramfs::root(ramfs::Options::parse(options)?)),
-    },
-    FileSystem {
-        name: "9p",
-        make: device::share::mount,
-    },
+    FileSystem::bare("proc", |_| Ok(proc::root())),
+    FileSystem::bare("sysfs", |_| Ok(sysfs::root())),
+    FileSystem::bare("devtmpfs", |_| device::root()),
+    FileSystem::bare("devpts", |wanted| devpts::root(wanted.options)),
+    FileSystem::bare("tmpfs", in_memory),
+    FileSystem::bare("mqueue", |_| Ok(mqueue::root())),
+    FileSystem::bare("ramfs", in_memory),
+    FileSystem::bare("9p", |wanted| {
+        device::share::mount(wanted.source, wanted.options)
+    }),
 ];
+
+fn in_memory(wanted: &Wanted<'_>) -> Result<Arc<dyn Vnode>> {
+    Ok(ramfs::root(ramfs::Options::parse(wanted.options)?))
+}
 
 /// No set-id bits, no devices, no programs: file systems that are made up.
 const BARE: MountFlags = MountFlags::NO_SET_ID
@@ -167,7 +201,13 @@ pub fn start(namespace: Arc<Namespace>) -> Result<()> {
         if at.vnode().kind() != Kind::Directory {
             continue;
         }
-        let (fstype, root) = make(name.as_bytes(), name.as_bytes(), options)?;
+        let wanted = Wanted {
+            source: name.as_bytes(),
+            device: 0,
+            options,
+            read_only: false,
+        };
+        let (fstype, root) = make(name.as_bytes(), wanted, &walk)?;
         let how = MountRequest {
             options,
             flags: MountFlags::RELATIVE_ACCESS_TIMES | flags,

@@ -41,7 +41,7 @@ bitflags! {
 }
 
 impl MountFlags {
-    /// The words for them in `/proc/mounts`.
+    /// The words for them in `/proc/mounts`, behind `ro` or `rw`.
     pub fn words(self) -> Vec<u8> {
         const WORDS: &[(MountFlags, &str)] = &[
             (MountFlags::SYNCHRONOUS, ",sync"),
@@ -54,12 +54,7 @@ impl MountFlags {
             (MountFlags::RELATIVE_ACCESS_TIMES, ",relatime"),
             (MountFlags::NO_LINKS, ",nosymfollow"),
         ];
-        let access = if self.contains(MountFlags::READ_ONLY) {
-            "ro"
-        } else {
-            "rw"
-        };
-        let mut text = access.as_bytes().to_vec();
+        let mut text = Vec::new();
         for (flag, word) in WORDS {
             if self.contains(*flag) {
                 text.extend_from_slice(word.as_bytes());
@@ -119,6 +114,7 @@ impl Mount {
         at: Option<Location>,
         how: &MountRequest<'_>,
     ) -> Arc<Mount> {
+        root.mounted();
         Arc::new(Mount {
             id,
             root,
@@ -211,7 +207,7 @@ impl Mount {
 
     /// Whether nothing may be changed through it.
     pub fn is_read_only(&self) -> bool {
-        self.has(MountFlags::READ_ONLY)
+        self.has(MountFlags::READ_ONLY) || self.root.is_read_only()
     }
 
     /// What is mounted on `vnode` of this mount, or `None`. To be called only where the vnode's mount point is covered.
@@ -228,6 +224,7 @@ impl Mount {
 impl Drop for Mount {
     /// What it covers may be on a mount that nobody else holds, and so on down a pile of any height: in a loop.
     fn drop(&mut self) {
+        self.root.unmounted();
         let mut at = self.at.get_mut().take();
         while let Some(Location { mount, .. }) = at {
             at = Arc::into_inner(mount).and_then(|mut mount| mount.at.get_mut().take());

@@ -218,7 +218,8 @@ impl Namespace {
             return Err(Errno::EINVAL);
         }
         if let Some(options) = options {
-            at.vnode.reconfigure(options)?;
+            at.vnode
+                .reconfigure(options, flags.contains(MountFlags::READ_ONLY))?;
             if !options.is_empty() {
                 at.mount.set_options(options);
             }
@@ -303,6 +304,10 @@ impl Namespace {
         if !at.is_mount_root() {
             return Err(Errno::EINVAL);
         }
+        if !lazy {
+            // Most of what is to be written back goes before others have to wait for the table. What fails is told by `fsync`.
+            let _ = mount.root().sync();
+        }
         let mut table = self.table.lock();
         if !mount.attached.load(Ordering::Relaxed) || mount.at().is_none() {
             return Err(Errno::EINVAL);
@@ -310,6 +315,18 @@ impl Namespace {
         // One reference in the table, one with what it covers, one in the caller's hand.
         if !lazy && (Arc::strong_count(mount) > 3 || !mount.children.read().is_empty()) {
             return Err(Errno::EBUSY);
+        }
+        if !lazy && let Some(over) = mount.at() {
+            // From here on nobody finds the way in; who did so a moment ago is counted.
+            take_down(&over, mount);
+            let retired = match Arc::strong_count(mount) <= 2 && mount.children.read().is_empty() {
+                true => mount.root().retire(),
+                false => Err(Errno::EBUSY),
+            };
+            if let Err(error) = retired {
+                hang(&over, mount)?;
+                return Err(error);
+            }
         }
         let mut gone = alloc::vec![mount.clone()];
         let mut next = 0;

@@ -433,7 +433,7 @@ impl Vnode for Node {
         self.touch_accessed(strict);
     }
 
-    fn reconfigure(&self, options: &[u8]) -> Result<()> {
+    fn reconfigure(&self, options: &[u8], _: bool) -> Result<()> {
         self.fs.reconfigure(options)
     }
 

@@ -2,7 +2,7 @@
 
 use abi::Result;
 use alloc::vec::Vec;
-use fs::{Location, namespace::MountLine, synthetic::Text};
+use fs::{Location, MountFlags, namespace::MountLine, synthetic::Text};
 
 use super::process::Subject;
 use crate::mounts;
@@ -18,8 +18,16 @@ fn lines(subject: &Subject) -> Vec<MountLine> {
 
 /// Flags and the file system's own options.
 fn options(line: &MountLine, out: &mut Text) {
+    out.push(access(line.mount.is_read_only()));
     out.push(&line.mount.flags().words());
     own_options(line, out);
+}
+
+fn access(read_only: bool) -> &'static [u8] {
+    match read_only {
+        true => b"ro",
+        false => b"rw",
+    }
 }
 
 fn own_options(line: &MountLine, out: &mut Text) {
@@ -56,10 +64,12 @@ pub(super) fn info(subject: &Subject, out: &mut Text) -> Result<()> {
         out.push(b" ");
         out.push_escaped(&line.at);
         out.push(b" ");
+        out.push(access(mount.has(MountFlags::READ_ONLY)));
         out.push(&mount.flags().words());
         write!(out, " - {} ", mount.fstype());
         out.push_escaped(mount.source());
-        out.push(if mount.is_read_only() { b" ro" } else { b" rw" });
+        out.push(b" ");
+        out.push(access(mount.is_read_only()));
         own_options(&line, out);
         out.push(b"\n");
     }

@@ -273,7 +273,8 @@ fn file_locks(out: &mut Text) -> Result<()> {
 
 fn filesystems(out: &mut Text) {
     for fs in mounts::known() {
-        writeln!(out, "nodev\t{}", fs.name);
+        let kind = if fs.on_device { "" } else { "nodev" };
+        writeln!(out, "{kind}\t{}", fs.name);
     }
 }
 

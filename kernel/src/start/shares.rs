@@ -7,7 +7,10 @@ use fs::{MountFlags, MountRequest, Namespace, Walk, vnode::Make};
 use nucleus::log;
 
 use super::command_line::Share;
-use crate::{device::share, mounts};
+use crate::{
+    device::share,
+    mounts::{self, Wanted},
+};
 
 /// Mounts each folder where it is wanted; directories on the way there are made.
 ///
@@ -40,7 +43,13 @@ fn mount_one(share: &Share, namespace: &Arc<Namespace>) -> abi::Result<()> {
         who: &who,
     };
     let tag = share.tag.as_bytes();
-    let (fstype, root) = mounts::make(b"9p", tag, b"trans=virtio")?;
+    let wanted = Wanted {
+        source: tag,
+        device: 0,
+        options: b"trans=virtio",
+        read_only: share.read_only,
+    };
+    let (fstype, root) = mounts::make(b"9p", wanted, &walk)?;
     let path = share.at.as_bytes();
     for (end, _) in path
         .iter()

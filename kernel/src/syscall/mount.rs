@@ -16,7 +16,10 @@ use fs::{Kind, Location, MountFlags, MountRequest};
 use nucleus::{PAGE_SIZE, VirtAddr, frame, user};
 
 use super::{Call, Entry, FlagSet, flag_set, path, path::check_flags};
-use crate::{mounts, process::Process};
+use crate::{
+    mounts::{self, Wanted},
+    process::Process,
+};
 
 /// The calls of this module.
 pub const CALLS: &[Entry] = &[
@@ -149,7 +152,14 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     } else if flags & MS_MOVE != 0 {
         namespace.move_mount(&from(&source)?, &at)?;
     } else {
-        let (fstype, root) = mounts::make(&fstype, &source, &options)?;
+        let wanted = Wanted {
+            source: &source,
+            device: 0,
+            options: &options,
+            read_only: flags & MS_RDONLY != 0,
+        };
+        let from = path::From::new(call, AT_FDCWD, &source)?;
+        let (fstype, root) = mounts::make(&fstype, wanted, &from.walk())?;
         let shown: &[u8] = if source.is_empty() { b"none" } else { &source };
         let how = MountRequest {
             fstype,
