@@ -12,7 +12,7 @@
 //!
 //! [`MapEntry::key`]: crate::entry::MapEntry::key
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::ops::Range;
 use nucleus::{OutOfMemory, frame, sync::MutexGuard};
 
@@ -87,7 +87,7 @@ impl Amap {
     fn chunk_or_insert(
         &self,
         number: i64,
-        make: impl FnOnce() -> Box<Chunk<Slot>>,
+        make: impl FnOnce() -> Arc<Chunk<Slot>>,
     ) -> Option<&Chunk<Slot>> {
         match self.place(number) {
             Ok(i) => self.above.get_or_insert(i, make),
@@ -114,7 +114,7 @@ impl Amap {
             Some(chunk) => chunk,
             None if frame::is_scarce() => return Err(OutOfMemory),
             None => self
-                .chunk_or_insert(number, || Box::new(Chunk::new()))
+                .chunk_or_insert(number, Chunk::new)
                 .ok_or(OutOfMemory)?,
         };
         Ok(Slots {
@@ -144,7 +144,7 @@ impl Amap {
     }
 
     /// Takes the chunks with numbers from `start` on out.
-    fn take_from(&mut self, start: i64, f: &mut dyn FnMut(i64, Box<Chunk<Slot>>)) {
+    fn take_from(&mut self, start: i64, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
         let base = self.base;
         if start < base {
             self.below.take(0..(base - start) as u64, &mut |i, chunk| {
@@ -158,7 +158,7 @@ impl Amap {
     }
 
     /// Takes the chunks with numbers before `end` out.
-    fn take_before(&mut self, end: i64, f: &mut dyn FnMut(i64, Box<Chunk<Slot>>)) {
+    fn take_before(&mut self, end: i64, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
         let base = self.base;
         self.below
             .take((base - end).max(0) as u64..u64::MAX, &mut |i, chunk| {
@@ -184,7 +184,7 @@ impl Amap {
             let mut from = chunk.lock();
             if from.iter().any(|slot| !slot.is_empty()) {
                 let slots = core::array::from_fn(|i| from[i].share());
-                copy.chunk_or_insert(number, || Box::new(Chunk::from_slots(slots)));
+                copy.chunk_or_insert(number, || Chunk::from_slots(slots));
             }
             true
         });
@@ -198,15 +198,11 @@ impl Amap {
         let within = (key - first_key(boundary)) as usize;
         let mut part = Amap::new(if lower { key - 1 } else { key });
         if within != 0 {
-            let chunk = match self.place(boundary) {
-                Ok(i) => self.above.get_mut(i),
-                Err(i) => self.below.get_mut(i),
-            };
-            if let Some(chunk) = chunk {
+            if let Some(chunk) = self.chunk(boundary) {
                 let mut slots: [Slot; SLOTS] = Default::default();
                 let moved = if lower { 0..within } else { within..SLOTS };
-                slots[moved.clone()].swap_with_slice(&mut chunk.get_mut()[moved]);
-                part.chunk_or_insert(boundary, || Box::new(Chunk::from_slots(slots)));
+                slots[moved.clone()].swap_with_slice(&mut chunk.lock()[moved]);
+                part.chunk_or_insert(boundary, || Chunk::from_slots(slots));
             }
         }
         let adopt = &mut |number, chunk| part.adopt(number, chunk);
@@ -218,19 +214,16 @@ impl Amap {
     }
 
     /// Takes a chunk over; none of its keys is in use here, but some of the same chunk may be.
-    fn adopt(&mut self, number: i64, mut chunk: Box<Chunk<Slot>>) {
-        let there = match self.place(number) {
-            Ok(i) => self.above.get_mut(i),
-            Err(i) => self.below.get_mut(i),
-        };
-        match there {
+    fn adopt(&mut self, number: i64, chunk: Arc<Chunk<Slot>>) {
+        match self.chunk(number) {
             None => {
                 self.chunk_or_insert(number, || chunk);
             }
             Some(there) => {
-                for (to, from) in there.get_mut().iter_mut().zip(chunk.get_mut()) {
+                let slots = chunk.take();
+                for (to, from) in there.lock().iter_mut().zip(slots) {
                     if !from.is_empty() {
-                        *to = core::mem::take(from);
+                        *to = from;
                     }
                 }
             }

@@ -11,9 +11,11 @@
 //! can still see the page.
 
 use alloc::sync::Arc;
+use core::sync::atomic::AtomicUsize;
 use nucleus::{Frame, sync::Rank};
 
-use crate::chunks::Content;
+use crate::chunks::{Chunk, Content};
+use crate::pagedaemon::Registry;
 
 /// Where the bytes of an anon are.
 pub enum Location {
@@ -40,7 +42,17 @@ pub enum Slot {
 
 impl Content for Slot {
     const RANK: Rank = Rank::Amap;
+
+    fn registry() -> Option<&'static Registry<Chunk<Slot>>> {
+        Some(&CHUNKS)
+    }
 }
+
+/// All chunks of amaps. A page of theirs begins as an active one.
+pub(crate) static CHUNKS: Registry<Chunk<Slot>> = Registry::new(&INACTIVE);
+
+/// Inactive pages in [`CHUNKS`], some of which may have gone.
+pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 impl Anon {
     /// An anon whose bytes are in `frame`.

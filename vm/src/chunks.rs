@@ -11,9 +11,12 @@
 //! that fault in different chunks meet at no common cache line. A tree only grows while it is
 //! shared; chunks are taken out again through `&mut`.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
-use nucleus::sync::{Mutex, MutexGuard, OnceBox, Rank};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
+
+use crate::pagedaemon::{Registry, Token};
 
 /// Slots in a chunk: 128 KiB of an address space. The default fault-ahead window (eight pages)
 /// mostly falls into one.
@@ -25,39 +28,57 @@ const FAN: usize = 64;
 const FAN_SHIFT: u32 = FAN.trailing_zeros();
 
 /// What a slot holds.
-pub trait Content: Default {
+pub trait Content: Default + 'static {
     /// The rank of the lock of a chunk of these.
     const RANK: Rank;
+
+    /// Where the pagedaemon finds chunks of these by themselves; `None` if it comes to them through what they belong to.
+    fn registry() -> Option<&'static Registry<Chunk<Self>>> {
+        None
+    }
 }
 
-/// Consecutive slots and their lock.
-pub struct Chunk<T> {
+/// Consecutive slots and their lock. The pagedaemon may hold one for a moment longer than its owner.
+pub struct Chunk<T: Content> {
     slots: Mutex<[T; SLOTS]>,
+    /// A bit for each slot whose page is not in the state, active or inactive, in which pages of this kind begin [lock of the
+    /// slots, but read by anybody].
+    aged: AtomicU32,
+    /// Its place in [`Content::registry`].
+    token: Token,
 }
+
+const _: () = assert!(SLOTS == u32::BITS as usize);
 
 /// Tree levels below the root. All branches of one node are of one kind.
-enum Node<T> {
+enum Node<T: Content> {
     Inner([OnceBox<Node<T>>; FAN]),
-    Leaves([OnceBox<Chunk<T>>; FAN]),
+    Leaves([OnceArc<Chunk<T>>; FAN]),
 }
 
 /// Chunk numbers from 0 to `64^TREES` excluded.
-pub struct Chunks<T, const TREES: usize> {
-    leaf: OnceBox<Chunk<T>>,
+pub struct Chunks<T: Content, const TREES: usize> {
+    leaf: OnceArc<Chunk<T>>,
     trees: [OnceBox<Node<T>>; TREES],
 }
 
 impl<T: Content> Chunk<T> {
     /// All slots empty.
-    pub fn new() -> Chunk<T> {
+    pub fn new() -> Arc<Chunk<T>> {
         Chunk::from_slots(core::array::from_fn(|_| T::default()))
     }
 
     /// These slots.
-    pub fn from_slots(slots: [T; SLOTS]) -> Chunk<T> {
-        Chunk {
+    pub fn from_slots(slots: [T; SLOTS]) -> Arc<Chunk<T>> {
+        let chunk = Arc::new(Chunk {
             slots: Mutex::new(T::RANK, slots),
+            aged: AtomicU32::new(0),
+            token: Token::new(),
+        });
+        if let Some(registry) = T::registry() {
+            registry.enroll(&chunk, &chunk.token);
         }
+        chunk
     }
 
     /// Locks the slots.
@@ -65,9 +86,32 @@ impl<T: Content> Chunk<T> {
         self.slots.lock()
     }
 
-    /// The slots of a chunk that nobody else can reach.
-    pub fn get_mut(&mut self) -> &mut [T; SLOTS] {
-        self.slots.get_mut()
+    /// Locks the slots if nobody has.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, [T; SLOTS]>> {
+        self.slots.try_lock()
+    }
+
+    /// A bit for each slot whose page is not in the state in which pages of this kind begin.
+    pub fn aged(&self) -> u32 {
+        self.aged.load(Relaxed)
+    }
+
+    /// Changes [`aged`](Chunk::aged). The slots are locked.
+    pub fn set_aged(&self, aged: u32) {
+        self.aged.store(aged, Relaxed);
+    }
+
+    /// Takes what is in all slots out.
+    pub fn take(&self) -> [T; SLOTS] {
+        core::mem::replace(&mut *self.lock(), core::array::from_fn(|_| T::default()))
+    }
+}
+
+impl<T: Content> Drop for Chunk<T> {
+    fn drop(&mut self) {
+        if let Some(registry) = T::registry() {
+            registry.withdraw(&mut self.token, self.aged.get_mut().count_ones());
+        }
     }
 }
 
@@ -75,7 +119,7 @@ impl<T: Content> Node<T> {
     /// A node `level` levels above the chunks, 1 at least.
     fn new(level: u32) -> Box<Node<T>> {
         Box::new(match level {
-            1 => Node::Leaves([const { OnceBox::new() }; FAN]),
+            1 => Node::Leaves([const { OnceArc::new() }; FAN]),
             _ => Node::Inner([const { OnceBox::new() }; FAN]),
         })
     }
@@ -115,7 +159,7 @@ impl<T: Content> Node<T> {
         level: u32,
         base: u64,
         range: &Range<u64>,
-        f: &mut dyn FnMut(u64, Box<Chunk<T>>),
+        f: &mut dyn FnMut(u64, Arc<Chunk<T>>),
     ) {
         let step = 1u64 << (FAN_SHIFT * (level - 1));
         let first = range.start.saturating_sub(base) / step;
@@ -149,7 +193,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
     /// No chunks.
     pub const fn new() -> Self {
         Chunks {
-            leaf: OnceBox::new(),
+            leaf: OnceArc::new(),
             trees: [const { OnceBox::new() }; TREES],
         }
     }
@@ -182,7 +226,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
     pub fn get_or_insert(
         &self,
         number: u64,
-        make: impl FnOnce() -> Box<Chunk<T>>,
+        make: impl FnOnce() -> Arc<Chunk<T>>,
     ) -> Option<&Chunk<T>> {
         if number == 0 {
             return Some(self.leaf.get_or_insert(make));
@@ -223,7 +267,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
     }
 
     /// Takes the chunks with numbers in `range` out, in order.
-    pub fn take(&mut self, range: Range<u64>, f: &mut dyn FnMut(u64, Box<Chunk<T>>)) {
+    pub fn take(&mut self, range: Range<u64>, f: &mut dyn FnMut(u64, Arc<Chunk<T>>)) {
         if range.contains(&0)
             && let Some(chunk) = self.leaf.take()
         {
@@ -237,23 +281,6 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
             {
                 node.take(tree as u32 + 1, 0, &range, f);
             }
-        }
-    }
-
-    /// The chunk, to change without its lock.
-    pub fn get_mut(&mut self, number: u64) -> Option<&mut Chunk<T>> {
-        if number == 0 {
-            return self.leaf.get_mut();
-        }
-        let (tree, mut level) = Self::tree(number);
-        let mut node = self.trees.get_mut(tree)?.get_mut()?;
-        loop {
-            let branch = Node::<T>::branch(number, level);
-            match node {
-                Node::Inner(nodes) => node = nodes[branch].get_mut()?,
-                Node::Leaves(chunks) => return chunks[branch].get_mut(),
-            }
-            level -= 1;
         }
     }
 }

@@ -34,6 +34,7 @@ mod heap;
 mod layout;
 mod map;
 mod object;
+mod pagedaemon;
 mod pager;
 mod policy;
 mod remap;

@@ -11,7 +11,6 @@
 //! pages out of the object, or puts others in, takes claims away as well: what their readers bring then
 //! is not wanted any more, and is dropped.
 
-use alloc::boxed::Box;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use nucleus::{
@@ -96,7 +95,7 @@ impl Object {
             None if frame::is_scarce() => Err(PagerError::OutOfMemory),
             None => self
                 .pages
-                .get_or_insert(number, || Box::new(Chunk::new()))
+                .get_or_insert(number, Chunk::new)
                 .ok_or(PagerError::BeyondEnd),
         }
     }

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::buddy::{self, Depth};
 use super::record::{NONE, Type, record};
+use super::targets;
 use crate::arch::machine;
 use crate::counters::Counter;
 use crate::pinned::{PerCpu, Restart};
@@ -153,6 +154,9 @@ fn refill(cache: &Cache, depth: Depth) -> Option<u32> {
     let n = buddy::take_batch(&mut batch[..want], depth);
     for &index in batch[..n].iter().rev() {
         cache.frames.push(index);
+    }
+    if depth == Depth::Data {
+        targets::look();
     }
     cache.frames.pop()
 }

@@ -1,12 +1,13 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`). A frame has a type (`Writable`, page table of level
+//! pools of page tables kept ready (`cache`), targets for what is to be free (`targets`). A frame has a type (`Writable`, page table of level
 //! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod cache;
 pub(crate) mod record;
+mod targets;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
 
@@ -18,6 +19,7 @@ pub(crate) use buddy::MAX_ORDER;
 pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
 use record::{Record, Type, address, bytes, record};
+pub use targets::{Targets, available, await_shortage, report_shortage, targets};
 
 use crate::arch::machine;
 use crate::counters::Counter;
@@ -408,6 +410,8 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     TOTAL.store(total, Ordering::Relaxed);
     // A 64th of the memory, at most 4 MiB: what all system calls in progress may still need.
     buddy::set_reserve((total / 64).min(1024));
+    // SAFETY: the caller promises that the machine has one CPU and no task yet.
+    unsafe { targets::start(total, buddy::floor(Depth::Data)) };
     Ok(())
 }
 

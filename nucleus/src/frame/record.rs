@@ -275,6 +275,11 @@ impl Mappings<'_> {
         self.map as u32
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        (self.map >> 32) as u32
+    }
+
     /// Replaces the first slot.
     pub(crate) fn set_first(&mut self, slot: u32) {
         self.map = (self.map & !(NONE as u64)) | slot as u64;

@@ -20,7 +20,7 @@ mod transfer;
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::USER_END;
 use crate::arch::machine;
@@ -30,7 +30,10 @@ use crate::frame::{Table, give_table, take_table};
 use crate::sync::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
-pub use page::{clear_modified, is_modified, page_protect, set_modified, take_referenced};
+pub use page::{
+    Use, clear_modified, is_modified, page_protect, set_modified, set_referenced, take_referenced,
+    take_use, watch_references,
+};
 pub use pending::Pending;
 pub(crate) use space::{activate, leave};
 use table::{Found, Leaf, load};
@@ -123,6 +126,8 @@ pub struct Pmap {
     /// Guards the tables of level 2 to 4 (see `table`). The value: frames in page tables, with
     /// the reverse links.
     lock: SpinLock<usize>,
+    /// See [`Pmap::weight`].
+    weight: AtomicU32,
 }
 
 impl Pmap {
@@ -159,7 +164,18 @@ impl Pmap {
             root,
             active: AtomicU64::new(0),
             lock: SpinLock::new(Rank::Pmap, 1),
+            weight: AtomicU32::new(0),
         }))
+    }
+
+    /// How large it counts where pages are chosen that have to go: what [`set_weight`](Pmap::set_weight) said last, at first 0.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Sets its weight, in pages: to count them costs a look at each page table, so it is done now and then.
+    pub fn set_weight(&self, pages: u32) {
+        self.weight.store(pages, Ordering::Relaxed);
     }
 
     /// The table of level 4. Who loads it without [`activate`] sees to it that no mapping changes meanwhile.

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use super::format::{Pte, index};
 use super::table::{base_of, entry, load, owner_of, release};
-use super::{Pending, Pmap, Prot, reverse};
+use super::{Pending, Pmap, Prot, reverse, shootdown};
 use crate::arch::machine;
 use crate::frame::record::{Mappings, NONE, record};
 use crate::pinned::Pinned;
@@ -121,6 +121,51 @@ pub fn take_referenced(frame: &Frame) -> bool {
         referenced |= change(entry, accessed).is_some();
     });
     referenced
+}
+
+/// What the mappings of a frame tell about its use: see [`take_use`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Use {
+    /// Some mapping was used since it was last asked.
+    pub referenced: bool,
+    /// Some mapping wrote the frame since [`clear_modified`].
+    pub modified: bool,
+    /// Mappings there are.
+    pub mappings: u32,
+    /// The smallest [`weight`](Pmap::weight) of the address spaces that map it; the largest number if none does.
+    pub weight: u32,
+}
+
+/// As [`take_referenced`], and all else that the choice of victims wants to know, with one look at each mapping.
+pub fn take_use(frame: &Frame) -> Use {
+    let _pinned = Pinned::new();
+    let mappings = record(frame.index()).lock_mappings();
+    let mut found = Use {
+        referenced: mappings.take_referenced(),
+        modified: mappings.was_modified(),
+        mappings: mappings.count(),
+        weight: u32::MAX,
+    };
+    for_each(&mappings, |entry, pmap, _| {
+        let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
+        found.referenced |= change(entry, accessed).is_some();
+        found.modified |= load(entry).is_dirty();
+        found.weight = found.weight.min(pmap.weight());
+    });
+    found
+}
+
+/// Notes that the kernel used `frame` past its mappings, as a `read` of a file does.
+pub fn set_referenced(frame: &Frame) {
+    let _pinned = Pinned::new();
+    record(frame.index()).lock_mappings().note(true, false);
+}
+
+/// Makes all CPUs forget all translations, so that each page that is used after this is seen to be
+/// [referenced](take_referenced) again. Interrupts are on, and the caller holds no spin lock.
+pub fn watch_references() {
+    let since = machine::coherence_stamp();
+    shootdown::run(shootdown::What::All, shootdown::all_cpus(), since);
 }
 
 /// Whether any mapping ever wrote `frame` since the last [`clear_modified`].

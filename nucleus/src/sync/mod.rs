@@ -21,7 +21,7 @@ mod spin;
 pub use cpu_rwlock::{CpuReadGuard, CpuRwLock, CpuWriteGuard};
 pub(crate) use held::InterruptScope;
 pub use mutex::{Mutex, MutexGuard};
-pub use once::OnceBox;
+pub use once::{OnceArc, OnceBox};
 pub use order::Rank;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub(crate) use spin::RawSpin;

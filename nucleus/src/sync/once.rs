@@ -1,6 +1,6 @@
-//! A place that is filled once and then read without a lock.
+//! Places that are filled once and then read without a lock.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use core::{
     fmt,
     marker::PhantomData,
@@ -95,9 +95,89 @@ impl<T: fmt::Debug> fmt::Debug for OnceBox<T> {
     }
 }
 
+/// As [`OnceBox`], for what others may keep after it left this place.
+pub struct OnceArc<T> {
+    pointer: AtomicPtr<T>,
+    owns: PhantomData<Arc<T>>,
+}
+
+// SAFETY: the value is shared as through an `Arc<T>`, which asks for both.
+unsafe impl<T: Send + Sync> Send for OnceArc<T> {}
+// SAFETY: as above; nobody changes the pointer again while a `&OnceArc` exists.
+unsafe impl<T: Send + Sync> Sync for OnceArc<T> {}
+
+impl<T> OnceArc<T> {
+    /// Empty.
+    pub const fn new() -> OnceArc<T> {
+        OnceArc {
+            pointer: AtomicPtr::new(ptr::null_mut()),
+            owns: PhantomData,
+        }
+    }
+
+    /// What is inside.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        // SAFETY: a pointer that is not null came from `Arc::into_raw` in `get_or_insert`, and the reference that it
+        // stands for is given up only through `&mut self`, which this borrow excludes. Acquire pairs with the
+        // release there, so the value's initialisation is seen.
+        unsafe { self.pointer.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// What is inside, or what `make` gives. When two do this at once, one value wins and the other
+    /// is dropped.
+    pub fn get_or_insert(&self, make: impl FnOnce() -> Arc<T>) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let new = Arc::into_raw(make()).cast_mut();
+        let winner = match self.pointer.compare_exchange(
+            ptr::null_mut(),
+            new,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: the exchange failed, so the reference from `into_raw` is still ours.
+                drop(unsafe { Arc::from_raw(new) });
+                other
+            }
+        };
+        // SAFETY: `winner` is the cell's content now, not null; see `get`.
+        unsafe { &*winner }
+    }
+
+    /// Empties the cell.
+    pub fn take(&mut self) -> Option<Arc<T>> {
+        let pointer = core::mem::replace(self.pointer.get_mut(), ptr::null_mut());
+        // SAFETY: a pointer that is not null came from `Arc::into_raw`, and the cell has just given its reference
+        // up; `&mut self` shows that no `&T` from `get` is alive.
+        (!pointer.is_null()).then(|| unsafe { Arc::from_raw(pointer) })
+    }
+}
+
+impl<T> Default for OnceArc<T> {
+    fn default() -> OnceArc<T> {
+        OnceArc::new()
+    }
+}
+
+impl<T> Drop for OnceArc<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for OnceArc<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnceArc").field(&self.get()).finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::OnceBox;
+    use super::{OnceArc, OnceBox};
     use alloc::{boxed::Box, sync::Arc};
 
     #[test]
@@ -113,5 +193,20 @@ mod tests {
         cell.get_or_insert(|| Box::new(count.clone()));
         drop(cell);
         assert_eq!(Arc::strong_count(&count), 1);
+    }
+
+    #[test]
+    fn gives_up_its_reference_once() {
+        let value = Arc::new(7);
+        let mut cell = OnceArc::new();
+        assert!(cell.get().is_none() && cell.take().is_none());
+        assert_eq!(cell.get_or_insert(|| value.clone()), &7);
+        cell.get_or_insert(|| unreachable!());
+        assert_eq!(Arc::strong_count(&value), 2);
+        assert!(cell.take().is_some_and(|taken| Arc::ptr_eq(&taken, &value)));
+        assert_eq!(Arc::strong_count(&value), 1);
+        cell.get_or_insert(|| value.clone());
+        drop(cell);
+        assert_eq!(Arc::strong_count(&value), 1);
     }
 }

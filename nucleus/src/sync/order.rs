@@ -18,6 +18,7 @@
 //!                            Floors                              whose turn it is to measure the machine
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
 //!                                Leaf                            holds nothing else, except
+//!                                  Enrolled                      what the pagedaemon goes round: told by whatever is made or ends
 //!                                  Notify -> NotifyTable         inotify; told wherever files change
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
 //!                                    Device                      a device's queue; its interrupt takes it too
@@ -101,6 +102,9 @@ pub enum Rank {
     ThreadSignals = 102,
     /// Small leaf data of the floors above that is never held while another lock is taken.
     Leaf = 120,
+    /// What the pagedaemon goes round; chunks of pages enter it when they are made and leave it when they end, which may be
+    /// with a leaf locked.
+    Enrolled = 125,
     /// Events of `inotify` that were not read, and what it watches.
     Notify = 130,
     /// Who listens to which vnode.
