@@ -3,6 +3,7 @@
 //! - [`vnode`]: what every file system offers, one vnode per file, directory, link or device.
 //! - [`namespace`]: mounts, places in them, and the walk along a path.
 //! - [`mod@file`]: open files, what a descriptor refers to.
+//! - [`block`]: block devices, their queues and drivers' side.
 //! - [`device`]: the drivers behind device nodes and FIFOs.
 //! - [`notify`]: who wants to hear what happens to a vnode.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
@@ -13,6 +14,7 @@
 
 extern crate alloc;
 
+pub mod block;
 pub mod cpio;
 pub mod credentials;
 pub mod device;

@@ -151,6 +151,16 @@ counters! {
     interrupts_shootdown,
     /// Interrupts that meant nothing.
     interrupts_spurious,
+    /// Requests to disks, and pieces of large ones.
+    disk_requests,
+    /// Those among them that went along with a neighbour's command.
+    disk_merged,
+    /// Sectors of 512 bytes read from disks.
+    disk_sectors_read,
+    /// Sectors written to disks.
+    disk_sectors_written,
+    /// Commands to disks to put on the medium what was written.
+    disk_flushes,
     /// Threads and processes made.
     forks,
     /// Out-of-memory kills.
@@ -178,6 +188,6 @@ impl Counter {
 }
 
 /// Room that both machines have for counters.
-pub(crate) const MAX_COUNTERS: usize = 96;
+pub(crate) const MAX_COUNTERS: usize = 128;
 
 const _: () = assert!(Counter::ALL.len() <= MAX_COUNTERS);

@@ -34,7 +34,7 @@ impl Part {
     }
 
     /// Whether the bytes are inside of the frame, and any.
-    pub(crate) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.len > 0 && self.offset <= PAGE_SIZE && self.len <= PAGE_SIZE - self.offset
     }
 }

@@ -21,6 +21,7 @@
 //!                                  Enrolled                      what the pagedaemon goes round: told by whatever is made or ends
 //!                                  Notify -> NotifyTable         inotify; told wherever files change
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
+//!                                    Block                       requests that wait for a disk
 //!                                    Device                      a device's queue; its interrupt takes it too
 //!                                      WaitQueue                 also the parking lot's buckets
 //!                                      Observers -> Ready        who is told of a wake-up; never inside WaitQueue
@@ -111,6 +112,8 @@ pub enum Rank {
     NotifyTable = 131,
     /// A pmap's page-table pages.
     Pmap = 140,
+    /// Requests that wait for a disk, and those that are done; disks are told and callers called without it.
+    Block = 143,
     /// A device's queue: its requests are done, and who waits for them is woken, with it held.
     Device = 145,
     /// A wait queue.

@@ -1,0 +1,582 @@
+//! A block device: one queue over one disk.
+
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use core::{any::Any, time::Duration};
+
+use abi::{Errno, Result};
+use nucleus::{
+    counters::Counter,
+    dma::Part,
+    sync::{Rank, SpinLock},
+    task::{self, Priority, Sleep, Spawn, WaitQueue},
+    time,
+};
+
+use super::{
+    Command, Done, Limits, Operation, Request, SECTOR, Statistics,
+    command::{Completion, Entries, Entry, Pieces, Sleeper},
+    queue::Queue,
+};
+
+/// What a driver implements: a disk that works on several commands at once and finishes them in any order.
+pub trait Disk: Any + Send + Sync {
+    /// What it is. Always the same.
+    fn limits(&self) -> Limits;
+
+    /// Begins a command, and keeps it until it [finishes](Command::finish) it, here or later. It has never more of them than its limits
+    /// say. No lock is held; must not wait for the disk, and must not need memory.
+    fn start(&self, command: Command);
+
+    /// Finishes what the disk has done since. Called by the device's task, when the [bell](Disk::bell) was rung, and at other times.
+    fn reap(&self) {}
+
+    /// Woken when there may be something to [reap](Disk::reap), by an interrupt for one. `None` for a disk that finishes everything where it
+    /// starts it.
+    fn bell(&self) -> Option<&WaitQueue> {
+        None
+    }
+
+    /// How often to look, while it has commands, where the bell is not to be relied on.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The disk's own name for itself, as `/sys/block/NAME/serial` shows it.
+    fn serial(&self) -> &[u8] {
+        b""
+    }
+}
+
+/// Requests that a plug holds at most.
+const PLUGGED: usize = 128;
+
+/// What is shared by a device's handle, its task and its commands.
+pub(super) struct Core {
+    disk: Arc<dyn Disk>,
+    limits: Limits,
+    state: SpinLock<State>,
+    /// The task's bell where the disk has none.
+    bell: WaitQueue,
+}
+
+struct State {
+    queue: Queue,
+    /// Entries whose requests are done and whose callers are to be told by the task.
+    done: Entries,
+    statistics: Statistics,
+    /// Nobody has the device any more.
+    dropped: bool,
+}
+
+impl Core {
+    fn bell(&self) -> &WaitQueue {
+        self.disk.bell().unwrap_or(&self.bell)
+    }
+
+    /// Puts requests that came together into the queue, and tells the disk as many as it has room for.
+    fn put(self: &Arc<Core>, mut entries: Entries) {
+        let count = entries.len();
+        {
+            let mut state = self.state.lock();
+            state.statistics.came(count, time::since_boot());
+            while let Some(entry) = entries.pop() {
+                state.queue.put(entry);
+            }
+        }
+        Counter::disk_requests.add(count as u64);
+        self.dispatch();
+    }
+
+    /// Tells the disk as much as it has room for.
+    fn dispatch(self: &Arc<Core>) {
+        loop {
+            let taken = self.state.lock().queue.take(&self.limits);
+            let Some(entries) = taken else { return };
+            let command = Command::new(self.clone(), entries, time::since_boot());
+            self.disk.start(command);
+            if self.disk.patience().is_some() {
+                // The task has to begin looking.
+                self.bell().wake_all();
+            }
+        }
+    }
+
+    /// A command is done.
+    pub(super) fn conclude(
+        self: &Arc<Core>,
+        operation: Operation,
+        mut entries: Entries,
+        result: Result<()>,
+    ) {
+        let now = time::since_boot();
+        let count = entries.len();
+        // One of several has failed, nobody knows which: each has its own try.
+        let again = result.is_err() && count > 1 && operation != Operation::Flush;
+        let mut calls = Entries::default();
+        {
+            let mut state = self.state.lock();
+            state.queue.landed(operation);
+            if again {
+                while let Some(mut entry) = entries.pop() {
+                    entry.alone = true;
+                    state.queue.put(entry);
+                }
+            } else {
+                state.statistics.went(count, now);
+            }
+            let tally = state.statistics.of(operation);
+            tally.commands += 1;
+            if !again {
+                tally.merged += count as u64 - 1;
+            }
+        }
+        let mut sectors = 0;
+        let mut took = Duration::ZERO;
+        while let Some(entry) = entries.pop() {
+            sectors += entry.request.sectors;
+            took += now.saturating_sub(entry.since);
+            if let Some(entry) = entry.settle(result) {
+                calls.push(entry);
+            }
+        }
+        let ring = {
+            let mut state = self.state.lock();
+            let tally = state.statistics.of(operation);
+            tally.sectors += sectors;
+            tally.time += took;
+            while let Some(entry) = calls.pop() {
+                state.done.push(entry);
+            }
+            state.has_work(&self.limits)
+        };
+        match operation {
+            Operation::Read => Counter::disk_sectors_read.add(sectors),
+            Operation::Write => Counter::disk_sectors_written.add(sectors),
+            Operation::Flush => Counter::disk_flushes.add(1),
+            Operation::Discard => {}
+        }
+        if !again {
+            Counter::disk_merged.add(count as u64 - 1);
+        }
+        if ring {
+            self.bell().wake_all();
+        }
+    }
+
+    /// A request that the disk need not see is done: the task tells its caller.
+    fn refuse(&self, entry: Box<Entry>, result: Result<()>) {
+        if let Some(entry) = entry.settle(result) {
+            self.state.lock().done.push(entry);
+            self.bell().wake_all();
+        }
+    }
+
+    /// The device's task.
+    fn work(self: &Arc<Core>) {
+        loop {
+            self.disk.reap();
+            let mut done = core::mem::take(&mut self.state.lock().done);
+            while let Some(mut entry) = done.pop() {
+                if let Some(Completion::Call(call)) = entry.completion.take() {
+                    call(entry.result);
+                }
+            }
+            self.dispatch();
+            let (ends, busy) = {
+                let state = self.state.lock();
+                (state.ends(), state.queue.in_flight() > 0)
+            };
+            if ends {
+                return;
+            }
+            let patience = self.disk.patience().filter(|_| busy);
+            let how = Sleep {
+                interruptible: false,
+                deadline: patience.map(|patience| time::since_boot() + patience),
+            };
+            // A timeout is only a reason to look.
+            let _ = self.bell().wait(how, || {
+                self.disk.reap();
+                let state = self.state.lock();
+                let looks = busy != (state.queue.in_flight() > 0) && self.disk.patience().is_some();
+                (state.has_work(&self.limits) || looks).then_some(())
+            });
+        }
+    }
+}
+
+impl State {
+    /// Whether the task has something to do.
+    fn has_work(&self, limits: &Limits) -> bool {
+        !self.done.is_empty() || self.queue.has_turn(limits) || self.ends()
+    }
+
+    /// Whether the task has nothing more to do, ever.
+    fn ends(&self) -> bool {
+        self.dropped
+            && self.done.is_empty()
+            && self.queue.in_flight() == 0
+            && self.queue.waiting() == 0
+    }
+}
+
+/// A disk as the rest of the kernel sees it. Requests that are on their way when the last handle goes are done all the same.
+pub struct Device {
+    name: String,
+    number: u64,
+    core: Arc<Core>,
+    /// Who has it for themselves.
+    holder: SpinLock<Option<&'static str>>,
+}
+
+impl Device {
+    /// The device called `name`, with `number` as its `dev_t`, over `disk`. See [`register`](super::register).
+    ///
+    /// # Errors
+    /// `ENOMEM`; `EINVAL` for limits that can't be.
+    pub fn new(name: &str, number: u64, disk: Arc<dyn Disk>) -> Result<Arc<Device>> {
+        let limits = disk.limits();
+        let block = limits.block_size;
+        let sane = block.is_power_of_two()
+            && (SECTOR..=nucleus::PAGE_SIZE).contains(&(block as usize))
+            && limits.physical_block_size.is_multiple_of(block)
+            && limits.depth > 0
+            && limits.max_parts * SECTOR >= nucleus::PAGE_SIZE
+            && limits.max_sectors as usize * SECTOR >= nucleus::PAGE_SIZE
+            && limits.sectors <= i64::MAX as u64 / SECTOR as u64;
+        if !sane {
+            return Err(Errno::EINVAL);
+        }
+        let core = Arc::new(Core {
+            disk,
+            limits,
+            state: SpinLock::new(
+                Rank::Block,
+                State {
+                    queue: Queue::new(),
+                    done: Entries::default(),
+                    statistics: Statistics::default(),
+                    dropped: false,
+                },
+            ),
+            bell: WaitQueue::new(),
+        });
+        let worker = core.clone();
+        let spawn = Spawn {
+            name: "disk",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+            priority: Priority::KERNEL,
+        };
+        let device = Arc::new(Device {
+            name: name.into(),
+            number,
+            core,
+            holder: SpinLock::new(Rank::Leaf, None),
+        });
+        task::spawn(spawn, Box::new(move || worker.work())).map_err(|_| Errno::ENOMEM)?;
+        Ok(device)
+    }
+
+    /// `vda`, `md0`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its `dev_t`.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What it is.
+    pub fn limits(&self) -> &Limits {
+        &self.core.limits
+    }
+
+    /// How many sectors it has.
+    pub fn sectors(&self) -> u64 {
+        self.core.limits.sectors
+    }
+
+    /// How many bytes it has.
+    pub fn size(&self) -> u64 {
+        self.core.limits.sectors * SECTOR as u64
+    }
+
+    /// Whether nothing can be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.core.limits.read_only
+    }
+
+    /// The driver's disk.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.core.disk
+    }
+
+    /// What it has done.
+    pub fn statistics(&self) -> Statistics {
+        let statistics = self.core.state.lock().statistics;
+        statistics.at(time::since_boot())
+    }
+
+    /// Begins `request`, and comes back at once; `done` runs later, in a task of the kernel's. A request may be larger than the disk's
+    /// limits. No lock of rank `Leaf` or later may be held.
+    pub fn submit(&self, request: Request, done: Done) {
+        let mut entries = Entries::default();
+        self.split(request, Completion::Call(done), &mut entries);
+        if !entries.is_empty() {
+            self.core.put(entries);
+        }
+    }
+
+    /// Reads from `sector` on as many sectors as `parts` hold; sleeps until it is done.
+    ///
+    /// # Errors
+    /// As [`Done`].
+    #[track_caller]
+    pub fn read(&self, sector: u64, parts: Vec<Part>) -> Result<()> {
+        self.perform(Request::read(sector, parts))
+    }
+
+    /// Writes likewise. It may be in the disk's cache when this is back: see [`flush`](Device::flush).
+    ///
+    /// # Errors
+    /// As [`Done`].
+    #[track_caller]
+    pub fn write(&self, sector: u64, parts: Vec<Part>) -> Result<()> {
+        self.perform(Request::write(sector, parts))
+    }
+
+    /// Puts every write that was done before on the medium; sleeps until it is there.
+    ///
+    /// # Errors
+    /// As [`Done`].
+    #[track_caller]
+    pub fn flush(&self) -> Result<()> {
+        self.perform(Request::flush())
+    }
+
+    /// Gives `sectors` sectors from `sector` on up; sleeps until that is done.
+    ///
+    /// # Errors
+    /// As [`Done`].
+    #[track_caller]
+    pub fn discard(&self, sector: u64, sectors: u64) -> Result<()> {
+        self.perform(Request::discard(sector, sectors))
+    }
+
+    /// Performs `request`; sleeps until it is done.
+    ///
+    /// # Errors
+    /// As [`Done`].
+    #[track_caller]
+    pub fn perform(&self, request: Request) -> Result<()> {
+        let sleeper = Sleeper::new();
+        let mut entries = Entries::default();
+        self.split(request, Completion::Wake(sleeper.clone()), &mut entries);
+        if !entries.is_empty() {
+            self.core.put(entries);
+        }
+        sleeper.wait()
+    }
+
+    /// Collects requests, which go to the disk together when the plug is dropped, neighbours as one.
+    pub fn plug(&self) -> Plug<'_> {
+        Plug {
+            device: self,
+            entries: Entries::default(),
+        }
+    }
+
+    /// Has the device for itself, to be named in messages (`"swap"`, `"ext2"`), until the claim is dropped.
+    ///
+    /// # Errors
+    /// `EBUSY` if somebody has it.
+    pub fn claim(self: &Arc<Device>, holder: &'static str) -> Result<Claim> {
+        let mut held = self.holder.lock();
+        if held.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        *held = Some(holder);
+        Ok(Claim(self.clone()))
+    }
+
+    /// Who has it for itself.
+    pub fn holder(&self) -> Option<&'static str> {
+        *self.holder.lock()
+    }
+
+    /// Adds the pieces of a request, or has it refused.
+    fn split(&self, request: Request, completion: Completion, to: &mut Entries) {
+        let limits = &self.core.limits;
+        let now = time::since_boot();
+        let checked = request.check(limits);
+        let (nothing, flush) = (request.sectors == 0, request.operation == Operation::Flush);
+        if checked.is_err() || nothing && !flush || flush && !limits.volatile_cache {
+            let entry = Entry::new(request, completion, now);
+            return self.core.refuse(entry, checked);
+        }
+        let max = match request.operation {
+            Operation::Discard => limits.max_discard,
+            _ => limits.max_sectors,
+        };
+        if request.sectors <= max && request.parts.len() <= limits.max_parts {
+            return to.push(Entry::new(request, completion, now));
+        }
+        let pieces = pieces(request, limits);
+        let shared = Pieces::new(pieces.len(), completion);
+        for piece in pieces {
+            to.push(Entry::new(piece, Completion::Piece(shared.clone()), now));
+        }
+    }
+}
+
+/// A request in pieces that one command takes each.
+fn pieces(request: Request, limits: &Limits) -> Vec<Request> {
+    let mut pieces = Vec::new();
+    let block = u64::from(limits.block_size) / SECTOR as u64;
+    if request.operation == Operation::Discard {
+        let most = (limits.max_discard / block).max(1) * block;
+        let end = request.sector + request.sectors;
+        let mut sector = request.sector;
+        while sector < end {
+            let count = most.min(end - sector);
+            pieces.push(Request::discard(sector, count));
+            sector += count;
+        }
+        return pieces;
+    }
+    let most = limits.max_sectors / block * block;
+    let mut current = Request {
+        operation: request.operation,
+        sector: request.sector,
+        sectors: 0,
+        parts: Vec::new(),
+    };
+    let mut parts = request.parts.into_iter();
+    let mut rest = parts.next();
+    while let Some(mut part) = rest.take() {
+        let room = (most - current.sectors) as usize * SECTOR;
+        if room == 0 || current.parts.len() == limits.max_parts {
+            // A piece ends with a block of the disk's: what is beyond begins the next one.
+            let next = Request {
+                operation: current.operation,
+                sector: current.sector + current.sectors,
+                sectors: 0,
+                parts: Vec::new(),
+            };
+            let full = core::mem::replace(&mut current, next);
+            let beyond = (full.sectors % block) as usize * SECTOR;
+            let (full, begun) = cut(full, beyond);
+            current.sector -= begun.sectors;
+            current.sectors = begun.sectors;
+            current.parts = begun.parts;
+            pieces.push(full);
+            rest = Some(part);
+            continue;
+        }
+        let len = part.len.min(room);
+        current.parts.push(Part {
+            frame: part.frame.clone(),
+            offset: part.offset,
+            len,
+        });
+        current.sectors += (len / SECTOR) as u64;
+        part.offset += len;
+        part.len -= len;
+        rest = if part.len > 0 {
+            Some(part)
+        } else {
+            parts.next()
+        };
+    }
+    pieces.push(current);
+    pieces
+}
+
+/// Takes the last `bytes` bytes off a request; gives both.
+fn cut(mut request: Request, bytes: usize) -> (Request, Request) {
+    let mut left = bytes;
+    let mut taken = Vec::new();
+    while left > 0 {
+        let Some(last) = request.parts.last_mut() else {
+            break;
+        };
+        if last.len <= left {
+            left -= last.len;
+            taken.extend(request.parts.pop());
+        } else {
+            last.len -= left;
+            taken.push(Part {
+                frame: last.frame.clone(),
+                offset: last.offset + last.len,
+                len: left,
+            });
+            left = 0;
+        }
+    }
+    taken.reverse();
+    let sectors = ((bytes - left) / SECTOR) as u64;
+    request.sectors -= sectors;
+    let rest = Request {
+        operation: request.operation,
+        sector: request.sector + request.sectors,
+        sectors,
+        parts: taken,
+    };
+    (request, rest)
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.core.state.lock().dropped = true;
+        self.core.bell().wake_all();
+    }
+}
+
+/// Requests of one task that go to the disk together. Nobody else's wait for it.
+pub struct Plug<'a> {
+    device: &'a Device,
+    entries: Entries,
+}
+
+impl Plug<'_> {
+    /// As [`Device::submit`], when the plug is dropped, or holds enough.
+    pub fn submit(&mut self, request: Request, done: Done) {
+        self.device
+            .split(request, Completion::Call(done), &mut self.entries);
+        if self.entries.len() >= PLUGGED {
+            self.release();
+        }
+    }
+
+    /// Lets go of what was collected.
+    pub fn release(&mut self) {
+        if !self.entries.is_empty() {
+            self.device.core.put(core::mem::take(&mut self.entries));
+        }
+    }
+}
+
+impl Drop for Plug<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A device that somebody has for itself.
+pub struct Claim(Arc<Device>);
+
+impl Claim {
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.0
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *self.0.holder.lock() = None;
+    }
+}

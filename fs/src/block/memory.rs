@@ -1,0 +1,105 @@
+//! A disk whose medium is memory.
+
+use alloc::vec::Vec;
+
+use abi::{Errno, Result};
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral,
+    frame::{self, Contents},
+};
+
+use super::{Command, Disk, Limits, Operation, SECTOR};
+
+/// Frames of one piece of the table: a piece is a few pages of the kernel's heap.
+const PIECE: usize = 4096;
+const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
+
+/// Frames as a disk. All of them are there from the start, so that it never fails for want of memory: it may be swapped to.
+pub struct MemoryDisk {
+    frames: Vec<Vec<Frame>>,
+    limits: Limits,
+}
+
+impl MemoryDisk {
+    /// A disk of this many bytes, a multiple of a page and not 0, all zero.
+    ///
+    /// # Errors
+    /// `EINVAL` for another size, `ENOMEM`.
+    pub fn new(bytes: u64) -> Result<MemoryDisk> {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(Errno::EINVAL);
+        }
+        let pages = usize::try_from(bytes / PAGE_SIZE as u64).map_err(|_| Errno::ENOMEM)?;
+        if pages > frame::usage().free {
+            return Err(Errno::ENOMEM);
+        }
+        let mut frames = Vec::new();
+        for from in (0..pages).step_by(PIECE) {
+            let count = PIECE.min(pages - from);
+            let mut piece = Vec::new();
+            piece.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+            for _ in 0..count {
+                piece.push(Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?);
+            }
+            frames.push(piece);
+        }
+        let limits = Limits {
+            physical_block_size: PAGE_SIZE as u32,
+            max_discard: u64::from(u32::MAX),
+            ..Limits::plain(pages as u64 * SECTORS)
+        };
+        Ok(MemoryDisk { frames, limits })
+    }
+
+    /// The frame with a sector, and the sector's offset in it.
+    fn place(&self, sector: u64) -> (&Frame, usize) {
+        let page = (sector / SECTORS) as usize;
+        let offset = (sector % SECTORS) as usize * SECTOR;
+        (&self.frames[page / PIECE][page % PIECE], offset)
+    }
+
+    fn transfer(&self, command: &Command) {
+        let write = command.operation() == Operation::Write;
+        let mut sector = command.sector();
+        for part in command.parts() {
+            let memory = ephemeral::map(&part.frame);
+            let mut moved = 0;
+            while moved < part.len {
+                let (frame, offset) = self.place(sector);
+                let len = (part.len - moved).min(PAGE_SIZE - offset);
+                let medium = ephemeral::map(frame);
+                match write {
+                    true => medium.copy_from(offset, &memory, part.offset + moved, len),
+                    false => memory.copy_from(part.offset + moved, &medium, offset, len),
+                }
+                moved += len;
+                sector += (len / SECTOR) as u64;
+            }
+        }
+    }
+
+    fn zero(&self, command: &Command) {
+        let (mut sector, end) = (command.sector(), command.sector() + command.sectors());
+        while sector < end {
+            let (frame, offset) = self.place(sector);
+            let len = ((end - sector) as usize * SECTOR).min(PAGE_SIZE - offset);
+            ephemeral::map(frame).fill(offset, len, 0);
+            sector += (len / SECTOR) as u64;
+        }
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn start(&self, command: Command) {
+        match command.operation() {
+            Operation::Read | Operation::Write => self.transfer(&command),
+            Operation::Discard => self.zero(&command),
+            Operation::Flush => {}
+        }
+        command.finish(Ok(()));
+    }
+}

@@ -1,0 +1,47 @@
+//! Block devices: disks of 512-byte sectors, behind one queue each.
+//!
+//! In the order in which a page of data meets it:
+//!
+//! - [`request`](Request): what is to be read, written, flushed or discarded, by [parts](nucleus::dma::Part) of frames.
+//! - [`Device`]: takes requests, any number at once; the only way to a disk for the floors above. [`Device::read`] and its like sleep until
+//!   the request is done, [`Device::submit`] comes back at once. [`Plug`] collects requests that belong together.
+//! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as one [`Command`].
+//! - [`Disk`]: what a driver implements; it finishes commands in any order.
+//! - [`registry`](register): devices by name and by number.
+//! - [`MemoryDisk`]: a disk of frames. `FaultyDisk`: one that fails as disks do, for tests.
+//!
+//! # Order
+//!
+//! Requests are done in any order; who needs one done before another waits for it. A write that is done may be in the disk's own cache,
+//! which a power cut empties: a flush that begins after it, and is done, has put it on the medium.
+
+mod command;
+mod device;
+#[cfg(not(target_os = "none"))]
+mod faulty;
+mod memory;
+mod queue;
+mod registry;
+mod request;
+mod statistics;
+#[cfg(test)]
+mod tests;
+
+pub use command::Command;
+pub use device::{Claim, Device, Disk, Plug};
+#[cfg(not(target_os = "none"))]
+pub use faulty::{Attempt, FaultyDisk};
+pub use memory::MemoryDisk;
+pub use registry::{all, by_name, by_number, register, unregister};
+pub use request::{Done, Limits, Operation, Request};
+pub use statistics::{Statistics, Tally};
+
+/// Bytes of a sector, the unit of all addresses here, whatever the disk's own blocks are.
+pub const SECTOR: usize = 512;
+
+/// The major number of virtio's disks, and of memory disks, as on Linux.
+pub const VIRTIO_MAJOR: u32 = 254;
+/// See [`VIRTIO_MAJOR`].
+pub const MEMORY_MAJOR: u32 = 9;
+/// Minor numbers that one of virtio's disks takes: itself and its partitions.
+pub const VIRTIO_MINORS: u32 = 16;
