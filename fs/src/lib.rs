@@ -19,6 +19,7 @@ pub mod cpio;
 pub mod credentials;
 pub mod device;
 pub mod file;
+mod name_hash;
 pub mod namespace;
 pub mod ninep;
 pub mod notify;

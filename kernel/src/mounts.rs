@@ -74,6 +74,14 @@ pub fn known() -> Vec<FileSystem> {
     known.into_iter().flatten().collect()
 }
 
+/// The machine is about to stop: everything is written back, and nothing changes on disks after this.
+pub fn shut_down() {
+    for mount in namespace().all() {
+        // Nobody is left who could be told of an error.
+        let _ = mount.root().sync();
+    }
+}
+
 /// Sets the one tree of mounts, at start.
 pub fn set_namespace(namespace: Arc<Namespace>) {
     *NAMESPACE.lock() = Some(namespace);
@@ -99,18 +107,30 @@ pub fn make(
     wanted: Wanted<'_>,
     walk: &Walk<'_>,
 ) -> Result<(&'static str, Arc<dyn Vnode>)> {
-    let known = *KNOWN.lock();
-    let found = known
-        .into_iter()
-        .flatten()
-        .find(|fs| fs.name.as_bytes() == name)
-        .ok_or(Errno::ENODEV)?;
+    let found = find(name)?;
     let device = match found.on_device {
         true => device_at(wanted.source, walk)?,
         false => 0,
     };
     let wanted = Wanted { device, ..wanted };
     Ok((found.name, (found.make)(&wanted)?))
+}
+
+/// As [`make`], for the root of all: no node leads to its device yet, whose number is known.
+///
+/// # Errors
+/// `ENODEV` for an unknown name, and those of the file system.
+pub fn make_root(name: &[u8], wanted: &Wanted<'_>) -> Result<(&'static str, Arc<dyn Vnode>)> {
+    let found = find(name)?;
+    Ok((found.name, (found.make)(wanted)?))
+}
+
+fn find(name: &[u8]) -> Result<FileSystem> {
+    let known = *KNOWN.lock();
+    let mut known = known.into_iter().flatten();
+    known
+        .find(|fs| fs.name.as_bytes() == name)
+        .ok_or(Errno::ENODEV)
 }
 
 /// The number of the block device whose node is at `path`.
@@ -150,7 +170,7 @@ const BARE: MountFlags = MountFlags::NO_SET_ID
 /// No set-id bits and no devices: everybody may write there, and no package keeps programs there.
 const SHARED: MountFlags = MountFlags::NO_SET_ID.union(MountFlags::NO_DEVICES);
 
-/// What is mounted at start: path, file system, flags, options, mode of a directory that has to be made for it.
+/// What is mounted at start on every root, and then on one that stays from boot to boot: path, file system, flags, options, mode of a directory that has to be made for it.
 const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
     (b"/proc", "proc", BARE, b"", 0o555),
     (b"/sys", "sysfs", BARE, b"", 0o555),
@@ -172,17 +192,27 @@ const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
     (b"/dev/mqueue", "mqueue", BARE, b"", 0o1777),
     (b"/tmp", "tmpfs", MountFlags::empty(), b"mode=1777", 0o1777),
 ];
+const ON_DISK: &[(&[u8], &str, MountFlags, &[u8], u32)] =
+    &[(b"/run", "tmpfs", SHARED, b"mode=755", 0o755)];
 
-/// Sets the tree of mounts and mounts what every Linux program expects, where there is such a directory or one can be
-/// made.
+/// Makes devices and file systems known by name.
 ///
 /// # Errors
-/// Those of making the nodes in `/dev`.
-pub fn start(namespace: Arc<Namespace>) -> Result<()> {
+/// `EBUSY` and `ENOSPC` if there is no room for them.
+pub fn register_all() -> Result<()> {
     device::register()?;
     for fs in ALWAYS {
         register(*fs)?;
     }
+    Ok(())
+}
+
+/// Sets the tree of mounts and mounts what every Linux program expects, where there is such a directory or one can be
+/// made. `on_disk`: the root was there before, with what the last boot left.
+///
+/// # Errors
+/// Those of making the nodes in `/dev`.
+pub fn start(namespace: Arc<Namespace>, on_disk: bool) -> Result<()> {
     set_namespace(namespace.clone());
     let root = namespace.root();
     let who = fs::Credentials::default();
@@ -191,7 +221,8 @@ pub fn start(namespace: Arc<Namespace>) -> Result<()> {
         start: &root,
         who: &who,
     };
-    for &(path, name, flags, options, mode) in AT_START {
+    let also = if on_disk { ON_DISK } else { &[] };
+    for &(path, name, flags, options, mode) in AT_START.iter().chain(also) {
         // A root that is there already may have the directory, or have something else by that name.
         let at = match walk.make(path, Make::Directory, mode) {
             Ok(place) => Ok(place),

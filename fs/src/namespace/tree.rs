@@ -115,7 +115,12 @@ fn is_below(vnode: &Arc<dyn Vnode>, above: &Arc<dyn Vnode>) -> bool {
 impl Namespace {
     /// A namespace whose root is `root`'s file system.
     pub fn new(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Namespace> {
-        let root = Mount::new(1, root, None, &MountRequest::plain(fstype));
+        Namespace::with_root(root, &MountRequest::plain(fstype))
+    }
+
+    /// As [`new`](Namespace::new), mounted as `how` says.
+    pub fn with_root(root: Arc<dyn Vnode>, how: &MountRequest<'_>) -> Arc<Namespace> {
+        let root = Mount::new(1, root, None, how);
         Arc::new(Namespace {
             table: Mutex::new(
                 Rank::Mount,

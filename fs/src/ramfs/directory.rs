@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     Credentials, Kind, Vnode,
+    name_hash::name_hash,
     namespace::NAME_MAX,
     vnode::{Emit, Make},
 };
@@ -51,17 +52,7 @@ const KEY_BITS: u32 = 61;
 
 /// The first key for a name.
 fn key(fs: &Ramfs, name: &[u8]) -> u64 {
-    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut hash = fs.seed ^ name.len() as u64;
-    for chunk in name.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        let mixed = (hash ^ u64::from_le_bytes(word)) as u128 * MULTIPLIER as u128;
-        hash = (mixed as u64 ^ (mixed >> 64) as u64).wrapping_add(fs.seed.rotate_left(32));
-    }
-    let mixed = hash as u128 * MULTIPLIER as u128;
-    hash = mixed as u64 ^ (mixed >> 64) as u64;
-    hash >> (64 - KEY_BITS) & !SAME
+    name_hash(fs.seed, name) >> (64 - KEY_BITS) & !SAME
 }
 
 impl Entries {

@@ -20,6 +20,8 @@ pub struct Options {
     pub shootdown: Coherence,
     /// Whether page tables are kept ready (`ptcache=on|off`).
     pub page_table_cache: bool,
+    /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the archive.
+    pub root: Option<DiskRoot>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
     pub shares: Vec<Share>,
     /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
@@ -29,6 +31,20 @@ pub struct Options {
     /// The command and its arguments; empty for a login shell.
     pub command: Vec<Vec<u8>>,
 }
+
+/// A root on a disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskRoot {
+    /// The name of its device, without `/dev/`.
+    pub device: String,
+    /// Its file system.
+    pub fstype: String,
+    /// Whether it is mounted so that nothing is changed.
+    pub read_only: bool,
+}
+
+/// The file system of a root on a disk where none is named.
+const ROOT_TYPE: &str = "ext2";
 
 /// A folder of the host's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,12 +69,14 @@ pub fn parse(line: &str) -> Result<Options, String> {
         ephemeral: Backend::Direct,
         shootdown: Coherence::Precise,
         page_table_cache: true,
+        root: None,
         shares: Vec::new(),
         release: None,
         init: None,
         command: Vec::new(),
     };
     let (own, command) = split(line);
+    let (mut root_device, mut root_type, mut root_read_only) = (None, None, None);
     for word in own.split_ascii_whitespace() {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -92,6 +110,20 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("ptcache", Some("on")) => options.page_table_cache = true,
             ("ptcache", Some("off")) => options.page_table_cache = false,
             ("ptcache", _) => return Err(format!("option '{word}': ptcache is on or off")),
+            ("root", value) => {
+                let device = value.and_then(device_name);
+                root_device = Some(device.ok_or_else(|| {
+                    format!("option '{word}': root wants a device, as in /dev/vda")
+                })?);
+            }
+            ("rootfstype", Some(name)) if !name.is_empty() => root_type = Some(name),
+            ("rootfstype", _) => {
+                return Err(format!(
+                    "option '{word}': rootfstype wants the name of a file system"
+                ));
+            }
+            ("ro", None) => root_read_only = Some(true),
+            ("rw", None) => root_read_only = Some(false),
             ("share", value) => {
                 let share = value.and_then(share);
                 options.shares.push(share.ok_or_else(|| {
@@ -121,10 +153,27 @@ pub fn parse(line: &str) -> Result<Options, String> {
             }
         }
     }
+    options.root = match root_device {
+        Some(device) => Some(DiskRoot {
+            device: device.into(),
+            fstype: root_type.unwrap_or(ROOT_TYPE).into(),
+            read_only: root_read_only.unwrap_or(false),
+        }),
+        None if root_type.is_some() || root_read_only.is_some() => {
+            return Err("rootfstype, ro and rw are for a root on a disk: root is missing".into());
+        }
+        None => None,
+    };
     if let Some(command) = command {
         options.command = words(command)?;
     }
     Ok(options)
+}
+
+/// `/dev/NAME`.
+fn device_name(value: &str) -> Option<&str> {
+    let name = value.strip_prefix("/dev/")?;
+    (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
 /// The longest release that `uname` has room for.
@@ -311,6 +360,23 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_can_be_the_root() {
+        let root = |line| parse(line).unwrap().root;
+        let disk = |fstype: &str, read_only| DiskRoot {
+            device: "vdb".into(),
+            fstype: fstype.into(),
+            read_only,
+        };
+        assert_eq!(root(""), None);
+        assert_eq!(root("root=/dev/vdb"), Some(disk("ext2", false)));
+        assert_eq!(
+            root("ro root=/dev/vdb rootfstype=9p"),
+            Some(disk("9p", true))
+        );
+        assert_eq!(root("root=/dev/vdb ro rw"), Some(disk("ext2", false)));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (line, part) in [
             ("onclr=1", "onclr=1"),
@@ -330,6 +396,14 @@ mod tests {
             ("share=:/mnt", "share=:/mnt"),
             ("share=tag:mnt", "absolute"),
             ("init=sh", "absolute"),
+            ("root=vda", "root=vda"),
+            ("root=/dev/", "/dev/vda"),
+            ("root=/dev/a/b", "/dev/vda"),
+            ("root", "/dev/vda"),
+            ("root=/dev/vda rootfstype=", "rootfstype="),
+            ("rootfstype=ext2", "root is missing"),
+            ("ro", "root is missing"),
+            ("root=/dev/vda ro=1", "ro=1"),
             ("release", "digit"),
             ("release=x1", "release=x1"),
             ("release=6.1/2", "plain"),

@@ -6,12 +6,11 @@ use alloc::{format, string::String, sync::Arc, vec, vec::Vec};
 use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Namespace, OpenFlags, Walk};
 use nucleus::{
-    power::{self, Stop},
     task::{self, Sleep},
     trap::UserContext,
 };
 
-use super::{Options, power_off, shell};
+use super::{Options, power_off, restart, shell};
 use crate::{
     files::{OpenFile, Table},
     process::{
@@ -112,7 +111,7 @@ fn look_after(init: &Arc<Thread>, pid: u32) -> i32 {
         while let Some(info) = init.take_pending(SignalSet(!0)) {
             match info.signal {
                 raw::SIGUSR1 | raw::SIGUSR2 => power_off(),
-                raw::SIGTERM => power::stop(Stop::Restart),
+                raw::SIGTERM => restart(),
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! From the first task to the first program.
 //!
-//! [`command_line`] says what is wanted, [`root`] unpacks the archive and mounts what belongs into it,
+//! [`command_line`] says what is wanted, [`root`] unpacks the archive, or mounts a disk, and mounts what belongs into it,
 //! [`shares`] mounts folders of the host's, [`init`] is the first process, in the kernel or a program.
 
 mod command_line;
@@ -17,9 +17,9 @@ use nucleus::{
     user,
 };
 
-use crate::{load, process, sigio, signal, syscall, tty};
+use crate::{load, mounts, process, sigio, signal, syscall, tty};
 
-pub use command_line::Options;
+pub use command_line::{DiskRoot, Options};
 
 /// The first task: everything in the nucleus is ready.
 pub fn start() -> ! {
@@ -46,7 +46,7 @@ pub fn start() -> ! {
     if tasks.is_err() {
         give_up("no memory to start with");
     }
-    let namespace = match root::mount() {
+    let namespace = match root::mount(options.root.as_ref()) {
         Ok(namespace) => namespace,
         Err(message) => give_up(&message),
     };
@@ -77,12 +77,20 @@ pub(crate) fn finish(status: i32) -> ! {
         // As a shell counts a death by signal.
         128 + (status & 0x7f)
     };
+    mounts::shut_down();
     log!("exit: status {code}");
     power::stop(Stop::Done)
 }
 
 /// `poweroff` and `halt`: an orderly end.
 pub(crate) fn power_off() -> ! {
+    mounts::shut_down();
     log!("exit: status 0");
     power::stop(Stop::Done)
+}
+
+/// `reboot`: likewise.
+pub(crate) fn restart() -> ! {
+    mounts::shut_down();
+    power::stop(Stop::Restart)
 }

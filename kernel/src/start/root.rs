@@ -1,9 +1,10 @@
-//! The root file system: the archive unpacked into memory.
+//! The root file system: the archive unpacked into memory, or a disk.
 
 use alloc::{format, string::String, sync::Arc};
 
+use abi::Errno;
 use fs::{
-    Location, Namespace,
+    Location, MountFlags, MountRequest, Namespace, block,
     cpio::{self, Damage, Unpacked},
     ramfs,
 };
@@ -13,14 +14,61 @@ use nucleus::{
     frame, log,
 };
 
-use crate::mounts;
+use super::DiskRoot;
+use crate::mounts::{self, Wanted};
 
-/// Unpacks the archive and mounts what every program expects. The archive's memory becomes the files' where
-/// their data starts at a page; the rest is given back.
+/// Mounts the root, and what every program expects.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
-pub fn mount() -> Result<Arc<Namespace>, String> {
+pub fn mount(disk: Option<&DiskRoot>) -> Result<Arc<Namespace>, String> {
+    mounts::register_all()
+        .map_err(|error| format!("can't make devices known: {}", error.name()))?;
+    let namespace = match disk {
+        Some(disk) => on_disk(disk)?,
+        None => in_memory()?,
+    };
+    mounts::start(namespace.clone(), disk.is_some())
+        .map_err(|error| format!("can't mount /proc, /dev or /tmp: {}", error.name()))?;
+    Ok(namespace)
+}
+
+/// Mounts a disk as the root.
+fn on_disk(disk: &DiskRoot) -> Result<Arc<Namespace>, String> {
+    let DiskRoot {
+        device,
+        fstype,
+        read_only,
+    } = disk;
+    let source = format!("/dev/{device}");
+    let found = block::by_name(device.as_bytes());
+    let found = found.ok_or_else(|| format!("there is no device {source} for the root"))?;
+    let wanted = Wanted {
+        source: source.as_bytes(),
+        device: found.number(),
+        options: b"",
+        read_only: *read_only,
+    };
+    let (fstype, root) =
+        mounts::make_root(fstype.as_bytes(), &wanted).map_err(|error| match error {
+            Errno::ENODEV => format!("the file system {fstype} is not known"),
+            error => format!("can't mount {source} as the root: {}", error.name()),
+        })?;
+    let mut flags = MountFlags::RELATIVE_ACCESS_TIMES;
+    flags.set(MountFlags::READ_ONLY, *read_only);
+    // It is not wanted: its memory is.
+    drop(boot::take_archive());
+    log!("root: {source}, {fstype}");
+    let how = MountRequest {
+        source: source.as_bytes(),
+        flags,
+        ..MountRequest::plain(fstype)
+    };
+    Ok(Namespace::with_root(root, &how))
+}
+
+/// Unpacks the archive. Its memory becomes the files' where their data starts at a page; the rest is given back.
+fn in_memory() -> Result<Arc<Namespace>, String> {
     let archive =
         boot::take_archive().ok_or("there is no root archive: give the kernel an initrd")?;
     // What the archive brings is there already; of the rest, files may take half.
@@ -37,8 +85,6 @@ pub fn mount() -> Result<Arc<Namespace>, String> {
         unpacked.entries,
         unpacked.bytes / 1024
     );
-    mounts::start(namespace.clone())
-        .map_err(|error| format!("can't mount /proc, /dev or /tmp: {}", error.name()))?;
     Ok(namespace)
 }
 

@@ -6,7 +6,6 @@ use abi::{
 };
 use nucleus::{
     PAGE_SIZE, frame,
-    power::{self, Stop},
     sync::{Rank, SpinLock},
     time, user,
 };
@@ -209,9 +208,7 @@ pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
     match call.unsigned(2) {
         raw::LINUX_REBOOT_CMD_CAD_ON | raw::LINUX_REBOOT_CMD_CAD_OFF => Ok(0),
         raw::LINUX_REBOOT_CMD_HALT | raw::LINUX_REBOOT_CMD_POWER_OFF => start::power_off(),
-        raw::LINUX_REBOOT_CMD_RESTART | raw::LINUX_REBOOT_CMD_RESTART2 => {
-            power::stop(Stop::Restart)
-        }
+        raw::LINUX_REBOOT_CMD_RESTART | raw::LINUX_REBOOT_CMD_RESTART2 => start::restart(),
         _ => Err(Errno::EINVAL),
     }
 }

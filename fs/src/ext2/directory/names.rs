@@ -1,0 +1,227 @@
+//! Which name is where in a directory, so that a lookup does not read it all.
+//!
+//! The blocks of a directory are a line of records without order. When it is first looked into, all of them are read
+//! once, and for each name its hash and its place are kept, and for each block how long a record still fits into it. The
+//! names themselves stay in the blocks: where the hash fits, the record is compared.
+
+use alloc::{collections::BTreeSet, vec, vec::Vec};
+
+use abi::{Errno, Result};
+use nucleus::frame;
+
+use super::records::{self, Damaged, NAME_MAX, Records};
+use crate::name_hash::name_hash;
+
+/// The blocks of one directory.
+pub(in super::super) trait Blocks {
+    /// Bytes of a block: 1024, 2048 or 4096.
+    fn block_size(&self) -> usize;
+
+    /// How many there are.
+    fn count(&self) -> u32;
+
+    /// Copies bytes of block `index` out, from byte `at` of it on.
+    ///
+    /// # Errors
+    /// `EIO`, also for a block that is missing; `ENOMEM`.
+    fn read(&self, index: u32, at: usize, to: &mut [u8]) -> Result<()>;
+
+    /// Changes bytes of block `index`.
+    ///
+    /// # Errors
+    /// As [`read`](Blocks::read).
+    fn write(&self, index: u32, at: usize, bytes: &[u8]) -> Result<()>;
+
+    /// Adds a block with this content behind the others.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EFBIG`, and as [`read`](Blocks::read).
+    fn grow(&self, content: &[u8]) -> Result<()>;
+
+    /// Block `index` is not as it must be, which is seen at byte `at`: notes that, and gives the error to return.
+    fn damaged(&self, index: u32, at: usize) -> Errno;
+}
+
+/// Where a name is, and what it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) struct Found {
+    /// Of its record, in bytes from the start of the directory.
+    pub position: u64,
+    pub inode: u32,
+    /// As in the record.
+    pub kind: u8,
+}
+
+/// The names of one directory, "." and ".." not among them.
+pub(in super::super) struct Names {
+    seed: u64,
+    /// The upper half of the name's hash, and the place of its record in units of four bytes.
+    places: BTreeSet<u64>,
+    /// The longest record that fits into each block.
+    room: Vec<u16>,
+}
+
+impl Names {
+    /// Reads a directory; `seed` is for hashes.
+    ///
+    /// # Errors
+    /// `EIO` for a damaged one, `ENOMEM`.
+    pub fn load(blocks: &dyn Blocks, seed: u64) -> Result<Names> {
+        let mut names = Names {
+            seed,
+            places: BTreeSet::new(),
+            room: Vec::new(),
+        };
+        let count = blocks.count();
+        names
+            .room
+            .try_reserve_exact(count as usize)
+            .map_err(|_| Errno::ENOMEM)?;
+        let mut bytes = vec![0; blocks.block_size()];
+        for index in 0..count {
+            require_memory()?;
+            blocks.read(index, 0, &mut bytes)?;
+            let mut most = 0;
+            for record in Records::new(&bytes, 0) {
+                let record = record.map_err(|it| blocks.damaged(index, it.at))?;
+                most = most.max(record.room());
+                if record.inode != 0 && record.name != b"." && record.name != b".." {
+                    let position = names.position(blocks, index, record.at);
+                    names.places.insert(names.place(record.name, position));
+                }
+            }
+            names.room.push(most as u16);
+        }
+        Ok(names)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    fn position(&self, blocks: &dyn Blocks, index: u32, at: usize) -> u64 {
+        index as u64 * blocks.block_size() as u64 + at as u64
+    }
+
+    fn place(&self, name: &[u8], position: u64) -> u64 {
+        self.hashed(name) | position / 4
+    }
+
+    fn hashed(&self, name: &[u8]) -> u64 {
+        name_hash(self.seed, name) & 0xffff_ffff_0000_0000
+    }
+
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub fn find(&self, blocks: &dyn Blocks, name: &[u8]) -> Result<Option<Found>> {
+        let hash = self.hashed(name);
+        let block_size = blocks.block_size() as u64;
+        for place in self.places.range(hash..=hash | 0xffff_ffff) {
+            let position = (place & 0xffff_ffff) * 4;
+            let (index, at) = (
+                (position / block_size) as u32,
+                (position % block_size) as usize,
+            );
+            let mut bytes = [0; records::record_size(NAME_MAX)];
+            let len = bytes.len().min(block_size as usize - at);
+            blocks.read(index, at, &mut bytes[..len])?;
+            // The record may be longer than what was read of it: only what it needs matters here.
+            let needs = records::record_size(bytes[6] as usize).min(len);
+            if let Some(record) = records::head(&bytes[..needs])
+                && record.inode != 0
+                && record.name == name
+            {
+                return Ok(Some(Found {
+                    position,
+                    inode: record.inode,
+                    kind: record.kind,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a name that is not there.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EIO`, `ENOMEM`; nothing has changed then.
+    pub fn add(&mut self, blocks: &dyn Blocks, name: &[u8], inode: u32, kind: u8) -> Result<()> {
+        require_memory()?;
+        let size = records::record_size(name.len()) as u16;
+        let mut bytes = vec![0; blocks.block_size()];
+        let index = match self.room.iter().position(|&room| room >= size) {
+            Some(index) => {
+                blocks.read(index as u32, 0, &mut bytes)?;
+                index
+            }
+            None => {
+                self.room.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                records::clear(&mut bytes);
+                self.room.len()
+            }
+        };
+        let block = index as u32;
+        let damaged = |it: Damaged| blocks.damaged(block, it.at);
+        let added = records::insert(&mut bytes, inode, kind, name).map_err(damaged)?;
+        // What is in memory says that there is room.
+        let (at, changed) = added.ok_or_else(|| blocks.damaged(block, 0))?;
+        let room = records::room(&bytes).map_err(damaged)? as u16;
+        if index < self.room.len() {
+            blocks.write(block, changed.start, &bytes[changed])?;
+            self.room[index] = room;
+        } else {
+            blocks.grow(&bytes)?;
+            self.room.push(room);
+        }
+        let position = self.position(blocks, block, at);
+        self.places.insert(self.place(name, position));
+        Ok(())
+    }
+
+    /// Takes away a name that was found.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`; nothing has changed then.
+    pub fn remove(&mut self, blocks: &dyn Blocks, name: &[u8], found: &Found) -> Result<()> {
+        let mut bytes = vec![0; blocks.block_size()];
+        let index = (found.position / bytes.len() as u64) as u32;
+        let at = (found.position % bytes.len() as u64) as usize;
+        let damaged = |it: Damaged| blocks.damaged(index, it.at);
+        blocks.read(index, 0, &mut bytes)?;
+        let changed = records::remove(&mut bytes, at).map_err(damaged)?;
+        let room = records::room(&bytes).map_err(damaged)? as u16;
+        blocks.write(index, changed.start, &bytes[changed])?;
+        self.room[index as usize] = room;
+        self.places.remove(&self.place(name, found.position));
+        Ok(())
+    }
+}
+
+/// Lets the record at `position` name another inode.
+///
+/// # Errors
+/// `EIO`, `ENOMEM`.
+pub(in super::super) fn set(
+    blocks: &dyn Blocks,
+    position: u64,
+    inode: u32,
+    kind: u8,
+) -> Result<()> {
+    let mut bytes = vec![0; blocks.block_size()];
+    let index = (position / bytes.len() as u64) as u32;
+    let at = (position % bytes.len() as u64) as usize;
+    blocks.read(index, 0, &mut bytes)?;
+    let changed = records::rename_to(&mut bytes, at, inode, kind)
+        .map_err(|it| blocks.damaged(index, it.at))?;
+    blocks.write(index, changed.start, &bytes[changed])
+}
+
+fn require_memory() -> Result<()> {
+    match frame::is_scarce() {
+        true => Err(Errno::ENOMEM),
+        false => Ok(()),
+    }
+}
