@@ -313,6 +313,7 @@ mod tests {
                 ephemeral: Backend::Direct,
                 shootdown: Coherence::Precise,
                 page_table_cache: true,
+                root: None,
                 shares: Vec::new(),
                 release: None,
                 init: None,
