@@ -91,9 +91,11 @@ impl Map {
         }
         pending.flush();
         // No translation is left, so the references may go. The lock keeps faults out until then.
-        for entry in space.overlapping(range) {
-            if let Some(amap) = &entry.amap {
-                amap.clear(entry.keys(entry.range.intersect(range)));
+        for entry in space.overlapping_mut(range) {
+            let keys = entry.keys(entry.range.intersect(range));
+            // Unshared above, so `get_mut` succeeds wherever there is an amap.
+            if let Some(amap) = entry.amap.as_mut().and_then(Arc::get_mut) {
+                amap.clear_out(keys);
             }
         }
         match complete {
@@ -186,7 +188,7 @@ impl MapEntry {
         let key = self.key(va);
         let anonymous = self.amap.as_ref().is_some_and(|amap| {
             let slots = amap.lock_present(key);
-            slots.is_some_and(|mut slots| !slots.get(key).is_empty())
+            slots.is_some_and(|slots| !slots.peek(key).is_empty())
         });
         anonymous
             || self.object.as_ref().is_some_and(|object| {

@@ -175,9 +175,9 @@ pub(crate) fn widen(pmap: &Pmap, entry: &MapEntry) {
 /// Makes anons of `run` that were left by their other owners sole ones again.
 fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
     for va in run.pages() {
-        let slot = slots.get(entry.key(va));
-        if matches!(slot, Slot::Shared(_)) {
-            slot.make_sole();
+        let key = entry.key(va);
+        if matches!(slots.peek(key), Slot::Shared(_)) {
+            slots.get(key).make_sole();
         }
     }
 }

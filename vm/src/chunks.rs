@@ -25,6 +25,8 @@ pub const SLOTS: usize = 32;
 pub const SLOTS_SHIFT: u32 = SLOTS.trailing_zeros();
 /// Branches of a node.
 const FAN: usize = 64;
+/// What a node of a tree takes, in bytes.
+pub const NODE_BYTES: usize = FAN * size_of::<usize>();
 const FAN_SHIFT: u32 = FAN.trailing_zeros();
 
 /// What a slot holds.

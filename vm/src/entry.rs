@@ -117,11 +117,6 @@ impl MapEntry {
         self.object.is_some() && self.prot & (Prot::EXEC | Prot::WRITE) == Prot::EXEC
     }
 
-    /// Whether a write must first make the amap the entry's own.
-    pub fn lacks_own_amap(&self) -> bool {
-        self.amap.is_none() || self.needs_copy
-    }
-
     /// Makes the amap, if there is one, the entry's own: clears needs-copy. Nothing is copied
     /// when the others have gone.
     pub fn unshare(&mut self) -> Result<(), OutOfMemory> {
@@ -136,12 +131,17 @@ impl MapEntry {
         Ok(())
     }
 
-    /// Gives the entry an amap of its own, for a write at `va`.
+    /// Gives the entry an amap of its own, with a place for the page at `va`.
     pub fn own_amap(&mut self, va: VirtAddr) -> Result<(), OutOfMemory> {
+        let key = self.key(va);
         if self.amap.is_none() {
-            self.amap = Some(Arc::new(Amap::new(self.key(va))));
+            self.amap = Some(Arc::new(Amap::new(key, self.pages())));
         }
-        self.unshare()
+        self.unshare()?;
+        match self.amap.as_mut().and_then(Arc::get_mut) {
+            Some(amap) => amap.prepare(key),
+            None => Ok(()),
+        }
     }
 
     /// Parts the entry; what comes back starts at `at`, which lies inside.
@@ -152,7 +152,8 @@ impl MapEntry {
         let lower = at - self.range.start < self.range.end - at;
         // Unshared, so `get_mut` succeeds wherever there is an amap.
         let amap = self.amap.as_mut().and_then(Arc::get_mut);
-        let mut part = amap.map(|amap| Arc::new(amap.split_off(key, lower)));
+        let part = amap.map(|amap| amap.split_off(key, lower)).transpose()?;
+        let mut part = part.map(Arc::new);
         if lower {
             core::mem::swap(&mut self.amap, &mut part);
         }

@@ -55,7 +55,7 @@ use nucleus::{
 };
 
 use crate::ahead::{self, Neighbours};
-use crate::amap::Slots;
+use crate::amap::{Refused, Slots};
 use crate::anon::Slot;
 use crate::entry::{MapEntry, ObjectRef};
 use crate::map::Map;
@@ -67,7 +67,7 @@ use crate::space::Space;
 enum Outcome {
     /// The page is mapped, and its neighbours may be worth mapping, too.
     Mapped(Neighbours),
-    /// The entry needs an amap of its own first.
+    /// The entry needs an amap of its own first, or one in another form.
     NeedsAmap,
     /// The entry's object has to bring this page in first.
     NeedsPage(u64),
@@ -169,11 +169,11 @@ impl Map {
         }
     }
 
-    /// Clears needs-copy of the entry at `va`, or gives it an amap (`uvm.txt` 5.2).
+    /// Clears needs-copy of the entry at `va`, or gives it an amap (`uvm.txt` 5.2) that has a place for the page.
     fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
         let mut space = self.space.write();
         match space.lookup_mut(va) {
-            Some(entry) if !entry.shared && entry.lacks_own_amap() => Ok(entry.own_amap(va)?),
+            Some(entry) if !entry.shared => Ok(entry.own_amap(va)?),
             // It changed meanwhile: the next attempt sees what it is now.
             _ => Ok(()),
         }
@@ -219,11 +219,17 @@ impl Attempt<'_> {
             (_, Some(object)) if entry.shared => self.map_shared(object),
             (Some(amap), object) => {
                 // Nobody adds to an amap that others refer to, so what is absent stays so.
-                let mut slots = match entry.needs_copy {
+                let slots = match entry.needs_copy {
                     true => amap.lock_present(key),
-                    false => Some(amap.lock(key)?),
+                    false => match amap.lock(key) {
+                        Ok(slots) => Some(slots),
+                        Err(Refused::OutOfMemory) => return Err(Fault::OutOfMemory),
+                        Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
+                    },
                 };
-                let empty = slots.as_mut().is_none_or(|slots| slots.get(key).is_empty());
+                let empty = slots
+                    .as_ref()
+                    .is_none_or(|slots| slots.peek(key).is_empty());
                 match (slots, object) {
                     _ if write && entry.needs_copy => Ok(Outcome::NeedsAmap),
                     (Some(slots), _) if !empty => self.map_anon(slots),
@@ -289,8 +295,8 @@ impl Attempt<'_> {
     fn copy_ahead(&self, slots: &mut Slots<'_>) -> usize {
         let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let is_copied = |va: &VirtAddr, slots: &mut Slots<'_>| {
-            let slot = slots.get(self.entry.key(*va));
-            matches!(slot, Slot::Shared(_)) && !slot.make_sole()
+            let key = self.entry.key(*va);
+            matches!(slots.peek(key), Slot::Shared(_)) && !slots.get(key).make_sole()
         };
         let count = range.pages().take_while(|va| is_copied(va, slots)).count();
         if count == 0 {

@@ -43,6 +43,7 @@ mod space;
 mod writeback;
 
 pub use ahead::{fault_ahead, set_fault_ahead};
+pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use census::{Census, MappedPage};
 pub use claim::{Claim, HasObject};
 pub use layout::Layout;

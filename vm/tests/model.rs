@@ -18,7 +18,7 @@ use nucleus::{
     user,
 };
 use support::{Disk, File, Numbers, TestFile, Worker, resolve};
-use vm::{Advice, Backing, Fault, Limits, Map, MapRequest, Pager, Place};
+use vm::{Advice, AmapForm, Backing, Fault, Limits, Map, MapRequest, Pager, Place};
 
 /// Where most mappings go: few pages, so that operations meet.
 const ARENA: VirtAddr = VirtAddr(0x10_0000_0000);
@@ -500,11 +500,17 @@ fn against_model(seed: u64, cpus: usize, steps: usize) {
 
 #[test]
 fn address_spaces_against_the_model() {
-    for cpus in [1, 2, 4] {
+    for (cpus, form) in [
+        (1, AmapForm::Hybrid),
+        (2, AmapForm::Hybrid),
+        (2, AmapForm::Sparse),
+        (4, AmapForm::Sparse),
+    ] {
         let config = Config {
             cpus,
             ..Config::default()
         };
+        vm::set_amap_form(form);
         sim::check("model", 0..5, config, move || {
             against_model(sim::random_u64(), cpus, 400);
         });

@@ -24,6 +24,7 @@
 
 mod access;
 mod context;
+mod counted_heap;
 mod fiber;
 mod interface;
 mod machine;
@@ -38,6 +39,7 @@ mod window;
 
 pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use context::Context;
+pub use counted_heap::CountedHeap;
 pub(crate) use interface::*;
 pub use interface::{console_input, console_output, point, random_u64};
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};

@@ -1,53 +1,30 @@
-//! Amaps: the anonymous layer of an entry (`uvm.txt` 5.2).
-//!
-//! An amap maps *keys* to anons. A key is a page number in the address space in which the amap was
-//! made; an entry that was moved keeps its keys and remembers the distance ([`MapEntry::key`]).
-//! An amap has no bounds of its own, so an entry that grows at either end needs no new one.
-//! Callers see keys, slots and guards; that slots stand in chunks is known in this file only.
-//!
-//! Whole entries refer to an amap, never parts of one: an entry is clipped only after its amap has
-//! been made its own, and its amap is then parted in two. So *each anon of an amap
-//! lies inside each entry that refers to the amap*; an amap with one reference is reachable in
-//! all its anons, and there is nothing like a page that is allocated and out of reach.
-//!
-//! [`MapEntry::key`]: crate::entry::MapEntry::key
+//! Amaps as arrays: chunks of neighbouring slots, from a base on upwards and downwards.
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use nucleus::{OutOfMemory, frame, sync::MutexGuard};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use nucleus::{OutOfMemory, frame};
 
+use super::hash::Hash;
+use super::{Key, Refused, Slots, first_key, group};
 use crate::anon::Slot;
-use crate::chunks::{Chunk, Chunks, SLOTS, SLOTS_SHIFT};
-
-/// A page number in the address space where the amap was made.
-pub type Key = i64;
+use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS};
 
 /// Trees of an amap: 64^6 chunks are more than an address space has.
 const TREES: usize = 6;
 
-/// An anonymous layer.
-pub struct Amap {
+/// A dense anonymous layer. A chunk's number is its group's.
+pub struct Array {
     /// The chunk number that counts as 0.
     base: i64,
     /// Chunks from `base` on.
     above: Chunks<Slot, TREES>,
     /// Chunks before `base`, the nearest first.
     below: Chunks<Slot, TREES>,
-}
-
-/// The slots around a key, locked.
-pub struct Slots<'a> {
-    slots: MutexGuard<'a, [Slot; SLOTS]>,
-    /// The key of the first slot.
-    first: Key,
-}
-
-fn chunk_number(key: Key) -> i64 {
-    key >> SLOTS_SHIFT
-}
-
-fn first_key(number: i64) -> Key {
-    number << SLOTS_SHIFT
+    /// The entry is so large that a hash may be better.
+    large: bool,
+    /// Chunks; not exact while several are made at once.
+    made: AtomicUsize,
 }
 
 /// The slot indexes of the part of `keys` that lies in chunk `number`.
@@ -58,14 +35,21 @@ fn slots_of(number: i64, keys: &Range<Key>) -> Range<usize> {
     start..end.max(start)
 }
 
-impl Amap {
-    /// An empty amap; it is smallest if most keys are near and above `key`.
-    pub fn new(key: Key) -> Amap {
-        Amap {
-            base: chunk_number(key),
+impl Array {
+    /// No anons. It is smallest if most keys are near and above `key`; `large`: a hash may be better for it.
+    pub fn new(key: Key, large: bool) -> Array {
+        Array {
+            base: group(key),
             above: Chunks::new(),
             below: Chunks::new(),
+            large,
+            made: AtomicUsize::new(0),
         }
+    }
+
+    /// What so many chunks here and there take, in bytes. To the first one leads no tree.
+    pub fn bytes(chunks: usize) -> usize {
+        chunks * size_of::<Chunk<Slot>>() + chunks.saturating_sub(1) * NODE_BYTES
     }
 
     /// Side and index of a chunk: `Ok` above the base, `Err` below.
@@ -95,32 +79,81 @@ impl Amap {
         }
     }
 
-    /// Locks the slots around `key` if any of them was ever in use.
     pub fn lock_present(&self, key: Key) -> Option<Slots<'_>> {
-        let number = chunk_number(key);
-        Some(Slots {
-            slots: self.chunk(number)?.lock(),
-            first: first_key(number),
-        })
+        Some(Array::slots(self.chunk(group(key))?, key))
     }
 
-    /// Locks the slots around `key`, making them if there are none.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if they would have to be made and the kernel's memory is scarce.
-    pub fn lock(&self, key: Key) -> Result<Slots<'_>, OutOfMemory> {
-        let number = chunk_number(key);
-        let chunk = match self.chunk(number) {
-            Some(chunk) => chunk,
-            None if frame::is_scarce() => return Err(OutOfMemory),
-            None => self
-                .chunk_or_insert(number, Chunk::new)
-                .ok_or(OutOfMemory)?,
-        };
-        Ok(Slots {
+    fn slots(chunk: &Chunk<Slot>, key: Key) -> Slots<'_> {
+        Slots {
             slots: chunk.lock(),
-            first: first_key(number),
-        })
+            first: first_key(group(key)),
+            keys: None,
+        }
+    }
+
+    #[inline]
+    pub fn lock(&self, key: Key) -> Result<Slots<'_>, Refused> {
+        match self.chunk(group(key)) {
+            Some(chunk) => Ok(Array::slots(chunk, key)),
+            None => self.lock_new(key),
+        }
+    }
+
+    /// As [`lock`](Array::lock) where there is no chunk yet.
+    fn lock_new(&self, key: Key) -> Result<Slots<'_>, Refused> {
+        if frame::is_scarce() {
+            return Err(Refused::OutOfMemory);
+        }
+        let made = self.made.load(Relaxed);
+        // To look costs a way through all chunks: each time that there are twice as many.
+        if self.large && made > 1 && made.is_power_of_two() {
+            return Err(Refused::Form);
+        }
+        let chunk = self.chunk_or_insert(group(key), Chunk::new);
+        self.made.fetch_add(1, Relaxed);
+        Ok(Array::slots(chunk.ok_or(Refused::OutOfMemory)?, key))
+    }
+
+    /// Makes the chunk of `key`, if there is none.
+    pub fn make(&mut self, key: Key) {
+        if self.chunk(group(key)).is_none() {
+            self.chunk_or_insert(group(key), Chunk::new);
+            *self.made.get_mut() += 1;
+        }
+    }
+
+    /// Puts a slot where there is none.
+    pub fn put(&mut self, key: Key, slot: Slot) {
+        self.make(key);
+        if let Some(chunk) = self.chunk(group(key)) {
+            chunk.lock()[(key - first_key(group(key))) as usize] = slot;
+        }
+    }
+
+    /// The same anons as a hash, if that is much smaller; this is empty then.
+    pub fn to_hash(&mut self) -> Option<Hash> {
+        let all = Key::MIN / 2..Key::MAX / 2;
+        let (mut anons, mut chunks) = (0, 0);
+        self.walk(&all, &mut |_, chunk| {
+            anons += chunk.lock().iter().filter(|slot| !slot.is_empty()).count();
+            chunks += 1;
+            true
+        });
+        *self.made.get_mut() = chunks;
+        // Half at most: what lies on the border shall not change to and fro.
+        if Hash::bytes_for(anons) * 2 > Array::bytes(chunks) {
+            return None;
+        }
+        let mut hash =
+            Hash::for_keys(anons, &|f| self.for_each(all.clone(), &mut |key, _| f(key)))?;
+        self.take_from(i64::MIN / 2, &mut |number, chunk| {
+            for (slot, key) in chunk.take().into_iter().zip(first_key(number)..) {
+                if !slot.is_empty() && hash.take_place(key) {
+                    hash.put(key, slot);
+                }
+            }
+        });
+        Some(hash)
     }
 
     /// Calls `f` for each chunk that has slots in `keys`, with its number, until it returns false.
@@ -133,7 +166,7 @@ impl Amap {
             return true;
         }
         let base = self.base;
-        let (start, end) = (chunk_number(keys.start), chunk_number(keys.end - 1) + 1);
+        let (start, end) = (group(keys.start), group(keys.end - 1) + 1);
         let above = (start - base).max(0) as u64..(end - base).max(0) as u64;
         let below = (base - end).max(0) as u64..(base - start).max(0) as u64;
         self.below
@@ -171,12 +204,9 @@ impl Amap {
         }
     }
 
-    /// A second amap with a reference to each anon of this one: what clearing needs-copy means.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] when the kernel's memory becomes scarce; this amap is as it was.
-    pub fn copy(&self) -> Result<Amap, OutOfMemory> {
-        let copy = Amap::new(first_key(self.base));
+    /// As [`Amap::copy`](super::Amap::copy).
+    pub fn copy(&self) -> Result<Array, OutOfMemory> {
+        let copy = Array::new(first_key(self.base), self.large);
         let complete = self.walk(&(Key::MIN / 2..Key::MAX / 2), &mut |number, chunk| {
             if frame::is_scarce() {
                 return false;
@@ -185,24 +215,25 @@ impl Amap {
             if from.iter().any(|slot| !slot.is_empty()) {
                 let slots = core::array::from_fn(|i| from[i].share());
                 copy.chunk_or_insert(number, || Chunk::from_slots(slots));
+                copy.made.fetch_add(1, Relaxed);
             }
             true
         });
         if complete { Ok(copy) } else { Err(OutOfMemory) }
     }
 
-    /// Parts the amap: what comes back has the anons from `key` on, or with `lower` those before it. It is made of
-    /// what is taken out, so the smaller part is the one to ask for.
-    pub fn split_off(&mut self, key: Key, lower: bool) -> Amap {
-        let boundary = chunk_number(key);
+    /// As [`Amap::split_off`](super::Amap::split_off).
+    pub fn split_off(&mut self, key: Key, lower: bool) -> Array {
+        let boundary = group(key);
         let within = (key - first_key(boundary)) as usize;
-        let mut part = Amap::new(if lower { key - 1 } else { key });
+        let mut part = Array::new(if lower { key - 1 } else { key }, self.large);
         if within != 0 {
             if let Some(chunk) = self.chunk(boundary) {
                 let mut slots: [Slot; SLOTS] = Default::default();
                 let moved = if lower { 0..within } else { within..SLOTS };
                 slots[moved.clone()].swap_with_slice(&mut chunk.lock()[moved]);
                 part.chunk_or_insert(boundary, || Chunk::from_slots(slots));
+                *part.made.get_mut() += 1;
             }
         }
         let adopt = &mut |number, chunk| part.adopt(number, chunk);
@@ -210,6 +241,8 @@ impl Amap {
             true => self.take_before(boundary, adopt),
             false => self.take_from(boundary + i64::from(within != 0), adopt),
         }
+        let moved = *part.made.get_mut();
+        *self.made.get_mut() = self.made.get_mut().saturating_sub(moved);
         part
     }
 
@@ -218,6 +251,7 @@ impl Amap {
         match self.chunk(number) {
             None => {
                 self.chunk_or_insert(number, || chunk);
+                *self.made.get_mut() += 1;
             }
             Some(there) => {
                 let slots = chunk.take();
@@ -230,14 +264,34 @@ impl Amap {
         }
     }
 
-    /// Takes over all anons of `other`, none of which has a key that is in use here. The cost is `other`'s size.
-    pub fn absorb(&mut self, mut other: Amap) {
+    /// As [`Amap::absorb`](super::Amap::absorb).
+    pub fn absorb(&mut self, mut other: Array) {
         other.take_from(i64::MIN / 2, &mut |number, chunk| {
             self.adopt(number, chunk);
         });
     }
 
-    /// Drops the anons in `keys`. Every translation made through them has been flushed.
+    /// Drops the chunks whose keys are all in `keys`, if there are many of them: a program that gives up a few pages will
+    /// soon fill others.
+    pub fn clear_out(&mut self, keys: Range<Key>) {
+        const MANY: i64 = 16;
+        let (start, end) = (group(keys.start + SLOTS as i64 - 1), group(keys.end));
+        if end - start < MANY {
+            return;
+        }
+        let base = self.base;
+        let mut count = 0;
+        let mut gone = |_, chunk| {
+            count += 1;
+            drop::<Arc<Chunk<Slot>>>(chunk);
+        };
+        let below = (base - end).max(0) as u64..(base - start).max(0) as u64;
+        self.below.take(below, &mut gone);
+        let above = (start - base).max(0) as u64..(end - base).max(0) as u64;
+        self.above.take(above, &mut gone);
+        *self.made.get_mut() = self.made.get_mut().saturating_sub(count);
+    }
+
     pub fn clear(&self, keys: Range<Key>) {
         self.walk(&keys, &mut |number, chunk| {
             let mut freed: [Slot; SLOTS] = Default::default();
@@ -247,21 +301,16 @@ impl Amap {
         });
     }
 
-    /// Calls `f` with the slots of each part of `keys` where any was ever in use, locked, and the keys of that part.
     pub fn for_each_part(&self, keys: Range<Key>, f: &mut dyn FnMut(Range<Key>, Slots<'_>)) {
         self.walk(&keys, &mut |number, chunk| {
             let first = first_key(number);
             let part = slots_of(number, &keys);
-            let slots = Slots {
-                slots: chunk.lock(),
-                first,
-            };
+            let slots = Array::slots(chunk, first);
             f(first + part.start as i64..first + part.end as i64, slots);
             true
         });
     }
 
-    /// Calls `f` with the key and slot of each anon in `keys`, in any order, its chunk locked.
     pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot)) {
         self.walk(&keys, &mut |number, chunk| {
             let slots = chunk.lock();
@@ -272,34 +321,5 @@ impl Amap {
             }
             true
         });
-    }
-
-    /// Anons in `keys`.
-    pub fn count(&self, keys: Range<Key>) -> usize {
-        let mut count = 0;
-        self.for_each(keys, &mut |_, _| count += 1);
-        count
-    }
-}
-
-impl Slots<'_> {
-    /// How many slots there are behind that of `key`, which is among these.
-    pub fn after(&self, key: Key) -> usize {
-        (self.first + SLOTS as i64 - 1 - key) as usize
-    }
-
-    /// Whether the slot of `key` is among these.
-    pub fn holds(&self, key: Key) -> bool {
-        (self.first..self.first + SLOTS as i64).contains(&key)
-    }
-
-    /// The slot of `key`, which is among these, to look at.
-    pub fn peek(&self, key: Key) -> &Slot {
-        &self.slots[(key - self.first) as usize]
-    }
-
-    /// The slot of `key`, which is among these.
-    pub fn get(&mut self, key: Key) -> &mut Slot {
-        &mut self.slots[(key - self.first) as usize]
     }
 }

@@ -1,0 +1,315 @@
+//! Amaps: the anonymous layer of an entry (`uvm.txt` 5.2).
+//!
+//! An amap maps *keys* to anons. A key is a page number in the address space in which the amap was
+//! made; an entry that was moved keeps its keys and remembers the distance ([`MapEntry::key`]).
+//! An amap has no bounds of its own, so an entry that grows at either end needs no new one.
+//! Callers see keys, slots and guards; how slots are found is known in this folder only (`uvm.txt` 5.2, 5.3: the
+//! implementation of amaps is apart from their interface, and may be a hybrid of arrays and hashes).
+//!
+//! ```text
+//!   array   chunks of 32 neighbouring slots in trees      dense: 16 bytes a page, found by loads alone
+//!   hash    chunks of any 32 slots, each with its key     sparse: 33 bytes a page with every place taken, no trees
+//! ```
+//! An amap of a large entry begins as a hash and becomes an array as soon as that takes less memory, with the third page in a row at
+//! the earliest; an array of a large entry that turns out sparse becomes a hash. All others are arrays for ever. A form changes with
+//! the map write-locked: [`Amap::lock`] says that it is time, and nothing else on a fault's way knows of it.
+//!
+//! Whole entries refer to an amap, never parts of one: an entry is clipped only after its amap has
+//! been made its own, and its amap is then parted in two. So *each anon of an amap
+//! lies inside each entry that refers to the amap*; an amap with one reference is reachable in
+//! all its anons, and there is nothing like a page that is allocated and out of reach.
+//!
+//! [`MapEntry::key`]: crate::entry::MapEntry::key
+
+mod array;
+mod hash;
+#[cfg(test)]
+mod tests;
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicI64, AtomicU8, Ordering::Relaxed};
+use nucleus::{OutOfMemory, sync::MutexGuard};
+
+use crate::anon::Slot;
+use crate::chunks::{SLOTS, SLOTS_SHIFT};
+use array::Array;
+use hash::Hash;
+
+/// A page number in the address space where the amap was made.
+pub type Key = i64;
+
+/// Entries with so many pages (64 MiB) are large: their amaps may be sparse. Below it an array's trees have two levels at most, and
+/// whatever a program touches costs little.
+const LARGE_PAGES: usize = 16 << 10;
+
+/// Which representations amaps use, for comparing them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum AmapForm {
+    /// Arrays and, for what is large and sparse, hashes.
+    Hybrid,
+    /// Arrays only, as the paper's system.
+    Array,
+    /// Whatever is sparse is a hash, be it small or large.
+    Sparse,
+}
+
+static FORM: AtomicU8 = AtomicU8::new(AmapForm::Hybrid as u8);
+
+/// Sets the representations of amaps that are made from now on.
+pub fn set_amap_form(form: AmapForm) {
+    FORM.store(form as u8, Relaxed);
+}
+
+/// The representations of amaps that are made now.
+pub fn amap_form() -> AmapForm {
+    match FORM.load(Relaxed) {
+        1 => AmapForm::Array,
+        2 => AmapForm::Sparse,
+        _ => AmapForm::Hybrid,
+    }
+}
+
+/// An anonymous layer.
+pub struct Amap {
+    form: Form,
+}
+
+enum Form {
+    Array(Array),
+    Hash(Hash),
+}
+
+/// Why the slots of a key can't be locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// They would have to be made, and the kernel's memory is scarce.
+    OutOfMemory,
+    /// The amap should have another form, or a larger one: [`Amap::prepare`].
+    Form,
+}
+
+/// The slots around a key, locked.
+pub struct Slots<'a> {
+    slots: MutexGuard<'a, [Slot; SLOTS]>,
+    /// The first of the 32 neighbouring keys whose slots are locked.
+    first: Key,
+    /// In a hash: the key that each slot belongs to. Changes with the slots locked only.
+    keys: Option<&'a [AtomicI64; SLOTS]>,
+}
+
+/// Keys come in groups of 32 neighbours, those of one chunk of an array.
+fn group(key: Key) -> i64 {
+    key >> SLOTS_SHIFT
+}
+
+/// The first key of a group.
+fn first_key(group: i64) -> Key {
+    group << SLOTS_SHIFT
+}
+
+impl Amap {
+    /// An empty amap for an entry of `pages` pages; it is smallest if most keys are near and above `key`.
+    pub fn new(key: Key, pages: usize) -> Amap {
+        Amap::with_form(amap_form(), key, pages)
+    }
+
+    fn with_form(form: AmapForm, key: Key, pages: usize) -> Amap {
+        let large = match form {
+            AmapForm::Hybrid => pages >= LARGE_PAGES,
+            AmapForm::Array => false,
+            AmapForm::Sparse => true,
+        };
+        Amap {
+            form: match large {
+                true => Form::Hash(Hash::new()),
+                false => Form::Array(Array::new(key, false)),
+            },
+        }
+    }
+
+    /// Locks the slots around `key` if any of them may be in use.
+    pub fn lock_present(&self, key: Key) -> Option<Slots<'_>> {
+        match &self.form {
+            Form::Array(array) => array.lock_present(key),
+            Form::Hash(hash) => hash.lock_present(key),
+        }
+    }
+
+    /// Locks the slots around `key` and makes sure that there is one for `key` itself.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn lock(&self, key: Key) -> Result<Slots<'_>, Refused> {
+        match &self.form {
+            Form::Array(array) => array.lock(key),
+            Form::Hash(hash) => hash.lock(key),
+        }
+    }
+
+    /// Changes the form where [`lock`](Amap::lock) refuses `key` for its sake: then it does not any more, unless another key comes
+    /// between.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the amap is as it was.
+    pub fn prepare(&mut self, key: Key) -> Result<(), OutOfMemory> {
+        match self.lock(key).map(drop) {
+            Ok(()) => return Ok(()),
+            Err(Refused::OutOfMemory) => return Err(OutOfMemory),
+            Err(Refused::Form) => {}
+        }
+        match &mut self.form {
+            Form::Array(array) => match array.to_hash() {
+                Some(mut hash) => {
+                    hash.make_place(key);
+                    self.form = Form::Hash(hash);
+                }
+                None => array.make(key),
+            },
+            Form::Hash(hash) => {
+                if hash.is_better_as_array() || !hash.make_place(key) {
+                    let mut array = hash.to_array(key, true).ok_or(OutOfMemory)?;
+                    array.make(key);
+                    self.form = Form::Array(array);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A second amap with a reference to each anon of this one: what clearing needs-copy means.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the kernel's memory becomes scarce; this amap is as it was.
+    pub fn copy(&self) -> Result<Amap, OutOfMemory> {
+        let form = match &self.form {
+            Form::Array(array) => Form::Array(array.copy()?),
+            Form::Hash(hash) => Form::Hash(hash.copy()?),
+        };
+        Ok(Amap { form })
+    }
+
+    /// Parts the amap: what comes back has the anons from `key` on, or with `lower` those before it. It is made of
+    /// what is taken out, so the smaller part is the one to ask for.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the amap is as it was.
+    pub fn split_off(&mut self, key: Key, lower: bool) -> Result<Amap, OutOfMemory> {
+        let form = match &mut self.form {
+            Form::Array(array) => Form::Array(array.split_off(key, lower)),
+            Form::Hash(hash) => Form::Hash(hash.split_off(key, lower)?),
+        };
+        Ok(Amap { form })
+    }
+
+    /// Takes over all anons of `other`, none of which has a key that is in use here. The cost is `other`'s size, as a rule.
+    pub fn absorb(&mut self, mut other: Amap) {
+        if matches!(self.form, Form::Hash(_)) && matches!(other.form, Form::Array(_)) {
+            // An array takes everything, whatever there is of it.
+            core::mem::swap(self, &mut other);
+        }
+        match (&mut self.form, other.form) {
+            (Form::Array(ours), Form::Array(theirs)) => ours.absorb(theirs),
+            (_, Form::Array(_)) => {}
+            (_, Form::Hash(mut theirs)) => theirs.take_all(&mut |key, slot| self.put(key, slot)),
+        }
+    }
+
+    /// Puts a slot where there is none.
+    fn put(&mut self, key: Key, slot: Slot) {
+        if let Form::Hash(hash) = &mut self.form {
+            if hash.make_place(key) {
+                hash.put(key, slot);
+                return;
+            }
+            if let Some(array) = hash.to_array(key, false) {
+                self.form = Form::Array(array);
+            }
+        }
+        if let Form::Array(array) = &mut self.form {
+            array.put(key, slot);
+        }
+    }
+
+    /// Drops the anons in `keys`. Every translation made through them has been flushed.
+    pub fn clear(&self, keys: Range<Key>) {
+        match &self.form {
+            Form::Array(array) => array.clear(keys),
+            Form::Hash(hash) => hash.clear(keys),
+        }
+    }
+
+    /// As [`clear`](Amap::clear) for one that nobody else refers to: what held the slots of large parts goes, too.
+    pub fn clear_out(&mut self, keys: Range<Key>) {
+        if let Form::Array(array) = &mut self.form {
+            array.clear_out(keys.clone());
+        }
+        self.clear(keys);
+    }
+
+    /// Calls `f` with the slots of each part of `keys` where any was ever in use, locked, and the keys of that part.
+    pub fn for_each_part(&self, keys: Range<Key>, f: &mut dyn FnMut(Range<Key>, Slots<'_>)) {
+        match &self.form {
+            Form::Array(array) => array.for_each_part(keys, f),
+            Form::Hash(hash) => hash.for_each_part(keys, f),
+        }
+    }
+
+    /// Calls `f` with the key and slot of each anon in `keys`, in any order, its chunk locked.
+    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot)) {
+        match &self.form {
+            Form::Array(array) => array.for_each(keys, f),
+            Form::Hash(hash) => hash.for_each(keys, f),
+        }
+    }
+
+    /// Anons in `keys`.
+    pub fn count(&self, keys: Range<Key>) -> usize {
+        let mut count = 0;
+        self.for_each(keys, &mut |_, _| count += 1);
+        count
+    }
+
+    /// Whether it is a hash now.
+    #[cfg(test)]
+    fn is_hash(&self) -> bool {
+        matches!(self.form, Form::Hash(_))
+    }
+}
+
+impl Slots<'_> {
+    /// How many slots behind that of `key`, which is among these, are there to be filled.
+    pub fn after(&self, key: Key) -> usize {
+        match self.keys {
+            None => (self.first + SLOTS as i64 - 1 - key) as usize,
+            Some(_) => 0,
+        }
+    }
+
+    /// Whether the slot of `key` is among these.
+    pub fn holds(&self, key: Key) -> bool {
+        (self.first..self.first + SLOTS as i64).contains(&key)
+    }
+
+    /// The slot of `key`, which is among these, to look at.
+    pub fn peek(&self, key: Key) -> &Slot {
+        static EMPTY: Slot = Slot::Empty;
+        match self.keys {
+            None => &self.slots[(key - self.first) as usize],
+            Some(keys) => match hash::find(keys, key) {
+                Some(i) => &self.slots[i],
+                None => &EMPTY,
+            },
+        }
+    }
+
+    /// The slot of `key`, which is among these: the one for which they were [locked](Amap::lock), one [behind](Slots::after) it,
+    /// or one that is not empty.
+    pub fn get(&mut self, key: Key) -> &mut Slot {
+        let index = match self.keys {
+            None => (key - self.first) as usize,
+            Some(keys) => hash::find(keys, key).expect("a place was made when the key was locked"),
+        };
+        &mut self.slots[index]
+    }
+}
