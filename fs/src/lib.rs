@@ -8,6 +8,7 @@
 //! - [`notify`]: who wants to hear what happens to a vnode.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
 //! - [`ninep`]: the file system of a 9P server, the host's for one.
+//! - [`pages`]: the pages of files on disks, in one cache.
 //! - [`synthetic`]: directories and files made up on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod name_hash;
 pub mod namespace;
 pub mod ninep;
 pub mod notify;
+pub mod pages;
 pub mod ramfs;
 pub mod synthetic;
 mod text;

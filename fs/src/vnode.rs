@@ -11,7 +11,7 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use crate::{Credentials, File, Location, OpenFlags, TextUse};
+use crate::{Credentials, File, Location, OpenFlags, TextUse, pages::Cached};
 
 /// What a vnode is; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -384,9 +384,20 @@ pub trait Vnode: Any + Send + Sync {
         Space::default()
     }
 
-    /// Writes back what is dirty.
+    /// Writes back what is dirty: of a file, its pages and its attributes (`fsync`); of the root of a file system, all of it
+    /// (`syncfs`). That pages could not be written back is told by [`Cached::errors`] of [`cached`](Vnode::cached).
     fn sync(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// As [`sync`](Vnode::sync), without the attributes that are not needed to read the content back (`fdatasync`).
+    fn sync_data(&self) -> Result<()> {
+        self.sync()
+    }
+
+    /// Its pages, if it keeps pages of a disk in memory.
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        None
     }
 }
 

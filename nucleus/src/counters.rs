@@ -63,6 +63,20 @@ counters! {
     fault_read_in,
     /// Faults answered with a signal.
     fault_error,
+    /// Pages of files that were read because somebody wanted them, or with those.
+    file_page_ins,
+    /// Pages of files that were read before anybody wanted them.
+    file_read_ahead,
+    /// Pages of windows of read-ahead that their reader used up.
+    file_read_ahead_hits,
+    /// Pages of windows of read-ahead that no reader came to.
+    file_read_ahead_misses,
+    /// Requests by which dirty pages of files were written back.
+    file_write_clusters,
+    /// Pages in them: by the requests, the mean size of a cluster.
+    file_write_pages,
+    /// Requests among them that failed.
+    file_write_errors,
     /// Pages mapped ahead by the fault routine.
     fault_ahead_pages,
     /// Pages copied.

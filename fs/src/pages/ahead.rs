@@ -1,0 +1,262 @@
+//! Read-ahead: how much is read beyond what is wanted.
+//!
+//! A file has a few *streams*, each the window that was read last for someone who goes through the file in order. A miss that continues a
+//! stream doubles its window, up to a limit; when the reader comes to the window's *mark* the next one is read without waiting for it, so
+//! that he never waits again. A miss that continues nothing begins a stream: at the file's start, or right behind the
+//! last read, with a small window; elsewhere with what is wanted and no more, so that random reads cost no page too many. A stream that ends with most of its
+//! last window unread makes the next ones begin smaller.
+
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+};
+
+use nucleus::{
+    counters::Counter,
+    sync::{Rank, SpinLock},
+};
+
+/// How programs say they are going to read a file (`posix_fadvise`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Access {
+    /// Windows grow and shrink with what is seen.
+    Normal = 0,
+    /// They grow twice as far.
+    Sequential = 1,
+    /// Only what is wanted is read.
+    Random = 2,
+}
+
+/// Streams of a file.
+const STREAMS: usize = 4;
+/// Pages of the first window: 16 KiB.
+const FIRST: u64 = 4;
+/// Pages of a window at most: 512 KiB, which at a disk's speed is longer than a request's way there and back.
+pub(super) const MOST: u64 = 128;
+/// No mark.
+const NOWHERE: u64 = u64::MAX;
+/// Misses of faults that continued nothing, after which faults read no neighbours.
+const LOST: u32 = 16;
+
+/// The window that was read last for one reader.
+#[derive(Clone, Copy)]
+struct Stream {
+    /// Its pages; empty if there is no such stream.
+    start: u64,
+    end: u64,
+    /// When it was used last.
+    used: u32,
+}
+
+struct Table {
+    streams: [Stream; STREAMS],
+    clock: u32,
+}
+
+/// What a file's readers were seen to do.
+pub(super) struct Streams {
+    table: SpinLock<Table>,
+    /// Where the reader of each stream is when it is time to read its next window; [`NOWHERE`] if that needs no look.
+    marks: [AtomicU64; STREAMS],
+    /// The page behind the last one that was read.
+    last: AtomicU64,
+    /// The size of first windows, halved for readers that stop.
+    first: AtomicU8,
+    access: AtomicU8,
+    /// Faults that missed here and there, less those that went on.
+    lost: AtomicU32,
+}
+
+impl Streams {
+    pub(super) const fn new() -> Streams {
+        let none = Stream {
+            start: 0,
+            end: 0,
+            used: 0,
+        };
+        Streams {
+            table: SpinLock::new(
+                Rank::Leaf,
+                Table {
+                    streams: [none; STREAMS],
+                    clock: 0,
+                },
+            ),
+            marks: [const { AtomicU64::new(NOWHERE) }; STREAMS],
+            last: AtomicU64::new(0),
+            first: AtomicU8::new(FIRST as u8),
+            access: AtomicU8::new(Access::Normal as u8),
+            lost: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn set_access(&self, access: Access) {
+        self.access.store(access as u8, Ordering::Relaxed);
+        if access == Access::Random {
+            for mark in &self.marks {
+                mark.store(NOWHERE, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn is(&self, access: Access) -> bool {
+        self.access.load(Ordering::Relaxed) == access as u8
+    }
+
+    /// Pages of a window at most.
+    fn most(&self) -> u64 {
+        match self.is(Access::Sequential) {
+            true => 2 * MOST,
+            false => MOST,
+        }
+    }
+
+    /// Pages `pages` are about to be read: what to read ahead now, if they hold a mark.
+    #[inline]
+    pub(super) fn touched(&self, pages: &Range<u64>) -> Option<Range<u64>> {
+        let holds = |mark: &AtomicU64| pages.contains(&mark.load(Ordering::Relaxed));
+        let slot = self.marks.iter().position(holds)?;
+        self.advance(slot)
+    }
+
+    /// The reader of this stream has come to its mark: its next window.
+    #[cold]
+    fn advance(&self, slot: usize) -> Option<Range<u64>> {
+        let most = self.most();
+        let mut table = self.table.lock();
+        if self.marks[slot].load(Ordering::Relaxed) == NOWHERE {
+            return None;
+        }
+        table.clock = table.clock.wrapping_add(1);
+        let clock = table.clock;
+        let stream = &mut table.streams[slot];
+        let size = stream.end - stream.start;
+        Counter::file_read_ahead_hits.add(size);
+        let next = (size * 2).clamp(FIRST, most);
+        *stream = Stream {
+            start: stream.end,
+            end: stream.end.saturating_add(next),
+            used: clock,
+        };
+        // When he enters the window that is read now.
+        self.marks[slot].store(stream.start, Ordering::Relaxed);
+        self.first.store(FIRST as u8, Ordering::Relaxed);
+        Some(stream.start..stream.end)
+    }
+
+    /// Page `wanted.start` is not in memory, of `wanted` that a read call asks for, in a file of `pages` pages: what to read.
+    pub(super) fn missed(&self, wanted: Range<u64>, pages: u64) -> Range<u64> {
+        let wanted = wanted.start..wanted.end.max(wanted.start + 1);
+        if self.is(Access::Random) {
+            return wanted;
+        }
+        let most = self.most();
+        let (at, count) = (wanted.start, wanted.end - wanted.start);
+        let goes_on = at == 0 || {
+            let last = self.last.load(Ordering::Relaxed);
+            at == last || at + 1 == last
+        };
+        let mut table = self.table.lock();
+        table.clock = table.clock.wrapping_add(1);
+        let clock = table.clock;
+        let found = table
+            .streams
+            .iter()
+            .position(|it| it.start < it.end && (at == it.end || (it.start..it.end).contains(&at)));
+        let (slot, size) = match found {
+            Some(slot) => {
+                let stream = table.streams[slot];
+                let before = stream.end - stream.start;
+                match at == stream.end {
+                    // What was read was used up.
+                    true => (slot, (before * 2).clamp(FIRST, most)),
+                    // It was read, and is gone: memory is short, or this is the miss before the mark's window is there.
+                    false => (slot, (before / 2).max(1)),
+                }
+            }
+            None => {
+                // The one that was used longest ago goes.
+                let ages = table.streams.iter().enumerate();
+                let oldest = ages.max_by_key(|(_, it)| match it.start < it.end {
+                    true => clock.wrapping_sub(it.used),
+                    false => u32::MAX,
+                });
+                let slot = oldest.map_or(0, |(slot, _)| slot);
+                self.forget(table.streams[slot], slot);
+                let first = u64::from(self.first.load(Ordering::Relaxed));
+                (slot, if goes_on { first } else { 0 })
+            }
+        };
+        let end = (at + size.max(count)).min(pages.max(wanted.end));
+        table.streams[slot] = Stream {
+            start: at,
+            end,
+            used: clock,
+        };
+        // Read on when what was asked for is used up, if that is all in order.
+        let mark = match found.is_some() || goes_on {
+            true if end < pages => (at + count).min(end - 1),
+            _ => NOWHERE,
+        };
+        self.marks[slot].store(mark, Ordering::Relaxed);
+        at..end
+    }
+
+    /// A stream gives up its place.
+    fn forget(&self, stream: Stream, slot: usize) {
+        // Its mark is where its reader has not been.
+        let mark = self.marks[slot].swap(NOWHERE, Ordering::Relaxed);
+        if stream.start < stream.end && (stream.start..stream.end).contains(&mark) {
+            let unread = stream.end - mark;
+            if unread * 2 > stream.end - stream.start {
+                Counter::file_read_ahead_misses.add(unread);
+                let first = self.first.load(Ordering::Relaxed);
+                self.first.store((first / 2).max(1), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A read call has come to `page`.
+    #[inline]
+    pub(super) fn ended(&self, page: u64) {
+        if self.last.load(Ordering::Relaxed) != page {
+            self.last.store(page, Ordering::Relaxed);
+        }
+    }
+
+    /// What to read for a fault on page `index`, for which the mapping's advice gives `window`.
+    pub(super) fn fault_window(&self, index: u64, window: Range<u64>) -> Range<u64> {
+        if self.is(Access::Random) || window.end - window.start <= 1 {
+            return index..index + 1;
+        }
+        let slot = {
+            let table = self.table.lock();
+            let streams = table.streams.iter();
+            let mut ends = streams.map(|it| it.start < it.end && it.end == index);
+            ends.position(|ends| ends)
+        };
+        if slot.is_some() {
+            self.lost.store(0, Ordering::Relaxed);
+            let next = self.missed(index..index + 1, NOWHERE);
+            return next.start.min(window.start.max(index))..next.end.max(window.end);
+        }
+        if self.lost.load(Ordering::Relaxed) >= LOST {
+            return index..index + 1;
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        // The next fault behind this window goes on from it.
+        let mut table = self.table.lock();
+        table.clock = table.clock.wrapping_add(1);
+        let clock = table.clock;
+        let oldest = (0..STREAMS).max_by_key(|&i| clock.wrapping_sub(table.streams[i].used));
+        let slot = oldest.unwrap_or(0);
+        self.forget(table.streams[slot], slot);
+        table.streams[slot] = Stream {
+            start: window.start,
+            end: window.end,
+            used: clock,
+        };
+        window
+    }
+}

@@ -1,0 +1,128 @@
+//! Truncation, holes, and where data are.
+
+use core::{ops::Range, sync::atomic::Ordering};
+
+use abi::{Errno, Result};
+
+use super::{FilePages, Store, file::PAGE};
+
+impl<S: Store> FilePages<S> {
+    /// As [`Vnode::truncate`](crate::Vnode::truncate).
+    ///
+    /// # Errors
+    /// `EFBIG`; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be read in and cleared: nothing has changed then; those of
+    /// [`Store::cut`].
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        if size > self.store().size_max() {
+            return Err(Errno::EFBIG);
+        }
+        let _turn = self.writers.lock();
+        let old = self.size();
+        if size > old {
+            self.clear_behind_end(old, u64::MAX)?;
+            self.size.store(size, Ordering::SeqCst);
+            self.store().grown(size);
+        } else if size < old {
+            let (last, in_page) = (size / PAGE, (size % PAGE) as usize);
+            let cleared = (old - last * PAGE).min(PAGE) as usize;
+            if in_page > 0 {
+                self.clear(last, in_page, cleared)?;
+            }
+            let _end = self.end.lock();
+            self.size.store(size, Ordering::SeqCst);
+            self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
+            self.store().cut(size)?;
+        }
+        self.store().changed();
+        Ok(())
+    }
+
+    /// Makes bytes `from..to` read as zeros, and whole pages of them a hole if the store can.
+    ///
+    /// # Errors
+    /// As [`truncate`](FilePages::truncate); `EOPNOTSUPP` from [`Store::release`].
+    pub fn punch(&self, from: u64, to: u64) -> Result<()> {
+        let _turn = self.writers.lock();
+        let to = to.min(self.size().next_multiple_of(PAGE));
+        if from >= to {
+            return Ok(());
+        }
+        let (first, last) = (from.next_multiple_of(PAGE), to / PAGE * PAGE);
+        if first > last {
+            // Inside of one page.
+            self.clear(from / PAGE, (from % PAGE) as usize, (to % PAGE) as usize)?;
+        } else {
+            if from < first {
+                self.clear(from / PAGE, (from % PAGE) as usize, PAGE as usize)?;
+            }
+            if last < to {
+                self.clear(last / PAGE, 0, (to % PAGE) as usize)?;
+            }
+            let pages = first / PAGE..last / PAGE;
+            if !pages.is_empty() {
+                let _end = self.end.lock();
+                self.drop_pages(pages.clone());
+                self.store().release(pages)?;
+            }
+        }
+        self.store().changed();
+        Ok(())
+    }
+
+    /// Sees to it that bytes `from..to` can be written later without being refused for want of room (`fallocate`); with
+    /// `keep_size`, the end stays where it is.
+    ///
+    /// # Errors
+    /// Those of [`Store::reserve`]; what was reserved by then stays so. `EFBIG`.
+    pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
+        if to > self.store().size_max() {
+            return Err(Errno::EFBIG);
+        }
+        let _turn = self.writers.lock();
+        let old = self.size();
+        let end = if keep_size { old } else { to.max(old) };
+        let pages = from / PAGE..to.min(end).div_ceil(PAGE);
+        let mut at = pages.start;
+        while at < pages.end {
+            at = self.reserve(at..pages.end, end)?;
+        }
+        if end > old {
+            self.clear_behind_end(old, u64::MAX)?;
+            self.size.store(end, Ordering::SeqCst);
+            self.store().grown(end);
+        }
+        self.store().changed();
+        Ok(())
+    }
+
+    /// Takes pages out for good: neither in memory, nor dirty, nor being written when this returns. Nobody brings one back
+    /// meanwhile.
+    fn drop_pages(&self, pages: Range<u64>) {
+        let count = pages.end - pages.start;
+        self.object.remove_pages(pages.start, count);
+        let mut at = pages.start;
+        while let Some(index) = self.dirty.next(at..pages.end) {
+            self.note_clean(index);
+            at = index + 1;
+        }
+        self.wait_for_written(pages.clone());
+        self.backed.remove_range(pages);
+    }
+
+    /// As [`Vnode::seek_data`](crate::Vnode::seek_data).
+    ///
+    /// # Errors
+    /// `ENXIO` where there is none; `EIO`.
+    pub fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.size();
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let pages = offset / PAGE..size.div_ceil(PAGE);
+        match self.store().seek(pages, hole)? {
+            Some(page) => Ok((page * PAGE).clamp(offset, size)),
+            None if hole => Ok(size),
+            None => Err(Errno::ENXIO),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! How many pages of files are dirty, and how many may be.
+//!
+//! Each file knows which of its pages are dirty; here is their sum. Above the *background* share of memory the flusher writes pages
+//! back without waiting for their age; above the *limit* who makes pages dirty waits for it. So dirty pages, which are given up
+//! only after a write, never fill the memory.
+
+use core::{
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use nucleus::{
+    PAGE_SIZE, frame,
+    task::{Sleep, WaitQueue},
+    time,
+};
+
+use super::flusher;
+
+static DIRTY: AtomicUsize = AtomicUsize::new(0);
+static WRITING: AtomicUsize = AtomicUsize::new(0);
+/// The limits in pages, worked out anew every [`RECKON`] pages.
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+static BACKGROUND: AtomicUsize = AtomicUsize::new(usize::MAX);
+static SINCE_RECKONED: AtomicUsize = AtomicUsize::new(usize::MAX / 2);
+/// Pages that become dirty between two looks at how much memory there is.
+const RECKON: usize = 64;
+/// Who may make pages dirty waits here.
+static BELOW: WaitQueue = WaitQueue::new();
+/// Somebody waits there.
+static HELD_BACK: AtomicBool = AtomicBool::new(false);
+/// How long a writer is held back at most, for a page: a disk that is stuck must not stop what can go on.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The limit is never lower, in pages.
+const LEAST: usize = 16;
+
+/// A setting of `/proc/sys/vm`.
+pub struct Setting(AtomicU64);
+
+impl Setting {
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; the caller has checked the range.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+        SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
+    }
+}
+
+/// `dirty_ratio`: per cent of the memory that files may have for their dirty pages.
+pub static RATIO: Setting = Setting(AtomicU64::new(20));
+/// `dirty_background_ratio`: per cent from which on the flusher writes.
+pub static BACKGROUND_RATIO: Setting = Setting(AtomicU64::new(10));
+/// `dirty_bytes`: takes the place of [`RATIO`] if it is not 0.
+pub static BYTES: Setting = Setting(AtomicU64::new(0));
+/// `dirty_background_bytes`: takes the place of [`BACKGROUND_RATIO`] if it is not 0.
+pub static BACKGROUND_BYTES: Setting = Setting(AtomicU64::new(0));
+/// `dirty_expire_centisecs`: the age at which dirty pages are written.
+pub static EXPIRE: Setting = Setting(AtomicU64::new(3000));
+/// `dirty_writeback_centisecs`: between two looks of the flusher; 0 for none.
+pub static INTERVAL: Setting = Setting(AtomicU64::new(500));
+
+/// Pages of files that are dirty, and that are being written.
+pub fn counts() -> (usize, usize) {
+    let read = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    (read(&DIRTY), read(&WRITING))
+}
+
+/// A page has become dirty.
+pub(super) fn added() {
+    let dirty = DIRTY.fetch_add(1, Ordering::Relaxed) + 1;
+    if SINCE_RECKONED.fetch_add(1, Ordering::Relaxed) >= RECKON {
+        SINCE_RECKONED.store(0, Ordering::Relaxed);
+        reckon();
+    }
+    if dirty > BACKGROUND.load(Ordering::Relaxed) {
+        flusher::wake();
+    }
+}
+
+/// Pages are dirty no more.
+pub(super) fn removed(pages: usize) {
+    DIRTY.fetch_sub(pages, Ordering::Relaxed);
+    told();
+}
+
+/// A page is being written.
+pub(super) fn writing() {
+    WRITING.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Pages were written, or could not be.
+pub(super) fn written(pages: usize) {
+    WRITING.fetch_sub(pages, Ordering::Relaxed);
+    told();
+}
+
+fn told() {
+    if HELD_BACK.load(Ordering::Relaxed) && !is_over() {
+        HELD_BACK.store(false, Ordering::Relaxed);
+        BELOW.wake_all();
+    }
+}
+
+/// Works out the limits from the memory that is there for files and free.
+fn reckon() {
+    let usage = frame::usage();
+    let memory = usage.free + super::files::resident().min(usage.data);
+    let share = |bytes: &Setting, ratio: &Setting| match bytes.get() {
+        0 => memory * ratio.get() as usize / 100,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX) / PAGE_SIZE,
+    };
+    let limit = share(&BYTES, &RATIO).max(LEAST);
+    let background = share(&BACKGROUND_BYTES, &BACKGROUND_RATIO);
+    LIMIT.store(limit, Ordering::Relaxed);
+    // As on Linux: half of the limit if it would not be below.
+    BACKGROUND.store(
+        if background >= limit {
+            limit / 2
+        } else {
+            background
+        },
+        Ordering::Relaxed,
+    );
+}
+
+/// Whether the flusher has to write whatever the age.
+pub(super) fn is_in_background() -> bool {
+    DIRTY.load(Ordering::Relaxed) > BACKGROUND.load(Ordering::Relaxed)
+}
+
+/// Whether who makes a page dirty has to wait.
+pub(super) fn is_over() -> bool {
+    let (dirty, writing) = counts();
+    dirty + writing > LIMIT.load(Ordering::Relaxed)
+}
+
+/// Waits until there are fewer dirty pages than the limit, but not for ever. For who is about to make a page dirty, with no lock
+/// held that writing back takes.
+pub(super) fn throttle() {
+    if !is_over() {
+        return;
+    }
+    flusher::wake();
+    let how = Sleep {
+        interruptible: false,
+        deadline: Some(time::since_boot() + PATIENCE),
+    };
+    // The deadline only means that it may go on as well.
+    let _ = BELOW.wait(how, || {
+        HELD_BACK.store(true, Ordering::SeqCst);
+        (!is_over()).then_some(())
+    });
+}
+
+/// For a new simulated machine: earlier ones have ended somewhere.
+#[cfg(not(target_os = "none"))]
+pub(super) fn reset() {
+    DIRTY.store(0, Ordering::Relaxed);
+    WRITING.store(0, Ordering::Relaxed);
+    SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
+}
+
+/// Counts the passes of the flusher, for tests.
+pub(super) static PASSES: AtomicU32 = AtomicU32::new(0);

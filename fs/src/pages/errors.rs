@@ -1,0 +1,88 @@
+//! Errors of writing back: each open file is told of each once.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::{Errno, Result};
+
+/// Somebody was told of the newest error.
+const SEEN: u32 = 1;
+/// One error.
+const STEP: u32 = 2;
+
+/// How many pages of a file could not be written back. An error that nobody has been told of yet is also told to who opens the
+/// file after it.
+#[derive(Default)]
+pub struct ErrorCount(AtomicU32);
+
+/// What an open file has been told.
+#[derive(Default)]
+pub struct ErrorMark(AtomicU32);
+
+impl ErrorCount {
+    /// No errors.
+    pub const fn new() -> ErrorCount {
+        ErrorCount(AtomicU32::new(SEEN))
+    }
+
+    /// One more.
+    pub fn note(&self) {
+        let more = |count: u32| Some((count & !SEEN).wrapping_add(STEP));
+        // The closure always has an answer.
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+    }
+
+    /// For a file that is opened now.
+    pub fn mark(&self) -> ErrorMark {
+        let now = self.0.load(Ordering::Acquire);
+        ErrorMark(AtomicU32::new(match now & SEEN {
+            // Behind the newest one, so that it is told.
+            0 => now.wrapping_sub(STEP) | SEEN,
+            _ => now,
+        }))
+    }
+
+    /// Tells the holder of `mark` whether something went wrong since it was told last.
+    ///
+    /// # Errors
+    /// `EIO` if so.
+    pub fn tell(&self, mark: &ErrorMark) -> Result<()> {
+        let now = self.0.load(Ordering::Acquire);
+        if mark.0.load(Ordering::Acquire) == now | SEEN {
+            return Ok(());
+        }
+        // An error in between stays untold.
+        let _ = self
+            .0
+            .compare_exchange(now, now | SEEN, Ordering::AcqRel, Ordering::Relaxed);
+        match mark.0.swap(now | SEEN, Ordering::AcqRel) == now | SEEN {
+            true => Ok(()),
+            false => Err(Errno::EIO),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_open_file_is_told_once() {
+        let errors = ErrorCount::new();
+        let (a, b) = (errors.mark(), errors.mark());
+        assert_eq!(errors.tell(&a), Ok(()));
+        errors.note();
+        errors.note();
+        assert_eq!(errors.tell(&a), Err(Errno::EIO));
+        assert_eq!(errors.tell(&a), Ok(()));
+        let after = errors.mark();
+        assert_eq!(errors.tell(&after), Ok(()), "somebody knows already");
+        assert_eq!(errors.tell(&b), Err(Errno::EIO));
+        errors.note();
+        let late = errors.mark();
+        assert_eq!(errors.tell(&late), Err(Errno::EIO), "nobody was told yet");
+        assert_eq!(errors.tell(&late), Ok(()));
+        assert_eq!(errors.tell(&a), Err(Errno::EIO));
+    }
+}

@@ -1,0 +1,500 @@
+//! The pages of one file.
+
+use alloc::sync::{Arc, Weak};
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+use abi::{Errno, Result};
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral,
+    frame::Contents,
+    pmap,
+    sync::{Mutex, Rank},
+    task::WaitQueue,
+    time,
+};
+use vm::{Description, Object, Pager, PagerError};
+
+use super::{
+    ErrorCount, PageSet, Store,
+    ahead::{Access, Streams},
+    dirty, files, flusher,
+};
+
+pub(super) const PAGE: u64 = PAGE_SIZE as u64;
+/// The handles of a page that nobody but the file knows: the object's, and that of who asks.
+pub(super) const OWN_HANDLES: u32 = 2;
+
+/// The bytes of one file: what of them is in memory, and how it gets there and back. To be embedded in a vnode by an `Arc`; it is
+/// the vnode's pager.
+///
+/// *Who may do what at once.* Reads take no lock but a chunk's. Writes and truncation are one at a time by `writers`. Faults
+/// that make a page writable take `end` for a moment where they have to reserve room; truncation holds it from the moment
+/// at which the size is the new one until the blocks are given back. Writing back takes no lock at all: a page is in `writing`
+/// from before it is clean until its bytes are on the device, and truncation waits for that.
+///
+/// *Dirty pages.* The truth is in the frame's record ([`pmap::is_modified`]). `dirty` has every page whose frame may be
+/// modified: whoever modifies a page puts it in afterwards; writing back takes it out, then makes the mappings
+/// read-only and the frame clean, and then reads the frame. So a store that comes later faults, or finds the page out of the set and puts it in again.
+pub struct FilePages<S: Store> {
+    pub(super) me: Weak<FilePages<S>>,
+    /// Tells files apart in the lists of all.
+    pub(super) id: u64,
+    pub(super) object: Object,
+    /// Bytes. Grows under `writers`; shrinks under it and `end`, before pages go.
+    pub(super) size: AtomicU64,
+    /// Held by who writes, truncates or passes pages on, across the copy from the program too. No fault takes it.
+    pub(super) writers: Mutex<()>,
+    pub(super) end: Mutex<()>,
+    /// Shared mappings that may write.
+    pub(super) writable_mappings: AtomicU32,
+    /// There were such mappings: bytes behind the end may not be zero.
+    pub(super) was_mapped_writable: AtomicBool,
+    /// A page of it was passed on to someone who keeps it, or came from someone who may.
+    pub(super) passed: AtomicBool,
+    pub(super) dirty: PageSet,
+    pub(super) writing: PageSet,
+    /// Pages that were reserved.
+    pub(super) backed: PageSet,
+    pub(super) dirty_count: AtomicUsize,
+    pub(super) writing_count: AtomicUsize,
+    /// Requests to write that are under way.
+    pub(super) requests: AtomicUsize,
+    /// Woken when a request to write is over.
+    pub(super) written: WaitQueue,
+    /// When the first of the dirty pages became so, in centiseconds since boot, from 1 on; 0 if nothing is dirty.
+    pub(super) dirty_since: AtomicU64,
+    pub(super) errors: ErrorCount,
+    pub(super) streams: Streams,
+    /// It is among all files with pages.
+    pub(super) listed: AtomicBool,
+    /// Where the next pages are given up.
+    pub(super) give_from: AtomicU64,
+    store: S,
+}
+
+/// What the rest of the kernel asks of a file's pages, whatever its file system.
+pub trait Cached: Pager {
+    /// Bytes.
+    fn size(&self) -> u64;
+
+    /// What went wrong when pages were written back.
+    fn errors(&self) -> &ErrorCount;
+
+    /// Begins to write the dirty ones of `pages`, in clusters, several at a time. What is being written already and is dirty again
+    /// is left alone, or with `again` waited for and written once more.
+    ///
+    /// # Errors
+    /// `ENOMEM`; what could not be written is told by [`errors`](Cached::errors).
+    fn write_out(&self, pages: Range<u64>, again: bool) -> Result<()>;
+
+    /// Waits until none of `pages` is being written.
+    fn wait_written(&self, pages: Range<u64>);
+
+    /// Writes all that is dirty, inode included, onto the medium, and waits for it.
+    ///
+    /// # Errors
+    /// Those of the device. That pages could not be written is told by [`errors`](Cached::errors).
+    fn sync(&self, pages: Range<u64>, data_only: bool) -> Result<()>;
+
+    /// Begins to read those of `pages` that are not in memory.
+    fn prefetch(&self, pages: Range<u64>);
+
+    /// Gives up those of `pages` that nobody uses and that can be read again, `most` at most; returns how many.
+    fn give_up(&self, pages: Range<u64>, most: usize) -> usize;
+
+    /// How programs are going to read it.
+    fn set_access(&self, access: Access);
+
+    /// Resident, dirty and being written, in pages.
+    fn counts(&self) -> Counts;
+
+    /// When its oldest dirty page became so, in centiseconds since boot; 0 if none is dirty.
+    fn dirty_since(&self) -> u64;
+
+    /// [Settles](Store::settle) the file and begins to write up to `most` of its dirty pages; returns how many.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn flush(&self, most: usize) -> Result<usize>;
+
+    /// Gives up to `most` pages up, from where it stopped the last time on; returns how many.
+    fn give_back(&self, most: usize) -> usize;
+}
+
+/// Pages of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    pub resident: usize,
+    pub dirty: usize,
+    pub writing: usize,
+}
+
+/// What a page error is to a system call.
+pub(super) fn errno(error: PagerError) -> Errno {
+    match error {
+        PagerError::OutOfMemory => Errno::ENOMEM,
+        PagerError::BeyondEnd | PagerError::Io | PagerError::Sleeps => Errno::EIO,
+    }
+}
+
+/// What an error of a system call is to a fault.
+pub(super) fn pager_error(error: Errno) -> PagerError {
+    match error {
+        Errno::ENOMEM => PagerError::OutOfMemory,
+        _ => PagerError::Io,
+    }
+}
+
+/// A frame for a page, bytes of its last owner in it.
+pub(super) fn new_page() -> Result<Frame> {
+    match Frame::alloc(Contents::Stale) {
+        Ok(frame) => Ok(frame),
+        Err(_) => {
+            files::reclaim_clean(files::SHORTAGE);
+            Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)
+        }
+    }
+}
+
+impl<S: Store> FilePages<S> {
+    /// The pages of a file of `size` bytes, none of them in memory.
+    pub fn new(store: S, size: u64) -> Arc<FilePages<S>> {
+        Arc::new_cyclic(|me| FilePages {
+            me: me.clone(),
+            id: files::new_id(),
+            object: Object::new(),
+            size: AtomicU64::new(size),
+            writers: Mutex::new(Rank::Vnode, ()),
+            end: Mutex::new(Rank::FileEnd, ()),
+            writable_mappings: AtomicU32::new(0),
+            was_mapped_writable: AtomicBool::new(false),
+            passed: AtomicBool::new(false),
+            dirty: PageSet::new(),
+            writing: PageSet::new(),
+            backed: PageSet::new(),
+            dirty_count: AtomicUsize::new(0),
+            writing_count: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            written: WaitQueue::new(),
+            dirty_since: AtomicU64::new(0),
+            errors: ErrorCount::new(),
+            streams: Streams::new(),
+            listed: AtomicBool::new(false),
+            give_from: AtomicU64::new(0),
+            store,
+        })
+    }
+
+    /// Where its pages are.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::SeqCst)
+    }
+
+    /// Pages that its bytes fill, the last one maybe in part.
+    pub(super) fn pages(&self) -> u64 {
+        self.size().div_ceil(PAGE)
+    }
+
+    /// Itself as it is held by others. `None` while it is being dropped.
+    pub(super) fn shared(&self) -> Option<Arc<FilePages<S>>> {
+        self.me.upgrade()
+    }
+
+    /// The page `index`, read in if need be: for a file system's own blocks. What is changed in it is told by
+    /// [`modify`](FilePages::modify).
+    ///
+    /// # Errors
+    /// `EIO` also beyond the end; `ENOMEM`.
+    pub fn page(&self, index: u64) -> Result<Frame> {
+        loop {
+            if let Some(frame) = self.object.resident(index) {
+                return Ok(frame);
+            }
+            self.bring_in(index, index..index + 1).map_err(errno)?;
+        }
+    }
+
+    /// Lets `change` change the page `index`, which is read in if need be, and is dirty afterwards. Changes of one page at once are the
+    /// caller's business.
+    ///
+    /// # Errors
+    /// As [`page`](FilePages::page).
+    pub fn modify<R>(
+        &self,
+        index: u64,
+        change: impl FnOnce(&ephemeral::Mapping<'_>) -> R,
+    ) -> Result<R> {
+        let frame = self.page(index)?;
+        let result = change(&ephemeral::map(&frame));
+        self.mark_dirty(index, &frame);
+        Ok(result)
+    }
+
+    /// What is kept of the file besides its pages has changed, so that the flusher is to [settle](Store::settle) it in
+    /// time.
+    pub fn note_changed(&self) {
+        if self.dirty_since.load(Ordering::Relaxed) == 0 {
+            self.is_dirty_now();
+        }
+    }
+
+    /// The page's frame was modified just now.
+    #[inline]
+    pub(super) fn mark_dirty(&self, index: u64, frame: &Frame) {
+        pmap::set_modified(frame);
+        self.note_dirty(index);
+    }
+
+    /// The page's frame may be modified.
+    #[inline]
+    pub(super) fn note_dirty(&self, index: u64) {
+        if self.dirty.insert(index) {
+            self.dirty_count.fetch_add(1, Ordering::Relaxed);
+            dirty::added();
+            if self.dirty_since.load(Ordering::Relaxed) == 0 {
+                self.is_dirty_now();
+            }
+        }
+    }
+
+    #[cold]
+    fn is_dirty_now(&self) {
+        let now = flusher::centiseconds(time::since_boot()).max(1);
+        let was = self
+            .dirty_since
+            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
+        if was.is_ok()
+            && let Some(me) = self.shared()
+        {
+            flusher::enlist(self.id, me);
+        }
+    }
+
+    /// The page is taken for clean; false if it was not in the set.
+    pub(super) fn note_clean(&self, index: u64) -> bool {
+        let was = self.dirty.remove(index);
+        if was {
+            self.dirty_count.fetch_sub(1, Ordering::Relaxed);
+            dirty::removed(1);
+        }
+        was
+    }
+
+    /// Pages are in memory that were not.
+    pub(super) fn note_resident(&self) {
+        if !self.listed.load(Ordering::Relaxed)
+            && !self.listed.swap(true, Ordering::Relaxed)
+            && let Some(me) = self.shared()
+        {
+            files::enlist(self.id, me);
+        }
+    }
+
+    /// Whether nobody holds the page but the file, its mappings and who asks.
+    pub(super) fn is_own(&self, frame: &Frame) -> bool {
+        frame.handles().saturating_sub(frame.mappings()) <= OWN_HANDLES
+    }
+
+    /// Leaves `frame` to who keeps it.
+    pub(super) fn replace_by_copy(&self, index: u64, frame: &Frame) -> Result<Frame> {
+        let own = new_page()?;
+        ephemeral::map(&own).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
+        if pmap::is_modified(frame) {
+            pmap::set_modified(&own);
+        }
+        self.object.replace(index, own.clone()).map_err(errno)?;
+        Ok(own)
+    }
+
+    /// Reserves room for the first of `pages`, which are about to become dirty, of a file that will end at `end`; returns where those
+    /// end that can be written.
+    pub(super) fn reserve(&self, pages: Range<u64>, end: u64) -> Result<u64> {
+        let first = (pages.start..pages.end).find(|&index| !self.backed.contains(index));
+        let Some(first) = first else {
+            return Ok(pages.end);
+        };
+        if first > pages.start {
+            return Ok(first);
+        }
+        let count = self.store.reserve(pages.clone(), end)?;
+        let reserved = (first + count.max(1)).min(pages.end);
+        for index in first..reserved {
+            self.backed.insert(index);
+        }
+        Ok(reserved)
+    }
+}
+
+impl<S: Store> Drop for FilePages<S> {
+    fn drop(&mut self) {
+        let dirty = *self.dirty_count.get_mut();
+        if dirty > 0 {
+            // A file that was removed: nobody wants them any more.
+            dirty::removed(dirty);
+        }
+        if *self.dirty_since.get_mut() != 0 {
+            flusher::delist(self.id);
+        }
+        if *self.listed.get_mut() {
+            files::delist(self.id);
+        }
+    }
+}
+
+impl<S: Store> Pager for FilePages<S> {
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
+        match self.object.resident(index) {
+            Some(frame) => Ok(frame),
+            None if index >= self.pages() => Err(PagerError::BeyondEnd),
+            None => Err(PagerError::Sleeps),
+        }
+    }
+
+    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        let window = self.streams.fault_window(index, window);
+        self.bring_in(index, window)
+    }
+
+    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.write_out_pages(pages.clone(), true)
+            .map_err(pager_error)?;
+        self.wait_for_written(pages);
+        Ok(())
+    }
+
+    fn reference(&self, writable: bool) {
+        if writable {
+            self.was_mapped_writable.store(true, Ordering::Release);
+            self.writable_mappings.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn detach(&self, writable: bool) {
+        if writable {
+            self.writable_mappings.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        // The page is there and may be written again, or somebody has to wait for something first.
+        let is_ready = self.backed.contains(index)
+            && !dirty::is_over()
+            && (!self.passed.load(Ordering::SeqCst)
+                || self
+                    .object
+                    .resident(index)
+                    .is_none_or(|frame| self.is_own(&frame)));
+        match is_ready {
+            true => Ok(()),
+            false if index >= self.pages() => Err(PagerError::BeyondEnd),
+            false => Err(PagerError::Sleeps),
+        }
+    }
+
+    fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        dirty::throttle();
+        if !self.backed.contains(index) {
+            let _turn = self.end.lock();
+            if index >= self.pages() {
+                return Err(PagerError::BeyondEnd);
+            }
+            self.reserve(index..index + 1, self.size())
+                .map_err(pager_error)?;
+        }
+        if self.passed.load(Ordering::SeqCst)
+            && let Some(frame) = self.object.resident(index)
+            && !self.is_own(&frame)
+        {
+            self.replace_by_copy(index, &frame).map_err(pager_error)?;
+        }
+        Ok(())
+    }
+
+    fn may_be_written(&self, index: u64) {
+        self.note_dirty(index);
+    }
+
+    fn describe(&self) -> Description {
+        let (device, inode) = self.store.identity();
+        Description {
+            device,
+            inode,
+            name: alloc::vec::Vec::new(),
+        }
+    }
+}
+
+impl<S: Store> Cached for FilePages<S> {
+    fn size(&self) -> u64 {
+        FilePages::size(self)
+    }
+
+    fn errors(&self) -> &ErrorCount {
+        &self.errors
+    }
+
+    fn write_out(&self, pages: Range<u64>, again: bool) -> Result<()> {
+        self.write_out_pages(pages, again)
+    }
+
+    fn wait_written(&self, pages: Range<u64>) {
+        self.wait_for_written(pages);
+    }
+
+    fn sync(&self, pages: Range<u64>, data_only: bool) -> Result<()> {
+        self.write_out_pages(pages.clone(), true)?;
+        self.wait_for_written(pages);
+        self.store.sync(data_only)
+    }
+
+    fn prefetch(&self, pages: Range<u64>) {
+        self.read_ahead(pages);
+    }
+
+    fn give_up(&self, pages: Range<u64>, most: usize) -> usize {
+        self.object.evict(pages, most).0
+    }
+
+    fn set_access(&self, access: Access) {
+        self.streams.set_access(access);
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            resident: self.object.resident_count(),
+            dirty: self.dirty_count.load(Ordering::Relaxed),
+            writing: self.writing_count.load(Ordering::Relaxed),
+        }
+    }
+
+    fn dirty_since(&self) -> u64 {
+        self.dirty_since.load(Ordering::Acquire)
+    }
+
+    fn flush(&self, most: usize) -> Result<usize> {
+        self.flush_some(most)
+    }
+
+    fn give_back(&self, most: usize) -> usize {
+        let from = self.give_from.load(Ordering::Relaxed);
+        let (mut given, stopped) = self.object.evict(from..u64::MAX, most);
+        self.give_from
+            .store(stopped.unwrap_or(0), Ordering::Relaxed);
+        if stopped.is_none() && from > 0 {
+            given += self.object.evict(0..from, most - given).0;
+        }
+        given
+    }
+}

@@ -1,0 +1,116 @@
+//! All files that have pages in memory, and giving pages up.
+
+use alloc::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+use core::{
+    ops::Bound,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use nucleus::sync::{Rank, SpinLock};
+
+use super::{Cached, flusher, table};
+
+static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
+    SpinLock::new(Rank::Leaf, BTreeMap::new());
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// The file that gave pages up last.
+static TURN: AtomicU64 = AtomicU64::new(0);
+/// Pages that were in memory at the last count.
+static RESIDENT: AtomicUsize = AtomicUsize::new(0);
+
+/// Pages that are given up to get frames for others, where there are none.
+pub(super) const SHORTAGE: usize = 256;
+
+pub(super) fn new_id() -> u64 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The file has pages in memory.
+pub(super) fn enlist(id: u64, file: Arc<dyn Cached>) {
+    let weak = Arc::downgrade(&file);
+    let before = FILES.lock().insert(id, weak);
+    drop((before, file));
+}
+
+/// The file is gone.
+pub(super) fn delist(id: u64) {
+    let gone = FILES.lock().remove(&id);
+    drop(gone);
+}
+
+/// The next file after number `id`.
+fn after(id: u64) -> Option<(u64, Weak<dyn Cached>)> {
+    let files = FILES.lock();
+    let mut rest = files.range((Bound::Excluded(id), Bound::Unbounded));
+    rest.next().map(|(id, file)| (*id, file.clone()))
+}
+
+/// Pages of files in memory, as counted last.
+pub(super) fn resident() -> usize {
+    RESIDENT.load(Ordering::Relaxed)
+}
+
+/// Counts the pages of files in memory.
+pub fn count() -> usize {
+    let mut sum = 0;
+    let mut id = 0;
+    while let Some((next, file)) = after(id) {
+        sum += file.upgrade().map_or(0, |file| file.counts().resident);
+        id = next;
+    }
+    RESIDENT.store(sum, Ordering::Relaxed);
+    sum
+}
+
+/// Gives up to `pages` pages back: of files that nobody has open, the one first that was given up longest ago, and those files
+/// themselves when they have none left; then clean pages of others that nobody uses. Returns how many. Begins to write dirty pages
+/// where that was not enough. For the pagedaemon: no lock is held; may sleep.
+pub fn reclaim(pages: usize) -> usize {
+    let mut given = table::reclaim(pages);
+    if given < pages {
+        given += reclaim_clean(pages - given);
+    }
+    given
+}
+
+/// Gives up to `pages` clean pages of files back that nobody uses; returns how many. May be called with any lock held that comes
+/// before [`Rank::Object`].
+pub fn reclaim_clean(pages: usize) -> usize {
+    let mut given = 0;
+    // Each file once.
+    let first = TURN.load(Ordering::Relaxed);
+    let mut id = first;
+    let mut wrapped = false;
+    while given < pages {
+        let Some((next, file)) = after(id) else {
+            if wrapped {
+                break;
+            }
+            wrapped = true;
+            id = 0;
+            continue;
+        };
+        if wrapped && next > first {
+            break;
+        }
+        id = next;
+        TURN.store(id, Ordering::Relaxed);
+        if let Some(file) = file.upgrade() {
+            given += file.give_back(pages - given);
+        }
+    }
+    if given < pages {
+        flusher::wake();
+    }
+    given
+}
+
+/// For a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(super) fn reset() {
+    drop(core::mem::take(&mut *FILES.lock()));
+    RESIDENT.store(0, Ordering::Relaxed);
+}

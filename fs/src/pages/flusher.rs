@@ -1,0 +1,154 @@
+//! The flusher: a task that writes dirty pages back when they are old, or when there are many.
+
+use alloc::{
+    boxed::Box,
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use nucleus::{
+    OutOfMemory,
+    sync::{Rank, SpinLock},
+    task::{self, Sleep, Spawn, WaitQueue},
+    time,
+};
+
+use super::{Cached, dirty};
+
+/// Files with dirty pages, or with an inode that is to be settled.
+static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
+    SpinLock::new(Rank::Leaf, BTreeMap::new());
+static CALLS: WaitQueue = WaitQueue::new();
+static CALLED: AtomicBool = AtomicBool::new(false);
+/// How long the flusher sleeps where its interval is 0.
+const IDLE: Duration = Duration::from_secs(5);
+/// Pages of a file that are begun before the next one has its turn.
+const TURN: usize = 1024;
+
+/// Time as dirty pages remember it.
+pub(super) fn centiseconds(time: Duration) -> u64 {
+    time.as_millis() as u64 / 10
+}
+
+/// The file has dirty pages.
+pub(super) fn enlist(id: u64, file: Arc<dyn Cached>) {
+    let weak = Arc::downgrade(&file);
+    let before = FILES.lock().insert(id, weak);
+    // The last holder's work is done with no lock held.
+    drop((before, file));
+}
+
+/// It is gone.
+pub(super) fn delist(id: u64) {
+    delist_if(id, || true);
+}
+
+/// It has none, if `is_clean` still says so: whoever makes it dirty says so before he enlists it.
+pub(super) fn delist_if(id: u64, is_clean: impl FnOnce() -> bool) {
+    let mut files = FILES.lock();
+    let gone = match is_clean() {
+        true => files.remove(&id),
+        false => None,
+    };
+    drop(files);
+    drop(gone);
+}
+
+/// Asks for a pass now.
+pub(super) fn wake() {
+    if !CALLED.swap(true, Ordering::AcqRel) {
+        CALLS.wake_one();
+    }
+}
+
+/// Starts the flusher.
+///
+/// # Errors
+/// No memory for it.
+pub fn start() -> Result<(), OutOfMemory> {
+    let spawn = Spawn {
+        name: "flusher",
+        pmap: None,
+        attachment: None,
+        cpus: !0,
+        priority: Default::default(),
+    };
+    task::spawn(spawn, Box::new(run)).map(drop)
+}
+
+fn run() {
+    loop {
+        let interval = match dirty::INTERVAL.get() {
+            0 => IDLE,
+            centiseconds => Duration::from_millis(centiseconds * 10),
+        };
+        let how = Sleep {
+            interruptible: false,
+            deadline: Some(time::since_boot() + interval),
+        };
+        let called = CALLS.wait(how, || CALLED.swap(false, Ordering::AcqRel).then_some(()));
+        if called.is_ok() || dirty::INTERVAL.get() > 0 {
+            pass();
+        }
+    }
+}
+
+/// Files that are dirty now.
+fn files() -> Vec<Weak<dyn Cached>> {
+    let mut files = Vec::new();
+    let count = FILES.lock().len();
+    if files.try_reserve_exact(count).is_err() {
+        return files;
+    }
+    let all = FILES.lock();
+    files.extend(all.values().take(count).cloned());
+    files
+}
+
+/// Writes what is old, and as much more as brings the dirty pages below their background share.
+fn pass() {
+    let now = centiseconds(time::since_boot());
+    let is_old = |since: u64| since != 0 && since + dirty::EXPIRE.get() <= now;
+    for file in files() {
+        let Some(file) = file.upgrade() else { continue };
+        if is_old(file.dirty_since()) {
+            // What can't be begun for want of memory is begun in the next pass.
+            let _ = file.flush(usize::MAX);
+        }
+    }
+    while dirty::is_in_background() {
+        let mut begun = 0;
+        for file in files() {
+            let Some(file) = file.upgrade() else { continue };
+            begun += file.flush(TURN).unwrap_or(0);
+            if !dirty::is_in_background() {
+                break;
+            }
+        }
+        if begun == 0 {
+            break;
+        }
+    }
+    dirty::PASSES.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Begins to write all dirty pages of all files (`sync`, and before caches are dropped).
+pub fn write_all() {
+    for file in files() {
+        let Some(file) = file.upgrade() else { continue };
+        // Who wants to know of errors asks the file.
+        let _ = file.flush(usize::MAX);
+    }
+}
+
+/// For a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(super) fn reset() {
+    drop(core::mem::take(&mut *FILES.lock()));
+    CALLED.store(false, Ordering::Relaxed);
+}

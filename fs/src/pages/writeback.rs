@@ -1,0 +1,168 @@
+//! Writing dirty pages back: neighbours in one request, several requests at a time.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::{ops::Range, sync::atomic::Ordering};
+
+use abi::{Errno, Result};
+use nucleus::{
+    Frame, Prot,
+    counters::Counter,
+    pmap::{self, Pending},
+    task::Sleep,
+};
+
+use super::{FilePages, Store, dirty, flusher};
+
+/// Pages of a request at most: 1 MiB.
+pub(super) const CLUSTER: usize = 256;
+/// Requests of one file that are under way at most.
+const REQUESTS: usize = 8;
+
+impl<S: Store> FilePages<S> {
+    /// As [`Cached::write_out`](super::Cached::write_out).
+    pub(super) fn write_out_pages(&self, pages: Range<u64>, again: bool) -> Result<()> {
+        self.write_some(pages, again, usize::MAX).map(drop)
+    }
+
+    /// As [`Cached::flush`](super::Cached::flush).
+    pub(super) fn flush_some(&self, most: usize) -> Result<usize> {
+        let since = self.dirty_since.swap(0, Ordering::AcqRel);
+        self.store().settle();
+        let begun = self.write_some(0..u64::MAX, false, most);
+        if self.dirty_count.load(Ordering::Acquire) > 0 {
+            // Those that are left are as old as the oldest was at most.
+            if since != 0 {
+                self.dirty_since.store(since, Ordering::Release);
+            }
+        } else {
+            flusher::delist_if(self.id, || self.dirty_since.load(Ordering::Acquire) == 0);
+        }
+        begun
+    }
+
+    /// Begins to write up to `most` dirty pages of `pages`; returns how many. One pass: what becomes dirty behind it stays so.
+    fn write_some(&self, pages: Range<u64>, again: bool, most: usize) -> Result<usize> {
+        let mut at = pages.start;
+        let mut begun = 0;
+        while begun < most
+            && let Some(index) = self.dirty.next(at..pages.end)
+        {
+            if self.writing.contains(index) {
+                match again {
+                    true => self.wait_for_written(index..index + 1),
+                    false => at = index + 1,
+                }
+                continue;
+            }
+            let count = self.write_cluster(index..pages.end)?;
+            begun += count;
+            at = index + (count as u64).max(1);
+        }
+        Ok(begun)
+    }
+
+    /// Begins to write the dirty page `pages.start` and those that follow it without a gap; returns how many.
+    fn write_cluster(&self, pages: Range<u64>) -> Result<usize> {
+        let Some(me) = self.shared() else {
+            return Ok(0);
+        };
+        let mut frames: Vec<Frame> = Vec::new();
+        let most = CLUSTER.min(self.dirty_count.load(Ordering::Relaxed).max(1));
+        frames.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
+        self.wait_for_turn();
+        let first = pages.start;
+        for index in pages {
+            if frames.len() == most {
+                break;
+            }
+            match self.begin_page(index) {
+                Some(frame) => frames.push(frame),
+                None => break,
+            }
+        }
+        if frames.is_empty() {
+            return Ok(0);
+        }
+        // No store from here on goes unnoticed: it faults, and the page is dirty again.
+        let mut pending = Pending::new();
+        for frame in &frames {
+            pmap::page_protect(frame, Prot::READ | Prot::EXEC, &mut pending);
+            pmap::clear_modified(frame, &mut pending);
+        }
+        pending.flush();
+        let count = frames.len();
+        Counter::file_write_clusters.add(1);
+        Counter::file_write_pages.add(count as u64);
+        self.requests.fetch_add(1, Ordering::AcqRel);
+        let done = Box::new(move |result: Result<()>| me.end_cluster(first, count, result));
+        self.store().write(first, &frames, done);
+        Ok(count)
+    }
+
+    /// Takes a dirty page for writing, unless somebody else writes it, or it is gone.
+    fn begin_page(&self, index: u64) -> Option<Frame> {
+        if !self.writing.insert(index) {
+            return None;
+        }
+        self.writing_count.fetch_add(1, Ordering::AcqRel);
+        dirty::writing();
+        let frame = match self.note_clean(index) {
+            // Truncation sets the size before it looks who is writing.
+            true if index < self.pages() => self.object.resident(index),
+            _ => None,
+        };
+        if frame.is_none() {
+            self.end_page(index);
+        }
+        frame
+    }
+
+    fn end_page(&self, index: u64) {
+        self.writing.remove(index);
+        self.writing_count.fetch_sub(1, Ordering::AcqRel);
+        dirty::written(1);
+    }
+
+    /// The device has taken `count` pages, or not.
+    fn end_cluster(&self, first: u64, count: usize, result: Result<()>) {
+        let pages = first..first + count as u64;
+        match result {
+            Ok(()) => {}
+            // Nothing is wrong with the device: they are written later.
+            Err(Errno::ENOMEM) => {
+                for index in pages.clone() {
+                    if let Some(frame) = self.object.resident(index) {
+                        self.mark_dirty(index, &frame);
+                    }
+                }
+            }
+            // What can't be written stays in memory as long as there is room, but is tried no more: who needs to know is told.
+            Err(_) => {
+                Counter::file_write_errors.add(1);
+                self.errors.note();
+            }
+        }
+        for index in pages {
+            self.end_page(index);
+        }
+        self.requests.fetch_sub(1, Ordering::AcqRel);
+        self.written.wake_all();
+    }
+
+    /// Waits while too many requests are under way.
+    fn wait_for_turn(&self) {
+        let free = || (self.requests.load(Ordering::Acquire) < REQUESTS).then_some(());
+        // Nothing else ends such a sleep.
+        let _ = self.written.wait(Sleep::SOUND, free);
+    }
+
+    /// Waits until none of `pages` is being written.
+    pub(super) fn wait_for_written(&self, pages: Range<u64>) {
+        let mut at = pages.start;
+        while let Some(index) = self.writing.next(at..pages.end) {
+            let over = || (!self.writing.contains(index)).then_some(());
+            let _ = self.written.wait(Sleep::SOUND, over);
+            at = index + 1;
+        }
+    }
+}
