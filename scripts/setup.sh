@@ -31,6 +31,8 @@ have cc || need gcc
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/ssl/cert.pem ] || need ca-certificates
 # The guest has no dynamic linker: its busybox must be the static one.
 if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then need busybox-static; fi
+# Makes and checks file systems of disks: for roots, and for the tests of `cargo test -p fs`.
+have mke2fs && have e2fsck && have debugfs || need e2fsprogs
 case ${1:-} in test|debian)
     have mmdebstrap || need mmdebstrap
     # An ordinary user's root is made in a user namespace.

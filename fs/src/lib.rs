@@ -6,6 +6,7 @@
 //! - [`block`]: block devices, their queues and drivers' side.
 //! - [`device`]: the drivers behind device nodes and FIFOs.
 //! - [`notify`]: who wants to hear what happens to a vnode.
+//! - [`ext2`]: the file system of disks.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
 //! - [`ninep`]: the file system of a 9P server, the host's for one.
 //! - [`pages`]: the pages of files on disks, in one cache.
@@ -19,6 +20,8 @@ pub mod block;
 pub mod cpio;
 pub mod credentials;
 pub mod device;
+#[allow(dead_code, reason = "the lower half is used by the upper one")]
+pub mod ext2;
 pub mod file;
 mod name_hash;
 pub mod namespace;

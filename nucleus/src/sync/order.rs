@@ -13,7 +13,7 @@
 //!                      Ipc -> IpcObject                          table of ids, then one object
 //!                        Net                                     connections and ports of one protocol
 //!                        Futex                                   reads the word: may fault, so before
-//!                         FileEnd -> FileMap -> Allocation       where a file's pages are: a fault may have to know
+//!                         FileEnd -> FileMap -> Commit -> Allocation    where a file's pages are: a fault may have to know
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
 //!                            Floors                              whose turn it is to measure the machine
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
@@ -82,8 +82,10 @@ pub enum Rank {
     FileEnd = 46,
     /// Which blocks of its device a file has.
     FileMap = 47,
+    /// Whose turn it is to write a file system's metadata; taken by who finds no free block but those that this makes free.
+    Commit = 48,
     /// Which blocks and inodes of a file system are free.
-    Allocation = 48,
+    Allocation = 49,
     /// An address space's map.
     Map = 50,
     /// A part of an amap, with the anons in it.

@@ -1,0 +1,254 @@
+//! Taking blocks and inodes, and giving them back: which group to ask.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::{Errno, Result};
+
+use super::{
+    Ext2,
+    group::{Correction, Group, Room},
+    layout::{Geometry, Slot},
+    pending::{Pending, Run},
+};
+
+/// What is free in the whole file system. What is pending counts as in use.
+#[derive(Default)]
+pub(super) struct Free {
+    pub blocks: AtomicU32,
+    pub inodes: AtomicU32,
+    pub directories: AtomicU32,
+}
+
+impl Free {
+    /// Takes up to `most` of a count; returns how many.
+    fn take(count: &AtomicU32, most: u32) -> u32 {
+        let taken = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
+            Some(there - there.min(most))
+        });
+        taken.map_or(0, |there| there.min(most))
+    }
+
+    fn correct(count: &AtomicU32, by: Correction) {
+        // A corrupted count must not wrap around.
+        let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
+            let corrected = (there as i64 + by.0).clamp(0, u32::MAX as i64);
+            (by.0 != 0).then_some(corrected as u32)
+        });
+    }
+}
+
+impl Ext2 {
+    /// Takes up to `most` neighbouring blocks, as near behind `goal` as there are.
+    ///
+    /// # Errors
+    /// `ENOSPC`; `EIO`, `ENOMEM`.
+    pub(super) fn take_blocks(&self, goal: u32, most: u32) -> Result<Run> {
+        loop {
+            let granted = Free::take(&self.free.blocks, most);
+            if granted > 0 {
+                let taken = self.search_blocks(goal, granted);
+                let count = taken
+                    .as_ref()
+                    .map_or(0, |run| run.map_or(0, |run| run.count));
+                self.free
+                    .blocks
+                    .fetch_add(granted - count, Ordering::Relaxed);
+                if let Some(run) = taken? {
+                    return Ok(run);
+                }
+            }
+            if self.pending.lock().block_count() == 0 && !self.has_removed() {
+                return Err(Errno::ENOSPC);
+            }
+            self.commit()?;
+        }
+    }
+
+    /// Looks for blocks in the group of `goal`, then in those behind it, then in the others.
+    fn search_blocks(&self, goal: u32, most: u32) -> Result<Option<Run>> {
+        let geometry = &self.geometry;
+        let exists = (geometry.first_data_block..geometry.blocks).contains(&goal);
+        let goal = if exists {
+            goal
+        } else {
+            geometry.first_data_block
+        };
+        let home = geometry.group_of(goal);
+        for number in (home..geometry.groups).chain(0..home) {
+            let goal = (number == home).then_some(goal);
+            let mut correction = Correction::default();
+            let group = &self.groups[number as usize];
+            let taken = group.take_blocks(self.disk(), goal, most, &mut correction);
+            Free::correct(&self.free.blocks, correction);
+            if let Some(run) = taken? {
+                return Ok(Some(run));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Blocks to which nothing leads any more, not even in a changed block that is yet to be stored, are free with the next commit.
+    pub(super) fn free_blocks(&self, run: Run) {
+        self.pending.lock().add_blocks(run);
+    }
+
+    /// As [`free_blocks`](Ext2::free_blocks), for what was gathered.
+    pub(super) fn free_all(&self, freed: Pending) {
+        if !freed.is_empty() {
+            self.pending.lock().append(freed);
+        }
+    }
+
+    /// Clears the bits of what was pending when the commit began. What can't be freed for now is pending again.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub(super) fn release(&self, taken: Pending) -> Result<()> {
+        let mut result = Ok(());
+        let mut left = Pending::new();
+        for &run in taken.blocks() {
+            if let Err(error) = self.release_run(run) {
+                left.add_blocks(run);
+                result = Err(error);
+            }
+        }
+        for &(number, directory) in taken.inodes() {
+            if let Err(error) = self.release_inode(number, directory) {
+                left.add_inode(number, directory);
+                result = Err(error);
+            }
+        }
+        self.free_all(left);
+        result
+    }
+
+    /// Frees a run, which may cross groups. If an error ends it, groups in front are free already; freeing them again is refused.
+    fn release_run(&self, run: Run) -> Result<()> {
+        let mut first = run.first;
+        let end = run.first + run.count;
+        while first < end {
+            let number = self.geometry.group_of(first);
+            let count = end.min(self.geometry.group_blocks(number).end) - first;
+            let part = Run { first, count };
+            let mut correction = Correction::default();
+            let freed =
+                self.groups[number as usize].give_blocks(self.disk(), part, &mut correction);
+            Free::correct(&self.free.blocks, correction);
+            self.free.blocks.fetch_add(freed?, Ordering::Relaxed);
+            first += count;
+        }
+        Ok(())
+    }
+
+    fn release_inode(&self, number: u32, directory: bool) -> Result<()> {
+        let slot = self.geometry.slot(number);
+        let index = (number - 1) % self.geometry.inodes_per_group;
+        let mut correction = Correction::default();
+        let group = &self.groups[slot.group as usize];
+        let freed = group.give_inode(self.disk(), index, directory, &mut correction);
+        Free::correct(&self.free.inodes, correction);
+        if freed? {
+            self.free.inodes.fetch_add(1, Ordering::Relaxed);
+            let directories = Correction(-(directory as i64));
+            Free::correct(&self.free.directories, directories);
+        }
+        Ok(())
+    }
+
+    /// Takes a free inode for a file in a directory of group `parent`; `top` for a directory that starts a tree of its own. `prepare` is
+    /// called with its number and slot before it is taken.
+    ///
+    /// # Errors
+    /// `ENOSPC`; `EIO`, `ENOMEM`; those of `prepare`.
+    pub(super) fn take_inode<T>(
+        &self,
+        parent: u32,
+        directory: bool,
+        top: bool,
+        mut prepare: impl FnMut(u32, Slot) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            if Free::take(&self.free.inodes, 1) == 1 {
+                let taken = self.search_inode(parent, directory, top, &mut prepare);
+                match taken {
+                    Ok(Some(it)) => {
+                        let more = directory as u32;
+                        self.free.directories.fetch_add(more, Ordering::Relaxed);
+                        return Ok(it);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.free.inodes.fetch_add(1, Ordering::Relaxed);
+                        return Err(error);
+                    }
+                }
+                self.free.inodes.fetch_add(1, Ordering::Relaxed);
+            }
+            if self.pending.lock().inode_count() == 0 && !self.has_removed() {
+                return Err(Errno::ENOSPC);
+            }
+            self.commit()?;
+        }
+    }
+
+    fn search_inode<T>(
+        &self,
+        parent: u32,
+        directory: bool,
+        top: bool,
+        prepare: &mut dyn FnMut(u32, Slot) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let start = match directory {
+            true => self.group_for_directory(parent, top),
+            false => parent,
+        };
+        let groups = self.geometry.groups;
+        for number in (start..groups).chain(0..start) {
+            let mut correction = Correction::default();
+            let group = &self.groups[number as usize];
+            let taken = group.take_inode(self.disk(), directory, &mut correction, |index| {
+                let inode = number * self.geometry.inodes_per_group + index + 1;
+                prepare(inode, self.geometry.slot(inode))
+            });
+            Free::correct(&self.free.inodes, correction);
+            if let Some(it) = taken? {
+                return Ok(Some(it));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where a new directory goes (after Orlov): those that start a tree are spread over groups with more room and fewer directories than the
+    /// average; others stay with their parent while there is room for what will be in them.
+    fn group_for_directory(&self, parent: u32, top: bool) -> u32 {
+        let groups = self.geometry.groups;
+        let average = Room {
+            blocks: self.free.blocks.load(Ordering::Relaxed) / groups,
+            inodes: self.free.inodes.load(Ordering::Relaxed) / groups,
+            directories: self.free.directories.load(Ordering::Relaxed) / groups,
+        };
+        let room = |group: &Group| group.room();
+        let in_turn = || (parent..groups).chain(0..parent);
+        if top {
+            let roomy = in_turn().filter(|&group| {
+                let room = room(&self.groups[group as usize]);
+                room.inodes > 0 && room.inodes >= average.inodes && room.blocks >= average.blocks
+            });
+            let fewest = roomy.min_by_key(|&group| room(&self.groups[group as usize]).directories);
+            return fewest.unwrap_or(parent);
+        }
+        let enough = |whole: u32, average: u32| average.saturating_sub(whole / 4);
+        let near = in_turn().find(|&group| {
+            let room = room(&self.groups[group as usize]);
+            room.inodes > enough(self.geometry.inodes_per_group, average.inodes)
+                && room.blocks > enough(self.geometry.blocks_per_group, average.blocks)
+                && room.directories <= average.directories + self.geometry.inodes_per_group / 16
+        });
+        near.unwrap_or(parent)
+    }
+
+    /// What groups need to read and note things.
+    fn disk(&self) -> (&super::buffer::Buffers, &Geometry) {
+        (&self.buffers, &self.geometry)
+    }
+}

@@ -1,0 +1,153 @@
+//! Where things are.
+
+use core::ops::Range;
+
+use super::{GROUP_SIZE, GroupRecord, Superblock, superblock::ReadOnlyCompatible};
+
+/// The numbers from which every place follows; they never change while mounted.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Geometry {
+    /// Bytes.
+    pub block_size: usize,
+    /// The power of two that it is.
+    pub block_shift: u32,
+    pub blocks: u32,
+    pub first_data_block: u32,
+    pub blocks_per_group: u32,
+    pub groups: u32,
+    pub inodes: u32,
+    pub inodes_per_group: u32,
+    /// The first inode that is not reserved.
+    pub first_inode: u32,
+    /// Bytes of an inode's record.
+    pub inode_size: usize,
+    /// Blocks of a group's inode table.
+    pub table_blocks: u32,
+    /// Blocks of the descriptors.
+    pub descriptor_blocks: u32,
+    /// Blocks kept behind them.
+    reserved_descriptor_blocks: u32,
+    sparse: bool,
+}
+
+/// Where an inode's record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) struct Slot {
+    pub group: u32,
+    /// Blocks from the start of the group's table.
+    pub block: u32,
+    /// Bytes in that block.
+    pub offset: usize,
+}
+
+impl Geometry {
+    /// What follows from a checked superblock.
+    pub fn new(superblock: &Superblock) -> Geometry {
+        let per_block = superblock.block_size / superblock.inode_size;
+        Geometry {
+            block_size: superblock.block_size,
+            block_shift: superblock.block_size.trailing_zeros(),
+            blocks: superblock.blocks,
+            first_data_block: superblock.first_data_block,
+            blocks_per_group: superblock.blocks_per_group,
+            groups: superblock.groups(),
+            inodes: superblock.inodes,
+            inodes_per_group: superblock.inodes_per_group,
+            first_inode: superblock.first_inode.min(superblock.inodes_per_group + 1),
+            inode_size: superblock.inode_size,
+            table_blocks: superblock.inodes_per_group.div_ceil(per_block as u32),
+            descriptor_blocks: (superblock.groups() as usize * GROUP_SIZE)
+                .div_ceil(superblock.block_size) as u32,
+            reserved_descriptor_blocks: superblock.reserved_descriptor_blocks,
+            sparse: superblock
+                .read_only_features
+                .contains(ReadOnlyCompatible::SPARSE_SUPER),
+        }
+    }
+
+    /// Pointers in an indirect block.
+    pub fn pointers(&self) -> u32 {
+        (self.block_size / 4) as u32
+    }
+
+    /// 512-byte sectors of a block.
+    pub fn sectors(&self) -> u32 {
+        (self.block_size / 512) as u32
+    }
+
+    /// The blocks of a group; the last one may be shorter.
+    pub fn group_blocks(&self, group: u32) -> Range<u32> {
+        // Below `blocks`, which fits; only the end of the last group might not.
+        let start = self.first_data_block + group * self.blocks_per_group;
+        start..start.saturating_add(self.blocks_per_group).min(self.blocks)
+    }
+
+    /// The group of a block that exists.
+    pub fn group_of(&self, block: u32) -> u32 {
+        (block - self.first_data_block) / self.blocks_per_group
+    }
+
+    /// Whether a group begins with a copy of the superblock and the descriptors.
+    fn has_copy(&self, group: u32) -> bool {
+        let power_of = |base: u32| {
+            let mut power = base;
+            while power < group {
+                power = power.saturating_mul(base);
+            }
+            power == group
+        };
+        !self.sparse || group < 2 || power_of(3) || power_of(5) || power_of(7)
+    }
+
+    /// Blocks at the start of a group that hold the superblock and descriptors.
+    pub fn head(&self, group: u32) -> Range<u32> {
+        let start = self.group_blocks(group).start;
+        let copies = 1 + self.descriptor_blocks + self.reserved_descriptor_blocks;
+        match self.has_copy(group) {
+            true => start..start.saturating_add(copies),
+            false => start..start,
+        }
+    }
+
+    /// The block of a group's inode table.
+    pub fn table(&self, record: &GroupRecord) -> Range<u32> {
+        record.inode_table..record.inode_table.saturating_add(self.table_blocks)
+    }
+
+    /// Whether a group's bitmaps and table lie in the group, beside its head and one another.
+    pub fn check_group(&self, group: u32, record: &GroupRecord) -> bool {
+        let all = self.group_blocks(group);
+        let table = self.table(record);
+        let free = self.head(group).end..all.end;
+        let single = |block: u32| free.contains(&block) && !table.contains(&block);
+        single(record.block_bitmap)
+            && single(record.inode_bitmap)
+            && record.block_bitmap != record.inode_bitmap
+            && free.start <= table.start
+            && table.end <= free.end
+    }
+
+    /// Whether a block of this group may belong to a file: it is none of those that hold the file system together.
+    pub fn is_data(&self, group: u32, record: &GroupRecord, block: u32) -> bool {
+        !self.head(group).contains(&block)
+            && block != record.block_bitmap
+            && block != record.inode_bitmap
+            && !self.table(record).contains(&block)
+    }
+
+    /// Whether there is an inode of this number.
+    pub fn has_inode(&self, number: u32) -> bool {
+        (1..=self.inodes).contains(&number)
+    }
+
+    /// Where the record of an inode is that exists.
+    pub fn slot(&self, number: u32) -> Slot {
+        let index = number - 1;
+        let at = (index % self.inodes_per_group) as usize * self.inode_size;
+        Slot {
+            group: index / self.inodes_per_group,
+            block: (at / self.block_size) as u32,
+            offset: at % self.block_size,
+        }
+    }
+}
