@@ -1,8 +1,9 @@
 //! Devices: what the nodes in `/dev` open.
 //!
 //! `memory`: null, zero, full, random, urandom. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
-//! [`share`]: folders of the host's. [`root`] is the file system with the nodes.
+//! [`disk`]: block devices. [`share`]: folders of the host's. [`root`] is the file system with the nodes.
 
+pub mod disk;
 pub mod kmsg;
 mod memory;
 pub mod share;

@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use nucleus::{ephemeral::Backend, pmap::Coherence};
+use nucleus::{PAGE_SIZE, ephemeral::Backend, pmap::Coherence};
 
 /// What the command line asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub struct Options {
     pub root: Option<DiskRoot>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
     pub shares: Vec<Share>,
+    /// Sizes of memory disks, in bytes (`md=SIZE[,SIZE]`).
+    pub memory_disks: Vec<u64>,
     /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
@@ -71,6 +73,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         page_table_cache: true,
         root: None,
         shares: Vec::new(),
+        memory_disks: Vec::new(),
         release: None,
         init: None,
         command: Vec::new(),
@@ -129,6 +132,12 @@ pub fn parse(line: &str) -> Result<Options, String> {
                 options.shares.push(share.ok_or_else(|| {
                     format!("option '{word}': share wants a tag and an absolute path, as in data:/mnt:ro")
                 })?);
+            }
+            ("md", value) => {
+                let sizes = value.and_then(sizes).ok_or_else(|| {
+                    format!("option '{word}': md wants sizes of memory disks in K, M or G, whole pages, as in 16M,1G")
+                })?;
+                options.memory_disks.extend(sizes);
             }
             ("release", Some(text)) if is_release(text) => {
                 options.release = Some(text.as_bytes().to_vec());
@@ -202,6 +211,25 @@ fn share(value: &str) -> Option<Share> {
         at: unescape(at)?,
         read_only,
     })
+}
+
+/// `SIZE,SIZE`: each a number of KiB, MiB or GiB with its letter, whole pages, not 0. In bytes.
+fn sizes(value: &str) -> Option<Vec<u64>> {
+    let size = |text: &str| {
+        let shift = match text.chars().next_back()? {
+            'K' | 'k' => 10,
+            'M' | 'm' => 20,
+            'G' | 'g' => 30,
+            _ => return None,
+        };
+        let digits = &text[..text.len() - 1];
+        let plain = digits.chars().all(|c| c.is_ascii_digit());
+        let number: u64 = digits.parse().ok().filter(|_| plain)?;
+        let bytes = number.checked_mul(1 << shift)?;
+        let fits = bytes > 0 && bytes <= i64::MAX as u64 && bytes.is_multiple_of(PAGE_SIZE as u64);
+        fits.then_some(bytes)
+    };
+    value.split(',').map(size).collect()
 }
 
 /// A path with each `%XX` replaced by the byte that it stands for.
@@ -315,6 +343,7 @@ mod tests {
                 page_table_cache: true,
                 root: None,
                 shares: Vec::new(),
+                memory_disks: Vec::new(),
                 release: None,
                 init: None,
                 command: Vec::new()
@@ -345,6 +374,8 @@ mod tests {
         assert_eq!(share("share=a:/b"), at("a", "/b", false));
         assert_eq!(share("share=a:/b:c:ro"), at("a", "/b:c", true));
         assert_eq!(share("share=a:/b%20%c3%a9"), at("a", "/b é", false));
+        let options = parse("md=16M,8k md=1G").unwrap();
+        assert_eq!(options.memory_disks, [16 << 20, 8 << 10, 1 << 30]);
         assert_eq!(
             command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
             [
@@ -396,6 +427,15 @@ mod tests {
             ("share=tag:/x%ff", "share=tag:/x%ff"),
             ("share=:/mnt", "share=:/mnt"),
             ("share=tag:mnt", "absolute"),
+            ("md", "sizes"),
+            ("md=", "md="),
+            ("md=16", "K, M or G"),
+            ("md=0M", "md=0M"),
+            ("md=6K", "whole pages"),
+            ("md=1M,", "md=1M,"),
+            ("md=+1M", "md=+1M"),
+            ("md=99999999999G", "md=9"),
+            ("md=é", "md=é"),
             ("init=sh", "absolute"),
             ("root=vda", "root=vda"),
             ("root=/dev/", "/dev/vda"),

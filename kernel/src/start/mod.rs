@@ -17,7 +17,7 @@ use nucleus::{
     user,
 };
 
-use crate::{load, mounts, process, sigio, signal, syscall, tty};
+use crate::{device::disk, load, mounts, process, sigio, signal, syscall, tty};
 
 pub use command_line::{DiskRoot, Options};
 
@@ -45,6 +45,9 @@ pub fn start() -> ! {
         .and_then(|()| load::start());
     if tasks.is_err() {
         give_up("no memory to start with");
+    }
+    if let Err(message) = disk::start(&options.memory_disks) {
+        give_up(&message);
     }
     let namespace = match root::mount(options.root.as_ref()) {
         Ok(namespace) => namespace,

@@ -44,13 +44,17 @@ const _: () = assert!(4 + 2 * MAX_SLOTS + 2 <= USED && USED + 4 + 8 * MAX_SLOTS 
 
 /// A request to a device: parts that it reads, then parts that it writes.
 pub struct Request {
-    /// How many of `parts` the device reads; it writes the others.
-    readable: usize,
     /// Given to the device until the request is done, then to who asks for them.
-    parts: SpinLock<Vec<Part>>,
+    parts: SpinLock<Parts>,
     /// See [`PENDING`], [`FAILED`]; else the bytes that the device wrote.
     state: AtomicU64,
     done: WaitQueue,
+}
+
+struct Parts {
+    list: Vec<Part>,
+    /// How many of them the device reads; it writes the others.
+    readable: usize,
 }
 
 const PENDING: u64 = u64::MAX;
@@ -65,11 +69,59 @@ impl Request {
         assert!(readable <= parts.len() && !parts.is_empty());
         assert!(parts.iter().all(Part::is_valid));
         Arc::new(Request {
-            readable,
-            parts: SpinLock::new(Rank::Leaf, parts),
+            parts: SpinLock::new(
+                Rank::Leaf,
+                Parts {
+                    list: parts,
+                    readable,
+                },
+            ),
             state: AtomicU64::new(PENDING),
             done: WaitQueue::new(),
         })
+    }
+
+    /// A request that is done, without parts, to be [renewed](Request::renew) again and again, with room for `parts` of them.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn idle(parts: usize) -> Result<Arc<Request>, OutOfMemory> {
+        let mut list = Vec::new();
+        list.try_reserve_exact(parts).map_err(|_| OutOfMemory)?;
+        Ok(Arc::new(Request {
+            parts: SpinLock::new(Rank::Leaf, Parts { list, readable: 0 }),
+            state: AtomicU64::new(0),
+            done: WaitQueue::new(),
+        }))
+    }
+
+    /// Makes a request that is done a new one: `fill` adds its parts, of which the device reads the first `readable`. As long as
+    /// there is room for them, this takes no memory.
+    ///
+    /// # Panics
+    /// As [`new`](Request::new), and if the request is not done.
+    pub fn renew(&self, readable: usize, fill: impl FnOnce(&mut Vec<Part>)) {
+        assert!(self.result().is_some(), "the device has the request");
+        let mut parts = self.parts.lock();
+        parts.list.clear();
+        fill(&mut parts.list);
+        assert!(readable <= parts.list.len() && !parts.list.is_empty());
+        assert!(parts.list.iter().all(Part::is_valid));
+        parts.readable = readable;
+        self.state.store(PENDING, Ordering::Release);
+    }
+
+    /// Makes a request that no device took done, and lets go of its frames.
+    pub fn abandon(&self) {
+        self.finish(FAILED);
+        self.clear();
+    }
+
+    /// Lets go of the frames of a request that is done.
+    pub fn clear(&self) {
+        if self.result().is_some() {
+            self.parts.lock().list.clear();
+        }
     }
 
     /// The bytes that the device wrote, as it says, when it is done; [`Error::Broken`] if it failed.
@@ -90,7 +142,7 @@ impl Request {
     pub fn take_parts(&self) -> Vec<Part> {
         match self.result() {
             None => Vec::new(),
-            Some(_) => core::mem::take(&mut *self.parts.lock()),
+            Some(_) => core::mem::take(&mut self.parts.lock().list),
         }
     }
 
@@ -151,6 +203,8 @@ pub struct Queue {
     state: SpinLock<State>,
     /// Those who wait for a slot.
     room: WaitQueue,
+    /// Woken when the device has done anything.
+    progress: WaitQueue,
 }
 
 // SAFETY: the doorbell's register takes writes from any CPU at any time; all else is Send and Sync.
@@ -198,7 +252,38 @@ impl Queue {
             slots: slots as u16,
             state: SpinLock::new(Rank::Device, state),
             room: WaitQueue::new(),
+            progress: WaitQueue::new(),
         })
+    }
+
+    /// Makes the tables of `count` slots, so that as long as no more than these are in use, giving a request to the device
+    /// takes no memory.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn prepare(&self, count: usize) -> Result<(), OutOfMemory> {
+        for i in 0..count.min(self.slots()) {
+            let table = Frame::alloc(Contents::Stale)?;
+            let mut state = self.state.lock_irq();
+            let state = &mut *state;
+            // Those that are free are taken from the end on, and come back there.
+            let Some(at) = state.free.len().checked_sub(i + 1) else {
+                break;
+            };
+            let slot = &mut state.slots[state.free[at] as usize];
+            slot.table.get_or_insert(table);
+        }
+        Ok(())
+    }
+
+    /// Woken when the device has done anything, or has failed. Without [interrupts](Queue::has_interrupts) only by [`look`](Queue::look).
+    pub fn progress(&self) -> &WaitQueue {
+        &self.progress
+    }
+
+    /// Whether interrupts tell of progress; else who waits looks.
+    pub fn has_interrupts(&self) -> bool {
+        self.interrupts.load(Ordering::Relaxed)
     }
 
     /// The most parts that a request may have.
@@ -326,8 +411,8 @@ impl Queue {
         spare: &mut Option<Frame>,
     ) -> Result<Option<Arc<Request>>, Refusal> {
         let parts = request.parts.lock();
-        assert!(request.result().is_none() && !parts.is_empty());
-        if parts.len() > self.max_parts() {
+        assert!(request.result().is_none() && !parts.list.is_empty());
+        if parts.list.len() > self.max_parts() {
             return Err(Refusal::Error(Error::TooLong));
         }
         let mut state = self.state.lock_irq();
@@ -341,7 +426,7 @@ impl Queue {
             slot.table = spare.take();
         }
         let table = slot.table.as_ref().ok_or(Refusal::NeedsTable)?;
-        let count = self.fill_table(table, &parts, request.readable);
+        let count = self.fill_table(table, &parts.list, parts.readable);
         let table = Part {
             frame: table.clone(),
             offset: 0,
@@ -414,7 +499,7 @@ impl Queue {
     }
 
     /// Takes what the device has done. Any context; its interrupt calls this.
-    pub(crate) fn look(&self) {
+    pub fn look(&self) {
         let mut room = 0;
         {
             let mut state = self.state.lock_irq();
@@ -440,6 +525,9 @@ impl Queue {
                     request.finish(written.into());
                 }
             }
+        }
+        if room > 0 {
+            self.progress.wake_all();
         }
         match room {
             0 => {}
