@@ -11,6 +11,7 @@ mod bench;
 mod compare;
 mod cpio;
 mod debug;
+mod disk;
 mod guest;
 mod image;
 mod input;

@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench;
+use crate::disk::Disk;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
@@ -62,6 +63,9 @@ pub struct Guest {
     /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
     #[arg(long = "share", value_name = "HOSTDIR:GUESTDIR")]
     pub shares: Vec<Share>,
+    /// Give the guest this file as a disk (the first one is /dev/vda), `:ro` behind it for reading only; may be repeated
+    #[arg(long = "disk", value_name = "FILE")]
+    pub disks: Vec<Disk>,
     /// What `uname -r` gives in the guest [default: 6.1.0-causeway]
     #[arg(long, value_name = "STRING")]
     pub release: Option<String>,
@@ -142,6 +146,7 @@ impl Guest {
 
     fn with(&self, boot: Boot, memory: String, accelerator: Accelerator) -> Machine {
         let shares = (0..).zip(&self.shares);
+        let disks = (0..).zip(&self.disks);
         Machine {
             boot,
             cpus: self.smp,
@@ -149,6 +154,7 @@ impl Guest {
             accelerator,
             extra: shares
                 .flat_map(|(number, share)| share.qemu(number))
+                .chain(disks.flat_map(|(number, disk)| disk.qemu(number)))
                 .chain(self.qemu.iter().cloned())
                 .collect(),
         }

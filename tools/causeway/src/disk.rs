@@ -1,0 +1,95 @@
+//! Disks of the guest: files of the host's, behind a virtio device each.
+
+use std::fs::{self, OpenOptions};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Bytes of a sector: a disk has whole ones.
+const SECTOR: u64 = 512;
+
+/// `FILE`, and `:ro` behind it for one that the guest cannot write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Disk {
+    /// The file here, with all links resolved.
+    file: PathBuf,
+    read_only: bool,
+}
+
+impl FromStr for Disk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, read_only) = match text.strip_suffix(":ro") {
+            Some(name) => (name, true),
+            None => (text.strip_suffix(":rw").unwrap_or(text), false),
+        };
+        let file = fs::canonicalize(name).map_err(|error| format!("{name}: {error}"))?;
+        let about = fs::metadata(&file).map_err(|error| format!("{name}: {error}"))?;
+        if !about.is_file() {
+            return Err(format!("{name} is no file: a disk is an image"));
+        }
+        if about.len() == 0 || !about.len().is_multiple_of(SECTOR) {
+            return Err(format!(
+                "{name} has {} bytes: a disk has whole sectors of {SECTOR}, and one at least",
+                about.len()
+            ));
+        }
+        OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .open(&file)
+            .map_err(|error| {
+                let hint = if read_only { "" } else { " (as :ro?)" };
+                format!("{name}: {error}{hint}")
+            })?;
+        if file.to_str().is_none() {
+            return Err(format!("{name}: the name is not UTF-8"));
+        }
+        Ok(Self { file, read_only })
+    }
+}
+
+impl Disk {
+    /// The words of QEMU's command line for the disk with this number. The host's cache is behind the guest's flushes, as the cache of a real
+    /// disk is.
+    pub fn qemu(&self, number: usize) -> [String; 4] {
+        // QEMU takes a comma for the end of a value unless it is doubled.
+        let file = self.file.display().to_string().replace(',', ",,");
+        let read_only = if self.read_only { ",readonly=on" } else { "" };
+        [
+            "-drive".into(),
+            format!(
+                "file={file},format=raw,if=none,id=disk{number},cache=writeback,discard=unmap{read_only}"
+            ),
+            "-device".into(),
+            format!("virtio-blk-pci,disable-legacy=on,drive=disk{number},serial=disk{number}"),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_checked_and_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a,b");
+        fs::write(&file, [0; 1024]).unwrap();
+        let name = file.display().to_string();
+        let disk: Disk = name.parse().unwrap();
+        let [_, drive, _, device] = disk.qemu(2);
+        assert!(drive.contains("/a,,b,format=raw"), "{drive}");
+        assert!(!drive.contains("readonly"), "{drive}");
+        assert!(device.contains("drive=disk2"), "{device}");
+        let disk: Disk = format!("{name}:ro").parse().unwrap();
+        assert!(disk.qemu(0)[1].ends_with(",readonly=on"));
+        let parse = |name: &str| name.parse::<Disk>().unwrap_err();
+        assert!(parse("/nowhere/at/all").starts_with("/nowhere/at/all: "));
+        assert!(parse("/tmp").contains("no file"));
+        fs::write(&file, [0; 700]).unwrap();
+        assert!(parse(&name).contains("700 bytes"));
+        fs::write(&file, []).unwrap();
+        assert!(parse(&name).contains("0 bytes"));
+    }
+}
