@@ -177,6 +177,20 @@ counters! {
     disk_flushes,
     /// Threads and processes made.
     forks,
+    /// Times that the pagedaemon woke up to free frames.
+    pageout_runs,
+    /// Pages that it looked at.
+    pageout_scanned,
+    /// Pages that it made inactive.
+    pageout_deactivated,
+    /// Inactive pages that had been used, and became active again.
+    pageout_second_chances,
+    /// Pages that had not been used and stayed, because a small process has them.
+    pageout_spared,
+    /// Pages that it took out of memory.
+    pageout_freed,
+    /// Times that somebody waited for it.
+    memory_waits,
     /// Out-of-memory kills.
     out_of_memory_kills,
 }

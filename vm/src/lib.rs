@@ -11,6 +11,7 @@
 //! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it.
 //! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else, `claim` and `writeback`: reading pages in
 //!   and writing them back; `chunks`: the sparse array under all of them.
+//! - `pagedaemon`: what happens when frames run short.
 //! - `fork`: copy-on-write; `remap`, `advise`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
 //!   `access`: other address spaces.
 #![cfg_attr(target_os = "none", no_std)]
@@ -49,6 +50,10 @@ pub use claim::{Claim, HasObject};
 pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;
+pub use pagedaemon::{
+    Cache, Fate, Scan, Supply, Tally, Urgency, register_cache, start_pagedaemon, stop_pagedaemon,
+    wait_for_memory,
+};
 pub use pager::{Anonymous, Description, Pager, PagerError};
 pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
 pub use request::{

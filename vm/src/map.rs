@@ -24,6 +24,7 @@ use nucleus::{
 use crate::ahead;
 use crate::entry::{MapEntry, ObjectRef, Removed};
 use crate::layout::Layout;
+use crate::pagedaemon::{SPACES, Token};
 use crate::pager::Anonymous;
 use crate::policy::check_overcommit;
 use crate::request::{Advice, Backing, Entry, Inherit, Limits, MapError, MapRequest, Place, Sizes};
@@ -33,6 +34,8 @@ use crate::space::Space;
 pub struct Map {
     pub(crate) pmap: Arc<Pmap>,
     pub(crate) space: CpuRwLock<Space>,
+    /// The pmap's place among those that the pagedaemon weighs.
+    token: Token,
 }
 
 /// `len` rounded up to pages, not zero.
@@ -80,10 +83,13 @@ impl Map {
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
         }
-        Ok(Arc::new(Map {
+        let map = Map {
             pmap: Pmap::new()?,
             space: CpuRwLock::new(Rank::Map, space),
-        }))
+            token: Token::new(),
+        };
+        SPACES.enroll(&map.pmap, &map.token);
+        Ok(Arc::new(map))
     }
 
     /// The hardware side, for [`nucleus::task::set_pmap`].
@@ -384,5 +390,6 @@ impl Drop for Map {
     fn drop(&mut self) {
         // Nobody refers to the map, so nobody runs in it.
         self.tear_down();
+        SPACES.withdraw(&mut self.token, 0);
     }
 }

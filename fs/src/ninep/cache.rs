@@ -53,6 +53,22 @@ pub(super) fn added(content: &Arc<Content>, pages: usize) {
     }
 }
 
+impl vm::Cache for Cache {
+    fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    fn reclaim(&self, scan: &mut vm::Scan) {
+        let given = give_back(scan.wanted());
+        scan.count(given, given);
+    }
+}
+
+/// Lets the pagedaemon have pages of servers' files.
+pub(super) fn register() {
+    vm::register_cache(&CACHE);
+}
+
 /// Pages of a file are resident no more.
 pub(super) fn removed(pages: usize) {
     CACHE.pages.fetch_sub(pages, Ordering::Relaxed);

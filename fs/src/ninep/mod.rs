@@ -64,6 +64,7 @@ pub const MAX_MESSAGE: u32 = 512 << 10;
 /// # Errors
 /// `EPROTONOSUPPORT` if it speaks another protocol only, `EIO` if it answers nonsense, its own.
 pub fn root(transport: Arc<dyn Transport>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+    cache::register();
     let client = Client::connect(transport, MAX_MESSAGE)?;
     let (fid, qid) = client.attach(b"root", name)?;
     let fs = Arc::new(Ninep {

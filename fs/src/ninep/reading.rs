@@ -118,11 +118,13 @@ impl Content {
         if window.end - window.start > most {
             window = index..window.end.min(index + most);
         }
-        let claim = match self.object.claim(index, window.clone()) {
-            Err(PagerError::OutOfMemory) if cache::give_back(SHORTAGE) > 0 => {
-                self.object.claim(index, window)?
+        let claim = loop {
+            match self.object.claim(index, window.clone()) {
+                Err(PagerError::OutOfMemory)
+                    if cache::give_back(SHORTAGE) > 0
+                        || vm::wait_for_memory() == vm::Supply::Some => {}
+                claim => break claim?,
             }
-            claim => claim?,
         };
         let Some(claim) = claim else {
             return Ok(());

@@ -17,7 +17,7 @@ use nucleus::{
     task::{self, Sleep},
     time,
 };
-use vm::{Fault, Map};
+use vm::{Fault, Map, Supply};
 
 use abi::raw::general as raw;
 
@@ -27,11 +27,8 @@ use crate::signal::Ending;
 /// How long to wait for the memory of a process that was told to end.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Pages of files that are given up at a time when memory is exhausted.
-const CACHED: usize = 512;
-
-/// Resolves a fault in `map`. When memory is exhausted, pages of files go that can be read again; then the largest process is ended and the fault is
-/// tried again, as long as that is not the thread's own process.
+/// Resolves a fault in `map`. When memory runs short, it waits for the pagedaemon; when that has nothing left to free, the largest process
+/// is ended and the fault is tried again, as long as that is not the thread's own process.
 ///
 /// # Errors
 /// As [`Map::fault`]; `OutOfMemory` only if nothing can be freed or the thread is to end.
@@ -46,8 +43,8 @@ pub fn resolve_fault(
             Err(Fault::OutOfMemory) => {}
             other => return other,
         }
-        // What can be read again goes before anybody's process.
-        if fs::ninep::give_back(CACHED) > 0 {
+        // What can be read again, or written out, goes before anybody's process.
+        if !thread.is_dying() && vm::wait_for_memory() == Supply::Some {
             continue;
         }
         if thread.is_dying() || !kill_largest() || thread.is_dying() {

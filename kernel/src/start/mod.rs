@@ -42,7 +42,8 @@ pub fn start() -> ! {
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
         .and_then(|()| sigio::start())
-        .and_then(|()| load::start());
+        .and_then(|()| load::start())
+        .and_then(|()| vm::start_pagedaemon());
     if tasks.is_err() {
         give_up("no memory to start with");
     }

@@ -290,6 +290,11 @@ pub struct Usage {
     pub kernel: usize,
 }
 
+/// All frames that the firmware reported as usable.
+pub fn total() -> usize {
+    TOTAL.load(Ordering::Relaxed)
+}
+
 /// A snapshot; exact when nothing else runs.
 pub fn usage() -> Usage {
     let total = TOTAL.load(Ordering::Relaxed);

@@ -1,6 +1,25 @@
 //! The pagedaemon: frames for those who need them (`uvm.txt` 6).
 //!
-//! - `registry`: what the daemon goes round.
-mod registry;
+//! Programs take frames as they please, and files fill what is left. When few frames are free, a task looks for pages that
+//! were not used for long, and gives their frames back: pages of files that are as their disk has them go at once, others
+//! are written first. In the order in which a page meets it:
+//!
+//! - `registry`: what the daemon goes round. Nothing happens at a fault: what stands in the registry are parts of amaps, and objects.
+//! - `scan`: what the mappings of a page say about its use, and what becomes of it.
+//! - `anonymous`: pages that go to swap; `caches`: pages that file systems keep.
+//! - `daemon`: the task; how much it frees, when, from whom.
+//! - `supply`: who waits for it.
 
-pub(crate) use registry::{Hand, Registry, Token};
+mod anonymous;
+mod caches;
+mod daemon;
+mod registry;
+mod scan;
+mod supply;
+
+pub use caches::{Cache, register_cache};
+pub(crate) use daemon::SPACES;
+pub use daemon::{start_pagedaemon, stop_pagedaemon};
+pub(crate) use registry::{Registry, Token};
+pub use scan::{Fate, Scan, Tally, Urgency};
+pub use supply::{Supply, wait_for_memory};

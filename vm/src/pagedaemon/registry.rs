@@ -53,8 +53,6 @@ struct Shard<T: ?Sized> {
 /// See the head of the file.
 pub(crate) struct Registry<T: ?Sized> {
     shards: [SpinLock<Shard<T>>; SHARDS],
-    /// Things that are enrolled.
-    count: AtomicUsize,
     /// Sum of the marks that the things had when they withdrew, taken off what the user of the registry counts.
     marks: &'static AtomicUsize,
 }
@@ -114,14 +112,8 @@ impl<T: ?Sized> Registry<T> {
     pub const fn new(marks: &'static AtomicUsize) -> Registry<T> {
         Registry {
             shards: [const { SpinLock::new(Rank::Enrolled, Shard::new()) }; SHARDS],
-            count: AtomicUsize::new(0),
             marks,
         }
-    }
-
-    /// Things that are enrolled.
-    pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
     }
 
     /// Enrolls `thing`, which keeps `token`. Costs an allocation once in [`SEGMENT`] times.
@@ -133,7 +125,6 @@ impl<T: ?Sized> Registry<T> {
                 Ok(place) => {
                     let at = (place * SHARDS + shard) as u32;
                     token.0.store(at, Ordering::Relaxed);
-                    self.count.fetch_add(1, Ordering::Relaxed);
                     return;
                 }
                 Err(back) => {
@@ -154,7 +145,6 @@ impl<T: ?Sized> Registry<T> {
         if at == NOWHERE {
             return;
         }
-        self.count.fetch_sub(1, Ordering::Relaxed);
         if marks != 0 {
             self.marks.fetch_sub(marks as usize, Ordering::Relaxed);
         }
@@ -246,7 +236,6 @@ mod tests {
             let mut names: Vec<usize> = things.iter().map(|thing| thing.name).collect();
             names.sort_unstable();
             assert_eq!(all(), names);
-            assert_eq!(THINGS.count(), things.len());
             assert_eq!(MARKS.load(Ordering::Relaxed), things.len());
             things.clear();
             assert_eq!(all(), []);

@@ -1,0 +1,92 @@
+//! Waiting for memory.
+//!
+//! Who gets no frame for a program gives back its locks, then waits here until the pagedaemon has freed some, and tries
+//! again from the start. What the kernel needs to finish what it has begun comes from the reserve and does not wait.
+
+use core::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    time::Duration,
+};
+use nucleus::{
+    counters::Counter,
+    frame,
+    task::{Sleep, WaitQueue},
+    time,
+};
+
+/// Whether there is a pagedaemon.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// Those who wait.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// How often the pagedaemon has found nothing that could be freed.
+static EXHAUSTED: AtomicUsize = AtomicUsize::new(0);
+static SUPPLY: WaitQueue = WaitQueue::new();
+
+/// The longest sleep: a waiter may have been told to end meanwhile.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What came of waiting for memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Supply {
+    /// It is worth to try again.
+    Some,
+    /// Nothing can be freed: no page is clean, and there is nowhere to write one to.
+    None,
+}
+
+/// Waits until frames for programs are free again, [`PATIENCE`] at most. No lock is held that the pagedaemon or a file
+/// system below it may want: none at all, in short.
+pub fn wait_for_memory() -> Supply {
+    if !RUNNING.load(SeqCst) {
+        return Supply::None;
+    }
+    Counter::memory_waits.add(1);
+    let failures = EXHAUSTED.load(SeqCst);
+    WAITING.fetch_add(1, SeqCst);
+    frame::report_shortage();
+    let how = Sleep {
+        interruptible: false,
+        deadline: Some(time::since_boot() + PATIENCE),
+    };
+    let waited = SUPPLY.wait(how, || {
+        if !RUNNING.load(SeqCst) || EXHAUSTED.load(SeqCst) != failures {
+            return Some(Supply::None);
+        }
+        is_enough().then_some(Supply::Some)
+    });
+    WAITING.fetch_sub(1, SeqCst);
+    // After a long time it is worth a try, too.
+    waited.unwrap_or(Supply::Some)
+}
+
+/// Whether programs get frames: somewhat above the point where they don't, so that they do not come back at once.
+fn is_enough() -> bool {
+    let targets = frame::targets();
+    frame::available() > targets.min + (targets.low - targets.min) / 4
+}
+
+/// Whether somebody waits.
+pub(super) fn is_awaited() -> bool {
+    WAITING.load(SeqCst) != 0
+}
+
+/// There are more free frames: who waits looks again.
+pub(super) fn replenished() {
+    if is_awaited() && is_enough() {
+        SUPPLY.wake_all();
+    }
+}
+
+/// Nothing can be freed.
+pub(super) fn exhausted() {
+    EXHAUSTED.fetch_add(1, SeqCst);
+    SUPPLY.wake_all();
+}
+
+/// The pagedaemon runs from now on, or does not any more.
+pub(super) fn set_running(running: bool) {
+    RUNNING.store(running, SeqCst);
+    if !running {
+        SUPPLY.wake_all();
+    }
+}
