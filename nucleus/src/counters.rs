@@ -79,6 +79,22 @@ counters! {
     file_write_errors,
     /// Pages mapped ahead by the fault routine.
     fault_ahead_pages,
+    /// Faults that let go of all locks while a page was read from swap.
+    fault_swap_in,
+    /// Pages read from swap.
+    swap_pages_in,
+    /// Reads that brought them: clusters.
+    swap_reads,
+    /// Pages written to swap.
+    swap_pages_out,
+    /// Writes that took them: clusters.
+    swap_writes,
+    /// Reads and writes of swap that failed.
+    swap_failures,
+    /// Pages in memory that were dropped because a slot had the same bytes.
+    swap_clean_drops,
+    /// Slots given back because their page was written.
+    swap_slots_dirtied,
     /// Pages copied.
     pages_copied,
     /// Pages zeroed, new page tables among them.

@@ -186,14 +186,17 @@ fn next_shared(
 impl MapEntry {
     fn is_resident(&self, va: VirtAddr) -> bool {
         let key = self.key(va);
-        let anonymous = self.amap.as_ref().is_some_and(|amap| {
-            let slots = amap.lock_present(key);
-            slots.is_some_and(|slots| !slots.peek(key).is_empty())
+        let anonymous = self.amap.as_ref().and_then(|amap| {
+            let slots = amap.lock_present(key)?;
+            let slot = slots.peek(key);
+            (!slot.is_empty()).then(|| !slot.is_swapped())
         });
-        anonymous
-            || self.object.as_ref().is_some_and(|object| {
+        match anonymous {
+            Some(resident) => resident,
+            None => self.object.as_ref().is_some_and(|object| {
                 let index = self.index(object, va);
                 object.pager.object().resident(index).is_some()
-            })
+            }),
+        }
     }
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
 
 use crate::amap::Slots;
-use crate::anon::Slot;
+use crate::anon::{Resident, Slot};
 use crate::chunks::SLOTS;
 use crate::entry::MapEntry;
 use crate::request::Advice;
@@ -52,6 +52,30 @@ pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
             first..first.saturating_add(CLUSTER)
         }
     }
+}
+
+/// Pages that are brought in from swap around one that has to be, for [`Advice::Normal`]: half of them in front of it. As many as
+/// Linux reads (`vm.page-cluster`).
+const SWAP_CLUSTER: usize = 8;
+/// Pages that a program has to have used in a row for the cluster to lie wholly behind it, as large as can be.
+const SWAP_IN_ORDER: usize = 4;
+
+/// How many pages in front of the anon at `va`, which is in swap, and behind it are to be brought in with it where it costs no more
+/// than a longer read. `wanted`: pages behind it that the caller will need.
+pub(crate) fn swap_window(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    wanted: usize,
+) -> (usize, usize) {
+    let used = || used_before(pmap, entry, va, false, SWAP_IN_ORDER);
+    let (before, behind) = match entry.advice {
+        Advice::Random => (0, 0),
+        Advice::Sequential => (0, SLOTS),
+        _ if used() == SWAP_IN_ORDER => (0, SLOTS),
+        _ => (SWAP_CLUSTER / 2, SWAP_CLUSTER / 2 - 1),
+    };
+    (before, behind.max(wanted))
 }
 
 /// Pages before `va` that the program used one after the other, by the bits that the processor sets: what they promise for
@@ -146,8 +170,7 @@ pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: 
     let table_end = VirtAddr((range.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN);
     let run = VirtRange::new(range.start, range.end.min(table_end));
     let mapped = pmap.enter_ahead_each(run, |va| {
-        let anon = slots.peek(entry.key(va)).anon()?;
-        Some((anon.frame(), entry.prot))
+        Some((slots.peek(entry.key(va)).resident()?, entry.prot))
     });
     Counter::fault_ahead_pages.add(mapped as u64);
 }
@@ -185,7 +208,9 @@ fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
 /// Makes the mappings of sole anons in `run`, part of one page table, writable; returns how many.
 fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: VirtRange) -> usize {
     pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
-        Slot::Sole(anon) => Some((anon.frame(), entry.anon_prot(true))),
+        Slot::Sole(location) if !location.is_clean() => {
+            Some((location.frame()?, entry.anon_prot(true)))
+        }
         _ => None,
     })
 }
@@ -229,13 +254,15 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
         }
         entered += pmap.enter_ahead_each(run, |va| {
             let slot = slots.as_ref().map(|slots| slots.peek(entry.key(va)));
-            if let Some(anon) = slot.and_then(Slot::anon) {
-                let sole = matches!(slot, Some(Slot::Sole(_)));
-                return Some((anon.frame(), entry.anon_prot(sole)));
+            if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {
+                let page = slot.resident()?;
+                let sole = matches!(slot, Slot::Sole(_));
+                let prot = entry.anon_prot(sole && !page.clean);
+                return Some((page, prot));
             }
             let object = entry.object.as_ref()?;
             let frame = pages.as_ref()?.get(entry.index(object, va))?;
-            Some((frame, entry.prot - Prot::WRITE))
+            Some((Resident::of(frame), entry.prot - Prot::WRITE))
         });
         at = end;
     }

@@ -3,7 +3,8 @@
 //! An anon has a reference count and a location. The paper allocates a structure for each; here
 //! an anon that only one amap refers to lies in the amap's slot itself, so that a zero-fill fault
 //! allocates nothing but the page. It moves into a counted structure when a second amap comes to
-//! refer to it (fork), and back into a slot when a writer finds itself its only owner.
+//! refer to it (fork), and back into a slot when a writer finds itself its only owner. The location of a sole
+//! anon is guarded by its chunk's lock, that of a counted one by a lock of its own.
 //!
 //! *The rule that makes writing in place safe*: a reference to an anon, or to an amap with
 //! anons in it, is given up only after every translation that was made under it has been flushed
@@ -11,33 +12,77 @@
 //! can still see the page.
 
 use alloc::sync::Arc;
+use core::ops::Deref;
 use core::sync::atomic::AtomicUsize;
-use nucleus::{Frame, sync::Rank};
+use nucleus::{
+    Frame,
+    sync::{Rank, SpinLock},
+};
 
 use crate::chunks::{Chunk, Content};
+use crate::location::{Location, Paged};
 use crate::pagedaemon::Registry;
 
-/// Where the bytes of an anon are.
-pub enum Location {
-    /// In memory.
-    Resident(Frame),
-}
-
-/// One page of anonymous memory.
-pub struct Anon {
-    location: Location,
+/// One page of anonymous memory that several amaps may refer to.
+pub(crate) struct Anon {
+    location: SpinLock<Location>,
 }
 
 /// A slot of an amap.
 #[derive(Default)]
-pub enum Slot {
+pub(crate) enum Slot {
     /// Nothing here: the layer below shows through.
     #[default]
     Empty,
     /// An anon with one reference, this one.
-    Sole(Anon),
+    Sole(Location),
     /// An anon that other amaps may refer to as well.
     Shared(Arc<Anon>),
+}
+
+// A chunk of them is what most of the memory for amaps goes to.
+const _: () = assert!(size_of::<Slot>() == 16);
+
+/// The frame of an anon that is in memory.
+pub(crate) struct Resident<'a> {
+    frame: Held<'a>,
+    /// A slot has the same bytes: it must not be mapped writable.
+    pub clean: bool,
+}
+
+enum Held<'a> {
+    InSlot(&'a Frame),
+    Counted(Frame),
+}
+
+impl<'a> Resident<'a> {
+    /// A frame that is not an anon's.
+    pub fn of(frame: &'a Frame) -> Resident<'a> {
+        Resident {
+            frame: Held::InSlot(frame),
+            clean: false,
+        }
+    }
+}
+
+impl Deref for Resident<'_> {
+    type Target = Frame;
+
+    fn deref(&self) -> &Frame {
+        match &self.frame {
+            Held::InSlot(frame) => frame,
+            Held::Counted(frame) => frame,
+        }
+    }
+}
+
+impl From<Resident<'_>> for Frame {
+    fn from(page: Resident<'_>) -> Frame {
+        match page.frame {
+            Held::InSlot(frame) => frame.clone(),
+            Held::Counted(frame) => frame,
+        }
+    }
 }
 
 impl Content for Slot {
@@ -48,40 +93,43 @@ impl Content for Slot {
     }
 }
 
+impl Paged for Slot {
+    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location)) {
+        match self {
+            Slot::Empty => {}
+            Slot::Sole(location) => f(location),
+            Slot::Shared(anon) => f(&mut anon.location.lock()),
+        }
+    }
+}
+
 /// All chunks of amaps. A page of theirs begins as an active one.
 pub(crate) static CHUNKS: Registry<Chunk<Slot>> = Registry::new(&INACTIVE);
 
 /// Inactive pages in [`CHUNKS`], some of which may have gone.
 pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
 
-impl Anon {
-    /// An anon whose bytes are in `frame`.
-    pub fn new(frame: Frame) -> Anon {
-        Anon {
-            location: Location::Resident(frame),
-        }
-    }
-
-    /// The frame that holds the bytes.
-    pub fn frame(&self) -> &Frame {
-        match &self.location {
-            Location::Resident(frame) => frame,
-        }
-    }
-}
-
 impl Slot {
     /// A slot with a new anon.
     pub fn sole(frame: Frame) -> Slot {
-        Slot::Sole(Anon::new(frame))
+        Slot::Sole(Location::memory(frame))
     }
 
-    /// The anon here.
-    pub fn anon(&self) -> Option<&Anon> {
+    /// The anon's page, if it is in memory.
+    pub fn resident(&self) -> Option<Resident<'_>> {
         match self {
             Slot::Empty => None,
-            Slot::Sole(anon) => Some(anon),
-            Slot::Shared(anon) => Some(anon),
+            Slot::Sole(location) => Some(Resident {
+                frame: Held::InSlot(location.frame()?),
+                clean: location.is_clean(),
+            }),
+            Slot::Shared(anon) => {
+                let location = anon.location.lock();
+                Some(Resident {
+                    frame: Held::Counted(location.frame()?.clone()),
+                    clean: location.is_clean(),
+                })
+            }
         }
     }
 
@@ -90,12 +138,23 @@ impl Slot {
         matches!(self, Slot::Empty)
     }
 
-    /// Another reference to the anon here, for another amap.
+    /// Whether an anon is here whose page is not in memory.
+    pub fn is_swapped(&self) -> bool {
+        match self {
+            Slot::Empty => false,
+            Slot::Sole(location) => location.is_swapped(),
+            Slot::Shared(anon) => anon.location.lock().is_swapped(),
+        }
+    }
+
+    /// Another reference to the anon here, for another amap. Its page stays where it is, be that memory or swap.
     pub fn share(&mut self) -> Slot {
         match core::mem::take(self) {
             Slot::Empty => Slot::Empty,
-            Slot::Sole(anon) => {
-                let anon = Arc::new(anon);
+            Slot::Sole(location) => {
+                let anon = Arc::new(Anon {
+                    location: SpinLock::new(Rank::Anon, location),
+                });
                 *self = Slot::Shared(anon.clone());
                 Slot::Shared(anon)
             }
@@ -111,12 +170,20 @@ impl Slot {
     pub fn make_sole(&mut self) -> bool {
         *self = match core::mem::take(self) {
             Slot::Empty => Slot::Empty,
-            Slot::Sole(anon) => Slot::Sole(anon),
+            Slot::Sole(location) => Slot::Sole(location),
             Slot::Shared(anon) => match Arc::try_unwrap(anon) {
-                Ok(anon) => Slot::Sole(anon),
+                Ok(anon) => Slot::Sole(anon.location.into_inner()),
                 Err(anon) => Slot::Shared(anon),
             },
         };
         matches!(self, Slot::Sole(_))
+    }
+
+    /// The sole anon here is about to be written.
+    #[inline]
+    pub fn dirty(&mut self) {
+        if let Slot::Sole(location) = self {
+            location.dirty();
+        }
     }
 }

@@ -72,15 +72,24 @@ impl<T: Content> Chunk<T> {
 
     /// These slots.
     pub fn from_slots(slots: [T; SLOTS]) -> Arc<Chunk<T>> {
-        let chunk = Arc::new(Chunk {
-            slots: Mutex::new(T::RANK, slots),
-            aged: AtomicU32::new(0),
-            token: Token::new(),
-        });
+        let chunk = Chunk::with_slots(slots);
         if let Some(registry) = T::registry() {
             registry.enroll(&chunk, &chunk.token);
         }
         chunk
+    }
+
+    /// All slots empty, and in no registry.
+    pub fn unlisted() -> Arc<Chunk<T>> {
+        Chunk::with_slots(core::array::from_fn(|_| T::default()))
+    }
+
+    fn with_slots(slots: [T; SLOTS]) -> Arc<Chunk<T>> {
+        Arc::new(Chunk {
+            slots: Mutex::new(T::RANK, slots),
+            aged: AtomicU32::new(0),
+            token: Token::new(),
+        })
     }
 
     /// Locks the slots.
@@ -207,9 +216,21 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
     }
 
     /// The chunk, if it was ever made.
+    #[inline]
     pub fn get(&self, number: u64) -> Option<&Chunk<T>> {
+        self.cell(number)?.get()
+    }
+
+    /// The chunk, if it was ever made, for one who uses it when it may have left its place.
+    pub fn get_arc(&self, number: u64) -> Option<Arc<Chunk<T>>> {
+        self.cell(number)?.get_arc()
+    }
+
+    /// The chunk's place, if there is one.
+    #[inline]
+    fn cell(&self, number: u64) -> Option<&OnceArc<Chunk<T>>> {
         if number == 0 {
-            return self.leaf.get();
+            return Some(&self.leaf);
         }
         let (tree, mut level) = Self::tree(number);
         let mut node = self.trees.get(tree)?.get()?;
@@ -217,7 +238,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
             let branch = Node::<T>::branch(number, level);
             match node {
                 Node::Inner(nodes) => node = nodes[branch].get()?,
-                Node::Leaves(chunks) => return chunks[branch].get(),
+                Node::Leaves(chunks) => return Some(&chunks[branch]),
             }
             level -= 1;
         }

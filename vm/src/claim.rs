@@ -176,7 +176,7 @@ impl<O: HasObject> Claim<O> {
         let mut pages = self.object.object().chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         match page {
-            Page::Resident(_) => Ok(Marked::Resident),
+            Page::At(_) => Ok(Marked::Resident),
             Page::Claimed(other) => Ok(Marked::By(*other)),
             Page::Absent => {
                 self.frames.push(Frame::alloc(Contents::Stale)?);
@@ -220,7 +220,7 @@ impl<O: HasObject> Claim<O> {
             }
             *page = if i < count {
                 published += 1;
-                Page::Resident(frame)
+                Page::resident(frame)
             } else {
                 Page::Absent
             };

@@ -7,7 +7,8 @@
 //!                           │ yes
 //!   amap layer       slot of the page in the amap
 //!                      │ empty              │ an anon
-//!                      │                    ├─ read: map it; writable if it is sole and amap our own
+//!                      │                    ├─ in swap: bring it in with all locks given back, start again
+//!                      │                    ├─ read: map it; writable if it is sole and dirty, and amap our own
 //!                      │                    ├─ write, needs-copy: copy the amap's slots, start again
 //!                      │                    ├─ write, one reference: write in place
 //!                      │                    └─ write, more: copy the page to a new anon
@@ -62,6 +63,7 @@ use crate::map::Map;
 use crate::pager::PagerError;
 use crate::request::Fault;
 use crate::space::Space;
+use crate::swap;
 
 /// What became of an attempt.
 enum Outcome {
@@ -71,6 +73,8 @@ enum Outcome {
     NeedsAmap,
     /// The entry's object has to bring this page in first.
     NeedsPage(u64),
+    /// The page of the anon is in swap and has to be brought in first.
+    NeedsSlot,
     /// The entry's object has to get ready for a write to this page first.
     NeedsRoom(u64),
 }
@@ -158,6 +162,19 @@ impl Map {
                         pager.read_in(index, window)?;
                     }
                 }
+                Outcome::NeedsSlot => {
+                    let wanted = ahead::swap_window(&self.pmap, entry, va, wanted);
+                    let key = entry.key(va);
+                    let part = entry
+                        .amap
+                        .as_ref()
+                        .and_then(|amap| amap.part_of(key..key + 1));
+                    drop(space);
+                    if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0) {
+                        Counter::fault_swap_in.add(1);
+                        swap::bring_in(chunk, which.trailing_zeros() as usize, wanted)?;
+                    }
+                }
                 Outcome::NeedsRoom(index) => {
                     let object = entry.object.as_ref().map(|object| object.pager.clone());
                     drop(space);
@@ -201,9 +218,10 @@ impl Map {
 }
 
 impl MapEntry {
-    /// What an anon of the entry may be mapped with; `sole`: nobody else refers to it.
-    pub(crate) fn anon_prot(&self, sole: bool) -> Prot {
-        match sole && !self.needs_copy {
+    /// What an anon of the entry may be mapped with; `writable`: nobody else refers to it, and no slot of the swap space has the same
+    /// bytes.
+    pub(crate) fn anon_prot(&self, writable: bool) -> Prot {
+        match writable && !self.needs_copy {
             true => self.prot,
             false => self.prot - Prot::WRITE,
         }
@@ -268,11 +286,15 @@ impl Attempt<'_> {
         let slot = slots.get(self.entry.key(self.va));
         let sole = !self.entry.needs_copy && slot.make_sole();
         let write = self.access == Access::Write;
-        let Some(anon) = slot.anon() else {
-            return Ok(Outcome::Mapped(Neighbours::None));
+        if write && sole {
+            slot.dirty();
+        }
+        let Some(page) = slot.resident() else {
+            return Ok(Outcome::NeedsSlot);
         };
         if write && !sole {
-            let copy = copy_of(anon.frame())?;
+            let copy = copy_of(&page)?;
+            drop(page);
             Counter::fault_copy.add(1);
             self.replace(slot, copy)?;
             let far = match self.copy_ahead(&mut slots) {
@@ -286,7 +308,7 @@ impl Attempt<'_> {
             true => Counter::fault_in_place.add(1),
             false => Counter::fault_anon.add(1),
         }
-        self.enter(anon.frame(), self.entry.anon_prot(sole))?;
+        self.enter(&page, self.entry.anon_prot(sole && !page.clean))?;
         Ok(Outcome::Mapped(Neighbours::InOrder))
     }
 
@@ -310,8 +332,8 @@ impl Attempt<'_> {
         let mut copied = 0;
         for va in range.pages() {
             let slot = slots.get(self.entry.key(va));
-            let copy = match slot.anon() {
-                Some(anon) if !frame::is_scarce() => copy_of(anon.frame()),
+            let copy = match slot.resident() {
+                Some(page) if !frame::is_scarce() => copy_of(&page),
                 _ => break,
             };
             let Ok(copy) = copy else { break };
@@ -409,8 +431,8 @@ impl Attempt<'_> {
         let index = self.entry.index(object, self.va);
         let mut asked = false;
         loop {
-            if let Some(pages) = object.pager.object().lock(index)
-                && let Some(frame) = pages.get(index)
+            if let Some(mut pages) = object.pager.object().lock(index)
+                && let Some(frame) = pages.get_for(index, self.access)
             {
                 if self.is_spurious() {
                     return Ok(Outcome::Mapped(Neighbours::None));

@@ -12,6 +12,7 @@
 //! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else, `claim` and `writeback`: reading pages in
 //!   and writing them back; `chunks`: the sparse array under all of them.
 //! - `pagedaemon`: what happens when frames run short.
+//! - `location`: where a page is that has no home but the swap space; [`swap`]: that space, and the ways there and back.
 //! - `fork`: copy-on-write; `remap`, `advise`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
 //!   `access`: other address spaces.
 #![cfg_attr(target_os = "none", no_std)]
@@ -33,14 +34,17 @@ mod fault;
 mod fork;
 mod heap;
 mod layout;
+mod location;
 mod map;
 mod object;
+mod page_out;
 mod pagedaemon;
 mod pager;
 mod policy;
 mod remap;
 mod request;
 mod space;
+pub mod swap;
 mod writeback;
 
 pub use ahead::{fault_ahead, set_fault_ahead};

@@ -10,17 +10,24 @@
 //! for that read instead of starting another. A claimed page is not resident. Whatever takes
 //! pages out of the object, or puts others in, takes claims away as well: what their readers bring then
 //! is not wanted any more, and is dropped.
+//!
+//! *Pages without a backing store*, those of memory that processes share and of files that exist in memory only, go to swap as
+//! anons do ([`Location`]). The object has such a page wherever it is; resident it is in memory.
 
+use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use nucleus::{
-    Frame, Prot, frame,
+    Access, Frame, Prot, frame,
     pmap::{self, Pending},
     sync::{MutexGuard, Rank},
 };
 
 use crate::chunks::{Chunk, Chunks, Content, SLOTS, SLOTS_SHIFT};
+use crate::location::{Location, Paged};
+use crate::pagedaemon::Registry;
 use crate::pager::PagerError;
+use crate::swap;
 
 /// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
 const TREES: usize = 9;
@@ -32,13 +39,40 @@ pub(crate) enum Page {
     Absent,
     /// The [`Claim`] with this number reads it.
     Claimed(u32),
-    Resident(Frame),
+    At(Location),
 }
 
 impl Page {
+    /// A page in this frame.
+    pub(crate) fn resident(frame: Frame) -> Page {
+        Page::At(Location::memory(frame))
+    }
+
+    /// The frame, if the page is resident.
     pub(crate) fn frame(&self) -> Option<&Frame> {
         match self {
-            Page::Resident(frame) => Some(frame),
+            Page::At(location) => location.frame(),
+            _ => None,
+        }
+    }
+
+    /// Whether the object has the page, in memory or in swap.
+    fn is_there(&self) -> bool {
+        matches!(self, Page::At(_))
+    }
+
+    /// Whether the page is in swap only.
+    fn is_swapped(&self) -> bool {
+        self.is_there() && self.frame().is_none()
+    }
+
+    /// The frame, if the page is resident, for one who may write it.
+    fn frame_to_write(&mut self) -> Option<&Frame> {
+        match self {
+            Page::At(location) => {
+                location.dirty();
+                location.frame()
+            }
             _ => None,
         }
     }
@@ -46,12 +80,32 @@ impl Page {
 
 impl Content for Page {
     const RANK: Rank = Rank::Object;
+
+    fn registry() -> Option<&'static Registry<Chunk<Page>>> {
+        Some(&CHUNKS)
+    }
+}
+
+/// All chunks of objects without a backing store. A page of theirs begins as an active one.
+pub(crate) static CHUNKS: Registry<Chunk<Page>> = Registry::new(&INACTIVE);
+
+/// Inactive pages in [`CHUNKS`], some of which may have gone.
+pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+impl Paged for Page {
+    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location)) {
+        if let Page::At(location) = self {
+            f(location);
+        }
+    }
 }
 
 /// The memory side of something that can be mapped: its resident pages. To be embedded.
 pub struct Object {
     pages: Chunks<Page, TREES>,
     count: AtomicUsize,
+    /// The pages have no backing store.
+    homeless: bool,
 }
 
 /// Neighbouring pages of an object, locked: they stay resident or absent.
@@ -65,17 +119,100 @@ impl Object {
         Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
+            homeless: false,
         }
     }
 
-    /// The resident page `index` (in pages from the start).
+    /// As [`new`](Object::new), for pages that have no home but the swap space: they go there when memory is short, and are brought back
+    /// by [`bring_in`](Object::bring_in), or by [`Pager::read_in`](crate::Pager::read_in) where a fault finds them there.
+    pub const fn homeless() -> Object {
+        Object {
+            pages: Chunks::new(),
+            count: AtomicUsize::new(0),
+            homeless: true,
+        }
+    }
+
+    /// Whether its pages may go to swap.
+    pub fn goes_to_swap(&self) -> bool {
+        self.homeless
+    }
+
+    /// The resident page `index` (in pages from the start). Who writes it asks for it
+    /// [to write](Object::bring_in_to_write) if it may have gone to swap.
     pub fn resident(&self, index: u64) -> Option<Frame> {
         self.lock(index)?.get(index).cloned()
     }
 
-    /// Resident pages.
+    /// Whether the object has page `index`, resident or in swap.
+    pub fn has(&self, index: u64) -> bool {
+        self.lock(index)
+            .is_some_and(|pages| pages.page(index).is_there())
+    }
+
+    /// Pages that the object has: those that are resident, and those in swap.
     pub fn resident_count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many of its pages are in swap only.
+    pub fn swapped_count(&self) -> usize {
+        let mut count = 0;
+        self.walk(&(0..u64::MAX), &mut |_, chunk, slots| {
+            let pages = chunk.lock();
+            count += slots.filter(|&i| pages[i].is_swapped()).count();
+            true
+        });
+        count
+    }
+
+    /// Page `index` to read, brought back if it is in swap; `None` if the object has it not. Sleeps, with no lock held that comes after
+    /// [`Rank::Vnode`](nucleus::sync::Rank::Vnode).
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
+    pub fn bring_in(&self, index: u64) -> Result<Option<Frame>, PagerError> {
+        self.fetch(index, |page| page.frame().cloned())
+    }
+
+    /// As [`bring_in`](Object::bring_in), for one who writes the page: what swap has of it does not count any more, and the page stays in
+    /// memory as long as the frame that this gives is held.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bring_in_to_write(&self, index: u64) -> Result<Option<Frame>, PagerError> {
+        self.fetch(index, |page| page.frame_to_write().cloned())
+    }
+
+    fn fetch(
+        &self,
+        index: u64,
+        mut get: impl FnMut(&mut Page) -> Option<Frame>,
+    ) -> Result<Option<Frame>, PagerError> {
+        loop {
+            let Some(mut pages) = self.lock(index) else {
+                return Ok(None);
+            };
+            let page = pages.page_mut(index);
+            if !page.is_swapped() {
+                return Ok(get(page));
+            }
+            drop(pages);
+            self.bring_in_around(index, index..index + 1)?;
+        }
+    }
+
+    /// Brings page `index` back if it is in swap, and those of `window` beside it that stand in neighbouring slots.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
+    pub fn bring_in_around(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+        let Some(chunk) = self.chunk_of(index) else {
+            return Ok(());
+        };
+        let before = index.saturating_sub(window.start) as usize;
+        let behind = window.end.saturating_sub(index + 1) as usize;
+        swap::bring_in(chunk, index as usize % SLOTS, (before, behind))
     }
 
     /// Locks the pages around `index` if any of them was ever resident.
@@ -87,6 +224,11 @@ impl Object {
         })
     }
 
+    /// The chunk that holds page `index`, if it was ever made.
+    pub(crate) fn chunk_of(&self, index: u64) -> Option<Arc<Chunk<Page>>> {
+        self.pages.get_arc(index >> SLOTS_SHIFT)
+    }
+
     /// The chunk that holds page `index`, made if there is none.
     pub(crate) fn chunk(&self, index: u64) -> Result<&Chunk<Page>, PagerError> {
         let number = index >> SLOTS_SHIFT;
@@ -95,13 +237,18 @@ impl Object {
             None if frame::is_scarce() => Err(PagerError::OutOfMemory),
             None => self
                 .pages
-                .get_or_insert(number, Chunk::new)
+                .get_or_insert(number, || match self.homeless {
+                    true => Chunk::new(),
+                    false => Chunk::unlisted(),
+                })
                 .ok_or(PagerError::BeyondEnd),
         }
     }
 
     /// The resident page, or the one that `make` gives; `make` runs at most once, with the lock
     /// of the pages around it held. An index beyond 2^51 pages is beyond every end.
+    /// The caller may write the page while it holds the frame. A page in swap is [`PagerError::Sleeps`]: see
+    /// [`bring_in`](Object::bring_in).
     pub fn get_or_insert(
         &self,
         index: u64,
@@ -109,11 +256,14 @@ impl Object {
     ) -> Result<Frame, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
-        if let Page::Resident(frame) = page {
+        if let Some(frame) = page.frame_to_write() {
             return Ok(frame.clone());
         }
+        if page.is_swapped() {
+            return Err(PagerError::Sleeps);
+        }
         let frame = make()?;
-        *page = Page::Resident(frame.clone());
+        *page = Page::resident(frame.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(frame)
     }
@@ -153,8 +303,8 @@ impl Object {
         self.walk(&range, &mut |_, chunk, slots| {
             let mut removed: [Page; SLOTS] = Default::default();
             removed[slots.clone()].swap_with_slice(&mut chunk.lock()[slots]);
+            count += removed.iter().filter(|page| page.is_there()).count();
             for frame in removed.iter().filter_map(Page::frame) {
-                count += 1;
                 // No new mapping can appear: the page is not in the object any more, and who found
                 // it there has entered it before the chunk's lock was free.
                 if frame.mappings() != 0 {
@@ -170,11 +320,11 @@ impl Object {
 
     /// Puts `frame` in the place of page `index`, and removes every mapping of the page that was
     /// there before this returns; no fault enters the new page before the old one is out of
-    /// every TLB. Returns that page, if there was one.
+    /// every TLB. Returns whether there was one, resident or in swap.
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
-    pub fn replace(&self, index: u64, frame: Frame) -> Result<Option<Frame>, PagerError> {
+    pub fn replace(&self, index: u64, frame: Frame) -> Result<bool, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         match page.frame() {
@@ -183,24 +333,23 @@ impl Object {
                 pmap::page_protect(old, Prot::empty(), &mut pending);
                 pending.flush();
             }
-            Some(_) => {}
-            None => {
-                self.count.fetch_add(1, Ordering::Relaxed);
-            }
+            _ => {}
         }
-        match core::mem::replace(page, Page::Resident(frame)) {
-            Page::Resident(old) => Ok(Some(old)),
-            _ => Ok(None),
+        let old = core::mem::replace(page, Page::resident(frame));
+        drop(pages);
+        if !old.is_there() {
+            self.count.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(old.is_there())
     }
 
-    /// The index of the first resident page from `first` on.
+    /// The index of the first page from `first` on that the object has.
     pub fn next_resident(&self, first: u64) -> Option<u64> {
         let mut found = None;
         self.walk(&(first..u64::MAX), &mut |start, chunk, mut slots| {
             let pages = chunk.lock();
             found = slots
-                .find(|&i| pages[i].frame().is_some())
+                .find(|&i| pages[i].is_there())
                 .map(|i| start + i as u64);
             found.is_none()
         });
@@ -247,7 +396,23 @@ impl Pages<'_> {
 
     /// The resident page `index`, which is among these.
     pub(crate) fn get(&self, index: u64) -> Option<&Frame> {
-        self.pages[index as usize % SLOTS].frame()
+        self.page(index).frame()
+    }
+
+    /// The resident page `index`, which is among these, to be mapped for `access`.
+    pub(crate) fn get_for(&mut self, index: u64, access: Access) -> Option<&Frame> {
+        match access {
+            Access::Write => self.page_mut(index).frame_to_write(),
+            _ => self.get(index),
+        }
+    }
+
+    fn page(&self, index: u64) -> &Page {
+        &self.pages[index as usize % SLOTS]
+    }
+
+    fn page_mut(&mut self, index: u64) -> &mut Page {
+        &mut self.pages[index as usize % SLOTS]
     }
 }
 

@@ -44,10 +44,10 @@ pub trait Pager: Send + Sync {
 
     /// Makes page `index` resident, and those of `window` around it that it costs little to bring along. No lock is held,
     /// and it may take as long as it takes (`uvm.txt` 6: the fault routine unlocks for I/O). Nothing promises that the page is still
-    /// there when the caller has its locks again; it looks then. See [`Object::claim`].
+    /// there when the caller has its locks again; it looks then. See [`Object::claim`]. A pager without a backing store of its own
+    /// has its pages in swap.
     fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
-        let _ = (index, window);
-        Err(PagerError::Io)
+        self.object().bring_in_around(index, window)
     }
 
     /// Writes what mappings have modified in `pages` back, if there is anywhere to write it (`uvm.txt` 6). No map lock is held. See
@@ -121,7 +121,7 @@ impl Anonymous {
             return Err(OutOfMemory);
         }
         Ok(Arc::new(Anonymous {
-            object: Object::new(),
+            object: Object::homeless(),
             pages,
         }))
     }

@@ -15,9 +15,10 @@ use std::{
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
     sim::{self, Config},
-    user,
+    task, user,
 };
 use support::{Disk, File, Numbers, TestFile, Worker, resolve};
+use vm::swap::{self, DeviceId};
 use vm::{Advice, AmapForm, Backing, Fault, Limits, Map, MapRequest, Pager, Place};
 
 /// Where most mappings go: few pages, so that operations meet.
@@ -114,6 +115,8 @@ struct Model {
     cpus: usize,
     spaces: Vec<Space>,
     files: Vec<(Arc<dyn TestFile>, Store)>,
+    /// What swap devices there are, with their stores.
+    devices: Vec<(DeviceId, Arc<support::swap::Store>, i32)>,
 }
 
 fn number(at: VirtAddr) -> usize {
@@ -137,6 +140,15 @@ impl Model {
             cpus,
             spaces: vec![Space::new(map, BTreeMap::new(), cpus)],
             files: files.collect(),
+            devices: (0..3)
+                .map(|i| {
+                    // The last two are equal, and neither holds much.
+                    let store = support::swap::Store::new(seed + i, [80, 30, 40][i as usize]);
+                    let priority = i32::from(i == 0);
+                    let id = swap::add(store.clone(), priority).expect("a swap device");
+                    (id, store, priority)
+                })
+                .collect(),
         }
     }
 
@@ -173,7 +185,9 @@ impl Model {
             32..34 => self.truncate(),
             34 => self.page_out(),
             35 => self.advise(),
-            36..68 => self.write(),
+            36..42 => self.swap_out(),
+            42 => self.swap_off(),
+            43..68 => self.write(),
             68..72 => self.fault(),
             72..76 => self.foreign(),
             _ => self.read(),
@@ -369,6 +383,27 @@ impl Model {
         }
     }
 
+    /// Changes no byte.
+    fn swap_out(&mut self) {
+        let (range, space) = (self.range(), self.space());
+        let _ = self.spaces[space].map.page_out(range);
+        if self.numbers.chance(50) {
+            // Until what was under way has ended, mostly; else what follows meets it.
+            for _ in 0..40 {
+                task::yield_now();
+            }
+            let _ = self.spaces[space].map.page_out(range);
+        }
+    }
+
+    /// Changes no byte: a device is given up and added again.
+    fn swap_off(&mut self) {
+        let i = self.numbers.below(self.devices.len());
+        let (id, store, priority) = self.devices[i].clone();
+        swap::remove(id, &|| false).expect("memory enough");
+        self.devices[i].0 = swap::add(store, priority).expect("a swap device");
+    }
+
     fn truncate(&mut self) {
         let pages = self.numbers.below(16) as u64;
         let file = self.numbers.below(self.files.len());
@@ -479,6 +514,10 @@ impl Model {
     fn end(self) {
         for space in self.spaces {
             space.end();
+        }
+        support::swap::expect_empty();
+        for (id, ..) in self.devices {
+            swap::remove(id, &|| false).expect("an empty device");
         }
     }
 }

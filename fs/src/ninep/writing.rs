@@ -198,8 +198,8 @@ impl Content {
         for (index, frame, end) in batch.whole {
             if end <= n {
                 match self.object.replace(index, frame) {
-                    Ok(None) => cache::added(self, 1),
-                    Ok(Some(_)) => {}
+                    Ok(false) => cache::added(self, 1),
+                    Ok(true) => {}
                     // The old page must not stay; that it goes needs no memory.
                     Err(_) => self.drop_pages(index..index + 1),
                 }

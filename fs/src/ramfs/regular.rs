@@ -70,7 +70,7 @@ impl Regular {
         Regular {
             seals: AtomicU32::new(seals),
             text: TextUse::new(),
-            object: Object::new(),
+            object: Object::homeless(),
             size: AtomicU64::new(0),
             writers: Mutex::new(Rank::Vnode, ()),
             writable_mappings: AtomicU32::new(0),
@@ -115,7 +115,7 @@ impl Regular {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Resident pages.
+    /// Pages that it has, in memory or in swap.
     pub(super) fn pages(&self) -> usize {
         self.object.resident_count()
     }
@@ -136,7 +136,11 @@ impl Regular {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
-            let put = match self.object.resident(index) {
+            let page = match self.object.bring_in(index) {
+                Ok(page) => page,
+                Err(error) => return moved(done, Err(errno(error))),
+            };
+            let put = match page {
                 Some(frame) if keeps && !may_keep => to.put_frame_copy(&frame, in_page, n),
                 Some(frame) => to.put_frame(&frame, in_page, n),
                 None => to.put_zeros(n),
@@ -221,8 +225,8 @@ impl Regular {
         fs.take_page()?;
         Counter::bytes_passed.add(PAGE);
         match self.object.replace(index, frame) {
-            Ok(None) => Ok(PAGE_SIZE),
-            Ok(Some(_)) => {
+            Ok(false) => Ok(PAGE_SIZE),
+            Ok(true) => {
                 fs.give_pages(1);
                 Ok(PAGE_SIZE)
             }
@@ -262,7 +266,14 @@ impl Regular {
                 return other.map(|(_, n)| n);
             }
         };
-        let resident = self.object.get_or_insert(index, || Ok(frame.clone()));
+        let resident = match self.object.get_or_insert(index, || Ok(frame.clone())) {
+            // A fault made the page meanwhile, and it has gone to swap since.
+            Err(PagerError::Sleeps) => match self.object.bring_in_to_write(index) {
+                Ok(page) => page.ok_or(PagerError::Io),
+                Err(error) => Err(error),
+            },
+            resident => resident,
+        };
         match resident {
             Ok(resident) if resident == frame => Ok(n),
             Ok(resident) => {
@@ -279,9 +290,9 @@ impl Regular {
         }
     }
 
-    /// The resident page `index`, none but the file's own and its mappings'.
+    /// Page `index`, none but the file's own and its mappings', brought back if it is in swap.
     fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
-        let Some(frame) = self.object.resident(index) else {
+        let Some(frame) = self.object.bring_in_to_write(index).map_err(errno)? else {
             return Ok(None);
         };
         if !self.passed.load(Ordering::SeqCst) || is_own(&frame, OWN_HANDLES) {
@@ -379,7 +390,12 @@ impl Regular {
             self.clear_behind_end()?;
         }
         for index in first..last {
-            if let Err(error) = self.make_resident(fs, index, || true) {
+            let made = match self.make_resident(fs, index, || true) {
+                // It is there, in swap.
+                Err(PagerError::Sleeps) => Ok(()),
+                made => made.map(drop),
+            };
+            if let Err(error) = made {
                 fs.give_pages(self.object.truncate(size.div_ceil(PAGE)));
                 return Err(match error {
                     PagerError::Io => Errno::ENOSPC,
@@ -415,7 +431,7 @@ impl Regular {
         }
         let mut index = offset / PAGE;
         if hole {
-            while index * PAGE < size && self.object.resident(index).is_some() {
+            while index * PAGE < size && self.object.has(index) {
                 index += 1;
             }
             return Ok((index * PAGE).clamp(offset, size));

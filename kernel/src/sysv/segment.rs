@@ -127,7 +127,7 @@ impl Segment {
             id,
             size,
             creator: caller.pid,
-            pages: Pages::new(),
+            pages: Pages::homeless(),
             state: SpinLock::new(
                 Rank::Leaf,
                 State {

@@ -120,6 +120,13 @@ impl Clone for Frame {
     }
 }
 
+impl From<&Frame> for Frame {
+    #[inline]
+    fn from(frame: &Frame) -> Frame {
+        frame.clone()
+    }
+}
+
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {

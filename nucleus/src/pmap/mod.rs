@@ -20,6 +20,7 @@ mod transfer;
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::USER_END;
@@ -281,10 +282,10 @@ impl Pmap {
     /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table of
     /// level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing is mapped; it
     /// must not sleep. Returns how many pages it mapped: none if there is no table yet.
-    pub fn enter_ahead_each<'f>(
+    pub fn enter_ahead_each<F: Into<Frame>>(
         &self,
         range: VirtRange,
-        mut page: impl FnMut(VirtAddr) -> Option<(&'f Frame, Prot)>,
+        mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
         let Some(leaf) = self.leaf(range.start) else {
@@ -297,8 +298,9 @@ impl Pmap {
                 continue;
             }
             if let Some((frame, prot)) = page(va) {
+                let frame = frame.into();
                 let pte = Pte::page(frame.index(), prot, false);
-                mapped += usize::from(install(&leaf, i, frame.clone(), pte));
+                mapped += usize::from(install(&leaf, i, frame, pte));
             }
         }
         mapped
@@ -307,10 +309,10 @@ impl Pmap {
     /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page` is
     /// asked for each that may not be written: the frame that it should have, and the rights to add. A mapping of another
     /// frame stays as it is. Nothing has to be flushed. Returns how many mappings were changed.
-    pub fn widen_each<'f>(
+    pub fn widen_each<F: Deref<Target = Frame>>(
         &self,
         range: VirtRange,
-        mut page: impl FnMut(VirtAddr) -> Option<(&'f Frame, Prot)>,
+        mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
         let Some(leaf) = self.leaf(range.start) else {

@@ -124,6 +124,16 @@ impl<T> OnceArc<T> {
         unsafe { self.pointer.load(Ordering::Acquire).as_ref() }
     }
 
+    /// What is inside, counted once more.
+    pub fn get_arc(&self) -> Option<Arc<T>> {
+        let pointer = self.pointer.load(Ordering::Acquire);
+        // SAFETY: as in `get`: while `&self` is borrowed the cell keeps its reference, so there is one to add to.
+        (!pointer.is_null()).then(|| unsafe {
+            Arc::increment_strong_count(pointer);
+            Arc::from_raw(pointer)
+        })
+    }
+
     /// What is inside, or what `make` gives. When two do this at once, one value wins and the other
     /// is dropped.
     pub fn get_or_insert(&self, make: impl FnOnce() -> Arc<T>) -> &T {
@@ -203,7 +213,13 @@ mod tests {
         assert_eq!(cell.get_or_insert(|| value.clone()), &7);
         cell.get_or_insert(|| unreachable!());
         assert_eq!(Arc::strong_count(&value), 2);
+        assert!(
+            cell.get_arc()
+                .is_some_and(|held| Arc::ptr_eq(&held, &value))
+        );
+        assert_eq!(Arc::strong_count(&value), 2);
         assert!(cell.take().is_some_and(|taken| Arc::ptr_eq(&taken, &value)));
+        assert!(cell.get_arc().is_none());
         assert_eq!(Arc::strong_count(&value), 1);
         cell.get_or_insert(|| value.clone());
         drop(cell);

@@ -17,10 +17,12 @@
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
 //!                            Floors                              whose turn it is to measure the machine
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
+//!                                Anon                            where the page of an anon is that several amaps refer to
 //!                                Leaf                            holds nothing else, except
 //!                                  Enrolled                      what the pagedaemon goes round: told by whatever is made or ends
 //!                                  Notify -> NotifyTable         inotify; told wherever files change
 //!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
+//!                                    Swap                        slots; freed wherever pages are dropped
 //!                                    Block                       requests that wait for a disk
 //!                                    Device                      a device's queue; its interrupt takes it too
 //!                                      WaitQueue                 also the parking lot's buckets
@@ -103,6 +105,8 @@ pub enum Rank {
     Signals = 100,
     /// One thread's pending signals, inside its process's.
     ThreadSignals = 102,
+    /// Where the page of one anon is that several amaps refer to.
+    Anon = 110,
     /// Small leaf data of the floors above that is never held while another lock is taken.
     Leaf = 120,
     /// What the pagedaemon goes round; chunks of pages enter it when they are made and leave it when they end, which may be
@@ -114,6 +118,8 @@ pub enum Rank {
     NotifyTable = 131,
     /// A pmap's page-table pages.
     Pmap = 140,
+    /// The slots of all swap devices: nothing else is taken inside.
+    Swap = 142,
     /// Requests that wait for a disk, and those that are done; disks are told and callers called without it.
     Block = 143,
     /// A device's queue: its requests are done, and who waits for them is woken, with it held.

@@ -68,6 +68,16 @@ impl Array {
         }
     }
 
+    pub fn part_of(&self, keys: Range<Key>) -> Option<(Arc<Chunk<Slot>>, u32)> {
+        let number = group(keys.start);
+        let chunk = match self.place(number) {
+            Ok(i) => self.above.get_arc(i),
+            Err(i) => self.below.get_arc(i),
+        };
+        let which = slots_of(number, &keys).fold(0, |which, i| which | 1 << i);
+        Some((chunk?, which))
+    }
+
     fn chunk_or_insert(
         &self,
         number: i64,

@@ -158,6 +158,12 @@ impl Hash {
         }
     }
 
+    pub fn part_of(&self, keys: Range<Key>) -> Option<(Arc<Chunk<Slot>>, u32)> {
+        let bucket = self.bucket(keys.start)?;
+        let its = (0..SLOTS).filter(|&i| keys.contains(&bucket.key(i)));
+        Some((bucket.chunk.clone(), its.fold(0, |which, i| which | 1 << i)))
+    }
+
     pub fn lock_present(&self, key: Key) -> Option<Slots<'_>> {
         Some(Hash::slots(self.bucket(key)?, key))
     }

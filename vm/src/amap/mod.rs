@@ -26,12 +26,13 @@ mod hash;
 #[cfg(test)]
 mod tests;
 
+use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU8, Ordering::Relaxed};
 use nucleus::{OutOfMemory, sync::MutexGuard};
 
 use crate::anon::Slot;
-use crate::chunks::{SLOTS, SLOTS_SHIFT};
+use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT};
 use array::Array;
 use hash::Hash;
 
@@ -133,6 +134,15 @@ impl Amap {
         match &self.form {
             Form::Array(array) => array.lock_present(key),
             Form::Hash(hash) => hash.lock_present(key),
+        }
+    }
+
+    /// The chunk with the slots of `keys`, 32 neighbours' at most as those of an array's chunk, and a bit for each slot of it that is among
+    /// them. Nothing is locked: they may be others' slots by the time that they are.
+    pub fn part_of(&self, keys: Range<Key>) -> Option<(Arc<Chunk<Slot>>, u32)> {
+        match &self.form {
+            Form::Array(array) => array.part_of(keys),
+            Form::Hash(hash) => hash.part_of(keys),
         }
     }
 

@@ -20,6 +20,6 @@ mod supply;
 pub use caches::{Cache, register_cache};
 pub(crate) use daemon::SPACES;
 pub use daemon::{start_pagedaemon, stop_pagedaemon};
-pub(crate) use registry::{Registry, Token};
+pub(crate) use registry::{Hand, Registry, Token};
 pub use scan::{Fate, Scan, Tally, Urgency};
 pub use supply::{Supply, wait_for_memory};

@@ -3,6 +3,8 @@
 
 #![allow(dead_code)]
 
+pub mod swap;
+
 use std::{
     collections::BTreeMap,
     ops::Range,

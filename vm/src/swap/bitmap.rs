@@ -1,0 +1,213 @@
+//! Which slots of a device are free, in groups that are small enough for the kernel's heap.
+
+use alloc::{boxed::Box, vec::Vec};
+
+/// Words of a group's bitmaps: 1024 slots, 4 MiB of swap.
+const WORDS: usize = 16;
+/// Slots of a group.
+const GROUP: u32 = WORDS as u32 * 64;
+
+/// What is known of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mark {
+    /// A page has it.
+    Owned,
+    /// Something is read from it or written to it.
+    Busy,
+    /// It could not be written, or the device has it not.
+    Bad,
+}
+
+/// The slots of a part of a device. A slot without a mark is free.
+struct Group {
+    marks: [[u64; WORDS]; 3],
+    /// Slots that have none.
+    free: u32,
+}
+
+/// The slots of a device.
+pub(super) struct Bitmap {
+    #[allow(clippy::vec_box)]
+    groups: Vec<Box<Group>>,
+    slots: u32,
+}
+
+/// Neighbouring free slots.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct FreeRun {
+    pub first: u32,
+    pub len: u32,
+}
+
+impl Group {
+    fn taken(&self, word: usize) -> u64 {
+        self.marks[0][word] | self.marks[1][word] | self.marks[2][word]
+    }
+}
+
+impl Bitmap {
+    /// `slots` free slots; `None` if there is no memory for that.
+    pub fn new(slots: u32) -> Option<Bitmap> {
+        let count = slots.div_ceil(GROUP) as usize;
+        let mut groups = Vec::new();
+        groups.try_reserve_exact(count).ok()?;
+        for _ in 0..count {
+            if nucleus::frame::is_scarce() {
+                return None;
+            }
+            groups.push(Box::new(Group {
+                marks: [[0; WORDS]; 3],
+                free: GROUP,
+            }));
+        }
+        let mut bitmap = Bitmap { groups, slots };
+        for slot in slots..count as u32 * GROUP {
+            bitmap.set(slot, Mark::Bad);
+        }
+        Some(bitmap)
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn place(slot: u32) -> (usize, usize, u64) {
+        let within = slot % GROUP;
+        let bit = 1 << (within % 64);
+        ((slot / GROUP) as usize, (within / 64) as usize, bit)
+    }
+
+    /// Whether the slot has the mark.
+    pub fn has(&self, slot: u32, mark: Mark) -> bool {
+        let (group, word, bit) = Bitmap::place(slot);
+        self.groups[group].marks[mark as usize][word] & bit != 0
+    }
+
+    /// Gives the slot the mark; returns whether it had not got it.
+    pub fn set(&mut self, slot: u32, mark: Mark) -> bool {
+        let (group, word, bit) = Bitmap::place(slot);
+        let group = &mut self.groups[group];
+        let was_free = group.taken(word) & bit == 0;
+        let marks = &mut group.marks[mark as usize][word];
+        let changed = *marks & bit == 0;
+        *marks |= bit;
+        group.free -= u32::from(was_free);
+        changed
+    }
+
+    /// Takes the mark away; returns whether the slot had it.
+    pub fn clear(&mut self, slot: u32, mark: Mark) -> bool {
+        let (group, word, bit) = Bitmap::place(slot);
+        let group = &mut self.groups[group];
+        let marks = &mut group.marks[mark as usize][word];
+        let changed = *marks & bit != 0;
+        *marks &= !bit;
+        let is_free = changed && group.taken(word) & bit == 0;
+        group.free += u32::from(is_free);
+        changed
+    }
+
+    /// `most` free slots in a row, the first such row from slot `from` on and then from the device's start; if there is none, the
+    /// longest.
+    pub fn find(&self, from: u32, most: u32) -> FreeRun {
+        let mut best = FreeRun::default();
+        for range in [from..self.slots, 0..from] {
+            let mut at = range.start;
+            let mut run = FreeRun::default();
+            while at < range.end {
+                let (group, word, bit) = Bitmap::place(at);
+                let (step, free) = self.step(group, word, bit);
+                if free {
+                    if run.len == 0 {
+                        run.first = at;
+                    }
+                    run.len += step.min(range.end - at);
+                    if run.len >= most {
+                        run.len = most;
+                        return run;
+                    }
+                    if run.len > best.len {
+                        best = run;
+                    }
+                } else {
+                    run.len = 0;
+                }
+                at += step;
+            }
+        }
+        best
+    }
+
+    /// How many slots from this one on are alike, as far as one look shows, and whether they are free.
+    fn step(&self, group: usize, word: usize, bit: u64) -> (u32, bool) {
+        let group = &self.groups[group];
+        let bits_before = bit.trailing_zeros();
+        if group.free == 0 {
+            return (GROUP - (word as u32 * 64 + bits_before), false);
+        }
+        let taken = group.taken(word) >> bits_before;
+        let left = 64 - bits_before;
+        match taken & 1 {
+            0 => (taken.trailing_zeros().min(left), true),
+            _ => (taken.trailing_ones().min(left), false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bitmap, FreeRun, GROUP, Mark};
+
+    #[test]
+    fn finds_the_next_row_that_is_long_enough_and_else_the_longest() {
+        let slots = GROUP * 2 + 100;
+        let mut bitmap = Bitmap::new(slots).expect("memory");
+        assert_eq!(bitmap.find(0, 64), FreeRun { first: 0, len: 64 });
+        for slot in 0..slots {
+            bitmap.set(slot, Mark::Owned);
+        }
+        assert_eq!(bitmap.find(77, 1).len, 0);
+        for slot in [
+            5, 6, 7, 1000, 1020, 1021, 1022, 1023, 1024, 1025, 1026, 2100,
+        ] {
+            assert!(bitmap.clear(slot, Mark::Owned));
+        }
+        assert_eq!(bitmap.find(0, 3), FreeRun { first: 5, len: 3 });
+        assert_eq!(
+            bitmap.find(6, 3),
+            FreeRun {
+                first: 1020,
+                len: 3
+            }
+        );
+        assert_eq!(bitmap.find(1100, 3), FreeRun { first: 5, len: 3 });
+        assert_eq!(
+            bitmap.find(1100, 32),
+            FreeRun {
+                first: 1020,
+                len: 7
+            }
+        );
+        bitmap.set(1023, Mark::Busy);
+        assert_eq!(bitmap.find(0, 32).len, 3);
+        assert_eq!(
+            bitmap.find(2000, 1),
+            FreeRun {
+                first: 2100,
+                len: 1
+            }
+        );
+    }
+
+    #[test]
+    fn a_slot_is_free_without_any_mark() {
+        let mut bitmap = Bitmap::new(3).expect("memory");
+        assert!(bitmap.set(1, Mark::Owned) && bitmap.set(1, Mark::Busy));
+        assert!(!bitmap.set(1, Mark::Busy));
+        assert!(bitmap.clear(1, Mark::Owned) && !bitmap.clear(1, Mark::Owned));
+        assert_eq!(bitmap.find(0, 3).len, 1);
+        assert!(bitmap.clear(1, Mark::Busy));
+        assert_eq!(bitmap.find(0, 5), FreeRun { first: 0, len: 3 });
+    }
+}

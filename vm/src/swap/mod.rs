@@ -1,0 +1,25 @@
+//! Swap: where pages go that have no other home (`uvm.txt` 5.3, 6).
+//!
+//! - `store`: what the kernel gives: a block device, a file, memory.
+//! - `table`: the devices and their slots; `bitmap`: which of them are free; `slot`: names of slots, and who has one.
+//! - `cluster`: pages leave, many at a time to neighbouring slots, wherever they stand in memory.
+//! - `bring_in`: pages come back, with those that stand in neighbouring slots.
+//! - `off`: a device is given up.
+//!
+//! Where a page is says the page itself: see `location.rs`. A slot is referred to by exactly one page, so no slot
+//! is counted: it is free when its page gives it up, and *the slots in use are the slots that pages have*.
+
+mod bitmap;
+mod bring_in;
+mod cluster;
+mod off;
+mod slot;
+mod store;
+mod table;
+
+pub(crate) use bring_in::bring_in;
+pub(crate) use cluster::{Cluster, Taken};
+pub use off::remove;
+pub(crate) use slot::SwapSlot;
+pub use store::{Done, StoreFailed, SwapStore};
+pub use table::{DeviceId, DeviceUsage, SwapError, SwapUsage, add, devices, usage};

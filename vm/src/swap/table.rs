@@ -1,0 +1,456 @@
+//! All swap devices and their slots, behind one lock: it is taken when pages go to swap, come from it, or leave it for good,
+//! a cluster at a time where it can be.
+//!
+//! A slot is free if no page has it, nothing is read from it or written to it, and it is not bad. Reads and writes hold their slots
+//! as a [`Run`], so a slot that its page gives up meanwhile is not used again before they have ended:
+//! two writes to one place at the same time could end in any order.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue},
+};
+
+use super::bitmap::{Bitmap, Mark};
+use super::slot::{MOST_DEVICES, MOST_SLOTS, SlotNumber, SwapSlot};
+use super::store::SwapStore;
+
+/// Where those wait who want a slot that is read or written.
+static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
+/// Slots of devices that take pages, and those of all devices that pages have.
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+static OWNED: AtomicUsize = AtomicUsize::new(0);
+
+static TABLE: SpinLock<Table> = SpinLock::new(
+    Rank::Swap,
+    Table {
+        devices: [const { None }; MOST_DEVICES],
+        turn: 0,
+    },
+);
+
+struct Table {
+    devices: [Option<Device>; MOST_DEVICES],
+    /// Counts clusters.
+    turn: u64,
+}
+
+struct Device {
+    store: Arc<dyn SwapStore>,
+    priority: i32,
+    bitmap: Bitmap,
+    /// Slots that pages have, those that are read or written, and bad ones.
+    owned: u32,
+    busy: u32,
+    bad: u32,
+    /// Where the search for free slots goes on.
+    next: u32,
+    /// When slots were last taken from it, for the turns of devices of equal priority.
+    turn: u64,
+    /// It is about to be removed: nothing more goes there.
+    draining: bool,
+}
+
+impl Device {
+    /// A device that takes pages. Its slots beyond the most that one can have are not used.
+    ///
+    /// # Errors
+    /// [`SwapError::Empty`], [`SwapError::NoMemory`].
+    fn new(store: Arc<dyn SwapStore>, priority: i32) -> Result<Device, SwapError> {
+        let slots = store.slots().min(MOST_SLOTS as u64) as u32;
+        if slots == 0 {
+            return Err(SwapError::Empty);
+        }
+        Ok(Device {
+            store,
+            priority,
+            bitmap: Bitmap::new(slots).ok_or(SwapError::NoMemory)?,
+            owned: 0,
+            busy: 0,
+            bad: 0,
+            next: 0,
+            turn: 0,
+            draining: false,
+        })
+    }
+
+    /// Slots that can hold a page.
+    fn size(&self) -> u32 {
+        self.bitmap.slots() - self.bad
+    }
+
+    /// Marks a slot that a page has as busy; false if none has it, or it is.
+    fn claim(&mut self, slot: u32) -> bool {
+        let claimed = self.bitmap.has(slot, Mark::Owned) && self.bitmap.set(slot, Mark::Busy);
+        self.busy += u32::from(claimed);
+        claimed
+    }
+
+    fn may_have_room(&self) -> bool {
+        // Busy slots mostly have owners; that the others look free costs a vain search.
+        !self.draining && self.owned < self.size()
+    }
+}
+
+impl Table {
+    fn device(&mut self, number: SlotNumber) -> &mut Device {
+        self.devices[number.device()]
+            .as_mut()
+            .expect("a device stays as long as a slot of it is in use")
+    }
+
+    /// The device that is to give the next slots, apart from those that were `tried`: the one of highest priority, among equals that
+    /// which gave some least recently.
+    fn choose(&self, tried: u64) -> Option<usize> {
+        let may = |&(i, device): &(usize, &Device)| tried >> i & 1 == 0 && device.may_have_room();
+        let devices = self.devices.iter().enumerate();
+        devices
+            .filter_map(|(i, device)| Some((i, device.as_ref()?)))
+            .filter(may)
+            .min_by_key(|(_, device)| (-i64::from(device.priority), device.turn))
+            .map(|(i, _)| i)
+    }
+}
+
+/// Neighbouring slots of one device from which is being read or to which is being written, or soon will be.
+pub(crate) struct Run {
+    first: SlotNumber,
+    len: u32,
+}
+
+/// Why a slot can't be had for reading now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Taken;
+
+impl Run {
+    /// Up to `most` free slots in a row, 1 at least: from the device of highest priority that has any free, from devices of equal
+    /// priority in turn. `None` if all are full.
+    pub(crate) fn reserve(most: u32) -> Option<Run> {
+        if TOTAL.load(Ordering::Relaxed) <= OWNED.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut table = TABLE.lock();
+        let mut tried = 0;
+        loop {
+            let chosen = table.choose(tried)?;
+            table.turn += 1;
+            let turn = table.turn;
+            let device = table.devices[chosen].as_mut()?;
+            let found = device.bitmap.find(device.next, most);
+            if found.len == 0 {
+                tried |= 1 << chosen;
+                continue;
+            }
+            for slot in found.first..found.first + found.len {
+                device.bitmap.set(slot, Mark::Busy);
+            }
+            device.busy += found.len;
+            device.turn = turn;
+            device.next = match found.first + found.len {
+                next if next >= device.bitmap.slots() => 0,
+                next => next,
+            };
+            return Some(Run {
+                first: SlotNumber::new(chosen, found.first),
+                len: found.len,
+            });
+        }
+    }
+
+    /// Slot `number`, and up to `before` slots in front of it and `behind` slots behind it that pages have and nobody reads or
+    /// writes.
+    ///
+    /// # Errors
+    /// [`Taken`] if somebody reads or writes slot `number`, or no page has it any more.
+    pub(crate) fn claim(number: SlotNumber, before: usize, behind: usize) -> Result<Run, Taken> {
+        let mut table = TABLE.lock();
+        let device = table.devices[number.device()].as_mut().ok_or(Taken)?;
+        let slot = number.slot();
+        if !device.claim(slot) {
+            return Err(Taken);
+        }
+        let (mut first, mut end) = (slot, slot + 1);
+        while (slot - first) < before as u32 && first > 0 && device.claim(first - 1) {
+            first -= 1;
+        }
+        while (end - slot - 1) < behind as u32 && end < device.bitmap.slots() && device.claim(end) {
+            end += 1;
+        }
+        Ok(Run {
+            first: SlotNumber::new(number.device(), first),
+            len: end - first,
+        })
+    }
+
+    /// Slots.
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Slot `i` of these.
+    pub(crate) fn number(&self, i: usize) -> SlotNumber {
+        debug_assert!(i < self.len());
+        self.first.behind(i as u32)
+    }
+
+    /// Which of these it is.
+    pub(crate) fn index(&self, number: SlotNumber) -> Option<usize> {
+        let i = usize::try_from(number.distance(self.first)?).ok()?;
+        (i < self.len()).then_some(i)
+    }
+
+    /// Gives slot `i` of these, which were reserved, to a page.
+    pub(crate) fn own(&self, i: usize) -> SwapSlot {
+        let number = self.number(i);
+        let mut table = TABLE.lock();
+        let device = table.device(number);
+        let new = device.bitmap.set(number.slot(), Mark::Owned);
+        debug_assert!(new, "a slot is given to two pages");
+        device.owned += 1;
+        OWNED.fetch_add(1, Ordering::Relaxed);
+        SwapSlot::from_number(number)
+    }
+
+    /// Keeps the first `len`; the others are as they were before.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            let rest = self.number(len);
+            let count = self.len - len as u32;
+            self.len = len as u32;
+            end(rest, count);
+        }
+    }
+
+    /// Keeps `len` of them, 1 at least, one of which is `number`.
+    pub(crate) fn keep_around(&mut self, number: SlotNumber, len: usize) {
+        let excess = self.len().saturating_sub(len);
+        let in_front = self.index(number).unwrap_or(0).min(excess);
+        if in_front > 0 {
+            let rest = self.first;
+            self.first = self.first.behind(in_front as u32);
+            self.len -= in_front as u32;
+            end(rest, in_front as u32);
+        }
+        self.truncate(len);
+    }
+
+    /// Where they are, and which slot of it is the first.
+    pub(crate) fn store(&self) -> (Arc<dyn SwapStore>, u64) {
+        let mut table = TABLE.lock();
+        let store = table.device(self.first).store.clone();
+        (store, self.first.slot() as u64)
+    }
+
+    /// Notes that they could not be written: they are not used again.
+    pub(crate) fn mark_bad(&self) {
+        let mut table = TABLE.lock();
+        let device = table.device(self.first);
+        let first = self.first.slot();
+        let mut lost = 0;
+        for slot in first..first + self.len {
+            lost += u32::from(device.bitmap.set(slot, Mark::Bad));
+        }
+        device.bad += lost;
+        if !device.draining {
+            TOTAL.fetch_sub(lost as usize, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            end(self.first, self.len);
+        }
+    }
+}
+
+/// Nothing is read or written there any more.
+fn end(first: SlotNumber, count: u32) {
+    {
+        let mut table = TABLE.lock();
+        let device = table.device(first);
+        for slot in first.slot()..first.slot() + count {
+            device.bitmap.clear(slot, Mark::Busy);
+        }
+        device.busy -= count;
+    }
+    let (from, to) = (first.queue(), first.behind(count - 1).queue());
+    for queue in (from..=to).take(WAITERS.len()) {
+        WAITERS[queue % WAITERS.len()].wake_all();
+    }
+}
+
+/// A page gives its slot up.
+pub(super) fn free(number: SlotNumber) {
+    let mut table = TABLE.lock();
+    let device = table.device(number);
+    let owned = device.bitmap.clear(number.slot(), Mark::Owned);
+    debug_assert!(owned, "a slot is given up twice");
+    device.owned -= 1;
+    OWNED.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// What a slot that a page has is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Validity {
+    /// It has the page's bytes.
+    Valid,
+    /// It is being written, or read.
+    Busy,
+    /// It could not be written.
+    Bad,
+}
+
+/// What the slot, which the caller's page has, is good for.
+pub(crate) fn validity(slot: &SwapSlot) -> Validity {
+    let mut table = TABLE.lock();
+    let number = slot.number();
+    let bitmap = &table.device(number).bitmap;
+    match (
+        bitmap.has(number.slot(), Mark::Busy),
+        bitmap.has(number.slot(), Mark::Bad),
+    ) {
+        (true, _) => Validity::Busy,
+        (false, true) => Validity::Bad,
+        (false, false) => Validity::Valid,
+    }
+}
+
+/// Sleeps while the slot is read or written. It may be anybody's afterwards.
+pub(crate) fn wait(number: SlotNumber) {
+    let idle = || {
+        let table = TABLE.lock();
+        let device = table.devices[number.device()].as_ref();
+        let busy = device.is_some_and(|it| it.bitmap.has(number.slot(), Mark::Busy));
+        (!busy).then_some(())
+    };
+    // Nothing is read or written for ever: the store says so when it failed.
+    let _ = WAITERS[number.queue() % WAITERS.len()].wait(Sleep::SOUND, idle);
+}
+
+/// Why a swap device can't be added or removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapError {
+    /// It has no slots.
+    Empty,
+    /// There are as many devices as there can be.
+    TooMany,
+    /// There is none of this number.
+    NotFound,
+    /// No memory for what is noted of its slots, or for the pages that are in them.
+    NoMemory,
+    /// A page in it can't be read.
+    Io,
+    /// The caller did not want to wait any longer.
+    Interrupted,
+}
+
+/// Names a swap device until it is removed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct DeviceId(pub(super) usize);
+
+/// What is known of a swap device; all counts are pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceUsage {
+    pub id: DeviceId,
+    /// The higher one is used first.
+    pub priority: i32,
+    /// Slots, bad ones left out.
+    pub slots: usize,
+    /// Those that pages have.
+    pub used: usize,
+}
+
+/// Swap space on all devices, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SwapUsage {
+    /// Slots of devices that take pages.
+    pub total: usize,
+    /// Slots that pages have, in memory or not.
+    pub used: usize,
+}
+
+/// Adds a swap device: pages go to that of the highest `priority` that has room, and to devices of equal priority in turn.
+///
+/// # Errors
+/// [`SwapError::Empty`], [`SwapError::TooMany`], [`SwapError::NoMemory`].
+pub fn add(store: Arc<dyn SwapStore>, priority: i32) -> Result<DeviceId, SwapError> {
+    let device = Device::new(store, priority)?;
+    let slots = device.bitmap.slots() as usize;
+    let mut table = TABLE.lock();
+    let id = table.devices.iter().position(Option::is_none);
+    let id = id.ok_or(SwapError::TooMany)?;
+    table.devices[id] = Some(device);
+    TOTAL.fetch_add(slots, Ordering::Relaxed);
+    Ok(DeviceId(id))
+}
+
+/// What swap space there is and how much of it is in use. Two loads.
+pub fn usage() -> SwapUsage {
+    SwapUsage {
+        total: TOTAL.load(Ordering::Relaxed),
+        used: OWNED.load(Ordering::Relaxed),
+    }
+}
+
+/// What is known of each device, in the order in which they were added as far as numbers were not used again.
+///
+/// # Errors
+/// [`SwapError::NoMemory`].
+pub fn devices() -> Result<Vec<DeviceUsage>, SwapError> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(MOST_DEVICES)
+        .map_err(|_| SwapError::NoMemory)?;
+    let table = TABLE.lock();
+    for (id, device) in table.devices.iter().enumerate() {
+        if let Some(device) = device {
+            list.push(DeviceUsage {
+                id: DeviceId(id),
+                priority: device.priority,
+                slots: device.size() as usize,
+                used: device.owned as usize,
+            });
+        }
+    }
+    Ok(list)
+}
+
+/// From now on nothing more goes to the device, or things do again.
+///
+/// # Errors
+/// [`SwapError::NotFound`] if there is none of this number, or it is about to be removed already.
+pub(super) fn set_draining(id: DeviceId, draining: bool) -> Result<(), SwapError> {
+    let mut table = TABLE.lock();
+    let device = table.devices.get_mut(id.0).and_then(Option::as_mut);
+    let device = device.filter(|it| it.draining != draining);
+    let device = device.ok_or(SwapError::NotFound)?;
+    device.draining = draining;
+    let slots = device.size() as usize;
+    match draining {
+        true => TOTAL.fetch_sub(slots, Ordering::Relaxed),
+        false => TOTAL.fetch_add(slots, Ordering::Relaxed),
+    };
+    Ok(())
+}
+
+/// Takes the device, which is draining, out if nothing uses a slot of it. Returns whether it did.
+pub(super) fn take_out(id: DeviceId) -> bool {
+    let taken = {
+        let mut table = TABLE.lock();
+        match table.devices.get_mut(id.0) {
+            Some(device) => device.take_if(|it| it.owned == 0 && it.busy == 0),
+            None => None,
+        }
+    };
+    // Its store and its groups go with no lock held.
+    taken.is_some()
+}
+
+/// Whether pages have slots of the device.
+pub(super) fn is_empty(id: DeviceId) -> bool {
+    let table = TABLE.lock();
+    let device = table.devices.get(id.0).and_then(Option::as_ref);
+    device.is_none_or(|it| it.owned == 0)
+}

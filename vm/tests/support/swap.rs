@@ -1,0 +1,130 @@
+//! A swap device in the test's own memory: reads and writes take a while, end in any order, and may fail.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral,
+    sync::{Rank, SpinLock},
+    task::{self, Spawn},
+};
+use vm::swap::{self, Done, StoreFailed, SwapStore};
+
+use super::Numbers;
+
+/// See the head of the file.
+pub struct Store {
+    slots: u64,
+    state: Arc<SpinLock<State>>,
+    /// Of a hundred reads or writes, how many fail.
+    pub failing_reads: AtomicUsize,
+    pub failing_writes: AtomicUsize,
+}
+
+struct State {
+    pages: Vec<Option<Box<[u8; PAGE_SIZE]>>>,
+    /// Slots that are read or written now: never two operations at a time.
+    busy: Vec<bool>,
+    numbers: Numbers,
+}
+
+impl Store {
+    pub fn new(seed: u64, slots: usize) -> Arc<Store> {
+        Arc::new(Store {
+            slots: slots as u64,
+            state: Arc::new(SpinLock::new(
+                Rank::Leaf,
+                State {
+                    pages: (0..slots).map(|_| None).collect(),
+                    busy: vec![false; slots],
+                    numbers: Numbers::new(seed),
+                },
+            )),
+            failing_reads: AtomicUsize::new(0),
+            failing_writes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Does `work` in a task of its own, some time later, and then says so.
+    fn later(
+        &self,
+        slot: u64,
+        count: usize,
+        failing: usize,
+        done: Done,
+        work: impl FnOnce(&SpinLock<State>) + Send + 'static,
+    ) {
+        let state = self.state.clone();
+        let slots = slot as usize..slot as usize + count;
+        for slot in slots.clone() {
+            let was = std::mem::replace(&mut state.lock().busy[slot], true);
+            assert!(!was, "two operations on slot {slot}");
+        }
+        let run = move || {
+            let turns = state.lock().numbers.below(12);
+            for _ in 0..turns {
+                task::yield_now();
+            }
+            let fails = state.lock().numbers.chance(failing);
+            if !fails {
+                work(&state);
+            }
+            for slot in slots {
+                state.lock().busy[slot] = false;
+            }
+            done(if fails { Err(StoreFailed) } else { Ok(()) });
+        };
+        let spawn = Spawn {
+            name: "swap",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+            priority: Default::default(),
+        };
+        task::spawn(spawn, Box::new(run)).expect("a task");
+    }
+}
+
+impl SwapStore for Store {
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    fn read(&self, slot: u64, frames: &[Frame], done: Done) {
+        let frames = frames.to_vec();
+        let failing = self.failing_reads.load(SeqCst);
+        self.later(slot, frames.len(), failing, done, move |state| {
+            for (i, frame) in frames.iter().enumerate() {
+                let page = state.lock().pages[slot as usize + i].clone();
+                let page = page.expect("what is read was written before");
+                ephemeral::map(frame).write(0, &page[..]);
+            }
+        });
+    }
+
+    fn write(&self, slot: u64, frames: Vec<Frame>, done: Done) {
+        let failing = self.failing_writes.load(SeqCst);
+        self.later(slot, frames.len(), failing, done, move |state| {
+            for (i, frame) in frames.into_iter().enumerate() {
+                let mut page = Box::new([0; PAGE_SIZE]);
+                ephemeral::map(&frame).read(0, &mut page[..]);
+                drop(frame);
+                state.lock().pages[slot as usize + i] = Some(page);
+                task::yield_now();
+            }
+        });
+    }
+}
+
+/// Waits until no page has a slot.
+pub fn expect_empty() {
+    for _ in 0..1000 {
+        if swap::usage().used == 0 {
+            return;
+        }
+        task::yield_now();
+    }
+    panic!("{:?}: slots of pages that are gone", swap::usage());
+}
