@@ -57,11 +57,21 @@ impl Ext2 {
                     return Ok(run);
                 }
             }
-            if self.pending.lock().block_count() == 0 && !self.has_removed() {
-                return Err(Errno::ENOSPC);
-            }
-            self.commit()?;
+            self.free_more(|pending| pending.block_count())?;
         }
+    }
+
+    /// Frees what is pending, and what removed files have, now that there is no room left.
+    ///
+    /// # Errors
+    /// `ENOSPC` if none of it is wanted.
+    #[cold]
+    fn free_more(&self, wanted: impl Fn(&Pending) -> u32) -> Result<()> {
+        self.table()?.wait_for_ends();
+        if wanted(&self.pending.lock()) == 0 && !self.has_removed() {
+            return Err(Errno::ENOSPC);
+        }
+        self.commit()
     }
 
     /// Looks for blocks in the group of `goal`, then in those behind it, then in the others.
@@ -184,10 +194,7 @@ impl Ext2 {
                 }
                 self.free.inodes.fetch_add(1, Ordering::Relaxed);
             }
-            if self.pending.lock().inode_count() == 0 && !self.has_removed() {
-                return Err(Errno::ENOSPC);
-            }
-            self.commit()?;
+            self.free_more(|pending| pending.inode_count())?;
         }
     }
 

@@ -1,16 +1,20 @@
-//! Inodes in memory: one for each file that somebody uses.
+//! Inodes in memory.
 //!
 //! An inode keeps the block of the inode table that has its record, and every change is put there at once. So there are no changed
-//! inodes, only changed blocks: an inode that nobody uses any more has nothing left to write.
+//! inodes, only changed blocks: an inode that nobody uses has nothing left to write but its pages.
 //!
-//! *Removal.* An inode without links is freed, with its blocks, when the last one who uses it lets go. That may be with any lock held, so the
-//! record is only noted then; [`Ext2::reap`] does the work.
+//! Inodes stand in the file system's [`Table`](crate::pages::Table), which says who uses one. One without links ends when the last user lets go:
+//! its blocks are freed, then it itself.
 
 use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::time::Duration;
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -22,11 +26,14 @@ use nucleus::{
 use super::{
     Ext2,
     buffer::Block,
+    content::Content,
     layout::{Flags, InodeRecord, MAX_INODE_SIZE, Slot},
-    map,
     pending::{Pending, Run},
 };
-use crate::Kind;
+use crate::{
+    Kind,
+    pages::{Cached, FilePages, InCore, InUse},
+};
 
 /// A file, directory, link or device of a mounted file system.
 pub(super) struct Inode {
@@ -35,8 +42,14 @@ pub(super) struct Inode {
     number: u32,
     kind: Kind,
     home: Home,
-    /// Attributes, and where the blocks are. Changed through [`change`](Inode::change) only.
+    /// Attributes, and where the blocks are. Changed through [`change`](Inode::change) and its like only.
     record: RwLock<InodeRecord>,
+    /// Whether the record has no link: to be looked at where the lock can't be taken.
+    removed: AtomicBool,
+    /// The commit that has to be over for what [`sync`](Inode::sync) promises; see [`Ext2::commits`].
+    commit: AtomicU64,
+    /// The content of a regular file.
+    pages: Option<Arc<FilePages<Content>>>,
     /// What the upper half knows of it.
     pub state: super::node::State,
 }
@@ -62,7 +75,7 @@ pub(super) struct NewInode {
     pub device: u64,
 }
 
-/// An inode without a link that nobody uses any more.
+/// An inode without a link that nobody uses any more, and that could not be freed yet.
 pub(super) struct Removed {
     number: u32,
     home: Home,
@@ -118,61 +131,34 @@ impl Ext2 {
     ///
     /// # Errors
     /// `EIO` for one that does not exist or has no link, or can't be read; `ENOMEM`.
-    pub(super) fn inode(self: &Arc<Ext2>, number: u32) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.known(number) {
-            return Ok(inode);
-        }
+    pub(super) fn inode(self: &Arc<Ext2>, number: u32) -> Result<Arc<InUse<Inode>>> {
         if !self.geometry.has_inode(number) {
             return Err(self.damaged("an entry leads to an inode that does not exist", number));
         }
-        let home = Home::of(self, self.geometry.slot(number))?;
-        let record = home.load();
-        if record.links == 0 {
-            return Err(self.damaged("an entry leads to an inode that is free", number));
-        }
-        let kind =
-            kind_of(record.mode).ok_or_else(|| self.damaged("an inode has no kind", number))?;
-        if record.size > self.max_size(kind) {
-            return Err(self.damaged("a file has an impossible size", number));
-        }
-        Ok(self.enter(number, kind, home, record))
-    }
-
-    fn known(&self, number: u32) -> Option<Arc<Inode>> {
-        self.inodes.lock().get(&number)?.upgrade()
-    }
-
-    /// Makes an inode known, or gives the one that is.
-    fn enter(
-        self: &Arc<Ext2>,
-        number: u32,
-        kind: Kind,
-        home: Home,
-        record: InodeRecord,
-    ) -> Arc<Inode> {
-        let new = Arc::new_cyclic(|me| Inode {
-            fs: self.clone(),
-            me: me.clone(),
-            number,
-            kind,
-            home,
-            state: super::node::State::new(kind),
-            record: RwLock::new(Rank::FileMap, record),
-        });
-        let mut inodes = self.inodes.lock();
-        if let Some(known) = inodes.get(&number).and_then(Weak::upgrade) {
-            drop(inodes);
-            return known;
-        }
-        inodes.insert(number, Arc::downgrade(&new));
-        new
+        self.table()?.get(number as u64, || {
+            let home = Home::of(self, self.geometry.slot(number))?;
+            let record = home.load();
+            if record.links == 0 {
+                return Err(self.damaged("an entry leads to an inode that is free", number));
+            }
+            let kind =
+                kind_of(record.mode).ok_or_else(|| self.damaged("an inode has no kind", number))?;
+            if record.size > self.max_size(kind) {
+                return Err(self.damaged("a file has an impossible size", number));
+            }
+            Ok(Inode::new(self, number, kind, home, record))
+        })
     }
 
     /// A new inode without a link, for a directory `parent`. It is freed again if nobody gives it one.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`.
-    pub(super) fn new_inode(self: &Arc<Ext2>, parent: &Inode, new: NewInode) -> Result<Arc<Inode>> {
+    pub(super) fn new_inode(
+        self: &Arc<Ext2>,
+        parent: &Inode,
+        new: NewInode,
+    ) -> Result<Arc<InUse<Inode>>> {
         let mut record = InodeRecord::new(new.mode, self.geometry.inode_size, now());
         record.uid = new.uid;
         record.gid = new.gid;
@@ -189,17 +175,19 @@ impl Ext2 {
             self.take_inode(parent.home.group, directory, top, |number, slot| {
                 Ok((number, Home::of(self, slot)?))
             })?;
-        home.clear(self);
-        home.store(self, &record);
-        Ok(self.enter(number, kind, home, record))
+        self.table()?.get(number as u64, || {
+            home.clear(self);
+            home.store(self, &record);
+            Ok(Inode::new(self, number, kind, home, record))
+        })
     }
 
-    /// Whether there are removed inodes that [`reap`](Ext2::reap) has not freed yet.
+    /// Whether there are removed inodes that could not be freed.
     pub(super) fn has_removed(&self) -> bool {
         !self.removed.lock().is_empty()
     }
 
-    /// Frees what was removed and is not used any more. What can't be freed for now stays for the next time.
+    /// Tries again to free what could not be freed. What can't be now stays for the next time.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -243,6 +231,30 @@ fn kind_of(mode: u16) -> Option<Kind> {
 }
 
 impl Inode {
+    fn new(fs: &Arc<Ext2>, number: u32, kind: Kind, home: Home, record: InodeRecord) -> Arc<Inode> {
+        Arc::new_cyclic(|me: &Weak<Inode>| {
+            let pages = (kind == Kind::Regular).then(|| {
+                let identity = (fs.device().number(), number as u64);
+                let size_max = fs.max_size(kind);
+                let shift = fs.geometry.block_shift;
+                let content = Content::new(me.clone(), identity, size_max, shift);
+                FilePages::new(content, record.size)
+            });
+            Inode {
+                fs: fs.clone(),
+                me: me.clone(),
+                number,
+                kind,
+                home,
+                state: super::node::State::new(kind),
+                removed: AtomicBool::new(record.links == 0),
+                commit: AtomicU64::new(0),
+                pages,
+                record: RwLock::new(Rank::FileMap, record),
+            }
+        })
+    }
+
     /// Its number.
     pub fn number(&self) -> u32 {
         self.number
@@ -253,12 +265,9 @@ impl Inode {
         self.kind
     }
 
-    /// A handle to it.
-    ///
-    /// # Errors
-    /// `ENOENT` while the last one is on its way out.
-    pub fn handle(&self) -> Result<Arc<Inode>> {
-        self.me.upgrade().ok_or(Errno::ENOENT)
+    /// The content of a regular file.
+    pub fn pages(&self) -> Option<&Arc<FilePages<Content>>> {
+        self.pages.as_ref()
     }
 
     /// Its attributes and pointers.
@@ -281,7 +290,7 @@ impl Inode {
         };
         let result = change(&mut changing);
         let freed = changing.freed;
-        self.home.store(&self.fs, &record);
+        self.store(&record);
         drop(record);
         self.fs.free_all(freed);
         result
@@ -291,7 +300,31 @@ impl Inode {
     pub fn set(&self, change: impl FnOnce(&mut InodeRecord)) {
         let mut record = self.record.write();
         change(&mut record);
+        self.store(&record);
+    }
+
+    fn store(&self, record: &InodeRecord) {
+        self.home.store(&self.fs, record);
+        self.removed.store(record.links == 0, Ordering::Release);
+        self.commit.store(self.fs.next_commit(), Ordering::Release);
+    }
+
+    /// As [`set`](Inode::set), for time stamps that nobody syncs.
+    pub fn touch(&self, change: impl FnOnce(&mut InodeRecord)) {
+        let mut record = self.record.write();
+        change(&mut record);
         self.home.store(&self.fs, &record);
+    }
+
+    /// Brings all that leads to the file and to its blocks onto the medium, and what the device has taken of its pages with it.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub fn sync(&self) -> Result<()> {
+        match self.commit.load(Ordering::Acquire) > self.fs.last_commit() {
+            true => self.fs.commit(),
+            false => self.fs.device().flush(),
+        }
     }
 
     /// Blocks of metadata that its size covers: a directory's, or a link's text.
@@ -318,7 +351,7 @@ impl Inode {
         self.change(|changing| {
             let size = changing.fs.geometry.block_size as u64;
             let logical = u32::try_from(changing.record.size / size).map_err(|_| Errno::EFBIG)?;
-            changing.fill_holes(logical..logical + 1)?;
+            changing.fill_holes_noting(logical..logical + 1, &mut |_| {})?;
             let extent = changing.fs.locate(changing.record, logical, 1)?;
             let number = extent.first.ok_or(Errno::EIO)?;
             match changing.fs.buffers.fresh(number) {
@@ -348,12 +381,16 @@ impl Inode {
 
 impl Changing<'_> {
     /// As [`Ext2::fill_holes`].
-    pub fn fill_holes(&mut self, range: core::ops::Range<u32>) -> Result<()> {
-        self.fs.fill_holes(self.record, self.group, range)
+    pub fn fill_holes_noting(
+        &mut self,
+        range: Range<u32>,
+        note: &mut dyn FnMut(Range<u32>),
+    ) -> Result<()> {
+        self.fs.fill_holes(self.record, self.group, range, note)
     }
 
     /// As [`Ext2::free_range`].
-    pub fn free_range(&mut self, range: core::ops::Range<u64>) -> Result<()> {
+    pub fn free_range(&mut self, range: Range<u64>) -> Result<()> {
         self.fs.free_range(self.record, range, &mut self.freed)
     }
 }
@@ -362,14 +399,15 @@ impl Ext2 {
     /// Bytes that a file of this kind may have: what pointers and the count of its sectors can say.
     pub(super) fn max_size(&self, kind: Kind) -> u64 {
         let geometry = &self.geometry;
-        let by_pointers = map::most_blocks(geometry.pointers());
+        let by_pointers = super::map::most_blocks(geometry.pointers());
         // Of the sectors that can be counted a part is for blocks of pointers: less than one in `pointers` of each kind.
         let countable = u32::MAX as u64 / geometry.sectors() as u64;
         let by_count = countable - 3 * countable / geometry.pointers() as u64;
         let most = by_pointers.min(by_count) << geometry.block_shift;
         match kind {
-            Kind::Regular => most,
-            _ => most.min(u32::MAX as u64),
+            Kind::Regular if !self.superblock.is_old => most,
+            // Without the features of the later revision there are no large files.
+            _ => most.min(i32::MAX as u64),
         }
     }
 }
@@ -418,30 +456,40 @@ impl Removed {
     }
 }
 
-impl Drop for Inode {
-    fn drop(&mut self) {
-        let mut inodes = self.fs.inodes.lock();
-        // Another one of this number may be known by now.
-        if inodes
-            .get(&self.number)
-            .is_some_and(|known| known.ptr_eq(&self.me))
-        {
-            inodes.remove(&self.number);
-        }
-        drop(inodes);
-        let record = self.record.get_mut();
-        if record.links > 0 || self.fs.is_read_only() {
+impl InCore for Inode {
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        let pages = self.pages.clone()?;
+        Some(pages)
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        if self.fs.is_read_only() {
             return;
         }
-        let removed = Removed {
+        if let Some(pages) = &self.pages {
+            // Whatever happens, no page is being written any more; blocks that are left are freed below.
+            let _ = pages.truncate(0);
+        }
+        let mut removed = Removed {
             number: self.number,
             home: self.home.clone(),
-            record: record.clone(),
+            record: self.record.read().clone(),
         };
-        let mut list = self.fs.removed.lock();
-        match list.try_reserve(1) {
-            Ok(()) => list.push(removed),
-            Err(_) => log!("ext2: no memory to free inode {}", self.number),
+        if removed.free(&self.fs).is_err() {
+            self.fs.removed.lock().push(removed);
         }
+    }
+
+    fn put_away(&self) -> Result<()> {
+        let Some(pages) = &self.pages else {
+            return Ok(());
+        };
+        pages.write_out(0..u64::MAX, true)?;
+        pages.wait_written(0..u64::MAX);
+        pages.store().clear_unwritten()
     }
 }

@@ -139,7 +139,7 @@ impl Ext2 {
     }
 
     /// Gives each hole in `range` of a file a block of its own, whose bytes are stale; near `home`'s group at first, then behind the block in front.
-    /// What of it was done when an error ends it stays.
+    /// What of it was done when an error ends it stays. `note` hears which blocks of the file were holes, before the file leads to them.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`, `EFBIG`.
@@ -148,13 +148,14 @@ impl Ext2 {
         record: &mut InodeRecord,
         home: u32,
         range: Range<u32>,
+        note: &mut dyn FnMut(Range<u32>),
     ) -> Result<()> {
         let mut logical = range.start;
         while logical < range.end {
             let extent = self.locate(record, logical, range.end - logical)?;
             if extent.first.is_none() {
                 let end = logical + extent.count;
-                self.fill_hole(record, home, logical..end)?;
+                self.fill_hole(record, home, logical..end, note)?;
             }
             logical += extent.count;
         }
@@ -162,7 +163,13 @@ impl Ext2 {
     }
 
     /// Does so for blocks that are all holes.
-    fn fill_hole(&self, record: &mut InodeRecord, home: u32, hole: Range<u32>) -> Result<()> {
+    fn fill_hole(
+        &self,
+        record: &mut InodeRecord,
+        home: u32,
+        hole: Range<u32>,
+        note: &mut dyn FnMut(Range<u32>),
+    ) -> Result<()> {
         let mut logical = hole.start;
         let mut goal = self.goal(record, home, logical)?;
         while logical < hole.end {
@@ -174,6 +181,7 @@ impl Ext2 {
             };
             let most = (slots - index).min(hole.end - logical);
             let run = self.take_blocks(goal, most)?;
+            note(logical..logical + run.count);
             for i in 0..run.count {
                 match &leaf {
                     None => record.blocks[(index + i) as usize] = run.first + i,

@@ -5,7 +5,7 @@
 //! - `layout`: the bytes on the disk, checked. `buffer`: blocks of metadata in memory, and which of them have changed.
 //! - `bitmap`, `group`, `allocation`: which blocks and inodes are free, and which are taken next. `pending`: what was freed and is not
 //!   free yet.
-//! - `map`: where a file's blocks are. `inode`: inodes in memory.
+//! - `map`: where a file's blocks are. `inode`: inodes in memory. `content`: the bytes of regular files, for their pages.
 //! - `mounted`: what there is once, the superblock's state, and when metadata are written.
 //! - `node`: what names and mounts need of an inode.
 //!
@@ -32,6 +32,7 @@ mod allocation;
 mod batch;
 mod bitmap;
 mod buffer;
+mod content;
 mod group;
 mod inode;
 mod layout;

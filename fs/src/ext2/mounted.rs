@@ -1,11 +1,7 @@
 //! A mounted file system: what there is once.
 
-use alloc::{
-    collections::BTreeMap,
-    sync::{Arc, Weak},
-    vec::Vec,
-};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -22,12 +18,15 @@ use super::{
     buffer::{Block, Buffers},
     group::Group,
     inode::{Inode, ROOT, Removed, now},
-    layout::{GROUP_SIZE, Geometry, GroupRecord, Refused, State, Superblock, field},
+    layout::{
+        GROUP_SIZE, Geometry, GroupRecord, ReadOnlyCompatible, Refused, State, Superblock, field,
+    },
     pending::Pending,
 };
 use crate::{
     Kind,
     block::{Device, SECTOR},
+    pages::{InCore, InUse, Table},
     vnode::Space,
 };
 
@@ -47,7 +46,11 @@ pub struct Ext2 {
     pub(super) pending: SpinLock<Pending>,
     /// Who writes metadata. Inside: whether something was wrong when it was mounted.
     commit: Mutex<()>,
-    pub(super) inodes: SpinLock<BTreeMap<u32, Weak<Inode>>>,
+    /// How many commits have begun, and the last one that ended well.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Inodes in memory, which lead to the file system, too: taken out at its end.
+    table: SpinLock<Option<Arc<Table<Inode>>>>,
     pub(super) removed: SpinLock<Vec<Removed>>,
     read_only: AtomicBool,
     /// It was valid when mounted, and nothing wrong has been found since.
@@ -84,7 +87,9 @@ impl Ext2 {
             head,
             pending: SpinLock::new(Rank::Leaf, Pending::new()),
             commit: Mutex::new(Rank::Commit, ()),
-            inodes: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            table: SpinLock::new(Rank::Leaf, Some(Table::new())),
             removed: SpinLock::new(Rank::Leaf, Vec::new()),
             read_only: AtomicBool::new(true),
             sound: AtomicBool::new(superblock.state == State::VALID),
@@ -132,6 +137,51 @@ impl Ext2 {
         Ok(())
     }
 
+    /// Inodes in memory.
+    ///
+    /// # Errors
+    /// `EIO` after [`forget`](Ext2::forget).
+    pub(super) fn table(&self) -> Result<Arc<Table<Inode>>> {
+        self.table.lock().clone().ok_or(Errno::EIO)
+    }
+
+    /// Ends its use: what files have in memory is written, then as [`stop_writing`](Ext2::stop_writing), and no file is found any
+    /// more. The caller sees to it that nobody is about to change anything.
+    ///
+    /// # Errors
+    /// `EIO`: it can be used on then.
+    pub fn unmount(&self) -> Result<()> {
+        self.write_files()?;
+        self.table()?.put_all_away();
+        self.stop_writing()?;
+        self.forget();
+        Ok(())
+    }
+
+    /// Writes all that is in memory of all files, and all metadata, onto the medium (`syncfs`).
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`. That pages could not be written is told by their files.
+    pub fn sync_all(&self) -> Result<()> {
+        self.write_files()?;
+        self.sync()
+    }
+
+    fn write_files(&self) -> Result<()> {
+        let mut result = Ok(());
+        self.table()?.for_each(&mut |_, inode| {
+            result = result.and(inode.put_away());
+        });
+        result
+    }
+
+    /// Lets go of all inodes in memory without writing anything: as if the machine had stopped. Who has a file in use finds no other any
+    /// more.
+    pub fn forget(&self) {
+        let table = self.table.lock().take();
+        drop(table);
+    }
+
     /// Whether nothing can be changed.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
@@ -174,21 +224,33 @@ impl Ext2 {
 
     fn commit_once(&self) -> Result<()> {
         let reaped = self.reap();
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         // Whatever led to these is in a changed block by now.
         let taken = core::mem::take(&mut *self.pending.lock());
         if let Err(error) = self.write_metadata() {
             self.free_all(taken);
             return Err(error);
         }
+        self.ended.store(number, Ordering::Release);
         self.release(taken)?;
         reaped
+    }
+
+    /// The number of the commit that will have what is in the changed blocks now.
+    pub(super) fn next_commit(&self) -> u64 {
+        self.begun.load(Ordering::Acquire) + 1
+    }
+
+    /// The number of the last commit that ended well.
+    pub(super) fn last_commit(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Writes all metadata until nothing is left to write, not even that something was freed.
     ///
     /// # Errors
     /// As [`commit`](Ext2::commit).
-    pub(super) fn sync(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         let _turn = self.commit.lock();
         loop {
             self.commit_once()?;
@@ -237,6 +299,16 @@ impl Ext2 {
             }
         }
         Errno::EIO
+    }
+
+    /// A file has `size` bytes: notes on the disk, if they are many, that there are such files.
+    pub(super) fn note_size(&self, size: u64) {
+        const LARGE: u64 = 1 << 31;
+        let features = self.superblock.read_only_features;
+        if size >= LARGE && !features.contains(ReadOnlyCompatible::LARGE_FILE) {
+            let features = features | ReadOnlyCompatible::LARGE_FILE;
+            self.put_head(field::FEATURES_READ_ONLY, &features.bits().to_le_bytes());
+        }
     }
 
     /// Whether a block may belong to a file.
@@ -295,7 +367,7 @@ impl Ext2 {
     ///
     /// # Errors
     /// `EIO` for one that can't be read or is none; `ENOMEM`.
-    pub(super) fn root(self: &Arc<Ext2>) -> Result<Arc<Inode>> {
+    pub(super) fn root(self: &Arc<Ext2>) -> Result<Arc<InUse<Inode>>> {
         let root = self.inode(ROOT)?;
         match root.kind() {
             Kind::Directory => Ok(root),

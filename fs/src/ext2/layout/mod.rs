@@ -12,7 +12,7 @@ pub(super) use geometry::{Geometry, Slot};
 pub(super) use group::{GROUP_SIZE, GroupRecord};
 pub(super) use inode::{BLOCKS, DIRECT, Flags, InodeRecord, MAX_INODE_SIZE};
 pub use superblock::Refused;
-pub(super) use superblock::{State, Superblock, field};
+pub(super) use superblock::{ReadOnlyCompatible, State, Superblock, field};
 
 /// Two bytes at `at`, which are there.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -98,6 +98,8 @@ pub(in super::super) struct Superblock {
     pub first_inode: u32,
     /// Bytes of an inode's record.
     pub inode_size: usize,
+    /// The first revision: it knows no features.
+    pub is_old: bool,
     /// Entries of directories have the kind of what they name.
     pub has_file_types: bool,
     pub read_only_features: ReadOnlyCompatible,
@@ -155,6 +157,7 @@ impl Superblock {
                 true => Self::OLD_INODE_SIZE,
                 false => half(88) as usize,
             },
+            is_old: old,
             has_file_types: incompatible & INCOMPATIBLE_FILE_TYPE != 0,
             read_only_features: ReadOnlyCompatible::from_bits_retain(features(
                 field::FEATURES_READ_ONLY,

@@ -1,0 +1,421 @@
+//! The bytes of a regular file: where the blocks of its pages are.
+//!
+//! A page that may become dirty has all blocks that the file's size covers in it, from [`reserve`](Store::reserve) on: a full disk is
+//! found before anybody's bytes are taken. Their old bytes are some other file's until the page is written. Until then they are *unwritten*: they
+//! read as zeros, and those that nobody has written when the file is synced, or leaves memory, are cleared on the disk.
+
+use alloc::{
+    boxed::Box,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::ops::Range;
+
+use abi::{Errno, Result};
+use nucleus::{
+    Frame, PAGE_SIZE,
+    dma::Part,
+    ephemeral,
+    frame::Contents,
+    sync::{Rank, SpinLock},
+};
+
+use super::inode::{Changing, Inode, now};
+use crate::{
+    block::{Done, Request},
+    pages::{PageSet, Store},
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Blocks that are reserved at once at most, so that others have their turn at the file.
+const MOST_RESERVED: u64 = 4096;
+/// Parts of a request that clears blocks.
+const MOST_PARTS: u32 = 64;
+
+/// What the file's pages know of its inode.
+pub(super) struct Content {
+    /// Always there but for pages that outlive a forgotten file.
+    inode: Weak<Inode>,
+    /// Blocks of the file, by their place in it, that have one on the disk which was never written.
+    unwritten: PageSet,
+    /// The file system's device, and the inode's number.
+    identity: (u64, u64),
+    size_max: u64,
+    block_shift: u32,
+}
+
+/// A transfer in several requests.
+struct Transfer {
+    state: SpinLock<TransferState>,
+}
+
+struct TransferState {
+    /// And one for who begins them.
+    under_way: usize,
+    result: Result<()>,
+    done: Option<Done>,
+}
+
+impl Transfer {
+    fn new(done: Done) -> Arc<Transfer> {
+        Arc::new(Transfer {
+            state: SpinLock::new(
+                Rank::Leaf,
+                TransferState {
+                    under_way: 1,
+                    result: Ok(()),
+                    done: Some(done),
+                },
+            ),
+        })
+    }
+
+    /// What one more request calls at its end.
+    fn expect(self: &Arc<Transfer>) -> Done {
+        self.state.lock().under_way += 1;
+        let transfer = self.clone();
+        Box::new(move |result| transfer.end(result))
+    }
+
+    fn end(&self, result: Result<()>) {
+        let mut state = self.state.lock();
+        state.under_way -= 1;
+        if result.is_err() {
+            state.result = result;
+        }
+        let told = match state.under_way {
+            0 => state.done.take().map(|done| (done, state.result)),
+            _ => None,
+        };
+        drop(state);
+        if let Some((done, result)) = told {
+            done(result);
+        }
+    }
+}
+
+/// Blocks of a file on their way, `count` from `logical` on, which begin at `first` on the disk.
+struct Piece {
+    logical: u64,
+    first: u32,
+    count: u32,
+}
+
+impl Content {
+    /// Of the inode that `inode` leads to.
+    pub fn new(
+        inode: Weak<Inode>,
+        identity: (u64, u64),
+        size_max: u64,
+        block_shift: u32,
+    ) -> Content {
+        Content {
+            inode,
+            unwritten: PageSet::new(),
+            identity,
+            size_max,
+            block_shift,
+        }
+    }
+
+    fn inode(&self) -> Result<Arc<Inode>> {
+        self.inode.upgrade().ok_or(Errno::EIO)
+    }
+
+    /// Blocks that `pages` have.
+    fn blocks(&self, pages: Range<u64>) -> Range<u64> {
+        let shift = PAGE.trailing_zeros() - self.block_shift;
+        pages.start << shift..pages.end.saturating_mul(1 << shift)
+    }
+
+    /// Blocks that `size` bytes have, the last one maybe in part.
+    fn blocks_of(&self, size: u64) -> u64 {
+        size.div_ceil(1 << self.block_shift)
+    }
+
+    /// The parts of `frames`, of which the first one begins with block `start` of the file, for blocks of it.
+    fn parts(&self, frames: &[Frame], start: u64, logical: u64, count: u32) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut at = (logical - start) << self.block_shift;
+        let end = at + ((count as u64) << self.block_shift);
+        while at < end {
+            let offset = at % PAGE;
+            let len = (PAGE - offset).min(end - at);
+            parts.push(Part {
+                frame: frames[(at / PAGE) as usize].clone(),
+                offset: offset as usize,
+                len: len as usize,
+            });
+            at += len;
+        }
+        parts
+    }
+
+    /// Begins a transfer of frames. For a read, what has no block that was written is filled with zeros.
+    fn transfer(
+        &self,
+        write: bool,
+        first: u64,
+        frames: &[Frame],
+        transfer: &Arc<Transfer>,
+    ) -> Result<()> {
+        let inode = self.inode()?;
+        let blocks = self.blocks(first..first + frames.len() as u64);
+        let pieces = self.pieces(&inode, write, blocks.clone(), |hole: Range<u64>| {
+            let count = (hole.end - hole.start) as u32;
+            for part in self.parts(frames, blocks.start, hole.start, count) {
+                ephemeral::map(&part.frame).fill(part.offset, part.len, 0);
+            }
+        })?;
+        let sectors = inode.fs.geometry.sectors() as u64;
+        let device = inode.fs.device();
+        for piece in pieces {
+            let parts = self.parts(frames, blocks.start, piece.logical, piece.count);
+            let sector = piece.first as u64 * sectors;
+            if write {
+                let (inode, done) = (inode.clone(), transfer.expect());
+                let ended = move |result: Result<()>| {
+                    if result.is_err() {
+                        let blocks = piece.logical..piece.logical + piece.count as u64;
+                        if let Some(pages) = inode.pages() {
+                            pages.store().note_unwritten(blocks);
+                        }
+                    }
+                    done(result);
+                };
+                device.submit(Request::write(sector, parts), Box::new(ended));
+            } else {
+                device.submit(Request::read(sector, parts), transfer.expect());
+            }
+        }
+        Ok(())
+    }
+
+    /// What of `blocks` is to be transferred, and calls `hole` for what is not when it is to be read. What is to be written is
+    /// not unwritten from now on.
+    fn pieces(
+        &self,
+        inode: &Inode,
+        write: bool,
+        blocks: Range<u64>,
+        hole: impl Fn(Range<u64>),
+    ) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        // Who clears unwritten blocks holds the lock for writing.
+        let record = inode.record();
+        let end = blocks.end.min(self.blocks_of(self.size_max));
+        let mut logical = blocks.start;
+        while logical < end {
+            let most = (end - logical).min(u32::MAX as u64) as u32;
+            let extent = inode.fs.locate(&record, logical as u32, most)?;
+            let mut count = extent.count as u64;
+            match extent.first {
+                None if write => {}
+                None => hole(logical..logical + count),
+                Some(_) if !write && self.unwritten.contains(logical) => {
+                    count = 1;
+                    hole(logical..logical + 1);
+                }
+                Some(first) => {
+                    if write {
+                        self.unwritten.remove_range(logical..logical + count);
+                    } else if let Some(next) = self.unwritten.next(logical..logical + count) {
+                        count = next - logical;
+                    }
+                    pieces.push(Piece {
+                        logical,
+                        first,
+                        count: count as u32,
+                    });
+                }
+            }
+            logical += count;
+        }
+        if !write && end < blocks.end {
+            hole(end.max(blocks.start)..blocks.end);
+        }
+        Ok(pieces)
+    }
+
+    /// Clears what was reserved and never written, on the disk.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub fn clear_unwritten(&self) -> Result<()> {
+        if self.unwritten.next(0..u64::MAX).is_none() {
+            return Ok(());
+        }
+        let zeros = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let inode = self.inode()?;
+        // Nobody begins to write any of them meanwhile.
+        inode.change(|changing| {
+            let mut from = 0;
+            while let Some(logical) = self.unwritten.next(from..u64::MAX) {
+                let extent = changing
+                    .fs
+                    .locate(changing.record, logical as u32, MOST_PARTS)?;
+                let run = (1..extent.count as u64).find(|i| !self.unwritten.contains(logical + i));
+                let count = run.unwrap_or(extent.count as u64);
+                if let Some(first) = extent.first {
+                    let part = Part {
+                        frame: zeros.clone(),
+                        offset: 0,
+                        len: 1 << self.block_shift,
+                    };
+                    let sector = first as u64 * changing.fs.geometry.sectors() as u64;
+                    let parts = alloc::vec![part; count as usize];
+                    changing.fs.device().write(sector, parts)?;
+                }
+                self.unwritten.remove_range(logical..logical + count);
+                from = logical + count;
+            }
+            Ok(())
+        })
+    }
+
+    /// Puts blocks among those that were never written.
+    pub fn note_unwritten(&self, blocks: Range<u64>) {
+        for logical in blocks {
+            self.unwritten.insert(logical);
+        }
+    }
+
+    /// Gives the holes in `blocks` blocks of their own.
+    fn fill_holes(&self, changing: &mut Changing<'_>, blocks: Range<u64>) -> Result<()> {
+        let narrow = |logical: u64| u32::try_from(logical).map_err(|_| Errno::EFBIG);
+        let range = narrow(blocks.start)?..narrow(blocks.end)?;
+        changing.fill_holes_noting(range, &mut |filled| {
+            self.note_unwritten(filled.start as u64..filled.end as u64);
+        })
+    }
+
+    /// The first hole in `blocks`, or their end.
+    fn first_hole(&self, inode: &Inode, blocks: Range<u64>) -> Result<u64> {
+        let record = inode.record();
+        let mut logical = blocks.start;
+        while logical < blocks.end {
+            let most = (blocks.end - logical).min(u32::MAX as u64) as u32;
+            let extent = inode.fs.locate(&record, logical as u32, most)?;
+            if extent.first.is_none() {
+                return Ok(logical);
+            }
+            logical += extent.count as u64;
+        }
+        Ok(blocks.end)
+    }
+
+    /// Frees `blocks`.
+    fn free(&self, blocks: Range<u64>, size: Option<u64>) -> Result<()> {
+        self.inode()?.change(|changing| {
+            if let Some(size) = size {
+                changing.record.size = size;
+            }
+            self.unwritten.remove_range(blocks.clone());
+            changing.free_range(blocks)
+        })
+    }
+}
+
+impl Store for Content {
+    fn read(&self, first: u64, frames: &[Frame], done: Done) {
+        let transfer = Transfer::new(done);
+        let begun = self.transfer(false, first, frames, &transfer);
+        transfer.end(begun);
+    }
+
+    fn write(&self, first: u64, frames: &[Frame], done: Done) {
+        let transfer = Transfer::new(done);
+        let begun = self.transfer(true, first, frames, &transfer);
+        transfer.end(begun);
+    }
+
+    fn reserve(&self, pages: Range<u64>, end: u64) -> Result<u64> {
+        let inode = self.inode()?;
+        if inode.fs.is_read_only() {
+            return Err(Errno::EROFS);
+        }
+        let blocks = self.blocks(pages.clone());
+        let size = inode.record().size.max(end);
+        let last = blocks.end.min(self.blocks_of(size));
+        let last = last.min(blocks.start + MOST_RESERVED).max(blocks.start);
+        let filled = inode.change(|changing| self.fill_holes(changing, blocks.start..last));
+        // Of what was filled before an error, whole pages count.
+        let to = match filled {
+            Ok(()) => last,
+            Err(error) => match self.first_hole(&inode, blocks.start..last)? {
+                hole if hole >= self.blocks(pages.start..pages.start + 1).end => hole,
+                _ => return Err(error),
+            },
+        };
+        let per_page = self.blocks(0..1).end;
+        let whole = match to == self.blocks_of(size) {
+            true => to.div_ceil(per_page),
+            false => to / per_page,
+        };
+        Ok(whole.clamp(pages.start + 1, pages.end) - pages.start)
+    }
+
+    fn grown(&self, size: u64) {
+        let Ok(inode) = self.inode() else { return };
+        inode.set(|record| record.size = record.size.max(size));
+        inode.fs.note_size(size);
+    }
+
+    fn cut(&self, size: u64) -> Result<()> {
+        self.free(self.blocks_of(size)..u64::MAX, Some(size))
+    }
+
+    fn release(&self, pages: Range<u64>) -> Result<()> {
+        self.free(self.blocks(pages), None)
+    }
+
+    fn seek(&self, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
+        let inode = self.inode()?;
+        let blocks = self.blocks(pages.clone());
+        let end = blocks.end.min(self.blocks_of(inode.record().size));
+        let per_page = self.blocks(0..1).end;
+        let mut logical = blocks.start;
+        while logical < end {
+            let most = (end - logical).min(u32::MAX as u64) as u32;
+            let extent = inode.fs.locate(&inode.record(), logical as u32, most)?;
+            if extent.first.is_none() == hole {
+                let page = match hole {
+                    // A page with a block is not a hole, though a part of it may be.
+                    true => logical.div_ceil(per_page),
+                    false => logical / per_page,
+                };
+                let whole = (page + 1) * per_page <= logical + extent.count as u64;
+                if !hole || whole || logical + extent.count as u64 >= end {
+                    return Ok(Some(page).filter(|page| pages.contains(page)));
+                }
+            }
+            logical += extent.count as u64;
+        }
+        Ok(None)
+    }
+
+    fn changed(&self) {
+        if let Ok(inode) = self.inode() {
+            inode.touch(|record| {
+                let now = now();
+                record.modified = now;
+                record.changed = now;
+            });
+        }
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        self.clear_unwritten()?;
+        let inode = self.inode()?;
+        inode.sync()
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    fn size_max(&self) -> u64 {
+        self.size_max
+    }
+}
