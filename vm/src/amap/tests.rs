@@ -104,7 +104,7 @@ impl Pair {
     fn check(&self, keys: Range<Key>) {
         let mut found = BTreeMap::new();
         self.amap.for_each(keys.clone(), &mut |key, slot| {
-            let frame = slot.anon().expect("an anon").frame().clone();
+            let frame: Frame = slot.resident().expect("an anon in memory").into();
             assert!(found.insert(key, frame).is_none(), "key {key} came twice");
         });
         let expected = || self.model.range(keys.clone());

@@ -116,6 +116,13 @@ impl<T: ?Sized> Registry<T> {
         }
     }
 
+    /// Things that are enrolled.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        let mut hand = Hand::default();
+        core::iter::from_fn(|| self.next(&mut hand)).count()
+    }
+
     /// Enrolls `thing`, which keeps `token`. Costs an allocation once in [`SEGMENT`] times.
     pub fn enroll(&self, thing: &Arc<T>, token: &Token) {
         let shard = task::cpu() % SHARDS;
