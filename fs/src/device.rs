@@ -7,7 +7,7 @@ use core::{any::Any, ops::RangeInclusive};
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, Rank, SpinLock};
 
-use crate::{File, Location, OpenFlags};
+use crate::{File, Location, OpenFlags, block, pages::Cached};
 
 /// Opens the device `number` whose node is at `at`, which the open file remembers.
 pub type OpenDevice = fn(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>>;
@@ -111,6 +111,29 @@ pub fn open_char_device(at: &Location, number: u64, flags: OpenFlags) -> Result<
         .find(|driver| driver.major == major && driver.minors.contains(&minor))
         .map(|driver| driver.open);
     open.ok_or(Errno::ENXIO)?(at, number, flags)
+}
+
+/// Opens a block device.
+///
+/// # Errors
+/// `ENXIO` when there is none with the number, and those of [`BlockFile::open`](block::BlockFile::open).
+pub fn open_block_device(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    let device = block::by_number(number).ok_or(Errno::ENXIO)?;
+    Ok(block::BlockFile::open(&device, at, flags)?)
+}
+
+/// Brings onto its medium what was written to a block device as a file ([`Vnode::sync`](crate::Vnode::sync) of its node).
+///
+/// # Errors
+/// Those of the device.
+pub fn sync_block_device(number: u64) -> Result<()> {
+    block::by_number(number).map_or(Ok(()), |device| device.sync())
+}
+
+/// The pages of a block device that somebody has open ([`Vnode::cached`](crate::Vnode::cached) of its node).
+pub fn cached_block_device(number: u64) -> Option<Arc<dyn Cached>> {
+    let pages: Arc<dyn Cached> = block::by_number(number)?.cached()?;
+    Some(pages)
 }
 
 /// Opens a FIFO.

@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, ramfs, vnode::Make};
+use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, block, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
 use crate::{device, mqueue, proc, sysfs, tty::pty::devpts};
@@ -80,6 +80,7 @@ pub fn shut_down() {
         // Nobody is left who could be told of an error.
         let _ = mount.root().sync();
     }
+    block::sync_all();
 }
 
 /// Sets the one tree of mounts, at start.

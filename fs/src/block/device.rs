@@ -7,13 +7,14 @@ use abi::{Errno, Result};
 use nucleus::{
     counters::Counter,
     dma::Part,
-    sync::{Rank, SpinLock},
+    sync::{Mutex, Rank, SpinLock},
     task::{self, Priority, Sleep, Spawn, WaitQueue},
     time,
 };
 
 use super::{
     Command, Done, Limits, Operation, Request, SECTOR, Statistics,
+    cache::Openers,
     command::{Completion, Entries, Entry, Pieces, Sleeper},
     queue::Queue,
 };
@@ -227,6 +228,8 @@ pub struct Device {
     core: Arc<Core>,
     /// Who has it for themselves.
     holder: SpinLock<Option<&'static str>>,
+    /// Those who have it open as a file.
+    pub(super) openers: Mutex<Openers>,
 }
 
 impl Device {
@@ -274,6 +277,7 @@ impl Device {
             number,
             core,
             holder: SpinLock::new(Rank::Leaf, None),
+            openers: Openers::new(),
         });
         task::spawn(spawn, Box::new(move || worker.work())).map_err(|_| Errno::ENOMEM)?;
         Ok(device)
@@ -389,7 +393,8 @@ impl Device {
         }
     }
 
-    /// Has the device for itself, to be named in messages (`"swap"`, `"ext2"`), until the claim is dropped.
+    /// Has the device for itself, to be named in messages (`"swap"`, `"ext2"`), until the claim is dropped. What was
+    /// written to it as a file is written back before.
     ///
     /// # Errors
     /// `EBUSY` if somebody has it.
@@ -399,7 +404,10 @@ impl Device {
             return Err(Errno::EBUSY);
         }
         *held = Some(holder);
-        Ok(Claim(self.clone()))
+        drop(held);
+        let claim = Claim(self.clone());
+        claim.settle();
+        Ok(claim)
     }
 
     /// Who has it for itself.
@@ -577,6 +585,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.settle();
         *self.0.holder.lock() = None;
     }
 }

@@ -7,6 +7,7 @@
 //!   the request is done, [`Device::submit`] comes back at once. [`Plug`] collects requests that belong together.
 //! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as one [`Command`].
 //! - [`Disk`]: what a driver implements; it finishes commands in any order.
+//! - `cache`: a device's pages, while it is open as a file; `file`: the open file, [`BlockFile`].
 //! - [`registry`](register): devices by name and by number.
 //! - [`MemoryDisk`]: a disk of frames. `FaultyDisk`: one that fails as disks do, for tests.
 //!
@@ -15,10 +16,12 @@
 //! Requests are done in any order; who needs one done before another waits for it. A write that is done may be in the disk's own cache,
 //! which a power cut empties: a flush that begins after it, and is done, has put it on the medium.
 
+mod cache;
 mod command;
 mod device;
 #[cfg(not(target_os = "none"))]
 mod faulty;
+mod file;
 mod memory;
 mod queue;
 mod registry;
@@ -27,10 +30,12 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
+pub use cache::{DeviceStore, Opened, sync_all};
 pub use command::Command;
 pub use device::{Claim, Device, Disk, Plug};
 #[cfg(not(target_os = "none"))]
 pub use faulty::{Attempt, FaultyDisk};
+pub use file::BlockFile;
 pub use memory::MemoryDisk;
 pub use registry::{all, by_name, by_number, register, unregister};
 pub use request::{Done, Limits, Operation, Request};

@@ -554,7 +554,8 @@ impl Vnode for Node {
             Kind::Regular => self.open_content(self.regular()?, flags).map(|()| None),
             Kind::Fifo => device::open_fifo(at, &self.fifo, flags).map(Some),
             Kind::CharDevice => device::open_char_device(at, self.rdev, flags).map(Some),
-            Kind::Socket | Kind::BlockDevice => Err(Errno::ENXIO),
+            Kind::BlockDevice => device::open_block_device(at, self.rdev, flags).map(Some),
+            Kind::Socket => Err(Errno::ENXIO),
             Kind::Directory | Kind::Link | Kind::Anonymous => Ok(None),
         }
     }

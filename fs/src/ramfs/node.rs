@@ -28,6 +28,7 @@ use crate::{
     credentials::EXECUTE,
     device::{self, Attachment},
     notify,
+    pages::Cached,
     vnode::{Change, Emit, Make, MountPoint, Place, Space},
 };
 
@@ -472,7 +473,8 @@ impl Vnode for Node {
         match &self.body {
             Body::Fifo(state) => device::open_fifo(at, state, flags).map(Some),
             Body::CharDevice(number) => device::open_char_device(at, *number, flags).map(Some),
-            Body::Socket | Body::BlockDevice(_) => Err(Errno::ENXIO),
+            Body::BlockDevice(number) => device::open_block_device(at, *number, flags).map(Some),
+            Body::Socket => Err(Errno::ENXIO),
             _ => Ok(None),
         }
     }
@@ -484,8 +486,26 @@ impl Vnode for Node {
         }
     }
 
+    fn takes_direct(&self) -> bool {
+        matches!(self.body, Body::BlockDevice(_))
+    }
+
     fn space(&self) -> Space {
         self.fs.space()
+    }
+
+    fn sync(&self) -> Result<()> {
+        match self.body {
+            Body::BlockDevice(number) => device::sync_block_device(number),
+            _ => Ok(()),
+        }
+    }
+
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        match self.body {
+            Body::BlockDevice(number) => device::cached_block_device(number),
+            _ => None,
+        }
     }
 }
 

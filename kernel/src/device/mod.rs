@@ -13,10 +13,10 @@ use alloc::sync::Arc;
 
 use abi::Result;
 use fs::{
-    Credentials, Vnode,
+    Credentials, Vnode, block,
     device::{number, register_char_device, register_fifo},
     ramfs,
-    vnode::Make,
+    vnode::{Change, Make},
 };
 use nucleus::sync::{Mutex, Rank};
 
@@ -40,6 +40,9 @@ const NODES: &[(&[u8], u64, u32)] = &[
     (b"ptmx", number(TERMINAL, pty::PTMX), 0o666),
     (b"console", number(TERMINAL, terminal::CONSOLE), 0o600),
 ];
+
+/// Debian's group `disk`, whose members may use disks past their file systems.
+const DISK_GROUP: u32 = 6;
 
 /// Symbolic links to what a process has open.
 const LINKS: &[(&[u8], &[u8])] = &[
@@ -99,6 +102,14 @@ fn populate() -> Result<Arc<dyn Vnode>> {
     }
     for &(name, text) in LINKS {
         root.create(name, Make::Link(text.to_vec()), 0o777, &who)?;
+    }
+    for device in block::all() {
+        let make = Make::BlockDevice(device.number());
+        let node = root.create(device.name().as_bytes(), make, 0o660, &who)?;
+        node.set_attributes(Change {
+            gid: Some(DISK_GROUP),
+            ..Change::default()
+        })?;
     }
     root.create(b"shm", Make::Directory, 0o1777, &who)?;
     root.create(b"pts", Make::Directory, 0o755, &who)?;

@@ -12,7 +12,7 @@ use abi::{
         SYNC_FILE_RANGE_WRITE,
     },
 };
-use fs::Kind;
+use fs::{Kind, block};
 
 use super::{Call, Entry, FlagSet, choice, flag_set, path};
 use crate::{files::OpenFile, mounts};
@@ -121,6 +121,7 @@ pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
         // It never fails: what can't be written back now is not told here.
         let _ = mount.root().sync();
     }
+    block::sync_all();
     Ok(0)
 }
 

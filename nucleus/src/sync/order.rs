@@ -8,6 +8,7 @@
 //!                Nesting -> Epoll what one watches is asked with it held; an outer one before an inner one
 //!                  Files -> File  table of descriptors, an open file's offset
 //!                    Rename -> Directory -> Covered -> Vnode     path walks, then contents
+//!                      BlockOpen                                 who closes a block device last writes it back
 //!                      Tty | Pipe                                what a descriptor leads to
 //!                        InFlight                                files leave a socket's queue
 //!                      Ipc -> IpcObject                          table of ids, then one object
@@ -66,6 +67,8 @@ pub enum Rank {
     Covered = 32,
     /// A vnode's attributes and size.
     Vnode = 35,
+    /// Who has a block device open; who closes it last writes its pages back with it held.
+    BlockOpen = 36,
     /// A terminal.
     Tty = 38,
     /// A pipe or socket.

@@ -1,0 +1,275 @@
+//! The pages of a block device that is open as a file: the cache under `/dev/vda`.
+//!
+//! There are pages while anybody has the device open or mapped; who closes it last writes them back and lets them go, so that
+//! what a file system or swap does to the device past them is seen by who opens it next.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
+
+use abi::{Errno, Result};
+use nucleus::{
+    Frame, PAGE_SIZE,
+    dma::Part,
+    ephemeral, log,
+    sync::{Mutex, Rank},
+};
+use vm::{Description, Object, Pager, PagerError};
+
+use super::{Claim, Device, Done, Request, SECTOR};
+use crate::pages::{Cached, FilePages, Store};
+
+const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
+
+/// A device as a file system of one file.
+pub struct DeviceStore(Arc<Device>);
+
+impl DeviceStore {
+    /// Sectors of pages `first..first + count` that there are: the last page may have fewer than others.
+    fn sectors(&self, first: u64, count: usize) -> Range<u64> {
+        let all = self.0.sectors();
+        (first * SECTORS).min(all)..((first + count as u64) * SECTORS).min(all)
+    }
+
+    /// The parts of the frames that these sectors fill, from the first one on.
+    fn parts(frames: &[Frame], sectors: &Range<u64>) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        parts
+            .try_reserve_exact(frames.len())
+            .map_err(|_| Errno::ENOMEM)?;
+        let mut left = (sectors.end - sectors.start) as usize * SECTOR;
+        for frame in frames {
+            let len = left.min(PAGE_SIZE);
+            if len == 0 {
+                break;
+            }
+            left -= len;
+            parts.push(Part {
+                frame: frame.clone(),
+                offset: 0,
+                len,
+            });
+        }
+        Ok(parts)
+    }
+}
+
+impl Store for DeviceStore {
+    fn read(&self, first: u64, frames: &[Frame], done: Done) {
+        let sectors = self.sectors(first, frames.len());
+        let there = (sectors.end - sectors.start) as usize * SECTOR;
+        for (i, frame) in frames.iter().enumerate() {
+            let has = there.saturating_sub(i * PAGE_SIZE).min(PAGE_SIZE);
+            if has < PAGE_SIZE {
+                ephemeral::map(frame).fill(has, PAGE_SIZE - has, 0);
+            }
+        }
+        match DeviceStore::parts(frames, &sectors) {
+            Ok(parts) => self.0.submit(Request::read(sectors.start, parts), done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn write(&self, first: u64, frames: &[Frame], done: Done) {
+        let sectors = self.sectors(first, frames.len());
+        match DeviceStore::parts(frames, &sectors) {
+            Ok(parts) => self.0.submit(Request::write(sectors.start, parts), done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn sync(&self, _: bool) -> Result<()> {
+        self.0.flush()
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        (0, self.0.number())
+    }
+
+    fn size_max(&self) -> u64 {
+        self.0.size()
+    }
+}
+
+/// How often a device is open, and its pages while it is.
+pub(super) struct Openers {
+    count: usize,
+    pages: Option<Arc<FilePages<DeviceStore>>>,
+}
+
+impl Openers {
+    pub(super) const fn new() -> Mutex<Openers> {
+        Mutex::new(
+            Rank::BlockOpen,
+            Openers {
+                count: 0,
+                pages: None,
+            },
+        )
+    }
+}
+
+/// Writes what is dirty, and waits for it; it need not be on the medium then.
+fn write_out(pages: &FilePages<DeviceStore>) -> Result<()> {
+    pages.write_out(0..u64::MAX, true)?;
+    pages.wait_written(0..u64::MAX);
+    Ok(())
+}
+
+impl Device {
+    /// Opens the device as a file: its pages are there until the last one who has opened it lets go.
+    pub fn open(self: &Arc<Device>) -> Arc<Opened> {
+        let mut openers = self.openers.lock();
+        openers.count += 1;
+        let pages = openers
+            .pages
+            .get_or_insert_with(|| FilePages::new(DeviceStore(self.clone()), self.size()))
+            .clone();
+        drop(openers);
+        Arc::new(Opened {
+            device: self.clone(),
+            pages,
+        })
+    }
+
+    /// Its pages, if anybody has it open.
+    pub fn cached(&self) -> Option<Arc<FilePages<DeviceStore>>> {
+        self.openers.lock().pages.clone()
+    }
+
+    /// Brings onto the medium what was written to it as a file.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`. That pages could not be written is told by [`Cached::errors`].
+    pub fn sync(&self) -> Result<()> {
+        match self.cached() {
+            Some(pages) => Cached::sync(&*pages, 0..u64::MAX, true),
+            None => self.flush(),
+        }
+    }
+
+    /// Writes back what was written to it as a file, and lets go of all pages that nobody uses: what is past them and they agree.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn drop_cache(&self) -> Result<()> {
+        let Some(pages) = self.cached() else {
+            return Ok(());
+        };
+        write_out(&pages)?;
+        pages.give_up(0..u64::MAX, usize::MAX);
+        Ok(())
+    }
+}
+
+/// A device that is open as a file; also what a mapping of it maps.
+pub struct Opened {
+    device: Arc<Device>,
+    pages: Arc<FilePages<DeviceStore>>,
+}
+
+impl Opened {
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> &Arc<FilePages<DeviceStore>> {
+        &self.pages
+    }
+
+    /// Sees to it that bytes `bytes` of the device and of its pages agree, and that no page is there that nobody uses: for a transfer past
+    /// them.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn settle(&self, bytes: Range<u64>) -> Result<()> {
+        let page = PAGE_SIZE as u64;
+        let pages = bytes.start / page..bytes.end.div_ceil(page);
+        if self.pages.counts().resident > 0 {
+            self.pages.write_out(pages.clone(), true)?;
+            self.pages.wait_written(pages.clone());
+            self.pages.give_up(pages, usize::MAX);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut openers = self.device.openers.lock();
+        openers.count -= 1;
+        if openers.count > 0 {
+            return;
+        }
+        // Who opens it next waits until this is done.
+        if write_out(&self.pages).is_err() || self.pages.counts().dirty > 0 {
+            log!(
+                "disk: {}: pages that can't be written are lost",
+                self.device.name()
+            );
+        }
+        let pages = openers.pages.take();
+        drop(openers);
+        drop(pages);
+    }
+}
+
+/// Passes everything on to the pages; only keeps the device open as well.
+impl Pager for Opened {
+    fn object(&self) -> &Object {
+        self.pages.object()
+    }
+
+    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
+        self.pages.get(index)
+    }
+
+    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages.read_in(index, window)
+    }
+
+    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages.put(pages)
+    }
+
+    fn reference(&self, writable: bool) {
+        self.pages.reference(writable);
+    }
+
+    fn detach(&self, writable: bool) {
+        self.pages.detach(writable);
+    }
+
+    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        self.pages.about_to_write(index)
+    }
+
+    fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        self.pages.prepare_write(index)
+    }
+
+    fn may_be_written(&self, index: u64) {
+        self.pages.may_be_written(index);
+    }
+
+    fn describe(&self) -> Description {
+        self.pages.describe()
+    }
+}
+
+impl Claim {
+    /// What is done past the pages from now on, and what was done until now, is not hidden by them.
+    pub(super) fn settle(&self) {
+        // What can't be written now is written by who has it open, or lost with a message.
+        let _ = self.device().drop_cache();
+    }
+}
+
+/// Brings onto the media what was written to devices as files (`sync`).
+pub fn sync_all() {
+    for device in super::all() {
+        // Who wants to know of errors asks the device.
+        let _ = device.sync();
+    }
+}

@@ -1,0 +1,373 @@
+//! An open block device: `/dev/vda`.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        O_APPEND, O_DIRECT, O_EXCL, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET,
+    },
+};
+use fbuf::{Sink, Source, moved};
+use nucleus::{
+    Frame, PAGE_SIZE, VirtAddr,
+    dma::Part,
+    frame::Contents,
+    sync::{Mutex, Rank},
+    user,
+};
+use vm::Pager;
+
+use super::{Claim, Device, Opened, SECTOR};
+use crate::{Attributes, File, Location, OpenFlags};
+
+/// `ioctl`s, as on Linux.
+mod control {
+    pub const BLKROGET: u32 = 0x125e;
+    pub const BLKGETSIZE: u32 = 0x1260;
+    pub const BLKFLSBUF: u32 = 0x1261;
+    pub const BLKRAGET: u32 = 0x1263;
+    pub const BLKSSZGET: u32 = 0x1268;
+    pub const BLKBSZGET: u32 = 0x8008_1270;
+    pub const BLKBSZSET: u32 = 0x4008_1271;
+    pub const BLKGETSIZE64: u32 = 0x8008_1272;
+    pub const BLKDISCARD: u32 = 0x1277;
+    pub const BLKIOMIN: u32 = 0x1278;
+    pub const BLKIOOPT: u32 = 0x1279;
+    pub const BLKALIGNOFF: u32 = 0x127a;
+    pub const BLKPBSZGET: u32 = 0x127b;
+    pub const BLKDISCARDZEROES: u32 = 0x127c;
+    pub const BLKROTATIONAL: u32 = 0x127e;
+    pub const BLKZEROOUT: u32 = 0x127f;
+}
+
+/// What programs are told of read-ahead, in sectors: Linux's default.
+const READ_AHEAD: u64 = 256;
+/// Frames of one transfer past the pages.
+const FRAMES: usize = 64;
+
+/// An open device. The position's lock is held as an open file's is, see [`VnodeFile`](crate::file::VnodeFile).
+pub struct BlockFile {
+    location: Location,
+    opened: Arc<Opened>,
+    position: Mutex<u64>,
+    /// What `BLKBSZGET` says.
+    block_size: AtomicU32,
+    /// With `O_EXCL`: nobody mounts it or swaps to it meanwhile.
+    _claim: Option<Claim>,
+}
+
+impl BlockFile {
+    /// Opens `device`, whose node is at `location`.
+    ///
+    /// # Errors
+    /// `EACCES` to write to one that is read-only, `EBUSY` with `O_EXCL` for one that somebody has for himself.
+    pub fn open(
+        device: &Arc<Device>,
+        location: &Location,
+        flags: OpenFlags,
+    ) -> Result<Arc<BlockFile>> {
+        if flags.writes() && device.is_read_only() {
+            return Err(Errno::EACCES);
+        }
+        let claim = match flags.has(O_EXCL) {
+            true => Some(device.claim("an open file")?),
+            false => None,
+        };
+        // The largest one up to a page that the device is a multiple of.
+        let block_size = (device.size() | PAGE_SIZE as u64).trailing_zeros();
+        Ok(Arc::new(BlockFile {
+            location: location.clone(),
+            opened: device.open(),
+            position: Mutex::new(Rank::File, 0),
+            block_size: AtomicU32::new(1 << block_size),
+            _claim: claim,
+        }))
+    }
+
+    fn device(&self) -> &Arc<Device> {
+        self.opened.device()
+    }
+
+    /// Whether a transfer past the pages can begin at `at` and be `len` bytes long.
+    fn is_aligned(&self, at: u64, len: usize) -> bool {
+        let block = u64::from(self.device().limits().block_size);
+        at.is_multiple_of(block) && (len as u64).is_multiple_of(block)
+    }
+
+    fn read_at(&self, at: u64, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if !flags.has(O_DIRECT) {
+            return self.opened.pages().read(at, to);
+        }
+        if !self.is_aligned(at, to.room()) {
+            return Err(Errno::EINVAL);
+        }
+        let len = self
+            .device()
+            .size()
+            .saturating_sub(at)
+            .min(to.room() as u64);
+        self.opened.settle(at..at + len)?;
+        let mut done = 0;
+        while done < len as usize {
+            let parts = match parts(len as usize - done) {
+                Ok(parts) => parts,
+                Err(error) => return moved(done, Err(error)),
+            };
+            let sector = (at + done as u64) / SECTOR as u64;
+            if let Err(error) = self.device().read(sector, parts.clone()) {
+                return moved(done, Err(error));
+            }
+            for part in parts {
+                match to.put_frame(&part.frame, 0, part.len) {
+                    Ok(n) if n < part.len => return Ok(done + n),
+                    Ok(n) => done += n,
+                    Err(error) => return moved(done, Err(error)),
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, at: u64, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        let size = self.device().size();
+        if from.left() > 0 && at >= size {
+            return Err(Errno::ENOSPC);
+        }
+        if !flags.has(O_DIRECT) {
+            return self.opened.pages().write(at, false, from).map(|(n, _)| n);
+        }
+        if !self.is_aligned(at, from.left()) {
+            return Err(Errno::EINVAL);
+        }
+        let len = (size - at.min(size)).min(from.left() as u64) as usize;
+        self.opened.settle(at..at + len as u64)?;
+        let mut done = 0;
+        while done < len {
+            match self.write_piece(at + done as u64, len - done, from) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) => return moved(done, Err(error)),
+            }
+        }
+        // What was read meanwhile is old.
+        self.opened.settle(at..at + len as u64)?;
+        Ok(done)
+    }
+
+    /// Writes up to `max` bytes at `at`, whole blocks.
+    fn write_piece(&self, at: u64, max: usize, from: &mut dyn Source) -> Result<usize> {
+        let mut parts = parts(max)?;
+        let mut taken = 0;
+        for part in &mut parts {
+            let n = from.take_into(&part.frame, 0, part.len)?;
+            taken += n;
+            let short = n < part.len;
+            part.len = n;
+            if short {
+                break;
+            }
+        }
+        // A source that broke off leaves a part of a block, which is not written.
+        let whole = taken / SECTOR * SECTOR;
+        let block = self.device().limits().block_size as usize;
+        let whole = whole / block * block;
+        let mut left = whole;
+        parts.retain_mut(|part| {
+            part.len = part.len.min(left);
+            left -= part.len;
+            part.len > 0
+        });
+        if whole == 0 {
+            return match taken {
+                0 => Ok(0),
+                _ => Err(Errno::EFAULT),
+            };
+        }
+        self.device().write(at / SECTOR as u64, parts)?;
+        Ok(whole)
+    }
+
+    /// The range that a program names, in sectors.
+    fn range(&self, argument: VirtAddr) -> Result<(u64, u64)> {
+        let [start, len]: [u64; 2] = user::read(argument).map_err(|_| Errno::EFAULT)?;
+        let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
+        let sector = SECTOR as u64;
+        let fits = start.is_multiple_of(sector)
+            && len.is_multiple_of(sector)
+            && end <= self.device().size();
+        match fits {
+            true => {
+                self.opened.settle(start..end)?;
+                Ok((start / sector, len / sector))
+            }
+            false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Writes zeros.
+    fn zero(&self, mut sector: u64, mut sectors: u64) -> Result<()> {
+        let page = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        while sectors > 0 {
+            let mut left = sectors.min((FRAMES * PAGE_SIZE / SECTOR) as u64);
+            let mut parts = Vec::new();
+            while left > 0 {
+                let count = left.min((PAGE_SIZE / SECTOR) as u64);
+                parts.push(Part {
+                    frame: page.clone(),
+                    offset: 0,
+                    len: count as usize * SECTOR,
+                });
+                left -= count;
+                sectors -= count;
+            }
+            let count: usize = parts.iter().map(|part| part.len / SECTOR).sum();
+            self.device().write(sector, parts)?;
+            sector += count as u64;
+        }
+        Ok(())
+    }
+}
+
+/// New frames for up to `max` bytes, bytes of their last owners in them.
+fn parts(max: usize) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
+    let mut left = max.min(FRAMES * PAGE_SIZE);
+    parts
+        .try_reserve_exact(left.div_ceil(PAGE_SIZE))
+        .map_err(|_| Errno::ENOMEM)?;
+    while left > 0 {
+        let len = left.min(PAGE_SIZE);
+        parts.push(Part {
+            frame: Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
+            offset: 0,
+            len,
+        });
+        left -= len;
+    }
+    Ok(parts)
+}
+
+fn give<T: user::Plain>(argument: VirtAddr, value: T) -> Result<usize> {
+    user::write(argument, &value).map_err(|_| Errno::EFAULT)?;
+    Ok(0)
+}
+
+impl File for BlockFile {
+    fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if !flags.reads() {
+            return Err(Errno::EBADF);
+        }
+        if let Some(at) = at {
+            return self.read_at(at, flags, to);
+        }
+        let mut position = self.position.lock();
+        let n = self.read_at(*position, flags, to)?;
+        *position += n as u64;
+        Ok(n)
+    }
+
+    fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        if !flags.writes() {
+            return Err(Errno::EBADF);
+        }
+        if let Some(at) = at {
+            return self.write_at(at, flags, from);
+        }
+        let mut position = self.position.lock();
+        if flags.has(O_APPEND) {
+            *position = self.device().size();
+        }
+        let n = self.write_at(*position, flags, from)?;
+        *position += n as u64;
+        Ok(n)
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        let mut position = self.position.lock();
+        let size = self.device().size();
+        let base = match whence {
+            SEEK_SET => 0,
+            SEEK_CUR => *position,
+            SEEK_END => size,
+            SEEK_DATA | SEEK_HOLE => {
+                let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                if from >= size {
+                    return Err(Errno::ENXIO);
+                }
+                *position = match whence {
+                    SEEK_DATA => from,
+                    _ => size,
+                };
+                return Ok(*position);
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        let to = (base as i64).checked_add(offset).ok_or(Errno::EOVERFLOW)?;
+        // A device has no room behind its end, not even to look at.
+        let to = u64::try_from(to).ok().filter(|&to| to <= size);
+        *position = to.ok_or(Errno::EINVAL)?;
+        Ok(*position)
+    }
+
+    fn has_readiness(&self) -> bool {
+        false
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        let device = self.device();
+        let limits = device.limits();
+        match command {
+            control::BLKROGET => give(argument, i32::from(limits.read_only)),
+            control::BLKGETSIZE => give(argument, device.sectors()),
+            control::BLKGETSIZE64 => give(argument, device.size()),
+            control::BLKSSZGET => give(argument, limits.block_size as i32),
+            control::BLKPBSZGET | control::BLKIOMIN => give(argument, limits.physical_block_size),
+            control::BLKIOOPT | control::BLKALIGNOFF | control::BLKDISCARDZEROES => {
+                give(argument, 0u32)
+            }
+            control::BLKROTATIONAL => give(argument, 0u16),
+            control::BLKRAGET => give(argument, READ_AHEAD),
+            control::BLKBSZGET => give(argument, self.block_size.load(Ordering::Relaxed)),
+            control::BLKBSZSET => {
+                let size: u32 = user::read(argument).map_err(|_| Errno::EFAULT)?;
+                if !size.is_power_of_two()
+                    || !(limits.block_size..=PAGE_SIZE as u32).contains(&size)
+                {
+                    return Err(Errno::EINVAL);
+                }
+                self.block_size.store(size, Ordering::Relaxed);
+                Ok(0)
+            }
+            control::BLKFLSBUF => {
+                device.drop_cache()?;
+                device.flush()?;
+                Ok(0)
+            }
+            control::BLKDISCARD => {
+                let (sector, sectors) = self.range(argument)?;
+                device.discard(sector, sectors)?;
+                Ok(0)
+            }
+            control::BLKZEROOUT => {
+                let (sector, sectors) = self.range(argument)?;
+                self.zero(sector, sectors)?;
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        self.location.attributes()
+    }
+
+    fn pager(&self) -> Result<Arc<dyn Pager>> {
+        Ok(self.opened.clone())
+    }
+}
