@@ -41,5 +41,8 @@ mod mounted;
 mod node;
 mod pending;
 
+#[cfg(test)]
+mod tests;
+
 pub use layout::Refused;
 pub use mounted::Ext2;

@@ -1,0 +1,188 @@
+//! Contents of files against plain bytes.
+
+use std::{sync::Arc, vec::Vec};
+
+use abi::Errno;
+use fbuf::{BytesSink, BytesSource};
+
+use super::{
+    super::{content::Content, inode::Inode},
+    Random, device,
+    image::{self, FIRST, Shape},
+    mount, on_machines,
+};
+use crate::{
+    block::Device,
+    ext2::Ext2,
+    pages::{Cached, FilePages, InUse},
+};
+
+fn open(fs: &Arc<Ext2>, number: u32) -> Arc<InUse<Inode>> {
+    fs.inode(number).unwrap()
+}
+
+fn pages(file: &Inode) -> &Arc<FilePages<Content>> {
+    file.pages().unwrap()
+}
+
+fn read_all(file: &Inode) -> Vec<u8> {
+    let pages = pages(file);
+    let mut bytes = vec![0; pages.size() as usize];
+    let n = pages.read(0, &mut BytesSink::new(&mut bytes)).unwrap();
+    assert_eq!(n, bytes.len());
+    bytes
+}
+
+/// A random shape of a few MiB.
+fn shape(random: &mut Random, files: usize) -> Shape {
+    let block = [1024, 2048, 4096][random.below(3)];
+    Shape {
+        kib: [2000, 4096, 9000][random.below(3)],
+        block,
+        inode: [128, 256][random.below(2)],
+        files,
+        more: [&[][..], &["-g", "1024"], &["-r", "0"]][match block {
+            4096 => random.below(2),
+            _ => random.below(2),
+        }],
+    }
+}
+
+struct Model {
+    file: Arc<InUse<Inode>>,
+    bytes: Vec<u8>,
+}
+
+impl Model {
+    fn put(&mut self, at: usize, data: &[u8]) {
+        if !data.is_empty() {
+            self.bytes.resize(self.bytes.len().max(at + data.len()), 0);
+            self.bytes[at..at + data.len()].copy_from_slice(data);
+        }
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        let reach = [5_000, 40_000, 700_000][random.below(3)];
+        let at = random.below(reach);
+        let pages = pages(&self.file).clone();
+        match random.below(10) {
+            0..=3 => {
+                let most = [100, 3000, 20_000][random.below(3)];
+                let len = 1 + random.below(most);
+                let data = random.bytes(len);
+                match pages.write(at as u64, false, &mut BytesSource::new(&data)) {
+                    Ok((n, end)) => {
+                        assert_eq!(end, (at + n) as u64);
+                        self.put(at, &data[..n]);
+                    }
+                    Err(error) => assert_eq!(error, Errno::ENOSPC),
+                }
+            }
+            4 => {
+                let data = random.bytes(2500);
+                let end = self.bytes.len();
+                if let Ok((n, _)) = pages.write(0, true, &mut BytesSource::new(&data)) {
+                    self.put(end, &data[..n]);
+                }
+            }
+            5 => match pages.truncate(at as u64) {
+                Ok(()) => self.bytes.resize(at, 0),
+                Err(error) => assert_eq!(error, Errno::ENOSPC),
+            },
+            6 => {
+                let end = at + random.below(30_000);
+                pages.punch(at as u64, end as u64).unwrap();
+                let len = self.bytes.len();
+                self.bytes[at.min(len)..end.min(len)].fill(0);
+            }
+            7 => {
+                let end = at + 1 + random.below(30_000);
+                let keep = random.below(2) == 0;
+                match pages.allocate(at as u64, end as u64, keep) {
+                    Ok(()) if keep => {}
+                    Ok(()) => self.bytes.resize(self.bytes.len().max(end), 0),
+                    Err(error) => assert_eq!(error, Errno::ENOSPC),
+                }
+            }
+            8 => {
+                pages.sync(0..u64::MAX, random.below(2) == 0).unwrap();
+                pages.give_up(0..u64::MAX, usize::MAX);
+            }
+            _ => {
+                let mut got = vec![0; random.below(9000)];
+                let n = pages.read(at as u64, &mut BytesSink::new(&mut got));
+                let n = n.unwrap();
+                let from = at.min(self.bytes.len());
+                assert_eq!(n, got.len().min(self.bytes.len() - from));
+                assert!(got[..n] == self.bytes[from..from + n], "bytes from {at} on");
+            }
+        }
+        assert_eq!(pages.size(), self.bytes.len() as u64);
+    }
+}
+
+/// What a fresh mount and `debugfs` find must be the model's bytes.
+fn compare(content: Vec<u8>, seed: u64, bytes: &[Vec<u8>]) {
+    image::check(&content);
+    for (number, bytes) in bytes.iter().enumerate() {
+        assert!(image::content(&content, FIRST + number as u32) == *bytes);
+    }
+    let (device, disk) = device(content, seed);
+    let fs = mount(&device);
+    for (number, bytes) in bytes.iter().enumerate() {
+        assert!(read_all(&open(&fs, FIRST + number as u32)) == *bytes);
+    }
+    fs.unmount().unwrap();
+    image::check(&disk.content());
+}
+
+#[test]
+fn mounting_and_unmounting_changes_nothing() {
+    on_machines(6, |seed| {
+        let mut random = Random(seed);
+        let content = shape(&mut random, 0).make();
+        let (device, disk) = device(content, seed);
+        let fs = mount(&device);
+        let space = fs.space();
+        let root = fs.root().unwrap();
+        assert_eq!(root.record().links, 3);
+        drop(root);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+        let fs = mount(&device);
+        assert_eq!(fs.space().free, space.free);
+        fs.unmount().unwrap();
+    });
+}
+
+#[test]
+fn files_are_those_of_the_model() {
+    on_machines(24, |seed| {
+        let mut random = Random(seed);
+        let content = shape(&mut random, 3).make();
+        let (device, disk) = device(content, seed);
+        let fs = mount(&device);
+        let mut models: Vec<Model> = (0..3)
+            .map(|number| Model {
+                file: open(&fs, FIRST + number),
+                bytes: Vec::new(),
+            })
+            .collect();
+        for _ in 0..300 {
+            let which = random.below(models.len());
+            models[which].step(&mut random);
+        }
+        for model in &models {
+            assert!(read_all(&model.file) == model.bytes);
+        }
+        let bytes: Vec<Vec<u8>> = models.into_iter().map(|model| model.bytes).collect();
+        finish(&fs, &device);
+        drop((fs, device));
+        compare(disk.content(), seed, &bytes);
+    });
+}
+
+fn finish(fs: &Arc<Ext2>, device: &Arc<Device>) {
+    fs.unmount().unwrap();
+    assert_eq!(device.name(), "disk");
+}
