@@ -355,6 +355,10 @@ impl Store for Content {
         Ok(whole.clamp(pages.start + 1, pages.end) - pages.start)
     }
 
+    fn granule(&self) -> u64 {
+        1 << self.block_shift
+    }
+
     fn grown(&self, size: u64) {
         let Ok(inode) = self.inode() else { return };
         inode.set(|record| record.size = record.size.max(size));

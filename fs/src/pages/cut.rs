@@ -20,6 +20,7 @@ impl<S: Store> FilePages<S> {
         let old = self.size();
         if size > old {
             self.clear_behind_end(old, u64::MAX)?;
+            self.reserve_last(old, size)?;
             self.size.store(size, Ordering::SeqCst);
             self.store().grown(size);
         } else if size < old {
@@ -84,15 +85,44 @@ impl<S: Store> FilePages<S> {
         let pages = from / PAGE..to.min(end).div_ceil(PAGE);
         let mut at = pages.start;
         while at < pages.end {
-            at = self.reserve(at..pages.end, end)?;
+            match self.reserve(at..pages.end, end) {
+                Ok(reserved) => at = reserved,
+                Err(error) => {
+                    self.give_back_behind_end();
+                    return Err(error);
+                }
+            }
         }
         if end > old {
             self.clear_behind_end(old, u64::MAX)?;
+            self.reserve_last(old, end)?;
             self.size.store(end, Ordering::SeqCst);
             self.store().grown(end);
         }
         self.store().changed();
         Ok(())
+    }
+
+    /// The end is about to move from `old` to `end`: the last page, which may be in mappings that write it, can be written in all of
+    /// it that the file gets.
+    ///
+    /// # Errors
+    /// Those of [`Store::reserve`].
+    pub(super) fn reserve_last(&self, old: u64, end: u64) -> Result<()> {
+        if old.is_multiple_of(PAGE) || self.store().granule() == PAGE {
+            return Ok(());
+        }
+        // Also if it was not reserved before: a fault that reserves it now does so up to the old end.
+        let index = old / PAGE;
+        self.store().reserve(index..index + 1, end).map(drop)
+    }
+
+    /// Gives back what was reserved behind the end for a write that did not come so far.
+    pub(super) fn give_back_behind_end(&self) {
+        let _end = self.end.lock();
+        self.backed.remove_range(self.pages()..u64::MAX);
+        // What can't be given back is nobody's until the file system is checked.
+        let _ = self.store().cut(self.size());
     }
 
     /// Takes pages out for good: neither in memory, nor dirty, nor being written when this returns. Nobody brings one back

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::Frame;
+use nucleus::{Frame, PAGE_SIZE};
 
 use crate::block::Done;
 
@@ -34,13 +34,19 @@ pub trait Store: Send + Sync + 'static {
         Ok(pages.end - pages.start)
     }
 
+    /// Bytes of the smallest pieces that have a place of their own: a power of two, a page at most. Of the file's last page only the
+    /// pieces before its end are reserved.
+    fn granule(&self) -> u64 {
+        PAGE_SIZE as u64
+    }
+
     /// The file has become longer by a write or by `ftruncate`, and ends at `size` bytes now. Called with the file locked for
     /// writers. What is in the pages behind the old end reads as zeros.
     fn grown(&self, size: u64) {
         let _ = size;
     }
 
-    /// Cuts the file off at `size` bytes: gives back the blocks of whole pages behind. No page there is in memory, dirty or
+    /// Cuts the file off at `size` bytes: gives back the blocks behind. No page there is in memory, dirty or
     /// being written, and nobody reserves one meanwhile.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ impl<S: Store> FilePages<S> {
         let len = from.left().min(usize::try_from(room).unwrap_or(usize::MAX));
         if start + len as u64 > old {
             self.clear_behind_end(old, start)?;
+            self.reserve_last(old, start + len as u64)?;
         }
         let mut done = 0;
         let mut result = Ok(());
@@ -52,6 +53,9 @@ impl<S: Store> FilePages<S> {
             }
         }
         let end = start + done as u64;
+        if done < len {
+            self.give_back_behind_end();
+        }
         if done > 0 {
             if end > old {
                 self.store().grown(end);
