@@ -1,11 +1,12 @@
 //! `/proc`: what programs may know, in Linux's formats.
 //!
 //! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `person`: who it
-//! is and what it has done. `memory`: its mappings. `window`: its memory itself. `descriptors`: its open files. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
+//! is and what it has done. `memory`: its mappings. `window`: its memory itself. `descriptors`: its open files. `disks`: block devices. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
 
 mod causeway;
 mod counts;
 mod descriptors;
+pub(crate) mod disks;
 mod memory;
 mod mounts;
 mod net;

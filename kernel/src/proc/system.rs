@@ -7,7 +7,7 @@ use abi::Result;
 use fs::synthetic::{Entry, Table, Text};
 use nucleus::{PAGE_SIZE, boot, counters::Counter, frame, processor, task, time};
 
-use super::TICKS;
+use super::{TICKS, disks};
 use crate::{
     files::locks,
     load, mounts,
@@ -31,8 +31,7 @@ pub fn add(table: Table) -> Table {
         .with("consoles", file(consoles))
         .with("cpuinfo", file(cpuinfo))
         .with("devices", file(devices))
-        // There is no device with blocks.
-        .with("diskstats", file(|_| {}))
+        .with("diskstats", file(disks::statistics))
         .with(
             "execdomains",
             file(|out| writeln!(out, "0-0\tLinux           \t[kernel]")),
@@ -46,10 +45,7 @@ pub fn add(table: Table) -> Table {
         .with("misc", file(|_| {}))
         .with("modules", file(|_| {}))
         .with("mounts", Entry::link(|| Ok(b"self/mounts".to_vec())))
-        .with(
-            "partitions",
-            file(|out| writeln!(out, "major minor  #blocks  name\n")),
-        )
+        .with("partitions", file(disks::partitions))
         .with("stat", file(stat))
         .with("swaps", file(swaps))
         .with("uptime", file(uptime))
@@ -180,6 +176,7 @@ fn devices(out: &mut Text) {
         "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n\
          136 pts\n\nBlock devices:"
     );
+    disks::drivers(out);
 }
 
 /// The first serial port is the console that programs see; the kernel's own lines go elsewhere.
@@ -400,7 +397,10 @@ fn vmstat(out: &mut Text) {
     let faults: u64 = super::causeway::FAULTS.iter().map(|c| c.total()).sum();
     writeln!(out, "nr_free_pages {}", usage.free);
     writeln!(out, "nr_page_table_pages {}", usage.page_tables);
-    writeln!(out, "pgpgin 0\npgpgout 0");
+    // In KiB, two sectors each.
+    let kibibytes = |counter: Counter| counter.total() / 2;
+    writeln!(out, "pgpgin {}", kibibytes(Counter::disk_sectors_read));
+    writeln!(out, "pgpgout {}", kibibytes(Counter::disk_sectors_written));
     writeln!(out, "pgfault {faults}");
     writeln!(out, "pgmajfault 0");
     writeln!(out, "pswpin 0");

@@ -5,7 +5,7 @@ use alloc::format;
 use fs::synthetic::{Entry, Table};
 use nucleus::counters::Counter;
 
-use super::{directory, line, link, number, value};
+use super::{block, directory, line, link, number, value};
 use crate::socket::inet::interface;
 
 /// Terminals: name and number.
@@ -24,6 +24,7 @@ pub(super) fn classes() -> Table {
     });
     let interfaces = Table::new().with("lo", link("../../devices/virtual/net/lo"));
     Table::new()
+        .with("block", block::class())
         .with("net", directory(interfaces))
         .with("tty", directory(terminals))
 }
@@ -37,7 +38,7 @@ pub(super) fn numbers() -> Table {
             table.with(number, Entry::link(to))
         });
     Table::new()
-        .with("block", directory(Table::new()))
+        .with("block", block::by_number())
         .with("char", directory(characters))
 }
 
@@ -50,6 +51,7 @@ pub(super) fn devices() -> Table {
         });
     let interfaces = Table::new().with("lo", directory(loopback()));
     Table::new()
+        .with("block", block::devices())
         .with("net", directory(interfaces))
         .with("tty", directory(terminals))
 }

@@ -1,8 +1,9 @@
 //! `/sys`: what the machine is made of, in Linux's formats.
 //!
-//! `cpus`: processors, their caches and their memory node. `class`: terminals and network interfaces. `numbered`:
+//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals and network interfaces. `numbered`:
 //! names with a number in them. What this machine does not have, has no file here.
 
+mod block;
 mod class;
 mod cpus;
 mod numbered;
@@ -25,7 +26,7 @@ pub fn root() -> Arc<dyn Vnode> {
         .with("transparent_hugepage", directory(huge_pages()));
     let kernel = Table::new().with("mm", directory(memory));
     let root = Table::new()
-        .with("block", directory(Table::new()))
+        .with("block", block::links())
         .with("bus", directory(Table::new()))
         .with("class", directory(class::classes()))
         .with("dev", directory(class::numbers()))
