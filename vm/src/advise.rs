@@ -7,7 +7,7 @@ use crate::ahead;
 use crate::entry::{MapEntry, Removed};
 use crate::map::{Map, page_range};
 use crate::pager::{Pager, PagerError};
-use crate::request::{Advice, Inherit, MapError};
+use crate::request::{Advice, Inherit, Lock, MapError};
 use crate::space::Space;
 
 impl Map {
@@ -22,7 +22,7 @@ impl Map {
             return Ok(());
         }
         match advice {
-            Advice::DontNeed | Advice::Free => self.give_up(range, advice),
+            Advice::DontNeed | Advice::DontNeedLocked | Advice::Free => self.give_up(range, advice),
             Advice::WillNeed => self.map_ahead(range),
             Advice::Normal | Advice::Random | Advice::Sequential => {
                 self.set_attribute(range, |_| true, |entry| entry.advice = advice)
@@ -77,7 +77,10 @@ impl Map {
     fn give_up(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
         let anonymous = |entry: &MapEntry| !entry.shared && entry.object.is_none();
-        if advice == Advice::Free && !space.overlapping(range).all(anonymous) {
+        let locked = |entry: &MapEntry| entry.lock != Lock::None;
+        if advice == Advice::Free && !space.overlapping(range).all(anonymous)
+            || advice != Advice::DontNeedLocked && space.overlapping(range).any(locked)
+        {
             return Err(MapError::Invalid);
         }
         let complete = space.is_mapped(range);

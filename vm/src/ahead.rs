@@ -170,7 +170,7 @@ pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: 
     let table_end = VirtAddr((range.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN);
     let run = VirtRange::new(range.start, range.end.min(table_end));
     let mapped = pmap.enter_ahead_each(run, |va| {
-        Some((slots.peek(entry.key(va)).resident()?, entry.prot))
+        Some((slots.peek(entry.key(va)).resident()?, entry.rights()))
     });
     Counter::fault_ahead_pages.add(mapped as u64);
 }
@@ -262,7 +262,7 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
             }
             let object = entry.object.as_ref()?;
             let frame = pages.as_ref()?.get(entry.index(object, va))?;
-            Some((Resident::of(frame), entry.prot - Prot::WRITE))
+            Some((Resident::of(frame), entry.rights() - Prot::WRITE))
         });
         at = end;
     }

@@ -6,7 +6,7 @@ use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange};
 
 use crate::amap::{Amap, Key};
 use crate::pager::Pager;
-use crate::request::{Advice, Inherit};
+use crate::request::{Advice, Inherit, Lock};
 
 /// A reference to an object from page `first` on. Cloning and dropping tell the pager.
 pub(crate) struct ObjectRef {
@@ -52,6 +52,8 @@ pub(crate) struct MapEntry {
     /// Set only where there is an amap; nothing of the entry is mapped writable then.
     pub needs_copy: bool,
     pub no_reserve: bool,
+    /// What is mapped of it is wired unless this is `None`.
+    pub lock: Lock,
     pub inherit: Inherit,
     /// `Normal`, `Random` or `Sequential`.
     pub advice: Advice,
@@ -104,6 +106,15 @@ impl MapEntry {
         match access {
             Access::Read => !self.prot.is_empty(),
             _ => self.prot.contains(access.needs()),
+        }
+    }
+
+    /// What its pages are entered with at most.
+    #[inline]
+    pub fn rights(&self) -> Prot {
+        match self.lock {
+            Lock::None => self.prot,
+            _ => self.prot | Prot::WIRED,
         }
     }
 
@@ -193,6 +204,7 @@ impl MapEntry {
             && self.shared == next.shared
             && self.inherit == next.inherit
             && self.advice == next.advice
+            && self.lock == next.lock
             && self.no_reserve == next.no_reserve
             && self.label == next.label
             && !self.grows_down
@@ -224,7 +236,7 @@ impl MapEntry {
         removed.objects.extend(next.object);
     }
 
-    /// The entry that a child gets at fork, if any, needs-copy set on both sides (`uvm.txt` 5.2).
+    /// The entry that a child gets at fork, if any, not locked, needs-copy set on both sides (`uvm.txt` 5.2).
     pub fn inherit(&mut self) -> Option<MapEntry> {
         let (amap, object) = match self.inherit {
             Inherit::None => return None,
@@ -234,6 +246,7 @@ impl MapEntry {
         self.needs_copy |= amap.is_some();
         Some(MapEntry {
             needs_copy: amap.is_some(),
+            lock: Lock::None,
             amap,
             object,
             ..*self

@@ -222,8 +222,8 @@ impl MapEntry {
     /// bytes.
     pub(crate) fn anon_prot(&self, writable: bool) -> Prot {
         match writable && !self.needs_copy {
-            true => self.prot,
-            false => self.prot - Prot::WRITE,
+            true => self.rights(),
+            false => self.rights() - Prot::WRITE,
         }
     }
 }
@@ -355,12 +355,12 @@ impl Attempt<'_> {
         pending.flush();
         // Now no TLB holds the old page for this address, and the reference may go.
         *slot = Slot::sole(copy.clone());
-        self.enter(&copy, self.entry.prot)
+        self.enter(&copy, self.entry.rights())
     }
 
     fn zero_fill(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
         let frame = Frame::alloc(Contents::Zeroed)?;
-        self.enter(&frame, self.entry.prot)?;
+        self.enter(&frame, self.entry.rights())?;
         *slots.get(self.entry.key(self.va)) = Slot::sole(frame);
         Counter::fault_zero_fill.add(1);
         self.zero_fill_ahead(&mut slots);
@@ -410,7 +410,7 @@ impl Attempt<'_> {
 
     /// A private mapping reads what the object has: mapped without write permission.
     fn map_object(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
-        self.map_page(object, self.entry.prot - Prot::WRITE)
+        self.map_page(object, self.entry.rights() - Prot::WRITE)
     }
 
     /// A shared mapping. A page is mapped writable at the first write only, so that the object
@@ -424,7 +424,7 @@ impl Attempt<'_> {
             Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
             ready => ready?,
         }
-        self.map_page(object, self.entry.prot)
+        self.map_page(object, self.entry.rights())
     }
 
     fn map_page(&self, object: &ObjectRef, prot: Prot) -> Result<Outcome, Fault> {

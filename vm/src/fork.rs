@@ -27,7 +27,7 @@ impl Map {
         let mut removed = Removed::default();
         let mut result = Ok(());
         {
-            let mut parents = self.space.write();
+            let mut parents = self.lock_to_fork();
             // The child is not known to anyone yet, so this is no second map lock in the order.
             let mut copies = parents.sibling();
             for entry in parents.iter_mut() {

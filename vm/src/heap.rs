@@ -6,7 +6,7 @@ use crate::entry::{MapEntry, Removed};
 use crate::layout::GUARD_GAP;
 use crate::map::Map;
 use crate::policy::check_overcommit;
-use crate::request::{Advice, Fault, Inherit, MapError};
+use crate::request::{Advice, Fault, Inherit, Lock, MapError};
 use crate::space::Space;
 
 impl Map {
@@ -27,12 +27,20 @@ impl Map {
     pub fn set_break(&self, to: VirtAddr) -> VirtAddr {
         let mut removed = Removed::default();
         let mut space = self.space.write();
+        let before = space.heap.end;
         if to >= space.heap.start && self.move_break(&mut space, to, &mut removed).is_ok() {
             space.heap.end = to;
         }
-        let end = space.heap.end;
+        let (end, lock) = (space.heap.end, space.lock_future);
         drop(space);
         drop(removed);
+        if lock == Lock::Full
+            && let (Some(old), Some(new)) = (before.page_ceil(), end.page_ceil())
+            && old < new
+        {
+            // As far as memory reaches, as for `map`.
+            let _ = self.populate(VirtRange::new(old, new));
+        }
         end
     }
 
@@ -54,6 +62,9 @@ impl Map {
         let pages = range.len() >> PAGE_SHIFT;
         check_overcommit(range.len())?;
         space.check_limits(pages, pages)?;
+        if space.lock_future != Lock::None {
+            space.check_locked(pages)?;
+        }
         space.check_count()?;
         if !space.is_free(range) {
             return Err(MapError::NoMemory);
@@ -66,6 +77,7 @@ impl Map {
             grows_down: false,
             needs_copy: false,
             no_reserve: false,
+            lock: space.lock_future,
             inherit: Inherit::Copy,
             advice: Advice::Normal,
             label: "[heap]",
@@ -84,7 +96,7 @@ impl Map {
     pub(crate) fn grow_stack(&self, va: VirtAddr) -> Result<(), Fault> {
         let may_grow = |space: &Space| {
             let entry = space.at_or_above(va)?;
-            (entry.grows_down && va >= USER_START).then_some(entry.range)
+            (entry.grows_down && va >= USER_START).then_some((entry.range, entry.lock))
         };
         // Most faults without an entry are errors: they need not keep anybody out.
         if may_grow(&self.space.read()).is_none() {
@@ -97,7 +109,7 @@ impl Map {
         if space.lookup(va).is_some() {
             return Ok(());
         }
-        let stack = may_grow(&space).ok_or(Fault::NotMapped)?;
+        let (stack, stack_lock) = may_grow(&space).ok_or(Fault::NotMapped)?;
         if (stack.end - va) as u64 > space.limits.stack {
             return Err(Fault::NotMapped);
         }
@@ -113,6 +125,10 @@ impl Map {
             .check_limits((stack.start - va) >> PAGE_SHIFT, 0)
             .is_err()
         {
+            return Err(Fault::NotMapped);
+        }
+        let pages = (stack.start - va) >> PAGE_SHIFT;
+        if stack_lock != Lock::None && space.check_locked(pages).is_err() {
             return Err(Fault::NotMapped);
         }
         space.replace(stack.start, |entry| {

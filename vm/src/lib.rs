@@ -14,7 +14,7 @@
 //! - `pagedaemon`: what happens when frames run short.
 //! - `location`: where a page is that has no home but the swap space; [`swap`]: that space, and the ways there and back.
 //! - `fork`: copy-on-write; `remap`, `advise`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
-//!   `access`: other address spaces.
+//!   `wire`: `mlock`; `hold`: pages for a device; `access`: other address spaces.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod entry;
 mod fault;
 mod fork;
 mod heap;
+mod hold;
 mod layout;
 mod location;
 mod map;
@@ -45,12 +46,14 @@ mod remap;
 mod request;
 mod space;
 pub mod swap;
+mod wire;
 mod writeback;
 
 pub use ahead::{fault_ahead, set_fault_ahead};
 pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use census::{Census, MappedPage};
 pub use claim::{Claim, HasObject};
+pub use hold::Held;
 pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;
@@ -61,5 +64,6 @@ pub use pagedaemon::{
 pub use pager::{Anonymous, Description, Pager, PagerError};
 pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
 pub use request::{
-    Advice, Backing, Entry, Fault, Inherit, Limits, MapError, MapRequest, Place, Sizes,
+    Advice, Backing, Entry, Fault, Inherit, Limits, Lock, MapError, MapRequest, Place, Sizes,
 };
+pub use wire::locked_pages;

@@ -13,12 +13,14 @@
 //! the map unlocked.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 use nucleus::{
     PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::{USER_END, USER_START},
     frame,
     pmap::Pending,
     sync::{CpuRwLock, Rank},
+    task::WaitQueue,
 };
 
 use crate::ahead;
@@ -27,7 +29,9 @@ use crate::layout::Layout;
 use crate::pagedaemon::{SPACES, Token};
 use crate::pager::Anonymous;
 use crate::policy::check_overcommit;
-use crate::request::{Advice, Backing, Entry, Inherit, Limits, MapError, MapRequest, Place, Sizes};
+use crate::request::{
+    Advice, Backing, Entry, Inherit, Limits, Lock, MapError, MapRequest, Place, Sizes,
+};
 use crate::space::Space;
 
 /// An address space: entries over a [`Pmap`]. All methods may be called by any task.
@@ -36,6 +40,11 @@ pub struct Map {
     pub(crate) space: CpuRwLock<Space>,
     /// The pmap's place among those that the pagedaemon weighs.
     token: Token,
+    /// Whether all that comes is locked: what the space says, to be asked without its lock.
+    pub(crate) locks_future: AtomicBool,
+    /// Who holds pages to write them past the processor, and who waits for them ([`Held`](crate::Held)).
+    pub(crate) held: AtomicUsize,
+    pub(crate) unheld: WaitQueue,
 }
 
 /// `len` rounded up to pages, not zero.
@@ -86,6 +95,9 @@ impl Map {
         let map = Map {
             pmap: Pmap::new()?,
             space: CpuRwLock::new(Rank::Map, space),
+            locks_future: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            unheld: WaitQueue::new(),
             token: Token::new(),
         };
         SPACES.enroll(&map.pmap, &map.token);
@@ -141,6 +153,10 @@ impl Map {
             _ => 0,
         };
         space.check_limits(pages - replaced, if private_data { pages } else { 0 })?;
+        let lock = request.lock.max(space.lock_future);
+        if lock != Lock::None {
+            space.check_locked(pages)?;
+        }
         let start = self.make_room(&mut space, request.place, len, &mut removed)?;
         let range = VirtRange::new(start, start + len);
         space.insert(
@@ -152,6 +168,7 @@ impl Map {
                 grows_down: request.grows_down,
                 needs_copy: false,
                 no_reserve: request.no_reserve,
+                lock,
                 inherit: match request.shared {
                     true => Inherit::Share,
                     false => Inherit::Copy,
@@ -166,7 +183,7 @@ impl Map {
         );
         drop(space);
         drop(removed);
-        if request.populate {
+        if request.populate || lock == Lock::Full {
             // As far as memory reaches: what is missing comes by faults.
             let _ = self.populate(range);
         }
@@ -345,6 +362,7 @@ impl Map {
             max_prot: entry.max_prot,
             shared: entry.shared,
             grows_down: entry.grows_down,
+            lock: entry.lock,
             backing: match &entry.object {
                 None => Backing::Zero,
                 Some(object) => Backing::Object {
@@ -374,6 +392,7 @@ impl Map {
             data: space.data,
             stack: space.stack,
             text: space.text,
+            locked: space.locked,
             shared_resident,
             page_tables: resident.page_tables,
             entries: space.count(),

@@ -8,7 +8,7 @@ use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 use crate::entry::{MapEntry, Removed};
 use crate::map::{Map, page_range, whole_pages};
 use crate::policy::check_overcommit;
-use crate::request::{Backing, MapError, MapRequest, Place};
+use crate::request::{Backing, Lock, MapError, MapRequest, Place};
 use crate::space::Space;
 
 impl Map {
@@ -60,8 +60,19 @@ impl Map {
             },
             place => self.move_entry(&mut space, old, new_len, place, keep_old, &mut removed),
         };
+        let grown = result
+            .ok()
+            .map(|start| VirtRange::new(start + old.len().min(new_len), start + new_len))
+            .filter(|grown| {
+                let entry = space.lookup(grown.start);
+                entry.is_some_and(|entry| entry.lock == Lock::Full)
+            });
         drop(space);
         drop(removed);
+        if let Some(grown) = grown {
+            // As far as memory reaches, as for `map`.
+            let _ = self.populate(grown);
+        }
         result
     }
 
@@ -121,10 +132,11 @@ impl Map {
         removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
-        let (start, at_end, data) = (
+        let (start, at_end, data, locked) = (
             entry.range.start,
             entry.range.end == old.end,
             entry.is_data(),
+            entry.lock != Lock::None,
         );
         if !fits_object(entry, old, new_len) {
             return Err(MapError::Invalid);
@@ -139,6 +151,9 @@ impl Map {
             check_overcommit(more.len())?;
         }
         space.check_limits(pages, if data { pages } else { 0 })?;
+        if locked {
+            space.check_locked(pages)?;
+        }
         space.replace(start, |entry| entry.range.end = end);
         space.join_around(more, removed);
         Ok(old.start)
@@ -155,7 +170,7 @@ impl Map {
         removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
-        let data = entry.is_data();
+        let (data, locked) = (entry.is_data(), entry.lock != Lock::None);
         if !fits_object(entry, old, new_len) || (keep_old && entry.shared) {
             return Err(MapError::Invalid);
         }
@@ -167,6 +182,9 @@ impl Map {
             false => new_len.saturating_sub(old.len()),
         } >> PAGE_SHIFT;
         space.check_limits(more, if data { more } else { 0 })?;
+        if locked {
+            space.check_locked(new_len.saturating_sub(old.len()) >> PAGE_SHIFT)?;
+        }
         // The ends first: after that only the place can be refused, and nothing is lost then.
         let moved = VirtRange::new(old.start, old.start + new_len.min(old.len()));
         space.clip_range(old)?;
@@ -183,6 +201,7 @@ impl Map {
             let left = MapEntry {
                 amap: None,
                 needs_copy: false,
+                lock: Lock::None,
                 object: entry.object.clone(),
                 ..entry
             };

@@ -36,6 +36,18 @@ pub enum Inherit {
     Zero,
 }
 
+/// Whether an entry's pages are locked into memory (`uvm.txt` 3.2: the wiring that has to be kept in the map).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Lock {
+    /// No.
+    #[default]
+    None,
+    /// Each from its first fault on (`MLOCK_ONFAULT`).
+    OnFault,
+    /// All of them.
+    Full,
+}
+
 /// How the program says it will use an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
@@ -45,8 +57,10 @@ pub enum Advice {
     Random,
     /// Fault-ahead: none behind, eight ahead.
     Sequential,
-    /// Give up the pages; private ones read zero or the object's content after it.
+    /// Give up the pages; private ones read zero or the object's content after it. Locked entries refuse it.
     DontNeed,
+    /// The same for locked entries, too.
+    DontNeedLocked,
     /// As `DontNeed` for private anonymous memory, at leisure.
     Free,
     /// Map what is resident now.
@@ -73,6 +87,8 @@ pub struct MapRequest {
     pub grows_down: bool,
     /// Fault everything in before returning.
     pub populate: bool,
+    /// Locks the pages: at least as much as all later mappings of the map are locked ([`Map::lock_all`](crate::Map::lock_all)).
+    pub lock: Lock,
     /// `MAP_NORESERVE`: not even an obvious overcommit is refused.
     pub no_reserve: bool,
     /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
@@ -85,6 +101,8 @@ pub struct Limits {
     pub address_space: u64,
     pub data: u64,
     pub stack: u64,
+    /// Pages of locked entries, unless the program is [privileged](crate::Map::set_lock_privilege).
+    pub locked: u64,
 }
 
 /// Why a map operation failed.
@@ -129,6 +147,7 @@ pub struct Entry {
     pub max_prot: Prot,
     pub shared: bool,
     pub grows_down: bool,
+    pub lock: Lock,
     pub backing: Backing,
     pub label: &'static str,
     /// Pages of it mapped now, and how many of them are anonymous.
@@ -145,6 +164,8 @@ pub struct Sizes {
     pub data: usize,
     pub stack: usize,
     pub text: usize,
+    /// Pages of locked entries.
+    pub locked: usize,
     pub shared_resident: usize,
     pub page_tables: usize,
     pub entries: usize,
@@ -156,6 +177,7 @@ impl Limits {
         address_space: u64::MAX,
         data: u64::MAX,
         stack: u64::MAX,
+        locked: u64::MAX,
     };
 }
 
@@ -171,6 +193,7 @@ impl MapRequest {
             shared: false,
             grows_down: false,
             populate: false,
+            lock: Lock::None,
             no_reserve: false,
             label: "",
         }

@@ -6,7 +6,8 @@ use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Count
 use crate::entry::{MapEntry, Removed};
 use crate::layout::{GUARD_GAP, Layout};
 use crate::policy::max_entries;
-use crate::request::{Limits, MapError};
+use crate::request::{Limits, Lock, MapError};
+use crate::wire;
 
 /// The entries and what is known of all of them together.
 pub(crate) struct Space {
@@ -22,6 +23,11 @@ pub(crate) struct Space {
     pub data: usize,
     pub stack: usize,
     pub text: usize,
+    pub locked: usize,
+    /// How entries that come are locked.
+    pub lock_future: Lock,
+    /// The limit for locked pages does not hold.
+    pub may_lock_all: bool,
     /// Where the search for room starts: everything above has no hole greater than `hole`.
     search_from: usize,
     /// Bytes.
@@ -34,6 +40,7 @@ struct Sizes {
     data: usize,
     stack: usize,
     text: usize,
+    locked: usize,
 }
 
 impl Sizes {
@@ -45,6 +52,7 @@ impl Sizes {
             data: counts(entry.is_data()),
             stack: counts(entry.grows_down),
             text: counts(entry.is_text()),
+            locked: counts(entry.lock != Lock::None),
         }
     }
 }
@@ -62,6 +70,9 @@ impl Space {
             data: 0,
             stack: 0,
             text: 0,
+            locked: 0,
+            lock_future: Lock::None,
+            may_lock_all: false,
             search_from: layout.mmap_top.0,
             hole: 0,
         }
@@ -161,6 +172,10 @@ impl Space {
         change(&mut self.data, sizes.data);
         change(&mut self.stack, sizes.stack);
         change(&mut self.text, sizes.text);
+        if sizes.locked != 0 {
+            change(&mut self.locked, sizes.locked);
+            wire::count_locked(sizes.locked, add);
+        }
         self.peak = self.peak.max(self.total);
     }
 
@@ -175,6 +190,18 @@ impl Space {
             return Err(MapError::NoMemory);
         }
         Ok(())
+    }
+
+    /// Whether `pages` more may be locked.
+    ///
+    /// # Errors
+    /// [`MapError::Again`].
+    pub fn check_locked(&self, pages: usize) -> Result<(), MapError> {
+        match self.may_lock_all || (self.locked + pages) as u64 <= self.limits.locked >> PAGE_SHIFT
+        {
+            true => Ok(()),
+            false => Err(MapError::Again),
+        }
     }
 
     /// Makes `at` a boundary between entries.
@@ -272,6 +299,7 @@ impl Space {
     /// Takes all entries out.
     pub fn take_all(&mut self) -> BTreeMap<usize, MapEntry> {
         (self.total, self.data, self.stack, self.text) = (0, 0, 0, 0);
+        wire::count_locked(core::mem::take(&mut self.locked), false);
         core::mem::take(&mut self.entries)
     }
 

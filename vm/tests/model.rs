@@ -13,13 +13,13 @@ use std::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame, pmap,
     sim::{self, Config},
     task, user,
 };
 use support::{Disk, File, Numbers, TestFile, Worker, resolve};
 use vm::swap::{self, DeviceId};
-use vm::{Advice, AmapForm, Backing, Fault, Limits, Map, MapRequest, Pager, Place};
+use vm::{Advice, AmapForm, Backing, Fault, Limits, Lock, Map, MapError, MapRequest, Pager, Place};
 
 /// Where most mappings go: few pages, so that operations meet.
 const ARENA: VirtAddr = VirtAddr(0x10_0000_0000);
@@ -40,6 +40,7 @@ enum Below {
 struct Page {
     prot: Prot,
     shared: bool,
+    locked: bool,
     /// A private copy.
     copy: Option<Bytes>,
     below: Below,
@@ -187,7 +188,8 @@ impl Model {
             35 => self.advise(),
             36..42 => self.swap_out(),
             42 => self.swap_off(),
-            43..68 => self.write(),
+            43..47 => self.lock(),
+            47..68 => self.write(),
             68..72 => self.fault(),
             72..76 => self.foreign(),
             _ => self.read(),
@@ -254,6 +256,7 @@ impl Model {
             let page = Page {
                 prot,
                 shared,
+                locked: false,
                 copy: None,
                 below,
             };
@@ -338,7 +341,13 @@ impl Model {
         let whole = range
             .pages()
             .all(|va| space.pages.contains_key(&number(va)));
-        assert_eq!(space.map.advise(range, Advice::DontNeed).is_ok(), whole);
+        let done = space.map.advise(range, Advice::DontNeed);
+        let locked = |va: VirtAddr| space.pages.get(&number(va)).is_some_and(|page| page.locked);
+        if range.pages().any(locked) {
+            assert_eq!(done, Err(MapError::Invalid));
+            return;
+        }
+        assert_eq!(done.is_ok(), whole);
         for va in range.pages() {
             if let Some(page) = space.pages.get_mut(&number(va)) {
                 page.copy = None;
@@ -358,6 +367,47 @@ impl Model {
         let _ = self.spaces[space].map.advise(range, advice);
     }
 
+    /// Changes no byte.
+    fn lock(&mut self) {
+        let (range, space) = (self.range(), self.space());
+        let lock = match self.numbers.chance(60) {
+            true => Lock::OnFault,
+            false => Lock::None,
+        };
+        let space = &mut self.spaces[space];
+        let whole = range
+            .pages()
+            .all(|va| space.pages.contains_key(&number(va)));
+        assert_eq!(space.map.lock(range, lock).is_ok(), whole);
+        for va in range.pages() {
+            if let Some(page) = space.pages.get_mut(&number(va)) {
+                page.locked = lock != Lock::None;
+            }
+        }
+    }
+
+    /// Whatever is mapped of locked memory is wired, and nothing else.
+    fn check_wired(&self) {
+        let mut wired = BTreeSet::new();
+        let mut mapped = Vec::new();
+        for space in &self.spaces {
+            let locked = space.pages.values().filter(|page| page.locked).count();
+            assert_eq!(space.map.sizes().locked, locked, "locked pages");
+            for (&n, page) in &space.pages {
+                if let Some((frame, _)) = space.map.pmap().extract(VirtAddr(n * PAGE_SIZE)) {
+                    if page.locked {
+                        wired.insert(frame.number());
+                    }
+                    mapped.push(frame);
+                }
+            }
+        }
+        for frame in mapped {
+            let expected = wired.contains(&frame.number());
+            assert_eq!(pmap::is_wired(&frame), expected, "{frame:?} is wired");
+        }
+    }
+
     fn fork(&mut self) {
         if self.spaces.len() == MAX_SPACES {
             return;
@@ -365,7 +415,9 @@ impl Model {
         let parent = self.space();
         let parent = &self.spaces[parent];
         let map = parent.map.fork().expect("fork");
-        let child = Space::new(map, parent.pages.clone(), self.cpus);
+        let mut pages = parent.pages.clone();
+        pages.values_mut().for_each(|page| page.locked = false);
+        let child = Space::new(map, pages, self.cpus);
         self.spaces.push(child);
     }
 
@@ -530,6 +582,7 @@ fn against_model(seed: u64, cpus: usize, steps: usize) {
         model.step();
         if step % 100 == 99 {
             model.check_all();
+            model.check_wired();
         }
     }
     model.check_all();

@@ -3,7 +3,7 @@
 use abi::{Errno, Result};
 use fs::{device, synthetic::Text};
 use nucleus::{PAGE_SIZE, Prot};
-use vm::{Backing, Census, Description, Entry};
+use vm::{Backing, Census, Description, Entry, Lock};
 
 use super::process::Subject;
 use crate::process::Shared;
@@ -71,8 +71,8 @@ fn line(entry: &Entry, out: &mut Text) {
     out.push(b"\n");
 }
 
-/// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages.
-fn counts(census: &Census, anonymous: usize, by_kind: bool, out: &mut Text) {
+/// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages, `locked` in bytes.
+fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
     let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
         let width = 24 - name.len() - 1;
@@ -103,9 +103,17 @@ fn counts(census: &Census, anonymous: usize, by_kind: bool, out: &mut Text) {
         "Private_Hugetlb",
         "Swap",
         "SwapPss",
-        "Locked",
     ] {
         value(name, 0);
+    }
+    value("Locked", locked / 1024);
+}
+
+/// Bytes of a mapping that are locked, each page divided by its number of mappings.
+fn locked(entry: &Entry, census: &Census) -> u64 {
+    match entry.lock {
+        Lock::None => 0,
+        _ => census.proportional,
     }
 }
 
@@ -121,7 +129,13 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
         writeln!(out, "Size:           {:8} kB", entry.range.len() / 1024);
         writeln!(out, "KernelPageSize: {page:8} kB");
         writeln!(out, "MMUPageSize:    {page:8} kB");
-        counts(census, entry.anonymous_pages, false, out);
+        counts(
+            census,
+            entry.anonymous_pages,
+            locked(entry, census),
+            false,
+            out,
+        );
         writeln!(out, "THPeligible:    0");
         flags(entry, out);
     });
@@ -142,6 +156,7 @@ fn flags(entry: &Entry, out: &mut Text) {
         (ever.contains(Prot::EXEC), " me"),
         (entry.shared, " ms"),
         (entry.grows_down, " gd"),
+        (entry.lock != Lock::None, " lo"),
     ] {
         if holds {
             out.push(word.as_bytes());
@@ -154,10 +169,11 @@ fn flags(entry: &Entry, out: &mut Text) {
 pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
     let shared = with_memory(subject)?.ok_or(Errno::ESRCH)?;
     let mut sum = Census::default();
-    let (mut anonymous, mut first, mut last) = (0, None, 0);
+    let (mut anonymous, mut locked_bytes, mut first, mut last) = (0, 0, None, 0);
     let map = shared.space.map();
     map.for_each_entry_counted(&mut |entry, census| {
         sum.add(census);
+        locked_bytes += locked(entry, census);
         anonymous += entry.anonymous_pages;
         first.get_or_insert(entry.range.start.0);
         last = entry.range.end.0;
@@ -169,6 +185,6 @@ pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
         out.push(b" ");
     }
     out.push(b"[rollup]\n");
-    counts(&sum, anonymous, true, out);
+    counts(&sum, anonymous, locked_bytes, true, out);
     Ok(())
 }

@@ -204,7 +204,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         };
         line("VmPeak", sizes.peak.max(sizes.total));
         line("VmSize", sizes.total);
-        line("VmLck", 0);
+        line("VmLck", sizes.locked);
         line("VmPin", 0);
         line("VmHWM", sizes.resident);
         line("VmRSS", sizes.resident);

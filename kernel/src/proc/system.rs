@@ -316,8 +316,9 @@ fn meminfo(out: &mut Text) {
     line("SwapCached", 0);
     line("Active", anonymous);
     line("Inactive", files);
-    line("Unevictable", 0);
-    line("Mlocked", 0);
+    let locked = kib(vm::locked_pages());
+    line("Unevictable", locked);
+    line("Mlocked", locked);
     line("SwapTotal", 0);
     line("SwapFree", 0);
     line("Dirty", 0);

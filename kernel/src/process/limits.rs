@@ -90,6 +90,7 @@ impl Limits {
             address_space: self.soft(raw::RLIMIT_AS),
             data: self.soft(raw::RLIMIT_DATA),
             stack: self.soft(raw::RLIMIT_STACK),
+            locked: self.soft(raw::RLIMIT_MEMLOCK),
         }
     }
 }

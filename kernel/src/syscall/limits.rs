@@ -43,7 +43,7 @@ fn set(call: &Call<'_>, target: &Arc<Process>, resource: u32, new: [u64; 2]) -> 
     limits.set(resource, Limit { soft, hard });
     if matches!(
         resource,
-        raw::RLIMIT_AS | raw::RLIMIT_DATA | raw::RLIMIT_STACK
+        raw::RLIMIT_AS | raw::RLIMIT_DATA | raw::RLIMIT_STACK | raw::RLIMIT_MEMLOCK
     ) && let Some(space) = target.leader().and_then(|leader| leader.space())
     {
         space.map().set_limits(limits.of_map());

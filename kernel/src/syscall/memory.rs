@@ -5,7 +5,7 @@ use fs::MountFlags;
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Advice, Backing, MapError, MapRequest, Place};
 
-use super::{Call, Entry, memfd};
+use super::{Call, Entry, lock, memfd};
 use crate::elf::Class;
 
 pub(super) const CALLS: &[Entry] = &[
@@ -17,11 +17,6 @@ pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_brk, "brk", brk),
     Entry::new(raw::__NR_mincore, "mincore", mincore),
     Entry::new(raw::__NR_msync, "msync", msync),
-    Entry::new(raw::__NR_mlock, "mlock", mlock),
-    Entry::new(raw::__NR_mlock2, "mlock2", mlock2),
-    Entry::new(raw::__NR_munlock, "munlock", munlock),
-    Entry::new(raw::__NR_mlockall, "mlockall", mlockall),
-    Entry::new(raw::__NR_munlockall, "munlockall", munlockall),
 ];
 
 /// Flags that `MAP_SHARED_VALIDATE` accepts.
@@ -46,7 +41,7 @@ const VALIDATED: u32 = raw::MAP_SHARED
 const END_32BIT: usize = 1 << 31;
 
 /// The errno of most calls.
-fn errno(error: MapError) -> Errno {
+pub(super) fn errno(error: MapError) -> Errno {
     match error {
         MapError::NoMemory | MapError::NotMapped => Errno::ENOMEM,
         MapError::Invalid => Errno::EINVAL,
@@ -139,11 +134,15 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
         place: place(address, flags)?,
         shared,
         grows_down: flags & raw::MAP_GROWSDOWN != 0,
-        populate: flags & raw::MAP_LOCKED != 0
-            || (flags & raw::MAP_POPULATE != 0 && flags & raw::MAP_NONBLOCK == 0),
+        populate: flags & (raw::MAP_POPULATE | raw::MAP_NONBLOCK) == raw::MAP_POPULATE,
         no_reserve: flags & raw::MAP_NORESERVE != 0,
         ..MapRequest::zero(whole, prot)
     };
+    if flags & raw::MAP_LOCKED != 0 {
+        request.lock = lock::may_lock(call)?;
+    } else {
+        lock::renew_privilege(call);
+    }
     if flags & raw::MAP_ANONYMOUS == 0 {
         offset
             .checked_add(whole as u64)
@@ -302,6 +301,7 @@ pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
     {
         return Err(Errno::EINVAL);
     }
+    lock::renew_privilege(call);
     let old = pages(call.address(0), old_len)?;
     if !is_user(old) {
         return Err(Errno::EFAULT);
@@ -336,7 +336,8 @@ pub(super) fn madvise(call: &mut Call<'_>) -> Result<usize> {
         raw::MADV_RANDOM => Advice::Random,
         raw::MADV_SEQUENTIAL => Advice::Sequential,
         raw::MADV_WILLNEED | raw::MADV_POPULATE_READ => Advice::WillNeed,
-        raw::MADV_DONTNEED | raw::MADV_DONTNEED_LOCKED => Advice::DontNeed,
+        raw::MADV_DONTNEED => Advice::DontNeed,
+        raw::MADV_DONTNEED_LOCKED => Advice::DontNeedLocked,
         raw::MADV_FREE => Advice::Free,
         raw::MADV_DONTFORK => Advice::DontFork,
         raw::MADV_DOFORK => Advice::DoFork,
@@ -364,6 +365,7 @@ pub(super) fn madvise(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn brk(call: &mut Call<'_>) -> Result<usize> {
+    lock::renew_privilege(call);
     Ok(call.space().map().set_break(call.address(0)).0)
 }
 
@@ -416,92 +418,5 @@ fn msync(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::ENOMEM);
     }
     call.space().map().sync(range).map_err(errno)?;
-    Ok(0)
-}
-
-/// The pages that a range touches.
-fn touched(call: &Call<'_>) -> Result<VirtRange> {
-    let start = call.address(0);
-    let end = start
-        .checked_add(call.size(1))
-        .and_then(VirtAddr::page_ceil)
-        .filter(|end| *end >= start && *end <= USER_END)
-        .ok_or(Errno::ENOMEM)?;
-    Ok(VirtRange::new(start.page_floor(), end))
-}
-
-/// Bytes that `mlock` brings in before it looks whether the thread is to end.
-const LOCKED_AT_ONCE: usize = 1 << 20;
-
-/// Nothing is ever paged out: to lock pages is to bring them in, and to check that they are mapped.
-fn lock(call: &mut Call<'_>, bring_in: bool) -> Result<usize> {
-    let range = touched(call)?;
-    let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
-    if !call.credentials().may(raw::CAP_IPC_LOCK) && range.len() as u64 > limit {
-        return Err(if limit == 0 {
-            Errno::EPERM
-        } else {
-            Errno::ENOMEM
-        });
-    }
-    let map = call.space().map().clone();
-    map.resident(range, &mut |_| {}).map_err(errno)?;
-    if bring_in {
-        // A piece at a time: the thread may be killed meanwhile.
-        let mut start = range.start;
-        while start < range.end {
-            let end = VirtAddr((start.0 + LOCKED_AT_ONCE).min(range.end.0));
-            if map.populate(VirtRange::new(start, end)).is_err() {
-                return Err(Errno::ENOMEM);
-            }
-            if call.thread.is_dying() {
-                return Err(Errno::EINTR);
-            }
-            start = end;
-        }
-    }
-    Ok(0)
-}
-
-pub(super) fn mlock(call: &mut Call<'_>) -> Result<usize> {
-    lock(call, true)
-}
-
-fn mlock2(call: &mut Call<'_>) -> Result<usize> {
-    match call.unsigned(2) {
-        0 => lock(call, true),
-        raw::MLOCK_ONFAULT => lock(call, false),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-pub(super) fn munlock(call: &mut Call<'_>) -> Result<usize> {
-    let range = touched(call)?;
-    call.space()
-        .map()
-        .resident(range, &mut |_| {})
-        .map_err(errno)?;
-    Ok(0)
-}
-
-fn mlockall(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.unsigned(0);
-    let known = raw::MCL_CURRENT | raw::MCL_FUTURE | raw::MCL_ONFAULT;
-    if flags & !known != 0 || flags & (raw::MCL_CURRENT | raw::MCL_FUTURE) == 0 {
-        return Err(Errno::EINVAL);
-    }
-    let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
-    let total = call.space().map().sizes().total * PAGE_SIZE;
-    if !call.credentials().may(raw::CAP_IPC_LOCK) && total as u64 > limit {
-        return Err(if limit == 0 {
-            Errno::EPERM
-        } else {
-            Errno::ENOMEM
-        });
-    }
-    Ok(0)
-}
-
-fn munlockall(_: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }

@@ -33,6 +33,7 @@ mod io;
 mod io_priority;
 mod ipc;
 mod limits;
+mod lock;
 mod membarrier;
 mod memfd;
 mod memory;
@@ -108,6 +109,7 @@ const CALLS: &[&[Entry]] = &[
     limits::CALLS,
     membarrier::CALLS,
     memfd::CALLS,
+    lock::CALLS,
     memory::CALLS,
     message::CALLS,
     mount::CALLS,

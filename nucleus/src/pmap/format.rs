@@ -20,6 +20,8 @@ const SEEN: u64 = 1 << 9;
 /// Ignored by the processor, in an entry that is not present: the frame of a mapping that was
 /// removed together with its whole table, and is pending.
 const PENDING: u64 = 1 << 10;
+/// Ignored by the processor: the mapping is wired.
+const WIRED: u64 = 1 << 52;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
@@ -35,7 +37,8 @@ impl Pte {
     /// locked update at first use.
     pub(crate) fn page(frame: u32, prot: Prot, accessed: bool) -> Pte {
         let accessed = if accessed { ACCESSED } else { 0 };
-        Pte(address(frame).0 | PRESENT | USER | accessed).with_rights(prot)
+        let page = Pte(address(frame).0 | PRESENT | USER | accessed).with_rights(prot);
+        page.wired(prot.contains(Prot::WIRED))
     }
 
     /// A reference to a table of the next lower level. What the pages below may be used for is up
@@ -74,7 +77,18 @@ impl Pte {
         prot
     }
 
-    /// The same page with other rights.
+    /// Whether the mapping is wired.
+    #[inline]
+    pub(crate) fn is_wired(self) -> bool {
+        self.0 & WIRED != 0
+    }
+
+    /// The same mapping, wired or not.
+    pub(crate) fn wired(self, wired: bool) -> Pte {
+        Pte(self.0 & !WIRED | if wired { WIRED } else { 0 })
+    }
+
+    /// The same page with other rights, wired as before.
     pub(crate) fn with_rights(self, prot: Prot) -> Pte {
         let write = if prot.contains(Prot::WRITE) {
             WRITABLE

@@ -32,8 +32,8 @@ use crate::sync::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
 pub use page::{
-    Use, clear_modified, is_modified, page_protect, set_modified, set_referenced, take_referenced,
-    take_use, watch_references,
+    Use, clear_modified, is_modified, is_wired, page_protect, set_modified, set_referenced,
+    take_referenced, take_use, watch_references,
 };
 pub use pending::Pending;
 pub(crate) use space::{activate, leave};
@@ -96,6 +96,9 @@ bitflags! {
         const READ = 1;
         const WRITE = 2;
         const EXEC = 4;
+        /// No right: the mapping that is entered is wired, that is, the page is to stay in memory as long as it is mapped here
+        /// (`uvm.txt` 3.2). Only what enters mappings looks at it.
+        const WIRED = 8;
     }
 }
 
@@ -235,7 +238,9 @@ impl Pmap {
         }
         if old.frame() == frame.index() {
             // The frame stays, so neither its lists nor its handles are concerned.
-            let new = old.with_rights(prot);
+            let new = old
+                .with_rights(prot)
+                .wired(old.is_wired() || prot.contains(Prot::WIRED));
             if new == old {
                 return true;
             }
@@ -404,6 +409,23 @@ impl Pmap {
                     prot,
                     pending,
                 );
+                i = next + 1;
+            }
+            range.start = leaf.base + LEAF_SPAN;
+        }
+    }
+
+    /// Wires or unwires what is mapped in `range`: whoever chooses pages that have to go passes wired ones by
+    /// ([`Use`]). What is mapped later is wired if its rights say so. Nothing is flushed, since no processor looks at this.
+    pub fn wire(&self, range: VirtRange, wired: bool) {
+        let mut range = range;
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            let (mut i, stop) = part_of(range, leaf.base);
+            while let Some(next) = leaf.next_entry(i, stop) {
+                let change = |pte: Pte| {
+                    (pte.is_present() && pte.is_wired() != wired).then(|| pte.wired(wired))
+                };
+                page::change(leaf.entry(next), change);
                 i = next + 1;
             }
             range.start = leaf.base + LEAF_SPAN;

@@ -91,7 +91,7 @@ fn for_each(
 
 /// Changes an entry from what it is to what `change` makes of it; `None` leaves it. Returns what it was
 /// before the change.
-fn change(
+pub(super) fn change(
     entry: &core::sync::atomic::AtomicU64,
     change: impl Fn(Pte) -> Option<Pte>,
 ) -> Option<Pte> {
@@ -130,6 +130,8 @@ pub struct Use {
     pub referenced: bool,
     /// Some mapping wrote the frame since [`clear_modified`].
     pub modified: bool,
+    /// Some mapping is [wired](Pmap::wire): the page has to stay.
+    pub wired: bool,
     /// Mappings there are.
     pub mappings: u32,
     /// The smallest [`weight`](Pmap::weight) of the address spaces that map it; the largest number if none does.
@@ -143,6 +145,7 @@ pub fn take_use(frame: &Frame) -> Use {
     let mut found = Use {
         referenced: mappings.take_referenced(),
         modified: mappings.was_modified(),
+        wired: false,
         mappings: mappings.count(),
         weight: u32::MAX,
     };
@@ -150,6 +153,7 @@ pub fn take_use(frame: &Frame) -> Use {
         let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
         found.referenced |= change(entry, accessed).is_some();
         found.modified |= load(entry).is_dirty();
+        found.wired |= load(entry).is_wired();
         found.weight = found.weight.min(pmap.weight());
     });
     found
@@ -166,6 +170,15 @@ pub fn set_referenced(frame: &Frame) {
 pub fn watch_references() {
     let since = machine::coherence_stamp();
     shootdown::run(shootdown::What::All, shootdown::all_cpus(), since);
+}
+
+/// Whether some mapping of `frame` is [wired](Pmap::wire).
+pub fn is_wired(frame: &Frame) -> bool {
+    let _pinned = Pinned::new();
+    let mappings = record(frame.index()).lock_mappings();
+    let mut wired = false;
+    for_each(&mappings, |entry, _, _| wired |= load(entry).is_wired());
+    wired
 }
 
 /// Whether any mapping ever wrote `frame` since the last [`clear_modified`].

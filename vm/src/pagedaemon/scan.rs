@@ -7,7 +7,7 @@
 //! | active | stays so | becomes inactive |
 //! | inactive | becomes active: the second chance | is a victim |
 //!
-//! Pages that somebody holds without mapping them (a pipe, a device, the kernel) are left alone: taking them out of
+//! A wired page counts as used at every look (`uvm.txt` 3.2). Pages that somebody holds without mapping them (a pipe, a device, the kernel) are left alone: taking them out of
 //! where they are would free nothing.
 
 use nucleus::{
@@ -124,6 +124,7 @@ impl Scan {
         let found = pmap::take_use(frame);
         let small = SMALL.min(frame::total() / 32) as u32;
         let used = match self.urgency {
+            _ if found.wired => true,
             Urgency::Calm if found.weight <= small => {
                 Counter::pageout_spared.add(u64::from(!found.referenced));
                 true

@@ -48,7 +48,7 @@ pub(crate) struct Taken {
     pub leaving: usize,
     /// Pages that a slot had already, and which are gone.
     pub dropped: usize,
-    /// Pages that somebody holds, or that are read or written just now.
+    /// Pages that are wired, that somebody holds, or that are read or written just now.
     pub refused: usize,
 }
 
@@ -164,7 +164,7 @@ impl Cluster {
 enum Candidate {
     /// It is not in memory.
     Absent,
-    /// It is being written already.
+    /// It is being written already, or some mapping of it is wired.
     Busy,
     /// A slot has it.
     Clean(Frame),
@@ -176,6 +176,9 @@ fn candidate(location: &mut Location) -> Candidate {
     let Some(frame) = location.frame().cloned() else {
         return Candidate::Absent;
     };
+    if pmap::is_wired(&frame) {
+        return Candidate::Busy;
+    }
     match location.slot().map(table::validity) {
         None => Candidate::Dirty(frame),
         Some(Validity::Busy) => Candidate::Busy,

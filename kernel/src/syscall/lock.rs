@@ -1,0 +1,148 @@
+//! Memory that is locked: `mlock` and its relatives.
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{VirtAddr, VirtRange, addr::USER_END};
+use vm::{Lock, Map, MapError};
+
+use super::{Call, Entry, FlagSet, flag_set, memory::errno};
+
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_mlock, "mlock", mlock),
+    Entry::new(raw::__NR_mlock2, "mlock2", mlock2).flags(&[&LOCK_FLAGS]),
+    Entry::new(raw::__NR_munlock, "munlock", munlock),
+    Entry::new(raw::__NR_mlockall, "mlockall", mlockall).flags(&[&ALL_FLAGS]),
+    Entry::new(raw::__NR_munlockall, "munlockall", munlockall),
+];
+
+const LOCK_FLAGS: FlagSet = flag_set!("flags", [raw::MLOCK_ONFAULT], EINVAL);
+const ALL_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [raw::MCL_CURRENT, raw::MCL_FUTURE, raw::MCL_ONFAULT],
+    EINVAL
+);
+
+/// Bytes that are brought in before it is looked whether the thread is to end.
+const AT_ONCE: usize = 1 << 20;
+
+fn is_privileged(call: &Call<'_>) -> bool {
+    call.credentials().may(raw::CAP_IPC_LOCK)
+}
+
+/// How `MAP_LOCKED` locks.
+///
+/// # Errors
+/// `EPERM` for a program that may lock nothing.
+pub(super) fn may_lock(call: &Call<'_>) -> Result<Lock> {
+    let privileged = is_privileged(call);
+    if !privileged && call.process().limits().soft(raw::RLIMIT_MEMLOCK) == 0 {
+        return Err(Errno::EPERM);
+    }
+    call.space().map().set_lock_privilege(privileged);
+    Ok(Lock::Full)
+}
+
+/// Before a call that may map more: where all that comes is locked, the limit is that of now.
+pub(super) fn renew_privilege(call: &Call<'_>) {
+    let map = call.space().map();
+    if map.locks_future() {
+        map.set_lock_privilege(is_privileged(call));
+    }
+}
+
+/// The pages that a range touches.
+fn touched(call: &Call<'_>) -> Result<VirtRange> {
+    let start = call.address(0);
+    let end = start
+        .checked_add(call.size(1))
+        .and_then(VirtAddr::page_ceil)
+        .filter(|end| *end >= start)
+        .ok_or(Errno::EINVAL)?;
+    match end <= USER_END {
+        true => Ok(VirtRange::new(start.page_floor(), end)),
+        false => Err(Errno::ENOMEM),
+    }
+}
+
+/// Brings all of `range` in, a piece at a time: the thread may be killed meanwhile.
+fn bring_in(call: &Call<'_>, map: &Map, range: VirtRange) -> Result<()> {
+    let mut start = range.start;
+    while start < range.end {
+        let end = VirtAddr((start.0 + AT_ONCE).min(range.end.0));
+        map.populate(VirtRange::new(start, end))
+            .map_err(|fault| match fault {
+                vm::Fault::OutOfMemory => Errno::EAGAIN,
+                _ => Errno::ENOMEM,
+            })?;
+        if call.thread.is_dying() {
+            return Err(Errno::EINTR);
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+fn lock_range(call: &mut Call<'_>, lock: Lock) -> Result<usize> {
+    may_lock(call)?;
+    let range = touched(call)?;
+    let map = call.space().map().clone();
+    map.lock(range, lock).map_err(|error| match error {
+        MapError::Again => Errno::ENOMEM,
+        error => errno(error),
+    })?;
+    if lock == Lock::Full {
+        bring_in(call, &map, range)?;
+    }
+    Ok(0)
+}
+
+fn mlock(call: &mut Call<'_>) -> Result<usize> {
+    lock_range(call, Lock::Full)
+}
+
+fn mlock2(call: &mut Call<'_>) -> Result<usize> {
+    match call.flags(2, &LOCK_FLAGS)? {
+        0 => lock_range(call, Lock::Full),
+        _ => lock_range(call, Lock::OnFault),
+    }
+}
+
+fn munlock(call: &mut Call<'_>) -> Result<usize> {
+    let range = touched(call)?;
+    call.space().map().lock(range, Lock::None).map_err(errno)?;
+    Ok(0)
+}
+
+fn mlockall(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(0, &ALL_FLAGS)?;
+    if flags & (raw::MCL_CURRENT | raw::MCL_FUTURE) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let lock = match may_lock(call)? {
+        _ if flags & raw::MCL_ONFAULT != 0 => Lock::OnFault,
+        lock => lock,
+    };
+    let current = (flags & raw::MCL_CURRENT != 0).then_some(lock);
+    let future = match flags & raw::MCL_FUTURE {
+        0 => Lock::None,
+        _ => lock,
+    };
+    let map = call.space().map().clone();
+    map.lock_all(current, future).map_err(errno)?;
+    if current == Some(Lock::Full) {
+        let mut at = VirtAddr(0);
+        while let Some(range) = map.next_locked(at) {
+            // What can't be brought in comes by faults, or not at all.
+            if bring_in(call, &map, range) == Err(Errno::EINTR) {
+                return Err(Errno::EINTR);
+            }
+            at = range.end;
+        }
+    }
+    Ok(0)
+}
+
+fn munlockall(call: &mut Call<'_>) -> Result<usize> {
+    let map = call.space().map();
+    map.lock_all(Some(Lock::None), Lock::None).map_err(errno)?;
+    Ok(0)
+}

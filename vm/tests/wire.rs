@@ -1,0 +1,203 @@
+//! Locked memory, and memory that is held for a device.
+
+mod support;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use nucleus::{
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral, frame, pmap,
+    sim::{self, Config},
+    task::{self, Spawn},
+};
+use vm::{Advice, Limits, Lock, Map, MapError, MapRequest, Place};
+
+const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+fn pages(first: usize, count: usize) -> VirtRange {
+    let start = HERE + first * PAGE_SIZE;
+    VirtRange::new(start, start + count * PAGE_SIZE)
+}
+
+fn place(map: &Map, range: VirtRange) -> Result<VirtAddr, MapError> {
+    map.map(MapRequest {
+        place: Place::Fixed(range.start),
+        ..MapRequest::zero(range.len(), RW)
+    })
+}
+
+fn limited(pages: usize) -> Arc<Map> {
+    let limits = Limits {
+        locked: (pages * PAGE_SIZE) as u64,
+        ..Limits::NONE
+    };
+    Map::new(limits, true).expect("a map")
+}
+
+fn on_one_cpu(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
+    sim::check(name, 0..1, Config::default(), body);
+}
+
+#[test]
+fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
+    on_one_cpu("parts", || {
+        let before = frame::usage();
+        let map = limited(100);
+        place(&map, pages(0, 20)).expect("room");
+        map.lock(pages(5, 3), Lock::Full).expect("within the limit");
+        map.populate(pages(5, 3)).expect("memory");
+        assert_eq!((map.sizes().entries, map.sizes().locked), (3, 3));
+        for va in pages(5, 3).pages() {
+            let (frame, prot) = map.pmap().extract(va).expect("it was brought in");
+            assert!(pmap::is_wired(&frame) && prot.contains(Prot::WRITE));
+        }
+        // What is held for a device is no business of the entries.
+        let held = map.hold(pages(0, 20), Access::Write).expect("memory");
+        assert_eq!(map.sizes().entries, 3);
+        drop(held);
+        map.lock(pages(0, 20), Lock::None).expect("it is mapped");
+        assert_eq!((map.sizes().entries, map.sizes().locked), (1, 0));
+        map.lock(pages(18, 4), Lock::OnFault)
+            .expect_err("a part of it is not mapped");
+        assert_eq!(map.sizes().locked, 2);
+        drop(map);
+        support::expect_all_back(before);
+    });
+}
+
+#[test]
+fn the_limit_holds_for_all_that_grows() {
+    on_one_cpu("limit", || {
+        let map = limited(10);
+        place(&map, pages(0, 20)).expect("room");
+        assert_eq!(map.lock(pages(0, 11), Lock::Full), Err(MapError::Again));
+        map.lock(pages(0, 8), Lock::Full).expect("within the limit");
+        // What is locked already does not count twice.
+        map.lock(pages(2, 8), Lock::OnFault)
+            .expect("within the limit");
+        assert_eq!(map.sizes().locked, 10);
+        map.lock(pages(2, 2), Lock::None).expect("it is mapped");
+        map.lock_all(None, Lock::Full)
+            .expect("nothing is locked by this");
+        assert_eq!(place(&map, pages(30, 3)), Err(MapError::Again));
+        place(&map, pages(30, 2)).expect("within the limit");
+        let (frame, _) = map
+            .pmap()
+            .extract(pages(31, 1).start)
+            .expect("it was brought in");
+        assert!(pmap::is_wired(&frame));
+        drop(frame);
+        let at_limit = map.remap(pages(30, 2), 3 * PAGE_SIZE, true, Place::Any, false);
+        assert_eq!(at_limit, Err(MapError::Again));
+        map.set_heap_start(HERE + 100 * PAGE_SIZE);
+        let heap = map.heap();
+        assert_eq!(
+            map.set_break(heap.start + PAGE_SIZE),
+            heap.end,
+            "no heap beyond the limit"
+        );
+        map.set_lock_privilege(true);
+        assert_ne!(map.set_break(heap.start + PAGE_SIZE), heap.end);
+        assert!(
+            map.pmap()
+                .extract(heap.start.page_ceil().unwrap())
+                .is_some()
+        );
+        assert!(map.lock_all(Some(Lock::Full), Lock::None).is_ok());
+        map.set_lock_privilege(false);
+        map.lock_all(Some(Lock::None), Lock::None)
+            .expect("to unlock is free");
+        assert_eq!(map.sizes().locked, 0);
+        assert_eq!(
+            map.lock_all(Some(Lock::Full), Lock::None),
+            Err(MapError::NoMemory)
+        );
+    });
+}
+
+#[test]
+fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
+    on_one_cpu("child", || {
+        let map = limited(10);
+        place(&map, pages(0, 4)).expect("room");
+        map.lock(pages(0, 4), Lock::Full).expect("within the limit");
+        map.populate(pages(0, 4)).expect("memory");
+        let child = map.fork().expect("a child");
+        assert_eq!((child.sizes().locked, map.sizes().locked), (0, 4));
+        child.write(pages(1, 1).start, b"child");
+        let (theirs, _) = child.pmap().extract(pages(1, 1).start).expect("written");
+        assert!(!pmap::is_wired(&theirs));
+        map.write(pages(2, 1).start, b"parent");
+        for va in pages(0, 4).pages() {
+            let (ours, _) = map.pmap().extract(va).expect("it stays");
+            assert!(pmap::is_wired(&ours));
+        }
+        assert_eq!(
+            map.advise(pages(0, 4), Advice::DontNeed),
+            Err(MapError::Invalid)
+        );
+        map.advise(pages(0, 4), Advice::DontNeedLocked)
+            .expect("if it says so");
+    });
+}
+
+/// A device writes while the program forks and both write: what the device wrote is the parent's.
+#[test]
+fn what_a_device_writes_is_the_programs() {
+    let config = Config {
+        cpus: 2,
+        ..Config::default()
+    };
+    sim::check("device", 0..40, config, || {
+        let map = limited(0);
+        place(&map, pages(0, 3)).expect("room");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, stopped) = (map.clone(), stop.clone());
+        task::spawn(
+            Spawn {
+                name: "forks",
+                pmap: None,
+                attachment: None,
+                cpus: u64::MAX,
+                priority: Default::default(),
+            },
+            Box::new(move || {
+                while !stopped.load(Ordering::SeqCst) {
+                    let child = theirs.fork().expect("a child");
+                    child.write(pages(1, 1).start, &[0xee; 8]);
+                    task::yield_now();
+                }
+            }),
+        )
+        .expect("a task");
+        for round in 0..20u8 {
+            let range = VirtRange::new(HERE + 100, HERE + 2 * PAGE_SIZE + 50);
+            let held = map.hold(range, Access::Write).expect("memory");
+            let parts = held.parts();
+            assert_eq!(parts.len(), 3);
+            assert_eq!(
+                parts.iter().map(|part| part.len).sum::<usize>(),
+                range.len()
+            );
+            // The program writes beside it meanwhile.
+            map.write(HERE, &[round; 100]);
+            task::yield_now();
+            for part in parts {
+                ephemeral::map(&part.frame).fill(part.offset, part.len, round + 100);
+                task::yield_now();
+            }
+            drop(held);
+            let mut bytes = vec![0; range.len() + 100];
+            assert_eq!(map.read(HERE, &mut bytes), bytes.len());
+            assert!(bytes[..100].iter().all(|&byte| byte == round));
+            assert!(
+                bytes[100..].iter().all(|&byte| byte == round + 100),
+                "round {round}"
+            );
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}
