@@ -24,6 +24,11 @@ const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 pub struct DeviceStore(Arc<Device>);
 
 impl DeviceStore {
+    /// The bytes of a device, for pages of them that are kept apart from those of who opens it.
+    pub(crate) fn new(device: Arc<Device>) -> DeviceStore {
+        DeviceStore(device)
+    }
+
     /// Sectors of pages `first..first + count` that there are: the last page may have fewer than others.
     fn sectors(&self, first: u64, count: usize) -> Range<u64> {
         let all = self.0.sectors();

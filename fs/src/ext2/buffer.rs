@@ -4,10 +4,16 @@
 //! and not by pages: a page that was written as a whole would put old bytes over a file's. A changed block's page stays in memory until
 //! the block is on the disk.
 //!
+//! The pages are those of a file of their own, so that they go with all others when memory is wanted, and the flusher has them committed in time.
+//!
 //! Locks: the set of changed blocks has one of its own, `Leaf`. The bytes of a block have none here: each block belongs to something that has
 //! a lock (a group's bitmap, an inode's map, a directory), and records of one inode table's block don't overlap.
 
-use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -16,10 +22,12 @@ use nucleus::{
     ephemeral,
     sync::{Rank, SpinLock},
 };
-use vm::{Object, PagerError};
 
-use super::batch::Batch;
-use crate::block::{Device, Request, SECTOR};
+use super::{Ext2, batch::Batch};
+use crate::{
+    block::{Device, DeviceStore, Done, Request, SECTOR},
+    pages::{FilePages, Store},
+};
 
 /// A block of metadata, kept in memory by whoever has this.
 #[derive(Clone)]
@@ -64,13 +72,45 @@ struct Change {
     fresh: bool,
 }
 
+/// The pages of a device that hold metadata. None is ever dirty as a page.
+struct Metadata {
+    device: DeviceStore,
+    fs: SpinLock<Weak<Ext2>>,
+}
+
+impl Store for Metadata {
+    fn read(&self, first: u64, frames: &[Frame], done: Done) {
+        self.device.read(first, frames, done);
+    }
+
+    fn write(&self, _: u64, _: &[Frame], done: Done) {
+        done(Err(Errno::EIO));
+    }
+
+    fn settle(&self) {
+        let fs = self.fs.lock().upgrade();
+        if let Some(fs) = fs {
+            // What can't be written stays changed, and is tried again.
+            let _ = fs.commit();
+        }
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        self.device.identity()
+    }
+
+    fn size_max(&self) -> u64 {
+        self.device.size_max()
+    }
+}
+
 /// Most parts of one transfer: what a queue of 128 slots carries with room to spare.
 const MOST_PARTS: usize = 96;
 
 /// The metadata of one device.
 pub(super) struct Buffers {
     device: Arc<Device>,
-    pages: Object,
+    pages: Arc<FilePages<Metadata>>,
     block_size: usize,
     changed: SpinLock<Changed>,
 }
@@ -78,12 +118,21 @@ pub(super) struct Buffers {
 impl Buffers {
     /// Over a device with blocks of this many bytes.
     pub fn new(device: Arc<Device>, block_size: usize) -> Buffers {
+        let store = Metadata {
+            device: DeviceStore::new(device.clone()),
+            fs: SpinLock::new(Rank::Leaf, Weak::new()),
+        };
         Buffers {
+            pages: FilePages::new(store, device.size()),
             device,
-            pages: Object::new(),
             block_size,
             changed: SpinLock::new(Rank::Leaf, BTreeMap::new()),
         }
+    }
+
+    /// From now on the flusher has `fs` commit what has changed.
+    pub fn serve(&self, fs: &Arc<Ext2>) {
+        *self.pages.store().fs.lock() = Arc::downgrade(fs);
     }
 
     /// The device.
@@ -104,7 +153,7 @@ impl Buffers {
     pub fn get(&self, number: u32) -> Result<Block> {
         let (page, start) = self.place(number);
         Ok(Block {
-            frame: self.page(page)?,
+            frame: self.pages.page(page)?,
             start,
             number,
         })
@@ -134,11 +183,16 @@ impl Buffers {
 
     fn note(&self, block: &Block, fresh: bool) {
         let mut changed = self.changed.lock();
+        let first = changed.is_empty();
         let change = changed.entry(block.number).or_insert_with(|| Change {
             frame: block.frame.clone(),
             fresh,
         });
         change.fresh |= fresh;
+        drop(changed);
+        if first {
+            self.pages.note_changed();
+        }
     }
 
     /// The block is not metadata any more, and is not written as such: the next owner's data will be there.
@@ -208,6 +262,8 @@ impl Buffers {
             });
             change.fresh |= old.fresh;
         }
+        drop(changed);
+        self.pages.note_changed();
     }
 
     fn part(&self, number: u32, change: &Change) -> Part {
@@ -220,53 +276,5 @@ impl Buffers {
 
     fn sector(&self, block: u32) -> u64 {
         block as u64 * (self.block_size / SECTOR) as u64
-    }
-
-    /// A page of the device.
-    fn page(&self, index: u64) -> Result<Frame> {
-        loop {
-            if let Some(frame) = self.pages.resident(index) {
-                return Ok(frame);
-            }
-            let claim = self.pages.claim(index, index..index + 1).map_err(errno)?;
-            let Some(claim) = claim else {
-                continue;
-            };
-            let frame = claim.frames()[0].clone();
-            self.read_page(index, &frame)?;
-            if claim.publish(1) == 1 {
-                return Ok(frame);
-            }
-        }
-    }
-
-    /// Reads a page of the device, of which the last one may not be whole.
-    fn read_page(&self, index: u64, frame: &Frame) -> Result<()> {
-        const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
-        let sector = index * SECTORS;
-        let there = self.device.sectors().saturating_sub(sector).min(SECTORS);
-        let len = there as usize * SECTOR;
-        if len == 0 {
-            return Err(Errno::EIO);
-        }
-        ephemeral::map(frame).fill(len, PAGE_SIZE - len, 0);
-        let part = Part {
-            frame: frame.clone(),
-            offset: 0,
-            len,
-        };
-        self.device.read(sector, alloc::vec![part])
-    }
-
-    /// Gives up to `most` pages back that hold nothing that has changed and that nobody uses; returns how many.
-    pub fn give_back(&self, most: usize) -> usize {
-        self.pages.evict(0..u64::MAX, most).0
-    }
-}
-
-fn errno(error: PagerError) -> Errno {
-    match error {
-        PagerError::OutOfMemory => Errno::ENOMEM,
-        PagerError::BeyondEnd | PagerError::Io | PagerError::Sleeps => Errno::EIO,
     }
 }

@@ -79,7 +79,7 @@ impl Ext2 {
         let head = (block, place % geometry.block_size);
         let free = Free::default();
         let groups = read_groups(&buffers, &geometry, &free)?;
-        Ok(Arc::new(Ext2 {
+        let fs = Arc::new(Ext2 {
             buffers,
             geometry,
             groups,
@@ -94,7 +94,9 @@ impl Ext2 {
             read_only: AtomicBool::new(true),
             sound: AtomicBool::new(superblock.state == State::VALID),
             superblock,
-        }))
+        });
+        fs.buffers.serve(&fs);
+        Ok(fs)
     }
 
     /// Notes on the disk that the file system is in use, and lets it be changed. Nothing happens if it may be already.

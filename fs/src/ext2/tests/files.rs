@@ -186,3 +186,92 @@ fn finish(fs: &Arc<Ext2>, device: &Arc<Device>) {
     fs.unmount().unwrap();
     assert_eq!(device.name(), "disk");
 }
+
+#[test]
+fn far_blocks_have_their_pointers() {
+    on_machines(3, |seed| {
+        let shape = Shape {
+            kib: 3000,
+            block: [1024, 2048, 4096][seed as usize % 3],
+            inode: 256,
+            files: 1,
+            more: &[],
+        };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        let file = open(&fs, FIRST);
+        let pages = pages(&file).clone();
+        let pointers = shape.block as u64 / 4;
+        // In front of and behind the place where one more block of pointers is needed on the way.
+        let edges = [12, 12 + pointers, 12 + pointers * (1 + pointers)];
+        let mut random = Random(seed);
+        let places: Vec<u64> = edges.iter().map(|edge| edge * shape.block as u64).collect();
+        let most = crate::pages::Store::size_max(pages.store());
+        for &place in &places {
+            let data = random.bytes(9000);
+            let at = place - 4500;
+            assert_eq!(
+                pages.write(at, false, &mut BytesSource::new(&data)),
+                Ok((9000, at + 9000))
+            );
+            pages.sync(0..u64::MAX, false).unwrap();
+            pages.give_up(0..u64::MAX, usize::MAX);
+            let mut got = vec![1; 9100];
+            let n = pages.read(at, &mut BytesSink::new(&mut got)).unwrap();
+            assert!(n == 9000 && got[..n] == data);
+            let mut hole = [1; 5000];
+            pages
+                .read(at - 5000, &mut BytesSink::new(&mut hole))
+                .unwrap();
+            assert!(hole.iter().all(|&byte| byte == 0));
+        }
+        let end = most - 10;
+        assert_eq!(
+            pages.write(end, false, &mut BytesSource::new(&[7; 20])),
+            Ok((10, most))
+        );
+        let too_far = pages.write(most, false, &mut BytesSource::new(&[7; 20]));
+        assert_eq!(too_far, Err(Errno::EFBIG));
+        fs.sync_all().unwrap();
+        let free = fs.space().free;
+        // Cut in the middle of each, from the back.
+        for &place in places.iter().rev() {
+            pages.truncate(place).unwrap();
+        }
+        pages.truncate(0).unwrap();
+        drop(pages);
+        assert_eq!(file.record().sectors, 0);
+        drop(file);
+        assert!(fs.space().free > free);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+#[test]
+fn a_full_disk_says_so_before_it_takes_bytes() {
+    on_machines(6, |seed| {
+        let mut random = Random(seed);
+        let shape = Shape {
+            kib: 400,
+            files: 3,
+            ..shape(&mut random, 3)
+        };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        let mut models: Vec<Model> = (0..3)
+            .map(|number| Model {
+                file: open(&fs, FIRST + number),
+                bytes: Vec::new(),
+            })
+            .collect();
+        for _ in 0..150 {
+            let which = random.below(models.len());
+            models[which].step(&mut random);
+        }
+        let bytes: Vec<Vec<u8>> = models.into_iter().map(|model| model.bytes).collect();
+        finish(&fs, &device);
+        drop((fs, device));
+        compare(disk.content(), seed, &bytes);
+    });
+}
