@@ -91,7 +91,7 @@ pub(crate) fn arrived() {
 /// What the daemon remembers from one round to the next.
 struct Daemon {
     spaces: Hand,
-    anonymous: anonymous::Hands,
+    anonymous: anonymous::Clocks,
     urgency: Urgency,
     weighed: Option<Duration>,
     /// Rounds in a row that found nothing in the most urgent way.
@@ -115,7 +115,7 @@ impl Daemon {
     fn new() -> Daemon {
         Daemon {
             spaces: Hand::default(),
-            anonymous: anonymous::Hands::new(),
+            anonymous: anonymous::Clocks::new(),
             urgency: Urgency::Calm,
             weighed: None,
             failures: 0,
@@ -144,6 +144,10 @@ impl Daemon {
                 return;
             }
             let outcome = self.round();
+            if outcome != Outcome::Progress {
+                // What was gathered does not wait for more.
+                self.anonymous.flush();
+            }
             supply::replenished();
             match outcome {
                 Outcome::Enough => {

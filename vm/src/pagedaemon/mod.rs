@@ -17,6 +17,7 @@ mod registry;
 mod scan;
 mod supply;
 
+pub use anonymous::{inactive_anonymous, set_swap_cluster, swap_cluster};
 pub use caches::{Cache, register_cache};
 pub(crate) use daemon::SPACES;
 pub use daemon::{start_pagedaemon, stop_pagedaemon};

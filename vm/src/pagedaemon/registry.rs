@@ -116,7 +116,7 @@ impl<T: ?Sized> Registry<T> {
         }
     }
 
-    /// Things that are enrolled.
+    /// How many things there are.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         let mut hand = Hand::default();

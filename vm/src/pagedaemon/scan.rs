@@ -155,10 +155,10 @@ impl Scan {
         Counter::pageout_freed.add(freed as u64);
     }
 
-    /// One victim's frame is free.
-    pub(crate) fn freed(&mut self) {
-        self.tally.freed += 1;
-        Counter::pageout_freed.add(1);
+    /// Frames of victims are free, or will be.
+    pub(crate) fn freed(&mut self, pages: usize) {
+        self.tally.freed += pages;
+        Counter::pageout_freed.add(pages as u64);
     }
 }
 
@@ -218,7 +218,7 @@ impl Object {
                 let modified = pmap::is_modified(frame);
                 if frame.handles() == 1 && fate(index, frame, modified) == Fate::Drop {
                     core::mem::swap(&mut gone[i], &mut pages[i]);
-                    scan.freed();
+                    scan.freed(1);
                     count += 1;
                 }
             }

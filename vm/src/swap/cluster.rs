@@ -160,6 +160,33 @@ impl Cluster {
     }
 }
 
+/// Drops the frames of those pages of `chunk` with a bit set in `wanted` that a slot has as well; what can be done without room in the swap
+/// space. Returns how many. No lock is held.
+pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
+    let mut slots = chunk.lock();
+    let mut pending = Pending::new();
+    let which = || (0..SLOTS).filter(|i| wanted >> i & 1 != 0);
+    for i in which() {
+        slots[i].with_location(&mut |location| {
+            if let Candidate::Clean(frame) = candidate(location) {
+                pmap::page_protect(&frame, Prot::empty(), &mut pending);
+            }
+        });
+    }
+    pending.flush();
+    let mut dropped = 0;
+    for i in which() {
+        slots[i].with_location(&mut |location| {
+            if let Candidate::Clean(frame) = candidate(location) {
+                drop(frame);
+                dropped += usize::from(location.drop_frame(0).is_some());
+            }
+        });
+    }
+    Counter::swap_clean_drops.add(dropped as u64);
+    dropped
+}
+
 /// What a page is to one who wants it to go.
 enum Candidate {
     /// It is not in memory.

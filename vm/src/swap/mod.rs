@@ -18,7 +18,7 @@ mod store;
 mod table;
 
 pub(crate) use bring_in::bring_in;
-pub(crate) use cluster::{Cluster, Taken};
+pub(crate) use cluster::{Cluster, Taken, drop_clean};
 pub use off::remove;
 pub(crate) use slot::SwapSlot;
 pub use store::{Done, StoreFailed, SwapStore};
