@@ -16,8 +16,8 @@ use nucleus::{
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use support::{Disk, Numbers, swap::Store};
-use vm::{Advice, Backing, Fault, Limits, Map, MapRequest, Place, Supply, swap};
+use support::{Numbers, swap::Store};
+use vm::{Advice, Fault, Limits, Map, MapRequest, Place, Supply, swap};
 
 const MEMORY: VirtAddr = VirtAddr(0x20_0000_0000);
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -77,16 +77,20 @@ impl Running {
 }
 
 /// What a program has in its memory: a number at a place in each page that depends on the page.
+#[derive(Clone)]
 struct Model {
     words: Vec<u64>,
     at: VirtAddr,
+    /// Others would see it, too: giving pages up does not clear them.
+    shared: bool,
 }
 
 impl Model {
-    fn new(at: VirtAddr, pages: usize) -> Model {
+    fn new(at: VirtAddr, pages: usize, shared: bool) -> Model {
         Model {
             words: vec![0; pages],
             at,
+            shared,
         }
     }
 
@@ -115,20 +119,6 @@ fn map_zero(map: &Map, at: VirtAddr, pages: usize, shared: bool) {
 }
 
 /// Writes, reads, gives up and forks at random.
-fn live(
-    map: &Arc<Map>,
-    running: &Arc<Running>,
-    cpu: usize,
-    seed: u64,
-    pages: usize,
-    steps: usize,
-    children: usize,
-) {
-    let mut model = Model::new(MEMORY, pages);
-    let mut numbers = Numbers::new(seed);
-    act(map, running, cpu, &mut model, &mut numbers, steps, children);
-}
-
 fn act(
     map: &Arc<Map>,
     running: &Arc<Running>,
@@ -147,7 +137,7 @@ fn act(
         match numbers.below(20) {
             0..=9 => run.for_each(|page| model.write(page, numbers.next() | 1)),
             10..=17 => run.for_each(|page| model.check(page)),
-            18 => {
+            18 if !model.shared => {
                 let range = VirtRange::new(
                     model.at + run.start * PAGE_SIZE,
                     model.at + run.end * PAGE_SIZE,
@@ -157,13 +147,10 @@ fn act(
                     run.for_each(|page| model.words[page] = 0);
                 }
             }
-            _ if children > 0 && step > steps / 4 => {
+            19 if children > 0 && !model.shared && step > steps / 4 => {
                 children -= 1;
                 let child = map.fork().expect("memory for a child's map");
-                let mut theirs = Model {
-                    words: model.words.clone(),
-                    at: model.at,
-                };
+                let mut theirs = model.clone();
                 let (running, seed) = (running.clone(), numbers.next());
                 let running2 = running.clone();
                 running.spawn(child, cpu, move |map| {
@@ -210,15 +197,9 @@ fn memory_larger_than_the_machine() {
                 map_zero(&map, MEMORY, 400, cpu == 1);
                 let theirs = running.clone();
                 running.spawn(map, cpu, move |map| {
-                    live(
-                        map,
-                        &theirs,
-                        cpu,
-                        cpu as u64 + 5,
-                        400,
-                        120,
-                        if cpu == 0 { 2 } else { 0 },
-                    );
+                    let mut model = Model::new(MEMORY, 400, cpu == 1);
+                    let mut numbers = Numbers::new(cpu as u64 + 5);
+                    act(map, &theirs, cpu, &mut model, &mut numbers, 120, 2);
                 });
             }
             running.wait();
@@ -236,7 +217,7 @@ fn clusters_are_large() {
             let map = Map::new(Limits::NONE, false).expect("a map");
             map_zero(&map, MEMORY, 1000, false);
             running.spawn(map, 0, |_| {
-                let mut model = Model::new(MEMORY, 1000);
+                let mut model = Model::new(MEMORY, 1000, false);
                 (0..1000).for_each(|page| model.write(page, page as u64 + 1));
                 (0..1000).for_each(|page| model.check(page));
             });

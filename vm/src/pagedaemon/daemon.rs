@@ -152,7 +152,11 @@ impl Daemon {
             match outcome {
                 Outcome::Enough => {
                     (self.urgency, self.failures) = (Urgency::Calm, 0);
-                    if under_way() == 0 || frame::available() >= frame::targets().low {
+                    let short = frame::available() < frame::targets().low || supply::is_awaited();
+                    if under_way() == 0 || !short {
+                        if !supply::is_awaited() {
+                            supply::forget_extra();
+                        }
                         return;
                     }
                     pause(TURN);
@@ -183,7 +187,7 @@ impl Daemon {
         let targets = frame::targets();
         let free = frame::available();
         let on_the_way = under_way();
-        let missing = targets.high.saturating_sub(free + on_the_way);
+        let missing = (targets.high + supply::extra()).saturating_sub(free + on_the_way);
         if missing == 0 {
             return Outcome::Enough;
         }

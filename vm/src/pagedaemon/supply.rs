@@ -21,6 +21,11 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How often the pagedaemon has found nothing that could be freed.
 static EXHAUSTED: AtomicUsize = AtomicUsize::new(0);
 static SUPPLY: WaitQueue = WaitQueue::new();
+/// Frames that are to be free beyond the targets: an allocation failed though there were enough. Page tables want two in a row, and those
+/// may not be found until more are free.
+static EXTRA: AtomicUsize = AtomicUsize::new(0);
+/// How much more each time.
+const EXTRA_STEP: usize = 32;
 
 /// The longest sleep: a waiter may have been told to end meanwhile.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -41,6 +46,9 @@ pub fn wait_for_memory() -> Supply {
         return Supply::None;
     }
     Counter::memory_waits.add(1);
+    if is_enough() && EXTRA.load(SeqCst) < frame::total() / 4 {
+        EXTRA.fetch_add(EXTRA_STEP, SeqCst);
+    }
     let failures = EXHAUSTED.load(SeqCst);
     WAITING.fetch_add(1, SeqCst);
     frame::report_shortage();
@@ -62,7 +70,17 @@ pub fn wait_for_memory() -> Supply {
 /// Whether programs get frames: somewhat above the point where they don't, so that they do not come back at once.
 fn is_enough() -> bool {
     let targets = frame::targets();
-    frame::available() > targets.min + (targets.low - targets.min) / 4
+    frame::available() > targets.min + (targets.low - targets.min) / 4 + extra()
+}
+
+/// Frames that are to be free beyond the targets.
+pub(super) fn extra() -> usize {
+    EXTRA.load(SeqCst)
+}
+
+/// Nobody waits any more.
+pub(super) fn forget_extra() {
+    EXTRA.store(0, SeqCst);
 }
 
 /// Whether somebody waits.
