@@ -349,7 +349,7 @@ impl Aggregate {
             self.len += n;
             return Ok(n);
         }
-        let frame = Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+        let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
         let n = from.take_into(&frame, 0, max.min(PAGE_SIZE))?;
         self.append(Slice {
             frame,

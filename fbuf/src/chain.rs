@@ -99,7 +99,7 @@ impl Sink for AggregateSink<'_> {
             return Ok(0);
         }
         // One frame of zeros serves the whole hole: nobody may write into what was passed on.
-        let frame = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let frame = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
         let mut done = 0;
         while done < len {
             let n = (len - done).min(PAGE_SIZE);

@@ -58,7 +58,7 @@ pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;
 pub use pagedaemon::{
-    Cache, Fate, Scan, Supply, Tally, Urgency, inactive_anonymous, register_cache,
+    Cache, Fate, Scan, Supply, Tally, Urgency, alloc_frame, inactive_anonymous, register_cache,
     set_swap_cluster, start_pagedaemon, stop_pagedaemon, swap_cluster, wait_for_memory,
 };
 pub use pager::{Anonymous, Description, Pager, PagerError};

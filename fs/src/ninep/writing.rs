@@ -391,11 +391,5 @@ fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
 
 /// A frame for a page, bytes of its last owner in it.
 fn new_page() -> Result<Frame> {
-    match Frame::alloc(Contents::Stale) {
-        Ok(frame) => Ok(frame),
-        Err(_) => {
-            cache::give_back(64);
-            Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)
-        }
-    }
+    vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)
 }

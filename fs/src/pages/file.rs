@@ -15,7 +15,7 @@ use nucleus::{
     task::WaitQueue,
     time,
 };
-use vm::{Description, Object, Pager, PagerError};
+use vm::{Description, Fate, Object, Pager, PagerError, Scan};
 
 use super::{
     ErrorCount, PageSet, Store,
@@ -122,6 +122,10 @@ pub trait Cached: Pager {
 
     /// Gives up to `most` pages up, from where it stopped the last time on; returns how many.
     fn give_back(&self, most: usize) -> usize;
+
+    /// Looks at its pages as `scan` wants, from where it stopped the last time on to the end: those that were not used and are clean
+    /// go, even if they are mapped.
+    fn age(&self, scan: &mut Scan);
 }
 
 /// Pages of a file.
@@ -154,7 +158,7 @@ pub(super) fn new_page() -> Result<Frame> {
         Ok(frame) => Ok(frame),
         Err(_) => {
             files::reclaim_clean(files::SHORTAGE);
-            Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)
+            vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)
         }
     }
 }
@@ -485,6 +489,20 @@ impl<S: Store> Cached for FilePages<S> {
 
     fn flush(&self, most: usize) -> Result<usize> {
         self.flush_some(most)
+    }
+
+    fn age(&self, scan: &mut Scan) {
+        let from = self.give_from.load(Ordering::Relaxed);
+        let mut fate = |index: u64, _: &Frame, modified: bool| {
+            let is_dirty = modified || self.dirty.contains(index) || self.writing.contains(index);
+            match is_dirty {
+                true => Fate::Keep,
+                false => Fate::Drop,
+            }
+        };
+        let stopped = self.object.age(from, scan, &mut fate);
+        self.give_from
+            .store(stopped.unwrap_or(0), Ordering::Relaxed);
     }
 
     fn give_back(&self, most: usize) -> usize {

@@ -10,6 +10,7 @@ use core::{
 };
 
 use nucleus::sync::{Rank, SpinLock};
+use vm::Scan;
 
 use super::{Cached, flusher, table};
 
@@ -106,6 +107,32 @@ pub fn reclaim_clean(pages: usize) -> usize {
         flusher::wake();
     }
     given
+}
+
+/// Looks at the pages of all files, from the file on that it stopped in the last time, once round at most: those that were not used
+/// and are clean go. For the pagedaemon.
+pub(super) fn age(scan: &mut Scan) {
+    let first = TURN.load(Ordering::Relaxed);
+    let (mut id, mut wrapped) = (first.saturating_sub(1), false);
+    while !scan.is_done() {
+        let Some((next, file)) = after(id) else {
+            if wrapped {
+                break;
+            }
+            (wrapped, id) = (true, 0);
+            continue;
+        };
+        if wrapped && next > first {
+            break;
+        }
+        id = next;
+        TURN.store(id, Ordering::Relaxed);
+        // One more than the pages: a file without any is looked at, too.
+        scan.count(1, 0);
+        if let Some(file) = file.upgrade() {
+            file.age(scan);
+        }
+    }
 }
 
 /// For a new simulated machine.

@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 use core::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -25,6 +25,8 @@ static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
     SpinLock::new(Rank::Leaf, BTreeMap::new());
 static CALLS: WaitQueue = WaitQueue::new();
 static CALLED: AtomicBool = AtomicBool::new(false);
+/// See [`write_soon`].
+static WANTED: AtomicUsize = AtomicUsize::new(0);
 /// How long the flusher sleeps where its interval is 0.
 const IDLE: Duration = Duration::from_secs(5);
 /// Pages of a file that are begun before the next one has its turn.
@@ -64,6 +66,17 @@ pub(super) fn wake() {
     if !CALLED.swap(true, Ordering::AcqRel) {
         CALLS.wake_one();
     }
+}
+
+/// Memory is short: asks for a pass that begins to write `pages` pages, however young they are.
+pub(super) fn write_soon(pages: usize) {
+    WANTED.fetch_max(pages, Ordering::AcqRel);
+    wake();
+}
+
+/// Pages that were [asked for](write_soon) and not begun yet.
+pub(super) fn wanted() -> usize {
+    WANTED.load(Ordering::Acquire)
 }
 
 /// Starts the flusher.
@@ -121,15 +134,17 @@ fn pass() {
             let _ = file.flush(usize::MAX);
         }
     }
-    while dirty::is_in_background() {
+    while dirty::is_in_background() || wanted() > 0 {
         let mut begun = 0;
         for file in files() {
             let Some(file) = file.upgrade() else { continue };
             begun += file.flush(TURN).unwrap_or(0);
-            if !dirty::is_in_background() {
+            if !dirty::is_in_background() && begun >= wanted() {
                 break;
             }
         }
+        let still = wanted().saturating_sub(begun);
+        WANTED.store(if begun == 0 { 0 } else { still }, Ordering::Release);
         if begun == 0 {
             break;
         }
@@ -151,4 +166,5 @@ pub fn write_all() {
 pub(super) fn reset() {
     drop(core::mem::take(&mut *FILES.lock()));
     CALLED.store(false, Ordering::Relaxed);
+    WANTED.store(0, Ordering::Relaxed);
 }

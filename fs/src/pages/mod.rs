@@ -7,7 +7,7 @@
 //! - `writing`: bytes go into pages; `cut`: truncation and holes; `set`: which pages are dirty, written, or have blocks.
 //! - `dirty`: how many pages may be dirty; `writeback`: writing them, in clusters; `flusher`: who does so in time;
 //!   `errors`: who is told when it fails.
-//! - `table`: inodes in memory, and files that nobody uses; `files`: giving pages up.
+//! - `table`: inodes in memory, and files that nobody uses; `files`: giving pages up; `pressure`: what the pagedaemon asks.
 //!
 //! ```text
 //!              absent ── Claim ──> resident, clean ── evict ──> absent
@@ -24,6 +24,7 @@ mod errors;
 mod file;
 mod files;
 mod flusher;
+mod pressure;
 mod reading;
 mod set;
 mod store;
@@ -47,6 +48,7 @@ pub use table::{InCore, InUse, Table};
 /// # Errors
 /// No memory for them.
 pub fn start() -> Result<(), OutOfMemory> {
+    pressure::register();
     flusher::start()?;
     table::start()
 }
@@ -57,5 +59,6 @@ pub fn reset() {
     dirty::reset();
     files::reset();
     flusher::reset();
+    pressure::reset();
     table::reset();
 }

@@ -8,7 +8,7 @@ use fbuf::{Sink, moved};
 use nucleus::{
     PAGE_SIZE,
     counters::Counter,
-    ephemeral, frame,
+    ephemeral, frame, pmap,
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue},
 };
@@ -70,6 +70,8 @@ impl<S: Store> FilePages<S> {
             self.read_ahead(next);
         }
         let mut done = 0;
+        // The page that was just read in: this is its first use.
+        let mut fresh = u64::MAX;
         while done < len {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
@@ -77,12 +79,19 @@ impl<S: Store> FilePages<S> {
             let Some(frame) = self.object.resident(index) else {
                 let window = self.streams.missed(index..pages.end, self.pages());
                 match self.bring_in(index, window) {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        fresh = index;
+                        continue;
+                    }
                     // It was cut off meanwhile.
                     Err(PagerError::BeyondEnd) => break,
                     Err(error) => return moved(done, Err(errno(error))),
                 }
             };
+            if in_page == 0 && index != fresh {
+                // Its mappings, if it has any, don't show it.
+                pmap::set_referenced(&frame);
+            }
             let put = match keeps && !may_keep {
                 true => to.put_frame_copy(&frame, in_page, n),
                 false => to.put_frame(&frame, in_page, n),
@@ -122,11 +131,13 @@ impl<S: Store> FilePages<S> {
             return Err(PagerError::BeyondEnd);
         }
         let me = self.shared().ok_or(PagerError::Io)?;
-        let claim = match Claim::wait_and_take(me.clone(), index, window.clone()) {
-            Err(PagerError::OutOfMemory) if files::reclaim_clean(files::SHORTAGE) > 0 => {
-                Claim::wait_and_take(me, index, window)?
+        let claim = loop {
+            match Claim::wait_and_take(me.clone(), index, window.clone()) {
+                Err(PagerError::OutOfMemory)
+                    if files::reclaim_clean(files::SHORTAGE) > 0
+                        || vm::wait_for_memory() == vm::Supply::Some => {}
+                claim => break claim?,
             }
-            claim => claim?,
         };
         let Some(claim) = claim else {
             return Ok(());

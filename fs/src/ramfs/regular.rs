@@ -479,7 +479,7 @@ fn is_own(frame: &Frame, handles: u32) -> bool {
 
 /// A frame for a page, bytes of its last owner in it.
 fn new_page() -> Result<Frame> {
-    Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)
+    vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)
 }
 
 fn errno(error: PagerError) -> Errno {

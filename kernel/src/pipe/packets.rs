@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, frame::Contents, sync::MutexGuard};
+use nucleus::{PAGE_SIZE, frame::Contents, sync::MutexGuard};
 
 use super::queue::Pipe;
 
@@ -78,7 +78,7 @@ impl Pipe {
             let more = (room + 1).saturating_sub(ranges.len());
             ranges.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
         }
-        let frame = Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+        let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
         let len = from.take_into(&frame, 0, from.left().min(PAGE_SIZE))?;
         if len == 0 {
             return Ok(0);

@@ -230,7 +230,7 @@ fn next_slice(
         let recycled = spare.iter_mut().find_map(Option::take);
         let frame = match recycled {
             Some(frame) => frame,
-            None => Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
+            None => vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
         };
         tail.frame = Some(frame);
         tail.used = 0;

@@ -23,4 +23,4 @@ pub(crate) use daemon::SPACES;
 pub use daemon::{start_pagedaemon, stop_pagedaemon};
 pub(crate) use registry::{Hand, Registry, Token};
 pub use scan::{Fate, Scan, Tally, Urgency};
-pub use supply::{Supply, wait_for_memory};
+pub use supply::{Supply, alloc_frame, wait_for_memory};

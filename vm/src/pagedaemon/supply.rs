@@ -8,8 +8,9 @@ use core::{
     time::Duration,
 };
 use nucleus::{
+    Frame, OutOfMemory,
     counters::Counter,
-    frame,
+    frame::{self, Contents},
     task::{Sleep, WaitQueue},
     time,
 };
@@ -65,6 +66,20 @@ pub fn wait_for_memory() -> Supply {
     WAITING.fetch_sub(1, SeqCst);
     // After a long time it is worth a try, too.
     waited.unwrap_or(Supply::Some)
+}
+
+/// A frame for what a program writes, reads or sends; waits for one as long as the pagedaemon finds some. A sleeping lock may be
+/// held that neither the pagedaemon nor a file system takes to write pages back: a pipe's, a socket's.
+///
+/// # Errors
+/// [`OutOfMemory`] if nothing can be freed.
+pub fn alloc_frame(contents: Contents) -> Result<Frame, OutOfMemory> {
+    loop {
+        match Frame::alloc(contents) {
+            Err(OutOfMemory) if wait_for_memory() == Supply::Some => {}
+            frame => return frame,
+        }
+    }
 }
 
 /// Whether programs get frames: somewhat above the point where they don't, so that they do not come back at once.

@@ -1,0 +1,67 @@
+//! What the pagedaemon asks of files: pages that were not used for long.
+
+use core::{
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use nucleus::time;
+use vm::{Scan, Urgency};
+
+use super::{dirty, files, flusher, table};
+
+/// All files that have pages in memory, to the pagedaemon.
+struct Files {
+    /// Pages at the last count, and when that was, in nanoseconds since boot.
+    pages: AtomicUsize,
+    counted: AtomicU64,
+}
+
+static ALL: Files = Files {
+    pages: AtomicUsize::new(0),
+    counted: AtomicU64::new(0),
+};
+
+/// How long a count of all pages is good enough.
+const COUNTED: Duration = Duration::from_millis(100);
+
+impl vm::Cache for Files {
+    fn pages(&self) -> usize {
+        let now = time::since_boot().as_nanos() as u64;
+        let then = self.counted.load(Ordering::Relaxed);
+        if then == 0 || now.saturating_sub(then) > COUNTED.as_nanos() as u64 {
+            self.counted.store(now, Ordering::Relaxed);
+            self.pages.store(files::count(), Ordering::Relaxed);
+        }
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    fn reclaim(&self, scan: &mut Scan) {
+        files::age(scan);
+        if !scan.is_done() && scan.urgency() > Urgency::Calm {
+            // What nobody has open goes with its inode.
+            let given = table::reclaim(scan.wanted());
+            scan.count(given, given);
+        }
+        let (dirty, _) = dirty::counts();
+        if !scan.is_done() && dirty > 0 {
+            flusher::write_soon(scan.wanted());
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        let (dirty, writing) = dirty::counts();
+        writing + flusher::wanted().min(dirty)
+    }
+}
+
+/// Lets the pagedaemon have pages of files.
+pub(super) fn register() {
+    vm::register_cache(&ALL);
+}
+
+/// For a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(super) fn reset() {
+    ALL.counted.store(0, Ordering::Relaxed);
+}
