@@ -49,12 +49,7 @@ fn open(namespace: &Namespace, name: &str) -> Arc<dyn File> {
 /// Runs `body` in a task with an address space.
 fn with_space(body: impl FnOnce(&Arc<Map>) + Send + 'static) {
     user::set_fault_hook(resolve);
-    let unlimited = Limits {
-        address_space: u64::MAX,
-        data: u64::MAX,
-        stack: u64::MAX,
-    };
-    let map = Map::new(unlimited, true).unwrap();
+    let map = Map::new(Limits::NONE, true).unwrap();
     let done = Arc::new((
         nucleus::sync::SpinLock::new(nucleus::sync::Rank::Leaf, false),
         task::WaitQueue::new(),
@@ -91,15 +86,9 @@ fn map_zero(map: &Map, len: usize) -> VirtAddr {
 fn map_backing(map: &Map, len: usize, backing: Backing, shared: bool) -> VirtAddr {
     let request = MapRequest {
         place: Place::Any,
-        len,
-        prot: Prot::READ | Prot::WRITE,
-        max_prot: Prot::all(),
         backing,
         shared,
-        grows_down: false,
-        populate: false,
-        no_reserve: false,
-        label: "",
+        ..MapRequest::zero(len, Prot::READ | Prot::WRITE)
     };
     map.map(request).unwrap()
 }
