@@ -17,15 +17,15 @@ use crate::{
     pages::{Cached, FilePages, InUse},
 };
 
-fn open(fs: &Arc<Ext2>, number: u32) -> Arc<InUse<Inode>> {
+pub(super) fn open(fs: &Arc<Ext2>, number: u32) -> Arc<InUse<Inode>> {
     fs.inode(number).unwrap()
 }
 
-fn pages(file: &Inode) -> &Arc<FilePages<Content>> {
+pub(super) fn pages(file: &Inode) -> &Arc<FilePages<Content>> {
     file.pages().unwrap()
 }
 
-fn read_all(file: &Inode) -> Vec<u8> {
+pub(super) fn read_all(file: &Inode) -> Vec<u8> {
     let pages = pages(file);
     let mut bytes = vec![0; pages.size() as usize];
     let n = pages.read(0, &mut BytesSink::new(&mut bytes)).unwrap();
@@ -34,7 +34,7 @@ fn read_all(file: &Inode) -> Vec<u8> {
 }
 
 /// A random shape of a few MiB.
-fn shape(random: &mut Random, files: usize) -> Shape {
+pub(super) fn shape(random: &mut Random, files: usize) -> Shape {
     let block = [1024, 2048, 4096][random.below(3)];
     Shape {
         kib: [2000, 4096, 9000][random.below(3)],
@@ -48,9 +48,9 @@ fn shape(random: &mut Random, files: usize) -> Shape {
     }
 }
 
-struct Model {
-    file: Arc<InUse<Inode>>,
-    bytes: Vec<u8>,
+pub(super) struct Model {
+    pub file: Arc<InUse<Inode>>,
+    pub bytes: Vec<u8>,
 }
 
 impl Model {
@@ -61,7 +61,7 @@ impl Model {
         }
     }
 
-    fn step(&mut self, random: &mut Random) {
+    pub fn step(&mut self, random: &mut Random) {
         let reach = [5_000, 40_000, 700_000][random.below(3)];
         let at = random.below(reach);
         let pages = pages(&self.file).clone();

@@ -1,5 +1,6 @@
 //! The lower half on the simulated machine, judged by the host's `e2fsck`.
 
+mod crash;
 mod files;
 mod image;
 

@@ -1,0 +1,131 @@
+//! What is left when the power is cut, and when the disk fails.
+
+use std::{sync::Arc, vec::Vec};
+
+use fbuf::BytesSource;
+
+use super::{
+    Random, device,
+    files::{Model, open, pages, read_all, shape},
+    image::{self, FIRST},
+    mount, on_machines,
+};
+use crate::{ext2::Ext2, pages::Cached};
+
+const FILES: u32 = 4;
+
+/// A file, and what it was like when it was last synced, until it is changed again.
+struct Synced {
+    model: Model,
+    at_sync: Option<Vec<u8>>,
+}
+
+fn files(fs: &Arc<Ext2>) -> Vec<Synced> {
+    let synced = |number| Synced {
+        model: Model {
+            file: open(fs, FIRST + number),
+            bytes: Vec::new(),
+        },
+        at_sync: Some(Vec::new()),
+    };
+    (0..FILES).map(synced).collect()
+}
+
+#[test]
+fn what_was_synced_survives_a_power_cut() {
+    on_machines(12, |seed| {
+        let mut random = Random(seed);
+        let content = shape(&mut random, FILES as usize).make();
+        let (device, disk) = device(content, seed);
+        let fs = mount(&device);
+        let mut files = files(&fs);
+        disk.set_delays(random.below(2) == 0);
+        for _ in 0..120 {
+            let which = random.below(files.len());
+            let file = &mut files[which];
+            match random.below(4) {
+                0 => {
+                    let data_only = random.below(2) == 0;
+                    pages(&file.model.file)
+                        .sync(0..u64::MAX, data_only)
+                        .unwrap();
+                    file.at_sync = Some(file.model.bytes.clone());
+                }
+                1 => {
+                    // Some of it is on its way when the power goes.
+                    pages(&file.model.file)
+                        .write_out(0..u64::MAX, false)
+                        .unwrap();
+                }
+                _ => {
+                    file.at_sync = None;
+                    file.model.step(&mut random);
+                }
+            }
+            if random.below(8) > 0 {
+                continue;
+            }
+            let repaired = image::repair(&disk.after_power_cut());
+            image::check(&repaired);
+            for (number, file) in files.iter().enumerate() {
+                if let Some(bytes) = &file.at_sync {
+                    let found = image::content(&repaired, FIRST + number as u32);
+                    assert!(found == *bytes, "file {number} is not what was synced");
+                }
+            }
+        }
+        drop(files);
+        disk.set_delays(false);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+#[test]
+fn errors_of_the_disk_lose_nothing_that_was_synced() {
+    on_machines(16, |seed| {
+        let mut random = Random(seed);
+        let content = shape(&mut random, FILES as usize).make();
+        let (device, disk) = device(content, seed);
+        let fs = mount(&device);
+        let mut files = files(&fs);
+        for file in &mut files {
+            file.model.step(&mut random);
+            pages(&file.model.file).sync(0..u64::MAX, false).unwrap();
+            file.at_sync = Some(file.model.bytes.clone());
+        }
+        fs.sync_all().unwrap();
+        let mut dice = Random(seed + 1000);
+        disk.fail_when(move |_| dice.below(6) == 0);
+        // The first half is changed while the disk fails; nobody knows what of it is written.
+        for _ in 0..60 {
+            let which = random.below(FILES as usize / 2);
+            let pages = pages(&files[which].model.file);
+            let at = random.below(60_000) as u64;
+            let data = random.bytes(5000);
+            let _ = match random.below(6) {
+                0 => pages.truncate(at),
+                1 => pages.punch(at, at + 20_000),
+                2 => pages.sync(0..u64::MAX, false),
+                3 => {
+                    pages.give_up(0..u64::MAX, usize::MAX);
+                    fs.commit()
+                }
+                _ => pages
+                    .write(at, false, &mut BytesSource::new(&data))
+                    .map(drop),
+            };
+        }
+        disk.fail_no_more();
+        for file in &files[FILES as usize / 2..] {
+            assert!(read_all(&file.model.file) == file.model.bytes);
+        }
+        let untouched: Vec<Vec<u8>> = files.into_iter().map(|file| file.model.bytes).collect();
+        fs.unmount().unwrap();
+        let content = disk.content();
+        image::check(&content);
+        for number in FILES / 2..FILES {
+            assert!(image::content(&content, FIRST + number) == untouched[number as usize]);
+        }
+    });
+}
