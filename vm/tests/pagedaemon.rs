@@ -9,15 +9,15 @@ use std::sync::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     counters::Counter,
     frame,
     sim::{self, Config},
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use support::{Numbers, swap::Store};
-use vm::{Advice, Fault, Limits, Map, MapRequest, Place, Supply, swap};
+use support::{Disk, Numbers, TestFile, swap::Store};
+use vm::{Advice, Backing, Fate, Fault, Limits, Map, MapRequest, Pager, Place, Scan, Supply, swap};
 
 const MEMORY: VirtAddr = VirtAddr(0x20_0000_0000);
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -212,17 +212,7 @@ fn memory_larger_than_the_machine() {
 #[test]
 fn clusters_are_large() {
     sim::check("clusters", 0..3, CONFIG, || {
-        with_swap(4000, 0, || {
-            let running = Arc::new(Running::default());
-            let map = Map::new(Limits::NONE, false).expect("a map");
-            map_zero(&map, MEMORY, 1000, false);
-            running.spawn(map, 0, |_| {
-                let mut model = Model::new(MEMORY, 1000, false);
-                (0..1000).for_each(|page| model.write(page, page as u64 + 1));
-                (0..1000).for_each(|page| model.check(page));
-            });
-            running.wait();
-        });
+        with_swap(4000, 0, || go_through(1000));
         let (pages, writes) = (
             Counter::swap_pages_out.total(),
             Counter::swap_writes.total(),
@@ -230,4 +220,131 @@ fn clusters_are_large() {
         // 64 KiB on average.
         assert!(pages >= 16 * writes, "{pages} pages by {writes} writes");
     });
+}
+
+#[test]
+fn one_page_a_request_without_clusters() {
+    sim::check("no clusters", 0..2, CONFIG, || {
+        let before = vm::swap_cluster();
+        vm::set_swap_cluster(1);
+        with_swap(1000, 0, || go_through(600));
+        vm::set_swap_cluster(before);
+        let (pages, writes) = (
+            Counter::swap_pages_out.total(),
+            Counter::swap_writes.total(),
+        );
+        assert!(pages > 0 && pages == writes, "{pages} by {writes}");
+    });
+}
+
+#[test]
+fn writes_that_fail_lose_nothing() {
+    sim::check("failing writes", 0..6, CONFIG, || {
+        with_swap(4000, 20, || go_through(600));
+        assert!(Counter::swap_failures.total() > 0);
+    });
+}
+
+/// More memory than there is, swap included: somebody is told so, nobody waits for ever, and the others go on with what comes back.
+#[test]
+fn memory_is_exhausted() {
+    sim::check("exhausted", 0..6, CONFIG, || {
+        let refused = Arc::new(AtomicUsize::new(0));
+        let theirs = refused.clone();
+        with_swap(150, 0, move || {
+            let running = Arc::new(Running::default());
+            for cpu in 0..2 {
+                let map = Map::new(Limits::NONE, false).expect("a map");
+                map_zero(&map, MEMORY, 500, false);
+                let refused = theirs.clone();
+                running.spawn(map, cpu, move |_| {
+                    let mut model = Model::new(MEMORY, 500, false);
+                    for page in 0..500 {
+                        let word = page as u64 + 1;
+                        if user::write(model.place(page), &word).is_err() {
+                            refused.fetch_add(1, Ordering::SeqCst);
+                            break;
+                        }
+                        model.words[page] = word;
+                    }
+                });
+            }
+            running.wait();
+        });
+        assert!(refused.load(Ordering::SeqCst) > 0);
+    });
+}
+
+/// A file system's cache of one file.
+struct Cached(Arc<Disk>);
+
+impl vm::Cache for Cached {
+    fn pages(&self) -> usize {
+        self.0.object().resident_count()
+    }
+
+    fn reclaim(&self, scan: &mut Scan) {
+        let mut fate = |_, _: &Frame, modified| match modified {
+            true => Fate::Keep,
+            false => Fate::Drop,
+        };
+        self.0.object().age(0, scan, &mut fate);
+    }
+}
+
+/// Without swap, pages of files make room for memory, mapped ones as well, and can be read again.
+#[test]
+fn clean_pages_of_files_make_room() {
+    sim::check("files", 0..6, CONFIG, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        vm::start_pagedaemon().expect("a task");
+        let disk = Disk::new(3, 250, 0);
+        vm::register_cache(Box::leak(Box::new(Cached(disk.clone()))));
+        let running = Arc::new(Running::default());
+        let map = Map::new(Limits::NONE, false).expect("a map");
+        let file = VirtAddr(0x30_0000_0000);
+        map_zero(&map, MEMORY, 350, false);
+        let request = MapRequest {
+            place: Place::Fixed(file),
+            backing: Backing::Object {
+                pager: disk.clone(),
+                offset: 0,
+            },
+            ..MapRequest::zero(250 * PAGE_SIZE, Prot::READ)
+        };
+        map.map(request).expect("room");
+        running.spawn(map, 0, move |_| {
+            let mut model = Model::new(MEMORY, 350, false);
+            let look = |page: usize| {
+                let byte: u8 = user::read(file + page * PAGE_SIZE).expect("a file");
+                assert_eq!(byte, support::File::byte(3, page as u64));
+            };
+            (0..250).for_each(look);
+            (0..350).for_each(|page| model.write(page, 7 + page as u64));
+            // Some at a time: all do not fit.
+            (0..250).for_each(look);
+            (0..350).for_each(|page| model.check(page));
+        });
+        running.wait();
+        vm::stop_pagedaemon();
+        assert!(Counter::pageout_freed.total() > 50);
+        disk.set_pages(0);
+        // The cache that was leaked has the other handle; its pages are gone.
+        drop(disk);
+        support::expect_all_back(before);
+    });
+}
+
+/// Goes through so many pages of memory twice, on one CPU.
+fn go_through(pages: usize) {
+    let running = Arc::new(Running::default());
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    map_zero(&map, MEMORY, pages, false);
+    running.spawn(map, 0, move |_| {
+        let mut model = Model::new(MEMORY, pages, false);
+        (0..pages).for_each(|page| model.write(page, page as u64 + 1));
+        (0..pages).for_each(|page| model.check(page));
+    });
+    running.wait();
 }

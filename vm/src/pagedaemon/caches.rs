@@ -35,6 +35,12 @@ pub fn register_cache(cache: &'static dyn Cache) {
     }
 }
 
+/// Asks none of them any more: what they refer to was a machine that has ended (tests).
+pub(super) fn forget_all() {
+    let caches = core::mem::take(&mut *CACHES.lock());
+    drop(caches);
+}
+
 /// Pages of all caches.
 pub(super) fn pages() -> usize {
     each().map(|cache| cache.pages()).sum()

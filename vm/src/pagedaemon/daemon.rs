@@ -70,16 +70,16 @@ pub fn start_pagedaemon() -> Result<(), OutOfMemory> {
     task::spawn(spawn, Box::new(|| Daemon::new().run())).map(drop)
 }
 
-/// Ends the pagedaemon's task, and waits for that: for a machine that is started again (tests).
+/// Ends the pagedaemon's task, waits for that, and forgets all caches: for a machine that is started again (tests).
 pub fn stop_pagedaemon() {
     supply::set_running(false);
-    if STATE.swap(STOPPING, SeqCst) == IDLE {
-        STATE.store(IDLE, SeqCst);
-        return;
+    if STATE.swap(STOPPING, SeqCst) != IDLE {
+        arrived();
+        // A sound sleep ends by its condition.
+        let _ = STOPPED.wait(Sleep::SOUND, || (STATE.load(SeqCst) == IDLE).then_some(()));
     }
-    arrived();
-    // A sound sleep ends by its condition.
-    let _ = STOPPED.wait(Sleep::SOUND, || (STATE.load(SeqCst) == IDLE).then_some(()));
+    STATE.store(IDLE, SeqCst);
+    caches::forget_all();
 }
 
 /// Pages have arrived where they were written to: their frames are free.
