@@ -266,6 +266,12 @@ impl Buffers {
         self.pages.note_changed();
     }
 
+    /// Gives up to `most` pages up that hold nothing that has changed and that nobody uses; returns how many.
+    #[cfg(test)]
+    pub fn give_back(&self, most: usize) -> usize {
+        crate::pages::Cached::give_back(&*self.pages, most)
+    }
+
     fn part(&self, number: u32, change: &Change) -> Part {
         Part {
             frame: change.frame.clone(),

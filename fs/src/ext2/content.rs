@@ -9,7 +9,10 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::ops::Range;
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -38,6 +41,8 @@ pub(super) struct Content {
     inode: Weak<Inode>,
     /// Blocks of the file, by their place in it, that have one on the disk which was never written.
     unwritten: PageSet,
+    /// There may be blocks behind the end, which [`cut`](Store::cut) could not free.
+    uncut: AtomicBool,
     /// The file system's device, and the inode's number.
     identity: (u64, u64),
     size_max: u64,
@@ -112,6 +117,7 @@ impl Content {
         Content {
             inode,
             unwritten: PageSet::new(),
+            uncut: AtomicBool::new(false),
             identity,
             size_max,
             block_shift,
@@ -305,14 +311,21 @@ impl Content {
     }
 
     /// Frees `blocks`.
-    fn free(&self, blocks: Range<u64>, size: Option<u64>) -> Result<()> {
-        self.inode()?.change(|changing| {
-            if let Some(size) = size {
-                changing.record.size = size;
-            }
-            self.unwritten.remove_range(blocks.clone());
-            changing.free_range(blocks)
-        })
+    fn free(&self, changing: &mut Changing<'_>, blocks: Range<u64>) -> Result<()> {
+        self.unwritten.remove_range(blocks.clone());
+        changing.free_range(blocks)
+    }
+
+    /// Frees what [`cut`](Store::cut) left, before the end moves over it. Nobody reserves anything meanwhile.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub fn cut_again(&self) -> Result<()> {
+        if !self.uncut.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let size = self.inode()?.record().size;
+        self.cut(size)
     }
 }
 
@@ -335,6 +348,7 @@ impl Store for Content {
             return Err(Errno::EROFS);
         }
         let blocks = self.blocks(pages.clone());
+        self.cut_again()?;
         let size = inode.record().size.max(end);
         let last = blocks.end.min(self.blocks_of(size));
         let last = last.min(blocks.start + MOST_RESERVED).max(blocks.start);
@@ -361,16 +375,27 @@ impl Store for Content {
 
     fn grown(&self, size: u64) {
         let Ok(inode) = self.inode() else { return };
+        if self.cut_again().is_err() {
+            inode
+                .fs
+                .damaged("a file grows over what was cut off", inode.number());
+        }
         inode.set(|record| record.size = record.size.max(size));
         inode.fs.note_size(size);
     }
 
     fn cut(&self, size: u64) -> Result<()> {
-        self.free(self.blocks_of(size)..u64::MAX, Some(size))
+        let cut = self.inode()?.change(|changing| {
+            changing.record.size = size;
+            self.free(changing, self.blocks_of(size)..u64::MAX)
+        });
+        self.uncut.store(cut.is_err(), Ordering::Release);
+        cut
     }
 
     fn release(&self, pages: Range<u64>) -> Result<()> {
-        self.free(self.blocks(pages), None)
+        let blocks = self.blocks(pages);
+        self.inode()?.change(|changing| self.free(changing, blocks))
     }
 
     fn seek(&self, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {

@@ -327,6 +327,19 @@ impl Inode {
         }
     }
 
+    /// Writes what pages of it are dirty, and clears blocks that were never written.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`. That pages could not be written is told by them.
+    pub fn write_pages(&self) -> Result<()> {
+        let Some(pages) = &self.pages else {
+            return Ok(());
+        };
+        pages.write_out(0..u64::MAX, true)?;
+        pages.wait_written(0..u64::MAX);
+        pages.store().clear_unwritten()
+    }
+
     /// Blocks of metadata that its size covers: a directory's, or a link's text.
     pub fn block_count(&self) -> u32 {
         let size = self.record().size;
@@ -485,11 +498,10 @@ impl InCore for Inode {
     }
 
     fn put_away(&self) -> Result<()> {
-        let Some(pages) = &self.pages else {
-            return Ok(());
-        };
-        pages.write_out(0..u64::MAX, true)?;
-        pages.wait_written(0..u64::MAX);
-        pages.store().clear_unwritten()
+        self.write_pages()?;
+        match &self.pages {
+            Some(pages) => pages.store().cut_again(),
+            None => Ok(()),
+        }
     }
 }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Kind,
     block::{Device, SECTOR},
-    pages::{InCore, InUse, Table},
+    pages::{InUse, Table},
     vnode::Space,
 };
 
@@ -172,7 +172,7 @@ impl Ext2 {
     fn write_files(&self) -> Result<()> {
         let mut result = Ok(());
         self.table()?.for_each(&mut |_, inode| {
-            result = result.and(inode.put_away());
+            result = result.and(inode.write_pages());
         });
         result
     }

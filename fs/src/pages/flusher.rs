@@ -27,6 +27,11 @@ static CALLS: WaitQueue = WaitQueue::new();
 static CALLED: AtomicBool = AtomicBool::new(false);
 /// See [`write_soon`].
 static WANTED: AtomicUsize = AtomicUsize::new(0);
+/// Its task runs on until this is false.
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+/// The task has ended.
+#[cfg(not(target_os = "none"))]
+static ENDED: AtomicBool = AtomicBool::new(true);
 /// How long the flusher sleeps where its interval is 0.
 const IDLE: Duration = Duration::from_secs(5);
 /// Pages of a file that are begun before the next one has its turn.
@@ -91,11 +96,24 @@ pub fn start() -> Result<(), OutOfMemory> {
         cpus: !0,
         priority: Default::default(),
     };
+    GOES_ON.store(true, Ordering::Release);
+    #[cfg(not(target_os = "none"))]
+    ENDED.store(false, Ordering::Release);
     task::spawn(spawn, Box::new(run)).map(drop)
 }
 
+/// Ends its task, and waits for that: no queue must be left with a sleeper of a machine that has ended.
+#[cfg(not(target_os = "none"))]
+pub(super) fn stop() {
+    GOES_ON.store(false, Ordering::Release);
+    wake();
+    while !ENDED.load(Ordering::Acquire) {
+        task::yield_now();
+    }
+}
+
 fn run() {
-    loop {
+    while GOES_ON.load(Ordering::Acquire) {
         let interval = match dirty::INTERVAL.get() {
             0 => IDLE,
             centiseconds => Duration::from_millis(centiseconds * 10),
@@ -109,6 +127,8 @@ fn run() {
             pass();
         }
     }
+    #[cfg(not(target_os = "none"))]
+    ENDED.store(true, Ordering::Release);
 }
 
 /// Files that are dirty now.

@@ -53,6 +53,13 @@ pub fn start() -> Result<(), OutOfMemory> {
     table::start()
 }
 
+/// Ends these tasks, at the end of a simulated machine.
+#[cfg(not(target_os = "none"))]
+pub fn stop() {
+    flusher::stop();
+    table::stop();
+}
+
 /// Forgets what an earlier simulated machine left behind.
 #[cfg(not(target_os = "none"))]
 pub fn reset() {

@@ -13,7 +13,7 @@ use alloc::{
 };
 use core::{
     ops::Deref,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use abi::Result;
@@ -125,6 +125,11 @@ static CLOCK: AtomicU64 = AtomicU64::new(1);
 static ENDING: SpinLock<VecDeque<(Weak<dyn Recycler>, u64)>> =
     SpinLock::new(Rank::Leaf, VecDeque::new());
 static TO_END: WaitQueue = WaitQueue::new();
+/// The task that ends files runs on until this is false.
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+/// It has ended.
+#[cfg(not(target_os = "none"))]
+static ENDED: AtomicBool = AtomicBool::new(true);
 
 impl<I: InCore> Table<I> {
     /// No inodes in memory.
@@ -466,16 +471,34 @@ pub(super) fn start() -> core::result::Result<(), OutOfMemory> {
         priority: Default::default(),
     };
     let run = || {
-        loop {
-            let next = TO_END.wait(Sleep::SOUND, || ENDING.lock().pop_front());
-            if let Ok((table, number)) = next
+        while GOES_ON.load(Ordering::Acquire) {
+            let next = TO_END.wait(Sleep::SOUND, || match ENDING.lock().pop_front() {
+                None if !GOES_ON.load(Ordering::Acquire) => Some(None),
+                next => next.map(Some),
+            });
+            if let Ok(Some((table, number))) = next
                 && let Some(table) = table.upgrade()
             {
                 table.end(number);
             }
         }
+        #[cfg(not(target_os = "none"))]
+        ENDED.store(true, Ordering::Release);
     };
+    GOES_ON.store(true, Ordering::Release);
+    #[cfg(not(target_os = "none"))]
+    ENDED.store(false, Ordering::Release);
     task::spawn(spawn, Box::new(run)).map(drop)
+}
+
+/// Ends the task that ends removed files, and waits for that.
+#[cfg(not(target_os = "none"))]
+pub(super) fn stop() {
+    GOES_ON.store(false, Ordering::Release);
+    TO_END.wake_one();
+    while !ENDED.load(Ordering::Acquire) {
+        task::yield_now();
+    }
 }
 
 /// For a new simulated machine.

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, vec::Vec};
 
-use fbuf::BytesSource;
+use fbuf::{BytesSink, BytesSource};
+use nucleus::frame;
 
 use super::{
     Random, device,
@@ -126,6 +127,62 @@ fn errors_of_the_disk_lose_nothing_that_was_synced() {
         image::check(&content);
         for number in FILES / 2..FILES {
             assert!(image::content(&content, FIRST + number) == untouched[number as usize]);
+        }
+    });
+}
+
+#[test]
+fn a_lack_of_memory_loses_nothing() {
+    on_machines(12, |seed| {
+        let mut random = Random(seed);
+        let content = shape(&mut random, FILES as usize).make();
+        let (device, disk) = device(content, seed);
+        let fs = mount(&device);
+        let mut files = files(&fs);
+        for _ in 0..200 {
+            let which = random.below(files.len());
+            let model = &mut files[which].model;
+            let pages = pages(&model.file).clone();
+            let at = random.below(90_000);
+            let data = random.bytes(6000);
+            let action = random.below(8);
+            if action == 0 {
+                pages.sync(0..u64::MAX, false).unwrap();
+                pages.give_up(0..u64::MAX, usize::MAX);
+                fs.buffers.give_back(usize::MAX);
+            }
+            frame::fail_after(Some(random.below(6) as u64));
+            match action {
+                1 => {
+                    // Of an error, the size says whether it came before or behind the cut.
+                    let _ = pages.truncate(at as u64);
+                    model.bytes.resize(pages.size() as usize, 0);
+                }
+                2 => drop(pages.sync(0..u64::MAX, true)),
+                3 => drop(fs.commit()),
+                4 => {
+                    let mut got = vec![0; 9000];
+                    let from = at.min(model.bytes.len());
+                    if let Ok(n) = pages.read(at as u64, &mut BytesSink::new(&mut got)) {
+                        assert!(got[..n] == model.bytes[from..from + n]);
+                    }
+                }
+                _ => {
+                    let mut source = BytesSource::new(&data);
+                    if let Ok((n, _)) = pages.write(at as u64, false, &mut source) {
+                        model.put(at, &data[..n]);
+                    }
+                }
+            }
+            frame::fail_after(None);
+            assert!(read_all(&model.file) == model.bytes);
+        }
+        let bytes: Vec<Vec<u8>> = files.into_iter().map(|file| file.model.bytes).collect();
+        fs.unmount().unwrap();
+        let content = disk.content();
+        image::check(&content);
+        for (number, bytes) in bytes.iter().enumerate() {
+            assert!(image::content(&content, FIRST + number as u32) == *bytes);
         }
     });
 }

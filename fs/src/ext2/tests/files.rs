@@ -54,7 +54,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    fn put(&mut self, at: usize, data: &[u8]) {
+    pub fn put(&mut self, at: usize, data: &[u8]) {
         if !data.is_empty() {
             self.bytes.resize(self.bytes.len().max(at + data.len()), 0);
             self.bytes[at..at + data.len()].copy_from_slice(data);

@@ -54,6 +54,7 @@ fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
             pages::start().unwrap();
             let before = nucleus::frame::usage().data;
             body(seed);
+            pages::stop();
             // What the disk's task still holds goes when its device has.
             while nucleus::frame::usage().data != before && nucleus::task::cpu_count() > 0 {
                 nucleus::task::yield_now();
