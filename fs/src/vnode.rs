@@ -1,6 +1,6 @@
 //! What every file system offers: one vnode per file, directory, link or device.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     any::Any,
     sync::atomic::{AtomicU32, Ordering},
@@ -11,7 +11,7 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use crate::{Credentials, File, Location, OpenFlags, TextUse, pages::Cached};
+use crate::{Credentials, File, Location, OpenFlags, TextUse, block::PinnedBlocks, pages::Cached};
 
 /// What a vnode is; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -393,6 +393,16 @@ pub trait Vnode: Any + Send + Sync {
     /// As [`sync`](Vnode::sync), without the attributes that are not needed to read the content back (`fdatasync`).
     fn sync_data(&self) -> Result<()> {
         self.sync()
+    }
+
+    /// Has its blocks for one who uses them past the file system (`swapon`); see there. What is in memory of the file has been written
+    /// back.
+    ///
+    /// # Errors
+    /// `EINVAL` if it has no blocks on a disk, or there are holes between them; `ETXTBSY` if somebody has them already; `ENOMEM`,
+    /// `EIO`.
+    fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
+        Err(Errno::EINVAL)
     }
 
     /// Its pages, if it keeps pages of a disk in memory.

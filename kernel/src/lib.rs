@@ -38,6 +38,7 @@ pub mod sigio;
 pub mod signal;
 pub mod socket;
 pub mod start;
+pub mod swap;
 pub mod syscall;
 pub mod sysfs;
 pub mod sysv;

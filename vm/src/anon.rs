@@ -147,6 +147,15 @@ impl Slot {
         }
     }
 
+    /// How many amaps refer to the anon here.
+    pub fn sharers(&self) -> usize {
+        match self {
+            Slot::Empty => 0,
+            Slot::Sole(_) => 1,
+            Slot::Shared(anon) => Arc::strong_count(anon),
+        }
+    }
+
     /// Another reference to the anon here, for another amap. Its page stays where it is, be that memory or swap.
     pub fn share(&mut self) -> Slot {
         match core::mem::take(self) {

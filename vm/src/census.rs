@@ -2,7 +2,7 @@
 
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 
-use crate::{Entry, Map, entry::MapEntry};
+use crate::{Entry, Map, entry::MapEntry, swap};
 
 /// Pages that are mapped, by who else maps them and whether they were written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -17,6 +17,10 @@ pub struct Census {
     pub proportional_dirty: u64,
     /// Those of pages that belong to no file and no shared memory.
     pub proportional_anonymous: u64,
+    /// Pages that are in swap only; they are mapped nowhere.
+    pub swapped: usize,
+    /// Bytes of them, each page divided by the number of amaps that refer to it.
+    pub proportional_swapped: u64,
 }
 
 impl Census {
@@ -34,6 +38,8 @@ impl Census {
         self.proportional += other.proportional;
         self.proportional_dirty += other.proportional_dirty;
         self.proportional_anonymous += other.proportional_anonymous;
+        self.swapped += other.swapped;
+        self.proportional_swapped += other.proportional_swapped;
     }
 
     fn count(&mut self, frame: &Frame, anonymous: bool) {
@@ -71,6 +77,7 @@ impl Map {
         for entry in space.iter() {
             let mut census = Census::default();
             self.count_pages(entry, entry.range, &mut census);
+            entry.count_swapped(&mut census);
             f(&self.describe(entry), &census);
         }
     }
@@ -108,7 +115,45 @@ impl Map {
     }
 }
 
+impl Map {
+    /// How many pages of private mappings are in swap only.
+    pub fn swapped(&self) -> usize {
+        let mut census = Census::default();
+        if swap::usage().used > 0 {
+            let space = self.space.read();
+            let private = space.iter().filter(|entry| !entry.shared);
+            private.for_each(|entry| entry.count_swapped(&mut census));
+        }
+        census.swapped
+    }
+}
+
 impl MapEntry {
+    /// Counts what is in swap only.
+    fn count_swapped(&self, census: &mut Census) {
+        if swap::usage().used == 0 {
+            return;
+        }
+        let mut count = |sharers: usize| {
+            census.swapped += 1;
+            census.proportional_swapped += (PAGE_SIZE / sharers.max(1)) as u64;
+        };
+        if let Some(amap) = self.amap.as_ref().filter(|_| !self.shared) {
+            amap.for_each(self.keys(self.range), &mut |_, slot| {
+                if slot.is_swapped() {
+                    count(slot.sharers());
+                }
+            });
+        }
+        if let Some(object) = self.object.as_ref().filter(|_| self.shared) {
+            let first = self.index(object, self.range.start);
+            let pages = first..first + self.pages() as u64;
+            for _ in 0..object.pager.object().swapped_in(pages) {
+                count(1);
+            }
+        }
+    }
+
     /// Whether the layer above has the page at `va`.
     fn has_anon(&self, va: VirtAddr) -> bool {
         let key = self.key(va);

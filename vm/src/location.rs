@@ -18,7 +18,7 @@
 use nucleus::{Frame, counters::Counter};
 
 use crate::chunks::{Chunk, Content};
-use crate::swap::SwapSlot;
+use crate::swap::{self, SwapSlot};
 
 /// See the head of the file. At least one of the two is there.
 pub(crate) struct Location {
@@ -76,14 +76,19 @@ impl Location {
     pub fn arrive(&mut self, frame: Frame) {
         debug_assert!(self.frame.is_none());
         self.frame = Some(frame);
+        if let Some(slot) = &self.slot {
+            swap::set_cached(slot, true);
+        }
     }
 
     /// Takes the frame of a page out that a slot has, too, if nobody has a handle but this and the caller's `held`. The
     /// slot is valid.
     pub fn drop_frame(&mut self, held: u32) -> Option<Frame> {
         let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
-        self.slot.as_ref()?;
-        self.frame.take_if(unused)
+        let slot = self.slot.as_ref()?;
+        let frame = self.frame.take_if(unused)?;
+        swap::set_cached(slot, false);
+        Some(frame)
     }
 }
 

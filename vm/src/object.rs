@@ -157,8 +157,16 @@ impl Object {
 
     /// How many of its pages are in swap only.
     pub fn swapped_count(&self) -> usize {
+        self.swapped_in(0..u64::MAX)
+    }
+
+    /// How many of these pages are in swap only.
+    pub(crate) fn swapped_in(&self, range: Range<u64>) -> usize {
         let mut count = 0;
-        self.walk(&(0..u64::MAX), &mut |_, chunk, slots| {
+        if !self.homeless {
+            return count;
+        }
+        self.walk(&range, &mut |_, chunk, slots| {
             let pages = chunk.lock();
             count += slots.filter(|&i| pages[i].is_swapped()).count();
             true

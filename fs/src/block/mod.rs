@@ -9,6 +9,7 @@
 //! - [`Disk`]: what a driver implements; it finishes commands in any order.
 //! - `cache`: a device's pages, while it is open as a file; `file`: the open file, [`BlockFile`].
 //! - [`registry`](register): devices by name and by number.
+//! - [`PinnedBlocks`]: a file's blocks, for one who reads and writes them past the file system.
 //! - [`MemoryDisk`]: a disk of frames. `FaultyDisk`: one that fails as disks do, for tests.
 //!
 //! # Order
@@ -23,6 +24,7 @@ mod device;
 mod faulty;
 mod file;
 mod memory;
+mod pinned;
 mod queue;
 mod registry;
 mod request;
@@ -37,6 +39,7 @@ pub use device::{Claim, Device, Disk, Plug};
 pub use faulty::{Attempt, FaultyDisk};
 pub use file::BlockFile;
 pub use memory::MemoryDisk;
+pub use pinned::{PinnedBlocks, Run};
 pub use registry::{all, by_name, by_number, register, unregister};
 pub use request::{Done, Limits, Operation, Request};
 pub use statistics::{Statistics, Tally};

@@ -101,11 +101,11 @@ fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &m
         "FilePmdMapped",
         "Shared_Hugetlb",
         "Private_Hugetlb",
-        "Swap",
-        "SwapPss",
     ] {
         value(name, 0);
     }
+    value("Swap", kib(census.swapped));
+    value("SwapPss", census.proportional_swapped / 1024);
     value("Locked", locked / 1024);
 }
 

@@ -217,7 +217,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("VmExe", code);
         line("VmLib", sizes.text - code.min(sizes.text));
         line("VmPTE", sizes.page_tables);
-        line("VmSwap", 0);
+        line("VmSwap", shared.space.map().swapped());
         line("HugetlbPages", 0);
         writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t0");
     } else {

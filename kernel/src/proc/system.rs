@@ -12,7 +12,7 @@ use crate::{
     files::locks,
     load, mounts,
     process::{Process, family},
-    syscall,
+    swap, syscall,
 };
 
 /// Adds the files to the root of `/proc`.
@@ -301,6 +301,7 @@ fn files_kib() -> u64 {
 
 fn meminfo(out: &mut Text) {
     let usage = frame::usage();
+    let space = vm::swap::usage();
     let kib = |frames: usize| (frames * PAGE_SIZE / 1024) as u64;
     let files = files_kib().min(kib(usage.data));
     let anonymous = kib(usage.data) - files;
@@ -313,14 +314,14 @@ fn meminfo(out: &mut Text) {
     line("MemAvailable", kib(usage.free));
     line("Buffers", 0);
     line("Cached", files);
-    line("SwapCached", 0);
+    line("SwapCached", kib(space.cached));
     line("Active", anonymous);
     line("Inactive", files);
     let locked = kib(vm::locked_pages());
     line("Unevictable", locked);
     line("Mlocked", locked);
-    line("SwapTotal", 0);
-    line("SwapFree", 0);
+    line("SwapTotal", kib(space.total));
+    line("SwapFree", kib(space.free()));
     line("Dirty", 0);
     line("Writeback", 0);
     line("AnonPages", anonymous);
@@ -332,7 +333,7 @@ fn meminfo(out: &mut Text) {
     line("SUnreclaim", kib(usage.heap));
     line("KernelStack", 0);
     line("PageTables", kib(usage.page_tables));
-    line("CommitLimit", kib(usage.total));
+    line("CommitLimit", kib(usage.total + space.total));
     line("Committed_AS", anonymous);
 }
 
@@ -371,7 +372,27 @@ fn stat(out: &mut Text) {
 }
 
 fn swaps(out: &mut Text) {
+    const NAME_COLUMN: usize = 40;
     writeln!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority");
+    let kib = |pages: usize| pages * (PAGE_SIZE / 1024);
+    let tab = |kib: usize| if kib < 10_000_000 { "\t" } else { "" };
+    // What there is no memory to list is not in it.
+    for area in swap::list().unwrap_or_default() {
+        let start = out.len();
+        out.push_escaped(&area.at.path_without_locks());
+        out.push(b" ");
+        while out.len() - start < NAME_COLUMN {
+            out.push(b" ");
+        }
+        let kind = if area.is_file { "file\t" } else { "partition" };
+        let (size, used) = (kib(area.slots), kib(area.used));
+        let (after_size, after_used) = (tab(size), tab(used));
+        let priority = area.priority;
+        writeln!(
+            out,
+            "{kind}\t{size}\t{after_size}{used}\t{after_used}{priority}"
+        );
+    }
 }
 
 fn uptime(out: &mut Text) {
@@ -404,6 +425,6 @@ fn vmstat(out: &mut Text) {
     writeln!(out, "pgpgout {}", kibibytes(Counter::disk_sectors_written));
     writeln!(out, "pgfault {faults}");
     writeln!(out, "pgmajfault 0");
-    writeln!(out, "pswpin 0");
-    writeln!(out, "pswpout 0");
+    writeln!(out, "pswpin {}", Counter::swap_pages_in.total());
+    writeln!(out, "pswpout {}", Counter::swap_pages_out.total());
 }

@@ -26,6 +26,8 @@ pub struct Options {
     pub shares: Vec<Share>,
     /// Sizes of memory disks, in bytes (`md=SIZE[,SIZE]`).
     pub memory_disks: Vec<u64>,
+    /// Devices that pages go to when memory is short, by their names without `/dev/` (`swap=/dev/NAME`, any number of times).
+    pub swaps: Vec<String>,
     /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
@@ -74,6 +76,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         root: None,
         shares: Vec::new(),
         memory_disks: Vec::new(),
+        swaps: Vec::new(),
         release: None,
         init: None,
         command: Vec::new(),
@@ -138,6 +141,12 @@ pub fn parse(line: &str) -> Result<Options, String> {
                     format!("option '{word}': md wants sizes of memory disks in K, M or G, whole pages, as in 16M,1G")
                 })?;
                 options.memory_disks.extend(sizes);
+            }
+            ("swap", value) => {
+                let device = value.and_then(device_name).ok_or_else(|| {
+                    format!("option '{word}': swap wants a device, as in /dev/vdb")
+                })?;
+                options.swaps.push(device.into());
             }
             ("release", Some(text)) if is_release(text) => {
                 options.release = Some(text.as_bytes().to_vec());

@@ -1,13 +1,14 @@
 //! From the first task to the first program.
 //!
 //! [`command_line`] says what is wanted, [`root`] unpacks the archive, or mounts a disk, and mounts what belongs into it,
-//! [`shares`] mounts folders of the host's, [`init`] is the first process, in the kernel or a program.
+//! [`shares`] mounts folders of the host's, [`swaps`] gives devices to the swap space, [`init`] is the first process, in the kernel or a program.
 
 mod command_line;
 mod init;
 mod root;
 mod shares;
 mod shell;
+mod swaps;
 
 use alloc::string::String;
 
@@ -55,6 +56,9 @@ pub fn start() -> ! {
         Err(message) => give_up(&message),
     };
     if let Err(message) = shares::mount(&options.shares, &namespace) {
+        give_up(&message);
+    }
+    if let Err(message) = swaps::start(&options.swaps, &namespace) {
         give_up(&message);
     }
     match init::run(&options, &namespace) {

@@ -58,6 +58,7 @@ mod socket_message;
 mod socket_option;
 mod splice;
 mod stat;
+mod swap;
 mod syslog;
 mod system;
 mod time;
@@ -131,6 +132,7 @@ const CALLS: &[&[Entry]] = &[
     socket_option::CALLS,
     splice::CALLS,
     stat::CALLS,
+    swap::CALLS,
     syslog::CALLS,
     system::CALLS,
     time::CALLS,

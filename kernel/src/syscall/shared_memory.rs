@@ -179,9 +179,9 @@ pub(super) fn shmctl(call: &mut Call<'_>) -> Result<usize> {
         }
         SHM_INFO => {
             let (used, highest) = SEGMENTS.population();
-            let (pages, resident) = segment::totals();
+            let (pages, resident, swapped) = segment::totals();
             // used_ids, shm_tot, shm_rss, shm_swp, two unused.
-            let info = [used as u64, pages as u64, resident as u64, 0, 0, 0];
+            let info = [used, pages, resident, swapped, 0, 0].map(|it| it as u64);
             call.write(2, &info)?;
             Ok(highest)
         }

@@ -178,13 +178,15 @@ fn setdomainname(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
-    let usage = frame::usage();
+    let (usage, swap) = (frame::usage(), vm::swap::usage());
     let population = family::population();
     let mut words = [0u64; 14];
     words[0] = time::since_boot().as_secs();
     words[1..4].copy_from_slice(&load::fixed_point());
     words[4] = (usage.total * PAGE_SIZE) as u64;
     words[5] = (usage.free * PAGE_SIZE) as u64;
+    words[8] = (swap.total * PAGE_SIZE) as u64;
+    words[9] = (swap.free() * PAGE_SIZE) as u64;
     words[10] = population.threads.min(usize::from(u16::MAX)) as u64;
     // All sizes are in bytes.
     words[13] = 1;

@@ -52,7 +52,7 @@ pub fn segments(out: &mut Text) {
             s.detached,
             s.changed,
             s.resident_pages * PAGE_SIZE,
-            0,
+            s.swapped_pages * PAGE_SIZE,
         );
     });
 }

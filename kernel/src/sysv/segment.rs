@@ -77,6 +77,8 @@ pub struct Status {
     pub last: Pid,
     pub attachments: usize,
     pub resident_pages: usize,
+    /// Pages that are in swap only.
+    pub swapped_pages: usize,
 }
 
 /// `shmget`.
@@ -94,14 +96,16 @@ pub fn get(key: i32, size: usize, flags: u32, caller: Caller<'_>) -> Result<i32>
     SEGMENTS.find_or_make(key, flags, caller, most, fits, make)
 }
 
-/// Pages of all segments, and how many of them are resident.
-pub fn totals() -> (usize, usize) {
+/// Pages of all segments, how many of them are resident, and how many are in swap.
+pub fn totals() -> (usize, usize, usize) {
     let (_, highest) = SEGMENTS.population();
-    let resident = (0..=highest)
-        .filter_map(|index| SEGMENTS.at(index))
-        .map(|segment| segment.pages.resident_count())
-        .sum();
-    (PAGES.load(Relaxed), resident)
+    let (mut resident, mut swapped) = (0, 0);
+    for segment in (0..=highest).filter_map(|index| SEGMENTS.at(index)) {
+        let status = segment.status();
+        resident += status.resident_pages;
+        swapped += status.swapped_pages;
+    }
+    (PAGES.load(Relaxed), resident, swapped)
 }
 
 impl Segment {
@@ -155,7 +159,8 @@ impl Segment {
 
     /// What `IPC_STAT` tells.
     pub fn status(&self) -> Status {
-        let resident_pages = self.pages.resident_count();
+        let swapped_pages = self.pages.swapped_count();
+        let resident_pages = self.pages.resident_count().saturating_sub(swapped_pages);
         let state = self.state.lock();
         Status {
             permission: state.permission,
@@ -168,6 +173,7 @@ impl Segment {
             last: state.last,
             attachments: state.attachments,
             resident_pages,
+            swapped_pages,
         }
     }
 

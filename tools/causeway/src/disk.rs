@@ -1,7 +1,7 @@
 //! Disks of the guest: files of the host's, behind a virtio device each.
 
 use std::fs::{self, OpenOptions};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Bytes of a sector: a disk has whole ones.
@@ -50,6 +50,39 @@ impl FromStr for Disk {
 }
 
 impl Disk {
+    /// This file, which the guest may write.
+    ///
+    /// # Errors
+    /// A sentence that says why it is no disk.
+    pub fn at(file: &Path) -> Result<Self, String> {
+        match file.to_str() {
+            Some(name) => format!("{name}:rw").parse(),
+            None => Err(format!("{}: the name is not UTF-8", file.display())),
+        }
+    }
+
+    /// Where it is here.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Whether the guest may write it.
+    pub fn is_writable(&self) -> bool {
+        !self.read_only
+    }
+
+    /// What the guest calls the disk with this number: `vda`, `vdb` and so on.
+    pub fn name(number: usize) -> String {
+        let mut letters = String::new();
+        let mut left = number + 1;
+        while left > 0 {
+            left -= 1;
+            letters.insert(0, char::from(b'a' + (left % 26) as u8));
+            left /= 26;
+        }
+        format!("vd{letters}")
+    }
+
     /// The words of QEMU's command line for the disk with this number. The host's cache is behind the guest's flushes, as the cache of a real
     /// disk is.
     pub fn qemu(&self, number: usize) -> [String; 4] {
@@ -84,6 +117,7 @@ mod tests {
         assert!(device.contains("drive=disk2"), "{device}");
         let disk: Disk = format!("{name}:ro").parse().unwrap();
         assert!(disk.qemu(0)[1].ends_with(",readonly=on"));
+        assert_eq!([0, 25, 26].map(Disk::name), ["vda", "vdz", "vdaa"]);
         let parse = |name: &str| name.parse::<Disk>().unwrap_err();
         assert!(parse("/nowhere/at/all").starts_with("/nowhere/at/all: "));
         assert!(parse("/tmp").contains("no file"));

@@ -20,7 +20,7 @@ pub fn image(options: &options::Image) -> Result<()> {
     fs::create_dir_all(boot.join("grub"))?;
     fs::copy(&kernel, boot.join("causeway-kernel"))
         .with_context(|| format!("cannot copy {}", kernel.display()))?;
-    if !options.guest.disks.is_empty() {
+    if !options.guest.disks.is_empty() || options.guest.swap.is_some() {
         bail!("an image has no disks of its own: give them to `causeway run --image`");
     }
     if !options.guest.shares.is_empty() {

@@ -24,6 +24,7 @@ mod qemu;
 mod root;
 mod run;
 mod share;
+mod swap;
 mod symbols;
 mod terminal;
 mod test;

@@ -16,6 +16,7 @@ use crate::qemu::{self, Accelerator, Boot, Machine};
 use crate::root::{Root as Files, debian};
 use crate::run::{Console, kernel_of};
 use crate::share::Share;
+use crate::swap::Swap;
 
 /// Runs Linux programs on the Causeway kernel in a virtual machine.
 #[derive(Parser, Debug)]
@@ -66,6 +67,9 @@ pub struct Guest {
     /// Give the guest this file as a disk (the first one is /dev/vda), `:ro` behind it for reading only; may be repeated
     #[arg(long = "disk", value_name = "FILE")]
     pub disks: Vec<Disk>,
+    /// Give the guest swap space: a new one of SIZE (in K, M or G), or a FILE that `mkswap` has prepared; it becomes the last disk
+    #[arg(long = "swap", value_name = "SIZE|FILE")]
+    pub swap: Option<Swap>,
     /// What `uname -r` gives in the guest [default: 6.1.0-causeway]
     #[arg(long, value_name = "STRING")]
     pub release: Option<String>,
@@ -123,12 +127,17 @@ impl Guest {
                 .zip(&self.shares)
                 .map(|(number, share)| share.option(number)),
         );
+        let mut disks = self.disks.clone();
+        if let Some(swap) = &self.swap {
+            append.push(format!("swap=/dev/{}", Disk::name(disks.len())));
+            disks.push(swap.disk(temporary)?);
+        }
         let boot = Boot::Kernel {
             kernel: kernel.into(),
             root: Some(root),
             command_line: console.command_line(&append, command),
         };
-        Ok(self.with(boot, memory, accelerator))
+        Ok(self.with(boot, memory, accelerator, &disks))
     }
 
     /// The options for the kernel's command line that do not depend on the machine.
@@ -141,12 +150,18 @@ impl Guest {
     pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Machine {
         let memory = self.memory.clone();
         let memory = memory.unwrap_or_else(|| qemu::memory_for(0));
-        self.with(Boot::Image(image.into()), memory, accelerator)
+        self.with(Boot::Image(image.into()), memory, accelerator, &self.disks)
     }
 
-    fn with(&self, boot: Boot, memory: String, accelerator: Accelerator) -> Machine {
+    fn with(
+        &self,
+        boot: Boot,
+        memory: String,
+        accelerator: Accelerator,
+        disks: &[Disk],
+    ) -> Machine {
         let shares = (0..).zip(&self.shares);
-        let disks = (0..).zip(&self.disks);
+        let disks = (0..).zip(disks);
         Machine {
             boot,
             cpus: self.smp,
@@ -173,7 +188,7 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "release", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "swap", "release", "command"])]
     pub image: Option<PathBuf>,
     /// Run this program with these arguments in place of a shell, and end with its status
     #[arg(value_name = "CMD", trailing_var_arg = true)]

@@ -2,12 +2,12 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-/// Words of a group's bitmaps: 1024 slots, 4 MiB of swap.
-const WORDS: usize = 16;
+/// Words of a group's bitmaps: 960 slots, almost 4 MiB of swap, of which 488 bytes are noted.
+const WORDS: usize = 15;
 /// Slots of a group.
 const GROUP: u32 = WORDS as u32 * 64;
 
-/// What is known of a slot.
+/// What is known of a slot. `Cached` goes with `Owned`; the others are what makes a slot not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
     /// A page has it.
@@ -16,11 +16,13 @@ pub(super) enum Mark {
     Busy,
     /// It could not be written, or the device has it not.
     Bad,
+    /// The page that has it is in memory, too.
+    Cached,
 }
 
 /// The slots of a part of a device. A slot without a mark is free.
 struct Group {
-    marks: [[u64; WORDS]; 3],
+    marks: [[u64; WORDS]; 4],
     /// Slots that have none.
     free: u32,
 }
@@ -56,7 +58,7 @@ impl Bitmap {
                 return None;
             }
             groups.push(Box::new(Group {
-                marks: [[0; WORDS]; 3],
+                marks: [[0; WORDS]; 4],
                 free: GROUP,
             }));
         }
@@ -181,15 +183,15 @@ mod tests {
                 len: 3
             }
         );
-        assert_eq!(bitmap.find(1100, 3), FreeRun { first: 5, len: 3 });
+        assert_eq!(bitmap.find(1001, 3), FreeRun { first: 5, len: 3 });
         assert_eq!(
-            bitmap.find(1100, 32),
+            bitmap.find(1001, 32),
             FreeRun {
                 first: 1020,
                 len: 7
             }
         );
-        bitmap.set(1023, Mark::Busy);
+        bitmap.set(959, Mark::Busy);
         assert_eq!(bitmap.find(0, 32).len, 3);
         assert_eq!(
             bitmap.find(2000, 1),

@@ -22,4 +22,5 @@ pub(crate) use cluster::{Cluster, Taken, drop_clean};
 pub use off::remove;
 pub(crate) use slot::SwapSlot;
 pub use store::{Done, StoreFailed, SwapStore};
+pub(crate) use table::set_cached;
 pub use table::{DeviceId, DeviceUsage, SwapError, SwapUsage, add, devices, usage};

@@ -15,8 +15,13 @@ pub type Done = Box<dyn FnOnce(Result<(), StoreFailed>) + Send>;
 /// Neither call waits: `done` is called once, later or before the call returns, with no lock held that the caller of
 /// `read` or `write` has. They may be called with no lock held.
 pub trait SwapStore: Send + Sync {
-    /// How many slots there are, from 0 on; all of them can be used.
+    /// How many slots there are, from 0 on.
     fn slots(&self) -> u64;
+
+    /// Those that can't be used.
+    fn bad_slots(&self) -> &[u64] {
+        &[]
+    }
 
     /// Reads the slots from `slot` on into `frames`, one each, which nobody else looks at until `done`.
     fn read(&self, slot: u64, frames: &[Frame], done: Done);

@@ -21,6 +21,8 @@ static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
 /// Slots of devices that take pages, and those of all devices that pages have.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 static OWNED: AtomicUsize = AtomicUsize::new(0);
+/// Those of pages that are in memory, too.
+static CACHED: AtomicUsize = AtomicUsize::new(0);
 
 static TABLE: SpinLock<Table> = SpinLock::new(
     Rank::Swap,
@@ -62,13 +64,24 @@ impl Device {
         if slots == 0 {
             return Err(SwapError::Empty);
         }
+        let mut bitmap = Bitmap::new(slots).ok_or(SwapError::NoMemory)?;
+        let bad = store
+            .bad_slots()
+            .iter()
+            .filter(|&&slot| slot < u64::from(slots));
+        let bad = bad
+            .map(|&slot| u32::from(bitmap.set(slot as u32, Mark::Bad)))
+            .sum();
+        if bad == slots {
+            return Err(SwapError::Empty);
+        }
         Ok(Device {
             store,
             priority,
-            bitmap: Bitmap::new(slots).ok_or(SwapError::NoMemory)?,
+            bitmap,
             owned: 0,
             busy: 0,
-            bad: 0,
+            bad,
             next: 0,
             turn: 0,
             draining: false,
@@ -207,8 +220,10 @@ impl Run {
         let device = table.device(number);
         let new = device.bitmap.set(number.slot(), Mark::Owned);
         debug_assert!(new, "a slot is given to two pages");
+        device.bitmap.set(number.slot(), Mark::Cached);
         device.owned += 1;
         OWNED.fetch_add(1, Ordering::Relaxed);
+        CACHED.fetch_add(1, Ordering::Relaxed);
         SwapSlot::from_number(number)
     }
 
@@ -288,6 +303,9 @@ pub(super) fn free(number: SlotNumber) {
     let device = table.device(number);
     let owned = device.bitmap.clear(number.slot(), Mark::Owned);
     debug_assert!(owned, "a slot is given up twice");
+    if device.bitmap.clear(number.slot(), Mark::Cached) {
+        CACHED.fetch_sub(1, Ordering::Relaxed);
+    }
     device.owned -= 1;
     OWNED.fetch_sub(1, Ordering::Relaxed);
 }
@@ -316,6 +334,22 @@ pub(crate) fn validity(slot: &SwapSlot) -> Validity {
         (false, true) => Validity::Bad,
         (false, false) => Validity::Valid,
     }
+}
+
+/// Whether the page that has the slot is in memory, too, from now on.
+pub(crate) fn set_cached(slot: &SwapSlot, cached: bool) {
+    let number = slot.number();
+    let mut table = TABLE.lock();
+    let bitmap = &mut table.device(number).bitmap;
+    let changed = match cached {
+        true => bitmap.set(number.slot(), Mark::Cached),
+        false => bitmap.clear(number.slot(), Mark::Cached),
+    };
+    debug_assert!(changed, "a page is twice where it is");
+    match cached {
+        true => CACHED.fetch_add(1, Ordering::Relaxed),
+        false => CACHED.fetch_sub(1, Ordering::Relaxed),
+    };
 }
 
 /// Sleeps while the slot is read or written. It may be anybody's afterwards.
@@ -370,6 +404,15 @@ pub struct SwapUsage {
     pub total: usize,
     /// Slots that pages have, in memory or not.
     pub used: usize,
+    /// Those of pages that are in memory, too.
+    pub cached: usize,
+}
+
+impl SwapUsage {
+    /// Slots for more pages. A device that is being given up has none, and what is still on it may be more.
+    pub fn free(&self) -> usize {
+        self.total.saturating_sub(self.used)
+    }
 }
 
 /// Adds a swap device: pages go to that of the highest `priority` that has room, and to devices of equal priority in turn.
@@ -378,7 +421,7 @@ pub struct SwapUsage {
 /// [`SwapError::Empty`], [`SwapError::TooMany`], [`SwapError::NoMemory`].
 pub fn add(store: Arc<dyn SwapStore>, priority: i32) -> Result<DeviceId, SwapError> {
     let device = Device::new(store, priority)?;
-    let slots = device.bitmap.slots() as usize;
+    let slots = device.size() as usize;
     let mut table = TABLE.lock();
     let id = table.devices.iter().position(Option::is_none);
     let id = id.ok_or(SwapError::TooMany)?;
@@ -387,11 +430,12 @@ pub fn add(store: Arc<dyn SwapStore>, priority: i32) -> Result<DeviceId, SwapErr
     Ok(DeviceId(id))
 }
 
-/// What swap space there is and how much of it is in use. Two loads.
+/// What swap space there is and how much of it is in use. Three loads.
 pub fn usage() -> SwapUsage {
     SwapUsage {
         total: TOTAL.load(Ordering::Relaxed),
         used: OWNED.load(Ordering::Relaxed),
+        cached: CACHED.load(Ordering::Relaxed),
     }
 }
 

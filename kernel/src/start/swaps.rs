@@ -1,0 +1,34 @@
+//! Devices that are swap space before the first program runs.
+
+use alloc::{format, string::String, sync::Arc};
+
+use abi::Errno;
+use fs::{Namespace, Walk};
+
+use crate::swap;
+
+/// Gives each device to the swap space, the first one with the highest priority.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn start(devices: &[String], namespace: &Arc<Namespace>) -> Result<(), String> {
+    let root = namespace.root();
+    let who = fs::Credentials::default();
+    let walk = Walk {
+        root: &root,
+        start: &root,
+        who: &who,
+    };
+    for name in devices {
+        let path = format!("/dev/{name}");
+        let on = walk
+            .resolve(path.as_bytes(), true)
+            .and_then(|at| swap::on(at, None, false));
+        on.map_err(|error| match error {
+            Errno::ENOENT => format!("there is no disk {path} to swap to"),
+            Errno::EINVAL => format!("{path} is no swap space: mkswap makes one"),
+            error => format!("can't swap to {path}: {}", error.name()),
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Swap space: `swapon`, `swapoff`.
+
+use abi::{
+    Errno, Result,
+    raw::general::{__NR_swapoff, __NR_swapon, AT_FDCWD, CAP_SYS_ADMIN},
+};
+
+use super::{Call, Entry, FlagSet, flag_set, path};
+use crate::swap;
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_swapon, "swapon", swapon)
+        .flags(&[&SWAP_FLAGS])
+        .note(
+            "`SWAP_FLAG_DISCARD` discards the whole area once; pages are not discarded one by one",
+        ),
+    Entry::new(__NR_swapoff, "swapoff", swapoff),
+];
+
+/// A priority is given, in the lowest bits.
+const SWAP_FLAG_PREFER: u32 = 0x8000;
+const SWAP_FLAG_PRIO_MASK: u32 = 0x7fff;
+const SWAP_FLAG_DISCARD: u32 = 0x10000;
+const SWAP_FLAG_DISCARD_ONCE: u32 = 0x20000;
+const SWAP_FLAG_DISCARD_PAGES: u32 = 0x40000;
+
+const SWAP_FLAGS: FlagSet = flag_set!(
+    "swapflags",
+    [
+        SWAP_FLAG_PRIO_MASK,
+        SWAP_FLAG_PREFER,
+        SWAP_FLAG_DISCARD,
+        SWAP_FLAG_DISCARD_ONCE,
+        SWAP_FLAG_DISCARD_PAGES
+    ],
+    EINVAL
+);
+
+fn swapon(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &SWAP_FLAGS)? as u32;
+    if !call.credentials().may(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let at = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let priority = (flags & SWAP_FLAG_PREFER != 0).then_some(flags & SWAP_FLAG_PRIO_MASK);
+    let once = flags & SWAP_FLAG_DISCARD != 0 && flags & SWAP_FLAG_DISCARD_PAGES == 0;
+    swap::on(at, priority.map(|it| it as i32), once)?;
+    Ok(0)
+}
+
+fn swapoff(call: &mut Call<'_>) -> Result<usize> {
+    if !call.credentials().may(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let at = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    swap::off(&at)?;
+    Ok(0)
+}

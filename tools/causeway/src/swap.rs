@@ -1,0 +1,127 @@
+//! Swap space of the guest: a disk with the header that `mkswap` writes.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+
+use crate::disk::Disk;
+
+/// Bytes of a page, of which the first is the header.
+const PAGE: usize = 4096;
+/// The header ends with this.
+const MAGIC: &[u8] = b"SWAPSPACE2";
+/// What can be swap space at least, as `mkswap` has it: ten pages.
+const LEAST: u64 = 10 * PAGE as u64;
+/// What the kernel uses of one device at most: 512 GiB.
+const MOST: u64 = 512 << 30;
+
+/// What `--swap` names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Swap {
+    /// A new one of so many bytes, which is gone with the guest.
+    Size(u64),
+    /// A file that `mkswap` has prepared.
+    File(Disk),
+}
+
+impl FromStr for Swap {
+    type Err = String;
+
+    /// `SIZE` in K, M or G, else `FILE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(bytes) = size(text) {
+            return match (LEAST..=MOST).contains(&bytes) {
+                true => Ok(Swap::Size(bytes / PAGE as u64 * PAGE as u64)),
+                false => Err(format!(
+                    "{text} of swap: it is 40K at least and 512G at most"
+                )),
+            };
+        }
+        let disk: Disk = text.parse()?;
+        let mut page = [0; PAGE];
+        let header = File::open(disk.file()).and_then(|mut file| file.read_exact(&mut page));
+        match header {
+            Ok(()) if page.ends_with(MAGIC) && disk.is_writable() => Ok(Swap::File(disk)),
+            Ok(()) if !disk.is_writable() => Err(format!("{text}: swap space is written")),
+            _ => Err(format!("{text} is no swap space: `mkswap` makes one of it")),
+        }
+    }
+}
+
+impl Swap {
+    /// The disk; what must be made for it goes into `folder`.
+    ///
+    /// # Errors
+    /// When the file can't be made.
+    pub fn disk(&self, folder: &Path) -> Result<Disk> {
+        let bytes = match self {
+            Swap::File(disk) => return Ok(disk.clone()),
+            Swap::Size(bytes) => *bytes,
+        };
+        let path = folder.join("swap");
+        let make = || -> std::io::Result<()> {
+            let mut file = File::create(&path)?;
+            file.write_all(&header(bytes))?;
+            // All but the header is a hole.
+            file.set_len(bytes)
+        };
+        make().with_context(|| format!("cannot make {}", path.display()))?;
+        Disk::at(&path).map_err(anyhow::Error::msg)
+    }
+}
+
+/// The bytes of `64M` and its like; `None` for what is no size.
+fn size(text: &str) -> Option<u64> {
+    let shift = match text.chars().next_back()? {
+        'K' | 'k' => 10,
+        'M' | 'm' => 20,
+        'G' | 'g' => 30,
+        _ => return None,
+    };
+    let digits = &text[..text.len() - 1];
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let number: u64 = plain.then(|| digits.parse().ok())??;
+    Some(number.checked_mul(1 << shift).unwrap_or(u64::MAX))
+}
+
+/// The first page of a swap space of so many bytes.
+fn header(bytes: u64) -> [u8; PAGE] {
+    let mut page = [0; PAGE];
+    let last = (bytes / PAGE as u64 - 1) as u32;
+    page[1024..1028].copy_from_slice(&1u32.to_le_bytes());
+    page[1028..1032].copy_from_slice(&last.to_le_bytes());
+    page[PAGE - MAGIC.len()..].copy_from_slice(MAGIC);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_made_and_files_are_checked() {
+        let parse = |text: &str| text.parse::<Swap>();
+        assert_eq!(parse("64M"), Ok(Swap::Size(64 << 20)));
+        assert_eq!(parse("41k"), Ok(Swap::Size(40 << 10)));
+        assert!(parse("39K").unwrap_err().contains("40K"));
+        assert!(parse("99999999999999999999G").is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let disk = parse("1M").unwrap().disk(folder.path()).unwrap();
+        let made = std::fs::read(disk.file()).unwrap();
+        assert_eq!((made.len(), &made[4086..4096]), (1 << 20, MAGIC));
+        assert_eq!(made[1028..1032], 255u32.to_le_bytes());
+        let name = disk.file().display().to_string();
+        assert_eq!(parse(&name), Ok(Swap::File(disk)));
+        assert!(
+            parse(&format!("{name}:ro"))
+                .unwrap_err()
+                .contains("written")
+        );
+        std::fs::write(&name, [0; 8192]).unwrap();
+        assert!(parse(&name).unwrap_err().contains("mkswap"));
+        assert!(parse("/nowhere/swap").is_err());
+    }
+}
