@@ -111,6 +111,12 @@ counters! {
     page_tables_allocated,
     /// Page-table frames given back.
     page_tables_freed,
+    /// Page tables of the parent that a forked space came to share.
+    page_tables_shared,
+    /// Shared page tables that a space copied to change its mappings.
+    page_tables_copied,
+    /// Shared page tables that a space had for itself again, since all others had left them.
+    page_tables_reclaimed,
     /// Frame type changes.
     frame_type_changes,
     /// Ephemeral mappings that cost nothing.

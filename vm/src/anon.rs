@@ -174,6 +174,16 @@ impl Slot {
         }
     }
 
+    /// Whether an anon is here to which this is the only reference. The amap is its entry's own, and the map write-locked.
+    pub fn is_sole(&self) -> bool {
+        match self {
+            Slot::Empty => false,
+            Slot::Sole(_) => true,
+            // Who else referred to it did so through an amap that is gone: nobody can make it two again.
+            Slot::Shared(anon) => Arc::strong_count(anon) == 1,
+        }
+    }
+
     /// Whether this is the only reference to its anon, which may then be written in place. An
     /// anon that was left by its other owners becomes a sole one.
     pub fn make_sole(&mut self) -> bool {

@@ -71,6 +71,8 @@ enum Outcome {
     Mapped(Neighbours),
     /// The entry needs an amap of its own first, or one in another form.
     NeedsAmap,
+    /// A page table of its own, for a page that may be written.
+    NeedsTable,
     /// The entry's object has to bring this page in first.
     NeedsPage(u64),
     /// The page of the anon is in swap and has to be brought in first.
@@ -153,6 +155,10 @@ impl Map {
                     drop(space);
                     self.own_amap(va)?;
                 }
+                Outcome::NeedsTable => {
+                    drop(space);
+                    self.own_table(va)?;
+                }
                 Outcome::NeedsPage(index) => {
                     let object = entry.object.as_ref().map(|object| object.pager.clone());
                     let window = ahead::read_window(entry, index);
@@ -190,10 +196,12 @@ impl Map {
     fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
         let mut space = self.space.write();
         match space.lookup_mut(va) {
-            Some(entry) if !entry.shared => Ok(entry.own_amap(va)?),
+            Some(entry) if !entry.shared => entry.own_amap(va)?,
             // It changed meanwhile: the next attempt sees what it is now.
-            _ => Ok(()),
+            _ => return Ok(()),
         }
+        self.take_table_back(&mut space, va);
+        Ok(())
     }
 
     /// Brings all of `range` in: private pages that may be written for writing, all others for reading.
@@ -303,6 +311,9 @@ impl Attempt<'_> {
                 _ => Neighbours::None,
             };
             return Ok(Outcome::Mapped(far));
+        }
+        if write && self.pmap.is_shared(self.va) {
+            return Ok(Outcome::NeedsTable);
         }
         match write {
             true => Counter::fault_in_place.add(1),

@@ -53,6 +53,7 @@ pub use ahead::{fault_ahead, set_fault_ahead};
 pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use census::{Census, MappedPage};
 pub use claim::{Claim, HasObject};
+pub use fork::set_shared_tables;
 pub use hold::Held;
 pub use layout::Layout;
 pub use map::Map;

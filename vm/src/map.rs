@@ -89,11 +89,16 @@ impl Map {
     }
 
     pub(crate) fn with_space(space: Space) -> Result<Arc<Map>, MapError> {
+        Map::with_pmap(Pmap::new()?, space)
+    }
+
+    /// With these entries and what is mapped of them.
+    pub(crate) fn with_pmap(pmap: Arc<Pmap>, space: Space) -> Result<Arc<Map>, MapError> {
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
         }
         let map = Map {
-            pmap: Pmap::new()?,
+            pmap,
             space: CpuRwLock::new(Rank::Map, space),
             locks_future: AtomicBool::new(false),
             held: AtomicUsize::new(0),

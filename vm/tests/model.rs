@@ -13,7 +13,8 @@ use std::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame, pmap,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    pmap::{self, Fork},
     sim::{self, Config},
     task, user,
 };
@@ -21,8 +22,8 @@ use support::{Disk, File, Numbers, TestFile, Worker, resolve};
 use vm::swap::{self, DeviceId};
 use vm::{Advice, AmapForm, Backing, Fault, Limits, Lock, Map, MapError, MapRequest, Pager, Place};
 
-/// Where most mappings go: few pages, so that operations meet.
-const ARENA: VirtAddr = VirtAddr(0x10_0000_0000);
+/// Where most mappings go: few pages, so that operations meet, in what two page tables map.
+const ARENA: VirtAddr = VirtAddr(0x10_0020_0000 - 40 * PAGE_SIZE);
 const ARENA_PAGES: usize = 96;
 const MAX_SPACES: usize = 5;
 
@@ -114,6 +115,8 @@ impl Space {
 struct Model {
     numbers: Numbers,
     cpus: usize,
+    /// How many mappings in a hundred are shared: page tables that have some with the right to write are not shared by forks.
+    shared_mappings: usize,
     spaces: Vec<Space>,
     files: Vec<(Arc<dyn TestFile>, Store)>,
     /// What swap devices there are, with their stores.
@@ -136,8 +139,12 @@ impl Model {
             };
             (file, store)
         });
+        let mut numbers = Numbers::new(seed);
+        pmap::set_fork(*numbers.pick(&[Fork::Share, Fork::Share, Fork::Copy]));
+        vm::set_shared_tables(*numbers.pick(&[128, 0, 0]));
         Model {
-            numbers: Numbers::new(seed),
+            shared_mappings: *numbers.pick(&[40, 4, 0]),
+            numbers,
             cpus,
             spaces: vec![Space::new(map, BTreeMap::new(), cpus)],
             files: files.collect(),
@@ -198,7 +205,11 @@ impl Model {
 
     fn map(&mut self) {
         let range = self.range();
-        let (space, prot, shared) = (self.space(), self.prot(), self.numbers.chance(40));
+        let (space, prot, shared) = (
+            self.space(),
+            self.prot(),
+            self.numbers.chance(self.shared_mappings),
+        );
         let pages = range.len() / PAGE_SIZE;
         let (file, first) = (self.numbers.below(self.files.len()), self.numbers.below(8));
         let (backing, store) = match self.numbers.chance(40) {
@@ -603,7 +614,7 @@ fn address_spaces_against_the_model() {
             ..Config::default()
         };
         vm::set_amap_form(form);
-        sim::check("model", 0..5, config, move || {
+        sim::check("model", 0..8, config, move || {
             against_model(sim::random_u64(), cpus, 400);
         });
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    pmap::{self, Fork},
     sim::{self, Config},
     sync::{Rank, SpinLock},
     task::{self, Sleep, Spawn, WaitQueue},
@@ -571,6 +572,9 @@ fn run(name: &str, seeds: u64, body: impl Fn(usize) + Copy + Send + Sync + 'stat
         };
         sim::check(name, 0..seeds, config, move || {
             user::set_fault_hook(resolve);
+            let fork = [Fork::Share, Fork::Share, Fork::Copy][sim::random_u64() as usize % 3];
+            pmap::set_fork(fork);
+            vm::set_shared_tables([0, 0, 128][sim::random_u64() as usize % 3]);
             let before = frame::usage();
             body(cpus);
             support::expect_all_back(before);

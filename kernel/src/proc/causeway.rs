@@ -2,7 +2,11 @@
 
 use abi::Errno;
 use fs::synthetic::{Entry, Table};
-use nucleus::{counters::Counter, floor, frame};
+use nucleus::{
+    counters::Counter,
+    floor, frame,
+    pmap::{self, Fork},
+};
 
 use crate::syscall::{self, flags};
 
@@ -37,6 +41,25 @@ pub fn directory() -> Table {
                 for floor in floor::measure().map_err(|_| Errno::ENOMEM)? {
                     writeln!(out, "{floor}");
                 }
+                Ok(())
+            }),
+        )
+        .with(
+            "fork",
+            Entry::text(|out| {
+                let mode = match pmap::fork_mode() {
+                    Fork::Share => "share",
+                    Fork::Copy => "copy",
+                };
+                writeln!(out, "{mode}");
+                Ok(())
+            })
+            .writable(|bytes| {
+                pmap::set_fork(match bytes.trim_ascii() {
+                    b"share" => Fork::Share,
+                    b"copy" => Fork::Copy,
+                    _ => return Err(Errno::EINVAL),
+                });
                 Ok(())
             }),
         )

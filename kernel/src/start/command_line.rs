@@ -2,7 +2,11 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use nucleus::{PAGE_SIZE, ephemeral::Backend, pmap::Coherence};
+use nucleus::{
+    PAGE_SIZE,
+    ephemeral::Backend,
+    pmap::{Coherence, Fork},
+};
 
 /// What the command line asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +24,8 @@ pub struct Options {
     pub shootdown: Coherence,
     /// Whether page tables are kept ready (`ptcache=on|off`).
     pub page_table_cache: bool,
+    /// What a fork does with page tables (`fork=share|copy`).
+    pub fork: Fork,
     /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the archive.
     pub root: Option<DiskRoot>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
@@ -73,6 +79,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         ephemeral: Backend::Direct,
         shootdown: Coherence::Precise,
         page_table_cache: true,
+        fork: Fork::Share,
         root: None,
         shares: Vec::new(),
         memory_disks: Vec::new(),
@@ -113,6 +120,9 @@ pub fn parse(line: &str) -> Result<Options, String> {
                     "option '{word}': shootdown is precise or broadcast"
                 ));
             }
+            ("fork", Some("share")) => options.fork = Fork::Share,
+            ("fork", Some("copy")) => options.fork = Fork::Copy,
+            ("fork", _) => return Err(format!("option '{word}': fork is share or copy")),
             ("ptcache", Some("on")) => options.page_table_cache = true,
             ("ptcache", Some("off")) => options.page_table_cache = false,
             ("ptcache", _) => return Err(format!("option '{word}': ptcache is on or off")),
@@ -350,6 +360,7 @@ mod tests {
                 ephemeral: Backend::Direct,
                 shootdown: Coherence::Precise,
                 page_table_cache: true,
+                fork: Fork::Share,
                 root: None,
                 shares: Vec::new(),
                 memory_disks: Vec::new(),
@@ -366,11 +377,13 @@ mod tests {
         assert!(!options.onlcr);
         assert_eq!(options.fault_ahead, Some((7, 8)));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
-        let options = parse("ephemeral=uncached shootdown=broadcast ptcache=off").unwrap();
+        let options =
+            parse("ephemeral=uncached shootdown=broadcast ptcache=off fork=copy").unwrap();
+        assert_eq!(options.fork, Fork::Copy);
         assert_eq!(options.ephemeral, Backend::Uncached);
         assert_eq!(options.shootdown, Coherence::Broadcast);
         assert!(!options.page_table_cache);
-        let defaults = parse("ephemeral=direct shootdown=precise ptcache=on");
+        let defaults = parse("ephemeral=direct shootdown=precise ptcache=on fork=share");
         assert_eq!(defaults, parse(""));
         let options = parse("release=6.1.0-56-cloud-amd64").unwrap();
         assert_eq!(options.release, Some(b"6.1.0-56-cloud-amd64".to_vec()));
@@ -430,6 +443,7 @@ mod tests {
             ("ephemeral", "direct or uncached"),
             ("shootdown=all", "precise or broadcast"),
             ("ptcache=0", "on or off"),
+            ("fork=lazy", "share or copy"),
             ("share", "share"),
             ("share=tag", "share=tag"),
             ("share=tag:/x%2", "share=tag:/x%2"),

@@ -47,6 +47,20 @@ impl Pte {
         Pte(address(frame).0 | PRESENT | WRITABLE | USER)
     }
 
+    /// A reference to a table of level 1 that other spaces refer to, too: nothing below may be written through it.
+    pub(crate) fn shared_table(frame: u32) -> Pte {
+        Pte(address(frame).0 | PRESENT | USER)
+    }
+
+    /// Whether this reference to a table of level 1 is [`Pte::shared_table`].
+    #[inline]
+    pub(crate) fn is_shared_table(self) -> bool {
+        self.0 & (PRESENT | WRITABLE) == PRESENT
+    }
+
+    /// The bit that lets a program write.
+    pub(crate) const WRITE_BIT: u64 = WRITABLE;
+
     /// The frame of a removed mapping that is pending.
     pub(crate) fn pending(self) -> Pte {
         Pte(self.0 & ADDRESS | PENDING)
@@ -139,6 +153,12 @@ impl Pte {
     /// With the accessed bit clear, remembering that a TLB may hold the entry.
     pub(crate) fn unreferenced(self) -> Pte {
         Pte(self.0 & !ACCESSED | SEEN)
+    }
+
+    /// The same page, not to be written, in another table that takes the place of this one: a TLB may hold what was read
+    /// from the old one.
+    pub(crate) fn copied(self) -> Pte {
+        Pte(self.0 & !WRITABLE | SEEN)
     }
 
     /// The same page at an address that no TLB knows yet.

@@ -7,10 +7,12 @@
 //! which pmap loaded; `transfer` moves mappings within a pmap; `shootdown` tells other CPUs; [`Pending`] holds what must not be reused before
 //! they have answered.
 
+mod family;
 pub(crate) mod format;
 mod page;
 mod pending;
 mod reverse;
+mod share;
 mod shootdown;
 mod space;
 mod table;
@@ -21,7 +23,7 @@ mod transfer;
 use alloc::sync::Arc;
 use bitflags::bitflags;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::USER_END;
 use crate::arch::machine;
@@ -30,12 +32,14 @@ use crate::frame::record::{managed, record};
 use crate::frame::{Table, give_table, take_table};
 use crate::sync::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
+use family::Family;
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
 pub use page::{
     Use, clear_modified, is_modified, is_wired, page_protect, set_modified, set_referenced,
     take_referenced, take_use, watch_references,
 };
 pub use pending::Pending;
+pub use share::{Fork, Writes, fork_mode, set_fork};
 pub(crate) use space::{activate, leave};
 use table::{Found, Leaf, load};
 
@@ -127,6 +131,10 @@ pub struct Pmap {
     root: u32,
     /// Bit per CPU that has it loaded: see `shootdown`.
     active: AtomicU64,
+    /// With whom it may share page tables.
+    family: Arc<Family>,
+    /// It was forked, or came from a fork.
+    is_forked: AtomicBool,
     /// Guards the tables of level 2 to 4 (see `table`). The value: frames in page tables, with
     /// the reverse links.
     lock: SpinLock<usize>,
@@ -152,6 +160,11 @@ impl Pmap {
     /// # Errors
     /// [`OutOfMemory`]: no frame for the root.
     pub fn new() -> Result<Arc<Pmap>, OutOfMemory> {
+        Ok(Arc::new(Pmap::member(Family::new())?))
+    }
+
+    /// As [`new`](Pmap::new), a member of this family.
+    fn member(family: Arc<Family>) -> Result<Pmap, OutOfMemory> {
         let root = match take_table(4).ok_or(OutOfMemory)? {
             Table::Ready(root) => root,
             Table::Fresh(root) => {
@@ -164,12 +177,14 @@ impl Pmap {
                 root
             }
         };
-        Ok(Arc::new(Pmap {
+        Ok(Pmap {
             root,
             active: AtomicU64::new(0),
+            family,
+            is_forked: AtomicBool::new(false),
             lock: SpinLock::new(Rank::Pmap, 1),
             weight: AtomicU32::new(0),
-        }))
+        })
     }
 
     /// How large it counts where pages are chosen that have to go: what [`set_weight`](Pmap::set_weight) said last, at first 0.
@@ -178,8 +193,10 @@ impl Pmap {
     }
 
     /// Sets its weight, in pages: to count them costs a look at each page table, so it is done now and then.
+    /// Page tables that it shares with others count as large as the last of them that was told.
     pub fn set_weight(&self, pages: u32) {
         self.weight.store(pages, Ordering::Relaxed);
+        self.family.weight.store(pages, Ordering::Relaxed);
     }
 
     /// The table of level 4. Who loads it without [`activate`] sees to it that no mapping changes meanwhile.
@@ -286,14 +303,14 @@ impl Pmap {
 
     /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table of
     /// level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing is mapped; it
-    /// must not sleep. Returns how many pages it mapped: none if there is no table yet.
+    /// must not sleep. Returns how many pages it mapped: none if there is no table yet, or others share it.
     pub fn enter_ahead_each<F: Into<Frame>>(
         &self,
         range: VirtRange,
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
-        let Some(leaf) = self.leaf(range.start) else {
+        let Some(leaf) = self.leaf(range.start).filter(|leaf| !leaf.is_shared) else {
             return 0;
         };
         let mut mapped = 0;
@@ -313,14 +330,14 @@ impl Pmap {
 
     /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page` is
     /// asked for each that may not be written: the frame that it should have, and the rights to add. A mapping of another
-    /// frame stays as it is. Nothing has to be flushed. Returns how many mappings were changed.
+    /// frame stays as it is. Nothing has to be flushed. Returns how many mappings were changed: none if others share the table.
     pub fn widen_each<F: Deref<Target = Frame>>(
         &self,
         range: VirtRange,
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
-        let Some(leaf) = self.leaf(range.start) else {
+        let Some(leaf) = self.leaf(range.start).filter(|leaf| !leaf.is_shared) else {
             return 0;
         };
         let mut widened = 0;
@@ -349,15 +366,26 @@ impl Pmap {
     /// become empty go there too.
     pub fn remove(&self, range: VirtRange, pending: &mut Pending) {
         let mut range = range;
-        while let Some(Found { leaf, dying }) = self.next_leaf(range, Some(pending)) {
+        while let Some(Found { leaf, gone }) = self.next_leaf(range, Some(pending)) {
             let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
-            if dying {
-                self.empty(&leaf, |entry, va| {
-                    if must_be_told(entry) {
-                        pending.invalidate(self, va);
-                    } else {
-                        Counter::tlb_skipped_unaccessed.add(1);
+            if leaf.is_shared {
+                match gone {
+                    true => {
+                        range.start = end;
+                        // Who takes its mappings out, when the set is flushed, waits for all who look at it.
+                        drop(leaf);
                     }
+                    // All of it would be too much: a table of its own, or none.
+                    false => self.part_from(leaf, pending),
+                }
+                if pending.is_full() {
+                    pending.flush();
+                }
+                continue;
+            }
+            if gone {
+                empty(&leaf, |entry, va| {
+                    self.forget(entry, va, pending);
                     Keep::Pending
                 });
                 let table = leaf.table;
@@ -401,14 +429,19 @@ impl Pmap {
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
             let (mut i, stop) = part_of(range, leaf.base);
+            if leaf.is_shared {
+                // None may be written as it is.
+                let rights = prot | Prot::READ | Prot::WRITE;
+                match !rights.contains(Prot::EXEC) && leaf.any_beyond(rights, i, stop) {
+                    true => self.part_from(leaf, pending),
+                    false => range.start = leaf.base + LEAF_SPAN,
+                }
+                continue;
+            }
             while let Some(next) = leaf.next_entry(i, stop) {
-                self.narrow(
-                    leaf.table,
-                    next,
-                    leaf.base + next * PAGE_SIZE,
-                    prot,
-                    pending,
-                );
+                if let Some(old) = narrow(leaf.entry(next), prot) {
+                    self.forget(old, leaf.base + next * PAGE_SIZE, pending);
+                }
                 i = next + 1;
             }
             range.start = leaf.base + LEAF_SPAN;
@@ -419,7 +452,12 @@ impl Pmap {
     /// ([`Use`]). What is mapped later is wired if its rights say so. Nothing is flushed, since no processor looks at this.
     pub fn wire(&self, range: VirtRange, wired: bool) {
         let mut range = range;
+        let mut pending = Pending::new();
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            if leaf.is_shared {
+                self.part_from(leaf, &mut pending);
+                continue;
+            }
             let (mut i, stop) = part_of(range, leaf.base);
             while let Some(next) = leaf.next_entry(i, stop) {
                 let change = |pte: Pte| {
@@ -432,24 +470,16 @@ impl Pmap {
         }
     }
 
-    /// Takes rights away from one entry, whatever it maps.
-    fn narrow(&self, table: u32, i: usize, va: VirtAddr, prot: Prot, pending: &mut Pending) {
-        let entry = table::entry(table, i);
-        loop {
-            let old = load(entry);
-            if !old.is_present() || (prot | Prot::READ).contains(old.prot()) {
-                return;
+    /// The table is shared, and this pmap's mappings are to become others: a table of its own, or for lack of memory none, so that
+    /// its mappings are gone.
+    fn part_from(&self, leaf: Leaf, pending: &mut Pending) {
+        let va = leaf.base;
+        drop(leaf);
+        if self.own(va).is_err() {
+            if pending.is_full() {
+                pending.flush();
             }
-            let new = old.with_rights(old.prot() & prot);
-            // An exchange of the whole entry: the bits that the processor sets are not lost, and
-            // nobody's new mapping is narrowed by mistake.
-            machine::point();
-            if entry
-                .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
-                return self.forget(old, va, pending);
-            }
+            self.give_up_shared(va, pending);
         }
     }
 
@@ -457,7 +487,7 @@ impl Pmap {
     #[inline]
     fn forget(&self, old: Pte, va: VirtAddr, pending: &mut Pending) {
         if must_be_told(old) {
-            pending.invalidate(self, va);
+            pending.invalidate(self.holders(), va);
         } else {
             Counter::tlb_skipped_unaccessed.add(1);
         }
@@ -476,59 +506,55 @@ impl Pmap {
         }
     }
 
-    /// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
-    /// and says what becomes of the frame's handle.
-    fn empty(&self, leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
-        let mut i = 0;
-        // While it lasts, another walker that was here before the table was marked may still add an
-        // entry, or be about to finish taking one out.
-        while leaf.entries() > 0 {
-            let Some(next) = leaf.next_entry(i, ENTRIES) else {
-                machine::spin_hint();
-                i = 0;
-                continue;
-            };
-            i = next;
-            // The frame's name goes in with the exchange, so that it is never nowhere.
-            let Some(old) = unmap_keeping(leaf.table, i) else {
-                continue;
-            };
-            if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
-                leaf.entry(i).store(0, Ordering::Relaxed);
-                drop(Frame::from_index(old.frame()));
-            }
-            leaf.remove_entry();
-        }
-    }
-
     /// What is mapped at the page that holds `va`.
     pub fn extract(&self, va: VirtAddr) -> Option<(Frame, Prot)> {
         if va >= USER_END {
             return None;
         }
-        let leaf = self.leaf(va)?;
-        let entry = leaf.entry(index(va, 1));
+        let mut leaf = self.leaf(va)?;
         loop {
+            let entry = leaf.entry(index(va, 1));
             let pte = load(entry);
-            if !pte.is_present() {
+            if pte.is_present() {
+                let mappings = record(pte.frame()).lock_mappings();
+                // With the lock held the mapping stays, and with it its handle.
+                let now = load(entry);
+                if !now.is_present() || now.frame() != pte.frame() {
+                    continue;
+                }
+                if self.confirms(&leaf, va) {
+                    record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
+                    drop(mappings);
+                    let prot = match leaf.is_shared {
+                        true => pte.prot() - Prot::WRITE,
+                        false => pte.prot(),
+                    };
+                    return Some((Frame::from_index(pte.frame()), prot));
+                }
+            } else if self.confirms(&leaf, va) {
                 return None;
             }
-            let mappings = record(pte.frame()).lock_mappings();
-            // With the lock held the mapping stays, and with it its handle.
-            if load(entry).is_present() && load(entry).frame() == pte.frame() {
-                record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
-                drop(mappings);
-                return Some((Frame::from_index(pte.frame()), pte.prot()));
-            }
+            leaf = self.leaf(va)?;
         }
     }
 
     /// Whether a program could do `access` at `va` now without a fault.
     pub fn permits(&self, va: VirtAddr, access: Access) -> bool {
-        va < USER_END
-            && self
-                .leaf(va)
-                .is_some_and(|leaf| load(leaf.entry(index(va, 1))).permits(access))
+        if va >= USER_END {
+            return false;
+        }
+        loop {
+            let Some(leaf) = self.leaf(va) else {
+                return false;
+            };
+            let permits = load(leaf.entry(index(va, 1))).permits(access);
+            if !leaf.is_shared {
+                return permits;
+            }
+            if self.confirms(&leaf, va) {
+                return permits && access != Access::Write;
+            }
+        }
     }
 
     /// How many pages before `va`, at most `most` and only those that one table of level 1 maps, a program has used
@@ -600,14 +626,22 @@ impl Pmap {
         );
         // The tables above level 1 need no flush either: the mask is empty.
         let mut dead = Pending::new();
+        self.leave_shared_tables(&mut dead);
         let mut range = VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE);
         let mut any = false;
-        while let Some(Found { leaf, dying }) = self.next_leaf(range, Some(&mut dead)) {
-            debug_assert!(dying, "the whole range covers each table");
+        while let Some(Found { leaf, gone }) = self.next_leaf(range, Some(&mut dead)) {
+            debug_assert!(gone, "the whole range covers each table");
             any = true;
-            self.empty(&leaf, |_, _| Keep::Dropped);
             range.start = VirtAddr(leaf.base.0 + LEAF_SPAN);
             let table = leaf.table;
+            if leaf.is_shared {
+                drop(leaf);
+                if dead.is_full() {
+                    dead.flush();
+                }
+                continue;
+            }
+            empty(&leaf, |_, _| Keep::Dropped);
             drop(leaf);
             table::bury(table, &mut dead);
         }
@@ -629,6 +663,51 @@ fn part_of(range: VirtRange, base: VirtAddr) -> (usize, usize) {
     let part = range.intersect(VirtRange::new(base, base + LEAF_SPAN));
     let first = (part.start - base) / PAGE_SIZE;
     (first, first + part.len().div_ceil(PAGE_SIZE))
+}
+
+/// Takes rights away from one entry, whatever it maps; returns what it was if there were any.
+fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
+    loop {
+        let old = load(entry);
+        if !old.is_present() || (prot | Prot::READ).contains(old.prot()) {
+            return None;
+        }
+        let new = old.with_rights(old.prot() & prot);
+        // An exchange of the whole entry: the bits that the processor sets are not lost, and
+        // nobody's new mapping is narrowed by mistake.
+        machine::point();
+        if entry
+            .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Some(old);
+        }
+    }
+}
+
+/// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
+/// and says what becomes of the frame's handle.
+fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
+    let mut i = 0;
+    // While it lasts, another walker that was here before the table was marked may still add an
+    // entry, or be about to finish taking one out.
+    while leaf.entries() > 0 {
+        let Some(next) = leaf.next_entry(i, ENTRIES) else {
+            machine::spin_hint();
+            i = 0;
+            continue;
+        };
+        i = next;
+        // The frame's name goes in with the exchange, so that it is never nowhere.
+        let Some(old) = unmap_keeping(leaf.table, i) else {
+            continue;
+        };
+        if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
+            leaf.entry(i).store(0, Ordering::Relaxed);
+            drop(Frame::from_index(old.frame()));
+        }
+        leaf.remove_entry();
+    }
 }
 
 /// What becomes of the handle of an entry taken out of a dying table.

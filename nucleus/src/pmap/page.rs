@@ -2,13 +2,15 @@
 
 use core::sync::atomic::Ordering;
 
-use super::format::{Pte, index};
-use super::table::{base_of, entry, load, owner_of, release};
-use super::{Pending, Pmap, Prot, reverse, shootdown};
+use super::family::Holders;
+use super::format::Pte;
+use super::table::{base_of, entry, load, release};
+use super::{Pending, Prot, must_be_told, narrow, reverse, share, shootdown};
 use crate::arch::machine;
+use crate::counters::Counter;
 use crate::frame::record::{Mappings, NONE, record};
 use crate::pinned::Pinned;
-use crate::{Frame, PAGE_SIZE, VirtAddr};
+use crate::{Frame, PAGE_SIZE};
 
 /// Takes the mapping out of an entry that maps the locked frame, and puts `instead` there. Returns
 /// what was there. The use count of the table stays.
@@ -21,15 +23,28 @@ pub(super) fn cut(mappings: &mut Mappings<'_>, table: u32, i: usize, instead: Pt
     old
 }
 
-/// The pmap that a slot's table belongs to, and the address that its entry maps.
-///
-/// The entry is in use and the reverse lock of its frame held, so the table is attached or dying;
-/// its pmap waits for the entry to go before it goes itself.
-fn place(table: u32, i: usize) -> (&'static Pmap, VirtAddr) {
-    // SAFETY: `Pmap::drop` empties each table, for which it needs the lock that the caller holds,
-    // and waits for the table's use count; the callers lower that after they have used the pmap.
-    let pmap = unsafe { &*owner_of(table) };
-    (pmap, base_of(table) + i * PAGE_SIZE)
+/// Who may hold translations that were read from the table of an entry of the locked frame. The entry is counted in the
+/// table's use count.
+fn holders<'a>(_mappings: &'a Mappings<'_>, table: u32) -> Holders<'a> {
+    // SAFETY: whoever takes the table away from its owner empties it first, or is a member of the family that owned it; for the one
+    // it needs the lock that is held, and waits for the table's use count, which callers lower after this.
+    unsafe { share::holders_of(table) }
+}
+
+/// An entry of the locked frame was changed: whoever may hold what it was is to be told. Who owns the table is looked up
+/// after the change: a space that came to share the table later has never seen what the entry was.
+fn invalidate(mappings: &Mappings<'_>, table: u32, i: usize, pending: &mut Pending) {
+    let va = base_of(table) + i * PAGE_SIZE;
+    pending.invalidate(holders(mappings, table), va);
+}
+
+/// As [`invalidate`], if any TLB may hold what the entry was.
+fn forget(mappings: &Mappings<'_>, old: Pte, table: u32, i: usize, pending: &mut Pending) {
+    if must_be_told(old) {
+        invalidate(mappings, table, i, pending);
+    } else {
+        Counter::tlb_skipped_unaccessed.add(1);
+    }
 }
 
 /// Takes away, in every pmap, every right to `frame` that is not in `prot` (`Prot::empty()`
@@ -47,8 +62,9 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
         let mut slot = mappings.first();
         while slot != NONE {
             let (table, i) = reverse::entry_of(slot);
-            let (pmap, va) = place(table, i);
-            pmap.narrow(table, i, va, prot, pending);
+            if let Some(old) = narrow(entry(table, i), prot) {
+                forget(&mappings, old, table, i, pending);
+            }
             slot = reverse::after(slot);
         }
         return;
@@ -56,10 +72,8 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
     let mut removed = 0;
     while mappings.first() != NONE {
         let (table, i) = reverse::entry_of(mappings.first());
-        let (pmap, va) = place(table, i);
-        debug_assert_eq!(index(va, 1), i);
         let old = cut(&mut mappings, table, i, Pte::ZERO);
-        pmap.forget(old, va, pending);
+        forget(&mappings, old, table, i, pending);
         removed += 1;
         release(table);
     }
@@ -74,17 +88,12 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
     }
 }
 
-/// Calls `each` with the entry of every mapping of `frame`, its pmap and its address, with the reverse
-/// lock held.
-fn for_each(
-    mappings: &Mappings<'_>,
-    mut each: impl FnMut(&core::sync::atomic::AtomicU64, &Pmap, VirtAddr),
-) {
+/// Calls `each` with the table and the index of every mapping of `frame`, with the reverse lock held.
+fn for_each(mappings: &Mappings<'_>, mut each: impl FnMut(u32, usize)) {
     let mut slot = mappings.first();
     while slot != NONE {
         let (table, i) = reverse::entry_of(slot);
-        let (pmap, va) = place(table, i);
-        each(entry(table, i), pmap, va);
+        each(table, i);
         slot = reverse::after(slot);
     }
 }
@@ -116,9 +125,9 @@ pub fn take_referenced(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
     let mut referenced = mappings.take_referenced();
-    for_each(&mappings, |entry, _, _| {
+    for_each(&mappings, |table, i| {
         let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
-        referenced |= change(entry, accessed).is_some();
+        referenced |= change(entry(table, i), accessed).is_some();
     });
     referenced
 }
@@ -134,7 +143,7 @@ pub struct Use {
     pub wired: bool,
     /// Mappings there are.
     pub mappings: u32,
-    /// The smallest [`weight`](Pmap::weight) of the address spaces that map it; the largest number if none does.
+    /// The smallest [`weight`](super::Pmap::weight) of the address spaces that map it; the largest number if none does.
     pub weight: u32,
 }
 
@@ -149,12 +158,12 @@ pub fn take_use(frame: &Frame) -> Use {
         mappings: mappings.count(),
         weight: u32::MAX,
     };
-    for_each(&mappings, |entry, pmap, _| {
+    for_each(&mappings, |table, i| {
         let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
-        found.referenced |= change(entry, accessed).is_some();
-        found.modified |= load(entry).is_dirty();
-        found.wired |= load(entry).is_wired();
-        found.weight = found.weight.min(pmap.weight());
+        found.referenced |= change(entry(table, i), accessed).is_some();
+        found.modified |= load(entry(table, i)).is_dirty();
+        found.wired |= load(entry(table, i)).is_wired();
+        found.weight = found.weight.min(holders(&mappings, table).weight());
     });
     found
 }
@@ -177,7 +186,9 @@ pub fn is_wired(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
     let mut wired = false;
-    for_each(&mappings, |entry, _, _| wired |= load(entry).is_wired());
+    for_each(&mappings, |table, i| {
+        wired |= load(entry(table, i)).is_wired()
+    });
     wired
 }
 
@@ -186,7 +197,9 @@ pub fn is_modified(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
     let mut modified = mappings.was_modified();
-    for_each(&mappings, |entry, _, _| modified |= load(entry).is_dirty());
+    for_each(&mappings, |table, i| {
+        modified |= load(entry(table, i)).is_dirty();
+    });
     modified
 }
 
@@ -201,11 +214,11 @@ pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
     mappings.clear_modified();
-    for_each(&mappings, |entry, pmap, va| {
+    for_each(&mappings, |table, i| {
         let dirty = |pte: Pte| pte.is_dirty().then(|| pte.clean());
-        if change(entry, dirty).is_some() {
+        if change(entry(table, i), dirty).is_some() {
             // A CPU that has the dirty entry cached would write without telling.
-            pending.invalidate(pmap, va);
+            invalidate(&mappings, table, i, pending);
         }
     });
 }

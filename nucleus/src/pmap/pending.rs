@@ -3,7 +3,8 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
-use super::Pmap;
+use super::family::Holders;
+use super::share;
 use super::shootdown::{self, MAX_PAGES, Page, What};
 use super::table::give_up_entries;
 use crate::arch::machine;
@@ -14,6 +15,8 @@ use crate::{Frame, VirtAddr};
 /// Frames that a set holds by itself. A table that goes as a whole brings its frames along inside,
 /// so this is about small ranges and the ends of large ones; when it is full, the set is flushed.
 const FRAMES: usize = 64;
+/// Shares of page tables that a set holds: 64 MiB of a program's memory.
+const SHARES: usize = 32;
 
 /// Mappings removed or narrowed, whose old translation some TLB may still hold, and the frames
 /// they held. Nothing but the completed flush turns what is in here into free frames: dropping a
@@ -27,6 +30,7 @@ pub struct Pending {
     /// How many of `pages` are in use; more than it holds once they did not suffice.
     page_count: usize,
     frame_count: usize,
+    share_count: usize,
     /// Chain of dead page tables, through their records' `a`. The removed entries of those of level
     /// 1 are still in them, as `Pte::pending`.
     tables: u32,
@@ -34,6 +38,8 @@ pub struct Pending {
     since: u64,
     pages: [MaybeUninit<Page>; MAX_PAGES],
     frames: [MaybeUninit<u32>; FRAMES],
+    /// Tables of level 1 that a space shared with others, and has left.
+    shares: [MaybeUninit<u32>; SHARES],
 }
 
 impl Pending {
@@ -44,10 +50,12 @@ impl Pending {
             cpus: 0,
             page_count: 0,
             frame_count: 0,
+            share_count: 0,
             tables: NONE,
             since: 0,
             pages: [const { MaybeUninit::uninit() }; MAX_PAGES],
             frames: [const { MaybeUninit::uninit() }; FRAMES],
+            shares: [const { MaybeUninit::uninit() }; SHARES],
         }
     }
 
@@ -80,6 +88,11 @@ impl Pending {
             drop(Frame::from_index(unsafe { frame.assume_init() }));
         }
         self.frame_count = 0;
+        for table in &self.shares[..self.share_count] {
+            // SAFETY: the first `share_count` were written by `add_share`.
+            share::release(unsafe { table.assume_init() });
+        }
+        self.share_count = 0;
         while self.tables != NONE {
             let table = self.tables;
             self.tables = record(table).a.swap(0, Ordering::Relaxed) as u32;
@@ -98,34 +111,52 @@ impl Pending {
     /// Whether nothing waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.page_count == 0 && self.frame_count == 0 && self.tables == NONE
+        self.page_count == 0
+            && self.frame_count == 0
+            && self.share_count == 0
+            && self.tables == NONE
     }
 
-    /// A translation of `va` in `pmap` may be cached on the CPUs that have it loaded. Called after
-    /// the entry was changed by a locked instruction.
+    /// A translation of `va` may be cached on the CPUs of `holders`. Called after the entry was changed by a locked
+    /// instruction.
     #[inline]
-    pub(super) fn invalidate(&mut self, pmap: &Pmap, va: VirtAddr) {
-        let mut cpus = pmap.active.load(Ordering::SeqCst);
+    pub(super) fn invalidate(&mut self, holders: Holders<'_>, va: VirtAddr) {
+        if self.tell(&holders) {
+            if let Some(page) = self.pages.get_mut(self.page_count) {
+                page.write(Page::new(holders.number, va));
+            }
+            self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
+        }
+    }
+
+    /// As [`invalidate`](Pending::invalidate) for more pages than can be told one by one.
+    pub(super) fn invalidate_all(&mut self, holders: Holders<'_>) {
+        if self.tell(&holders) {
+            self.page_count = MAX_PAGES + 1;
+        }
+    }
+
+    /// Adds the CPUs of `holders` to those that are told; false if there are none.
+    #[inline]
+    fn tell(&mut self, holders: &Holders<'_>) -> bool {
+        let mut cpus = holders.cpus.load(Ordering::SeqCst);
         if shootdown::is_broadcast() {
             cpus = shootdown::all_cpus();
         }
         if cpus == 0 {
-            return;
+            return false;
         }
         if self.page_count == 0 {
             self.since = machine::coherence_stamp();
         }
         self.cpus |= cpus;
-        if let Some(page) = self.pages.get_mut(self.page_count) {
-            page.write(Page::new(pmap.space(), va));
-        }
-        self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
+        true
     }
 
-    /// Whether [`add_frame`](Pending::add_frame) needs a flush first.
+    /// Whether [`add_frame`](Pending::add_frame) or [`add_share`](Pending::add_share) needs a flush first.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.frame_count == FRAMES
+        self.frame_count == FRAMES || self.share_count == SHARES
     }
 
     /// Takes over the handle that a removed mapping had. The set is not full.
@@ -133,6 +164,12 @@ impl Pending {
     pub(super) fn add_frame(&mut self, frame: u32) {
         self.frames[self.frame_count].write(frame);
         self.frame_count += 1;
+    }
+
+    /// Takes over the share in a table of level 1 of a space that no longer leads to it. The set is not full.
+    pub(super) fn add_share(&mut self, table: u32) {
+        self.shares[self.share_count].write(table);
+        self.share_count += 1;
     }
 
     /// Takes over a dead page table, whose use count is 0.

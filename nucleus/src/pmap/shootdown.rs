@@ -18,18 +18,19 @@
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use super::space;
+use crate::VirtAddr;
 use crate::arch::machine::{self, MAX_CPUS};
 use crate::counters::Counter;
+#[cfg(not(target_os = "none"))]
 use crate::frame::record::{address, managed};
 use crate::pinned::Pinned;
-use crate::{PhysAddr, VirtAddr};
 
 /// Pages invalidated one by one; for more, all that the CPU has cached for programs goes. An `invlpg`
 /// takes about as long as a refill of one entry from the caches, and programs rarely have more than a
 /// thousand entries they would miss; Linux on real machines settled at 33.
 pub(super) const MAX_PAGES: usize = 32;
 
-/// A page of one pmap: its root's number among the managed frames above, the page's number below.
+/// A page of one pmap or of a family: the number of the [`Holders`](super::family::Holders) above, the page's number below.
 #[derive(Clone, Copy)]
 pub(super) struct Page(u64);
 
@@ -45,9 +46,20 @@ impl Page {
         (self.0 >> PAGE_BITS) as u32
     }
 
-    fn root(self) -> PhysAddr {
-        address(managed().start + self.space())
+    /// Tells the oracle that no CPU holds any more what it held of the page at `since`.
+    #[cfg(not(target_os = "none"))]
+    fn promise(self, since: u64) {
+        let own = managed().start + self.space();
+        match managed().contains(&own) {
+            true => machine::promise_page(address(own), self.va(), since),
+            false => space::roots(self.space())
+                .for_each(|root| machine::promise_page(root, self.va(), since)),
+        }
     }
+
+    /// There is no oracle.
+    #[cfg(target_os = "none")]
+    fn promise(self, _since: u64) {}
 
     fn va(self) -> VirtAddr {
         VirtAddr(((self.0 & ((1 << PAGE_BITS) - 1)) as usize) << crate::PAGE_SHIFT)
@@ -112,9 +124,7 @@ pub(super) fn run(what: What<'_>, cpus: u64, since: u64) {
     tell(what, cpus);
     match what {
         What::All => machine::promise_all(cpus, since),
-        What::Pages(pages) => pages
-            .iter()
-            .for_each(|page| machine::promise_page(page.root(), page.va(), since)),
+        What::Pages(pages) => pages.iter().for_each(|page| page.promise(since)),
         // What becomes of these is seen when they are used again.
         What::Window(_) => {}
     }
@@ -216,8 +226,10 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
             machine::invalidate_all();
         }
         What::Pages(pages) => {
-            let loaded = space::loaded(cpu);
-            for page in pages.iter().filter(|page| Some(page.space()) == loaded) {
+            let Some(loaded) = space::loaded(cpu) else {
+                return;
+            };
+            for page in pages.iter().filter(|page| loaded.contains(&page.space())) {
                 count(Counter::tlb_local_page);
                 machine::invalidate_page(page.va());
             }

@@ -44,12 +44,18 @@ pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
             // The bit before the root: see `shootdown`.
             machine::point();
             next.active.fetch_or(1 << cpu, Ordering::SeqCst);
+            // SAFETY: the slot holds a handle, and only this CPU changes it.
+            let family = unsafe { loaded.as_ref() }.map(|loaded| Arc::as_ptr(&loaded.family));
+            let stays = family == Some(Arc::as_ptr(&next.family));
+            if !stays {
+                next.family.active.fetch_or(1 << cpu, Ordering::SeqCst);
+            }
             machine::load_space(address(next.root));
             Counter::space_switches.add(1);
             let next = Arc::into_raw(Arc::clone(next)).cast_mut();
             slot.pmap.store(next, Ordering::Relaxed);
             slot.borrowed.store(false, Ordering::Relaxed);
-            give_up(loaded, cpu);
+            give_up(loaded, cpu, stays);
         }
     }
     machine::irqs_restore(irqs);
@@ -84,12 +90,12 @@ fn unload(cpu: usize) {
         machine::load_space(machine::kernel_root());
         Counter::space_switches.add(1);
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
-        give_up(loaded, cpu);
+        give_up(loaded, cpu, false);
     }
 }
 
-/// Drops what a CPU held of a pmap that is no longer loaded.
-fn give_up(pmap: *mut Pmap, cpu: usize) {
+/// Drops what a CPU held of a pmap that is no longer loaded; `stays`: another one of its family is.
+fn give_up(pmap: *mut Pmap, cpu: usize, stays: bool) {
     if pmap.is_null() {
         return;
     }
@@ -98,13 +104,28 @@ fn give_up(pmap: *mut Pmap, cpu: usize) {
     // The other root is loaded: nothing of this one is cached here any more.
     machine::point();
     pmap.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
+    if !stays {
+        pmap.family.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
+    }
 }
 
-/// The pmap that a CPU has loaded, by the number of its root among the managed frames.
-pub(super) fn loaded(cpu: usize) -> Option<u32> {
+/// The pmap that this CPU has loaded and its family, by their numbers in shootdowns.
+pub(super) fn loaded(cpu: usize) -> Option<[u32; 2]> {
     let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
     // SAFETY: the slot holds a handle, and only this CPU changes it.
-    (!pmap.is_null()).then(|| unsafe { (*pmap).space() })
+    let pmap = unsafe { pmap.as_ref() }?;
+    Some([pmap.space(), pmap.family.number()])
+}
+
+/// The roots of the members of a family that are loaded anywhere.
+#[cfg(not(target_os = "none"))]
+pub(super) fn roots(family: u32) -> impl Iterator<Item = crate::PhysAddr> {
+    (0..machine::cpu_count()).filter_map(move |cpu| {
+        let [_, of] = loaded(cpu)?;
+        let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
+        // SAFETY: as in `loaded`; the simulated machine goes on at its points only, and none is on the way here.
+        (of == family).then(|| address(unsafe { (*pmap).root }))
+    })
 }
 
 /// Forgets what an earlier machine had loaded. The machine has one CPU and no task yet.

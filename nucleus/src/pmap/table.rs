@@ -32,11 +32,13 @@
 //! that no new `Leaf` is made, and clear the entry above. Then take out its entries until the count
 //! says that nobody else is there. The table is reused only after the flush, like a frame: a
 //! processor may walk through it until then.
+//!
+//! Tables of level 1 that several spaces lead to: see `share`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index, span};
-use super::{Pending, Pmap};
+use super::{Pending, Pmap, Prot, share};
 use crate::arch::machine;
 use crate::frame::record::{NONE, Type, bytes, find, record};
 use crate::frame::{Table, give_table, take_table};
@@ -46,9 +48,9 @@ use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 /// In `b`: the use count.
 const COUNT: u64 = 0xfff;
 /// In `b`: the table is being taken out of the tree.
-const DYING: u64 = 1 << 12;
+pub(super) const DYING: u64 = 1 << 12;
 /// log2 of the entries in a group, at level 2 to 4 and at level 1.
-const GROUP: usize = 3;
+pub(super) const GROUP: usize = 3;
 const LEAF_GROUP: usize = 4;
 /// In `b`: the base address.
 const BASE: u64 = !(LEAF_SPAN as u64 - 1);
@@ -71,7 +73,13 @@ pub(super) fn load(entry: &AtomicU64) -> Pte {
 
 /// The first entry in use from `first` to before `end`, by the table's groups of 2^`shift` entries.
 #[inline]
-fn next_entry(table: u32, groups: u64, shift: usize, first: usize, end: usize) -> Option<usize> {
+pub(super) fn next_entry(
+    table: u32,
+    groups: u64,
+    shift: usize,
+    first: usize,
+    end: usize,
+) -> Option<usize> {
     let mut i = first;
     while i < end {
         let ahead = groups >> (i >> shift);
@@ -90,7 +98,7 @@ fn next_entry(table: u32, groups: u64, shift: usize, first: usize, end: usize) -
 }
 
 /// The group of an entry of a table of level 2 to 4, as a bit.
-fn group(index: usize) -> u64 {
+pub(super) fn group(index: usize) -> u64 {
     1 << (index >> GROUP)
 }
 
@@ -99,6 +107,8 @@ pub(super) struct Leaf {
     pub(super) table: u32,
     /// What the table's first entry maps.
     pub(super) base: VirtAddr,
+    /// Other spaces lead to it, too: only who finds it through a frame changes its entries, and none may be written through.
+    pub(super) is_shared: bool,
     _pinned: Pinned,
 }
 
@@ -125,6 +135,18 @@ impl Leaf {
     pub(super) fn next_entry(&self, first: usize, end: usize) -> Option<usize> {
         let groups = record(self.table).handles.load(Ordering::Acquire);
         next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
+    }
+
+    /// Whether any entry from `first` to before `end` gives a right that is not in `rights`.
+    pub(super) fn any_beyond(&self, rights: Prot, first: usize, end: usize) -> bool {
+        let mut i = first;
+        while let Some(next) = self.next_entry(i, end) {
+            if !rights.contains(load(self.entry(next)).prot()) {
+                return true;
+            }
+            i = next + 1;
+        }
+        false
     }
 
     /// One entry less is in use. After the entry was cleared and unlinked.
@@ -157,9 +179,36 @@ pub(super) fn release(table: u32) {
     debug_assert!(old & COUNT != 0, "a page table was released twice");
 }
 
-/// The pmap of a table of level 1 that has an entry in use, or that is pinned.
-pub(super) fn owner_of(table: u32) -> *const Pmap {
-    record(table).a.load(Ordering::Relaxed) as *const Pmap
+/// Entries in use of a table of level 1 that is attached, walkers included.
+pub(super) fn entries_of(table: u32) -> usize {
+    (record(table).b.load(Ordering::Relaxed) & COUNT) as usize - 1
+}
+
+/// Pins a table of level 1 that the caller, by a lock or as its last sharer, keeps attached.
+pub(super) fn pin_attached(table: u32) -> Leaf {
+    let pinned = Pinned::new();
+    record(table).b.fetch_add(1, Ordering::Acquire);
+    Leaf {
+        table,
+        base: base_of(table),
+        is_shared: true,
+        _pinned: pinned,
+    }
+}
+
+/// Makes a table that was taken a table of level 1 of `pmap` for `base`, pinned and to be attached by the caller.
+pub(super) fn new_leaf(pmap: &Pmap, table: u32, base: VirtAddr) -> Leaf {
+    let r = record(table);
+    r.a.store(share::owner(pmap), Ordering::Relaxed);
+    r.handles.store(0, Ordering::Relaxed);
+    // Attached, and pinned.
+    r.b.store(base.0 as u64 | 2, Ordering::Release);
+    Leaf {
+        table,
+        base,
+        is_shared: false,
+        _pinned: Pinned::new(),
+    }
 }
 
 /// What the first entry of a table of level 1 maps.
@@ -167,7 +216,7 @@ pub(super) fn base_of(table: u32) -> VirtAddr {
     VirtAddr((record(table).b.load(Ordering::Relaxed) & BASE) as usize)
 }
 
-fn leaf_base(va: VirtAddr) -> VirtAddr {
+pub(super) fn leaf_base(va: VirtAddr) -> VirtAddr {
     VirtAddr(va.0 & !(LEAF_SPAN - 1))
 }
 
@@ -175,22 +224,54 @@ impl Pmap {
     /// The table of level 1 that maps `va`, if there is one. No lock.
     #[inline]
     pub(super) fn leaf(&self, va: VirtAddr) -> Option<Leaf> {
-        let pinned = Pinned::new();
+        loop {
+            let pte = self.walk(va)?;
+            let leaf = self.pin(pte, leaf_base(va));
+            // Where sharing begins or ends the table has another owner than the entry said.
+            if leaf.as_ref().is_some_and(|leaf| !leaf.is_shared) || self.leads_to(va, pte) {
+                return leaf;
+            }
+        }
+    }
+
+    /// The entry of level 2 for `va`: a hint.
+    #[inline]
+    pub(super) fn walk(&self, va: VirtAddr) -> Option<Pte> {
         let mut table = self.root;
-        for level in [4, 3, 2] {
+        let mut level = 4;
+        loop {
             let pte = load(entry(table, index(va, level)));
             if !pte.is_present() {
                 return None;
             }
             table = pte.frame();
             find(table as u64)?;
+            level -= 1;
+            if level == 1 {
+                return Some(pte);
+            }
         }
-        self.pin(table, leaf_base(va), pinned)
     }
 
-    /// Pins what may be this pmap's table of level 1 for `base`.
+    /// Whether the entry of level 2 for `va` still refers to what it referred to as `pte`, shared or not.
+    fn leads_to(&self, va: VirtAddr, pte: Pte) -> bool {
+        let same =
+            |now: Pte| now.frame() == pte.frame() && now.is_shared_table() == pte.is_shared_table();
+        self.walk(va).is_some_and(same)
+    }
+
+    /// Whether what was read from a table that was found for `va`, and that others share, was still this pmap's own
+    /// business: none of the others changes it as long as this pmap leads to it.
+    pub(super) fn confirms(&self, leaf: &Leaf, va: VirtAddr) -> bool {
+        !leaf.is_shared || self.leads_to(va, Pte::shared_table(leaf.table))
+    }
+
+    /// Pins what may be this pmap's table of level 1 for `base`, by the entry of level 2 that leads to it.
     #[inline]
-    fn pin(&self, table: u32, base: VirtAddr, pinned: Pinned) -> Option<Leaf> {
+    fn pin(&self, pte: Pte, base: VirtAddr) -> Option<Leaf> {
+        let pinned = Pinned::new();
+        let table = pte.frame();
+        let is_shared = pte.is_shared_table();
         let r = record(table);
         if r.kind() != Type::PageTable1 {
             return None;
@@ -212,23 +293,39 @@ impl Pmap {
         let leaf = Leaf {
             table,
             base,
+            is_shared,
             _pinned: pinned,
         };
-        // Pinned now, so this is the owner for good.
-        core::ptr::eq(owner_of(table), self).then_some(leaf)
+        // Pinned now, so this is the owner, or one of them, for good.
+        let owner = match is_shared {
+            false => share::owner(self),
+            true => share::common_owner(&self.family),
+        };
+        (r.a.load(Ordering::Relaxed) == owner).then_some(leaf)
     }
 
-    /// The table of level 1 that maps `va`; makes it, and those above it, where it is missing.
+    /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is missing. Where others share
+    /// it, that is what [`own`](Pmap::own) does.
     pub(super) fn make_leaf(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
-        match self.leaf(va) {
-            Some(leaf) => Ok(leaf),
-            None => self.build(va),
+        loop {
+            let leaf = match self.leaf(va) {
+                Some(leaf) => leaf,
+                None => match self.build(va)? {
+                    Some(leaf) => leaf,
+                    None => continue,
+                },
+            };
+            if !leaf.is_shared {
+                return Ok(leaf);
+            }
+            drop(leaf);
+            self.own(va)?;
         }
     }
 
+    /// Makes the table of level 1 for `va`. `None`: there is one.
     #[cold]
-    fn build(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
-        let pinned = Pinned::new();
+    fn build(&self, va: VirtAddr) -> Result<Option<Leaf>, OutOfMemory> {
         let mut frames = self.lock.lock();
         let base = leaf_base(va);
         let mut parent = self.root;
@@ -241,8 +338,8 @@ impl Pmap {
             parent = pte.frame();
             level -= 1;
             if level == 1 {
-                // Somebody else was faster. Under the lock it is attached, hence can be pinned.
-                return self.pin(parent, base, pinned).ok_or(OutOfMemory);
+                // Somebody else was faster.
+                return Ok(None);
             }
         }
         // Take all that is missing before anything is attached: a failure leaves nothing behind.
@@ -258,11 +355,7 @@ impl Pmap {
                 }
             }
         }
-        let leaf = record(tables[1]);
-        leaf.a.store(self as *const Pmap as u64, Ordering::Relaxed);
-        leaf.handles.store(0, Ordering::Relaxed);
-        // Attached, and pinned by the caller.
-        leaf.b.store(base.0 as u64 | 2, Ordering::Release);
+        let leaf = new_leaf(self, tables[1], base);
         // From the bottom up, so that what is attached is whole.
         for l in 2..level {
             entry(tables[l], index(va, l)).store(Pte::table(tables[l - 1]).0, Ordering::Release);
@@ -278,46 +371,69 @@ impl Pmap {
         parent.handles.fetch_add(1, Ordering::Relaxed);
         let groups = parent.a.load(Ordering::Relaxed) | group(index(va, level));
         parent.a.store(groups, Ordering::Relaxed);
-        Ok(Leaf {
-            table: tables[1],
-            base,
-            _pinned: pinned,
-        })
+        Ok(Some(leaf))
     }
 
     /// The first table of level 1 for anything in `range`. If the range covers all that the table
-    /// maps, it is killed: detached, and the tables above that have become empty go to `pending`.
+    /// maps, it is killed: detached, and the tables above that have become empty go to `pending`, which is not full; if others
+    /// share it, this pmap's share goes there.
     pub(super) fn next_leaf(&self, range: VirtRange, kill: Option<&mut Pending>) -> Option<Found> {
         if range.is_empty() {
             return None;
         }
         let pinned = Pinned::new();
         let mut frames = self.lock.lock();
-        let (table, va) = self.first_in(range)?;
+        let (pte, va) = self.first_in(range)?;
         let base = leaf_base(va);
+        let table = pte.frame();
         let leaf = Leaf {
             table,
             base,
+            is_shared: pte.is_shared_table(),
             _pinned: pinned,
         };
         record(table).b.fetch_add(1, Ordering::Acquire);
         let covered = range.start <= base && base.0 + (LEAF_SPAN - 1) < range.end.0;
-        let dying = match kill {
+        let gone = match kill {
             Some(pending) if covered => {
-                // The mark instead of the attachment's own count.
-                machine::point();
-                record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
-                self.detach(base, pending, &mut frames);
+                if leaf.is_shared {
+                    self.leave(table, base, pending, &mut frames);
+                } else {
+                    // The mark instead of the attachment's own count.
+                    machine::point();
+                    record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
+                    self.detach(base, pending, &mut frames);
+                }
                 true
             }
             _ => false,
         };
-        Some(Found { leaf, dying })
+        Some(Found { leaf, gone })
     }
 
-    /// The first table of level 1 for anything in `range`, and the first address of the range that it
+    /// Takes a table that others share out of this pmap. [pmap lock]
+    fn leave(&self, table: u32, base: VirtAddr, pending: &mut Pending, frames: &mut usize) {
+        self.detach(base, pending, frames);
+        // Its entries are as they were, and say nothing of who has cached them here.
+        pending.invalidate_all(self.holders());
+        pending.add_share(table);
+    }
+
+    /// For lack of memory for a table of its own: takes all mappings away that come from the table for `va` if others share it.
+    /// `pending` is not full.
+    #[cold]
+    pub(super) fn give_up_shared(&self, va: VirtAddr, pending: &mut Pending) {
+        let mut frames = self.lock.lock();
+        if let Some(pte) = self.walk(va)
+            && pte.is_shared_table()
+        {
+            self.leave(pte.frame(), leaf_base(va), pending, &mut frames);
+        }
+    }
+
+    /// The entry that leads to the first table of level 1 for anything in `range`, and the first address of the range that it
     /// maps. [pmap lock]
-    fn first_in(&self, range: VirtRange) -> Option<(u32, VirtAddr)> {
+    fn first_in(&self, range: VirtRange) -> Option<(Pte, VirtAddr)> {
         let mut tables = [NONE; 5];
         tables[4] = self.root;
         let mut level = 4;
@@ -335,12 +451,12 @@ impl Pmap {
                 va = VirtAddr((va.0 & !(span(level) - 1)) + (i - first) * span(level));
             }
             if found.is_some() {
-                let below = load(entry(table, i)).frame();
+                let below = load(entry(table, i));
                 level -= 1;
                 if level == 1 {
                     return Some((below, va));
                 }
-                tables[level] = below;
+                tables[level] = below.frame();
                 continue;
             }
             // Nothing more here: go on behind what the table maps, in the ones above.
@@ -399,7 +515,7 @@ impl Pmap {
         // A processor that ever went this way may have cached it; invalidating any one page makes
         // it forget all such ways.
         if walked {
-            pending.invalidate(self, base);
+            pending.invalidate(self.holders(), base);
         }
     }
 }
@@ -444,6 +560,6 @@ pub(super) fn bury(table: u32, pending: &mut Pending) {
 /// See [`Pmap::next_leaf`].
 pub(super) struct Found {
     pub(super) leaf: Leaf,
-    /// The table was killed; the caller takes out its entries and buries it.
-    pub(super) dying: bool,
+    /// It was taken out of the tree. Unless others share it, the caller takes out its entries and buries it.
+    pub(super) gone: bool,
 }

@@ -10,6 +10,8 @@ use crate::sim::{self, Config, random_u64};
 use crate::task::{self, Sleep, Spawn, WaitQueue};
 use crate::{ephemeral, user};
 
+mod sharing;
+
 fn below(n: usize) -> usize {
     (random_u64() % n as u64) as usize
 }

@@ -76,6 +76,10 @@ impl Pmap {
         let mut left = range;
         let mut moved = 0;
         while let Some(Found { leaf, .. }) = self.next_leaf(left, None) {
+            if leaf.is_shared {
+                self.part_from(leaf, &mut pending);
+                continue;
+            }
             let (mut i, stop) = part_of(left, leaf.base);
             while !batch.is_full()
                 && let Some(next) = leaf.next_entry(i, stop)

@@ -59,6 +59,13 @@ impl Tlb {
         }
     }
 
+    /// A fault for want of rights also makes the CPU forget the table that it came by.
+    fn forget_table(&mut self, m: &Machine, page: usize) {
+        if let Some(table) = self.tables.remove(&(page >> 9)) {
+            unreach(m, table.at.frame_number());
+        }
+    }
+
     fn forget_page(&mut self, m: &Machine, page: usize) {
         if let Some(entry) = self.pages.remove(&page) {
             unreach(m, entry.frame);
@@ -135,12 +142,15 @@ pub(super) fn translate(m: &Machine, at: VirtAddr, access: Access) -> Option<Phy
         // Whether a CPU faults on a held entry without looking again is its own business.
         m.cpu().tlb.borrow_mut().forget_page(m, page);
         if !allows(&entry) && m.random.one_in(2) {
+            m.cpu().tlb.borrow_mut().forget_table(m, page);
             return None;
         }
     }
     let entry = fill(m, page, access == Access::Write)?;
     if !allows(&entry) {
-        m.cpu().tlb.borrow_mut().forget_page(m, page);
+        let mut tlb = m.cpu().tlb.borrow_mut();
+        tlb.forget_page(m, page);
+        tlb.forget_table(m, page);
         return None;
     }
     Some(physical(entry, at))

@@ -84,10 +84,6 @@ pub(crate) fn coherence_stamp() -> u64 {
 
 /// See [`coherence_stamp`].
 #[inline(always)]
-pub(crate) fn promise_page(_root: PhysAddr, _at: crate::VirtAddr, _since: u64) {}
-
-/// See [`coherence_stamp`].
-#[inline(always)]
 pub(crate) fn promise_all(_cpus: u64, _since: u64) {}
 
 /// Interrupts the CPUs whose bits are set, none of them this one: mappings changed.

@@ -38,6 +38,11 @@ pub const SWITCHES: &[Switch] = &[
         option: "shootdown=broadcast",
         experiments: &["mmap-threads", "memory-calls", "map-fault-unmap", "fork"],
     },
+    // A child's page tables empty, its parent's mappings write-protected one by one: what sharing them saves (`uvm.txt` 8, Figure 6).
+    Switch {
+        option: "fork=copy",
+        experiments: &["fork", "exec"],
+    },
     // Page tables made anew each time (`iosup.txt` 5.2).
     Switch {
         option: "ptcache=off",

@@ -12,7 +12,7 @@ const VARIANTS: [(&str, &str); 2] = [
     ("old mappings", "ephemeral=uncached"),
     (
         "old page tables",
-        "shootdown=broadcast ptcache=off faultahead=0,0",
+        "shootdown=broadcast ptcache=off faultahead=0,0 fork=copy",
     ),
 ];
 /// The tests that they run: short ones, which the mechanisms matter to.

@@ -1,0 +1,457 @@
+//! Page tables of level 1 that several spaces lead to: what a fork makes of its parent's (`uvm.txt` 5.2 for whole tables).
+//!
+//! A forked pmap leads to the tables of its parent, and in both the entry above takes the right to write away for all that
+//! is below: one flush, and a cost that is the number of tables. The entries of a shared table are as they were. Who wants to
+//! change its mappings gets a table of its own first ([`Pmap::own`]): a copy while others share the table, or the table
+//! itself when all others have left it.
+//!
+//! # Who may change what
+//!
+//! *Which tables a pmap leads to* is guarded by its lock, as ever. *How many pmaps lead to a table* is its count of sharers.
+//! Only a pmap that leads to a table can make others lead to it, too, and that by [`Pmap::fork`], while nobody else changes
+//! its mappings: so who leads to a table and finds the count at one is alone, and stays so.
+//!
+//! *The entries of a shared table* are changed by page-wide operations only (`page`), which mean all spaces anyway. So a pmap
+//! that has found the table, read an entry, and still leads to the table after that, has read its own mapping.
+//!
+//! *Who is told* when an entry of a shared table changes: the CPUs that have any member of the family loaded (`family`). A
+//! pmap that has gone over to a copy is told by the copy, whose entries are on the frames' lists before it is attached;
+//! what its TLBs have read from the old table is accounted for there, too ([`Pte::copied`]).
+//!
+//! *When a pmap has left a table* its share in it stays in a [`Pending`] set until the flush, since a processor may walk
+//! through the table until then. Who gives up the last share empties the table, and no TLB knows of it.
+//!
+//! # In the records
+//!
+//! | field | of a table that one pmap leads to | of a shared one |
+//! |---|---|---|
+//! | `a` of the table | the pmap | the family and one; holds a handle of it |
+//! | `a` of the frame with its links | 0 or 1 | the count of sharers |
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::family::{Family, Holders};
+use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
+use super::table::{
+    DYING, GROUP, Leaf, entries_of, entry, group, leaf_base, load, new_leaf, next_entry,
+    pin_attached,
+};
+use super::{Pending, Pmap, empty, reverse};
+use crate::arch::machine;
+use crate::counters::Counter;
+use crate::frame::record::record;
+use crate::frame::{Table, give_table, take_table};
+use crate::{OutOfMemory, VirtAddr, VirtRange};
+
+/// In a table's `a`: it is a family's.
+const COMMON: u64 = 1;
+
+/// What a fork does with the page tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fork {
+    /// Parent and child share them until one of them changes its mappings.
+    #[default]
+    Share,
+    /// The child starts with none, and the parent's mappings are write-protected one by one.
+    Copy,
+}
+
+static SHARES: AtomicBool = AtomicBool::new(true);
+
+/// Sets what forks do from now on.
+pub fn set_fork(fork: Fork) {
+    SHARES.store(fork == Fork::Share, Ordering::Relaxed);
+}
+
+/// See [`set_fork`].
+pub fn fork_mode() -> Fork {
+    match SHARES.load(Ordering::Relaxed) {
+        true => Fork::Share,
+        false => Fork::Copy,
+    }
+}
+
+/// What a pmap that takes a table for its own does about the right to write, which the entries may still have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// Nobody but this space has come to refer to the pages meanwhile: what could be written before can be written again.
+    Kept,
+    /// It is taken away.
+    TakenAway,
+}
+
+/// In the record of a table that this pmap alone leads to: its owner.
+#[inline]
+pub(super) fn owner(pmap: &Pmap) -> u64 {
+    core::ptr::from_ref(pmap) as u64
+}
+
+/// In the record of a shared table: its owner.
+#[inline]
+pub(super) fn common_owner(family: &Arc<Family>) -> u64 {
+    Arc::as_ptr(family) as u64 | COMMON
+}
+
+/// Who may hold translations that were read from a table of level 1.
+///
+/// # Safety
+/// The table's owner lives as long as the result: see the callers.
+pub(super) unsafe fn holders_of<'a>(table: u32) -> Holders<'a> {
+    let owner = record(table).a.load(Ordering::SeqCst);
+    match owner & COMMON {
+        // SAFETY: what `owner` made of a reference; alive as the caller promises.
+        0 => unsafe { &*(owner as *const Pmap) }.holders(),
+        // SAFETY: what `common_owner` made of a handle; as above.
+        _ => unsafe { &*((owner & !COMMON) as *const Family) }.holders(),
+    }
+}
+
+/// Spaces that lead to a table: 0 or 1 if that is one.
+fn sharers(table: u32) -> &'static core::sync::atomic::AtomicU64 {
+    &record(table + 1).a
+}
+
+/// Gives a shared table to a new owner, or to nobody: the family's handle goes.
+fn leave_family(table: u32, owner: u64) {
+    let family = record(table).a.swap(owner, Ordering::SeqCst);
+    debug_assert_eq!(family & COMMON, COMMON);
+    sharers(table).store(0, Ordering::Relaxed);
+    // SAFETY: the handle that `Pmap::fork` put there when the table became the family's. Whoever still uses the family by the
+    // table's record keeps the table from going, and with it the new owner, who is a member; without one, they were waited for.
+    drop(unsafe { Arc::from_raw((family & !COMMON) as *const Family) });
+}
+
+/// Gives up a share in a table that the sharer no longer leads to, flushed. The last one takes its mappings out.
+pub(super) fn release(table: u32) {
+    machine::point();
+    // Acquire and release: what the others did with the table comes before it ends.
+    if sharers(table).fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    let leaf = pin_attached(table);
+    machine::point();
+    record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
+    empty(&leaf, |_, _| super::Keep::Dropped);
+    drop(leaf);
+    leave_family(table, 0);
+    let r = record(table);
+    r.b.swap(0, Ordering::Acquire);
+    r.handles.store(0, Ordering::Relaxed);
+    give_table(1, table);
+}
+
+impl Pmap {
+    /// A pmap with the same mappings, none of which may be written, in either, before [`own`](Pmap::own) or
+    /// [`enter`](Pmap::enter) was called for its page; what `may_share` refuses, a range of 2 MiB with that many pages mapped, is
+    /// left as it is here and empty there. With [`Fork::Copy`] that is everything. The rights that are taken away here are so when `pending`
+    /// was flushed.
+    ///
+    /// Nobody else changes this pmap's mappings meanwhile, except by page-wide operations.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table. Some rights may have been taken away.
+    pub fn fork(
+        &self,
+        may_share: impl FnMut(VirtRange, usize) -> bool,
+        pending: &mut Pending,
+    ) -> Result<Arc<Pmap>, OutOfMemory> {
+        let mut child = Pmap::member(self.family.clone())?;
+        if fork_mode() == Fork::Share {
+            self.share_with(&mut child, may_share, pending)?;
+        }
+        Ok(Arc::new(child))
+    }
+
+    fn share_with(
+        &self,
+        child: &mut Pmap,
+        mut may_share: impl FnMut(VirtRange, usize) -> bool,
+        pending: &mut Pending,
+    ) -> Result<(), OutOfMemory> {
+        let _frames = self.lock.lock();
+        let mut any_own = false;
+        let mut result = Ok(());
+        let mut shared = 0;
+        let mut i4 = 0;
+        'all: while let Some((n4, table3)) = below(self.root, i4, ENTRIES / 2) {
+            i4 = n4 + 1;
+            let mut i3 = 0;
+            while let Some((n3, table2)) = below(table3, i3, ENTRIES) {
+                i3 = n3 + 1;
+                let mut childs = None;
+                let mut i2 = 0;
+                while let Some((n2, table)) = below(table2, i2, ENTRIES) {
+                    i2 = n2 + 1;
+                    let base = VirtAddr(((n4 * ENTRIES + n3) * ENTRIES + n2) * LEAF_SPAN);
+                    let pages = entries_of(table);
+                    let span = VirtRange::new(base, base + LEAF_SPAN);
+                    if pages == 0 || !may_share(span, pages) {
+                        continue;
+                    }
+                    let childs = match childs {
+                        Some(childs) => childs,
+                        None => match child.upper(base) {
+                            Ok(made) => *childs.insert(made),
+                            Err(error) => {
+                                result = Err(error);
+                                break 'all;
+                            }
+                        },
+                    };
+                    any_own |= self.share(entry(table2, n2), table);
+                    entry(childs, n2).store(Pte::shared_table(table).0, Ordering::Release);
+                    count_entry(childs, n2);
+                    *child.lock.get_mut() += 2;
+                    shared += 1;
+                }
+            }
+        }
+        if shared > 0 {
+            self.is_forked.store(true, Ordering::Relaxed);
+            child.is_forked.store(true, Ordering::Relaxed);
+        }
+        if any_own {
+            pending.invalidate_all(self.holders());
+        }
+        Counter::page_tables_shared.add(shared);
+        result
+    }
+
+    /// One sharer more for the table that an entry of level 2 leads to. Returns whether it was this pmap's own. [pmap lock]
+    fn share(&self, above: &core::sync::atomic::AtomicU64, table: u32) -> bool {
+        if load(above).is_shared_table() {
+            sharers(table).fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        sharers(table).store(2, Ordering::Relaxed);
+        // Before anybody else can have seen an entry, so that whoever changes one, and looks who may have, finds the family.
+        let family = Arc::into_raw(self.family.clone()) as u64 | COMMON;
+        record(table).a.store(family, Ordering::SeqCst);
+        machine::point();
+        above.fetch_and(!Pte::WRITE_BIT, Ordering::AcqRel);
+        true
+    }
+
+    /// Takes nearly all shared tables out at once, for a pmap that is torn down: of each table of level 2 one entry stays, so that
+    /// it is still found. No CPU has the pmap loaded.
+    pub(super) fn leave_shared_tables(&self, dead: &mut Pending) {
+        if !self.is_forked.load(Ordering::Relaxed) {
+            return;
+        }
+        let (mut i4, mut i3, mut i2) = (0, 0, 0);
+        loop {
+            if dead.is_full() {
+                dead.flush();
+            }
+            let mut frames = self.lock.lock();
+            let Some((n4, table3)) = below(self.root, i4, ENTRIES / 2) else {
+                return;
+            };
+            let Some((n3, table2)) = below(table3, i3, ENTRIES) else {
+                (i4, i3, i2) = (n4 + 1, 0, 0);
+                continue;
+            };
+            let in_use = &record(table2).handles;
+            while !dead.is_full()
+                && in_use.load(Ordering::Relaxed) > 1
+                && let Some((n2, table)) = below(table2, i2, ENTRIES)
+            {
+                i2 = n2 + 1;
+                let above = entry(table2, n2);
+                if load(above).is_shared_table() {
+                    above.store(0, Ordering::Relaxed);
+                    in_use.fetch_sub(1, Ordering::Relaxed);
+                    *frames -= 2;
+                    dead.add_share(table);
+                }
+            }
+            if !dead.is_full() {
+                (i4, i3, i2) = (n4, n3 + 1, 0);
+            } else {
+                (i4, i3) = (n4, n3);
+            }
+        }
+    }
+
+    /// The table of level 2 for `va` in a pmap that nobody else knows.
+    fn upper(&mut self, va: VirtAddr) -> Result<u32, OutOfMemory> {
+        let root = self.root;
+        let take = |level| match take_table(level) {
+            Some(Table::Ready(table) | Table::Fresh(table)) => {
+                record(table).handles.store(0, Ordering::Relaxed);
+                record(table).a.store(0, Ordering::Relaxed);
+                Ok(table)
+            }
+            None => Err(OutOfMemory),
+        };
+        let frames = self.lock.get_mut();
+        let mut attach = |parent: u32, level: usize, table: u32| {
+            let i = index(va, level);
+            entry(parent, i).store(Pte::table(table).0, Ordering::Release);
+            count_entry(parent, i);
+            *frames += 1;
+        };
+        let pte = load(entry(root, index(va, 4)));
+        if !pte.is_present() {
+            // All before anything is attached: a failure leaves nothing behind.
+            let (table3, table2) = (take(3)?, take(2));
+            let Ok(table2) = table2 else {
+                give_table(3, table3);
+                return Err(OutOfMemory);
+            };
+            attach(root, 4, table3);
+            attach(table3, 3, table2);
+            return Ok(table2);
+        }
+        let table3 = pte.frame();
+        let pte = load(entry(table3, index(va, 3)));
+        if pte.is_present() {
+            return Ok(pte.frame());
+        }
+        let table2 = take(2)?;
+        attach(table3, 3, table2);
+        Ok(table2)
+    }
+
+    /// Makes the table of level 1 for `va` this pmap's own, if it is one that a fork made common; its mappings stay, but for the
+    /// right to write. Sleeps never; interrupts are on and no spin lock is held.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
+    pub fn own(&self, va: VirtAddr) -> Result<(), OutOfMemory> {
+        let mut pending = Pending::new();
+        let frames = self.lock.lock();
+        let Some((above, table)) = self.shared_table(va) else {
+            return Ok(());
+        };
+        if self.take_back(above, table, Writes::TakenAway) {
+            return Ok(());
+        }
+        let new = match take_table(1).ok_or(OutOfMemory)? {
+            Table::Ready(new) | Table::Fresh(new) => new,
+        };
+        let leaf = new_leaf(self, new, leaf_base(va));
+        copy(table, &leaf);
+        drop(leaf);
+        machine::point();
+        let old = Pte(above.swap(Pte::table(new).0, Ordering::AcqRel));
+        // Invalidating any one page makes a processor forget the way to the old table.
+        if old.may_be_cached() {
+            pending.invalidate(self.holders(), leaf_base(va));
+        }
+        pending.add_share(table);
+        drop(frames);
+        pending.flush();
+        Counter::page_tables_copied.add(1);
+        Ok(())
+    }
+
+    /// If a fork made the table of level 1 for `va` common, and all others have left it, it is this pmap's own again. Returns whether
+    /// it is now or was before.
+    pub fn reclaim(&self, va: VirtAddr, writes: Writes) -> bool {
+        let _frames = self.lock.lock();
+        match self.shared_table(va) {
+            Some((above, table)) => self.take_back(above, table, writes),
+            None => true,
+        }
+    }
+
+    /// Whether a fork made the table of level 1 for `va` common, so that nothing can be written through it.
+    #[inline]
+    pub fn is_shared(&self, va: VirtAddr) -> bool {
+        self.walk(va).is_some_and(Pte::is_shared_table)
+    }
+
+    /// Whether a fork made the table of level 1 for `va` common, and all others have left it: that stays so until this
+    /// pmap is forked.
+    pub fn is_last_sharer(&self, va: VirtAddr) -> bool {
+        let _frames = self.lock.lock();
+        self.shared_table(va)
+            .is_some_and(|(_, table)| sharers(table).load(Ordering::Relaxed) == 1)
+    }
+
+    /// The table of level 1 for `va` and the entry above it, if it is a shared one. [pmap lock]
+    fn shared_table(&self, va: VirtAddr) -> Option<(&'static core::sync::atomic::AtomicU64, u32)> {
+        let mut table = self.root;
+        for level in [4, 3] {
+            let pte = load(entry(table, index(va, level)));
+            if !pte.is_present() {
+                return None;
+            }
+            table = pte.frame();
+        }
+        let above = entry(table, index(va, 2));
+        let pte = load(above);
+        (pte.is_present() && pte.is_shared_table()).then(|| (above, pte.frame()))
+    }
+
+    /// Takes a table for this pmap's own if it is the only one that still leads to it. Nothing has to be flushed: rights only become
+    /// more. [pmap lock]
+    fn take_back(&self, above: &core::sync::atomic::AtomicU64, table: u32, writes: Writes) -> bool {
+        // Acquire: what the others did comes before what this one does.
+        if sharers(table).load(Ordering::Acquire) > 1 {
+            return false;
+        }
+        if writes == Writes::TakenAway {
+            let leaf = pin_attached(table);
+            let mut i = 0;
+            while let Some(next) = leaf.next_entry(i, ENTRIES) {
+                i = next + 1;
+                // Page-wide operations go on.
+                if load(leaf.entry(next)).0 & Pte::WRITE_BIT != 0 {
+                    leaf.entry(next)
+                        .fetch_and(!Pte::WRITE_BIT, Ordering::AcqRel);
+                }
+            }
+        }
+        leave_family(table, owner(self));
+        machine::point();
+        above.fetch_or(Pte::WRITE_BIT, Ordering::AcqRel);
+        Counter::page_tables_reclaimed.add(1);
+        true
+    }
+}
+
+/// Copies the mappings of a shared table into a new one that is not attached yet. From the moment on that an entry is copied,
+/// page-wide operations find both.
+fn copy(table: u32, new: &Leaf) {
+    let from = pin_attached(table);
+    let mut i = 0;
+    while let Some(next) = from.next_entry(i, ENTRIES) {
+        i = next + 1;
+        let pte = load(from.entry(next));
+        if !pte.is_present() {
+            continue;
+        }
+        let frame = pte.frame();
+        let mut mappings = record(frame).lock_mappings();
+        // The lock keeps the mapping, and with it its handle, if it is still this one; entries of a shared table are never
+        // replaced by others.
+        let pte = load(from.entry(next));
+        if pte.is_present() && pte.frame() == frame {
+            record(frame).handles.fetch_add(1, Ordering::Relaxed);
+            new.add_entry(next);
+            new.entry(next).store(pte.copied().0, Ordering::Release);
+            reverse::link(&mut mappings, new.table, next);
+        }
+    }
+}
+
+/// The first entry in use of a table above level 1 from `from` to before `end`, and the table that it leads to.
+#[inline]
+fn below(table: u32, from: usize, end: usize) -> Option<(usize, u32)> {
+    let groups = record(table).a.load(Ordering::Relaxed);
+    let found = next_entry(table, groups, GROUP, from, end)?;
+    Some((found, load(entry(table, found)).frame()))
+}
+
+/// An entry of a table above level 1 was filled.
+fn count_entry(table: u32, index: usize) {
+    let r = record(table);
+    r.handles.fetch_add(1, Ordering::Relaxed);
+    r.a.store(
+        r.a.load(Ordering::Relaxed) | group(index),
+        Ordering::Relaxed,
+    );
+}
