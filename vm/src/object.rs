@@ -253,6 +253,14 @@ impl Object {
         }
     }
 
+    /// Sees to it that page `index` can be put in without memory being needed for that.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
+    pub fn make_place(&self, index: u64) -> Result<(), PagerError> {
+        self.chunk(index).map(drop)
+    }
+
     /// The resident page, or the one that `make` gives; `make` runs at most once, with the lock
     /// of the pages around it held. An index beyond 2^51 pages is beyond every end.
     /// The caller may write the page while it holds the frame. A page in swap is [`PagerError::Sleeps`]: see

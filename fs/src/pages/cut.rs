@@ -4,7 +4,7 @@ use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
 
-use super::{FilePages, Store, file::PAGE};
+use super::{FilePages, Store, dirty, file::PAGE};
 
 impl<S: Store> FilePages<S> {
     /// As [`Vnode::truncate`](crate::Vnode::truncate).
@@ -70,36 +70,54 @@ impl<S: Store> FilePages<S> {
         Ok(())
     }
 
-    /// Sees to it that bytes `from..to` can be written later without being refused for want of room (`fallocate`); with
-    /// `keep_size`, the end stays where it is.
+    /// Sees to it that bytes `from..to` can be written later without being refused for want of room (`fallocate`): what was a hole is zeros that
+    /// are written. With `keep_size`, nothing is done behind the end.
     ///
     /// # Errors
-    /// Those of [`Store::reserve`]; what was reserved by then stays so. `EFBIG`.
+    /// Those of [`Store::reserve`]: the size is what it was then; `EFBIG`, `EIO`, `ENOMEM`.
     pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
         if to > self.store().size_max() {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
         let old = self.size();
-        let end = if keep_size { old } else { to.max(old) };
-        let pages = from / PAGE..to.min(end).div_ceil(PAGE);
-        let mut at = pages.start;
-        while at < pages.end {
-            match self.reserve(at..pages.end, end) {
-                Ok(reserved) => at = reserved,
-                Err(error) => {
-                    self.give_back_behind_end();
-                    return Err(error);
-                }
-            }
-        }
+        let end = if keep_size { to.min(old) } else { to };
         if end > old {
             self.clear_behind_end(old, u64::MAX)?;
-            self.reserve_last(old, end)?;
+        }
+        let filled = self
+            .reserve_last(old, end.max(old))
+            .and_then(|()| self.fill_holes(from / PAGE..end.div_ceil(PAGE), end));
+        if filled.is_err() && end > old {
+            let _end = self.end.lock();
+            self.size.store(old, Ordering::SeqCst);
+            self.drop_pages(old.div_ceil(PAGE)..u64::MAX);
+            self.store().cut(old)?;
+        } else if end > old {
             self.size.store(end, Ordering::SeqCst);
             self.store().grown(end);
         }
         self.store().changed();
+        filled
+    }
+
+    /// Makes all of `pages` have room; those behind the end become part of the file, which grows to `end` with them.
+    fn fill_holes(&self, pages: Range<u64>, end: u64) -> Result<()> {
+        for index in pages {
+            while !self.backed.contains(index) {
+                if index * PAGE < self.size() {
+                    self.page(index)?;
+                    if let Some(frame) = self.page_to_write(index)? {
+                        dirty::throttle();
+                        self.back(index, &frame)?;
+                    }
+                } else {
+                    let end = end.min((index + 1) * PAGE);
+                    self.insert_zeros(index, end)?;
+                    self.size.fetch_max(end, Ordering::SeqCst);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -112,9 +130,22 @@ impl<S: Store> FilePages<S> {
         if old.is_multiple_of(PAGE) || self.store().granule() == PAGE {
             return Ok(());
         }
-        // Also if it was not reserved before: a fault that reserves it now does so up to the old end.
-        let index = old / PAGE;
-        self.store().reserve(index..index + 1, end).map(drop)
+        let (index, granule) = (old / PAGE, self.store().granule());
+        let last = end.min((index + 1) * PAGE);
+        if last.div_ceil(granule) <= old.div_ceil(granule) {
+            return Ok(());
+        }
+        // Also if it was not reserved before: a fault that reserves it now does so up to the old end. And what is in a new piece must
+        // never be read.
+        loop {
+            let Some(frame) = self.page_to_write(index)? else {
+                self.page(index)?;
+                continue;
+            };
+            self.store().reserve(index..index + 1, end)?;
+            self.mark_dirty(index, &frame);
+            return Ok(());
+        }
     }
 
     /// Gives back what was reserved behind the end for a write that did not come so far.
@@ -130,13 +161,19 @@ impl<S: Store> FilePages<S> {
     fn drop_pages(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
         self.object.remove_pages(pages.start, count);
+        self.forget_dirty(pages.clone());
+        self.wait_for_written(pages.clone());
+        // A write that was refused memory has made its pages dirty again.
+        self.forget_dirty(pages.clone());
+        self.backed.remove_range(pages);
+    }
+
+    fn forget_dirty(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while let Some(index) = self.dirty.next(at..pages.end) {
             self.note_clean(index);
             at = index + 1;
         }
-        self.wait_for_written(pages.clone());
-        self.backed.remove_range(pages);
     }
 
     /// As [`Vnode::seek_data`](crate::Vnode::seek_data).

@@ -5,7 +5,7 @@
 //! only after a write, never fill the memory.
 
 use core::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -47,6 +47,7 @@ impl Setting {
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
         SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
+        flusher::wake();
     }
 }
 
@@ -156,13 +157,10 @@ pub(super) fn throttle() {
     });
 }
 
-/// For a new simulated machine: earlier ones have ended somewhere.
+/// For a new simulated machine: an earlier one may have ended anywhere.
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {
     DIRTY.store(0, Ordering::Relaxed);
     WRITING.store(0, Ordering::Relaxed);
     SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
 }
-
-/// Counts the passes of the flusher, for tests.
-pub(super) static PASSES: AtomicU32 = AtomicU32::new(0);

@@ -318,22 +318,12 @@ impl<S: Store> FilePages<S> {
         Ok(own)
     }
 
-    /// Reserves room for the first of `pages`, which are about to become dirty, of a file that will end at `end`; returns where those
-    /// end that can be written.
-    pub(super) fn reserve(&self, pages: Range<u64>, end: u64) -> Result<u64> {
-        let first = (pages.start..pages.end).find(|&index| !self.backed.contains(index));
-        let Some(first) = first else {
-            return Ok(pages.end);
-        };
-        if first > pages.start {
-            return Ok(first);
-        }
-        let count = self.store.reserve(pages.clone(), end)?;
-        let reserved = (first + count.max(1)).min(pages.end);
-        for index in first..reserved {
-            self.backed.insert(index);
-        }
-        Ok(reserved)
+    /// Reserves room for page `index` of a file that will end at `end`, or has its end there. The page is in memory, or is put there next, and is made
+    /// dirty before anything else can fail: what a new block has must never be read.
+    pub(super) fn reserve(&self, index: u64, end: u64) -> Result<()> {
+        self.store.reserve(index..index + 1, end)?;
+        self.backed.insert(index);
+        Ok(())
     }
 }
 
@@ -409,13 +399,16 @@ impl<S: Store> Pager for FilePages<S> {
 
     fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
         dirty::throttle();
-        if !self.backed.contains(index) {
+        while !self.backed.contains(index) {
+            self.bring_in(index, index..index + 1)?;
             let _turn = self.end.lock();
             if index >= self.pages() {
                 return Err(PagerError::BeyondEnd);
             }
-            self.reserve(index..index + 1, self.size())
-                .map_err(pager_error)?;
+            // It may have been given up again.
+            if let Some(frame) = self.object.resident(index) {
+                self.back(index, &frame).map_err(pager_error)?;
+            }
         }
         if self.passed.load(Ordering::SeqCst)
             && let Some(frame) = self.object.resident(index)

@@ -1,7 +1,6 @@
 //! The flusher: a task that writes dirty pages back when they are old, or when there are many.
 
 use alloc::{
-    boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
     vec::Vec,
@@ -14,11 +13,11 @@ use core::{
 use nucleus::{
     OutOfMemory,
     sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn, WaitQueue},
+    task::{Sleep, WaitQueue},
     time,
 };
 
-use super::{Cached, dirty};
+use super::{Cached, daemons, dirty};
 
 /// Files with dirty pages, or with an inode that is to be settled.
 static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
@@ -27,11 +26,6 @@ static CALLS: WaitQueue = WaitQueue::new();
 static CALLED: AtomicBool = AtomicBool::new(false);
 /// See [`write_soon`].
 static WANTED: AtomicUsize = AtomicUsize::new(0);
-/// Its task runs on until this is false.
-static GOES_ON: AtomicBool = AtomicBool::new(false);
-/// The task has ended.
-#[cfg(not(target_os = "none"))]
-static ENDED: AtomicBool = AtomicBool::new(true);
 /// How long the flusher sleeps where its interval is 0.
 const IDLE: Duration = Duration::from_secs(5);
 /// Pages of a file that are begun before the next one has its turn.
@@ -88,32 +82,12 @@ pub(super) fn wanted() -> usize {
 ///
 /// # Errors
 /// No memory for it.
-pub fn start() -> Result<(), OutOfMemory> {
-    let spawn = Spawn {
-        name: "flusher",
-        pmap: None,
-        attachment: None,
-        cpus: !0,
-        priority: Default::default(),
-    };
-    GOES_ON.store(true, Ordering::Release);
-    #[cfg(not(target_os = "none"))]
-    ENDED.store(false, Ordering::Release);
-    task::spawn(spawn, Box::new(run)).map(drop)
-}
-
-/// Ends its task, and waits for that: no queue must be left with a sleeper of a machine that has ended.
-#[cfg(not(target_os = "none"))]
-pub(super) fn stop() {
-    GOES_ON.store(false, Ordering::Release);
-    wake();
-    while !ENDED.load(Ordering::Acquire) {
-        task::yield_now();
-    }
+pub(super) fn start() -> Result<(), OutOfMemory> {
+    daemons::start("flusher", run)
 }
 
 fn run() {
-    while GOES_ON.load(Ordering::Acquire) {
+    while !daemons::are_to_end() {
         let interval = match dirty::INTERVAL.get() {
             0 => IDLE,
             centiseconds => Duration::from_millis(centiseconds * 10),
@@ -122,13 +96,14 @@ fn run() {
             interruptible: false,
             deadline: Some(time::since_boot() + interval),
         };
-        let called = CALLS.wait(how, || CALLED.swap(false, Ordering::AcqRel).then_some(()));
+        let called = CALLS.wait(how, || {
+            let called = CALLED.swap(false, Ordering::AcqRel) || daemons::are_to_end();
+            called.then_some(())
+        });
         if called.is_ok() || dirty::INTERVAL.get() > 0 {
             pass();
         }
     }
-    #[cfg(not(target_os = "none"))]
-    ENDED.store(true, Ordering::Release);
 }
 
 /// Files that are dirty now.
@@ -169,7 +144,6 @@ fn pass() {
             break;
         }
     }
-    dirty::PASSES.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Begins to write all dirty pages of all files (`sync`, and before caches are dropped).
@@ -179,6 +153,12 @@ pub fn write_all() {
         // Who wants to know of errors asks the file.
         let _ = file.flush(usize::MAX);
     }
+}
+
+/// Wakes the flusher for its end.
+#[cfg(not(target_os = "none"))]
+pub(super) fn end() {
+    CALLS.wake_all();
 }
 
 /// For a new simulated machine.

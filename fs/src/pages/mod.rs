@@ -7,7 +7,8 @@
 //! - `writing`: bytes go into pages; `cut`: truncation and holes; `set`: which pages are dirty, written, or have blocks.
 //! - `dirty`: how many pages may be dirty; `writeback`: writing them, in clusters; `flusher`: who does so in time;
 //!   `errors`: who is told when it fails.
-//! - `table`: inodes in memory, and files that nobody uses; `files`: giving pages up; `pressure`: what the pagedaemon asks.
+//! - `table`: inodes in memory, and files that nobody uses; `files`: giving pages up; `pressure`: what the pagedaemon asks. `daemons`: the
+//!   tasks.
 //!
 //! ```text
 //!              absent ── Claim ──> resident, clean ── evict ──> absent
@@ -19,6 +20,7 @@
 
 mod ahead;
 mod cut;
+mod daemons;
 pub mod dirty;
 mod errors;
 mod file;
@@ -35,6 +37,8 @@ mod writing;
 use nucleus::OutOfMemory;
 
 pub use ahead::Access;
+#[cfg(not(target_os = "none"))]
+pub use daemons::stop;
 pub use errors::{ErrorCount, ErrorMark};
 pub use file::{Cached, Counts, FilePages};
 pub use files::{count, reclaim, reclaim_clean};
@@ -51,13 +55,6 @@ pub fn start() -> Result<(), OutOfMemory> {
     pressure::register();
     flusher::start()?;
     table::start()
-}
-
-/// Ends these tasks, at the end of a simulated machine.
-#[cfg(not(target_os = "none"))]
-pub fn stop() {
-    flusher::stop();
-    table::stop();
 }
 
 /// Forgets what an earlier simulated machine left behind.

@@ -11,6 +11,9 @@ use crate::block::Done;
 /// only. Everything may sleep, for memory or to read where blocks are; no lock that comes after
 /// [`Rank::FileEnd`](nucleus::sync::Rank::FileEnd) is held by the caller.
 ///
+/// A page that has just been given a block for the first time is in memory, and dirty, from then on until it is written: what the
+/// block had before is never read.
+///
 /// An implementation takes locks of [`Rank::FileMap`](nucleus::sync::Rank::FileMap) and later only, and not across a call of
 /// [`FilePages`](super::FilePages) of the same file.
 pub trait Store: Send + Sync + 'static {

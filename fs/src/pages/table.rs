@@ -7,23 +7,22 @@
 //! whoever lets go of it last may hold any lock.
 
 use alloc::{
-    boxed::Box,
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Weak},
 };
 use core::{
     ops::Deref,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use abi::Result;
 use nucleus::{
     OutOfMemory,
     sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn, WaitQueue},
+    task::{Sleep, WaitQueue},
 };
 
-use super::Cached;
+use super::{Cached, daemons};
 
 /// An inode of a file system with its pages, in memory.
 pub trait InCore: Send + Sync + 'static {
@@ -125,11 +124,6 @@ static CLOCK: AtomicU64 = AtomicU64::new(1);
 static ENDING: SpinLock<VecDeque<(Weak<dyn Recycler>, u64)>> =
     SpinLock::new(Rank::Leaf, VecDeque::new());
 static TO_END: WaitQueue = WaitQueue::new();
-/// The task that ends files runs on until this is false.
-static GOES_ON: AtomicBool = AtomicBool::new(false);
-/// It has ended.
-#[cfg(not(target_os = "none"))]
-static ENDED: AtomicBool = AtomicBool::new(true);
 
 impl<I: InCore> Table<I> {
     /// No inodes in memory.
@@ -291,18 +285,25 @@ impl<I: InCore> Table<I> {
         let Some(inode) = self.reserve_unused(number) else {
             return false;
         };
-        let put = inode.put_away();
-        let mut inner = self.inner.lock();
-        let gone = match put {
+        let kept = match inode.put_away() {
             Ok(()) => {
+                // It is gone before another can be read.
+                drop(inode);
+                None
+            }
+            Err(_) => Some(inode),
+        };
+        let mut inner = self.inner.lock();
+        let gone = match kept {
+            None => {
                 inner.slots.remove(&number);
                 true
             }
-            Err(_) => {
+            Some(inode) => {
                 let at = CLOCK.fetch_add(1, Ordering::Relaxed);
                 inner.unused.insert(at, number);
                 let here = Slot::Here {
-                    inode: inode.clone(),
+                    inode,
                     user: Weak::new(),
                     unused: at,
                 };
@@ -406,8 +407,8 @@ impl<I: InCore> Recycler for Table<I> {
     fn end(&self, number: u64) {
         if let Some(inode) = self.reserve_removed(number) {
             inode.end();
-            self.inner.lock().slots.remove(&number);
             drop(inode);
+            self.inner.lock().slots.remove(&number);
         }
         self.to_end.fetch_sub(1, Ordering::AcqRel);
         self.changed.wake_all();
@@ -463,18 +464,11 @@ pub(super) fn reclaim(pages: usize) -> usize {
 /// # Errors
 /// No memory for it.
 pub(super) fn start() -> core::result::Result<(), OutOfMemory> {
-    let spawn = Spawn {
-        name: "ender",
-        pmap: None,
-        attachment: None,
-        cpus: !0,
-        priority: Default::default(),
-    };
-    let run = || {
-        while GOES_ON.load(Ordering::Acquire) {
-            let next = TO_END.wait(Sleep::SOUND, || match ENDING.lock().pop_front() {
-                None if !GOES_ON.load(Ordering::Acquire) => Some(None),
-                next => next.map(Some),
+    daemons::start("ender", || {
+        while !daemons::are_to_end() {
+            let next = TO_END.wait(Sleep::SOUND, || {
+                let next = ENDING.lock().pop_front();
+                (next.is_some() || daemons::are_to_end()).then_some(next)
             });
             if let Ok(Some((table, number))) = next
                 && let Some(table) = table.upgrade()
@@ -482,23 +476,13 @@ pub(super) fn start() -> core::result::Result<(), OutOfMemory> {
                 table.end(number);
             }
         }
-        #[cfg(not(target_os = "none"))]
-        ENDED.store(true, Ordering::Release);
-    };
-    GOES_ON.store(true, Ordering::Release);
-    #[cfg(not(target_os = "none"))]
-    ENDED.store(false, Ordering::Release);
-    task::spawn(spawn, Box::new(run)).map(drop)
+    })
 }
 
-/// Ends the task that ends removed files, and waits for that.
+/// Wakes the task for its end.
 #[cfg(not(target_os = "none"))]
-pub(super) fn stop() {
-    GOES_ON.store(false, Ordering::Release);
-    TO_END.wake_one();
-    while !ENDED.load(Ordering::Acquire) {
-        task::yield_now();
-    }
+pub(super) fn end() {
+    TO_END.wake_all();
 }
 
 /// For a new simulated machine.

@@ -106,11 +106,9 @@ impl<S: Store> FilePages<S> {
         }
         self.writing_count.fetch_add(1, Ordering::AcqRel);
         dirty::writing();
-        let frame = match self.note_clean(index) {
-            // Truncation sets the size before it looks who is writing.
-            true if index < self.pages() => self.object.resident(index),
-            _ => None,
-        };
+        // Truncation sets the size before it looks who is writing; and what a write puts behind the end is left until the end is behind it.
+        let is_ours = index < self.pages() && self.note_clean(index);
+        let frame = is_ours.then(|| self.object.resident(index)).flatten();
         if frame.is_none() {
             self.end_page(index);
         }

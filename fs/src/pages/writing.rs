@@ -1,6 +1,6 @@
 //! Writing into pages.
 
-use core::sync::atomic::Ordering;
+use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
 use fbuf::{Slice, Source};
@@ -53,7 +53,7 @@ impl<S: Store> FilePages<S> {
             }
         }
         let end = start + done as u64;
-        if done < len {
+        if done < len && self.store().granule() < PAGE {
             self.give_back_behind_end();
         }
         if done > 0 {
@@ -72,10 +72,6 @@ impl<S: Store> FilePages<S> {
     fn write_once(&self, at: u64, max: usize, from: &mut dyn Source) -> Result<usize> {
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let n = (PAGE_SIZE - in_page).min(max);
-        if !self.backed.contains(index) {
-            let end = at + max as u64;
-            self.reserve(index..end.div_ceil(PAGE), end)?;
-        }
         if n < PAGE_SIZE {
             return self.fill_page(index, in_page, n, &mut |frame, at, n| {
                 from.take_into(frame, at, n)
@@ -103,7 +99,7 @@ impl<S: Store> FilePages<S> {
             });
         }
         dirty::throttle();
-        self.note_resident();
+        self.make_room(index, (index + 1) * PAGE)?;
         Counter::bytes_passed.add(PAGE);
         pmap::set_modified(&frame);
         self.object.replace(index, frame).map_err(errno)?;
@@ -119,15 +115,38 @@ impl<S: Store> FilePages<S> {
         n: usize,
         fill: &mut dyn FnMut(&Frame, usize, usize) -> Result<usize>,
     ) -> Result<usize> {
-        if let Some(frame) = self.page_to_write(index)? {
-            let n = fill(&frame, at, n)?;
-            if n > 0 {
-                self.mark_dirty(index, &frame);
-                self.hold_back();
-            }
-            return Ok(n);
+        let Some(frame) = self.page_to_write(index)? else {
+            return self.fill_absent(index, at, n, fill);
+        };
+        self.back(index, &frame)?;
+        let n = fill(&frame, at, n)?;
+        if n > 0 {
+            self.mark_dirty(index, &frame);
+            self.hold_back();
         }
-        self.fill_absent(index, at, n, fill)
+        Ok(n)
+    }
+
+    /// Reserves room for a page that is in memory.
+    #[inline]
+    pub(super) fn back(&self, index: u64, frame: &Frame) -> Result<()> {
+        if !self.backed.contains(index) {
+            self.reserve(index, self.size())?;
+            // What is in the new block must never be seen.
+            self.mark_dirty(index, frame);
+        }
+        Ok(())
+    }
+
+    /// Reserves room for page `index`, which is put into the object next: nothing can fail any more then. The file ends at `end` with it, or where it
+    /// ends now if that is later.
+    fn make_room(&self, index: u64, end: u64) -> Result<()> {
+        self.object.make_place(index).map_err(errno)?;
+        if !self.backed.contains(index) {
+            self.reserve(index, self.size().max(end))?;
+        }
+        self.note_resident();
+        Ok(())
     }
 
     #[cold]
@@ -154,6 +173,7 @@ impl<S: Store> FilePages<S> {
         if filled < n && filled < has {
             // The source broke off inside of what the file had.
             let resident = self.page(index)?;
+            self.back(index, &resident)?;
             ephemeral::map(&resident).copy_from(at, &ephemeral::map(&frame), at, filled);
             self.mark_dirty(index, &resident);
             return Ok(filled);
@@ -162,20 +182,37 @@ impl<S: Store> FilePages<S> {
         page.fill(0, at, 0);
         page.fill(at + filled, PAGE_SIZE - at - filled, 0);
         drop(page);
-        self.note_resident();
-        pmap::set_modified(&frame);
+        let end = index * PAGE + (at + filled) as u64;
+        self.insert_new(index, &frame, at..at + filled, end)?;
+        Ok(filled)
+    }
+
+    /// Makes `frame`, whose bytes `new` were written, page `index` of a file that ends at `end` with it; or passes those bytes on to the page that a fault
+    /// has brought in meanwhile.
+    fn insert_new(&self, index: u64, frame: &Frame, new: Range<usize>, end: u64) -> Result<()> {
+        self.make_room(index, end)?;
+        pmap::set_modified(frame);
         let resident = self
             .object
             .get_or_insert(index, || Ok(frame.clone()))
             .map_err(errno)?;
-        if resident != frame {
-            // A fault brought the page in meanwhile.
-            ephemeral::map(&resident).copy_from(at, &ephemeral::map(&frame), at, filled);
+        if resident != *frame {
+            let page = ephemeral::map(&resident);
+            page.copy_from(new.start, &ephemeral::map(frame), new.start, new.len());
+            drop(page);
             self.mark_dirty(index, &resident);
         } else {
             self.note_dirty(index);
         }
-        Ok(filled)
+        Ok(())
+    }
+
+    /// Makes page `index`, which is behind the end, a page of zeros that has room, of a file that ends at `end` then.
+    pub(super) fn insert_zeros(&self, index: u64, end: u64) -> Result<()> {
+        dirty::throttle();
+        let frame = new_page()?;
+        ephemeral::map(&frame).fill(0, PAGE_SIZE, 0);
+        self.insert_new(index, &frame, 0..PAGE_SIZE, end)
     }
 
     /// Waits while there are too many dirty pages.
@@ -220,7 +257,7 @@ impl<S: Store> FilePages<S> {
                 continue;
             };
             if !is_zero(&frame, from, to) {
-                self.reserve(index..index + 1, self.size())?;
+                self.back(index, &frame)?;
                 ephemeral::map(&frame).fill(from, to - from, 0);
                 self.mark_dirty(index, &frame);
             }

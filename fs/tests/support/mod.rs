@@ -23,6 +23,11 @@ impl Random {
         ((self.next() >> 33) % n as u64) as usize
     }
 
+    /// Any bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.fill_with(|| self.next() as u8);
+    }
+
     /// Up to `max` bytes.
     pub fn bytes(&mut self, max: usize) -> Vec<u8> {
         let len = self.below(max + 1);

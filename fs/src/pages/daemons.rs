@@ -1,0 +1,79 @@
+//! The kernel's tasks that look after the pages of files.
+
+use alloc::boxed::Box;
+
+use nucleus::{
+    OutOfMemory,
+    task::{self, Spawn},
+};
+
+/// Starts a task.
+///
+/// # Errors
+/// No memory for it.
+pub(super) fn start(name: &'static str, run: fn()) -> Result<(), OutOfMemory> {
+    let spawn = Spawn {
+        name,
+        pmap: None,
+        attachment: None,
+        cpus: !0,
+        priority: Default::default(),
+    };
+    let body = move || {
+        run();
+        #[cfg(not(target_os = "none"))]
+        end::note();
+    };
+    #[cfg(not(target_os = "none"))]
+    end::begin();
+    task::spawn(spawn, Box::new(body)).map(drop)
+}
+
+/// Whether the machine ends: only a simulated one does while its tasks run.
+#[cfg(target_os = "none")]
+pub(super) fn are_to_end() -> bool {
+    false
+}
+
+#[cfg(not(target_os = "none"))]
+pub(super) use end::are_to_end;
+#[cfg(not(target_os = "none"))]
+pub use end::stop;
+
+/// A simulated machine takes what sleeps for ever for an error, and the next one must not find it.
+#[cfg(not(target_os = "none"))]
+mod end {
+    use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+    use nucleus::task::{Sleep, WaitQueue};
+
+    use super::super::{flusher, table};
+
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    static ENDED: WaitQueue = WaitQueue::new();
+
+    pub(super) fn begin() {
+        ENDS.store(false, SeqCst);
+        RUNNING.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn note() {
+        RUNNING.fetch_sub(1, SeqCst);
+        ENDED.wake_all();
+    }
+
+    pub fn are_to_end() -> bool {
+        ENDS.load(SeqCst)
+    }
+
+    /// Ends the tasks that [`start`](super::super::start) started, and waits for it.
+    pub fn stop() {
+        ENDS.store(true, SeqCst);
+        flusher::end();
+        table::end();
+        let none = || (RUNNING.load(SeqCst) == 0).then_some(());
+        // Nothing else ends such a sleep.
+        let _ = ENDED.wait(Sleep::SOUND, none);
+    }
+}

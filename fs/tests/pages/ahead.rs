@@ -1,0 +1,101 @@
+//! What is read before it is wanted.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use fbuf::{BytesSink, BytesSource};
+use fs::pages::{Access, Cached};
+use nucleus::PAGE_SIZE;
+
+use crate::{disk, on_machines, support::Random};
+
+const PAGES: usize = 512;
+
+/// A file of so many pages, none in memory.
+fn written(seed: u64) -> std::sync::Arc<disk::Inode> {
+    let (disk, inode) = disk::inode(PAGES, seed);
+    let file = disk::open(&inode);
+    let bytes = vec![3; PAGES * PAGE_SIZE];
+    file.write(0, false, &mut BytesSource::new(&bytes)).unwrap();
+    file.sync(0..u64::MAX, false).unwrap();
+    // Reads take a while.
+    disk.set_delays(true);
+    inode
+}
+
+fn read(file: &disk::Pages, page: u64) {
+    let mut byte = [0; PAGE_SIZE];
+    let mut sink = BytesSink::new(&mut byte);
+    assert_eq!(file.read(page * PAGE_SIZE as u64, &mut sink), Ok(PAGE_SIZE));
+    assert!(byte.iter().all(|&b| b == 3));
+}
+
+#[test]
+fn who_reads_in_order_waits_once_and_reads_in_few_requests() {
+    on_machines(4, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        for page in 0..PAGES as u64 {
+            read(&file, page);
+        }
+        // 4, 8, 16, ... 128, 128, 128
+        let reads = inode.reads.load(SeqCst);
+        assert!(reads <= 10, "{reads} requests");
+        assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
+    });
+}
+
+#[test]
+fn several_readers_in_order_each_have_their_window() {
+    on_machines(4, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        for step in 0..PAGES as u64 / 4 {
+            for reader in 0..4 {
+                read(&file, reader * PAGES as u64 / 4 + step);
+            }
+        }
+        let reads = inode.reads.load(SeqCst);
+        assert!(reads <= 44, "{reads} requests");
+        assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
+    });
+}
+
+#[test]
+fn who_reads_here_and_there_gets_what_is_wanted_and_no_more() {
+    on_machines(4, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        let mut random = Random::new(seed);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            // No two in a row.
+            let page = 2 + 5 * random.below(PAGES / 5 - 1) as u64;
+            read(&file, page);
+            seen.insert(page);
+        }
+        assert_eq!(inode.pages_read.load(SeqCst), seen.len());
+        // And who says so, even in a row.
+        file.set_access(Access::Random);
+        let before = inode.pages_read.load(SeqCst);
+        let row: Vec<u64> = (0..20).filter(|page| !seen.contains(page)).collect();
+        row.iter().for_each(|&page| read(&file, page));
+        assert_eq!(inode.pages_read.load(SeqCst) - before, row.len());
+    });
+}
+
+#[test]
+fn what_is_prefetched_is_there_without_another_request() {
+    on_machines(2, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        file.prefetch(100..200);
+        assert_eq!(inode.reads.load(SeqCst), 1);
+        for page in 100..200 {
+            read(&file, page);
+        }
+        assert_eq!(inode.reads.load(SeqCst), 1);
+        assert_eq!(file.counts().resident, 100);
+        assert_eq!(file.give_up(100..150, usize::MAX), 50);
+        assert_eq!(file.counts().resident, 50);
+    });
+}

@@ -1,0 +1,88 @@
+//! More dirty pages than memory.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use fbuf::{BytesSink, BytesSource};
+use fs::pages::{self, Cached, dirty};
+use nucleus::{PAGE_SIZE, VirtRange, frame, user};
+
+use crate::{disk, in_tasks, map_file, on_machines};
+
+/// Pages of the file: twice the memory.
+const PAGES: usize = 1024;
+
+#[test]
+fn who_writes_more_than_memory_holds_waits_for_the_disk() {
+    on_machines(3, 2, 512, |seed| {
+        let (disk, inode) = disk::inode(PAGES, seed);
+        disk.set_delays(true);
+        let file = disk::open(&inode);
+        let inner = file.clone();
+        in_tasks(2, move |map, task| {
+            let window = map_file(map, inner.clone(), PAGES * PAGE_SIZE, true);
+            for step in 0..PAGES / 2 {
+                let page = 2 * step + task;
+                let data = vec![page as u8; PAGE_SIZE];
+                let at = page * PAGE_SIZE;
+                if task == 0 {
+                    let mut source = BytesSource::new(&data);
+                    let wrote = inner.write(at as u64, false, &mut source);
+                    assert_eq!(wrote.map(|it| it.0), Ok(PAGE_SIZE));
+                } else {
+                    // The one before may not be there yet.
+                    inner.allocate(0, (at + PAGE_SIZE) as u64, false).unwrap();
+                    user::copy_out(window + at, &data).unwrap();
+                    // A mapping holds its page; where there is no pagedaemon, who maps gives it back.
+                    map.unmap(VirtRange::new(window + at, window + (at + PAGE_SIZE)))
+                        .unwrap();
+                }
+                let (dirty, writing) = dirty::counts();
+                let total = frame::usage().total;
+                assert!(
+                    dirty + writing <= total / 3,
+                    "{dirty} + {writing} of {total}"
+                );
+                if frame::is_scarce() || frame::usage().free < 128 {
+                    pages::reclaim(64);
+                }
+            }
+        });
+        file.sync(0..u64::MAX, false).unwrap();
+        assert_eq!(inode.blocks.lock().len(), PAGES);
+        let mut got = vec![0; PAGE_SIZE];
+        for page in 0..PAGES {
+            let mut sink = BytesSink::new(&mut got);
+            let read = file.read((page * PAGE_SIZE) as u64, &mut sink);
+            assert_eq!(read, Ok(PAGE_SIZE));
+            assert!(got.iter().all(|&b| b == page as u8), "page {page}");
+            if frame::usage().free < 128 {
+                assert!(pages::reclaim(64) > 0);
+            }
+        }
+        assert_eq!(inode.free.load(SeqCst), 0);
+        drop(file);
+    });
+}
+
+#[test]
+fn what_is_old_is_written_without_being_asked() {
+    on_machines(2, 2, 512, |seed| {
+        dirty::EXPIRE.set(100);
+        dirty::INTERVAL.set(50);
+        let (disk, inode) = disk::inode(8, seed);
+        let file = disk::open(&inode);
+        let data = [5; 3 * PAGE_SIZE];
+        file.write(0, false, &mut BytesSource::new(&data)).unwrap();
+        let deadline = nucleus::time::since_boot() + std::time::Duration::from_secs(4);
+        let how = nucleus::task::Sleep {
+            interruptible: false,
+            deadline: Some(deadline),
+        };
+        nucleus::task::sleep(how);
+        assert_eq!(file.counts().dirty, 0);
+        assert!(disk.content()[..data.len()] == data);
+        drop(file);
+        dirty::EXPIRE.set(3000);
+        dirty::INTERVAL.set(500);
+    });
+}

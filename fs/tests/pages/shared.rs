@@ -1,0 +1,87 @@
+//! Several tasks in one file, each in stripes of its own, which share pages.
+
+use fbuf::{BytesSink, BytesSource};
+use fs::pages::{self, Cached, dirty};
+use nucleus::{PAGE_SIZE, VirtRange, user};
+
+use crate::{disk, in_tasks, map_file, on_machines, support::Random};
+
+/// Bytes of a stripe; no divisor of a page.
+const STRIPE: usize = 3001;
+const STRIPES: usize = 48;
+const TASKS: usize = 3;
+
+#[test]
+fn tasks_that_share_pages_lose_nothing() {
+    on_machines(12, 3, 1024, |seed| {
+        let (disk, inode) = disk::inode(STRIPE * STRIPES / PAGE_SIZE + 1, seed);
+        disk.set_delays(seed % 2 == 0);
+        dirty::EXPIRE.set(0);
+        dirty::INTERVAL.set(1);
+        let file = disk::open(&inode);
+        file.truncate((STRIPE * STRIPES) as u64).unwrap();
+        let inner = file.clone();
+        in_tasks(TASKS, move |map, task| {
+            let len = (STRIPE * STRIPES).next_multiple_of(PAGE_SIZE);
+            let window = map_file(map, inner.clone(), len, true);
+            let mut random = Random::new(seed * 10 + task as u64);
+            let mut mine = vec![vec![0u8; STRIPE]; STRIPES / TASKS];
+            for _ in 0..150 {
+                let number = random.below(mine.len());
+                let at = (number * TASKS + task) * STRIPE;
+                let from = random.below(STRIPE);
+                let part = from..from + random.below(STRIPE - from + 1);
+                match random.below(10) {
+                    0..=2 => {
+                        random.fill(&mut mine[number][part.clone()]);
+                        let data = &mine[number][part.clone()];
+                        let mut source = BytesSource::new(data);
+                        let wrote = inner.write((at + from) as u64, false, &mut source);
+                        assert_eq!(wrote.unwrap().0, data.len());
+                    }
+                    3..=5 => {
+                        random.fill(&mut mine[number][part.clone()]);
+                        user::copy_out(window + (at + from), &mine[number][part]).unwrap();
+                    }
+                    6 => {
+                        let mut got = vec![0; part.len()];
+                        user::copy_in(&mut got, window + (at + from)).unwrap();
+                        assert!(got == mine[number][part], "through the mapping");
+                    }
+                    7 => {
+                        let mut got = vec![0; part.len()];
+                        let mut sink = BytesSink::new(&mut got);
+                        assert_eq!(inner.read((at + from) as u64, &mut sink), Ok(part.len()));
+                        assert!(got == mine[number][part], "by a read");
+                    }
+                    8 => match random.below(3) {
+                        0 => inner.sync(0..u64::MAX, false).unwrap(),
+                        1 => inner.write_out(0..u64::MAX, true).unwrap(),
+                        _ => drop(pages::reclaim(random.below(30))),
+                    },
+                    _ => {
+                        let range = VirtRange::new(window, window + PAGE_SIZE * 4);
+                        map.sync(range).unwrap();
+                    }
+                }
+            }
+            map.unmap(VirtRange::new(window, window + len)).unwrap();
+            // From the disk alone.
+            inner.sync(0..u64::MAX, false).unwrap();
+            let again = disk::open(&inner.store().0);
+            for (number, expected) in mine.iter().enumerate() {
+                let at = (number * TASKS + task) * STRIPE;
+                let mut got = vec![0; STRIPE];
+                let mut sink = BytesSink::new(&mut got);
+                assert_eq!(again.read(at as u64, &mut sink), Ok(STRIPE));
+                assert!(
+                    got == *expected,
+                    "stripe {number} of task {task} on the disk"
+                );
+            }
+        });
+        drop(file);
+        dirty::EXPIRE.set(3000);
+        dirty::INTERVAL.set(500);
+    });
+}
