@@ -111,6 +111,8 @@ impl<S: Store> FilePages<S> {
         let frame = is_ours.then(|| self.object.resident(index)).flatten();
         if frame.is_none() {
             self.end_page(index);
+            // Somebody may have seen it for a moment.
+            self.written.wake_all();
         }
         frame
     }

@@ -63,7 +63,7 @@ fn on_machines(usual: u64, cpus: usize, frames: usize, body: impl Fn(u64) + Copy
             cpus,
             seed,
             pages: frames,
-            max_points: 200_000_000,
+            max_points: 20_000_000,
             daemons: false,
         };
         let ran = sim::run(config, move || {
