@@ -85,12 +85,7 @@ fn on_machines(usual: u64, cpus: usize, frames: usize, body: impl Fn(u64) + Copy
 
 /// Runs `body` in `count` tasks of one address space, and waits for all.
 fn in_tasks(count: usize, body: impl Fn(&Arc<Map>, usize) + Send + Sync + 'static) {
-    let unlimited = Limits {
-        address_space: u64::MAX,
-        data: u64::MAX,
-        stack: u64::MAX,
-    };
-    let map = Map::new(unlimited, true).unwrap();
+    let map = Map::new(Limits::NONE, true).unwrap();
     let body = Arc::new(body);
     let left = Arc::new((AtomicUsize::new(count), WaitQueue::new()));
     for i in 0..count {
