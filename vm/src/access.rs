@@ -1,13 +1,46 @@
 //! Reading and writing an address space that is not the current one (`/proc/PID/mem`, the stack of
 //! a program that `execve` is about to start).
 
-use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, addr::USER_END, ephemeral, pmap};
+use alloc::vec::Vec;
+use nucleus::{
+    Access, Frame, PAGE_SIZE, Prot, VirtAddr,
+    addr::USER_END,
+    ephemeral::{self, Mapping},
+    pmap,
+};
 
 use crate::map::Map;
+use crate::request::Fault;
+use crate::space::Space;
 
 impl Map {
-    /// Reads another address space (`/proc/PID/mem`, `cmdline`, `process_vm_readv`); returns how
-    /// many bytes could be.
+    /// Holds the pages from the one of `from` on that can be read, in order, behind those that `held` has: as many as
+    /// `held` has room for without growing, at most `most`. Fewer if one can't be read. What they hold may be changed by whoever maps
+    /// them.
+    pub fn hold_readable(&self, from: VirtAddr, most: usize, held: &mut Vec<Frame>) {
+        let mut at = from.page_floor();
+        let end = most.min(held.capacity() - held.len()) + held.len();
+        while held.len() < end && at < USER_END {
+            // What is mapped can be read (see `MapEntry::allows`); no fault has to be resolved for it.
+            let space = self.space.read();
+            while held.len() < end
+                && let Some((frame, _)) = self.pmap.extract(at)
+            {
+                held.push(frame);
+                at = at + PAGE_SIZE;
+            }
+            drop(space);
+            if held.len() == end || at >= USER_END {
+                break;
+            }
+            let page = self.resolve(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
+            let Ok(frame) = page else { break };
+            held.push(frame);
+            at = at + PAGE_SIZE;
+        }
+    }
+
+    /// Reads another address space (`/proc/PID/mem`, `cmdline`); returns how many bytes could be.
     pub fn read(&self, from: VirtAddr, to: &mut [u8]) -> usize {
         let mut done = 0;
         while done < to.len() {
@@ -34,29 +67,56 @@ impl Map {
             };
             let len = (PAGE_SIZE - at.page_offset()).min(from.len() - done);
             let part = &from[done..done + len];
-            // With the map still locked: a fork between the fault and the write would make the
-            // page the child's too.
-            let written = self.resolve(at, Access::Write, |space| {
-                let (frame, prot) = self.pmap.extract(at)?;
-                prot.contains(Prot::WRITE).then(|| {
-                    ephemeral::map(&frame).write(at.page_offset(), part);
-                    // The processor does not see it, and the page may have to be written back.
-                    pmap::set_modified(&frame);
-                    let entry = space.lookup(at).filter(|entry| entry.shared);
-                    if let Some((entry, object)) =
-                        entry.and_then(|it| Some((it, it.object.as_ref()?)))
-                    {
-                        object.pager.may_be_written(entry.index(object, at));
-                    }
-                })
-            });
-            if written.is_err() {
+            let write = |page: &Mapping<'_>| page.write(at.page_offset(), part);
+            if self.write_page(at, write).is_err() {
                 break;
             }
             done += len;
         }
         done
     }
+
+    /// Copies `len` bytes of `from` at `offset` to `to`, copy-on-write kept. Neither side goes beyond its page.
+    ///
+    /// # Errors
+    /// Why the page can't be written.
+    pub fn write_from(
+        &self,
+        to: VirtAddr,
+        from: &Frame,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let from = ephemeral::map(from);
+        self.write_page(to, |page| {
+            page.copy_from(to.page_offset(), &from, offset, len)
+        })
+    }
+
+    /// Lets `write` change the page at `at`, as if the program did.
+    fn write_page(&self, at: VirtAddr, write: impl Fn(&Mapping<'_>)) -> Result<(), Fault> {
+        // With the map locked: a fork between looking and writing would make the page the child's too.
+        let write = |space: &Space| {
+            let (frame, prot) = self.pmap.extract(at)?;
+            prot.contains(Prot::WRITE).then(|| {
+                write(&ephemeral::map(&frame));
+                // The processor does not see it, and the page may have to be written back.
+                pmap::set_modified(&frame);
+                let entry = space.lookup(at).filter(|entry| entry.shared);
+                if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?)))
+                {
+                    object.pager.may_be_written(entry.index(object, at));
+                }
+            })
+        };
+        let space = self.space.read();
+        if at < USER_END && write(&space).is_some() {
+            return Ok(());
+        }
+        drop(space);
+        self.resolve(at, Access::Write, write)
+    }
+
     /// What names a byte of shared memory in every address space that maps it: the address of its
     /// object, and the byte in the object. `None` if `va` is not in a shared mapping (futexes).
     pub fn shared_location(&self, va: VirtAddr) -> Option<(usize, u64)> {

@@ -8,7 +8,7 @@ use super::{
     Action, DEFAULT, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, Ending,
     Info, SignalSet,
     action::{Fate, default_of},
-    force, frame, frame32,
+    force, frame, frame32, timer,
 };
 use crate::{
     process::{Own, Thread, family, rseq},
@@ -78,10 +78,10 @@ fn next(thread: &Thread) -> Work {
     let wanted = SignalSet(!thread.signals.mask().0);
     loop {
         let taken = thread.signals.inner.lock().pending.take(wanted);
-        let Some(info) = taken.or_else(|| state.pending.take(wanted)) else {
+        let Some(mut info) = taken.or_else(|| state.pending.take(wanted)) else {
             return Work::Nothing;
         };
-        process.timers.delivered(&info);
+        timer::taken(process, &mut info);
         let signal = info.signal;
         let action = state.actions.get(signal);
         if action.ignores(signal) {

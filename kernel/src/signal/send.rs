@@ -5,7 +5,7 @@ use abi::{Errno, Result, raw::general as raw};
 use super::{
     Action, DEFAULT, IGNORE, Info, Queue, SignalSet,
     action::{Fate, default_of},
-    state::State,
+    timer,
 };
 use crate::process::{Pid, Process, Thread, family};
 
@@ -66,41 +66,72 @@ pub fn force(thread: &Thread, info: Info) {
     thread.signals.notify();
 }
 
-/// A POSIX timer of the process has expired. Not in interrupt context.
-pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info) {
+/// A POSIX timer of the process has expired. Not in interrupt context. Returns whether the signal waits to be taken.
+pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info) -> bool {
     let put = |queue: &mut Queue| {
         queue.push_expiry(info);
         Ok(())
     };
     // There is always room.
-    let _ = post_by(process, target, info, put);
+    post_by(process, target, info, put).unwrap_or(false)
+}
+
+/// Sends one of the kernel's own signals to a process. Not in interrupt context. Returns whether it waits to be taken.
+pub(super) fn send_kernels(process: &Process, signal: u32) -> bool {
+    // There is always room.
+    post_waits(process, None, Info::kernel(signal)).unwrap_or(false)
 }
 
 fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
+    post_waits(process, target, info).map(drop)
+}
+
+/// As [`post`]; returns whether the signal waits to be taken.
+fn post_waits(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> {
     post_by(process, target, info, |queue| {
         let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
         queue.push(info, &process.user(), limit)
     })
 }
 
-/// Posts a signal; `put` puts it into a queue if it is to wait there.
+/// Posts a signal; `put` puts it into a queue if it is to wait there. Returns whether it does.
 fn post_by(
     process: &Process,
     target: Option<&Thread>,
     info: Info,
     put: impl FnOnce(&mut Queue) -> Result<()>,
-) -> Result<()> {
+) -> Result<bool> {
+    // Job control: these undo each other whatever becomes of the signal itself.
+    let opposites = match info.signal {
+        raw::SIGCONT => SignalSet::STOPS,
+        signal if SignalSet::STOPS.has(signal) => SignalSet::one(raw::SIGCONT),
+        _ => SignalSet::EMPTY,
+    };
+    let waits = replace(process, target, info, opposites, put);
+    if !opposites.is_empty() {
+        timer::dropped(process, opposites);
+    }
+    waits
+}
+
+/// As [`post_by`], in the place of the pending signals of `opposites`.
+fn replace(
+    process: &Process,
+    target: Option<&Thread>,
+    info: Info,
+    opposites: SignalSet,
+    put: impl FnOnce(&mut Queue) -> Result<()>,
+) -> Result<bool> {
     let signal = info.signal;
     let mut state = process.signals.lock();
     if state.threads.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
-    // Job control: these undo each other whatever becomes of the signal itself.
+    if !opposites.is_empty() {
+        state.forget(opposites);
+    }
     if signal == raw::SIGCONT {
-        forget(&mut state, SignalSet::STOPS);
         process.signals.go_on(&mut state);
-    } else if SignalSet::STOPS.has(signal) {
-        forget(&mut state, SignalSet::one(raw::SIGCONT));
     }
 
     let action = state.actions.get(signal);
@@ -115,7 +146,7 @@ fn post_by(
     // A blocked signal waits even if it would be ignored now: the action may change before it is taken.
     let ignored = action.ignores(signal) || state.unkillable && action.handler == DEFAULT;
     if ignored && unblocked {
-        return Ok(());
+        return Ok(false);
     }
     let deadly = action.handler == DEFAULT
         && default_of(signal) == Fate::Terminate
@@ -125,7 +156,7 @@ fn post_by(
         && state.stop.is_none();
     if deadly || signal == raw::SIGKILL {
         process.signals.begin_end(&mut state, signal as i32);
-        return Ok(());
+        return Ok(false);
     }
 
     match target {
@@ -144,13 +175,5 @@ fn post_by(
     }
     drop(state);
     process.signals.arrivals().wake_all();
-    Ok(())
-}
-
-/// Drops pending signals of the process and all its threads.
-fn forget(state: &mut State, set: SignalSet) {
-    state.pending.remove(set);
-    for thread in &state.threads {
-        thread.signals.inner.lock().pending.remove(set);
-    }
+    Ok(true)
 }

@@ -52,6 +52,16 @@ pub(super) struct State {
     pub leader_status: i32,
 }
 
+impl State {
+    /// Drops pending signals of the process and all its threads. Their timers are to [hear](super::timer::dropped) of it.
+    pub fn forget(&mut self, set: SignalSet) {
+        self.pending.remove(set);
+        for thread in &self.threads {
+            thread.signals.inner.lock().pending.remove(set);
+        }
+    }
+}
+
 /// A thread's signals.
 pub struct ThreadSignals {
     /// Blocked signals. Written by the thread itself, with the process's signal lock held.
@@ -126,7 +136,7 @@ impl ProcessSignals {
     }
 
     /// Sets the action of `signal`, if there is a new one, and returns the old one. What is pending and
-    /// would now be ignored is dropped.
+    /// would now be ignored is dropped; its timers are to [hear](super::timer::dropped) of it.
     pub fn set_action(&self, signal: u32, new: Option<super::Action>) -> super::Action {
         let mut state = self.lock();
         let Some(new) = new else {
@@ -134,11 +144,7 @@ impl ProcessSignals {
         };
         let old = state.actions.set(signal, new);
         if new.ignores(signal) {
-            let set = SignalSet::one(signal);
-            state.pending.remove(set);
-            for thread in &state.threads {
-                thread.signals.inner.lock().pending.remove(set);
-            }
+            state.forget(SignalSet::one(signal));
         }
         old
     }
@@ -460,7 +466,10 @@ impl Thread {
         let mut inner = self.signals.inner.lock();
         let taken = inner.pending.take(set);
         let taken = taken.or_else(|| state.pending.take(set));
-        taken.inspect(|info| self.process().timers.delivered(info))
+        taken.map(|mut info| {
+            super::timer::taken(self.process(), &mut info);
+            info
+        })
     }
 
     /// Announces that `sigtimedwait` waits for `set`, or that it is over with the empty set.

@@ -7,7 +7,8 @@ use core::{
 };
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{PAGE_SIZE, VirtAddr, user};
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
+use vm::Map;
 
 use super::{Call, Entry, FlagSet, choice, flag_set, pidfd::may_inspect};
 use crate::process::{Pid, Thread, family};
@@ -133,7 +134,43 @@ fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
     Ok(ranges)
 }
 
-/// Copies between the caller's ranges and another process's, page by page, until one side ends or fails.
+/// Source pages that are held at a time.
+const HELD: usize = 16;
+
+/// Pages that bytes are copied from, held ahead of the copy.
+struct Source<'a> {
+    map: &'a Map,
+    /// The address of the first one held.
+    first: VirtAddr,
+    held: Vec<Frame>,
+}
+
+impl<'a> Source<'a> {
+    fn new(map: &'a Map) -> Result<Source<'a>> {
+        let mut held = Vec::new();
+        held.try_reserve_exact(HELD).map_err(|_| Errno::ENOMEM)?;
+        Ok(Source {
+            map,
+            first: VirtAddr(0),
+            held,
+        })
+    }
+
+    /// The page of `at`; `len` bytes from there on will be wanted.
+    fn page(&mut self, at: VirtAddr, len: u64) -> Option<&Frame> {
+        let number = |first: VirtAddr| at.0.wrapping_sub(first.0) / PAGE_SIZE;
+        if number(self.first) >= self.held.len() {
+            self.held.clear();
+            self.first = at.page_floor();
+            let pages = (at.page_offset() as u64 + len).div_ceil(PAGE_SIZE as u64);
+            let most = pages.min(HELD as u64) as usize;
+            self.map.hold_readable(at, most, &mut self.held);
+        }
+        self.held.get(number(self.first))
+    }
+}
+
+/// Copies between the caller's ranges and another process's, page by page and once, until one side ends or fails.
 fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
     let mut local = ranges(call.address(1), call.size(2))?.into_iter();
@@ -141,11 +178,8 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     let target = thread(call.int(0))?;
     may_inspect(call, &target)?;
     let space = target.space().ok_or(Errno::ESRCH)?;
-    let mut buffer = Vec::new();
-    buffer
-        .try_reserve_exact(PAGE_SIZE)
-        .map_err(|_| Errno::ENOMEM)?;
-    buffer.resize(PAGE_SIZE, 0u8);
+    let own = call.thread.space().ok_or(Errno::ESRCH)?;
+    let mut source = Source::new(if writes { own.map() } else { space.map() })?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);
     loop {
@@ -158,15 +192,18 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
             there = next;
         }
         let (own, other) = (VirtAddr(here[0] as usize), VirtAddr(there[0] as usize));
-        // No further than one page of the other side, so that what fails does so as a whole.
-        let in_page = (PAGE_SIZE - other.page_offset()) as u64;
-        let len = here[1].min(there[1]).min(in_page) as usize;
-        let part = &mut buffer[..len];
-        let copied = if writes {
-            user::copy_in(part, own).is_ok() && space.map().write(other, part) == len
-        } else {
-            space.map().read(other, part) == len && user::copy_out(own, part).is_ok()
-        };
+        let (from, to) = if writes { (own, other) } else { (other, own) };
+        // No further than one page of either side, so that what fails does so as a whole.
+        let wanted = here[1].min(there[1]);
+        let in_page = PAGE_SIZE - from.page_offset().max(to.page_offset());
+        let len = wanted.min(in_page as u64) as usize;
+        let copied = source.page(from, wanted).is_some_and(|page| {
+            let offset = from.page_offset();
+            match writes {
+                true => space.map().write_from(to, page, offset, len).is_ok(),
+                false => user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok(),
+            }
+        });
         if !copied {
             if done == 0 {
                 return Err(Errno::EFAULT);

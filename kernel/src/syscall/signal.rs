@@ -84,6 +84,9 @@ fn rt_sigaction(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let old = call.process().signals.set_action(signal, new);
+    if new.is_some_and(|new| new.ignores(signal)) {
+        signal::timer::dropped(call.process(), SignalSet::one(signal));
+    }
     if call.args[2] != 0 {
         call.write(2, &old.encode())?;
     }

@@ -54,14 +54,17 @@ impl Stream {
                 }
             };
             total += taken;
-            let old = {
+            let (old, made_room) = {
                 let mut chain = self.chain.lock();
                 let was_writable = chain.is_writable();
                 let old = chain.data.take_slice(taken);
-                freed |= !was_writable && chain.is_writable();
-                old
+                (old, !was_writable && chain.is_writable())
             };
             drop(first);
+            if made_room {
+                freed = true;
+                self.sender.writable.wake_beside();
+            }
             if let Some(old) = old
                 && old.frame.handles() == 1
                 && !frame::is_scarce()

@@ -38,7 +38,12 @@ impl Stream {
             }
             match self.step(&mut tail, from, &mut wake) {
                 Ok(Written::Bytes(0)) => break Ok(()),
-                Ok(Written::Bytes(n)) => total += n,
+                Ok(Written::Bytes(n)) => {
+                    total += n;
+                    if wake && from.left() > 0 {
+                        self.receiver.readable.wake_beside();
+                    }
+                }
                 Ok(_) if total > 0 => break Ok(()),
                 Ok(ended) => return Ok(ended),
                 Err(error) => break Err(error),

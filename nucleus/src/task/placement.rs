@@ -66,6 +66,12 @@ pub(super) fn allowed(task: &Task) -> u64 {
     }
 }
 
+/// Whether `task` would run at once, and beside the current one, if it were woken now: on another CPU that is idle.
+pub(super) fn would_run_beside(task: &Task) -> bool {
+    let others = IDLE.load(Ordering::Relaxed) & !(1 << machine::cpu());
+    others != 0 && others & allowed(task) != 0
+}
+
 /// A CPU for a task that becomes runnable: its last one if that is idle, for its caches; then any
 /// idle one; then the last one again, or the least loaded of those it may use.
 fn choose(task: &Task) -> usize {

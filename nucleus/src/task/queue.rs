@@ -11,6 +11,7 @@ use core::{
 use super::{
     ObserverSet, Waiter, WaiterList,
     observer::{self, Exclusive},
+    placement,
     scheduler::block,
     wake_from,
 };
@@ -142,6 +143,17 @@ impl WaitQueue {
         self.wake(usize::MAX);
         if let Some(observers) = self.observers.get() {
             observers.tell(Exclusive::All);
+        }
+    }
+
+    /// Wakes the longest waiting task if it would run at once on another CPU while the caller goes on with what it is doing: a reader who
+    /// can begin with the first part of a large write. The observers are not told, nor anybody else: whoever is
+    /// done says so by another function. Any context.
+    pub fn wake_beside(&self) {
+        if self.may_have_waiters() {
+            wake_from(&self.waiters, 1, |list| {
+                list.take_if(placement::would_run_beside)
+            });
         }
     }
 

@@ -228,6 +228,16 @@ impl WaiterList {
         Some(first)
     }
 
+    /// Takes out the first if `wanted` says so of its task.
+    pub(crate) fn take_if(
+        &mut self,
+        wanted: impl FnOnce(&Task) -> bool,
+    ) -> Option<NonNull<Waiter>> {
+        // SAFETY: listed waiters are alive, and so are their tasks.
+        let wanted = unsafe { wanted(&*self.first.as_ref()?.task) };
+        if wanted { self.take() } else { None }
+    }
+
     /// Takes out the first that waits for `key`.
     pub(crate) fn take_key(&mut self, key: usize) -> Option<NonNull<Waiter>> {
         let mut at = self.first;

@@ -32,7 +32,7 @@ pub struct Options {
 impl Options {
     /// How long a row's batches go on.
     pub fn time(&self) -> Duration {
-        Duration::from_millis(if self.full { 1000 } else { 100 })
+        Duration::from_millis(if self.full { 1000 } else { 60 })
     }
 
     /// When a row is given up, in seconds of the guest's clock.

@@ -27,6 +27,7 @@ mod mounts;
 mod names;
 mod narrow;
 mod netlink;
+mod other_memory;
 mod pidfd;
 mod pipes;
 mod polling;
@@ -87,6 +88,7 @@ fn main() {
         sequences::TESTS,
         timers::TESTS,
         privileges::TESTS,
+        other_memory::TESTS,
         signals::delivery::TESTS,
         signals::calls::TESTS,
         signals::frames::TESTS,

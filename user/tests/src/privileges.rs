@@ -3,9 +3,9 @@
 use std::mem::zeroed;
 use std::ptr;
 
-use libc::{c_int, c_long, c_ulong, c_void};
+use libc::{c_int, c_long, c_ulong};
 
-use crate::support::{End, Outcome, child, map, pause_ms, pipe, spawn, wait};
+use crate::support::{End, Outcome, child, pause_ms, pipe, spawn, wait};
 use crate::{Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -14,7 +14,6 @@ pub const TESTS: &[Test] = &[
     ("privileges: what a program sets about itself", about_itself),
     ("privileges: the death of a parent", parent_death),
     ("privileges: four calls are left", strict),
-    ("privileges: another process's memory", other_memory),
     ("privileges: barriers", barriers),
     ("privileges: the system's name for old programs", names),
 ];
@@ -25,7 +24,7 @@ const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_IPC_OWNER: u32 = 15;
-const CAP_SYS_PTRACE: u32 = 19;
+pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_SYS_BOOT: u32 = 22;
 const CAP_SYS_NICE: u32 = 23;
@@ -55,7 +54,7 @@ fn capabilities() -> Result<Sets, String> {
 }
 
 /// Takes one out of the effective set.
-fn drop_one(capability: u32) -> Outcome {
+pub(crate) fn drop_one(capability: u32) -> Outcome {
     let mut sets = capabilities()?;
     sets[capability as usize / 32][0] &= !(1 << (capability % 32));
     call!(syscall(libc::SYS_capset, &HEADER, &sets));
@@ -409,98 +408,6 @@ fn strict() -> Outcome {
     })?;
     let end = wait(bad)?;
     ensure!(end == End::Signal(libc::SIGKILL), "with getpid: {end:?}");
-    Ok(())
-}
-
-fn vector(address: *const u8, len: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: address.cast_mut().cast::<c_void>(),
-        iov_len: len,
-    }
-}
-
-fn other_memory() -> Outcome {
-    const PAGE: usize = 4096;
-    let page = map(4 * PAGE)?;
-    // SAFETY: the mapping has four pages.
-    unsafe { page.add(PAGE - 3).copy_from(b"across".as_ptr(), 6) };
-    // SAFETY: the last page may go.
-    call!(munmap(unsafe { page.add(3 * PAGE) }.cast(), PAGE));
-    let other = spawn(|| {
-        call!(setuid(1000));
-        call!(pause());
-        Ok(())
-    })?;
-    pause_ms(20);
-    let mut text = [0u8; 6];
-    // SAFETY: inside the mapping.
-    let remote = unsafe { [vector(page.add(PAGE - 3), 2), vector(page.add(PAGE - 1), 4)] };
-    let local = [
-        vector(text.as_mut_ptr(), 5),
-        vector(text[5..].as_mut_ptr(), 1),
-    ];
-    let count = call!(process_vm_readv(
-        other,
-        local.as_ptr(),
-        2,
-        remote.as_ptr(),
-        2,
-        0
-    ));
-    ensure!(count == 6 && &text == b"across", "read {count}: {text:?}");
-    let source = vector(b"WRITTEN".as_ptr(), 7);
-    // SAFETY: inside the mapping of the other process.
-    let target = vector(unsafe { page.add(PAGE - 3) }, 7);
-    let count = call!(process_vm_writev(other, &source, 1, &target, 1, 0));
-    ensure!(count == 7, "wrote {count}");
-    call!(process_vm_readv(
-        other,
-        local.as_ptr(),
-        2,
-        remote.as_ptr(),
-        2,
-        0
-    ));
-    ensure!(&text == b"WRITTE", "then {text:?}");
-    // SAFETY: the own page is not the other's.
-    ensure!(
-        unsafe { page.add(PAGE - 3).read() } == b'a',
-        "the own page changed"
-    );
-    // Up to where the other's memory ends.
-    // SAFETY: inside the mapping, and beyond.
-    let beyond = unsafe { [vector(page.add(PAGE), 4), vector(page.add(3 * PAGE), 4)] };
-    let count = call!(process_vm_readv(
-        other,
-        local.as_ptr(),
-        2,
-        beyond.as_ptr(),
-        2,
-        0
-    ));
-    ensure!(count == 4, "{count} up to the end");
-    refused!(
-        EFAULT,
-        process_vm_readv(other, local.as_ptr(), 2, &beyond[1], 1, 0)
-    );
-    refused!(
-        EINVAL,
-        process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 1)
-    );
-    refused!(
-        ESRCH,
-        process_vm_readv(4_000_000, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
-    );
-    child(|| {
-        drop_one(CAP_SYS_PTRACE)?;
-        refused!(
-            EPERM,
-            process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
-        );
-        Ok(())
-    })?;
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
     Ok(())
 }
 

@@ -2,17 +2,18 @@
 
 use std::mem::zeroed;
 use std::ptr;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, clockid_t, itimerspec, sigevent, sigset_t, timespec, timex};
 
-use crate::support::{Outcome, child, errno, pause_ms, spawn, wait};
+use crate::support::{End, Outcome, child, errno, pause_ms, spawn, wait};
 use crate::{Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
     ("timers: which clocks have them", clocks),
     ("timers: expiries that wait are counted", overruns),
+    ("timers: intervals of a nanosecond", short_intervals),
     ("timers: signals to one thread", to_a_thread),
     (
         "timers: processor time of threads and processes",
@@ -189,19 +190,105 @@ fn overruns() -> Outcome {
     delete(timer)
 }
 
+/// Alarms that were taken, until they are enough.
+static ALARMS: AtomicU32 = AtomicU32::new(0);
+/// Signals that came after they had been ignored.
+static LATE: AtomicU32 = AtomicU32::new(0);
+const ENOUGH: u32 = 1000;
+const IGNORED: c_int = 41;
+
+fn interval_timer(microseconds: i64) -> Outcome {
+    let span = libc::timeval {
+        tv_sec: 0,
+        tv_usec: microseconds,
+    };
+    let setting = libc::itimerval {
+        it_interval: span,
+        it_value: span,
+    };
+    call!(syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &setting, 0));
+    Ok(())
+}
+
+extern "C" fn on_alarm(_: c_int) {
+    if ALARMS.fetch_add(1, Relaxed) + 1 == ENOUGH {
+        let _ = interval_timer(0);
+    }
+}
+
+extern "C" fn on_late(_: c_int) {
+    LATE.fetch_add(1, Relaxed);
+    // SAFETY: it may go on without.
+    unsafe { libc::signal(IGNORED, libc::SIG_IGN) };
+}
+
+/// Timers that are always due keep nobody else from running: they go on when their signals are taken.
+fn short_intervals() -> Outcome {
+    let storm = || {
+        let signals = block()?;
+        let blocked = create(libc::CLOCK_MONOTONIC, None, 1)?;
+        // SAFETY: all zeros is a valid event.
+        let mut event: sigevent = unsafe { zeroed() };
+        event.sigev_signo = IGNORED;
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        let mut ignored: c_int = -1;
+        call!(syscall(
+            libc::SYS_timer_create,
+            libc::CLOCK_MONOTONIC,
+            &mut event,
+            &mut ignored
+        ));
+        call!(signal(IGNORED, libc::SIG_IGN));
+        call!(signal(libc::SIGALRM, on_alarm as *const () as usize));
+        let nanosecond = timespec {
+            tv_sec: 0,
+            tv_nsec: 1,
+        };
+        let setting = itimerspec {
+            it_interval: nanosecond,
+            it_value: nanosecond,
+        };
+        for timer in [blocked as usize as c_int, ignored] {
+            call!(syscall(libc::SYS_timer_settime, timer, 0, &setting, 0));
+        }
+        interval_timer(1)?;
+        while ALARMS.load(Relaxed) < ENOUGH {
+            std::thread::yield_now();
+        }
+        take(&signals, 0)?.ok_or("no signal waits")?;
+        let overrun = call!(syscall(libc::SYS_timer_getoverrun, blocked));
+        ensure!(overrun > 100_000, "only {overrun} expiries were counted");
+        // The blocked one goes on at once, the ignored one when somebody wants it.
+        take(&signals, 5000)?.ok_or("it does not go on")?;
+        call!(signal(IGNORED, on_late as *const () as usize));
+        while LATE.load(Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    let children: Vec<_> = (0..4).map(|_| spawn(storm)).collect::<Result<_, _>>()?;
+    for child in children {
+        let end = wait(child)?;
+        ensure!(end == End::Exit(0), "a child ended with {end:?}");
+    }
+    Ok(())
+}
+
 fn to_a_thread() -> Outcome {
     let signals = block()?;
     let other = std::thread::spawn(move || {
         let own = call!(gettid());
         let timer = create(libc::CLOCK_REALTIME, Some(own), 5)?;
         set(timer, 0, span(3), 0)?;
-        pause_ms(20);
         let mut pending = signals;
-        call!(sigpending(&mut pending));
-        ensure!(
-            call!(sigismember(&pending, SIGNAL)) == 1,
-            "not for this thread"
-        );
+        for turn in 0.. {
+            call!(sigpending(&mut pending));
+            if call!(sigismember(&pending, SIGNAL)) == 1 {
+                break;
+            }
+            ensure!(turn < 2000, "not for this thread");
+            pause_ms(5);
+        }
         pause_ms(30);
         let info = take(&signals, 0)?.ok_or("taken by another thread")?;
         ensure!(info.si_code == libc::SI_TIMER, "code {}", info.si_code);

@@ -15,12 +15,18 @@ use nucleus::{
     time,
 };
 
-use super::{Id, Notify};
+use super::{Id, Notify, Timer};
 use crate::{
     day::Deadline,
     process::{Process, family, thread},
-    signal::{Fields, Info, send::send_expiry, send_to_process},
+    signal::{
+        Fields, Info, SignalSet,
+        send::{send_expiry, send_kernels},
+    },
 };
+
+/// After how long a timer goes on whose signal nobody takes, at the earliest.
+const TICK: Duration = Duration::from_nanos(1_000_000_000 / time::TICKS_PER_SECOND as u64);
 
 /// A deadline that moves by less has not moved: it was computed from two clocks that were not read at once.
 const STEP: Duration = Duration::from_millis(1);
@@ -89,21 +95,81 @@ fn keep() {
 }
 
 fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
-    let (notify, next, missed) = {
+    let is_it = |timer: &Timer| timer.id == id && timer.generation == generation;
+    let notify = {
         let mut list = process.timers.list.lock();
-        let Some(timer) = list
-            .iter_mut()
-            .find(|t| t.id == id && t.generation == generation)
-        else {
+        let Some(timer) = list.iter_mut().find(|timer| is_it(timer)) else {
             return;
         };
-        let missed = timer.advance(now);
-        (timer.notify, timer.deadline, missed)
+        // Before the signal is there to be taken.
+        timer.awaits = !timer.interval.is_zero();
+        if !timer.awaits {
+            timer.advance(now);
+        }
+        timer.notify
     };
-    if let Some(deadline) = next {
-        enqueue(process, id, deadline, generation);
+    if !send(process, id, &notify, 0) {
+        go_on(process, is_it, now + TICK);
     }
-    send(process, id, &notify, missed);
+}
+
+/// Timers that wait for their signals, and of which `which` says so, go on after `now`. Gives for how many expiries the last one was late.
+fn go_on(process: &Arc<Process>, which: impl Fn(&Timer) -> bool, now: Duration) -> i32 {
+    let mut last = 0;
+    loop {
+        let next = {
+            let mut list = process.timers.list.lock();
+            let waiting = list.iter_mut().find(|timer| timer.awaits && which(timer));
+            waiting.map(|timer| {
+                timer.awaits = false;
+                last = timer.advance(now);
+                timer.overrun = last;
+                (timer.id, timer.deadline, timer.generation)
+            })
+        };
+        let Some((id, deadline, generation)) = next else {
+            return last;
+        };
+        if let Some(deadline) = deadline {
+            enqueue(process, id, deadline, generation);
+        }
+    }
+}
+
+/// A signal is taken: its timer goes on, and the signal says for how many expiries it stands besides its own.
+pub fn taken(process: &Arc<Process>, info: &mut Info) {
+    match &mut info.fields {
+        Fields::Timer { id, overrun, .. } => {
+            let id = Id::Posix(*id);
+            let own = *overrun;
+            let mut list = process.timers.list.lock();
+            let Some(timer) = list.iter_mut().find(|timer| timer.id == id) else {
+                return;
+            };
+            timer.overrun = own;
+            let awaits = timer.awaits;
+            drop(list);
+            if awaits {
+                *overrun = go_on(process, |timer| timer.id == id, time::since_boot());
+            }
+        }
+        _ if info.signal == raw::SIGALRM => {
+            let id = Id::Interval(raw::ITIMER_REAL);
+            go_on(process, |timer| timer.id == id, time::since_boot());
+        }
+        _ => {}
+    }
+}
+
+/// Signals of `set` that waited were dropped: nobody will take them, and their timers go on by themselves.
+pub fn dropped(process: &Process, set: SignalSet) {
+    let is_dropped = |timer: &Timer| timer.awaits && set.has(timer.notify.signal);
+    if !process.timers.list.lock().iter().any(is_dropped) {
+        return;
+    }
+    if let Some(process) = Process::find(process.pid()) {
+        go_on(&process, is_dropped, time::since_boot() + TICK);
+    }
 }
 
 pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, generation: u64) {
@@ -120,21 +186,19 @@ pub(super) fn dequeue(deadline: Duration, generation: u64) {
     drop(gone);
 }
 
-/// Sends the signal of an expiry after which `missed` others were left out.
-pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) {
+/// Sends the signal of an expiry after which `missed` others were left out. Returns whether it waits to be taken.
+pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> bool {
     if notify.signal == 0 {
-        return;
+        return false;
     }
     let target = notify.thread.map(family::find_thread);
     // The thread that was to get it has ended.
     if let Some(None) = target {
-        return;
+        return false;
     }
     let target = target.flatten();
     let Id::Posix(id) = id else {
-        // There is always room for one of the kernel's.
-        let _ = send_to_process(process, Info::kernel(notify.signal));
-        return;
+        return send_kernels(process, notify.signal);
     };
     let info = Info {
         signal: notify.signal,
@@ -146,7 +210,7 @@ pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) {
             value: notify.value,
         },
     };
-    send_expiry(process, target.as_deref(), info);
+    send_expiry(process, target.as_deref(), info)
 }
 
 /// The time of day was set: timers that wait for one have another time to wait now.
@@ -158,7 +222,7 @@ pub fn clock_was_set() {
                 list.iter_mut().find_map(|timer| {
                     let deadline = Deadline::OfDay(timer.time_of_day?).since_boot();
                     let old = timer.deadline?;
-                    if old.abs_diff(deadline) < STEP {
+                    if timer.awaits || timer.notify.signal == 0 || old.abs_diff(deadline) < STEP {
                         return None;
                     }
                     timer.deadline = Some(deadline);

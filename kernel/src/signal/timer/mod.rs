@@ -3,6 +3,10 @@
 //! Timers of wall-clock time stand in one queue; a task of the kernel sleeps until the first
 //! of them is due and sends the signals, so that none is ever sent in interrupt context. Timers
 //! of processor time are looked at by the thread itself when the clock's tick interrupted it, or its call.
+//!
+//! *Intervals.* A timer of wall-clock time that has sent its signal stands in the queue no more until that signal is taken; what
+//! it would have done meanwhile is counted then. So an interval, which may be a nanosecond, costs the machine
+//! what the program takes, and not what it asked for. A signal that is ignored is never taken: then it goes on after a tick at the earliest.
 
 mod due;
 mod processor;
@@ -20,9 +24,8 @@ use nucleus::{
 };
 
 use due::{GENERATION, dequeue, enqueue};
-pub use due::{clock_was_set, start};
+pub use due::{clock_was_set, dropped, start, taken};
 
-use super::{Fields, Info};
 use crate::{
     day::Deadline,
     process::{Pid, Process, family, user::WaitingSignal},
@@ -74,6 +77,8 @@ struct Timer {
     time_of_day: Option<Duration>,
     /// Tells expiries of an earlier setting apart.
     generation: u64,
+    /// Its signal waits to be taken, and the timer with it: `deadline` is the one that has passed.
+    awaits: bool,
     /// Expiries that the signal which was delivered last stood for besides its own.
     overrun: i32,
     /// What its user is charged for its signal.
@@ -158,6 +163,7 @@ impl Timers {
             notify: Notify { value, ..notify },
             time_of_day: None,
             generation: 0,
+            awaits: false,
             overrun: 0,
             _charge: Some(charge),
         });
@@ -180,16 +186,6 @@ impl Timers {
             dequeue(deadline, timer.generation);
         }
         Ok(())
-    }
-
-    /// A signal is taken: if it is a POSIX timer's, that one notes what it stood for.
-    pub fn delivered(&self, info: &Info) {
-        if let Fields::Timer { id, overrun, .. } = info.fields {
-            let mut list = self.list.lock();
-            if let Some(timer) = list.iter_mut().find(|t| t.id == Id::Posix(id)) {
-                timer.overrun = overrun;
-            }
-        }
     }
 
     /// The expiries that the signal which was delivered last stood for besides its own.
@@ -228,6 +224,15 @@ impl Timers {
     }
 }
 
+/// What is left of `time` after whole intervals.
+fn remainder(time: Duration, interval: Duration) -> Duration {
+    let nanoseconds = time.as_nanos() % interval.as_nanos();
+    Duration::new(
+        (nanoseconds / 1_000_000_000) as u64,
+        (nanoseconds % 1_000_000_000) as u32,
+    )
+}
+
 /// Now, on a clock; `Boot` stands for both wall clocks. The time of a thread that has ended stands still at nothing.
 fn now_on(process: &Process, clock: Clock) -> Duration {
     match clock {
@@ -251,17 +256,27 @@ fn now_on(process: &Process, clock: Clock) -> Duration {
 /// # Errors
 /// `EINVAL` if there is no such POSIX timer.
 pub fn get(process: &Process, id: Id) -> Result<Setting> {
-    let (clock, deadline, interval) = {
+    let (clock, deadline, interval, is_silent) = {
         let list = process.timers.list.lock();
         match list.iter().find(|t| t.id == id) {
-            Some(timer) => (timer.clock, timer.deadline, timer.interval),
+            Some(timer) => (
+                timer.clock,
+                timer.deadline,
+                timer.interval,
+                timer.notify.signal == 0,
+            ),
             None if matches!(id, Id::Interval(_)) => return Ok(Setting::default()),
             None => return Err(Errno::EINVAL),
         }
     };
     let now = now_on(process, clock);
-    // A timer that is due and has not expired yet still runs.
-    let left = |deadline: Duration| deadline.saturating_sub(now).max(Duration::from_nanos(1));
+    // A timer that is due and has not expired yet, or has not gone on, still runs.
+    let left = |deadline: Duration| match now.checked_sub(deadline) {
+        Some(late) if !interval.is_zero() => interval - remainder(late, interval),
+        // It only tells the time.
+        Some(_) if is_silent => Duration::ZERO,
+        _ => deadline.saturating_sub(now).max(Duration::from_nanos(1)),
+    };
     Ok(Setting {
         value: deadline.map_or(Duration::ZERO, left),
         interval,
@@ -302,6 +317,7 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
                 },
                 time_of_day: None,
                 generation: 0,
+                awaits: false,
                 overrun: 0,
                 _charge: None,
             });
@@ -325,14 +341,17 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         Some(new.value)
     };
     let generation = GENERATION.fetch_add(1, Relaxed);
+    let is_silent;
     let before = {
         let mut list = timers.list.lock();
         let timer = list.iter_mut().find(|t| t.id == id).ok_or(Errno::EINVAL)?;
+        is_silent = timer.notify.signal == 0;
         let before = (timer.deadline, timer.generation);
         timer.deadline = deadline;
         timer.time_of_day = time_of_day;
         timer.interval = new.interval;
         timer.generation = generation;
+        timer.awaits = false;
         timer.overrun = 0;
         before
     };
@@ -342,7 +361,9 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
             if let (Some(deadline), generation) = before {
                 dequeue(deadline, generation);
             }
-            if let Some(deadline) = deadline {
+            if let Some(deadline) = deadline
+                && !is_silent
+            {
                 enqueue(process, id, deadline, generation);
             }
         }
@@ -368,6 +389,7 @@ mod tests {
             },
             time_of_day: None,
             generation: 1,
+            awaits: false,
             overrun: 0,
             _charge: None,
         };

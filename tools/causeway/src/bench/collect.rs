@@ -151,7 +151,7 @@ impl Collection {
             better,
             ratio: statistics::ratio(&runs[0], other, better),
             spread,
-            noisy: spread > statistics::NOISE,
+            noisy: statistics::doubt(spread, self.pairs) > statistics::NOISE,
             floor: None,
             counters,
             status: outcomes[0].status,

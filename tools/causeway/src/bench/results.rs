@@ -114,7 +114,7 @@ pub struct Row {
     pub ratio: Option<Ratio>,
     /// How far the runs lie apart, as a part of their median; see [`statistics::spread`].
     pub spread: f64,
-    /// Whether `spread` is over [`statistics::NOISE`]: the figure says little.
+    /// Whether so many pairs with this `spread` leave more doubt than [`statistics::NOISE`]: the figure says little.
     pub noisy: bool,
     /// The bare hardware's cost that this row is held against.
     pub floor: Option<Floor>,

@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::results::Better;
 
-/// The spread above which a row is called noisy: a figure that says no more than that.
+/// The doubt about a median above which a row is called noisy: a figure that says no more than that.
 ///
-/// Ratios that are to hold within 10% when the bench is run again cannot come from runs whose middle half
-/// lies further apart than that.
-pub const NOISE: f64 = 0.10;
+/// Two medians with this doubt lie less than 10% apart in nineteen of twenty cases, as doubts add up like the sides of a right angle.
+pub const NOISE: f64 = 0.07;
 
 /// The ratio of one kernel's costs to another's, over the pairs. Below 1 is good for the first.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
@@ -89,6 +88,12 @@ pub fn relative_range(values: &[f64]) -> f64 {
     }
 }
 
+/// How far the median of `count` values with this [spread](relative_range) may lie from the true one in nineteen of twenty cases, as a part of it: half of the
+/// notch in a notched box plot (McGill, Tukey and Larsen 1978).
+pub fn doubt(spread: f64, count: u32) -> f64 {
+    1.57 * spread / f64::from(count.max(1)).sqrt()
+}
+
 /// The spread of a row: that of its pairs' ratios or, where the other kernel has none, of the first's values.
 pub fn spread(first: &[Option<f64>], second: &[Option<f64>], better: Better) -> f64 {
     let ratios = ratios(first, second, better);
@@ -150,11 +155,21 @@ mod tests {
     fn one_disturbed_run_does_not_make_a_row_noisy_but_two_do() {
         let steady = some(&[1.0; 5]);
         let one = some(&[1.0, 1.01, 1.02, 0.99, 3.0]);
-        assert!(spread(&one, &steady, Better::Less) < NOISE);
+        let is_noisy = |first: &[Option<f64>], other: &[Option<f64>]| {
+            doubt(spread(first, other, Better::Less), 5) > NOISE
+        };
+        assert!(!is_noisy(&one, &steady));
         let two = some(&[1.0, 1.01, 2.0, 0.99, 3.0]);
-        assert!(spread(&two, &steady, Better::Less) > NOISE);
+        assert!(is_noisy(&two, &steady));
         // The values themselves count where the other kernel has none.
-        assert!(spread(&two, &[None; 5], Better::Less) > NOISE);
+        assert!(is_noisy(&two, &[None; 5]));
         assert_eq!(spread(&some(&[7.0]), &[None], Better::Less), 0.0);
+    }
+
+    #[test]
+    fn more_pairs_leave_less_doubt() {
+        // A middle half that spans a ninth of the median: too much for five pairs, enough with seven.
+        assert!(doubt(1.0 / 9.0, 5) > NOISE);
+        assert!(doubt(1.0 / 9.0, 7) < NOISE);
     }
 }

@@ -14,41 +14,43 @@ use crate::root::{Root, debian};
 /// What the root has besides what every Debian root has.
 const PACKAGES: [&str; 2] = ["stress-ng", "procps"];
 
-/// The stressors, one worker of each.
-const STRESSORS: [&str; 27] = [
-    "cpu",
-    "fork",
-    "pthread",
-    "futex",
-    "pipe",
-    "sock",
-    "epoll",
-    "mmap",
-    "shm",
-    "signal",
-    "kill",
-    "alarm",
-    "itimer",
-    "timer",
-    "timerfd",
-    "sigabrt",
-    "sigchld",
-    "sigfd",
-    "sigfpe",
-    "sigio",
-    "sigpending",
-    "sigpipe",
-    "sigq",
-    "sigrt",
-    "sigsegv",
-    "sigsuspend",
-    "sigtrap",
+/// The stressors, one worker of each, and how much each does in a short run: by amount and not by time, so that a busy host takes
+/// longer and finds the same.
+const STRESSORS: [(&str, u32); 27] = [
+    ("cpu", 4),
+    ("fork", 60),
+    ("pthread", 150),
+    ("futex", 3),
+    ("pipe", 3000),
+    ("sock", 2),
+    ("epoll", 40),
+    ("mmap", 2),
+    ("shm", 8),
+    ("signal", 3000),
+    ("kill", 300),
+    ("alarm", 150),
+    ("itimer", 15),
+    ("timer", 15),
+    ("timerfd", 5000),
+    ("sigabrt", 60),
+    ("sigchld", 100),
+    ("sigfd", 10_000),
+    ("sigfpe", 10_000),
+    ("sigio", 0),
+    ("sigpending", 3000),
+    ("sigpipe", 200),
+    ("sigq", 10_000),
+    ("sigrt", 5000),
+    ("sigsegv", 4000),
+    ("sigsuspend", 80),
+    ("sigtrap", 4000),
 ];
 
 /// Bytes of memory for those that would fill a small machine, or would not come round once in a short time.
 const SIZES: &str = "--mmap-bytes 1M --shm-bytes 1M";
 
-/// It fills a pipe from one process and asks for signals in another one: who fills it first, on Linux too, gets none.
+/// It fills a pipe from one process and asks for signals in another one: who fills it first, on Linux too, gets none. So it has no amount, and
+/// runs for a time only.
 const MAY_BE_IDLE: &str = "sigio";
 
 /// Kilobytes that may be less free afterwards: the kernel's own caches, and files that were not read before.
@@ -57,14 +59,17 @@ const KEPT: u64 = 16 << 10;
 /// How long stopping may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One run: its CPUs, its time, and whether the kernel is the fast one.
+/// How long an amount may take, in seconds, where a host is as busy as it gets.
+const MOST: u32 = 400;
+
+/// One run: its CPUs, how many seconds if not by amount, and whether the kernel is the fast one.
 struct Run {
     cpus: u32,
-    seconds: u32,
+    seconds: Option<u32>,
     fast: bool,
 }
 
-/// Runs them: a short time, and for five minutes each on 2 and on 4 CPUs if it is `long`.
+/// Runs them: a certain amount, and for five minutes each on 2 and on 4 CPUs if it is `long`.
 ///
 /// # Errors
 /// When the root cannot be made.
@@ -74,11 +79,14 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
     }
     let archive = archive(bench)?;
     let runs = match long {
-        false => [(4, 12, false), (2, 12, true)],
-        true => [(2, 300, true), (4, 300, true)],
+        false => [(4, None, false), (2, None, true)],
+        true => [(2, Some(300), true), (4, Some(300), true)],
     };
     for (cpus, seconds, fast) in runs {
-        let name = format!("stress: {seconds} seconds, {cpus} CPUs");
+        let name = match seconds {
+            Some(seconds) => format!("stress: {seconds} seconds, {cpus} CPUs"),
+            None => format!("stress: a certain amount, {cpus} CPUs"),
+        };
         let run = Run {
             cpus,
             seconds,
@@ -103,20 +111,28 @@ fn archive(bench: &Bench) -> Result<PathBuf> {
 
 /// Boots and judges one run.
 fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
-    let words: Vec<String> = STRESSORS.iter().map(|name| format!("--{name} 1")).collect();
+    let words: Vec<String> = STRESSORS
+        .iter()
+        .filter_map(|&(name, amount)| match run.seconds {
+            Some(_) => Some(format!("--{name} 1")),
+            None if name == MAY_BE_IDLE => None,
+            None => Some(format!("--{name} 1 --{name}-ops {amount}")),
+        })
+        .collect();
+    let seconds = run.seconds.unwrap_or(MOST);
     let line = format!(
         "free() {{ awk '/^MemFree/ {{ print \"free\", $2 }}' /proc/meminfo; }}
          cd /tmp; ls /usr/lib >/dev/null; free
          stress-ng {} {SIZES} --timeout {} --verify --metrics-brief </dev/null 2>&1; echo status $?
          free; ps -A -o comm= | grep -c stress-ng",
         words.join(" "),
-        run.seconds
+        seconds
     );
     let command = ["/bin/bash", "-c", &line];
     let mut plan = Plan::new(archive, &command);
     plan.cpus = run.cpus;
     plan.memory = "1G";
-    plan.timeout = Duration::from_secs(run.seconds.into()) + PATIENCE;
+    plan.timeout = Duration::from_secs(seconds.into()) + PATIENCE;
     plan.fast = run.fast;
     let finished = bench.boot(&plan)?;
     // The last command finds nothing.
@@ -128,28 +144,21 @@ fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
         };
         return Err(finished.why(kernel));
     }
-    // In a short time on a busy host not all get far enough to count something; half of them do.
-    let idle = match run.seconds {
-        0..60 => STRESSORS.len() / 2,
-        _ => 0,
-    };
-    judge(&finished.text(), idle)
+    judge(&finished.text())
 }
 
-/// What is wrong with what a run printed; so many stressors may have done nothing.
-fn judge(text: &str, may_be_idle: usize) -> Result<(), String> {
+/// What is wrong with what a run printed.
+fn judge(text: &str) -> Result<(), String> {
     let mut wrong: Vec<&str> = text.lines().filter(|line| is_complaint(line)).collect();
     if !text.lines().any(|line| line == "status 0") {
         wrong.push("stress-ng did not end with status 0");
     }
     let idle: Vec<String> = STRESSORS
         .iter()
-        .filter(|&&name| name != MAY_BE_IDLE && operations(text, name).unwrap_or(0) == 0)
-        .map(|name| format!("{name} did nothing"))
+        .filter(|(name, _)| *name != MAY_BE_IDLE && operations(text, name).unwrap_or(0) == 0)
+        .map(|(name, _)| format!("{name} did nothing"))
         .collect();
-    if idle.len() > may_be_idle {
-        wrong.extend(idle.iter().map(String::as_str));
-    }
+    wrong.extend(idle.iter().map(String::as_str));
     let free: Vec<u64> = text
         .lines()
         .filter_map(|line| line.strip_prefix("free ")?.parse().ok())

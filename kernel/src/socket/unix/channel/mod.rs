@@ -319,7 +319,8 @@ impl Channel {
         to.extend(queue.marks.iter_mut().filter_map(|mark| mark.rights.take()));
     }
 
-    /// Adds bytes that fit within `limit`; returns how many. Nothing fits: the writer is told when something does.
+    /// Adds bytes that fit within `limit`; returns how many. Nothing fits: the writer is told when something does. `linked` is called, with no
+    /// spin lock held, each time when some can be read and more is to come.
     ///
     /// # Errors
     /// `EPIPE` if nobody will read; `ENOMEM`; that of the source; each only if nothing was added.
@@ -328,6 +329,7 @@ impl Channel {
         from: &mut dyn Source,
         limit: usize,
         attached: &mut Attached,
+        linked: &dyn Fn(),
     ) -> Result<usize> {
         let mut tail = self.writing.lock();
         let mut total = 0;
@@ -336,6 +338,9 @@ impl Channel {
                 Ok(0) => break,
                 Ok(n) => total += n,
                 Err(error) => return fbuf::moved(total, Err(error)),
+            }
+            if from.left() > 0 {
+                linked();
             }
         }
         Ok(total)
@@ -453,7 +458,8 @@ impl Channel {
         Ok(total)
     }
 
-    /// Moves bytes that are there to a sink, `max` at most, as far as one call may take them.
+    /// Moves bytes that are there to a sink, `max` at most, as far as one call may take them. `freed` is called, with no spin lock held, when a writer
+    /// that waits would find room ([`Received::made_room`] says so, too).
     ///
     /// # Errors
     /// That of the sink, if it took nothing.
@@ -463,6 +469,7 @@ impl Channel {
         max: usize,
         limit: usize,
         received: &mut Received,
+        freed: &dyn Fn(),
     ) -> Result<usize> {
         let _reading = self.reading.lock();
         let mut total = 0;
@@ -499,15 +506,18 @@ impl Channel {
                 Err(error) => break Err(error),
             };
             total += taken;
-            let old = {
+            let (old, made_room) = {
                 let mut queue = self.queue.lock();
                 let old = queue.take(taken);
                 received.taken += taken;
                 received.is_over = stop.is_some_and(|end| queue.taken >= end);
-                received.made_room |= queue.has_made_room(limit);
-                old
+                (old, queue.has_made_room(limit))
             };
             drop(slice);
+            if made_room {
+                received.made_room = true;
+                freed();
+            }
             if let Some(old) = old
                 && old.frame.handles() == 1
                 && !frame::is_scarce()

@@ -184,7 +184,7 @@ fn check(seed: u64) {
                     (number, attached.rights) = (Some(sent), Some(rights));
                 }
                 let mut source = BytesSource { from: &values };
-                let sent = channel.fill(&mut source, LIMIT, &mut attached);
+                let sent = channel.fill(&mut source, LIMIT, &mut attached, &|| {});
                 if model.closed {
                     assert_eq!(sent, Err(Errno::EPIPE), "{step}: sent to a closed channel");
                     continue;
@@ -220,7 +220,9 @@ fn check(seed: u64) {
                     inline_urgent: inline,
                     ..Received::default()
                 };
-                let n = channel.drain(&mut sink, len, LIMIT, &mut received).unwrap();
+                let n = channel
+                    .drain(&mut sink, len, LIMIT, &mut received, &|| {})
+                    .unwrap();
                 buffer.truncate(n);
                 let number = files.number(&received.rights);
                 same(

@@ -124,7 +124,7 @@ fn warnings(view: &View) -> Markup {
     let noisy: Vec<&Row> = view.judged().filter(|row| row.noisy).collect();
     if !noisy.is_empty() {
         texts.push(html! {
-            (count(noisy.len(), "row")) " spread by more than 10% between pairs; "
+            (count(noisy.len(), "row")) " spread so much between pairs that their medians may be more than 7% off; "
             "they carry the mark " span.noise { "noise" } " and say little."
         });
     }

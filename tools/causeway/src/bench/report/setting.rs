@@ -93,7 +93,7 @@ fn method(view: &View) -> Markup {
                 li { "A time is a number of instructions (instr), and a second in a rate is a billion of them." }
             }
             li { "Bars on a mark reach from the least to the greatest of the boots." }
-            li { span.noise { "noise" } " marks a row whose middle half of ratios lies further apart than a tenth of the median." }
+            li { span.noise { "noise" } " marks a row whose median may be more than 7% away from what more pairs would give (by the middle half of the pairs and their number)." }
             li { "A floor is what the bare machine takes for the least that an operation needs, measured by the kernel itself in the same boots." }
             li { "The papers’ numbers are those of their texts, on the machines of their days; compare their shapes and ratios, not their sizes." }
         }

@@ -1,0 +1,214 @@
+//! Memory of another process: `process_vm_readv` and `process_vm_writev`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::slice;
+
+use libc::c_void;
+
+use crate::privileges::{CAP_SYS_PTRACE, drop_one};
+use crate::support::{Numbers, Outcome, PAGE, child, map, pause_ms, spawn, wait};
+use crate::{Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("other memory: ranges, rights and errors", other_memory),
+    ("other memory: random ranges", random_ranges),
+];
+
+fn vector(address: *const u8, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: address.cast_mut().cast::<c_void>(),
+        iov_len: len,
+    }
+}
+
+fn other_memory() -> Outcome {
+    let page = map(4 * PAGE)?;
+    // SAFETY: the mapping has four pages.
+    unsafe { page.add(PAGE - 3).copy_from(b"across".as_ptr(), 6) };
+    // SAFETY: the last page may go.
+    call!(munmap(unsafe { page.add(3 * PAGE) }.cast(), PAGE));
+    let other = spawn(|| {
+        call!(setuid(1000));
+        call!(pause());
+        Ok(())
+    })?;
+    pause_ms(20);
+    let mut text = [0u8; 6];
+    // SAFETY: inside the mapping.
+    let remote = unsafe { [vector(page.add(PAGE - 3), 2), vector(page.add(PAGE - 1), 4)] };
+    let local = [
+        vector(text.as_mut_ptr(), 5),
+        vector(text[5..].as_mut_ptr(), 1),
+    ];
+    let count = call!(process_vm_readv(
+        other,
+        local.as_ptr(),
+        2,
+        remote.as_ptr(),
+        2,
+        0
+    ));
+    ensure!(count == 6 && &text == b"across", "read {count}: {text:?}");
+    let source = vector(b"WRITTEN".as_ptr(), 7);
+    // SAFETY: inside the mapping of the other process.
+    let target = vector(unsafe { page.add(PAGE - 3) }, 7);
+    let count = call!(process_vm_writev(other, &source, 1, &target, 1, 0));
+    ensure!(count == 7, "wrote {count}");
+    call!(process_vm_readv(
+        other,
+        local.as_ptr(),
+        2,
+        remote.as_ptr(),
+        2,
+        0
+    ));
+    ensure!(&text == b"WRITTE", "then {text:?}");
+    // SAFETY: the own page is not the other's.
+    ensure!(
+        unsafe { page.add(PAGE - 3).read() } == b'a',
+        "the own page changed"
+    );
+    // Up to where the other's memory ends.
+    // SAFETY: inside the mapping, and beyond.
+    let beyond = unsafe { [vector(page.add(PAGE), 4), vector(page.add(3 * PAGE), 4)] };
+    let count = call!(process_vm_readv(
+        other,
+        local.as_ptr(),
+        2,
+        beyond.as_ptr(),
+        2,
+        0
+    ));
+    ensure!(count == 4, "{count} up to the end");
+    refused!(
+        EFAULT,
+        process_vm_readv(other, local.as_ptr(), 2, &beyond[1], 1, 0)
+    );
+    refused!(
+        EINVAL,
+        process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 1)
+    );
+    refused!(
+        ESRCH,
+        process_vm_readv(4_000_000, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+    );
+    child(|| {
+        drop_one(CAP_SYS_PTRACE)?;
+        refused!(
+            EPERM,
+            process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+        );
+        Ok(())
+    })?;
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    Ok(())
+}
+
+/// Pages of the memory that random ranges lie in: more than a call holds at a time.
+const PAGES: usize = 40;
+const LEN: usize = PAGES * PAGE;
+
+/// Ranges one behind another with gaps between them, all inside of [`LEN`] bytes.
+fn ranges(random: &mut Numbers) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    for _ in 0..1 + random.below(7) {
+        // Most are short, and now and then one goes over many pages.
+        let most = if random.below(3) == 0 {
+            LEN / 2
+        } else {
+            3 * PAGE
+        } as u64;
+        let start = at + random.below(2 * PAGE as u64) as usize;
+        let end = start + random.below(most) as usize;
+        if end > LEN {
+            break;
+        }
+        ranges.push((start, end - start));
+        at = end;
+    }
+    ranges
+}
+
+/// What `to` is after the bytes of the `sources` of `from` have gone to its `targets`, and how many those are.
+fn copied(
+    from: &[u8],
+    sources: &[(usize, usize)],
+    to: &mut [u8],
+    targets: &[(usize, usize)],
+) -> usize {
+    let bytes = sources.iter().flat_map(|&(at, len)| &from[at..at + len]);
+    let places = targets.iter().flat_map(|&(at, len)| at..at + len);
+    let mut count = 0;
+    for (byte, place) in bytes.zip(places) {
+        to[place] = *byte;
+        count += 1;
+    }
+    count
+}
+
+fn random_ranges() -> Outcome {
+    let random = &mut Numbers::new(7);
+    let memory = map(LEN)?;
+    // SAFETY: a mapping of that length that stays.
+    let own = unsafe { slice::from_raw_parts_mut(memory, LEN) };
+    let fill = |bytes: &mut [u8], random: &mut Numbers| {
+        bytes
+            .iter_mut()
+            .for_each(|byte| *byte = random.next() as u8);
+    };
+    // Shared by the fork at first.
+    fill(own, random);
+    let mut there = own.to_vec();
+    let other = spawn(|| {
+        call!(pause());
+        Ok(())
+    })?;
+    let view = File::open(format!("/proc/{other}/mem")).map_err(|error| error.to_string())?;
+    for turn in 0..60 {
+        if turn % 6 == 5 {
+            // Pages that are not there before they are used.
+            call!(madvise(memory.cast(), LEN, libc::MADV_DONTNEED));
+        } else {
+            fill(&mut own[..PAGE * (1 + turn % PAGES)], random);
+        }
+        let (local, remote) = (ranges(random), ranges(random));
+        let vectors = |ranges: &[(usize, usize)]| -> Vec<libc::iovec> {
+            ranges
+                .iter()
+                .map(|&(at, len)| vector(memory.wrapping_add(at), len))
+                .collect()
+        };
+        let (mine, others) = (vectors(&local), vectors(&remote));
+        let (m, o) = (
+            (mine.as_ptr(), mine.len() as u64),
+            (others.as_ptr(), others.len() as u64),
+        );
+        if turn % 2 == 0 {
+            let mut model = own.to_vec();
+            let count = copied(&there, &remote, &mut model, &local);
+            let moved = call!(process_vm_readv(other, m.0, m.1, o.0, o.1, 0)) as usize;
+            ensure!(
+                moved == count,
+                "read {moved} of {count} bytes in turn {turn}"
+            );
+            ensure!(*own == model[..], "wrong bytes here after turn {turn}");
+        } else {
+            let count = copied(own, &local, &mut there, &remote);
+            let moved = call!(process_vm_writev(other, m.0, m.1, o.0, o.1, 0)) as usize;
+            ensure!(
+                moved == count,
+                "wrote {moved} of {count} bytes in turn {turn}"
+            );
+        }
+        let mut seen = vec![0; LEN];
+        view.read_exact_at(&mut seen, memory as u64)
+            .map_err(|error| error.to_string())?;
+        ensure!(seen == there, "wrong bytes there after turn {turn}");
+    }
+    call!(kill(other, libc::SIGKILL));
+    wait(other)?;
+    Ok(())
+}
