@@ -21,6 +21,7 @@ mod inet;
 mod inotify;
 mod leaks;
 mod legacy;
+mod locking;
 mod memfds;
 mod memory;
 mod mounts;
@@ -78,6 +79,7 @@ fn main() {
     let tests: Vec<Test> = [
         memory::TESTS,
         growth::TESTS,
+        locking::TESTS,
         protection::TESTS,
         shootdowns::TESTS,
         threads::TESTS,
