@@ -9,6 +9,7 @@ mod attributes;
 mod bad_elf;
 mod bad_pointers;
 mod clock;
+mod disks;
 mod epoll;
 mod events;
 mod exhaustion;
@@ -123,6 +124,7 @@ fn main() {
         epoll::TESTS,
         events::TESTS,
         inotify::TESTS,
+        disks::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,
