@@ -31,6 +31,11 @@ impl TextUse {
             .map_err(|_| Errno::ETXTBSY)
     }
 
+    /// Whether an open file may write it.
+    pub(crate) fn is_written(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     fn leave(&self, step: i32) {
         self.count.fetch_sub(step, Ordering::AcqRel);
     }

@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, block, ramfs, vnode::Make};
+use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, block, ext2, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
 use crate::{device, mqueue, proc, sysfs, tty::pty::devpts};
@@ -80,6 +80,7 @@ pub fn shut_down() {
         // Nobody is left who could be told of an error.
         let _ = mount.root().sync();
     }
+    ext2::shut_down();
     block::sync_all();
 }
 
@@ -155,6 +156,14 @@ const ALWAYS: &[FileSystem] = &[
     FileSystem::bare("tmpfs", in_memory),
     FileSystem::bare("mqueue", |_| Ok(mqueue::root())),
     FileSystem::bare("ramfs", in_memory),
+    FileSystem {
+        name: "ext2",
+        on_device: true,
+        make: |wanted| {
+            let device = block::by_number(wanted.device).ok_or(Errno::ENXIO)?;
+            ext2::mount(&device, wanted.options, wanted.read_only)
+        },
+    },
     FileSystem::bare("9p", |wanted| {
         device::share::mount(wanted.source, wanted.options)
     }),

@@ -1,14 +1,17 @@
 //! `madvise`, `mincore` and `msync`: what a program says and asks about its memory.
 
 use alloc::sync::Arc;
-use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
+use core::ops::Range;
+use nucleus::{Access, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
 use crate::ahead;
+use crate::chunks::SLOTS;
 use crate::entry::{MapEntry, Removed};
 use crate::map::{Map, page_range};
 use crate::pager::{Pager, PagerError};
-use crate::request::{Advice, Inherit, Lock, MapError};
+use crate::request::{Advice, Fault, Inherit, Lock, MapError};
 use crate::space::Space;
+use crate::swap;
 
 impl Map {
     /// `madvise`. What is mapped in the range is treated even if not all of it is mapped.
@@ -22,8 +25,16 @@ impl Map {
             return Ok(());
         }
         match advice {
-            Advice::DontNeed | Advice::DontNeedLocked | Advice::Free => self.give_up(range, advice),
+            Advice::DontNeed | Advice::DontNeedLocked => self.give_up(range, advice),
+            Advice::Free => self.free_later(range),
             Advice::WillNeed => self.map_ahead(range),
+            Advice::Cold => self.cool(range),
+            Advice::PageOut => {
+                self.cool(range)?;
+                self.page_out_files(range);
+                self.page_out(range).map(|_| ())
+            }
+            Advice::Remove => self.remove_pages(range),
             Advice::Normal | Advice::Random | Advice::Sequential => {
                 self.set_attribute(range, |_| true, |entry| entry.advice = advice)
             }
@@ -72,15 +83,11 @@ impl Map {
         }
     }
 
-    /// `MADV_DONTNEED` and `MADV_FREE`: drops the anons of private mappings. (Freeing at leisure
-    /// means freeing at once here, which the program can't tell from memory having been short.)
+    /// `MADV_DONTNEED`: drops the anons of private mappings.
     fn give_up(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
-        let anonymous = |entry: &MapEntry| !entry.shared && entry.object.is_none();
         let locked = |entry: &MapEntry| entry.lock != Lock::None;
-        if advice == Advice::Free && !space.overlapping(range).all(anonymous)
-            || advice != Advice::DontNeedLocked && space.overlapping(range).any(locked)
-        {
+        if advice != Advice::DontNeedLocked && space.overlapping(range).any(locked) {
             return Err(MapError::Invalid);
         }
         let complete = space.is_mapped(range);
@@ -107,8 +114,10 @@ impl Map {
         }
     }
 
-    /// `MADV_WILLNEED`: maps what is resident.
+    /// `MADV_WILLNEED`: has read what is not resident, and maps what is.
     fn map_ahead(&self, range: VirtRange) -> Result<(), MapError> {
+        self.for_each_object(range, false, &mut |pager, pages| pager.will_need(pages));
+        self.bring_back(range);
         let space = self.space.read();
         for entry in space.overlapping(range) {
             if !entry.prot.is_empty() {
@@ -120,6 +129,115 @@ impl Map {
             true => Ok(()),
             false => Err(MapError::NotMapped),
         }
+    }
+
+    /// Brings the anons of `range` back that are in swap, as far as memory is not short.
+    fn bring_back(&self, range: VirtRange) {
+        let mut at = range.start;
+        while at < range.end && !frame::is_scarce() {
+            let space = self.space.read();
+            let Some(entry) = space.overlapping(VirtRange::new(at, range.end)).next() else {
+                return;
+            };
+            let part = entry.range.intersect(VirtRange::new(at, range.end));
+            let mut swapped = None;
+            if let Some(amap) = &entry.amap {
+                amap.for_each(entry.keys(part), &mut |key, slot| {
+                    if slot.is_swapped() {
+                        swapped = Some(swapped.map_or(key, |first: i64| first.min(key)));
+                    }
+                });
+            }
+            at = part.end;
+            if let (Some(key), Some(amap)) = (swapped, &entry.amap) {
+                at = entry.address(key + 1);
+                let part = amap.part_of(key..key + 1);
+                drop(space);
+                if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0)
+                    && swap::bring_in(chunk, which.trailing_zeros() as usize, (0, SLOTS)).is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with the pager of each entry of `range` that has one, only shared ones if `shared`, and the pages of it that
+    /// are mapped there. No lock is held meanwhile.
+    fn for_each_object(
+        &self,
+        range: VirtRange,
+        shared: bool,
+        f: &mut dyn FnMut(&Arc<dyn Pager>, Range<u64>),
+    ) {
+        let mut at = range.start;
+        while at < range.end {
+            let left = VirtRange::new(at, range.end);
+            let Some((part, target)) = next_object(&self.space.read(), left, shared) else {
+                return;
+            };
+            at = part.end;
+            if let Some((pager, first)) = target {
+                f(&pager, first..first + (part.len() >> PAGE_SHIFT) as u64);
+            }
+        }
+    }
+
+    /// Takes pages of files that nobody else maps out of memory, as far as they can be read again.
+    fn page_out_files(&self, range: VirtRange) {
+        {
+            let space = self.space.read();
+            let mut pending = Pending::new();
+            for entry in space.overlapping(range) {
+                if entry.object.is_some() && entry.amap.is_none() {
+                    let part = entry.range.intersect(range);
+                    self.pmap.remove(part, &mut pending);
+                }
+            }
+            pending.flush();
+        }
+        self.for_each_object(range, false, &mut |pager, pages| pager.let_go(pages));
+    }
+
+    /// `MADV_REMOVE`.
+    fn remove_pages(&self, range: VirtRange) -> Result<(), MapError> {
+        {
+            let space = self.space.read();
+            if !space.is_mapped(range) {
+                return Err(MapError::NotMapped);
+            }
+            for entry in space.overlapping(range) {
+                if entry.lock != Lock::None || entry.object.is_none() {
+                    return Err(MapError::Invalid);
+                }
+                if !entry.shared || !entry.prot.contains(Prot::WRITE) {
+                    return Err(MapError::Access);
+                }
+            }
+        }
+        let mut removed = Ok(());
+        self.for_each_object(range, true, &mut |pager, pages| {
+            removed = removed.and_then(|()| match pager.punch(pages) {
+                None => Err(MapError::Unsupported),
+                Some(Err(PagerError::OutOfMemory)) => Err(MapError::NoMemory),
+                Some(Err(_)) => Err(MapError::Io),
+                Some(Ok(())) => Ok(()),
+            });
+        });
+        removed
+    }
+
+    /// Brings all of `range` in for reading, or for writing as a program would write it (`MADV_POPULATE_READ` and `_WRITE`).
+    ///
+    /// # Errors
+    /// The first page's; those before it are there.
+    pub fn populate_for(&self, range: VirtRange, access: Access) -> Result<(), Fault> {
+        for va in range.pages() {
+            if !self.pmap.permits(va, access) {
+                self.resolve(va, access, |_| Some(()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Which pages of a wholly mapped range are resident (`mincore`); calls `page` for each. `page`
@@ -153,7 +271,7 @@ impl Map {
         let mut written = Ok(());
         while at < range.end {
             let Some((part, target)) =
-                next_shared(&self.space.read(), VirtRange::new(at, range.end))
+                next_object(&self.space.read(), VirtRange::new(at, range.end), true)
             else {
                 break;
             };
@@ -172,16 +290,17 @@ impl Map {
     }
 }
 
-/// The first entry in `range`: which part of the range it is, and if it is shared, its pager and
+/// The first entry in `range`: which part of the range it is, and if it has an object, and is shared if it must be `shared`, its pager and
 /// the first page there.
 #[allow(clippy::type_complexity)]
-fn next_shared(
+fn next_object(
     space: &Space,
     range: VirtRange,
+    shared: bool,
 ) -> Option<(VirtRange, Option<(Arc<dyn Pager>, u64)>)> {
     let entry = space.overlapping(range).next()?;
     let part = entry.range.intersect(range);
-    let object = entry.object.as_ref().filter(|_| entry.shared);
+    let object = entry.object.as_ref().filter(|_| entry.shared || !shared);
     let target = object.map(|object| (object.pager.clone(), entry.index(object, part.start)));
     Some((part, target))
 }

@@ -16,6 +16,7 @@ use core::ops::Deref;
 use core::sync::atomic::AtomicUsize;
 use nucleus::{
     Frame,
+    pmap::{self, Pending},
     sync::{Rank, SpinLock},
 };
 
@@ -97,7 +98,12 @@ impl Paged for Slot {
     fn with_location(&mut self, f: &mut dyn FnMut(&mut Location)) {
         match self {
             Slot::Empty => {}
-            Slot::Sole(location) => f(location),
+            Slot::Sole(location) => {
+                f(location);
+                if location.is_gone() {
+                    *self = Slot::Empty;
+                }
+            }
             Slot::Shared(anon) => f(&mut anon.location.lock()),
         }
     }
@@ -160,7 +166,11 @@ impl Slot {
     pub fn share(&mut self) -> Slot {
         match core::mem::take(self) {
             Slot::Empty => Slot::Empty,
-            Slot::Sole(location) => {
+            Slot::Sole(mut location) => {
+                if location.is_lazy() {
+                    // What others see, too, is not freed under their eyes.
+                    location.dirty();
+                }
                 let anon = Arc::new(Anon {
                     location: SpinLock::new(Rank::Anon, location),
                 });
@@ -196,6 +206,22 @@ impl Slot {
             },
         };
         matches!(self, Slot::Sole(_))
+    }
+
+    /// The page here may be freed as soon as that is of use, unless a mapping modifies it after `pending` was flushed
+    /// (`MADV_FREE`). Others' pages stay.
+    pub fn free_later(&mut self, pending: &mut Pending) {
+        if !self.make_sole() {
+            return;
+        }
+        if let Slot::Sole(location) = self
+            && let Some(frame) = location.frame().cloned()
+        {
+            location.free_later();
+            pmap::clear_modified(&frame, pending);
+        } else {
+            *self = Slot::Empty;
+        }
     }
 
     /// The sole anon here is about to be written.

@@ -13,7 +13,7 @@
 
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
 
 use crate::pagedaemon::{Registry, Token};
@@ -46,6 +46,8 @@ pub struct Chunk<T: Content> {
     /// A bit for each slot whose page is not in the state, active or inactive, in which pages of this kind begin [lock of the
     /// slots, but read by anybody].
     aged: AtomicU32,
+    /// Its pages are not to leave memory.
+    kept: AtomicBool,
     /// Its place in [`Content::registry`].
     token: Token,
 }
@@ -88,6 +90,7 @@ impl<T: Content> Chunk<T> {
         Arc::new(Chunk {
             slots: Mutex::new(T::RANK, slots),
             aged: AtomicU32::new(0),
+            kept: AtomicBool::new(false),
             token: Token::new(),
         })
     }
@@ -105,6 +108,16 @@ impl<T: Content> Chunk<T> {
     /// A bit for each slot whose page is not in the state in which pages of this kind begin.
     pub fn aged(&self) -> u32 {
         self.aged.load(Relaxed)
+    }
+
+    /// Whether its pages are not to leave memory.
+    pub fn is_kept(&self) -> bool {
+        self.kept.load(Relaxed)
+    }
+
+    /// Changes [`is_kept`](Chunk::is_kept).
+    pub fn set_kept(&self, kept: bool) {
+        self.kept.store(kept, Relaxed);
     }
 
     /// Changes [`aged`](Chunk::aged). The slots are locked.

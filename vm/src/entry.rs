@@ -128,6 +128,11 @@ impl MapEntry {
         self.object.is_some() && self.prot & (Prot::EXEC | Prot::WRITE) == Prot::EXEC
     }
 
+    /// Whether others write to the amap as well.
+    pub fn shares_amap(&self) -> bool {
+        false
+    }
+
     /// Makes the amap, if there is one, the entry's own: clears needs-copy. Nothing is copied
     /// when the others have gone.
     pub fn unshare(&mut self) -> Result<(), OutOfMemory> {

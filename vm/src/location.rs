@@ -20,10 +20,13 @@ use nucleus::{Frame, counters::Counter};
 use crate::chunks::{Chunk, Content};
 use crate::swap::{self, SwapSlot};
 
-/// See the head of the file. At least one of the two is there.
+/// See the head of the file. At least one of the two is there, but for what was freed at leisure and is about to go.
 pub(crate) struct Location {
     frame: Option<Frame>,
     slot: Option<SwapSlot>,
+    /// The program does not want the page any more, unless it writes it: in memory only, and to be freed in place of
+    /// being written out as long as no mapping has modified it (`MADV_FREE`).
+    lazy: bool,
 }
 
 impl Location {
@@ -32,6 +35,7 @@ impl Location {
         Location {
             frame: Some(frame),
             slot: None,
+            lazy: false,
         }
     }
 
@@ -60,6 +64,7 @@ impl Location {
     /// The page, if it is in memory, is about to be written: gives its slot up.
     #[inline]
     pub fn dirty(&mut self) {
+        self.lazy = false;
         if self.is_clean() {
             Counter::swap_slots_dirtied.add(1);
             self.slot = None;
@@ -68,8 +73,24 @@ impl Location {
 
     /// The page, which is in memory only and mapped nowhere, is to be written to `slot`.
     pub fn leave(&mut self, slot: SwapSlot) {
-        debug_assert!(self.slot.is_none());
+        debug_assert!(self.slot.is_none() && !self.lazy);
         self.slot = Some(slot);
+    }
+
+    /// The page, which is in memory, may be freed if it is not modified from now on.
+    pub fn free_later(&mut self) {
+        self.dirty();
+        self.lazy = true;
+    }
+
+    /// Whether it may be freed as long as it is not modified.
+    pub fn is_lazy(&self) -> bool {
+        self.lazy
+    }
+
+    /// Whether the page is nowhere any more.
+    pub fn is_gone(&self) -> bool {
+        self.frame.is_none() && self.slot.is_none()
     }
 
     /// The page, which is in swap only, was read into `frame`.
@@ -89,6 +110,15 @@ impl Location {
         let frame = self.frame.take_if(unused)?;
         swap::set_cached(slot, false);
         Some(frame)
+    }
+
+    /// As [`drop_frame`](Location::drop_frame) for a page that may be freed, and was not modified: it is gone then.
+    pub fn drop_lazy(&mut self, held: u32) -> Option<Frame> {
+        let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
+        if !self.lazy || self.slot.is_some() {
+            return None;
+        }
+        self.frame.take_if(unused)
     }
 }
 

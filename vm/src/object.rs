@@ -16,7 +16,7 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nucleus::{
     Access, Frame, Prot, frame,
     pmap::{self, Pending},
@@ -106,6 +106,8 @@ pub struct Object {
     count: AtomicUsize,
     /// The pages have no backing store.
     homeless: bool,
+    /// They are not to leave memory.
+    kept: AtomicBool,
 }
 
 /// Neighbouring pages of an object, locked: they stay resident or absent.
@@ -120,6 +122,7 @@ impl Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
             homeless: false,
+            kept: AtomicBool::new(false),
         }
     }
 
@@ -130,7 +133,19 @@ impl Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
             homeless: true,
+            kept: AtomicBool::new(false),
         }
+    }
+
+    /// Whether what is in memory of an object that [goes to swap](Object::goes_to_swap) has to stay there from now on, and what comes
+    /// into it (`SHM_LOCK`).
+    pub fn keep(&self, kept: bool) {
+        // Who makes a chunk meanwhile sees this, or the chunk is seen here.
+        self.kept.store(kept, Ordering::SeqCst);
+        self.walk(&(0..u64::MAX), &mut |_, chunk, _| {
+            chunk.set_kept(kept);
+            true
+        });
     }
 
     /// Whether its pages may go to swap.
@@ -223,6 +238,28 @@ impl Object {
         swap::bring_in(chunk, index as usize % SLOTS, (before, behind))
     }
 
+    /// Brings those of `pages` back that are in swap, as far as memory is not short and they can be read.
+    pub fn bring_back(&self, pages: Range<u64>) {
+        if !self.homeless {
+            return;
+        }
+        let mut next = pages.start;
+        while !frame::is_scarce() {
+            let mut swapped = None;
+            self.walk(&(next..pages.end), &mut |first, chunk, slots| {
+                let there = chunk.lock();
+                let found = slots.clone().find(|&i| there[i].is_swapped());
+                swapped = found.map(|i| first + i as u64);
+                swapped.is_none()
+            });
+            let Some(index) = swapped else { return };
+            if self.bring_in_around(index, index..pages.end).is_err() {
+                return;
+            }
+            next = index + 1;
+        }
+    }
+
     /// Locks the pages around `index` if any of them was ever resident.
     #[inline]
     pub(crate) fn lock(&self, index: u64) -> Option<Pages<'_>> {
@@ -243,13 +280,17 @@ impl Object {
         match self.pages.get(number) {
             Some(chunk) => Ok(chunk),
             None if frame::is_scarce() => Err(PagerError::OutOfMemory),
-            None => self
-                .pages
-                .get_or_insert(number, || match self.homeless {
+            None => {
+                let made = self.pages.get_or_insert(number, || match self.homeless {
                     true => Chunk::new(),
                     false => Chunk::unlisted(),
-                })
-                .ok_or(PagerError::BeyondEnd),
+                });
+                let chunk = made.ok_or(PagerError::BeyondEnd)?;
+                if self.kept.load(Ordering::SeqCst) {
+                    chunk.set_kept(true);
+                }
+                Ok(chunk)
+            }
         }
     }
 

@@ -1,11 +1,13 @@
 //! Paging out what a program says it will not need for long (`MADV_PAGEOUT`).
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
 
-use crate::chunks::SLOTS;
+use crate::anon::Slot;
+use crate::chunks::{Chunk, SLOTS};
 use crate::entry::MapEntry;
 use crate::map::{Map, page_range};
+use crate::object::Page;
 use crate::request::MapError;
 use crate::swap::{Cluster, Taken};
 
@@ -50,29 +52,59 @@ impl Map {
     }
 }
 
+/// Pages of one chunk in an entry: the chunk, and a bit for each of them.
+pub(crate) enum Part {
+    Anons(Arc<Chunk<Slot>>, u32),
+    /// An object's; whether they have no home but the swap space.
+    Pages(Arc<Chunk<Page>>, u32, bool),
+}
+
 impl MapEntry {
-    /// Takes the pages of one chunk at the start of `range` into the cluster, if there is one. Also returns where the chunk ends.
-    fn page_out(&self, range: VirtRange, cluster: &mut Cluster) -> (Taken, VirtAddr) {
-        let object = self.object.as_ref().filter(|_| self.shared);
+    /// What is at the start of `range`, a part of the entry, as far as one chunk of what holds its pages reaches, if there is one: the anons
+    /// of a private mapping, or an object's pages. Also returns where that ends.
+    fn chunk_at(&self, range: VirtRange) -> (Option<Part>, VirtAddr) {
+        let object = self.object.as_ref().filter(|_| self.amap.is_none());
         let slot = match object {
             Some(object) => self.index(object, range.start) as usize % SLOTS,
             None => self.key(range.start) as usize % SLOTS,
         };
         let end = range.end.min(range.start + ((SLOTS - slot) << PAGE_SHIFT));
-        let taken = match (object, &self.amap) {
+        let part = match (object, &self.amap) {
             (Some(object), _) => {
                 let (first, its) = (self.index(object, range.start), object.pager.object());
                 let pages = (end - range.start) >> PAGE_SHIFT;
                 let which = (u32::MAX >> (SLOTS - pages)) << slot;
-                let chunk = its.chunk_of(first).filter(|_| its.goes_to_swap());
-                chunk.map(|chunk| cluster.take(&chunk, which))
+                let chunk = its.chunk_of(first);
+                chunk.map(|chunk| Part::Pages(chunk, which, its.goes_to_swap()))
             }
-            (None, Some(amap)) => {
-                let part = amap.part_of(self.keys(VirtRange::new(range.start, end)));
-                part.map(|(chunk, which)| cluster.take(&chunk, which))
-            }
+            (None, Some(amap)) => amap
+                .part_of(self.keys(VirtRange::new(range.start, end)))
+                .map(|(chunk, which)| Part::Anons(chunk, which)),
             (None, None) => None,
         };
-        (taken.unwrap_or_default(), end)
+        (part, end)
+    }
+
+    /// Calls `f` for the pages in `range`, a part of the entry, by chunks.
+    pub fn for_each_chunk(&self, range: VirtRange, f: &mut dyn FnMut(Part)) {
+        let mut at = range.start;
+        while at < range.end {
+            let (part, end) = self.chunk_at(VirtRange::new(at, range.end));
+            if let Some(part) = part {
+                f(part);
+            }
+            at = end;
+        }
+    }
+
+    /// Takes the pages of one chunk at the start of `range` into the cluster, if there is one. Also returns where the chunk ends.
+    fn page_out(&self, range: VirtRange, cluster: &mut Cluster) -> (Taken, VirtAddr) {
+        let (part, end) = self.chunk_at(range);
+        let taken = match part {
+            Some(Part::Anons(chunk, which)) => cluster.take(&chunk, which),
+            Some(Part::Pages(chunk, which, true)) if self.shared => cluster.take(&chunk, which),
+            _ => Taken::default(),
+        };
+        (taken, end)
     }
 }

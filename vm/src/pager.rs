@@ -50,6 +50,24 @@ pub trait Pager: Send + Sync {
         self.object().bring_in_around(index, window)
     }
 
+    /// Begins to bring `pages` in that are not resident, as far as memory is not short. No lock is held; errors come up when a page is
+    /// asked for. Of pages in swap those are here when this returns.
+    fn will_need(&self, pages: Range<u64>) {
+        self.object().bring_back(pages);
+    }
+
+    /// Has `pages` leave memory that nobody maps, and that can be read again. No lock is held.
+    fn let_go(&self, pages: Range<u64>) {
+        let _ = pages;
+    }
+
+    /// Makes a hole in what the object represents: `pages` read zero from now on, for everybody. No lock is held. `None` if it can't
+    /// have holes.
+    fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+        let _ = pages;
+        None
+    }
+
     /// Writes what mappings have modified in `pages` back, if there is anywhere to write it (`uvm.txt` 6). No map lock is held. See
     /// [`Object::write_back`].
     fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
@@ -138,6 +156,12 @@ impl Pager for Anonymous {
         }
         self.object
             .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
+
+    fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+        self.object
+            .remove_pages(pages.start, pages.end.saturating_sub(pages.start));
+        Some(Ok(()))
     }
 
     fn describe(&self) -> Description {

@@ -63,8 +63,14 @@ pub enum Advice {
     DontNeedLocked,
     /// As `DontNeed` for private anonymous memory, at leisure.
     Free,
-    /// Map what is resident now.
+    /// Begin to read what is not in memory, and map what is.
     WillNeed,
+    /// Not needed soon: the first to go when memory is short.
+    Cold,
+    /// Not needed for long: out of memory now, as far as it can be had again.
+    PageOut,
+    /// Give the pages of a shared mapping up in what it maps: they read zero for everybody.
+    Remove,
     DontFork,
     DoFork,
     WipeOnFork,
@@ -122,6 +128,8 @@ pub enum MapError {
     Again,
     /// The backing store failed: `EIO`.
     Io,
+    /// What is mapped there can't do that: `EOPNOTSUPP`.
+    Unsupported,
 }
 
 /// Why a fault can't be resolved: which signal, with which code.

@@ -373,6 +373,8 @@ impl Model {
             Advice::Random,
             Advice::Sequential,
             Advice::WillNeed,
+            Advice::Cold,
+            Advice::PageOut,
         ]);
         // Only the addresses decide whether this succeeds, and it changes no byte.
         let _ = self.spaces[space].map.advise(range, advice);

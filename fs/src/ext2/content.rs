@@ -378,7 +378,7 @@ impl Store for Content {
         if self.cut_again().is_err() {
             inode
                 .fs
-                .damaged("a file grows over what was cut off", inode.number());
+                .damaged("a file grows over what was cut off", inode.ino());
         }
         inode.set(|record| record.size = record.size.max(size));
         inode.fs.note_size(size);

@@ -18,7 +18,7 @@ use core::{
 
 use abi::{Errno, Result};
 use nucleus::{
-    log, random,
+    random,
     sync::{Rank, ReadGuard, RwLock},
     time,
 };
@@ -182,6 +182,14 @@ impl Ext2 {
         })
     }
 
+    /// Sets the field of a record that belongs to the list of orphans. Where the record can't be read, the next check mends the list.
+    pub(super) fn put_deleted(&self, number: u32, value: u32) {
+        if let Ok(home) = Home::of(self, self.geometry.slot(number)) {
+            let at = home.offset + InodeRecord::DELETED;
+            self.buffers.store(&home.block, at, &value.to_le_bytes());
+        }
+    }
+
     /// Whether there are removed inodes that could not be freed.
     pub(super) fn has_removed(&self) -> bool {
         !self.removed.lock().is_empty()
@@ -255,8 +263,29 @@ impl Inode {
         })
     }
 
+    /// A handle to it, which somebody uses.
+    ///
+    /// # Errors
+    /// `EIO` after the end of the file system.
+    pub fn handle(&self) -> Result<Arc<InUse<Inode>>> {
+        self.fs.inode(self.number)
+    }
+
+    /// Frees it, which has no link, with its blocks, though somebody may use it: the file system can't be changed after this.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub fn end_now(&self) -> Result<()> {
+        let mut removed = Removed {
+            number: self.number,
+            home: self.home.clone(),
+            record: self.record().clone(),
+        };
+        removed.free(&self.fs)
+    }
+
     /// Its number.
-    pub fn number(&self) -> u32 {
+    pub fn ino(&self) -> u32 {
         self.number
     }
 
@@ -436,7 +465,8 @@ impl Removed {
         let result = result.and_then(|()| self.free_attributes(fs, &mut freed));
         if result.is_ok() {
             self.record.size = 0;
-            self.record.deleted = (now().as_secs() as u32).max(1);
+            let deleted = (now().as_secs() as u32).max(1);
+            fs.upper.orphans.remove(fs, self.number, deleted);
             freed.add_inode(self.number, self.record.is_directory());
         }
         self.home.store(fs, &self.record);
@@ -480,6 +510,7 @@ impl InCore for Inode {
     }
 
     fn end(&self) {
+        let _change = self.fs.upper.change();
         if self.fs.is_read_only() {
             return;
         }

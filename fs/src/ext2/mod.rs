@@ -7,7 +7,9 @@
 //!   free yet.
 //! - `map`: where a file's blocks are. `inode`: inodes in memory. `content`: the bytes of regular files, for their pages.
 //! - `mounted`: what there is once, the superblock's state, and when metadata are written.
-//! - `node`: what names and mounts need of an inode.
+//! - `directory`: records and names; `entries`: names that come and go; `rename`; `link`: the text of symbolic links; `orphans`: what
+//!   lost its last name while in use.
+//! - `node`: inodes as vnodes. `mounting`: from a device to a root vnode, options, and the end.
 //!
 //! # What a crash leaves
 //!
@@ -21,6 +23,7 @@
 //! # Locks
 //!
 //! ```text
+//! Changing        who changes something; Rename, Directory: names
 //! FileMap       an inode's record: its attributes and pointers
 //!   Commit      who writes metadata
 //!     Allocation  one group's bitmaps and counts
@@ -33,16 +36,23 @@ mod batch;
 mod bitmap;
 mod buffer;
 mod content;
+mod directory;
+mod entries;
 mod group;
 mod inode;
 mod layout;
+mod link;
 mod map;
 mod mounted;
+mod mounting;
 mod node;
+mod orphans;
 mod pending;
+mod rename;
 
 #[cfg(test)]
 mod tests;
 
 pub use layout::Refused;
 pub use mounted::Ext2;
+pub use mounting::{mount, shut_down};

@@ -21,6 +21,7 @@ use super::{
     layout::{
         GROUP_SIZE, Geometry, GroupRecord, ReadOnlyCompatible, Refused, State, Superblock, field,
     },
+    mounting::{Change, Upper},
     pending::Pending,
 };
 use crate::{
@@ -53,6 +54,7 @@ pub struct Ext2 {
     table: SpinLock<Option<Arc<Table<Inode>>>>,
     pub(super) removed: SpinLock<Vec<Removed>>,
     read_only: AtomicBool,
+    pub(super) upper: Upper,
     /// It was valid when mounted, and nothing wrong has been found since.
     sound: AtomicBool,
 }
@@ -93,6 +95,7 @@ impl Ext2 {
             removed: SpinLock::new(Rank::Leaf, Vec::new()),
             read_only: AtomicBool::new(true),
             sound: AtomicBool::new(superblock.state == State::VALID),
+            upper: Upper::new(superblock.last_orphan),
             superblock,
         });
         fs.buffers.serve(&fs);
@@ -184,6 +187,11 @@ impl Ext2 {
         drop(table);
     }
 
+    /// Whether it was unmounted in order, and nothing wrong has been found.
+    pub(super) fn is_sound(&self) -> bool {
+        self.sound.load(Ordering::Acquire)
+    }
+
     /// Whether nothing can be changed.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
@@ -194,11 +202,12 @@ impl Ext2 {
         self.buffers.device()
     }
 
-    /// To be called by who is about to change something, with no lock held: writes metadata if much has changed, and frees what was removed.
+    /// To be called by who is about to change something, with no lock held, and kept until that is done: writes metadata if much has
+    /// changed, and frees what was removed.
     ///
     /// # Errors
     /// `EROFS`; `ENOMEM` when memory is scarce; `EIO`.
-    pub(super) fn begin_change(&self) -> Result<()> {
+    pub(super) fn begin_change(&self) -> Result<Change<'_>> {
         if self.is_read_only() {
             return Err(Errno::EROFS);
         }
@@ -212,7 +221,12 @@ impl Ext2 {
             // What can't be freed now is tried again.
             let _ = self.reap();
         }
-        Ok(())
+        let change = self.upper.change();
+        // It may have ended meanwhile.
+        match self.is_read_only() {
+            true => Err(Errno::EROFS),
+            false => Ok(change),
+        }
     }
 
     /// Writes all metadata that have changed, and has the disk keep them. What was freed before is free then.
@@ -275,7 +289,7 @@ impl Ext2 {
     }
 
     /// Puts bytes into the superblock.
-    fn put_head(&self, at: usize, bytes: &[u8]) {
+    pub(super) fn put_head(&self, at: usize, bytes: &[u8]) {
         self.buffers.store(&self.head.0, self.head.1 + at, bytes);
     }
 
@@ -287,15 +301,14 @@ impl Ext2 {
         self.put_head(field::STATE, &state.bits().to_le_bytes());
     }
 
-    /// Notes that something on the disk does not fit: the next check looks closer, and nothing more is changed if the file system asks for that.
+    /// Notes that something on the disk does not fit: the next check looks closer, and nothing more is changed, unless the mount says otherwise.
     /// The error for who came across it.
     pub(super) fn damaged(&self, what: &str, number: u32) -> Errno {
-        const GO_ON: u16 = 1;
         log!("ext2 on {}: {what}: {number}", self.device().name());
         let first = self.sound.swap(false, Ordering::AcqRel);
         if first && !self.is_read_only() {
             self.put_state(self.superblock.state);
-            if self.superblock.on_error > GO_ON {
+            if !self.upper.options().goes_on {
                 log!("ext2 on {}: it is read-only now", self.device().name());
                 self.read_only.store(true, Ordering::Release);
             }
@@ -379,12 +392,11 @@ impl Ext2 {
 }
 
 impl Drop for Ext2 {
+    /// One that was never mounted ends here, in the hands of who opened it.
     fn drop(&mut self) {
-        if !self.is_read_only() {
-            log!(
-                "ext2 on {}: let go without an unmount",
-                self.device().name()
-            );
+        if let Err(error) = self.stop_writing() {
+            let name = self.device().name();
+            log!("ext2 on {name}: can't be let go in order: {}", error.name());
         }
     }
 }

@@ -1,18 +1,536 @@
-//! The upper half of an inode: what names and mounts need of it.
+//! Vnodes: what the rest of the kernel asks of an inode.
 
-use crate::{Kind, vnode::MountPoint};
+use alloc::{sync::Arc, vec::Vec};
+use core::{any::Any, ops::Range, sync::atomic::AtomicBool, time::Duration};
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        CAP_DAC_OVERRIDE, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE, S_ISGID,
+    },
+};
+use fbuf::{Sink, Source};
+use nucleus::{
+    Frame,
+    sync::{Rank, SpinLock},
+    time,
+};
+use vm::{Description, Object, Pager, PagerError};
+
+use super::{
+    content::Content,
+    directory::Directory,
+    inode::{Inode, NewInode, ROOT, now},
+    layout::{Flags, InodeRecord},
+};
+use crate::{
+    Attributes, Credentials, File, Kind, Location, OpenFlags, TextUse, Vnode,
+    credentials::{EXECUTE, WRITE},
+    device::{self, Attachment},
+    pages::{Cached, FilePages, InCore, InUse},
+    vnode::{Change, Emit, Make, MountPoint, Place, Space},
+};
+
+/// The vnode: an inode that somebody uses.
+pub(super) type Node = InUse<Inode>;
 
 /// What the upper half knows of an inode.
 pub(super) struct State {
     pub mount_point: MountPoint,
+    pub place: SpinLock<Hangs>,
+    /// Made without a name: may get its first one.
+    pub unnamed: AtomicBool,
+    pub body: Body,
+}
+
+/// What only inodes of one kind have.
+pub(super) enum Body {
+    Regular(TextUse),
+    Directory(Directory),
+    Fifo(Attachment),
+    Other,
+}
+
+/// Where an inode hangs: of a file with several names, where it was found first.
+#[derive(Clone)]
+pub(super) enum Hangs {
+    /// The root, and what has no name that is known.
+    Nowhere,
+    In(Arc<Node>, Arc<[u8]>),
+    /// Its last name was removed from there.
+    Removed(Arc<Node>, Arc<[u8]>),
 }
 
 impl State {
     /// Of an inode that has just come into memory.
     pub fn new(kind: Kind) -> State {
-        let _ = kind;
         State {
             mount_point: MountPoint::new(),
+            place: SpinLock::new(Rank::Leaf, Hangs::Nowhere),
+            unnamed: AtomicBool::new(false),
+            body: match kind {
+                Kind::Regular => Body::Regular(TextUse::new()),
+                Kind::Directory => Body::Directory(Directory::new()),
+                Kind::Fifo => Body::Fifo(Attachment::new()),
+                _ => Body::Other,
+            },
+        }
+    }
+
+    /// Takes the directory in which it hangs or hung, which it keeps from its end.
+    fn take_above(&mut self) -> Option<Arc<Node>> {
+        match core::mem::replace(self.place.get_mut(), Hangs::Nowhere) {
+            Hangs::Nowhere => None,
+            Hangs::In(above, _) | Hangs::Removed(above, _) => Some(above),
+        }
+    }
+}
+
+impl Drop for State {
+    /// Lets go of the directories above, however many there are, one after the other and not one inside the other.
+    fn drop(&mut self) {
+        let mut above = self.take_above();
+        while let Some(node) = above {
+            let inode = Arc::into_inner(node).map(|node| node.inode().clone());
+            let last = inode.and_then(Arc::into_inner);
+            above = last.and_then(|mut inode| inode.state.take_above());
+        }
+    }
+}
+
+impl Inode {
+    /// What it has as a directory.
+    ///
+    /// # Errors
+    /// `ENOTDIR`.
+    pub(super) fn directory(&self) -> Result<&Directory> {
+        match &self.state.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.kind() == Kind::Directory
+    }
+
+    /// The inode behind a vnode, if it belongs to this file system.
+    fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
+        let any: &dyn Any = vnode.as_ref();
+        match any.downcast_ref::<Node>() {
+            Some(inode) if Arc::ptr_eq(&inode.fs, &self.fs) => Ok(inode),
+            _ => Err(Errno::EXDEV),
+        }
+    }
+
+    /// Whether nobody knows where it hangs.
+    pub(super) fn hangs_nowhere(&self) -> bool {
+        matches!(*self.state.place.lock(), Hangs::Nowhere)
+    }
+
+    /// Sets where it hangs.
+    pub(super) fn hang(&self, place: Hangs) {
+        let old = core::mem::replace(&mut *self.state.place.lock(), place);
+        // With no lock held: it may be the last who had the directory.
+        drop(old);
+    }
+
+    /// The directory in which it hangs or hung.
+    pub(super) fn above(&self) -> Option<Arc<Node>> {
+        match &*self.state.place.lock() {
+            Hangs::Nowhere => None,
+            Hangs::In(above, _) | Hangs::Removed(above, _) => Some(above.clone()),
+        }
+    }
+
+    /// Whether its flags keep it from changes: with `also_append`, those that only let it grow as well.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(super) fn require_mutable(&self, also_append: bool) -> Result<()> {
+        let mut fixed = Flags::IMMUTABLE;
+        if also_append {
+            fixed |= Flags::APPEND_ONLY;
+        }
+        match self.record().flags.intersects(fixed) {
+            true => Err(Errno::EPERM),
+            false => Ok(()),
+        }
+    }
+
+    /// A new inode without a link, as this directory and its maker want it.
+    ///
+    /// # Errors
+    /// Those of [`Ext2::new_inode`].
+    pub(super) fn make_inode(
+        &self,
+        kind: Kind,
+        device: u64,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<Node>> {
+        let (own_mode, own_gid) = {
+            let record = self.record();
+            (u32::from(record.mode), record.gid)
+        };
+        let (mut mode, mut gid) = (mode & 0o7777, who.gid);
+        if own_mode & S_ISGID != 0 || self.fs.upper.options().groups_go_down {
+            // The group of such a directory goes down to all that is made in it.
+            gid = own_gid;
+            match kind {
+                Kind::Directory => mode |= own_mode & S_ISGID,
+                _ if mode & 0o010 != 0 => mode = who.allowed_mode(mode, gid),
+                _ => {}
+            }
+        }
+        self.fs.new_inode(
+            self,
+            NewInode {
+                mode: (kind as u16) << 12 | mode as u16,
+                uid: who.uid,
+                gid,
+                device,
+            },
+        )
+    }
+}
+
+impl InodeRecord {
+    /// Permissions, set-id bits and sticky bit.
+    fn permissions(&self) -> u32 {
+        u32::from(self.mode) & 0o7777
+    }
+
+    /// The content changed.
+    pub(super) fn touch_modified(&mut self) {
+        self.modified = now();
+        self.changed = self.modified;
+    }
+}
+
+impl Vnode for Node {
+    fn attributes(&self) -> Result<Attributes> {
+        let record = self.record();
+        Ok(Attributes {
+            device: self.fs.device().number(),
+            inode: self.ino().into(),
+            kind: self.kind(),
+            mode: record.permissions(),
+            links: record.links.into(),
+            uid: record.uid,
+            gid: record.gid,
+            rdev: match self.kind() {
+                Kind::CharDevice | Kind::BlockDevice => record.device(),
+                _ => 0,
+            },
+            size: self.pages().map_or(record.size, |pages| pages.size()),
+            blocks: record.sectors.into(),
+            block_size: self.fs.geometry.block_size as u32,
+            accessed: record.accessed,
+            modified: record.modified,
+            changed: record.changed,
+            created: record.created,
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        self.inode().kind()
+    }
+
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        if who.may_use(CAP_DAC_OVERRIDE)
+            && (want & EXECUTE == 0 || self.is_directory())
+            && want & WRITE == 0
+        {
+            return Ok(());
+        }
+        let record = self.record();
+        if want & WRITE != 0 && record.flags.contains(Flags::IMMUTABLE) {
+            return Err(Errno::EPERM);
+        }
+        let kind = self.kind();
+        match who.may_by(kind, record.permissions(), record.uid, record.gid, want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        let (parent, name, removed) = match &*self.state.place.lock() {
+            Hangs::Nowhere => return None,
+            Hangs::In(above, name) => (above.clone(), name.clone(), false),
+            Hangs::Removed(above, name) => (above.clone(), name.clone(), true),
+        };
+        Some(Place {
+            parent,
+            name,
+            removed,
+        })
+    }
+
+    fn parent(&self) -> Option<Arc<dyn Vnode>> {
+        self.above().map(|above| above as Arc<dyn Vnode>)
+    }
+
+    fn mount_point(&self) -> Option<&MountPoint> {
+        Some(&self.state.mount_point)
+    }
+
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        let _change = self.fs.begin_change()?;
+        self.require_mutable(true)?;
+        self.set(|record| {
+            if let Some(mode) = change.mode {
+                record.mode = record.mode & !0o7777 | (mode & 0o7777) as u16;
+            }
+            record.uid = change.uid.unwrap_or(record.uid);
+            record.gid = change.gid.unwrap_or(record.gid);
+            record.accessed = change.accessed.unwrap_or(record.accessed);
+            record.modified = change.modified.unwrap_or(record.modified);
+            record.changed = now();
+        });
+        Ok(())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        Ok(self.look_up(name)?)
+    }
+
+    fn create(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
+        Ok(self.create_entry(name, make, mode, who)?)
+    }
+
+    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+        Ok(self.create_orphan(mode, who)?)
+    }
+
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        self.link_entry(name, self.of_same(node)?)
+    }
+
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        self.remove_entry(name, directory)
+    }
+
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        self.rename_entry(name, self.of_same(to)?, to_name, flags)
+    }
+
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        self.directory()?.list(self, cursor, emit)
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match self.kind() {
+            Kind::Link => self.text(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        self.content()?.read(offset, to)
+    }
+
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        let pages = self.content()?;
+        let _change = self.fs.begin_change()?;
+        pages.write(offset, append, from)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        let pages = self.content()?;
+        let _change = self.fs.begin_change()?;
+        self.require_mutable(true)?;
+        pages.truncate(size)
+    }
+
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let pages = self.content().map_err(|error| match error {
+            Errno::EINVAL => Errno::ENODEV,
+            error => error,
+        })?;
+        let _change = self.fs.begin_change()?;
+        self.require_mutable(false)?;
+        let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        match mode & !FALLOC_FL_KEEP_SIZE {
+            FALLOC_FL_PUNCH_HOLE if keep_size => pages.punch(offset, end),
+            FALLOC_FL_ZERO_RANGE => {
+                pages.punch(offset, end)?;
+                pages.allocate(offset, end, keep_size)
+            }
+            0 => pages.allocate(offset, end, keep_size),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn text_use(&self) -> Option<&TextUse> {
+        match &self.state.body {
+            Body::Regular(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn note_access(&self, strict: bool) {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let stale = {
+            let record = self.record();
+            let silent = record.flags.contains(Flags::NO_ACCESS_TIME);
+            let seldom = record.accessed <= record.modified
+                || record.accessed <= record.changed
+                || time::since_epoch().saturating_sub(record.accessed) >= DAY;
+            !silent && (strict || seldom)
+        };
+        if stale && !self.fs.is_read_only() {
+            self.set(|record| record.accessed = now());
+        }
+    }
+
+    fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
+        self.fs.reconfigure(options, read_only)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.fs.is_read_only()
+    }
+
+    fn mounted(&self) {
+        self.fs.mounted();
+    }
+
+    fn retire(&self) -> Result<()> {
+        self.fs.retire()
+    }
+
+    fn unmounted(&self) {
+        self.fs.unmounted();
+    }
+
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.content()?.seek_data(offset, hole)
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        match self.kind() {
+            Kind::Fifo => match &self.state.body {
+                Body::Fifo(state) => device::open_fifo(at, state, flags).map(Some),
+                _ => Err(Errno::ENXIO),
+            },
+            Kind::CharDevice => {
+                let number = self.record().device();
+                device::open_char_device(at, number, flags).map(Some)
+            }
+            Kind::BlockDevice => {
+                let number = self.record().device();
+                device::open_block_device(at, number, flags).map(Some)
+            }
+            Kind::Socket => Err(Errno::ENXIO),
+            _ => Ok(None),
+        }
+    }
+
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        match self.kind() {
+            Kind::Regular => Some(self),
+            _ => None,
+        }
+    }
+
+    fn space(&self) -> Space {
+        // What was removed is free soon.
+        let _ = self.fs.reap();
+        self.fs.space()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_inode(false)
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.sync_inode(true)
+    }
+
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        match self.kind() {
+            Kind::BlockDevice => device::cached_block_device(self.record().device()),
+            _ => self.inode().cached(),
+        }
+    }
+}
+
+/// A mapping keeps the vnode, and so the inode, in use.
+impl Pager for Node {
+    fn object(&self) -> &Object {
+        static NONE: Object = Object::new();
+        self.pages().map_or(&NONE, |pages| pages.object())
+    }
+
+    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
+        self.pages().ok_or(PagerError::Io)?.get(index)
+    }
+
+    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages().ok_or(PagerError::Io)?.read_in(index, window)
+    }
+
+    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.put(pages))
+    }
+
+    fn reference(&self, writable: bool) {
+        if let Some(pages) = self.pages() {
+            pages.reference(writable);
+        }
+    }
+
+    fn detach(&self, writable: bool) {
+        if let Some(pages) = self.pages() {
+            pages.detach(writable);
+        }
+    }
+
+    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.about_to_write(index))
+    }
+
+    fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.prepare_write(index))
+    }
+
+    fn may_be_written(&self, index: u64) {
+        if let Some(pages) = self.pages() {
+            pages.may_be_written(index);
+        }
+    }
+
+    fn describe(&self) -> Description {
+        self.pages().map(|it| it.describe()).unwrap_or_default()
+    }
+}
+
+impl Inode {
+    /// The pages of a regular file.
+    fn content(&self) -> Result<&Arc<FilePages<Content>>> {
+        match self.kind() {
+            Kind::Directory => Err(Errno::EISDIR),
+            _ => self.pages().ok_or(Errno::EINVAL),
+        }
+    }
+
+    /// As [`Vnode::sync`], or with `data_only` [`Vnode::sync_data`].
+    fn sync_inode(&self, data_only: bool) -> Result<()> {
+        match (self.kind(), self.pages()) {
+            // The root stands for all: `sync` and `syncfs`.
+            _ if self.ino() == ROOT => self.fs.sync_all(),
+            (Kind::BlockDevice, _) => device::sync_block_device(self.record().device()),
+            (_, Some(pages)) => Cached::sync(&**pages, 0..u64::MAX, data_only),
+            _ => self.sync(),
         }
     }
 }

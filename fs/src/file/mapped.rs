@@ -3,7 +3,11 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use nucleus::Frame;
+use abi::{
+    Errno,
+    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE},
+};
+use nucleus::{Frame, PAGE_SIZE};
 use vm::{Description, Object, Pager, PagerError};
 
 use crate::Location;
@@ -35,6 +39,30 @@ impl Pager for Mapped {
 
     fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
         self.pager.read_in(index, window)
+    }
+
+    fn will_need(&self, pages: Range<u64>) {
+        self.pager.will_need(pages);
+    }
+
+    fn let_go(&self, pages: Range<u64>) {
+        self.pager.let_go(pages);
+    }
+
+    fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+        let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        let page = PAGE_SIZE as u64;
+        let len = pages.end.saturating_sub(pages.start) * page;
+        match self
+            .location
+            .vnode()
+            .allocate(mode, pages.start * page, len)
+        {
+            Err(Errno::EOPNOTSUPP) => None,
+            Err(Errno::ENOMEM) => Some(Err(PagerError::OutOfMemory)),
+            Err(_) => Some(Err(PagerError::Io)),
+            Ok(()) => Some(Ok(())),
+        }
     }
 
     fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {

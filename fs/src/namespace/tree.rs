@@ -144,11 +144,18 @@ impl Namespace {
     /// # Errors
     /// `ENOTDIR` if just one of both is a directory, `EINVAL` if nothing can be mounted there, `ENOSPC` for one mount too many.
     pub fn mount(&self, at: &Location, root: Arc<dyn Vnode>, how: &MountRequest<'_>) -> Result<()> {
-        may_cover(at, &root)?;
-        let mut table = self.table.lock();
-        check_attached(at)?;
-        table.add(at, root, how)?;
-        Ok(())
+        let mount = || {
+            may_cover(at, &root)?;
+            let mut table = self.table.lock();
+            check_attached(at)?;
+            table.add(at, root.clone(), how)
+        };
+        let mounted = mount();
+        if mounted.is_err() {
+            // A file system on a disk ends with its last mount, and this one has had none yet.
+            drop(Mount::internal(root, how.fstype));
+        }
+        mounted.map(|_| ())
     }
 
     /// Shows what is at `from` over `at`, too (`MS_BIND`); with `all`, what is mounted below it as well (`MS_REC`).

@@ -361,6 +361,16 @@ impl<S: Store> Pager for FilePages<S> {
         self.bring_in(index, window)
     }
 
+    fn will_need(&self, pages: Range<u64>) {
+        self.read_ahead(pages);
+    }
+
+    fn let_go(&self, pages: Range<u64>) {
+        // What is dirty goes another time, when it has been written.
+        let _ = self.write_out_pages(pages.clone(), false);
+        self.object.evict(pages, usize::MAX);
+    }
+
     fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
         self.write_out_pages(pages.clone(), true)
             .map_err(pager_error)?;

@@ -364,6 +364,7 @@ mod tests {
                 root: None,
                 shares: Vec::new(),
                 memory_disks: Vec::new(),
+                swaps: Vec::new(),
                 release: None,
                 init: None,
                 command: Vec::new()
@@ -398,6 +399,8 @@ mod tests {
         assert_eq!(share("share=a:/b%20%c3%a9"), at("a", "/b é", false));
         let options = parse("md=16M,8k md=1G").unwrap();
         assert_eq!(options.memory_disks, [16 << 20, 8 << 10, 1 << 30]);
+        let options = parse("swap=/dev/vdb swap=/dev/md0").unwrap();
+        assert_eq!(options.swaps, ["vdb", "md0"]);
         assert_eq!(
             command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
             [
@@ -468,6 +471,8 @@ mod tests {
             ("rootfstype=ext2", "root is missing"),
             ("ro", "root is missing"),
             ("root=/dev/vda ro=1", "ro=1"),
+            ("swap=vdb", "/dev/vdb"),
+            ("swap", "/dev/vdb"),
             ("release", "digit"),
             ("release=x1", "release=x1"),
             ("release=6.1/2", "plain"),

@@ -113,7 +113,7 @@ fn process_vm_writev(call: &mut Call<'_>) -> Result<usize> {
 }
 
 /// The ranges of an array of `iovec`s.
-fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
+pub(super) fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
     if count > raw::UIO_MAXIOV as usize {
         return Err(Errno::EINVAL);
     }

@@ -2,8 +2,8 @@
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::MountFlags;
-use nucleus::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
-use vm::{Advice, Backing, MapError, MapRequest, Place};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
+use vm::{Backing, MapError, MapRequest, Place};
 
 use super::{Call, Entry, lock, memfd};
 use crate::elf::Class;
@@ -13,9 +13,7 @@ pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_munmap, "munmap", munmap),
     Entry::new(raw::__NR_mprotect, "mprotect", mprotect),
     Entry::new(raw::__NR_mremap, "mremap", mremap),
-    Entry::new(raw::__NR_madvise, "madvise", madvise),
     Entry::new(raw::__NR_brk, "brk", brk),
-    Entry::new(raw::__NR_mincore, "mincore", mincore),
     Entry::new(raw::__NR_msync, "msync", msync),
 ];
 
@@ -49,6 +47,7 @@ pub(super) fn errno(error: MapError) -> Errno {
         MapError::Exists => Errno::EEXIST,
         MapError::Again => Errno::EAGAIN,
         MapError::Io => Errno::EIO,
+        MapError::Unsupported => Errno::EOPNOTSUPP,
     }
 }
 
@@ -64,7 +63,7 @@ fn prot(bits: u32) -> Prot {
 ///
 /// # Errors
 /// `EINVAL` if it does not start at a page or ends too far up.
-fn pages(start: VirtAddr, len: usize) -> Result<VirtRange> {
+pub(super) fn pages(start: VirtAddr, len: usize) -> Result<VirtRange> {
     if !start.is_page_aligned() {
         return Err(Errno::EINVAL);
     }
@@ -77,7 +76,7 @@ fn pages(start: VirtAddr, len: usize) -> Result<VirtRange> {
 }
 
 /// Whether the whole range lies where programs may map.
-fn is_user(range: VirtRange) -> bool {
+pub(super) fn is_user(range: VirtRange) -> bool {
     range.end <= USER_END
 }
 
@@ -329,77 +328,9 @@ pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
     }
 }
 
-pub(super) fn madvise(call: &mut Call<'_>) -> Result<usize> {
-    let range = pages(call.address(0), call.size(1))?;
-    let advice = match call.unsigned(2) {
-        raw::MADV_NORMAL => Advice::Normal,
-        raw::MADV_RANDOM => Advice::Random,
-        raw::MADV_SEQUENTIAL => Advice::Sequential,
-        raw::MADV_WILLNEED | raw::MADV_POPULATE_READ => Advice::WillNeed,
-        raw::MADV_DONTNEED => Advice::DontNeed,
-        raw::MADV_DONTNEED_LOCKED => Advice::DontNeedLocked,
-        raw::MADV_FREE => Advice::Free,
-        raw::MADV_DONTFORK => Advice::DontFork,
-        raw::MADV_DOFORK => Advice::DoFork,
-        raw::MADV_WIPEONFORK => Advice::WipeOnFork,
-        raw::MADV_KEEPONFORK => Advice::KeepOnFork,
-        // Hints about huge pages, merging, core files and reclaim: nothing here works that way.
-        raw::MADV_MERGEABLE
-        | raw::MADV_UNMERGEABLE
-        | raw::MADV_HUGEPAGE
-        | raw::MADV_NOHUGEPAGE
-        | raw::MADV_DONTDUMP
-        | raw::MADV_DODUMP
-        | raw::MADV_COLD
-        | raw::MADV_PAGEOUT => return Ok(0),
-        _ => return Err(Errno::EINVAL),
-    };
-    if range.is_empty() {
-        return Ok(0);
-    }
-    if !is_user(range) {
-        return Err(Errno::ENOMEM);
-    }
-    call.space().map().advise(range, advice).map_err(errno)?;
-    Ok(0)
-}
-
 pub(super) fn brk(call: &mut Call<'_>) -> Result<usize> {
     lock::renew_privilege(call);
     Ok(call.space().map().set_break(call.address(0)).0)
-}
-
-fn mincore(call: &mut Call<'_>) -> Result<usize> {
-    let range = pages(call.address(0), call.size(1)).map_err(|error| {
-        if call.address(0).is_page_aligned() {
-            Errno::ENOMEM
-        } else {
-            error
-        }
-    })?;
-    if !is_user(range) {
-        return Err(Errno::ENOMEM);
-    }
-    let map = call.space().map().clone();
-    // A piece at a time: the answer is written to the program with no lock held.
-    let mut start = range.start;
-    let mut to = call.address(2);
-    while start < range.end {
-        let mut buffer = [0u8; 256];
-        let end = VirtAddr((start.0 + (buffer.len() << PAGE_SHIFT)).min(range.end.0));
-        let mut count = 0;
-        map.resident(VirtRange::new(start, end), &mut |resident| {
-            if let Some(slot) = buffer.get_mut(count) {
-                *slot = u8::from(resident);
-                count += 1;
-            }
-        })
-        .map_err(errno)?;
-        user::copy_out(to, &buffer[..count]).map_err(|_| Errno::EFAULT)?;
-        to = VirtAddr(to.0.wrapping_add(count));
-        start = end;
-    }
-    Ok(0)
 }
 
 fn msync(call: &mut Call<'_>) -> Result<usize> {

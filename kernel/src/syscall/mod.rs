@@ -37,6 +37,7 @@ mod lock;
 mod membarrier;
 mod memfd;
 mod memory;
+mod memory_advice;
 mod message;
 mod mount;
 mod mqueue;
@@ -112,6 +113,7 @@ const CALLS: &[&[Entry]] = &[
     memfd::CALLS,
     lock::CALLS,
     memory::CALLS,
+    memory_advice::CALLS,
     message::CALLS,
     mount::CALLS,
     mqueue::CALLS,

@@ -7,6 +7,7 @@ use alloc::{
     format,
     sync::{Arc, Weak},
 };
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general as raw};
@@ -244,6 +245,7 @@ impl Segment {
                 return Err(Errno::ENOMEM);
             }
         }
+        self.pages.keep(locked);
         match locked {
             true => state.permission.mode |= SHM_LOCKED,
             false => state.permission.mode &= !SHM_LOCKED,
@@ -319,6 +321,12 @@ impl Pager for Segment {
         }
         self.pages
             .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
+
+    fn punch(&self, pages: Range<u64>) -> Option<core::result::Result<(), PagerError>> {
+        self.pages
+            .remove_pages(pages.start, pages.end.saturating_sub(pages.start));
+        Some(Ok(()))
     }
 
     fn reference(&self, _writable: bool) {

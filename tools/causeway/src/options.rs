@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench;
@@ -13,7 +13,7 @@ use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Machine};
-use crate::root::{Root as Files, debian};
+use crate::root::{Root as Files, debian, ext2};
 use crate::run::{Console, kernel_of};
 use crate::share::Share;
 use crate::swap::Swap;
@@ -30,7 +30,7 @@ pub struct Options {
 pub enum Command {
     /// Start a guest: a shell, or one command
     Run(Run),
-    /// Make a folder that can be a guest's root
+    /// Make a folder or a disk that can be a guest's root
     Root(Root),
     /// Start a guest that waits for gdb
     Debug(Debug),
@@ -51,8 +51,9 @@ pub enum Command {
 /// What every guest needs.
 #[derive(Args, Debug)]
 pub struct Guest {
-    /// Use this folder as the guest's root [default: Debian's busybox with its applets]
-    #[arg(long, value_name = "DIR")]
+    /// Use this folder as the guest's root, or this image with an ext2 file system, which the guest changes unless `:ro` stands behind it
+    /// [default: Debian's busybox with its applets]
+    #[arg(long, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
     /// CPUs, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -112,8 +113,15 @@ impl Guest {
         accelerator: Accelerator,
         temporary: &Path,
     ) -> Result<Machine> {
-        let root = Files::archive(self.root.as_deref(), temporary)?;
-        let size = fs::metadata(&root)?.len();
+        let disk = self.root_disk()?;
+        let root = match disk {
+            Some(_) => None,
+            None => Some(Files::archive(self.root.as_deref(), temporary)?),
+        };
+        let size = match &root {
+            Some(root) => fs::metadata(root)?.len(),
+            None => 0,
+        };
         let memory = match &self.memory {
             Some(memory) => {
                 qemu::check_memory(memory, size)?;
@@ -127,17 +135,34 @@ impl Guest {
                 .zip(&self.shares)
                 .map(|(number, share)| share.option(number)),
         );
-        let mut disks = self.disks.clone();
+        let mut disks: Vec<Disk> = disk.iter().chain(&self.disks).cloned().collect();
+        if let Some(disk) = &disk {
+            let mode = if disk.is_writable() { "rw" } else { "ro" };
+            append.push(format!("root=/dev/vda {mode}"));
+        }
         if let Some(swap) = &self.swap {
             append.push(format!("swap=/dev/{}", Disk::name(disks.len())));
             disks.push(swap.disk(temporary)?);
         }
         let boot = Boot::Kernel {
             kernel: kernel.into(),
-            root: Some(root),
+            root,
             command_line: console.command_line(&append, command),
         };
         Ok(self.with(boot, memory, accelerator, &disks))
+    }
+
+    /// The root, if it is an image and no folder: the first disk.
+    ///
+    /// # Errors
+    /// When it can't be one.
+    fn root_disk(&self) -> Result<Option<Disk>> {
+        let Some(root) = self.root.as_deref().filter(|root| !root.is_dir()) else {
+            return Ok(None);
+        };
+        let disk = root.display().to_string().parse();
+        disk.map(Some)
+            .map_err(|why: String| anyhow!("the root {why}"))
     }
 
     /// The options for the kernel's command line that do not depend on the machine.
@@ -218,21 +243,39 @@ pub enum System {
         #[arg(long)]
         fresh: bool,
     },
+    /// Make an image of a disk with an ext2 file system, which `causeway run --root` takes
+    Ext2 {
+        /// The image to make
+        #[arg(value_name = "FILE")]
+        image: PathBuf,
+        /// The folder with its files [default: Debian's busybox with its applets]
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+        /// How large the file system is, in M or G [default: twice its files and 256M]
+        #[arg(long, value_name = "SIZE", value_parser = ext2::size)]
+        size: Option<u64>,
+    },
 }
 
 impl Root {
-    /// Makes the folder.
+    /// Makes the folder or the image.
     ///
     /// # Errors
-    /// As [`debian::make`].
+    /// As [`debian::make`] and [`ext2::make`].
     pub fn make(&self) -> Result<()> {
-        let System::Debian {
-            folder,
-            packages,
-            replace,
-            fresh,
-        } = &self.system;
-        debian::make(folder, packages, *replace, *fresh)
+        match &self.system {
+            System::Debian {
+                folder,
+                packages,
+                replace,
+                fresh,
+            } => debian::make(folder, packages, *replace, *fresh),
+            System::Ext2 {
+                image,
+                folder,
+                size,
+            } => ext2::make(folder.as_deref(), image, *size),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod attributes;
 mod bad_elf;
 mod bad_pointers;
 mod clock;
+mod disks;
 mod epoll;
 mod events;
 mod exhaustion;
@@ -21,6 +22,7 @@ mod inet;
 mod inotify;
 mod leaks;
 mod legacy;
+mod locking;
 mod memfds;
 mod memory;
 mod mounts;
@@ -79,6 +81,7 @@ fn main() {
     let tests: Vec<Test> = [
         memory::TESTS,
         growth::TESTS,
+        locking::TESTS,
         protection::TESTS,
         shootdowns::TESTS,
         threads::TESTS,
@@ -123,6 +126,7 @@ fn main() {
         epoll::TESTS,
         events::TESTS,
         inotify::TESTS,
+        disks::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,

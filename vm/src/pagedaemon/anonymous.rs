@@ -10,7 +10,7 @@ use super::scan::{Scan, Urgency, Verdict};
 use crate::chunks::{Chunk, SLOTS};
 use crate::location::Paged;
 use crate::swap::{self, Cluster};
-use crate::{anon, object};
+use crate::{anon, cold, object};
 
 /// Pages that leave by one write. More than 256 KiB at once is hardly faster on any disk, and those who wait
 /// for memory wait for whole writes.
@@ -39,9 +39,9 @@ pub fn inactive_anonymous() -> usize {
     anon::INACTIVE.load(Relaxed) + object::INACTIVE.load(Relaxed)
 }
 
-/// Whether there is a place for such pages.
+/// Whether there is a place for such pages, or some may be dropped.
 pub(super) fn can_go() -> bool {
-    swap::usage().total > 0
+    swap::usage().total > 0 || cold::may_be_lazy()
 }
 
 /// Those that are on their way there.

@@ -87,6 +87,9 @@ impl Cluster {
     /// mappings are gone, and flushed, when this returns. No lock is held.
     pub fn take<T: Paged>(&mut self, chunk: &Arc<Chunk<T>>, wanted: u32) -> Taken {
         let mut taken = Taken::default();
+        if chunk.is_kept() {
+            return taken;
+        }
         let mut chosen: [Option<Frame>; SLOTS] = [const { None }; SLOTS];
         let mut slots = chunk.lock();
         let mut room = self.run.len() - self.len();
@@ -94,7 +97,7 @@ impl Cluster {
             slots[i].with_location(&mut |location| match candidate(location) {
                 Candidate::Absent => {}
                 Candidate::Busy => taken.refused += 1,
-                Candidate::Clean(frame) => chosen[i] = Some(frame),
+                Candidate::Clean(frame) | Candidate::Lazy(frame) => chosen[i] = Some(frame),
                 Candidate::Dirty(_) if room == 0 => {}
                 Candidate::Dirty(frame) => {
                     room -= 1;
@@ -118,6 +121,17 @@ impl Cluster {
                 let is_free = location.frame() == Some(&frame) && frame.handles() == 2;
                 match location.is_clean() {
                     _ if !is_free => taken.refused += 1,
+                    _ if location.is_lazy() => match pmap::is_modified(&frame) {
+                        // It was wanted after all.
+                        true => {
+                            location.dirty();
+                            taken.refused += 1;
+                        }
+                        false => {
+                            dropped = location.drop_lazy(1);
+                            taken.dropped += 1;
+                        }
+                    },
                     true => {
                         dropped = location.drop_frame(1);
                         taken.dropped += 1;
@@ -163,12 +177,15 @@ impl Cluster {
 /// Drops the frames of those pages of `chunk` with a bit set in `wanted` that a slot has as well; what can be done without room in the swap
 /// space. Returns how many. No lock is held.
 pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
+    if chunk.is_kept() {
+        return 0;
+    }
     let mut slots = chunk.lock();
     let mut pending = Pending::new();
     let which = || (0..SLOTS).filter(|i| wanted >> i & 1 != 0);
     for i in which() {
         slots[i].with_location(&mut |location| {
-            if let Candidate::Clean(frame) = candidate(location) {
+            if let Candidate::Clean(frame) | Candidate::Lazy(frame) = candidate(location) {
                 pmap::page_protect(&frame, Prot::empty(), &mut pending);
             }
         });
@@ -177,10 +194,18 @@ pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     let mut dropped = 0;
     for i in which() {
         slots[i].with_location(&mut |location| {
-            if let Candidate::Clean(frame) = candidate(location) {
-                drop(frame);
-                dropped += usize::from(location.drop_frame(0).is_some());
-            }
+            let gone = match candidate(location) {
+                Candidate::Clean(frame) => {
+                    drop(frame);
+                    location.drop_frame(0)
+                }
+                Candidate::Lazy(frame) => {
+                    drop(frame);
+                    location.drop_lazy(0)
+                }
+                _ => None,
+            };
+            dropped += usize::from(gone.is_some());
         });
     }
     Counter::swap_clean_drops.add(dropped as u64);
@@ -195,6 +220,8 @@ enum Candidate {
     Busy,
     /// A slot has it.
     Clean(Frame),
+    /// Its bytes are not wanted.
+    Lazy(Frame),
     /// It has to be written.
     Dirty(Frame),
 }
@@ -205,6 +232,12 @@ fn candidate(location: &mut Location) -> Candidate {
     };
     if pmap::is_wired(&frame) {
         return Candidate::Busy;
+    }
+    if location.is_lazy() {
+        if !pmap::is_modified(&frame) {
+            return Candidate::Lazy(frame);
+        }
+        location.dirty();
     }
     match location.slot().map(table::validity) {
         None => Candidate::Dirty(frame),

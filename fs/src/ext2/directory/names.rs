@@ -95,9 +95,9 @@ impl Names {
         Ok(names)
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
     }
 
     fn position(&self, blocks: &dyn Blocks, index: u32, at: usize) -> u64 {
@@ -223,5 +223,144 @@ fn require_memory() -> Result<()> {
     match frame::is_scarce() {
         true => Err(Errno::ENOMEM),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    /// A directory in memory, which may not grow beyond `most` blocks.
+    struct InMemory {
+        blocks: RefCell<Vec<Vec<u8>>>,
+        size: usize,
+        most: usize,
+    }
+
+    impl Blocks for InMemory {
+        fn block_size(&self) -> usize {
+            self.size
+        }
+
+        fn count(&self) -> u32 {
+            self.blocks.borrow().len() as u32
+        }
+
+        fn read(&self, index: u32, at: usize, to: &mut [u8]) -> Result<()> {
+            to.copy_from_slice(&self.blocks.borrow()[index as usize][at..at + to.len()]);
+            Ok(())
+        }
+
+        fn write(&self, index: u32, at: usize, bytes: &[u8]) -> Result<()> {
+            self.blocks.borrow_mut()[index as usize][at..at + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+
+        fn grow(&self, content: &[u8]) -> Result<()> {
+            let mut blocks = self.blocks.borrow_mut();
+            if blocks.len() == self.most {
+                return Err(Errno::ENOSPC);
+            }
+            blocks.push(content.to_vec());
+            Ok(())
+        }
+
+        fn damaged(&self, _: u32, _: usize) -> Errno {
+            Errno::EIO
+        }
+    }
+
+    fn new_directory(size: usize, most: usize) -> InMemory {
+        let mut first = vec![0; size];
+        records::first_block(&mut first, 5, 2, 2);
+        InMemory {
+            blocks: RefCell::new(vec![first]),
+            size,
+            most,
+        }
+    }
+
+    fn machine(body: impl FnOnce() + Send + 'static) {
+        nucleus::sim::run(nucleus::sim::Config::default(), body).unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_a_map_of_names() {
+        machine(|| {
+            let blocks = new_directory(1024, 40);
+            let mut names = Names::load(&blocks, 77).unwrap();
+            let mut model = BTreeMap::new();
+            let mut random = 1_u64;
+            let mut next = |n: u64| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                (random >> 33) % n
+            };
+            let mut refused = 0;
+            for inode in 20..8000 {
+                let name = [b'n'; 255];
+                let most = if next(3) == 0 { 200 } else { 12 };
+                let len = 4 + next(most) as usize;
+                let name = [&name[..len], next(900).to_string().as_bytes()].concat();
+                let found = names.find(&blocks, &name).unwrap();
+                assert_eq!(found.map(|it| it.inode), model.get(&name).copied());
+                match found {
+                    Some(found) if next(3) > 0 => {
+                        names.remove(&blocks, &name, &found).unwrap();
+                        model.remove(&name);
+                    }
+                    Some(found) => {
+                        set(&blocks, found.position, inode, 1).unwrap();
+                        model.insert(name, inode);
+                    }
+                    None => match names.add(&blocks, &name, inode, 1) {
+                        Ok(()) => {
+                            model.insert(name, inode);
+                        }
+                        Err(error) => {
+                            assert_eq!(error, Errno::ENOSPC);
+                            refused += 1;
+                        }
+                    },
+                }
+                assert_eq!(names.len(), model.len());
+                if inode % 500 == 0 {
+                    let again = Names::load(&blocks, 77).unwrap();
+                    assert_eq!(again.places, names.places);
+                    assert_eq!(again.room, names.room);
+                    assert_eq!(again.places.len(), model.len());
+                }
+            }
+            assert!(refused > 100, "{refused}");
+        });
+    }
+
+    #[test]
+    fn what_is_damaged_is_an_error() {
+        machine(|| {
+            let blocks = new_directory(1024, 4);
+            let mut names = Names::load(&blocks, 1).unwrap();
+            names.add(&blocks, b"one", 7, 1).unwrap();
+            let found = names.find(&blocks, b"one").unwrap().unwrap();
+            blocks.blocks.borrow_mut()[0][28] = 0;
+            blocks.blocks.borrow_mut()[0][29] = 0;
+            assert!(Names::load(&blocks, 1).is_err());
+            assert_eq!(names.remove(&blocks, b"one", &found), Err(Errno::EIO));
+            assert_eq!(names.add(&blocks, b"two", 8, 1), Err(Errno::EIO));
+            // Whatever the bytes are.
+            let mut random = 3_u64;
+            for _ in 0..2000 {
+                for byte in blocks.blocks.borrow_mut()[0].iter_mut() {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    *byte = (random >> 40) as u8;
+                }
+                assert!(Names::load(&blocks, 1).is_err());
+                let _ = names.find(&blocks, b"one");
+                let _ = names.add(&blocks, b"two", 8, 1);
+                let _ = names.remove(&blocks, b"one", &found);
+                let _ = set(&blocks, found.position, 9, 1);
+            }
+        });
     }
 }

@@ -237,7 +237,11 @@ mod tests {
             assert_eq!(record.at, end);
             end += record.len;
             if record.inode != 0 {
-                assert!(names.insert(record.name.to_vec(), (record.inode, record.at)).is_none());
+                assert!(
+                    names
+                        .insert(record.name.to_vec(), (record.inode, record.at))
+                        .is_none()
+                );
             }
         }
         assert_eq!(end, block.len());
@@ -257,7 +261,8 @@ mod tests {
             let mut model = names(&block);
             assert_eq!(model.len(), 2);
             for inode in 10..5000 {
-                let name = vec![b'a' + next(8) as u8; 1 + next(if next(4) == 0 { 255 } else { 9 }) as usize];
+                let most = if next(4) == 0 { 255 } else { 9 };
+                let name = vec![b'a' + next(8) as u8; 1 + next(most) as usize];
                 let before = block.clone();
                 let changed;
                 if let Some((_, at)) = model.get(&name).copied() {

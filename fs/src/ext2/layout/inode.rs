@@ -61,8 +61,6 @@ pub(in super::super) struct InodeRecord {
     pub modified: Duration,
     /// Zero where the record has no room for it.
     pub created: Duration,
-    /// Seconds since the epoch; 0 while it has a name or is in use.
-    pub deleted: u32,
     pub links: u16,
     /// 512-byte sectors of everything that belongs to it.
     pub sectors: u32,
@@ -88,7 +86,6 @@ impl InodeRecord {
             changed: now,
             modified: now,
             created: now,
-            deleted: 0,
             links: 0,
             sectors: 0,
             flags: Flags::empty(),
@@ -164,7 +161,6 @@ impl InodeRecord {
             changed: time(12, 132),
             modified: time(16, 136),
             created: seconds(further(144), further(148)),
-            deleted: word(20),
             links: half(26),
             sectors: word(28),
             flags: Flags::from_bits_retain(word(32)),
@@ -175,6 +171,9 @@ impl InodeRecord {
         }
     }
 
+    /// Where the time of deletion is in a record, in seconds since the epoch; it is the list of orphans' until then.
+    pub const DELETED: usize = 20;
+
     /// Writes what [`parse`](InodeRecord::parse) reads; other bytes stay.
     pub fn put(&self, bytes: &mut [u8]) {
         put_u16(bytes, 0, self.mode);
@@ -183,7 +182,6 @@ impl InodeRecord {
         put_u32(bytes, 8, self.accessed.as_secs() as u32);
         put_u32(bytes, 12, self.changed.as_secs() as u32);
         put_u32(bytes, 16, self.modified.as_secs() as u32);
-        put_u32(bytes, 20, self.deleted);
         put_u16(bytes, 24, self.gid as u16);
         put_u16(bytes, 26, self.links);
         put_u32(bytes, 28, self.sectors);

@@ -76,6 +76,7 @@ pub(in super::super) mod field {
     pub const MOUNTS: usize = 52;
     pub const STATE: usize = 58;
     pub const FEATURES_READ_ONLY: usize = 100;
+    pub const LAST_ORPHAN: usize = 232;
 }
 
 /// What the superblock says, checked.

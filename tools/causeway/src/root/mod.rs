@@ -1,9 +1,11 @@
 //! The guest's root: a tree of files, from a folder of the host or made of Debian's static busybox,
-//! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's packages.
+//! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's packages,
+//! [`ext2`] a disk of any.
 
 mod archive;
 mod cache;
 pub mod debian;
+pub mod ext2;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;

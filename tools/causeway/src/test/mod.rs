@@ -2,6 +2,7 @@
 //!
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
+//! [`disk`] gives guests disks and looks at what they leave there,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
 //! [`icount`] compares counts of instructions with the last release's,
@@ -12,6 +13,7 @@
 mod bench;
 mod boot;
 mod debian;
+mod disk;
 mod experiments;
 mod host;
 mod icount;
@@ -114,6 +116,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     icount::run(&bench, &mut report, false);
     starts::run(&bench, &mut report);
     shares::run(&bench, &mut report);
+    disk::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
     debian::run(&bench, &mut report, options)?;

@@ -1,0 +1,354 @@
+//! Directories: `records` are what a block holds, `names` says where each name is.
+//!
+//! A record stays where it is as long as it lives, so its place is the cursor of a listing too, whatever comes and goes beside it.
+
+mod names;
+mod records;
+
+use alloc::vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, ReadGuard, RwLock, WriteGuard};
+
+use names::{Blocks, set};
+pub(super) use names::{Found, Names};
+use records::Records;
+
+use super::inode::Inode;
+use crate::{Kind, vnode::Emit};
+
+/// In [`Directory::count`]: removed, takes no names any more.
+const DEAD: u32 = u32::MAX;
+/// In [`Directory::count`]: the names have not been read.
+const UNREAD: u32 = u32::MAX - 1;
+
+/// What a directory has in memory.
+pub(super) struct Directory {
+    /// Read when the directory is first looked into.
+    names: RwLock<Option<Names>>,
+    /// How many, or [`UNREAD`], or [`DEAD`]. Changes under the lock of `names`, but for the step from 0 to `DEAD`,
+    /// which is taken with the parent's lock alone.
+    count: AtomicU32,
+}
+
+/// The names of a directory, locked; they have been read.
+pub(super) struct Reading<'a> {
+    names: ReadGuard<'a, Option<Names>>,
+    inode: &'a Inode,
+}
+
+/// As [`Reading`], to change them.
+pub(super) struct Writing<'a> {
+    names: WriteGuard<'a, Option<Names>>,
+    directory: &'a Directory,
+    inode: &'a Inode,
+}
+
+impl Directory {
+    /// Of an inode that has just come into memory.
+    pub fn new() -> Directory {
+        Directory {
+            names: RwLock::new(Rank::Directory, None),
+            count: AtomicU32::new(UNREAD),
+        }
+    }
+
+    /// Reads the names if that has not been done.
+    ///
+    /// # Errors
+    /// `EIO` for a damaged directory, `ENOMEM`.
+    pub fn load(&self, inode: &Inode) -> Result<()> {
+        if self.names.read().is_some() {
+            return Ok(());
+        }
+        let mut names = self.names.write();
+        if names.is_none() {
+            let loaded = Names::load(inode, inode.fs.upper.seed)?;
+            let count = u32::try_from(loaded.len()).map_err(|_| Errno::EIO)?;
+            self.count.store(count, Ordering::Release);
+            *names = Some(loaded);
+        }
+        Ok(())
+    }
+
+    /// Locks the names to look at them.
+    ///
+    /// # Errors
+    /// As [`load`](Directory::load).
+    pub fn read<'a>(&'a self, inode: &'a Inode) -> Result<Reading<'a>> {
+        loop {
+            let names = self.names.read();
+            if names.is_some() {
+                return Ok(Reading { names, inode });
+            }
+            drop(names);
+            self.load(inode)?;
+        }
+    }
+
+    /// Locks the names to change them.
+    ///
+    /// # Errors
+    /// As [`load`](Directory::load); `ENOENT` if the directory was removed.
+    pub fn write<'a>(&'a self, inode: &'a Inode) -> Result<Writing<'a>> {
+        self.load(inode)?;
+        let names = self.names.write();
+        Writing {
+            names,
+            directory: self,
+            inode,
+        }
+        .alive()
+    }
+
+    /// As [`write`](Directory::write), of two directories.
+    ///
+    /// # Errors
+    /// As [`write`](Directory::write).
+    pub fn write_pair<'a>(
+        from: (&'a Directory, &'a Inode),
+        to: (&'a Directory, &'a Inode),
+    ) -> Result<(Writing<'a>, Writing<'a>)> {
+        from.0.load(from.1)?;
+        to.0.load(to.1)?;
+        let (a, b) = RwLock::write_pair(&from.0.names, &to.0.names);
+        let writing = |(directory, inode): (&'a Directory, &'a Inode), names| Writing {
+            names,
+            directory,
+            inode,
+        };
+        Ok((writing(from, a).alive()?, writing(to, b).alive()?))
+    }
+
+    /// Whether its names have been read: then they stay.
+    pub fn is_read(&self) -> bool {
+        self.count.load(Ordering::Acquire) != UNREAD
+    }
+
+    /// Makes it take no more names, if it has none. Its names [have been read](Directory::is_read).
+    ///
+    /// # Errors
+    /// `ENOTEMPTY`.
+    pub fn die(&self) -> Result<()> {
+        let died = self
+            .count
+            .compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Relaxed);
+        died.map(|_| ()).map_err(|_| Errno::ENOTEMPTY)
+    }
+
+    /// Takes [`die`](Directory::die) back: it was not removed after all.
+    pub fn revive(&self) {
+        self.count.store(0, Ordering::Release);
+    }
+
+    /// Emits names from byte `cursor` of the directory on, block by block, each copied before.
+    pub fn list(&self, inode: &Inode, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        let size = inode.block_size();
+        let mut bytes = vec![0; size];
+        let mut index = u32::try_from(cursor / size as u64).unwrap_or(u32::MAX);
+        loop {
+            {
+                // Nobody changes the block while it is copied.
+                let _names = self.names.read();
+                if index >= inode.count() {
+                    return Ok(());
+                }
+                inode.read(index, 0, &mut bytes)?;
+            }
+            let start = index as u64 * size as u64;
+            for record in Records::new(&bytes, 0) {
+                let record = record.map_err(|it| inode.damaged(index, it.at))?;
+                let position = start + record.at as u64;
+                let is_dot = record.name == b"." || record.name == b"..";
+                if position < cursor || record.inode == 0 || is_dot {
+                    continue;
+                }
+                // The next record is four bytes behind at least.
+                if !emit(
+                    record.name,
+                    record.inode as u64,
+                    kind(record.kind),
+                    position + 4,
+                ) {
+                    return Ok(());
+                }
+            }
+            index += 1;
+        }
+    }
+}
+
+impl Reading<'_> {
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO`.
+    pub fn find(&self, name: &[u8]) -> Result<Found> {
+        find(&self.names, self.inode, name)
+    }
+}
+
+impl<'a> Writing<'a> {
+    fn alive(self) -> Result<Writing<'a>> {
+        match self.directory.count.load(Ordering::Acquire) {
+            DEAD => Err(Errno::ENOENT),
+            _ => Ok(self),
+        }
+    }
+
+    /// As [`Reading::find`].
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO`.
+    pub fn find(&self, name: &[u8]) -> Result<Found> {
+        find(&self.names, self.inode, name)
+    }
+
+    /// Adds a name that is not there, for an inode of this kind.
+    ///
+    /// # Errors
+    /// `ENOENT` if the directory was removed, `ENOSPC`, `EIO`, `ENOMEM`; nothing has changed then.
+    pub fn add(&mut self, name: &[u8], inode: u32, kind: Kind) -> Result<()> {
+        let more = |count| (count < UNREAD - 1).then(|| count + 1);
+        let count = &self.directory.count;
+        count
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more)
+            .map_err(|_| Errno::ENOENT)?;
+        let code = self.inode.code(kind);
+        let names = self.names.as_mut().ok_or(Errno::EIO)?;
+        names.add(self.inode, name, inode, code).inspect_err(|_| {
+            count.fetch_sub(1, Ordering::AcqRel);
+        })
+    }
+
+    /// Takes a name away that was found.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`; nothing has changed then.
+    pub fn remove(&mut self, name: &[u8], found: &Found) -> Result<()> {
+        let names = self.names.as_mut().ok_or(Errno::EIO)?;
+        names.remove(self.inode, name, found)?;
+        self.directory.count.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Lets a name that was found stand for another inode.
+    ///
+    /// # Errors
+    /// As [`remove`](Writing::remove).
+    pub fn replace(&mut self, found: &Found, inode: u32, kind: Kind) -> Result<()> {
+        set(self.inode, found.position, inode, self.inode.code(kind))
+    }
+}
+
+fn find(names: &Option<Names>, inode: &Inode, name: &[u8]) -> Result<Found> {
+    let names = names.as_ref().ok_or(Errno::EIO)?;
+    names.find(inode, name)?.ok_or(Errno::ENOENT)
+}
+
+/// What a record's kind is; none where records don't say.
+fn kind(code: u8) -> Kind {
+    match code {
+        1 => Kind::Regular,
+        2 => Kind::Directory,
+        3 => Kind::CharDevice,
+        4 => Kind::BlockDevice,
+        5 => Kind::Fifo,
+        6 => Kind::Socket,
+        7 => Kind::Link,
+        _ => Kind::Anonymous,
+    }
+}
+
+impl Inode {
+    /// How a record says that an inode is of this kind, if records do.
+    fn code(&self, kind: Kind) -> u8 {
+        if !self.fs.superblock.has_file_types {
+            return 0;
+        }
+        match kind {
+            Kind::Anonymous => 0,
+            Kind::Regular => 1,
+            Kind::Directory => 2,
+            Kind::CharDevice => 3,
+            Kind::BlockDevice => 4,
+            Kind::Fifo => 5,
+            Kind::Socket => 6,
+            Kind::Link => 7,
+        }
+    }
+
+    /// Gives a new directory its first block.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EIO`, `ENOMEM`.
+    pub(super) fn make_first_block(&self, above: u32) -> Result<()> {
+        let mut bytes = vec![0; self.block_size()];
+        records::first_block(&mut bytes, self.ino(), above, self.code(Kind::Directory));
+        self.grow(&bytes)
+    }
+
+    /// Where ".." is in a directory.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub(super) fn find_above(&self) -> Result<Found> {
+        let mut bytes = vec![0; self.block_size()];
+        self.read(0, 0, &mut bytes)?;
+        for record in Records::new(&bytes, 0) {
+            let record = record.map_err(|it| self.damaged(0, it.at))?;
+            if record.inode != 0 && record.name == b".." {
+                return Ok(Found {
+                    position: record.at as u64,
+                    inode: record.inode,
+                    kind: record.kind,
+                });
+            }
+        }
+        Err(self.damaged(0, 0))
+    }
+
+    /// Lets ".." of a directory, which was found, lead to another one.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`; nothing has changed then.
+    pub(super) fn set_above(&self, found: &Found, above: u32) -> Result<()> {
+        set(self, found.position, above, self.code(Kind::Directory))
+    }
+}
+
+impl Blocks for Inode {
+    fn block_size(&self) -> usize {
+        self.fs.geometry.block_size
+    }
+
+    fn count(&self) -> u32 {
+        self.block_count()
+    }
+
+    fn read(&self, index: u32, at: usize, to: &mut [u8]) -> Result<()> {
+        let block = self.block(index)?;
+        block.ok_or_else(|| self.damaged(index, 0))?.read(at, to);
+        Ok(())
+    }
+
+    fn write(&self, index: u32, at: usize, bytes: &[u8]) -> Result<()> {
+        let block = self.block(index)?;
+        let block = block.ok_or_else(|| self.damaged(index, 0))?;
+        self.fs.buffers.store(&block, at, bytes);
+        Ok(())
+    }
+
+    fn grow(&self, content: &[u8]) -> Result<()> {
+        let (_, block) = self.append_block()?;
+        self.fs.buffers.store(&block, 0, content);
+        Ok(())
+    }
+
+    fn damaged(&self, index: u32, at: usize) -> Errno {
+        let what =
+            alloc::format!("block {index} of a directory is damaged at byte {at}; its inode");
+        self.fs.damaged(&what, self.ino())
+    }
+}

@@ -1,0 +1,78 @@
+//! Inodes that have lost their last name and are in use still, or never had one.
+//!
+//! The disk has them in a list, so that a check after a crash frees them: the superblock names the newest one, and the field of an inode's
+//! record that will say when it was deleted names the next older one. That field belongs to the list, and to who frees the inode after.
+
+use alloc::collections::BTreeMap;
+
+use nucleus::sync::{Mutex, Rank};
+
+use super::{Ext2, inode::Inode, layout::field};
+
+/// The list of one file system.
+pub(super) struct Orphans {
+    list: Mutex<List>,
+}
+
+struct List {
+    /// By the time when they came.
+    by_age: BTreeMap<u64, u32>,
+    ages: BTreeMap<u32, u64>,
+    next_age: u64,
+    /// Where a list goes on that was on the disk at the start, for the next check; 0 for none.
+    rest: u32,
+}
+
+impl List {
+    /// The inode that follows one of this age.
+    fn older(&self, age: u64) -> u32 {
+        let older = self.by_age.range(..age).next_back();
+        older.map_or(self.rest, |(_, &number)| number)
+    }
+}
+
+impl Orphans {
+    /// None but those of an older list, which begins with inode `rest`, 0 for none.
+    pub fn new(rest: u32) -> Orphans {
+        Orphans {
+            list: Mutex::new(
+                Rank::Allocation,
+                List {
+                    by_age: BTreeMap::new(),
+                    ages: BTreeMap::new(),
+                    next_age: 1,
+                    rest,
+                },
+            ),
+        }
+    }
+
+    /// Adds an inode without a link, unless it is there.
+    pub fn add(&self, inode: &Inode) {
+        let (fs, number) = (&inode.fs, inode.ino());
+        let mut list = self.list.lock();
+        if list.ages.contains_key(&number) {
+            return;
+        }
+        let age = list.next_age;
+        list.next_age += 1;
+        fs.put_deleted(number, list.older(age));
+        fs.put_head(field::LAST_ORPHAN, &number.to_le_bytes());
+        list.by_age.insert(age, number);
+        list.ages.insert(number, age);
+    }
+
+    /// Takes an inode out, which was deleted at `deleted`, in seconds since the epoch, or has got a name, if that is 0.
+    pub fn remove(&self, fs: &Ext2, number: u32, deleted: u32) {
+        let mut list = self.list.lock();
+        if let Some(age) = list.ages.remove(&number) {
+            list.by_age.remove(&age);
+            let older = list.older(age);
+            match list.by_age.range(age..).next() {
+                Some((_, &newer)) => fs.put_deleted(newer, older),
+                None => fs.put_head(field::LAST_ORPHAN, &older.to_le_bytes()),
+            }
+        }
+        fs.put_deleted(number, deleted);
+    }
+}

@@ -1,0 +1,300 @@
+//! Renaming.
+
+use alloc::sync::Arc;
+
+use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
+use abi::{Errno, Result};
+
+use super::{
+    directory::{Directory, Found, Writing},
+    entries::check_name,
+    inode::{Inode, now},
+    node::{Hangs, Node},
+};
+use crate::{Credentials, Kind};
+
+/// The names of the two directories of a rename, locked.
+enum Pair<'a> {
+    Same(Writing<'a>),
+    Two(Writing<'a>, Writing<'a>),
+}
+
+impl<'a> Pair<'a> {
+    fn lock(from: &'a Inode, to: &'a Inode) -> Result<Pair<'a>> {
+        if core::ptr::eq(from, to) {
+            return Ok(Pair::Same(from.directory()?.write(from)?));
+        }
+        let pair = Directory::write_pair((from.directory()?, from), (to.directory()?, to))?;
+        Ok(Pair::Two(pair.0, pair.1))
+    }
+
+    fn from(&mut self) -> &mut Writing<'a> {
+        match self {
+            Pair::Same(names) | Pair::Two(names, _) => names,
+        }
+    }
+
+    fn to(&mut self) -> &mut Writing<'a> {
+        match self {
+            Pair::Same(names) | Pair::Two(_, names) => names,
+        }
+    }
+}
+
+/// An inode that gets another name, and where it had the old one.
+struct Move<'a> {
+    inode: &'a Arc<Node>,
+    from: &'a Inode,
+    to: &'a Inode,
+    /// Of a directory that gets another one above: where it says so.
+    above: Option<Found>,
+}
+
+impl<'a> Move<'a> {
+    /// Looks for all that can go wrong later.
+    fn prepare(inode: &'a Arc<Node>, from: &'a Inode, to: &'a Inode) -> Result<Move<'a>> {
+        let goes_over = inode.is_directory() && !core::ptr::eq(from, to);
+        Ok(Move {
+            inode,
+            from,
+            to,
+            above: goes_over.then(|| inode.find_above()).transpose()?,
+        })
+    }
+
+    /// Counts the directory where it goes.
+    fn begin(&self) -> Result<()> {
+        match self.above {
+            Some(_) => self.to.add_link(),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes [`begin`](Move::begin) back.
+    fn cancel(&self) {
+        if self.above.is_some() {
+            self.to.drop_link();
+        }
+    }
+
+    /// Its entries are as they must be: so are links and "..", and it hangs in its new place.
+    fn finish(&self, name: &[u8]) -> Result<()> {
+        let mut result = Ok(());
+        if let Some(above) = &self.above {
+            result = self.inode.set_above(above, self.to.ino());
+            self.from.drop_link();
+        }
+        self.inode.set(|record| record.changed = now());
+        self.inode.hang(Hangs::In(self.to.handle()?, name.into()));
+        result
+    }
+}
+
+impl Inode {
+    /// `flags` are valid.
+    pub(super) fn rename_entry(
+        &self,
+        name: &[u8],
+        to: &Inode,
+        to_name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        self.directory()?;
+        to.directory()?;
+        check_name(to_name)?;
+        let _change = self.fs.begin_change()?;
+        // Stands in the old place, so that a layered file system below shows nothing there.
+        let whiteout = match flags & RENAME_WHITEOUT {
+            0 => None,
+            _ => Some(self.make_inode(Kind::CharDevice, 0, 0, &Credentials::default())?),
+        };
+        let across = !core::ptr::eq(self, to);
+        let tree = across.then(|| self.fs.upper.rename.lock());
+        let mut pair = loop {
+            let mut pair = Pair::lock(self, to)?;
+            // A directory that is replaced must be empty, which is seen when its names have been read: with no lock of names held.
+            let unread = match pair.to().find(to_name) {
+                Ok(found) => to.child(found.inode, to_name).ok(),
+                Err(_) => None,
+            };
+            match unread.as_ref().map(|target| (target, target.directory())) {
+                Some((target, Ok(directory))) if !directory.is_read() => {
+                    drop(pair);
+                    directory.load(target)?;
+                }
+                _ => break pair,
+            }
+        };
+        let found = pair.from().find(name)?;
+        let source = self.child(found.inode, name)?;
+        source.require_mutable(true)?;
+        let target = match pair.to().find(to_name) {
+            Ok(found) => Some((found, to.child(found.inode, to_name)?)),
+            Err(Errno::ENOENT) => None,
+            Err(error) => return Err(error),
+        };
+        if across && source.is_directory() && to.is_below(&source) {
+            return Err(Errno::EINVAL);
+        }
+        // The target is above the source: it is not empty, whatever the source is.
+        if across
+            && let Some((_, target)) = &target
+            && target.is_directory()
+            && self.is_below(target)
+        {
+            return Err(match flags & RENAME_EXCHANGE {
+                0 => Errno::ENOTEMPTY,
+                _ => Errno::EINVAL,
+            });
+        }
+        match &target {
+            Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EEXIST),
+            Some((_, target)) if Arc::ptr_eq(&source, target) => return Ok(()),
+            Some((there, target)) if flags & RENAME_EXCHANGE != 0 => {
+                target.require_mutable(true)?;
+                self.exchange(
+                    &mut pair,
+                    (name, &found, &source),
+                    to,
+                    (to_name, there, target),
+                )?;
+            }
+            None if flags & RENAME_EXCHANGE != 0 => return Err(Errno::ENOENT),
+            _ => {
+                let step = Move::prepare(&source, self, to)?;
+                let target = target.as_ref().map(|(found, target)| (found, target));
+                self.replace(
+                    &mut pair,
+                    (name, &found),
+                    &step,
+                    (to_name, target),
+                    whiteout,
+                )?;
+            }
+        }
+        drop((pair, tree));
+        self.touch_names();
+        if across {
+            to.touch_names();
+        }
+        // What was replaced may go now, with no lock held.
+        drop(target);
+        Ok(())
+    }
+
+    /// Gives what `step` moves its new name, which `target` may have had, and takes the old one away.
+    fn replace(
+        &self,
+        pair: &mut Pair<'_>,
+        (name, found): (&[u8], &Found),
+        step: &Move<'_>,
+        (to_name, target): (&[u8], Option<(&Found, &Arc<Node>)>),
+        whiteout: Option<Arc<Node>>,
+    ) -> Result<()> {
+        let (source, to) = (step.inode, step.to);
+        let (number, kind) = (source.ino(), source.kind());
+        let to_handle = to.handle()?;
+        if let Some((_, target)) = target {
+            target.require_mutable(true)?;
+            match (source.is_directory(), target.directory()) {
+                (true, Ok(_)) | (false, Err(_)) => {}
+                (true, Err(_)) => return Err(Errno::ENOTDIR),
+                (false, Ok(_)) => return Err(Errno::EISDIR),
+            }
+        }
+        step.begin()?;
+        let dead = match target.map(|(_, target)| target.directory()) {
+            Some(Ok(directory)) => {
+                directory.die().inspect_err(|_| step.cancel())?;
+                Some(directory)
+            }
+            _ => None,
+        };
+        let named = match target {
+            Some((there, _)) => pair.to().replace(there, number, kind),
+            None => pair.to().add(to_name, number, kind),
+        };
+        let left = named.and_then(|()| {
+            let left = match &whiteout {
+                Some(whiteout) => {
+                    whiteout.set(|record| record.links = 1);
+                    pair.from().replace(found, whiteout.ino(), Kind::CharDevice)
+                }
+                None => pair.from().remove(name, found),
+            };
+            // The new name goes again, and what had it is back.
+            left.inspect_err(|_| {
+                let _ = match target {
+                    Some((there, target)) => pair.to().replace(there, target.ino(), target.kind()),
+                    None => {
+                        let added = pair.to().find(to_name);
+                        added.and_then(|added| pair.to().remove(to_name, &added))
+                    }
+                };
+            })
+        });
+        if let Err(error) = left {
+            if let Some(whiteout) = whiteout {
+                whiteout.set(|record| record.links = 0);
+            }
+            if let Some(directory) = dead {
+                directory.revive();
+            }
+            step.cancel();
+            return Err(error);
+        }
+        if let Some((_, target)) = target {
+            if target.is_directory() {
+                to.drop_link();
+            }
+            target.lose_name(&to_handle, to_name);
+        }
+        if let Some(whiteout) = whiteout {
+            whiteout.hang(Hangs::In(self.handle()?, name.into()));
+        }
+        step.finish(to_name)
+    }
+
+    /// Lets two names change what they stand for.
+    fn exchange(
+        &self,
+        pair: &mut Pair<'_>,
+        (name, found, source): (&[u8], &Found, &Arc<Node>),
+        to: &Inode,
+        (to_name, there, target): (&[u8], &Found, &Arc<Node>),
+    ) -> Result<()> {
+        let out = Move::prepare(source, self, to)?;
+        let back = Move::prepare(target, to, self)?;
+        out.begin()?;
+        back.begin().inspect_err(|_| out.cancel())?;
+        let named = pair.to().replace(there, source.ino(), source.kind());
+        let named = named.and_then(|()| {
+            let back = pair.from().replace(found, target.ino(), target.kind());
+            back.inspect_err(|_| {
+                let _ = pair.to().replace(there, target.ino(), target.kind());
+            })
+        });
+        if let Err(error) = named {
+            back.cancel();
+            out.cancel();
+            return Err(error);
+        }
+        let result = out.finish(to_name);
+        result.and(back.finish(name))
+    }
+
+    /// Whether this directory is `above` or lies below it. Nothing moves between directories meanwhile.
+    fn is_below(&self, above: &Inode) -> bool {
+        if core::ptr::eq(self, above) {
+            return true;
+        }
+        let mut at = self.above();
+        while let Some(inode) = at {
+            if core::ptr::eq(&**inode.inode(), above) {
+                return true;
+            }
+            at = inode.above();
+        }
+        false
+    }
+}

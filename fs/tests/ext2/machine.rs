@@ -1,0 +1,90 @@
+//! A simulated machine with one disk.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fs::{
+    MountFlags, MountRequest, Namespace,
+    block::{self, Device, FaultyDisk},
+    ext2,
+};
+use nucleus::{
+    sim::{self, Config},
+    task::{self, Sleep},
+    time,
+};
+
+/// A machine's disk with a file system.
+pub struct Machine {
+    pub disk: Arc<FaultyDisk>,
+    pub device: Arc<Device>,
+}
+
+impl Machine {
+    /// A tree of mounts whose root is the disk, which is unmounted when it is dropped.
+    ///
+    /// # Errors
+    /// Those of mounting.
+    pub fn try_mount(&self, read_only: bool) -> abi::Result<Arc<Namespace>> {
+        let mut flags = MountFlags::RELATIVE_ACCESS_TIMES;
+        flags.set(MountFlags::READ_ONLY, read_only);
+        let how = MountRequest {
+            source: b"/dev/vda",
+            flags,
+            ..MountRequest::plain("ext2")
+        };
+        let root = ext2::mount(&self.device, b"", read_only)?;
+        Ok(Namespace::with_root(root, &how))
+    }
+
+    /// As [`try_mount`](Machine::try_mount), to be written.
+    pub fn mount(&self) -> Arc<Namespace> {
+        self.try_mount(false).expect("it can be mounted")
+    }
+}
+
+/// Runs `body` on a machine of `cpus` CPUs with `content` on its disk; returns what is on the disk at the end, and the body's value.
+pub fn run<R: Send + 'static>(
+    seed: u64,
+    cpus: usize,
+    content: Vec<u8>,
+    body: impl FnOnce(&Machine) -> R + Send + 'static,
+) -> (Vec<u8>, R) {
+    let result = Arc::new(Mutex::new(None));
+    let config = Config {
+        cpus,
+        seed,
+        daemons: true,
+        max_points: u64::MAX,
+        ..Config::default()
+    };
+    let slot = result.clone();
+    let ran = sim::run(config, move || {
+        fs::pages::reset();
+        fs::pages::start().expect("there is memory for tasks");
+        let disk = FaultyDisk::new(content, seed);
+        let number = fs::device::number(block::VIRTIO_MAJOR, 0);
+        let device = Device::new("vda", number, disk.clone()).expect("there is memory");
+        let machine = Machine {
+            disk: disk.clone(),
+            device,
+        };
+        let value = body(&machine);
+        // The end of what was mounted is a task's.
+        while machine.device.holder().is_some() {
+            task::sleep(Sleep {
+                interruptible: false,
+                deadline: Some(time::since_boot() + Duration::from_millis(1)),
+            });
+        }
+        drop(machine);
+        *slot.lock().unwrap() = Some((disk.content(), value));
+    });
+    if let Err(failure) = ran {
+        panic!("seed {seed}: {failure}");
+    }
+    let value = result.lock().unwrap().take();
+    value.expect("the body has ended")
+}

@@ -1,0 +1,11 @@
+//! ext2 on the simulated machine, judged by the host's own tools.
+
+#[path = "../tree_model/both.rs"]
+mod both;
+mod image;
+mod machine;
+#[path = "../tree_model/model.rs"]
+mod model;
+#[path = "../support/mod.rs"]
+mod support;
+mod tree;

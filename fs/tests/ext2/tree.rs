@@ -1,0 +1,146 @@
+//! Trees of directories.
+
+use std::sync::Arc;
+
+use fs::{Credentials, Kind, Namespace, Vnode, Walk, vnode::Make};
+
+use super::{
+    both::Both,
+    image::{self, assert_sound},
+    machine,
+};
+
+const SMALL: image::Make = image::Make {
+    block_size: 1024,
+    size: 4096,
+    inodes: 512,
+    more: &[],
+};
+
+pub fn with_walk<R>(namespace: &Arc<Namespace>, f: impl FnOnce(&Walk<'_>) -> R) -> R {
+    let root = namespace.root();
+    let who = Credentials::default();
+    f(&Walk {
+        root: &root,
+        start: &root,
+        who: &who,
+    })
+}
+
+fn names(directory: &Arc<dyn Vnode>) -> Vec<(Vec<u8>, Kind)> {
+    let mut names = Vec::new();
+    let listed = directory.list(0, &mut |name, _, kind, _| {
+        names.push((name.to_vec(), kind));
+        true
+    });
+    assert_eq!(listed, Ok(()));
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    names
+}
+
+#[test]
+fn what_was_made_is_there_after_the_next_mount() {
+    for block_size in [1024, 2048, 4096] {
+        let empty = image::make(image::Make {
+            block_size,
+            ..SMALL
+        });
+        let (content, ()) = machine::run(1, 1, empty, |machine| {
+            let namespace = machine.mount();
+            with_walk(&namespace, |walk| {
+                walk.make(b"/d", Make::Directory, 0o755).unwrap();
+                walk.make(b"/d/e", Make::Directory, 0o700).unwrap();
+                walk.make(b"/d/pipe", Make::Fifo, 0o600).unwrap();
+                walk.make(b"/d/null", Make::CharDevice(0x103), 0o666)
+                    .unwrap();
+                walk.make(b"/d/short", Make::Link(b"e".to_vec()), 0o777)
+                    .unwrap();
+                let long = [b'x'; 200];
+                walk.make(b"/d/long", Make::Link(long.to_vec()), 0o777)
+                    .unwrap();
+                walk.link(&walk.resolve(b"/d/pipe", false).unwrap(), b"/other")
+                    .unwrap();
+                walk.remove(b"/d/e", true).unwrap();
+            });
+        });
+        assert_sound(&content, "made");
+        let (content, ()) = machine::run(2, 1, content, |machine| {
+            let namespace = machine.try_mount(true).unwrap();
+            let root = namespace.root().vnode().clone();
+            let directory = root.lookup(b"d").unwrap();
+            let expected: [(&[u8], Kind); 4] = [
+                (b"long", Kind::Link),
+                (b"null", Kind::CharDevice),
+                (b"pipe", Kind::Fifo),
+                (b"short", Kind::Link),
+            ];
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(name, kind)| (name.to_vec(), *kind))
+                .collect();
+            assert_eq!(names(&directory), expected);
+            assert_eq!(
+                directory.lookup(b"long").unwrap().read_link(),
+                Ok(vec![b'x'; 200])
+            );
+            assert_eq!(
+                directory.lookup(b"short").unwrap().read_link(),
+                Ok(b"e".to_vec())
+            );
+            assert_eq!(
+                directory
+                    .lookup(b"null")
+                    .unwrap()
+                    .attributes()
+                    .unwrap()
+                    .rdev,
+                0x103
+            );
+            assert_eq!(
+                root.lookup(b"other").unwrap().attributes().unwrap().links,
+                2
+            );
+            assert_eq!(directory.attributes().unwrap().links, 2);
+        });
+        assert_sound(&content, "looked at");
+    }
+}
+
+/// A random tree with files, operated through both, then after the next mount.
+#[test]
+fn behaves_as_a_tree_of_maps() {
+    for seed in 1..=seeds(6) {
+        let block_size = [1024, 2048, 4096][seed as usize % 3];
+        let empty = image::make(image::Make {
+            block_size,
+            size: 8192,
+            ..SMALL
+        });
+        let (content, model) = machine::run(seed, 1, empty, move |machine| {
+            let mut both = Both::new(machine.mount(), seed);
+            let root = both.namespace.root().vnode().clone();
+            root.remove(b"lost+found", true).unwrap();
+            drop(root);
+            for i in 0..700 {
+                both.step();
+                if i % 100 == 0 {
+                    both.compare();
+                }
+            }
+            both.compare();
+            both.model
+        });
+        assert_sound(&content, &format!("seed {seed}"));
+        let (content, ()) = machine::run(seed, 1, content, move |machine| {
+            let mut both = Both::new(machine.mount(), seed);
+            both.model = model;
+            both.compare();
+        });
+        assert_sound(&content, &format!("seed {seed} looked at"));
+    }
+}
+
+fn seeds(usual: u64) -> u64 {
+    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
+    wanted.unwrap_or(usual)
+}

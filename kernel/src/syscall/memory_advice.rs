@@ -1,0 +1,191 @@
+//! What programs say about their memory, and ask: `madvise`, `process_madvise`, `mincore`.
+
+use alloc::sync::Arc;
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{Access, PAGE_SHIFT, VirtAddr, VirtRange, user};
+use vm::{Advice, Fault, Map};
+
+use super::{
+    Call, Entry, FlagSet, choice, flag_set, inspect,
+    memory::{errno, is_user, pages},
+    pidfd::{self, may_inspect},
+};
+
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_madvise, "madvise", madvise)
+        .flags(&[&ADVICE])
+        .note(
+            "pages are neither merged nor left out of core files, which there are none of: such advice is taken and has no effect",
+        ),
+    Entry::new(raw::__NR_process_madvise, "process_madvise", process_madvise)
+        .flags(&[&OTHERS, &NO_FLAGS]),
+    Entry::new(raw::__NR_mincore, "mincore", mincore),
+];
+
+const ADVICE: FlagSet = choice!(
+    "advice",
+    [
+        raw::MADV_NORMAL,
+        raw::MADV_RANDOM,
+        raw::MADV_SEQUENTIAL,
+        raw::MADV_WILLNEED,
+        raw::MADV_DONTNEED,
+        raw::MADV_FREE,
+        raw::MADV_REMOVE,
+        raw::MADV_DONTFORK,
+        raw::MADV_DOFORK,
+        raw::MADV_MERGEABLE,
+        raw::MADV_UNMERGEABLE,
+        raw::MADV_HUGEPAGE,
+        raw::MADV_NOHUGEPAGE,
+        raw::MADV_DONTDUMP,
+        raw::MADV_DODUMP,
+        raw::MADV_WIPEONFORK,
+        raw::MADV_KEEPONFORK,
+        raw::MADV_COLD,
+        raw::MADV_PAGEOUT,
+        raw::MADV_POPULATE_READ,
+        raw::MADV_POPULATE_WRITE,
+        raw::MADV_DONTNEED_LOCKED,
+    ],
+    EINVAL
+);
+/// What may be said about another process's memory.
+const OTHERS: FlagSet = choice!(
+    "advice",
+    [raw::MADV_COLD, raw::MADV_PAGEOUT, raw::MADV_WILLNEED],
+    EINVAL
+);
+const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
+
+/// Bytes that are brought in before it is looked whether the thread is to end.
+const AT_ONCE: usize = 1 << 20;
+
+/// Advice that breaks pages, for tests of how broken memory is dealt with.
+const POISON: [u32; 2] = [raw::MADV_HWPOISON, raw::MADV_SOFT_OFFLINE];
+
+pub(super) fn madvise(call: &mut Call<'_>) -> Result<usize> {
+    let advice = call.unsigned(2);
+    if POISON.contains(&advice) {
+        return Err(match call.credentials().may(raw::CAP_SYS_ADMIN) {
+            true => Errno::EINVAL,
+            false => Errno::EPERM,
+        });
+    }
+    let advice = call.choice(2, &ADVICE).map(|_| advice)?;
+    let range = pages(call.address(0), call.size(1))?;
+    let map = call.space().map().clone();
+    advise(call, &map, range, advice)?;
+    Ok(0)
+}
+
+/// Gives advice that is known.
+fn advise(call: &Call<'_>, map: &Map, range: VirtRange, advice: u32) -> Result<()> {
+    let advice = match advice {
+        raw::MADV_POPULATE_READ => return populate(call, map, range, Access::Read),
+        raw::MADV_POPULATE_WRITE => return populate(call, map, range, Access::Write),
+        raw::MADV_NORMAL => Advice::Normal,
+        raw::MADV_RANDOM => Advice::Random,
+        raw::MADV_SEQUENTIAL => Advice::Sequential,
+        raw::MADV_WILLNEED => Advice::WillNeed,
+        raw::MADV_DONTNEED => Advice::DontNeed,
+        raw::MADV_DONTNEED_LOCKED => Advice::DontNeedLocked,
+        raw::MADV_FREE => Advice::Free,
+        raw::MADV_REMOVE => Advice::Remove,
+        raw::MADV_DONTFORK => Advice::DontFork,
+        raw::MADV_DOFORK => Advice::DoFork,
+        raw::MADV_WIPEONFORK => Advice::WipeOnFork,
+        raw::MADV_KEEPONFORK => Advice::KeepOnFork,
+        raw::MADV_COLD => Advice::Cold,
+        raw::MADV_PAGEOUT => Advice::PageOut,
+        _ => return Ok(()),
+    };
+    if range.is_empty() {
+        return Ok(());
+    }
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    map.advise(range, advice).map_err(errno)
+}
+
+/// A piece at a time: the thread may be killed meanwhile.
+fn populate(call: &Call<'_>, map: &Map, range: VirtRange, access: Access) -> Result<()> {
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    let mut start = range.start;
+    while start < range.end {
+        let end = VirtAddr((start.0 + AT_ONCE).min(range.end.0));
+        map.populate_for(VirtRange::new(start, end), access)
+            .map_err(|fault| match fault {
+                Fault::Protection => Errno::EINVAL,
+                Fault::NotMapped | Fault::OutOfMemory => Errno::ENOMEM,
+                Fault::BeyondEnd | Fault::Io => Errno::EFAULT,
+            })?;
+        if call.thread.is_dying() {
+            return Err(Errno::EINTR);
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+fn process_madvise(call: &mut Call<'_>) -> Result<usize> {
+    call.flags(4, &NO_FLAGS)?;
+    let ranges = inspect::ranges(call.address(1), call.size(2))?;
+    let process = pidfd::process(call, call.int(0))?;
+    let advice = call.unsigned(3);
+    call.choice(3, &OTHERS)?;
+    let target = process.leader().ok_or(Errno::ESRCH)?;
+    may_inspect(call, &target)?;
+    if !Arc::ptr_eq(&process, call.process()) && !call.credentials().may(raw::CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    let map = target.space().ok_or(Errno::ESRCH)?.map().clone();
+    let mut done = 0;
+    for [base, len] in ranges {
+        let given = pages(VirtAddr(base as usize), len as usize)
+            .and_then(|range| advise(call, &map, range, advice));
+        match given {
+            Ok(()) => done += len as usize,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+fn mincore(call: &mut Call<'_>) -> Result<usize> {
+    let range = pages(call.address(0), call.size(1)).map_err(|error| {
+        if call.address(0).is_page_aligned() {
+            Errno::ENOMEM
+        } else {
+            error
+        }
+    })?;
+    if !is_user(range) {
+        return Err(Errno::ENOMEM);
+    }
+    let map = call.space().map().clone();
+    // A piece at a time: the answer is written to the program with no lock held.
+    let mut start = range.start;
+    let mut to = call.address(2);
+    while start < range.end {
+        let mut buffer = [0u8; 256];
+        let end = VirtAddr((start.0 + (buffer.len() << PAGE_SHIFT)).min(range.end.0));
+        let mut count = 0;
+        map.resident(VirtRange::new(start, end), &mut |resident| {
+            if let Some(slot) = buffer.get_mut(count) {
+                *slot = u8::from(resident);
+                count += 1;
+            }
+        })
+        .map_err(errno)?;
+        user::copy_out(to, &buffer[..count]).map_err(|_| Errno::EFAULT)?;
+        to = VirtAddr(to.0.wrapping_add(count));
+        start = end;
+    }
+    Ok(0)
+}

@@ -1,0 +1,197 @@
+//! A root as an image with an ext2 file system, which the guest changes and keeps: made by e2fsprogs, without mounting anything.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Contents, DIRECTORY, MARK, Root};
+
+/// What an image has beside its files, where no size is asked for.
+const ROOM: u64 = 256 << 20;
+const MEBIBYTE: u64 = 1 << 20;
+/// The smallest image, in bytes: the file system's own tables fit.
+const LEAST: u64 = MEBIBYTE;
+
+/// Makes an image with the files of `folder`, else of the root made of busybox, in a file system of `size` bytes; without a size it has room for
+/// as much again as the files take, and more.
+///
+/// # Errors
+/// When the folder can't be read, the files don't fit, `to` is there already, or e2fsprogs is not.
+pub fn make(folder: Option<&Path>, to: &Path, size: Option<u64>) -> Result<()> {
+    let root = folder.map_or_else(Root::busybox, Root::folder)?;
+    let size = size.unwrap_or_else(|| root.bytes() * 2 + ROOM);
+    let size = size.div_ceil(MEBIBYTE) * MEBIBYTE;
+    if size < LEAST.max(root.bytes()) {
+        bail!(
+            "the files take {} MiB: an image of {} MiB has no room for them",
+            root.bytes().div_ceil(MEBIBYTE),
+            size / MEBIBYTE
+        );
+    }
+    let file = File::create_new(to).with_context(|| format!("cannot create {}", to.display()))?;
+    let made = file
+        .set_len(size)
+        .context("the image is too large")
+        .and_then(|()| root.fill(folder, to));
+    if made.is_err() {
+        // Half an image is of no use to anybody.
+        let _ = fs::remove_file(to);
+    }
+    made
+}
+
+/// The bytes of a size in words: a number of M or G.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn size(text: &str) -> Result<u64, String> {
+    let kibibytes = crate::qemu::kibibytes(text);
+    let bytes = kibibytes.ok().and_then(|size| size.checked_mul(1024));
+    bytes
+        .filter(|&bytes| bytes >= LEAST)
+        .ok_or_else(|| format!("the size {text:?} is not a number of M or G"))
+}
+
+impl Root {
+    /// Makes the file system in `image`.
+    fn fill(&self, folder: Option<&Path>, image: &Path) -> Result<()> {
+        let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let from = match folder {
+            Some(folder) => folder.to_owned(),
+            None => {
+                let stage = temporary.path().join("root");
+                self.stage(&stage)?;
+                stage
+            }
+        };
+        let mut mke2fs = tool("mke2fs");
+        mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "4096", "-L", "root", "-d"]);
+        run(mke2fs.arg(&from).arg(image))?;
+        let script = temporary.path().join("owners");
+        fs::write(&script, self.owners(folder.is_some())?)?;
+        let mut debugfs = tool("debugfs");
+        run(debugfs.arg("-w").arg("-f").arg(&script).arg(image))?;
+        Ok(())
+    }
+
+    /// Writes the tree into a folder that is not there yet. Owners are left to [`owners`](Root::owners).
+    fn stage(&self, to: &Path) -> Result<()> {
+        for (path, node) in &self.nodes {
+            let place = to.join(path);
+            let cannot = || format!("cannot write {}", place.display());
+            match &node.contents {
+                Contents::Nothing if node.mode & 0o170_000 == DIRECTORY => {
+                    fs::create_dir_all(&place).with_context(cannot)?;
+                }
+                Contents::Nothing => bail!("{} is a device", path.display()),
+                Contents::Bytes(bytes) if node.mode & 0o170_000 == super::SYMLINK => {
+                    let target = std::ffi::OsStr::from_bytes(bytes);
+                    symlink(target, &place).with_context(cannot)?;
+                    continue;
+                }
+                Contents::Bytes(bytes) => fs::write(&place, bytes).with_context(cannot)?,
+                Contents::HostFile(host) => {
+                    fs::copy(host, &place).with_context(cannot)?;
+                }
+            }
+            let permissions = fs::Permissions::from_mode(node.mode & 0o7777);
+            fs::set_permissions(&place, permissions).with_context(cannot)?;
+        }
+        Ok(())
+    }
+
+    /// What `debugfs` has to do so that all files belong to whom they shall.
+    fn owners(&self, marked: bool) -> Result<Vec<u8>> {
+        let me = rustix::process::geteuid().as_raw();
+        let mut script = Vec::new();
+        for (path, node) in &self.nodes {
+            // Root's own are as they must be, where root makes the image.
+            if me == 0 && (node.uid, node.gid) == (0, 0) {
+                continue;
+            }
+            let bytes = path.as_os_str().as_bytes();
+            if bytes.iter().any(|byte| matches!(byte, b'"' | b'\n')) {
+                bail!("{}: debugfs has no way to name this", path.display());
+            }
+            for (field, id) in [("uid", node.uid), ("gid", node.gid)] {
+                script.extend_from_slice(b"sif \"/");
+                script.extend_from_slice(bytes);
+                writeln!(script, "\" {field} {id}")?;
+            }
+        }
+        if marked {
+            writeln!(script, "rm /{MARK}")?;
+        }
+        Ok(script)
+    }
+}
+
+/// A program of e2fsprogs, which Debian keeps where users don't look.
+fn tool(name: &str) -> Command {
+    let known = ["/usr/sbin", "/sbin"].map(|folder| PathBuf::from(folder).join(name));
+    let found = known.into_iter().find(|path| path.exists());
+    let mut command = Command::new(found.unwrap_or_else(|| name.into()));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {name}: install Debian's package e2fsprogs"))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("{name} failed: {}", why.trim());
+    }
+    Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_the_folders_files_and_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        let from = folder.path().join("from");
+        fs::create_dir_all(from.join("a b")).unwrap();
+        fs::write(from.join("a b/file"), "words").unwrap();
+        fs::write(from.join(MARK), "owner 7 9 a b/file\n").unwrap();
+        let image = folder.path().join("image");
+        make(Some(&from), &image, Some(4 << 20)).unwrap();
+        assert_eq!(fs::metadata(&image).unwrap().len(), 4 << 20);
+        assert!(make(Some(&from), &image, None).is_err(), "it is there");
+        let ask = |what: &str| {
+            let output = tool("debugfs").args(["-R", what]).arg(&image).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        };
+        assert_eq!(ask("cat \"/a b/file\""), "words");
+        let file = ask("stat \"/a b/file\"");
+        assert!(file.contains("User:     7   Group:     9"), "{file}");
+        assert!(ask("stat /").contains("User:     0"));
+        assert!(!ask("ls /").contains(MARK));
+        let checked = tool("e2fsck").args(["-fn"]).arg(&image).output().unwrap();
+        assert!(checked.status.success(), "{checked:?}");
+    }
+
+    #[test]
+    fn sizes_are_read_and_checked() {
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("2G"), Ok(2 << 30));
+        for wrong in ["0M", "x", "", "99999999999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("large"), vec![1; 3 << 20]).unwrap();
+        let image = folder.path().join("image");
+        let error = make(Some(folder.path()), &image, Some(2 << 20)).unwrap_err();
+        assert!(error.to_string().contains("3 MiB"), "{error}");
+        assert!(!image.exists());
+    }
+}

@@ -1,0 +1,136 @@
+//! Disks: what a guest wrote is on the image, errors of the host's reach who asked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Report;
+use super::boot::{Bench, Finished, Plan, finish};
+use crate::disk::Disk;
+use crate::guest::Ending;
+use crate::run::Console;
+
+/// Bytes of the disk that is written: no whole number of pages.
+const SIZE: u64 = (6 << 20) + 1536;
+
+/// What `user/tests/src/disks.rs` writes everywhere.
+fn byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Runs them.
+pub fn run(bench: &Bench, report: &mut Report) {
+    if !report.wants("disk") {
+        return;
+    }
+    let root = match bench.root() {
+        Ok(root) => root,
+        Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
+    };
+    for (cpus, options) in [(1, ""), (4, ""), (2, "ephemeral=uncached")] {
+        report.run(&format!("disk: patterns, {cpus} CPUs {options}"), || {
+            patterns(bench, &root, cpus, options)
+        });
+    }
+    report.run("disk: errors of the host", || errors(bench, &root));
+    report.run("disk: Debian's view", || shown(bench, &root));
+}
+
+fn io(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+/// Runs a command with these further words for QEMU.
+fn with_words(
+    bench: &Bench,
+    root: &Path,
+    (cpus, options): (u32, &str),
+    command: &[&str],
+    words: Vec<String>,
+) -> Result<Finished, String> {
+    let mut plan = Plan::new(root, command);
+    plan.cpus = cpus;
+    plan.timeout = Duration::from_secs(120);
+    let command: Vec<String> = command.iter().map(ToString::to_string).collect();
+    let line = Console::pipes().command_line(&[options.into()], &command);
+    let mut machine = bench.machine(&plan, &line);
+    machine.extra.extend(words);
+    finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
+}
+
+fn image(bench: &Bench, name: &str, bytes: &[u8]) -> Result<PathBuf, String> {
+    let path = bench.path(name);
+    fs::write(&path, bytes).map_err(io)?;
+    Ok(path)
+}
+
+fn patterns(bench: &Bench, root: &Path, cpus: u32, options: &str) -> Result<(), String> {
+    let written = image(bench, "disk", &vec![0x55; SIZE as usize])?;
+    let read = image(bench, "disk-ro", &[0x33; 1 << 16])?;
+    let disks: [Disk; 2] = [
+        written.display().to_string().parse()?,
+        format!("{}:ro", read.display()).parse()?,
+    ];
+    let words = (0..).zip(&disks).flat_map(|(n, disk)| disk.qemu(n));
+    let options = format!("md=1M {options}");
+    let command = ["/tests/guest-tests", "disks"];
+    let finished = with_words(bench, root, (cpus, &options), &command, words.collect())?;
+    let text = finished.text();
+    if finished.ending != Ending::Status(0) || text.contains("skip") {
+        return Err(format!("{text}; {}", finished.why(&bench.checked)));
+    }
+    let found = fs::read(&written).map_err(io)?;
+    let wrong = (0..).zip(&found).find(|&(at, &found)| found != byte(at));
+    if let Some((at, found)) = wrong {
+        return Err(format!("byte {at} of the image is {found:#x}"));
+    }
+    match found.len() as u64 == SIZE && fs::read(&read).map_err(io)? == [0x33; 1 << 16] {
+        true => Ok(()),
+        false => Err("an image has changed where it must not".into()),
+    }
+}
+
+/// Sectors that the host can't read, and what the guest makes of it.
+fn errors(bench: &Bench, root: &Path) -> Result<(), String> {
+    const BAD: u32 = 2000;
+    let file = image(bench, "disk-bad", &vec![b'.'; 2 << 20])?;
+    let drive = format!(
+        "if=none,id=bad,format=raw,rerror=report,werror=report,file.driver=blkdebug,file.image.filename={},\
+         file.inject-error.0.event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={BAD}",
+        file.display()
+    );
+    let words = ["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"];
+    let line = "
+dd if=/dev/vda of=/dev/null bs=512 skip=2000 count=1 2>&1 | grep -c 'Input/output error'
+dd if=/dev/vda bs=512 skip=2001 count=1 2>/dev/null | wc -c
+dd if=/dev/vda bs=512 count=1990 2>/dev/null | wc -c
+cat /dev/vda > /dev/null 2>&1 || echo broken
+dd if=/dev/vda of=/dev/null bs=4096 skip=300 2>/dev/null && echo fine";
+    let command = ["/bin/sh", "-c", line];
+    let words = words.iter().map(ToString::to_string).collect();
+    let finished = with_words(bench, root, (1, ""), &command, words)?;
+    // The page with the bad sector can't be read, whichever of its sectors is asked for.
+    match finished.text() == "1\n0\n1018880\nbroken\nfine\n" {
+        true => Ok(()),
+        false => Err(format!(
+            "{:?}; {}",
+            finished.text(),
+            finished.why(&bench.checked)
+        )),
+    }
+}
+
+fn shown(bench: &Bench, root: &Path) -> Result<(), String> {
+    let line = "ls -l /dev/md0 | cut -c1-10; cat /proc/partitions; grep md /proc/devices; cat /sys/block/*/size";
+    let command = ["/bin/sh", "-c", line];
+    let finished = with_words(bench, root, (1, "md=64K,1M"), &command, Vec::new())?;
+    let wanted = "brw-rw----\nmajor minor  #blocks  name\n\n   9        0         64 md0\n   9        1       1024 md1\n  9 md\n128\n2048\n";
+    match finished.text() == wanted {
+        true => Ok(()),
+        false => Err(format!(
+            "{:?}; {}",
+            finished.text(),
+            finished.why(&bench.checked)
+        )),
+    }
+}

@@ -1,0 +1,215 @@
+//! Memory that is freed at leisure, that has to stay, or that others share and one gives up.
+
+mod support;
+
+use nucleus::{
+    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    sim::{self, Config},
+    task, user,
+};
+use support::{Numbers, Worker, resolve};
+use vm::swap;
+use vm::{Advice, Limits, Lock, Map, MapError, MapRequest, Place};
+
+const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
+const PAGES: usize = 48;
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+fn pages(first: usize, count: usize) -> VirtRange {
+    let start = HERE + first * PAGE_SIZE;
+    VirtRange::new(start, start + count * PAGE_SIZE)
+}
+
+fn page(i: usize) -> VirtAddr {
+    HERE + i * PAGE_SIZE
+}
+
+/// Lets all writes to swap come to their end.
+fn settle() {
+    for _ in 0..400 {
+        task::yield_now();
+    }
+}
+
+/// What is written after the advice is kept whole; what is not has its old bytes or zeros; and the frames of what was not written are
+/// there for others.
+fn against_model(seed: u64) {
+    user::set_fault_hook(resolve);
+    let before = frame::usage();
+    let mut numbers = Numbers::new(seed);
+    let store = support::swap::Store::new(seed, 64);
+    let device = swap::add(store, 0).expect("a swap device");
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    map.map(MapRequest {
+        place: Place::Fixed(HERE),
+        ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
+    })
+    .expect("room");
+    let workers: Vec<_> = (0..2).map(|cpu| Worker::new(&map, cpu)).collect();
+    // What each page holds, and whether it may be zero by now.
+    let mut model = [(0u8, false); PAGES];
+    for _ in 0..150 {
+        let (first, worker) = (numbers.below(PAGES), numbers.below(2));
+        let count = 1 + numbers.below(PAGES - first).min(12);
+        let range = pages(first, count.min(PAGES - first));
+        let its = first..first + range.len() / PAGE_SIZE;
+        match numbers.below(10) {
+            0..2 => {
+                map.advise(range, Advice::Free).expect("it is mapped");
+                model[its].iter_mut().for_each(|it| it.1 = true);
+            }
+            2 => {
+                map.page_out(range).expect("it is mapped");
+                if numbers.chance(50) {
+                    settle();
+                }
+            }
+            3 => {
+                map.advise(range, Advice::Cold).expect("it is mapped");
+                map.advise(range, Advice::WillNeed).expect("it is mapped");
+            }
+            4 => {
+                // A child sees the same, whatever becomes of it here.
+                let child = map.fork().expect("a child");
+                for i in its {
+                    let mut byte = [0];
+                    child.read(page(i) + 7, &mut byte);
+                    let (expected, maybe_zero) = model[i];
+                    assert!(byte[0] == expected || maybe_zero && byte[0] == 0);
+                    let mut again = [0];
+                    map.read(page(i) + 7, &mut again);
+                    assert_eq!(byte, again, "parent and child differ in page {i}");
+                    model[i] = (byte[0], maybe_zero);
+                }
+                child.tear_down();
+            }
+            5..8 => {
+                let value = numbers.next() as u8 | 1;
+                assert!(workers[worker].write(page(first), vec![value; PAGE_SIZE]));
+                model[first] = (value, false);
+            }
+            _ => {
+                for i in its {
+                    let bytes = workers[worker].read(page(i), PAGE_SIZE).expect("readable");
+                    let (expected, maybe_zero) = model[i];
+                    assert!(
+                        bytes.iter().all(|&byte| byte == bytes[0]),
+                        "page {i} is torn"
+                    );
+                    assert!(
+                        bytes[0] == expected || maybe_zero && bytes[0] == 0,
+                        "page {i} is {:#x} in place of {expected:#x}",
+                        bytes[0]
+                    );
+                    if bytes[0] == 0 {
+                        model[i].0 = 0;
+                    }
+                }
+            }
+        }
+    }
+    // All that is not written any more goes without a write to swap.
+    map.advise(pages(0, PAGES), Advice::Free)
+        .expect("it is mapped");
+    map.page_out(pages(0, PAGES)).expect("it is mapped");
+    settle();
+    assert_eq!(frame::usage().data, before.data, "frames that nobody wants");
+    support::swap::expect_empty();
+    for worker in workers {
+        worker.end();
+    }
+    drop(map);
+    swap::remove(device, &|| false).expect("an empty device");
+    support::expect_all_back(before);
+}
+
+#[test]
+fn what_is_freed_at_leisure_is_whole_or_gone() {
+    sim::check("lazy", 0..12, Config::default(), || {
+        against_model(sim::random_u64());
+    });
+}
+
+#[test]
+fn what_is_locked_or_kept_does_not_leave() {
+    sim::check("kept", 0..1, Config::default(), || {
+        let device = swap::add(support::swap::Store::new(1, 64), 0).expect("a swap device");
+        let map = Map::new(Limits::NONE, true).expect("a map");
+        for (i, shared) in [(0, false), (8, true), (16, false)] {
+            map.map(MapRequest {
+                place: Place::Fixed(page(i)),
+                shared,
+                ..MapRequest::zero(8 * PAGE_SIZE, RW)
+            })
+            .expect("room");
+        }
+        let all = pages(0, 24);
+        map.populate(all).expect("memory");
+        map.lock(pages(2, 8), Lock::Full).expect("no limit");
+        assert_eq!(map.advise(all, Advice::PageOut), Err(MapError::Invalid));
+        assert_eq!(map.advise(all, Advice::Free), Err(MapError::Invalid));
+        map.page_out(all).expect("it is mapped");
+        settle();
+        let mut resident = Vec::new();
+        map.resident(all, &mut |is| resident.push(is))
+            .expect("it is mapped");
+        let expected: Vec<_> = (0..24).map(|i| (2..10).contains(&i)).collect();
+        assert_eq!(resident, expected);
+        // A second mapping that is not locked takes nothing away.
+        let child = map.fork().expect("a child");
+        child.populate(pages(8, 8)).expect("memory");
+        child.page_out(pages(8, 8)).expect("it is mapped");
+        settle();
+        map.lock(all, Lock::None).expect("it is mapped");
+        map.page_out(all).expect("it is mapped");
+        settle();
+        map.resident(all, &mut |is| assert!(!is))
+            .expect("it is mapped");
+        map.advise(all, Advice::WillNeed).expect("it is mapped");
+        map.resident(all, &mut |is| assert!(is))
+            .expect("it is mapped");
+        drop((map, child));
+        swap::remove(device, &|| false).expect("an empty device");
+    });
+}
+
+#[test]
+fn pages_of_shared_memory_can_be_removed() {
+    sim::check("removed", 0..1, Config::default(), || {
+        let map = Map::new(Limits::NONE, true).expect("a map");
+        map.map(MapRequest {
+            place: Place::Fixed(HERE),
+            shared: true,
+            ..MapRequest::zero(4 * PAGE_SIZE, RW)
+        })
+        .expect("room");
+        map.map(MapRequest {
+            place: Place::Fixed(page(8)),
+            ..MapRequest::zero(4 * PAGE_SIZE, RW)
+        })
+        .expect("room");
+        map.write(HERE, &[7; 4 * PAGE_SIZE]);
+        let child = map.fork().expect("a child");
+        child
+            .advise(pages(1, 2), Advice::Remove)
+            .expect("shared and writable");
+        let mut bytes = vec![1; 4 * PAGE_SIZE];
+        map.read(HERE, &mut bytes);
+        for (i, expected) in [7, 0, 0, 7].into_iter().enumerate() {
+            assert_eq!(bytes[i * PAGE_SIZE], expected);
+        }
+        assert_eq!(
+            map.advise(pages(8, 1), Advice::Remove),
+            Err(MapError::Invalid)
+        );
+        map.protect(pages(0, 1), Prot::READ).expect("it is mapped");
+        assert_eq!(
+            map.advise(pages(0, 1), Advice::Remove),
+            Err(MapError::Access)
+        );
+        assert_eq!(
+            map.advise(pages(4, 1), Advice::Remove),
+            Err(MapError::NotMapped)
+        );
+    });
+}
