@@ -9,7 +9,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use nucleus::{
@@ -153,6 +153,8 @@ impl Model {
                     // The last two are equal, and neither holds much.
                     let store = support::swap::Store::new(seed + i, [80, 30, 40][i as usize]);
                     let priority = i32::from(i == 0);
+                    // What can't be written stays.
+                    store.failing_writes.store(10, Ordering::SeqCst);
                     let id = swap::add(store.clone(), priority).expect("a swap device");
                     (id, store, priority)
                 })

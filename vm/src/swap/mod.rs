@@ -4,11 +4,12 @@
 //! - `table`: the devices and their slots; `bitmap`: which of them are free; `slot`: names of slots, and who has one.
 //! - `cluster`: pages leave, many at a time to neighbouring slots, wherever they stand in memory.
 //! - `bring_in`: pages come back, with those that stand in neighbouring slots.
-//! - `off`: a device is given up.
+//! - `off`: a device is given up. `audit`: slots are counted twice.
 //!
 //! Where a page is says the page itself: see `location.rs`. A slot is referred to by exactly one page, so no slot
 //! is counted: it is free when its page gives it up, and *the slots in use are the slots that pages have*.
 
+mod audit;
 mod bitmap;
 mod bring_in;
 mod cluster;
@@ -17,6 +18,7 @@ mod slot;
 mod store;
 mod table;
 
+pub use audit::{Audit, audit};
 pub(crate) use bring_in::bring_in;
 pub(crate) use cluster::{Cluster, Taken, drop_clean};
 pub use off::remove;

@@ -21,6 +21,12 @@ pub struct Store {
     /// Of a hundred reads or writes, how many fail.
     pub failing_reads: AtomicUsize,
     pub failing_writes: AtomicUsize,
+    /// A slot that can't be read.
+    pub unreadable: SpinLock<Option<u64>>,
+    /// What was asked for.
+    pub reads: AtomicUsize,
+    pub writes: AtomicUsize,
+    pub pages_written: AtomicUsize,
 }
 
 struct State {
@@ -44,6 +50,10 @@ impl Store {
             )),
             failing_reads: AtomicUsize::new(0),
             failing_writes: AtomicUsize::new(0),
+            unreadable: SpinLock::new(Rank::Leaf, None),
+            reads: AtomicUsize::new(0),
+            writes: AtomicUsize::new(0),
+            pages_written: AtomicUsize::new(0),
         })
     }
 
@@ -94,7 +104,13 @@ impl SwapStore for Store {
 
     fn read(&self, slot: u64, frames: &[Frame], done: Done) {
         let frames = frames.to_vec();
-        let failing = self.failing_reads.load(SeqCst);
+        self.reads.fetch_add(1, SeqCst);
+        let slots = slot..slot + frames.len() as u64;
+        let unreadable = self.unreadable.lock().is_some_and(|it| slots.contains(&it));
+        let failing = match unreadable {
+            true => 100,
+            false => self.failing_reads.load(SeqCst),
+        };
         self.later(slot, frames.len(), failing, done, move |state| {
             for (i, frame) in frames.iter().enumerate() {
                 let page = state.lock().pages[slot as usize + i].clone();
@@ -106,6 +122,8 @@ impl SwapStore for Store {
 
     fn write(&self, slot: u64, frames: Vec<Frame>, done: Done) {
         let failing = self.failing_writes.load(SeqCst);
+        self.writes.fetch_add(1, SeqCst);
+        self.pages_written.fetch_add(frames.len(), SeqCst);
         self.later(slot, frames.len(), failing, done, move |state| {
             for (i, frame) in frames.into_iter().enumerate() {
                 let mut page = Box::new([0; PAGE_SIZE]);

@@ -1,0 +1,387 @@
+//! Pages that go to swap and come back: fork trees, errors of the store, memory that runs out, devices that are given up
+//! under those who use them. Every byte stays what it is, and no slot is lost.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use nucleus::{
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    frame::{self, fail_after},
+    sim::{self, Config},
+    task::{self, Spawn},
+    user,
+};
+use support::{Numbers, resolve, swap::Store, swap::expect_empty};
+use vm::swap::{self, DeviceId, SwapError};
+use vm::{Advice, Fault, Limits, Map, MapRequest, Place};
+
+const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
+const SHARED: VirtAddr = VirtAddr(0x30_0000_0000);
+const PAGES: usize = 41;
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+fn page(i: usize) -> VirtAddr {
+    HERE + i * PAGE_SIZE
+}
+
+fn all() -> VirtRange {
+    VirtRange::new(HERE, page(PAGES))
+}
+
+fn map_at(map: &Map, at: VirtAddr, shared: bool) {
+    let request = MapRequest {
+        place: Place::Fixed(at),
+        shared,
+        ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
+    };
+    map.map(request).expect("room");
+}
+
+fn new_map() -> Arc<Map> {
+    let map = Map::new(Limits::NONE, false).expect("a map");
+    map_at(&map, HERE, false);
+    map
+}
+
+fn pause() {
+    for _ in 0..60 {
+        task::yield_now();
+    }
+}
+
+/// Sends all pages to swap, as far as they can go, and waits until they are there.
+fn page_out(map: &Map) {
+    for _ in 0..100 {
+        map.page_out(all()).expect("mapped");
+        pause();
+        if swapped(map) == PAGES {
+            return;
+        }
+    }
+}
+
+fn write(map: &Map, at: VirtAddr, byte: u8) {
+    assert_eq!(map.write(at, &[byte; 16]), 16, "{at:?}");
+}
+
+#[track_caller]
+fn expect(map: &Map, at: VirtAddr, byte: u8) {
+    let mut bytes = [0; 16];
+    assert_eq!(map.read(at, &mut bytes), 16, "{at:?}");
+    assert_eq!(bytes, [byte; 16], "{at:?}");
+}
+
+/// Waits until the slots that are in use are those that pages have.
+#[track_caller]
+fn expect_no_leak() {
+    let mut seen = None;
+    for _ in 0..200 {
+        let audit = swap::audit().expect("memory");
+        if audit.used == audit.found {
+            return;
+        }
+        seen = Some(audit);
+        task::yield_now();
+    }
+    panic!("{seen:?}");
+}
+
+fn swapped(map: &Map) -> usize {
+    map.swapped()
+}
+
+fn add(seed: u64, slots: usize) -> (DeviceId, Arc<Store>) {
+    let store = Store::new(seed, slots);
+    let id = swap::add(store.clone(), 0).expect("a swap device");
+    (id, store)
+}
+
+fn remove(id: DeviceId) {
+    expect_empty();
+    swap::remove(id, &|| false).expect("an empty device");
+}
+
+fn with_cpus(cpus: usize) -> Config {
+    Config {
+        cpus,
+        ..Config::default()
+    }
+}
+
+#[test]
+fn pages_go_and_come_back_in_clusters() {
+    sim::check("clusters", 0..5, Config::default(), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let (id, store) = add(1, 100);
+        let map = new_map();
+        for i in 0..PAGES {
+            write(&map, page(i), i as u8 + 1);
+        }
+        page_out(&map);
+        assert_eq!(swapped(&map), PAGES);
+        assert_eq!(frame::usage().data, before.data, "their frames are free");
+        assert!(store.writes.load(SeqCst) <= 2, "they went together");
+        expect(&map, page(5), 6);
+        let came = PAGES - swapped(&map);
+        assert!((2..=16).contains(&came), "{came} pages came with one");
+        assert_eq!(store.reads.load(SeqCst), 1);
+        // Read ones keep their slots; one that is written gives its up.
+        assert_eq!(swap::usage().used, PAGES);
+        assert_eq!(swap::usage().cached, came);
+        write(&map, page(5), 77);
+        assert_eq!(swap::usage().used, PAGES - 1);
+        // What was only read need not be written again.
+        let writes = store.pages_written.load(SeqCst);
+        page_out(&map);
+        assert_eq!(store.pages_written.load(SeqCst), writes + 1);
+        assert_eq!(swapped(&map), PAGES);
+        map.advise(VirtRange::new(page(0), page(10)), Advice::DontNeed)
+            .expect("mapped");
+        assert_eq!(swap::usage().used, PAGES - 10);
+        expect(&map, page(3), 0);
+        for i in 10..PAGES {
+            expect(&map, page(i), i as u8 + 1);
+        }
+        map.tear_down();
+        drop(map);
+        remove(id);
+        support::expect_all_back(before);
+    });
+}
+
+/// Processes that fork, write, exit and go to swap in any order.
+#[test]
+fn a_fork_tree_loses_no_slot() {
+    sim::check("fork-tree", 0..12, with_cpus(2), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let mut numbers = Numbers::new(sim::random_u64());
+        // Too small for all at times.
+        let (id, _) = add(7, 90);
+        let mut family: Vec<(Arc<Map>, Vec<u8>)> = vec![(new_map(), vec![0; 2 * PAGES])];
+        map_at(&family[0].0, SHARED, true);
+        let mut shared = vec![0u8; PAGES];
+        for _ in 0..250 {
+            let who = numbers.below(family.len());
+            let i = numbers.below(PAGES);
+            match numbers.below(12) {
+                0 if family.len() < 6 => {
+                    let child = family[who].0.fork().expect("fork");
+                    let bytes = family[who].1.clone();
+                    family.push((child, bytes));
+                }
+                1 if family.len() > 1 => {
+                    family.swap_remove(who).0.tear_down();
+                }
+                2..5 => {
+                    let to = (i + 1 + numbers.below(20)).min(PAGES);
+                    family[who]
+                        .0
+                        .page_out(VirtRange::new(page(i), page(to)))
+                        .expect("mapped");
+                }
+                5 => {
+                    let at = VirtRange::new(SHARED, SHARED + PAGES * PAGE_SIZE);
+                    family[who].0.page_out(at).expect("mapped");
+                }
+                6 => {
+                    let byte = numbers.next() as u8;
+                    write(&family[who].0, SHARED + i * PAGE_SIZE, byte);
+                    shared[i] = byte;
+                }
+                7 => expect(&family[who].0, SHARED + i * PAGE_SIZE, shared[i]),
+                8 => pause(),
+                9..11 => {
+                    let byte = numbers.next() as u8;
+                    write(&family[who].0, page(i), byte);
+                    family[who].1[i] = byte;
+                }
+                _ => expect(&family[who].0, page(i), family[who].1[i]),
+            }
+            if numbers.chance(10) {
+                expect_no_leak();
+            }
+        }
+        for (map, bytes) in &family {
+            for i in 0..PAGES {
+                expect(map, page(i), bytes[i]);
+                expect(map, SHARED + i * PAGE_SIZE, shared[i]);
+            }
+        }
+        expect_no_leak();
+        for (map, _) in family {
+            map.tear_down();
+        }
+        remove(id);
+        support::expect_all_back(before);
+    });
+}
+
+#[test]
+fn what_can_not_be_written_stays_in_memory() {
+    sim::check("bad-writes", 0..6, Config::default(), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let (id, store) = add(3, 400);
+        store.failing_writes.store(60, SeqCst);
+        let map = new_map();
+        for round in 0..8 {
+            for i in 0..PAGES {
+                write(&map, page(i), (round * 7 + i) as u8);
+            }
+            page_out(&map);
+            for i in 0..PAGES {
+                expect(&map, page(i), (round * 7 + i) as u8);
+            }
+            expect_no_leak();
+        }
+        assert!(swap::usage().total < 400, "bad slots are not used again");
+        map.tear_down();
+        drop(map);
+        remove(id);
+        support::expect_all_back(before);
+    });
+}
+
+#[test]
+fn an_error_hurts_only_who_needs_the_page() {
+    sim::check("bad-reads", 0..6, Config::default(), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let (id, store) = add(3, 100);
+        let map = new_map();
+        for i in 0..PAGES {
+            write(&map, page(i), i as u8);
+        }
+        page_out(&map);
+        // One slot can't be read: its page is the only one that can't be had, be it read with others.
+        *store.unreadable.lock() = Some(11);
+        let failed: Vec<usize> = (0..PAGES)
+            .filter(|&i| map.fault(page(i), Access::Read) == Err(Fault::Io))
+            .collect();
+        assert_eq!(failed.len(), 1);
+        for i in (0..PAGES).filter(|i| !failed.contains(i)) {
+            expect(&map, page(i), i as u8);
+        }
+        assert_eq!(map.fault(page(failed[0]), Access::Write), Err(Fault::Io));
+        // It can't be brought back, so the device stays.
+        assert_eq!(swap::remove(id, &|| false), Err(SwapError::Io));
+        assert!(swap::usage().total > 0);
+        *store.unreadable.lock() = None;
+        expect(&map, page(failed[0]), failed[0] as u8);
+        swap::remove(id, &|| false).expect("memory enough");
+        for i in 0..PAGES {
+            expect(&map, page(i), i as u8);
+        }
+        map.tear_down();
+        drop(map);
+        assert_eq!(swap::usage().used, 0);
+        support::expect_all_back(before);
+    });
+}
+
+#[test]
+fn without_memory_a_device_stays_and_nothing_is_lost() {
+    sim::check("no-room", 0..4, Config::default(), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let (id, _) = add(3, 100);
+        let map = new_map();
+        for i in 0..PAGES {
+            write(&map, page(i), i as u8 + 1);
+        }
+        page_out(&map);
+        for left in 0..PAGES as u64 {
+            fail_after(Some(left));
+            assert_eq!(swap::remove(id, &|| false), Err(SwapError::NoMemory));
+            fail_after(None);
+            assert_eq!(swap::usage().total, 100);
+            expect_no_leak();
+            page_out(&map);
+            assert_eq!(swapped(&map), PAGES);
+        }
+        let stop = AtomicUsize::new(0);
+        let interrupted = || stop.fetch_add(1, SeqCst) >= 1;
+        assert_eq!(swap::remove(id, &interrupted), Err(SwapError::Interrupted));
+        // A fault without memory says so, and works when there is some.
+        fail_after(Some(0));
+        page_out(&map);
+        assert_eq!(map.fault(page(9), Access::Read), Err(Fault::OutOfMemory));
+        fail_after(None);
+        swap::remove(id, &|| false).expect("memory enough");
+        assert_eq!(swap::remove(id, &|| false), Err(SwapError::NotFound));
+        for i in 0..PAGES {
+            expect(&map, page(i), i as u8 + 1);
+        }
+        map.tear_down();
+        drop(map);
+        support::expect_all_back(before);
+    });
+}
+
+/// Devices come and go while threads on other CPUs write and read, each its own words of the same pages.
+#[test]
+fn devices_come_and_go_under_those_who_use_them() {
+    for cpus in [2, 4] {
+        sim::check("come-and-go", 0..4, with_cpus(cpus), move || {
+            user::set_fault_hook(resolve);
+            let before = frame::usage();
+            let devices = [add(1, 30), add(2, 50)];
+            let mut ids = devices.each_ref().map(|(id, _)| *id);
+            let map = new_map();
+            let stop = Arc::new(AtomicBool::new(false));
+            let running = Arc::new(AtomicUsize::new(cpus - 1));
+            for thread in 1..cpus {
+                let (map, stop, running) = (map.clone(), stop.clone(), running.clone());
+                let spawn = Spawn {
+                    name: "writer",
+                    pmap: Some(map.pmap().clone()),
+                    attachment: Some(map.clone()),
+                    cpus: 1 << thread,
+                    priority: Default::default(),
+                };
+                let body = move || {
+                    let mut round = 0u64;
+                    while !stop.load(SeqCst) {
+                        round += 1;
+                        for i in 0..PAGES {
+                            let at = page((i * (2 * thread + 1)) % PAGES) + 64 * thread;
+                            let last: u64 = user::read(at).expect("mapped");
+                            assert_eq!(last, round - 1, "a lost write at {at:?}");
+                            user::write(at, &round).expect("writable");
+                        }
+                    }
+                    task::set_pmap(None);
+                    drop(map);
+                    running.fetch_sub(1, SeqCst);
+                };
+                task::spawn(spawn, Box::new(body)).expect("a task");
+            }
+            for round in 0..12 {
+                map.page_out(all()).expect("mapped");
+                pause();
+                if round % 3 == 0 {
+                    let child = map.fork().expect("fork");
+                    child.page_out(all()).expect("mapped");
+                    pause();
+                    child.tear_down();
+                }
+                let i = round % 2;
+                swap::remove(ids[i], &|| false).expect("memory enough");
+                ids[i] = swap::add(devices[i].1.clone(), 0).expect("a swap device");
+            }
+            stop.store(true, SeqCst);
+            while running.load(SeqCst) > 0 {
+                task::yield_now();
+            }
+            expect_no_leak();
+            map.tear_down();
+            drop(map);
+            ids.into_iter().for_each(remove);
+            support::expect_all_back(before);
+        });
+    }
+}
