@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, fail_after},
     sim::{self, Config},
     task::{self, Spawn},
@@ -215,6 +215,41 @@ fn a_fork_tree_loses_no_slot() {
         for (map, _) in family {
             map.tear_down();
         }
+        remove(id);
+        support::expect_all_back(before);
+    });
+}
+
+/// A device writes into pages that are sent away meanwhile.
+#[test]
+fn what_is_held_for_a_device_stays() {
+    sim::check("held", 0..6, Config::default(), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let (id, _) = add(5, 200);
+        let map = new_map();
+        for i in 0..PAGES {
+            write(&map, page(i), 1);
+        }
+        page_out(&map);
+        for round in 2..6 {
+            let range = VirtRange::new(page(3), page(9));
+            let held = map.hold(range, Access::Write).expect("mapped");
+            for _ in 0..3 {
+                map.page_out(all()).expect("mapped");
+                pause();
+            }
+            for part in held.parts() {
+                ephemeral::map(&part.frame).fill(0, PAGE_SIZE, round);
+            }
+            drop(held);
+            page_out(&map);
+            for i in 3..9 {
+                expect(&map, page(i), round);
+            }
+        }
+        map.tear_down();
+        drop(map);
         remove(id);
         support::expect_all_back(before);
     });
