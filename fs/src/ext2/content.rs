@@ -23,7 +23,7 @@ use nucleus::{
     sync::{Rank, SpinLock},
 };
 
-use super::inode::{Changing, Inode, now};
+use super::inode::{Changing, Inode};
 use crate::{
     block::{Done, Request},
     pages::{PageSet, Store},
@@ -425,11 +425,7 @@ impl Store for Content {
 
     fn changed(&self) {
         if let Ok(inode) = self.inode() {
-            inode.touch(|record| {
-                let now = now();
-                record.modified = now;
-                record.changed = now;
-            });
+            inode.touch_modified();
         }
     }
 

@@ -30,6 +30,8 @@ struct State {
     inodes: Bits,
     /// No block below this one, counted in the group, is free.
     first_free: u32,
+    /// No inode below this one, counted likewise.
+    first_free_inode: u32,
 }
 
 /// A bitmap, read when it is first needed and then kept.
@@ -60,6 +62,7 @@ impl Group {
             blocks: Bits::Unread,
             inodes: Bits::Unread,
             first_free: 0,
+            first_free_inode: 0,
         };
         Group {
             number,
@@ -162,13 +165,14 @@ impl Group {
         let Some(bitmap) = state.inodes(self.number, disk, correct)? else {
             return Ok(None);
         };
-        let Some(index) = bitmap.first_clear(0..u32::MAX) else {
+        let Some(index) = bitmap.first_clear(state.first_free_inode..u32::MAX) else {
             return Ok(None);
         };
         let prepared = prepare(index)?;
         bitmap.put(disk.0, index..index + 1, true);
+        state.first_free_inode = index + 1;
         state.record.free_inodes = state.record.free_inodes.saturating_sub(1);
-        state.record.directories += directory as u16;
+        state.record.directories = state.record.directories.saturating_add(directory as u16);
         self.store_counts(disk.0, &state);
         Ok(Some(prepared))
     }
@@ -194,6 +198,7 @@ impl Group {
             return Ok(false);
         }
         bitmap.put(disk.0, bits, false);
+        state.first_free_inode = state.first_free_inode.min(index);
         state.record.free_inodes += 1;
         state.record.directories = state.record.directories.saturating_sub(directory as u16);
         self.store_counts(disk.0, &state);

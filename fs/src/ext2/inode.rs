@@ -219,9 +219,11 @@ impl Ext2 {
 /// The root's number.
 pub(super) const ROOT: u32 = 2;
 
-/// Now, since the epoch.
+/// Now, since the epoch, in ticks: time stamps are as fine as Linux's, so that one who writes again and again changes them seldom.
 pub(super) fn now() -> Duration {
-    time::since_epoch()
+    const TICK: u32 = 4_000_000;
+    let now = time::since_epoch();
+    Duration::new(now.as_secs(), now.subsec_nanos() / TICK * TICK)
 }
 
 /// What a mode says it is.
@@ -338,10 +340,25 @@ impl Inode {
         self.commit.store(self.fs.next_commit(), Ordering::Release);
     }
 
-    /// As [`set`](Inode::set), for time stamps that nobody syncs.
-    pub fn touch(&self, change: impl FnOnce(&mut InodeRecord)) {
+    /// Its content has changed just now: time stamps, which nobody syncs for their own sake.
+    pub fn touch_modified(&self) {
+        let now = now();
+        let is_noted = {
+            let record = self.record.read();
+            record.modified == now && record.changed == now
+        };
+        if !is_noted {
+            let mut record = self.record.write();
+            record.modified = now;
+            record.changed = now;
+            self.home.store(&self.fs, &record);
+        }
+    }
+
+    /// Its content was read at `when`: as [`touch_modified`](Inode::touch_modified).
+    pub fn touch_accessed(&self, when: Duration) {
         let mut record = self.record.write();
-        change(&mut record);
+        record.accessed = when;
         self.home.store(&self.fs, &record);
     }
 

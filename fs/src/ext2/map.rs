@@ -188,7 +188,9 @@ impl Ext2 {
                     Some(block) => self.buffers.store_word(block, index + i, run.first + i),
                 }
             }
-            record.sectors += run.count * self.geometry.sectors();
+            record.sectors = record
+                .sectors
+                .saturating_add(run.count * self.geometry.sectors());
             goal = run.first + run.count;
             logical += run.count;
         }
@@ -237,7 +239,7 @@ impl Ext2 {
         match self.buffers.fresh(run.first) {
             Ok(block) => {
                 *goal = run.first + 1;
-                record.sectors += self.geometry.sectors();
+                record.sectors = record.sectors.saturating_add(self.geometry.sectors());
                 Ok(block)
             }
             Err(error) => {

@@ -1,6 +1,7 @@
 //! The lower half on the simulated machine, judged by the host's `e2fsck`.
 
 mod crash;
+mod damage;
 mod files;
 mod image;
 

@@ -1,0 +1,93 @@
+//! Damaged images: an error, or a refused mount, and never a panic.
+
+use std::vec::Vec;
+
+use fbuf::{BytesSink, BytesSource};
+
+use super::{
+    Random, device,
+    files::{Model, open, shape},
+    image::FIRST,
+    mount, on_machines,
+};
+use crate::{ext2::Ext2, pages::Cached};
+
+const FILES: u32 = 3;
+const IMAGES: usize = 40;
+
+/// An image with some files in it, and how many bytes at the start of each of its groups hold the file system together.
+fn filled(random: &mut Random) -> (Vec<u8>, usize, usize) {
+    let content = shape(random, FILES as usize).make();
+    let (device, disk) = device(content, 1);
+    let fs = mount(&device);
+    for number in 0..FILES {
+        let mut model = Model {
+            file: open(&fs, FIRST + number),
+            bytes: Vec::new(),
+        };
+        (0..20).for_each(|_| model.step(random));
+    }
+    fs.unmount().unwrap();
+    let group = fs.geometry.blocks_per_group as usize * fs.geometry.block_size;
+    let head = (8 + fs.geometry.table_blocks as usize) * fs.geometry.block_size;
+    (disk.content(), group, head)
+}
+
+/// Does this and that with a file.
+fn use_file(fs: &std::sync::Arc<Ext2>, random: &mut Random, number: u32) {
+    let Ok(file) = fs.inode(number) else { return };
+    let Some(pages) = file.pages() else {
+        for logical in 0..file.block_count().min(20) {
+            let _ = file.block(logical);
+        }
+        return;
+    };
+    for _ in 0..4 {
+        let at = random.below(300_000) as u64;
+        let mut bytes = vec![0; 7000];
+        let _ = match random.below(6) {
+            0 => pages.truncate(at),
+            1 => pages.punch(at, at + 20_000),
+            2 => pages.sync(0..u64::MAX, false),
+            3 => pages
+                .write(at, false, &mut BytesSource::new(&bytes))
+                .map(drop),
+            _ => pages.read(at, &mut BytesSink::new(&mut bytes)).map(drop),
+        };
+    }
+}
+
+#[test]
+fn damaged_images_do_not_panic() {
+    on_machines(8, |seed| {
+        let mut random = Random(seed);
+        let (content, group, head) = filled(&mut random);
+        for image in 0..IMAGES {
+            let mut damaged = content.clone();
+            // Where it hurts; and of the superblock at times only what does not end it all.
+            for _ in 0..1 + random.below(60) {
+                let at = random.below(content.len()) / group * group + random.below(head);
+                if let Some(byte) = damaged.get_mut(at) {
+                    *byte = [0, 1, 0xff, random.next() as u8][random.below(4)];
+                }
+            }
+            if image % 4 > 0 {
+                damaged[1024..2048].copy_from_slice(&content[1024..2048]);
+            }
+            let (device, _) = device(damaged, seed);
+            let Ok(fs) = Ext2::open(device.clone()) else {
+                continue;
+            };
+            let _ = fs.start_writing();
+            let _ = fs.root();
+            for _ in 0..10 {
+                let number = 1 + random.below(FIRST as usize + 8) as u32;
+                use_file(&fs, &mut random, number);
+            }
+            let _ = fs.sync_all();
+            if fs.unmount().is_err() {
+                fs.forget();
+            }
+        }
+    });
+}
