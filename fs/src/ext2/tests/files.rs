@@ -4,6 +4,10 @@ use std::{sync::Arc, vec::Vec};
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::{self, Sleep, Spawn, WaitQueue},
+};
 
 use super::{
     super::{content::Content, inode::Inode},
@@ -270,6 +274,60 @@ fn a_full_disk_says_so_before_it_takes_bytes() {
             models[which].step(&mut random);
         }
         let bytes: Vec<Vec<u8>> = models.into_iter().map(|model| model.bytes).collect();
+        finish(&fs, &device);
+        drop((fs, device));
+        compare(disk.content(), seed, &bytes);
+    });
+}
+
+#[test]
+fn several_tasks_change_files_at_once() {
+    const TASKS: u32 = 4;
+    on_machines(10, |seed| {
+        let mut random = Random(seed);
+        let shape = Shape {
+            kib: [500, 4000][random.below(2)],
+            ..shape(&mut random, TASKS as usize)
+        };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        disk.set_delays(true);
+        let done = Arc::new((SpinLock::new(Rank::Leaf, Vec::new()), WaitQueue::new()));
+        for number in 0..TASKS {
+            let (fs, done) = (fs.clone(), done.clone());
+            let mut model = Model {
+                file: open(&fs, FIRST + number),
+                bytes: Vec::new(),
+            };
+            let run = move || {
+                let mut random = Random(seed * 100 + number as u64);
+                for _ in 0..60 {
+                    model.step(&mut random);
+                    if random.below(10) == 0 {
+                        fs.sync_all().unwrap();
+                    }
+                }
+                assert!(read_all(&model.file) == model.bytes);
+                drop(model.file);
+                drop(fs);
+                done.0.lock().push((number, model.bytes));
+                done.1.wake_all();
+            };
+            let spawn = Spawn {
+                name: "writer",
+                pmap: None,
+                attachment: None,
+                cpus: u64::MAX,
+                priority: Default::default(),
+            };
+            drop(task::spawn(spawn, Box::new(run)).unwrap());
+        }
+        let all = || (done.0.lock().len() == TASKS as usize).then_some(());
+        assert!(done.1.wait(Sleep::SOUND, all).is_ok());
+        let mut bytes = core::mem::take(&mut *done.0.lock());
+        bytes.sort();
+        let bytes: Vec<Vec<u8>> = bytes.into_iter().map(|(_, bytes)| bytes).collect();
+        disk.set_delays(false);
         finish(&fs, &device);
         drop((fs, device));
         compare(disk.content(), seed, &bytes);
