@@ -20,7 +20,6 @@ pub mod block;
 pub mod cpio;
 pub mod credentials;
 pub mod device;
-#[allow(dead_code, reason = "the lower half is used by the upper one")]
 pub mod ext2;
 pub mod file;
 mod name_hash;

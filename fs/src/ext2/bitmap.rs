@@ -88,11 +88,6 @@ impl Bitmap {
         self.first_clear(range).is_none()
     }
 
-    /// Whether all bits of a range are clear.
-    pub fn all_clear(&self, range: Range<u32>) -> bool {
-        self.first_set(range).is_none()
-    }
-
     /// Sets or clears the bits of a range.
     pub fn put(&self, buffers: &Buffers, range: Range<u32>, set: bool) {
         let mut bit = range.start;

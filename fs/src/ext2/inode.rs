@@ -38,7 +38,6 @@ use crate::{
 /// A file, directory, link or device of a mounted file system.
 pub(super) struct Inode {
     pub fs: Arc<Ext2>,
-    me: Weak<Inode>,
     number: u32,
     kind: Kind,
     home: Home,
@@ -252,7 +251,6 @@ impl Inode {
             });
             Inode {
                 fs: fs.clone(),
-                me: me.clone(),
                 number,
                 kind,
                 home,
@@ -355,13 +353,6 @@ impl Inode {
         }
     }
 
-    /// Its content was read at `when`: as [`touch_modified`](Inode::touch_modified).
-    pub fn touch_accessed(&self, when: Duration) {
-        let mut record = self.record.write();
-        record.accessed = when;
-        self.home.store(&self.fs, &record);
-    }
-
     /// Brings all that leads to the file and to its blocks onto the medium, and what the device has taken of its pages with it.
     ///
     /// # Errors
@@ -423,17 +414,6 @@ impl Inode {
                     Err(error)
                 }
             }
-        })
-    }
-
-    /// Cuts a directory or link to its first `blocks` blocks.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
-    pub fn cut_blocks(&self, blocks: u32) -> Result<()> {
-        self.change(|changing| {
-            changing.record.size = blocks as u64 * changing.fs.geometry.block_size as u64;
-            changing.free_range(blocks as u64..u64::MAX)
         })
     }
 }

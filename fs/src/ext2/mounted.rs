@@ -296,7 +296,7 @@ impl Ext2 {
     fn put_state(&self, state: State) {
         let state = match self.sound.load(Ordering::Acquire) {
             true => state,
-            false => state - State::VALID | State::ERROR,
+            false => (state - State::VALID) | State::ERROR,
         };
         self.put_head(field::STATE, &state.bits().to_le_bytes());
     }

@@ -93,8 +93,6 @@ pub(in super::super) struct Superblock {
     /// Times it was mounted since it was checked.
     pub mounts: u16,
     pub state: State,
-    /// What to do at an error, `s_errors`: 1 go on, 2 read-only, 3 panic.
-    pub on_error: u16,
     /// The first inode that is not reserved.
     pub first_inode: u32,
     /// Bytes of an inode's record.
@@ -104,7 +102,6 @@ pub(in super::super) struct Superblock {
     /// Entries of directories have the kind of what they name.
     pub has_file_types: bool,
     pub read_only_features: ReadOnlyCompatible,
-    pub uuid: [u8; 16],
     /// Blocks behind the descriptors, kept for more descriptors.
     pub reserved_descriptor_blocks: u32,
     /// Head of the list of inodes that were removed while in use; 0 for none.
@@ -152,7 +149,6 @@ impl Superblock {
             inodes_per_group: word(40),
             mounts: half(field::MOUNTS),
             state: State::from_bits_retain(half(field::STATE)),
-            on_error: half(60),
             first_inode: if old { 11 } else { word(84) },
             inode_size: match old {
                 true => Self::OLD_INODE_SIZE,
@@ -163,7 +159,6 @@ impl Superblock {
             read_only_features: ReadOnlyCompatible::from_bits_retain(features(
                 field::FEATURES_READ_ONLY,
             )),
-            uuid: core::array::from_fn(|i| bytes[104 + i]),
             reserved_descriptor_blocks: if has_resize { half(206) as u32 } else { 0 },
             last_orphan: if old { 0 } else { word(232) },
         };
