@@ -45,6 +45,15 @@ pub fn directory() -> Table {
             }),
         )
         .with(
+            "swap",
+            Entry::text(|out| {
+                let audit = vm::swap::audit().map_err(|_| Errno::ENOMEM)?;
+                writeln!(out, "used {}", audit.used);
+                writeln!(out, "found {}", audit.found);
+                Ok(())
+            }),
+        )
+        .with(
             "fork",
             Entry::text(|out| {
                 let mode = match pmap::fork_mode() {

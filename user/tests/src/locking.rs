@@ -48,10 +48,16 @@ fn counted() -> Outcome {
         locked_kib()? - before
     );
     let there = resident(memory, 16)?;
-    ensure!(there[4..8].iter().all(|&it| it), "not all came in: {there:?}");
+    ensure!(
+        there[4..8].iter().all(|&it| it),
+        "not all came in: {there:?}"
+    );
     let mapped = kib("/proc/self/smaps_rollup", "Locked")?;
     ensure!(mapped >= 16, "smaps says that {mapped} KiB are locked");
-    refused!(EINVAL, madvise(memory.cast(), 16 * PAGE, libc::MADV_DONTNEED));
+    refused!(
+        EINVAL,
+        madvise(memory.cast(), 16 * PAGE, libc::MADV_DONTNEED)
+    );
     // What goes is not locked any more.
     call!(munmap(memory.wrapping_add(4 * PAGE).cast(), PAGE));
     ensure!(locked_kib()? - before == 12, "what was unmapped counts");
@@ -69,12 +75,20 @@ fn counted() -> Outcome {
     poke(memory, 7);
     call!(madvise(memory.cast(), PAGE, MADV_DONTNEED_LOCKED));
     ensure!(peek(memory) == 0, "MADV_DONTNEED_LOCKED left the page");
-    let bigger = call!(mremap(memory.cast(), 8 * PAGE, 12 * PAGE, libc::MREMAP_MAYMOVE));
+    let bigger = call!(mremap(
+        memory.cast(),
+        8 * PAGE,
+        12 * PAGE,
+        libc::MREMAP_MAYMOVE
+    ));
     ensure!(
         resident(bigger.cast(), 12)?.iter().all(|&it| it),
         "what was added by mremap did not come in"
     );
-    ensure!(locked_kib()? - before == 48, "what was added by mremap is not counted");
+    ensure!(
+        locked_kib()? - before == 48,
+        "what was added by mremap is not counted"
+    );
     call!(munmap(bigger, 12 * PAGE));
     ensure!(locked_kib()? == before, "what was unmapped counts");
     Ok(())
@@ -85,9 +99,7 @@ fn on_fault() -> Outcome {
     let memory = map(64 * PAGE)?;
     let before = locked_kib()?;
     // SAFETY: a system call on memory of ours.
-    let result = unsafe {
-        libc::syscall(libc::SYS_mlock2, memory, 64 * PAGE, MLOCK_ONFAULT)
-    };
+    let result = unsafe { libc::syscall(libc::SYS_mlock2, memory, 64 * PAGE, MLOCK_ONFAULT) };
     ensure!(result == 0, "mlock2 failed");
     ensure!(locked_kib()? - before == 256, "all of it counts at once");
     poke(memory.wrapping_add(9 * PAGE), 1);
@@ -104,14 +116,17 @@ fn all() -> Outcome {
     child(|| {
         let before = map(4 * PAGE)?;
         call!(mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE));
-        ensure!(resident(before, 4)?.iter().all(|&it| it), "what was there did not come in");
-        let (size, locked) = (kib("/proc/self/status", "VmSize")?, locked_kib()?);
         ensure!(
-            size - locked <= 64,
-            "{locked} of {size} KiB are locked"
+            resident(before, 4)?.iter().all(|&it| it),
+            "what was there did not come in"
         );
+        let (size, locked) = (kib("/proc/self/status", "VmSize")?, locked_kib()?);
+        ensure!(size - locked <= 64, "{locked} of {size} KiB are locked");
         let after = map(4 * PAGE)?;
-        ensure!(resident(after, 4)?.iter().all(|&it| it), "what came is not in memory");
+        ensure!(
+            resident(after, 4)?.iter().all(|&it| it),
+            "what came is not in memory"
+        );
         // SAFETY: the break is moved up, and what is behind it used by nobody.
         let heap = unsafe { libc::sbrk(4 * PAGE as isize) } as usize;
         let first = (heap + PAGE - 1) / PAGE * PAGE;
@@ -163,7 +178,10 @@ fn limits() -> Outcome {
             call!(setuid(1000));
             body(memory)
         })?)?;
-        ensure!(end == End::Exit(0), "a child with {bytes} bytes ended with {end:?}");
+        ensure!(
+            end == End::Exit(0),
+            "a child with {bytes} bytes ended with {end:?}"
+        );
         Ok(())
     };
     limited(0, |memory| {
@@ -184,7 +202,10 @@ fn limits() -> Outcome {
         call!(munlock(memory.cast(), 4 * PAGE));
         call!(mlockall(libc::MCL_FUTURE));
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-        refused!(EAGAIN, mmap(ptr::null_mut(), 5 * PAGE, READ_WRITE, flags, -1, 0));
+        refused!(
+            EAGAIN,
+            mmap(ptr::null_mut(), 5 * PAGE, READ_WRITE, flags, -1, 0)
+        );
         call!(mmap(ptr::null_mut(), 3 * PAGE, READ_WRITE, flags, -1, 0));
         // SAFETY: the break is to stay where it is.
         let heap = unsafe { libc::sbrk(64 * PAGE as isize) };

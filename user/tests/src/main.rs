@@ -3,6 +3,7 @@
 //! usage: `guest-tests [--list] [--seconds N] [WORD...]`: the tests whose names contain a WORD, or all.
 
 mod support;
+mod swap;
 
 mod accounts;
 mod attributes;
@@ -127,6 +128,7 @@ fn main() {
         events::TESTS,
         inotify::TESTS,
         disks::TESTS,
+        swap::TESTS,
         files::TESTS,
         names::TESTS,
         clock::TESTS,

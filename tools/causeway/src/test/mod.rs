@@ -2,7 +2,7 @@
 //!
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
-//! [`disk`] gives guests disks and looks at what they leave there,
+//! [`disk`] gives guests disks and looks at what they leave there, [`swap`] gives small ones swap space,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
 //! [`icount`] compares counts of instructions with the last release's,
@@ -25,6 +25,7 @@ mod shares;
 mod starts;
 mod strangers;
 mod stress;
+mod swap;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -117,6 +118,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     starts::run(&bench, &mut report);
     shares::run(&bench, &mut report);
     disk::run(&bench, &mut report);
+    swap::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;
     debian::run(&bench, &mut report, options)?;
