@@ -155,18 +155,25 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         refused.errno
     })?;
     *fs.upper.options.lock() = options;
+    // Until there is a root, an error ends it, the claim with it.
+    let root = begin(&fs, read_only).inspect_err(|_| fs.forget())?;
     *fs.upper.claim.lock() = Some(claim);
+    in_use.push(Arc::downgrade(&fs));
+    Ok(root)
+}
+
+/// Lets it be written, unless `read_only`, and finds its root.
+fn begin(fs: &Arc<Ext2>, read_only: bool) -> Result<Arc<dyn Vnode>> {
     let root = fs.root()?;
     if !read_only {
         if !fs.is_sound() {
             log!(
                 "ext2 on {}: it was not unmounted; e2fsck should look at it",
-                device.name()
+                fs.device().name()
             );
         }
         fs.start_writing()?;
     }
-    in_use.push(Arc::downgrade(&fs));
     Ok(root)
 }
 
@@ -238,9 +245,14 @@ impl Ext2 {
         }
     }
 
-    /// Puts all inodes away that nobody uses; says how many stay.
+    /// Puts all inodes away that nobody uses; says how many are in use.
     fn put_all_away(&self) -> usize {
-        self.table().map_or(0, |table| table.put_all_away())
+        self.table().map_or(0, |table| {
+            table.put_all_away();
+            // Some that nobody uses may stay, because they can't be written.
+            let (all, unused) = table.counts();
+            all - unused
+        })
     }
 
     /// Ends it: nobody uses it.

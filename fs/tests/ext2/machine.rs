@@ -80,6 +80,7 @@ pub fn run<R: Send + 'static>(
             });
         }
         drop(machine);
+        fs::pages::stop();
         *slot.lock().unwrap() = Some((disk.content(), value));
     });
     if let Err(failure) = ran {

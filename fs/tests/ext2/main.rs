@@ -2,6 +2,7 @@
 
 #[path = "../tree_model/both.rs"]
 mod both;
+mod damage;
 mod image;
 mod machine;
 #[path = "../tree_model/model.rs"]
