@@ -166,6 +166,10 @@ impl Content {
         transfer: &Arc<Transfer>,
     ) -> Result<()> {
         let inode = self.inode()?;
+        if write {
+            // Its blocks have something else by now.
+            inode.require_unpinned()?;
+        }
         let blocks = self.blocks(first..first + frames.len() as u64);
         let pieces = self.pieces(&inode, write, blocks.clone(), |hole: Range<u64>| {
             let count = (hole.end - hole.start) as u32;

@@ -48,6 +48,7 @@ mod mounting;
 mod node;
 mod orphans;
 mod pending;
+mod pinned;
 mod rename;
 
 #[cfg(test)]

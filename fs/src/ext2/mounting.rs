@@ -310,7 +310,7 @@ impl Ext2 {
         let mut any = false;
         self.table()?.for_each(&mut |_, inode| {
             let open = match &inode.state.body {
-                Body::Regular(text) => text.is_written(),
+                Body::Regular(regular) => regular.text.is_written(),
                 _ => false,
             };
             any |= open || inode.is_removed();

@@ -1,6 +1,6 @@
 //! Vnodes: what the rest of the kernel asks of an inode.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{any::Any, ops::Range, sync::atomic::AtomicBool, time::Duration};
 
 use abi::{
@@ -22,9 +22,11 @@ use super::{
     directory::Directory,
     inode::{Inode, NewInode, ROOT, now},
     layout::{Flags, InodeRecord},
+    pinned,
 };
 use crate::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, TextUse, Vnode,
+    block::PinnedBlocks,
     credentials::{EXECUTE, WRITE},
     device::{self, Attachment},
     pages::{Cached, FilePages, InCore, InUse},
@@ -45,10 +47,17 @@ pub(super) struct State {
 
 /// What only inodes of one kind have.
 pub(super) enum Body {
-    Regular(TextUse),
+    Regular(Regular),
     Directory(Directory),
     Fifo(Attachment),
     Other,
+}
+
+/// What a regular file has.
+pub(super) struct Regular {
+    pub text: TextUse,
+    /// Somebody has its blocks for himself: see [`pinned`](super::pinned).
+    pub pinned: AtomicBool,
 }
 
 /// Where an inode hangs: of a file with several names, where it was found first.
@@ -69,7 +78,10 @@ impl State {
             place: SpinLock::new(Rank::Leaf, Hangs::Nowhere),
             unnamed: AtomicBool::new(false),
             body: match kind {
-                Kind::Regular => Body::Regular(TextUse::new()),
+                Kind::Regular => Body::Regular(Regular {
+                    text: TextUse::new(),
+                    pinned: AtomicBool::new(false),
+                }),
                 Kind::Directory => Body::Directory(Directory::new()),
                 Kind::Fifo => Body::Fifo(Attachment::new()),
                 _ => Body::Other,
@@ -339,6 +351,7 @@ impl Vnode for Node {
 
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
         let pages = self.content()?;
+        self.require_unpinned()?;
         let _change = self.fs.begin_change()?;
         pages.write(offset, append, from)
     }
@@ -347,6 +360,7 @@ impl Vnode for Node {
         let pages = self.content()?;
         let _change = self.fs.begin_change()?;
         self.require_mutable(true)?;
+        self.require_unpinned()?;
         pages.truncate(size)
     }
 
@@ -357,6 +371,7 @@ impl Vnode for Node {
         })?;
         let _change = self.fs.begin_change()?;
         self.require_mutable(false)?;
+        self.require_unpinned()?;
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         match mode & !FALLOC_FL_KEEP_SIZE {
@@ -372,7 +387,7 @@ impl Vnode for Node {
 
     fn text_use(&self) -> Option<&TextUse> {
         match &self.state.body {
-            Body::Regular(text) => Some(text),
+            Body::Regular(regular) => Some(&regular.text),
             _ => None,
         }
     }
@@ -456,6 +471,10 @@ impl Vnode for Node {
         self.sync_inode(true)
     }
 
+    fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
+        pinned::pin(self)
+    }
+
     fn cached(&self) -> Option<Arc<dyn Cached>> {
         match self.kind() {
             Kind::BlockDevice => device::cached_block_device(self.record().device()),
@@ -496,6 +515,7 @@ impl Pager for Node {
     }
 
     fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+        self.require_unpinned().map_err(|_| PagerError::Io)?;
         self.pages().map_or(Ok(()), |it| it.about_to_write(index))
     }
 

@@ -197,6 +197,11 @@ impl<S: Store> FilePages<S> {
         &self.store
     }
 
+    /// Whether a shared mapping may write it.
+    pub fn is_mapped_writable(&self) -> bool {
+        self.writable_mappings.load(Ordering::SeqCst) > 0
+    }
+
     /// Bytes.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::SeqCst)

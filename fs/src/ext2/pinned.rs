@@ -1,0 +1,144 @@
+//! Regular files whose blocks are used past the file system, for swap space: see [`PinnedBlocks`].
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use abi::{Errno, Result};
+use nucleus::{PAGE_SHIFT, PAGE_SIZE};
+
+use super::{
+    inode::Inode,
+    node::{Body, Node},
+};
+use crate::{
+    Kind, Vnode,
+    block::{Device, PinnedBlocks, Run},
+};
+
+/// A file that is pinned until this is dropped.
+struct Pinned {
+    node: Arc<Node>,
+    runs: Vec<Run>,
+}
+
+impl PinnedBlocks for Pinned {
+    fn device(&self) -> &Arc<Device> {
+        self.node.fs.device()
+    }
+
+    fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.node.set_pinned(false);
+    }
+}
+
+/// As [`Vnode::pin_blocks`].
+///
+/// # Errors
+/// As there; `EROFS`.
+pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
+    if node.kind() != Kind::Regular {
+        return Err(Errno::EINVAL);
+    }
+    if node.fs.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    node.require_mutable(true)?;
+    node.sync()?;
+    if node.set_pinned(true) {
+        return Err(Errno::ETXTBSY);
+    }
+    let mut pinned = Pinned {
+        node,
+        runs: Vec::new(),
+    };
+    // From here on nothing of it is written back: what was written just now would be lost, or is so by a mapping later.
+    let mapped = pinned
+        .node
+        .pages()
+        .is_some_and(|it| it.is_mapped_writable());
+    if mapped || pinned.node.sync().is_err() {
+        return Err(Errno::ETXTBSY);
+    }
+    pinned.runs = pinned.node.runs()?;
+    Ok(Box::new(pinned))
+}
+
+impl Inode {
+    /// Whether somebody has the blocks for himself.
+    pub(super) fn is_pinned(&self) -> bool {
+        match &self.state.body {
+            Body::Regular(regular) => regular.pinned.load(Acquire),
+            _ => false,
+        }
+    }
+
+    /// Whether the content may be changed.
+    ///
+    /// # Errors
+    /// `ETXTBSY` if somebody has the blocks for himself.
+    pub(super) fn require_unpinned(&self) -> Result<()> {
+        match self.is_pinned() {
+            true => Err(Errno::ETXTBSY),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether it was so before.
+    fn set_pinned(&self, pinned: bool) -> bool {
+        match &self.state.body {
+            Body::Regular(regular) if pinned => regular.pinned.swap(true, AcqRel),
+            Body::Regular(regular) => {
+                regular.pinned.store(false, Release);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Where its whole pages are.
+    ///
+    /// # Errors
+    /// `EINVAL` if one has no block, or blocks that are no neighbours; `EIO`, `ENOMEM`.
+    fn runs(&self) -> Result<Vec<Run>> {
+        let geometry = &self.fs.geometry;
+        let size = self.pages().map_or(0, |pages| pages.size());
+        let per_page = (PAGE_SIZE / geometry.block_size) as u64;
+        let sectors = u64::from(geometry.sectors());
+        let record = self.record();
+        let mut runs: Vec<Run> = Vec::new();
+        let end = (size >> PAGE_SHIFT) * per_page;
+        let mut logical = 0;
+        while logical < end {
+            let most = (end - logical).min(u64::from(u32::MAX)) as u32;
+            let extent = self.fs.locate(&record, logical as u32, most)?;
+            let first = extent.first.ok_or(Errno::EINVAL)?;
+            let (sector, page) = (u64::from(first) * sectors, logical / per_page);
+            let count = u64::from(extent.count);
+            match runs.last_mut() {
+                // A row ends at each block of pointers, be it followed by its neighbour or not.
+                Some(last)
+                    if last.sector + (logical - last.page * per_page) * sectors == sector => {}
+                _ if !logical.is_multiple_of(per_page) => return Err(Errno::EINVAL),
+                _ => {
+                    runs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    runs.push(Run {
+                        page,
+                        sector,
+                        pages: 0,
+                    });
+                }
+            }
+            logical += count;
+            if let Some(last) = runs.last_mut() {
+                last.pages = logical / per_page - last.page;
+            }
+        }
+        Ok(runs)
+    }
+}
