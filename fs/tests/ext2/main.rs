@@ -2,6 +2,7 @@
 
 #[path = "../tree_model/both.rs"]
 mod both;
+mod crash;
 mod damage;
 mod image;
 mod machine;
@@ -9,4 +10,5 @@ mod machine;
 mod model;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 mod tree;

@@ -140,7 +140,8 @@ fn behaves_as_a_tree_of_maps() {
     }
 }
 
-fn seeds(usual: u64) -> u64 {
+/// How many random runs: so many, or as many as `SEEDS` says.
+pub fn seeds(usual: u64) -> u64 {
     let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
     wanted.unwrap_or(usual)
 }

@@ -1,0 +1,154 @@
+//! Several tasks at once in the same directories.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use abi::raw::general::{O_CREAT, O_RDWR, RENAME_EXCHANGE};
+use fbuf::{BytesSink, BytesSource};
+use fs::{Kind, Namespace, OpenFlags, vnode::Make};
+use nucleus::{
+    task::{self, Priority, Sleep, Spawn},
+    time,
+};
+
+use super::{
+    image::{self, assert_sound},
+    machine,
+    support::Random,
+    tree::{seeds, with_walk},
+};
+
+const TASKS: usize = 3;
+
+fn path(random: &mut Random) -> Vec<u8> {
+    let mut path = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        path.extend_from_slice(b"/");
+        path.push(b'a' + random.below(3) as u8);
+    }
+    path
+}
+
+fn work(namespace: &Arc<Namespace>, seed: u64) {
+    let mut random = Random::new(seed);
+    let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
+    with_walk(namespace, |walk| {
+        for _ in 0..150 {
+            let (a, b) = (path(&mut random), path(&mut random));
+            match random.below(9) {
+                0 | 1 => drop(walk.make(&a, Make::Directory, 0o755)),
+                2 => drop(walk.remove(&a, false)),
+                3 => drop(walk.remove(&a, true)),
+                4 => drop(walk.rename(&a, walk, &b, 0)),
+                5 => drop(walk.rename(&a, walk, &b, RENAME_EXCHANGE)),
+                6 => drop(
+                    walk.resolve(&a, false)
+                        .and_then(|place| walk.link(&place, &b)),
+                ),
+                7 => {
+                    let listed = walk.resolve(&a, true).and_then(|place| {
+                        let mut last = 0;
+                        place.vnode().list(0, &mut |_, _, _, cursor| {
+                            assert!(cursor > last);
+                            last = cursor;
+                            true
+                        })
+                    });
+                    let _ = listed;
+                }
+                _ => {
+                    if let Ok(file) = walk.open(&a, flags, 0o644) {
+                        let data = random.bytes(5000);
+                        let _ = file.write(Some(0), flags, &mut BytesSource::new(&data));
+                        if random.below(5) == 0 {
+                            let _ = file.location().unwrap().vnode().sync();
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// All paths, with kind, links and content.
+fn all(namespace: &Arc<Namespace>) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut todo = vec![b"".to_vec()];
+    with_walk(namespace, |walk| {
+        while let Some(path) = todo.pop() {
+            let from = if path.is_empty() { &b"/"[..] } else { &path };
+            let place = walk.resolve(from, false).unwrap();
+            let attributes = place.attributes().unwrap();
+            let mut bytes = vec![0; 10_000];
+            if attributes.kind == Kind::Regular {
+                let n = place
+                    .vnode()
+                    .read(0, &mut BytesSink::new(&mut bytes))
+                    .unwrap();
+                bytes.truncate(n);
+            } else {
+                bytes.clear();
+                let listed = place.vnode().list(0, &mut |name, _, _, _| {
+                    todo.push([&path, &b"/"[..], name].concat());
+                    true
+                });
+                assert_eq!(listed, Ok(()));
+            }
+            all.insert(path, (attributes.kind, attributes.links, bytes));
+        }
+    });
+    all
+}
+
+#[test]
+fn tasks_do_not_harm_each_other() {
+    for seed in 1..=seeds(8) {
+        let block_size = [1024, 2048, 4096][seed as usize % 3];
+        let empty = image::make(image::Make {
+            block_size,
+            size: 4096,
+            inodes: 256,
+            more: &[],
+        });
+        let (content, before) = machine::run(seed, 2, empty, move |machine| {
+            let namespace = machine.mount();
+            let left = Arc::new(AtomicUsize::new(TASKS));
+            for number in 0..TASKS {
+                let (namespace, left) = (namespace.clone(), left.clone());
+                let spawn = Spawn {
+                    name: "worker",
+                    pmap: None,
+                    attachment: None,
+                    cpus: u64::MAX,
+                    priority: Priority::default(),
+                };
+                let body = move || {
+                    work(&namespace, seed * 100 + number as u64);
+                    drop(namespace);
+                    left.fetch_sub(1, Ordering::SeqCst);
+                };
+                task::spawn(spawn, Box::new(body)).unwrap();
+            }
+            while left.load(Ordering::SeqCst) > 0 {
+                task::sleep(Sleep {
+                    interruptible: false,
+                    deadline: Some(time::since_boot() + Duration::from_millis(1)),
+                });
+            }
+            all(&namespace)
+        });
+        assert_sound(&content, &format!("seed {seed}"));
+        let (_, after) = machine::run(seed, 1, content, |machine| all(&machine.mount()));
+        assert!(
+            before == after,
+            "seed {seed}: another tree after the next mount"
+        );
+        assert!(before.len() > 5);
+    }
+}
