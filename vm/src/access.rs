@@ -1,7 +1,7 @@
 //! Reading and writing an address space that is not the current one (`/proc/PID/mem`, the stack of
 //! a program that `execve` is about to start).
 
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use nucleus::{
     Access, Frame, PAGE_SIZE, Prot, VirtAddr,
     addr::USER_END,
@@ -118,10 +118,19 @@ impl Map {
     }
 
     /// What names a byte of shared memory in every address space that maps it: the address of its
-    /// object, and the byte in the object. `None` if `va` is not in a shared mapping (futexes).
+    /// object, and the byte in the object, or the amap's for private memory that children share. `None` if `va` is not in
+    /// such a mapping (futexes).
     pub fn shared_location(&self, va: VirtAddr) -> Option<(usize, u64)> {
         let space = self.space.read();
-        let entry = space.lookup(va).filter(|entry| entry.shared)?;
+        let entry = space.lookup(va)?;
+        if entry.shares_amap() {
+            let amap = Arc::as_ptr(entry.amap.as_ref()?);
+            let byte = (entry.key(va) as u64)
+                .wrapping_mul(PAGE_SIZE as u64)
+                .wrapping_add(va.page_offset() as u64);
+            return Some((amap as usize, byte));
+        }
+        let entry = Some(entry).filter(|entry| entry.shared)?;
         let object = entry.object.as_ref()?;
         let page = entry.index(object, va);
         let byte = page * PAGE_SIZE as u64 + va.page_offset() as u64;

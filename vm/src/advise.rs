@@ -59,6 +59,25 @@ impl Map {
         }
     }
 
+    /// Sets what children get of `range` (`minherit`; `uvm.txt` 5.4). Private memory that they share, and that they have a copy of, is the amap's
+    /// affair: see `share.rs`. Of shared memory of which they get a copy they see what others write until they write the page
+    /// themselves.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] if something in the range is not mapped (the rest is set); [`MapError::Invalid`] to share a stack that grows;
+    /// [`MapError::NoMemory`].
+    pub fn inherit(&self, range: VirtRange, inherit: Inherit) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.set_attribute(
+            range,
+            |entry| inherit != Inherit::Share || entry.shared || !entry.grows_down,
+            |entry| entry.inherit = inherit,
+        )
+    }
+
     /// Changes an attribute of all entries in `range`, if `fits` holds for each.
     fn set_attribute(
         &self,

@@ -2,11 +2,12 @@
 
 use alloc::{collections::LinkedList, sync::Arc};
 use core::ops::Range;
-use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange};
+use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange, pmap::Pending};
 
 use crate::amap::{Amap, Key};
 use crate::pager::Pager;
 use crate::request::{Advice, Inherit, Lock};
+use crate::share::Share;
 
 /// A reference to an object from page `first` on. Cloning and dropping tell the pager.
 pub(crate) struct ObjectRef {
@@ -25,6 +26,13 @@ impl ObjectRef {
             first,
             writable,
         }
+    }
+}
+
+impl ObjectRef {
+    /// The same pages for an entry that does not write them.
+    fn private(&self) -> ObjectRef {
+        ObjectRef::new(self.pager.clone(), self.first, false)
     }
 }
 
@@ -62,6 +70,8 @@ pub(crate) struct MapEntry {
     pub shift: i64,
     /// The layer above; made at the first write.
     pub amap: Option<Arc<Amap>>,
+    /// Others may write to the amap as well, and this is the entry's part of it. It does not need a copy then.
+    pub share: Option<Share>,
     /// The layer below; zero-fill if there is none.
     pub object: Option<ObjectRef>,
 }
@@ -130,12 +140,29 @@ impl MapEntry {
 
     /// Whether others write to the amap as well.
     pub fn shares_amap(&self) -> bool {
-        false
+        self.share.is_some()
+    }
+
+    /// Lets others write to the amap as well, of which there is one from now on.
+    fn share_amap(&mut self) -> Result<&Share, OutOfMemory> {
+        if self.share.is_none() {
+            self.own_amap(self.range.start)?;
+            let keys = self.keys(self.range);
+            if let Some(amap) = self.amap.as_mut().and_then(Arc::get_mut) {
+                amap.make_shareable(keys.start)?;
+            }
+            let share = self.amap.as_ref().map(|amap| Share::new(amap, keys));
+            self.share = share.transpose()?;
+        }
+        self.share.as_ref().ok_or(OutOfMemory)
     }
 
     /// Makes the amap, if there is one, the entry's own: clears needs-copy. Nothing is copied
-    /// when the others have gone.
+    /// when the others have gone. One that others write to stays as it is.
     pub fn unshare(&mut self) -> Result<(), OutOfMemory> {
+        if self.shares_amap() {
+            return Ok(());
+        }
         if let Some(amap) = &mut self.amap
             && Arc::get_mut(amap).is_none()
         {
@@ -166,16 +193,24 @@ impl MapEntry {
         let key = self.key(at);
         // What is moved to a new amap is the shorter part: it may be one page of a large entry.
         let lower = at - self.range.start < self.range.end - at;
-        // Unshared, so `get_mut` succeeds wherever there is an amap.
-        let amap = self.amap.as_mut().and_then(Arc::get_mut);
-        let part = amap.map(|amap| amap.split_off(key, lower)).transpose()?;
-        let mut part = part.map(Arc::new);
+        let share = self.share.as_mut().map(|share| share.split_off(key));
+        let share = share.transpose()?;
+        let mut part = match share {
+            Some(_) => self.amap.clone(),
+            None => {
+                // Unshared, so `get_mut` succeeds wherever there is an amap.
+                let amap = self.amap.as_mut().and_then(Arc::get_mut);
+                let part = amap.map(|amap| amap.split_off(key, lower)).transpose()?;
+                part.map(Arc::new)
+            }
+        };
         if lower {
             core::mem::swap(&mut self.amap, &mut part);
         }
         let upper = MapEntry {
             range: VirtRange::new(at, self.range.end),
             amap: part,
+            share,
             object: self.object.as_ref().map(|object| {
                 let mut object = object.clone();
                 object.first = self.index(&object, at);
@@ -200,7 +235,7 @@ impl MapEntry {
         };
         let own = |entry: &MapEntry| {
             let one = |amap| Arc::strong_count(amap) == 1;
-            !entry.needs_copy && entry.amap.as_ref().is_none_or(one)
+            !entry.needs_copy && !entry.shares_amap() && entry.amap.as_ref().is_none_or(one)
         };
         objects
             && self.range.end == next.range.start
@@ -241,20 +276,60 @@ impl MapEntry {
         removed.objects.extend(next.object);
     }
 
-    /// The entry that a child gets at fork, if any, not locked, needs-copy set on both sides (`uvm.txt` 5.2).
-    pub fn inherit(&mut self) -> Option<MapEntry> {
-        let (amap, object) = match self.inherit {
-            Inherit::None => return None,
-            Inherit::Zero => (None, None),
-            Inherit::Share | Inherit::Copy => (self.amap.clone(), self.object.clone()),
-        };
-        self.needs_copy |= amap.is_some();
-        Some(MapEntry {
-            needs_copy: amap.is_some(),
+    /// The entry that a child gets at fork, if any, not locked. What it gets a copy of has needs-copy set on both sides (`uvm.txt` 5.2).
+    /// What several others write is copied now (5.4): they lose the right to write it once `pending` is flushed.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn inherit(&mut self, pending: &mut Pending) -> Result<Option<MapEntry>, OutOfMemory> {
+        let child = MapEntry {
             lock: Lock::None,
-            amap,
-            object,
+            needs_copy: false,
+            amap: None,
+            share: None,
+            object: None,
             ..*self
-        })
+        };
+        let child = match self.inherit {
+            Inherit::None => return Ok(None),
+            Inherit::Zero => MapEntry {
+                shared: false,
+                ..child
+            },
+            Inherit::Copy if self.shared => MapEntry {
+                // A private mapping of the object: what others write is seen until the child writes the page itself.
+                shared: false,
+                object: self.object.as_ref().map(ObjectRef::private),
+                ..child
+            },
+            Inherit::Share if !self.shared => {
+                let share = self.share_amap()?.another()?;
+                MapEntry {
+                    amap: self.amap.clone(),
+                    share: Some(share),
+                    object: self.object.clone(),
+                    ..child
+                }
+            }
+            Inherit::Copy if self.shares_amap() => {
+                let keys = self.keys(self.range);
+                let copy = |amap: &Arc<Amap>| amap.copy_shared(keys, pending).map(Arc::new);
+                MapEntry {
+                    amap: self.amap.as_ref().map(copy).transpose()?,
+                    object: self.object.clone(),
+                    ..child
+                }
+            }
+            Inherit::Share | Inherit::Copy => {
+                self.needs_copy |= self.amap.is_some();
+                MapEntry {
+                    needs_copy: self.needs_copy,
+                    amap: self.amap.clone(),
+                    object: self.object.clone(),
+                    ..child
+                }
+            }
+        };
+        Ok(Some(child))
     }
 }

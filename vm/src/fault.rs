@@ -62,6 +62,7 @@ use crate::entry::{MapEntry, ObjectRef};
 use crate::map::Map;
 use crate::pager::PagerError;
 use crate::request::Fault;
+use crate::share;
 use crate::space::Space;
 use crate::swap;
 
@@ -301,6 +302,9 @@ impl Attempt<'_> {
             return Ok(Outcome::NeedsSlot);
         };
         if write && !sole {
+            if self.entry.shares_amap() {
+                share::unmap_everywhere(&page);
+            }
             let copy = copy_of(&page)?;
             drop(page);
             Counter::fault_copy.add(1);
@@ -326,6 +330,9 @@ impl Attempt<'_> {
     /// Copies the pages behind that will be written next, as far as others refer to them, too, and memory is not short. Returns how
     /// many.
     fn copy_ahead(&self, slots: &mut Slots<'_>) -> usize {
+        if self.entry.shares_amap() {
+            return 0;
+        }
         let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let is_copied = |va: &VirtAddr, slots: &mut Slots<'_>| {
             let key = self.entry.key(*va);
@@ -412,6 +419,10 @@ impl Attempt<'_> {
                 }
             }
         };
+        if self.entry.shares_amap() {
+            // Others who share the amap may be reading it in this place.
+            share::unmap_everywhere(&below);
+        }
         let copy = copy_of(&below)?;
         drop(below);
         Counter::fault_promote.add(1);

@@ -80,7 +80,14 @@ impl Map {
                 && !entry.shared
                 && !entry.needs_copy
                 && entry.prot.contains(Prot::WRITE);
-            if let Some(copy) = entry.inherit() {
+            let copy = match entry.inherit(pending) {
+                Ok(copy) => copy,
+                Err(OutOfMemory) => {
+                    removed.entries.extend(copies.take_all().into_values());
+                    return Err(MapError::NoMemory);
+                }
+            };
+            if let Some(copy) = copy {
                 if any_refused && may_be_mapped_writable && entry.needs_copy {
                     // The right to write only: shared page tables give none as it is.
                     self.pmap
@@ -154,7 +161,7 @@ impl MapEntry {
         // A child's pages are not wired.
         self.lock == Lock::None
             && match self.inherit {
-                Inherit::Copy => !self.shared,
+                Inherit::Copy => !self.shared && !self.shares_amap(),
                 Inherit::Share => self.shared && !self.prot.contains(Prot::WRITE),
                 Inherit::None | Inherit::Zero => false,
             }

@@ -83,6 +83,7 @@ impl Map {
             label: "[heap]",
             shift: 0,
             amap: None,
+            share: None,
             object: None,
         };
         space.insert(entry, removed);

@@ -13,7 +13,7 @@
 //!   and writing them back; `chunks`: the sparse array under all of them.
 //! - `pagedaemon`: what happens when frames run short.
 //! - `location`: where a page is that has no home but the swap space; [`swap`]: that space, and the ways there and back.
-//! - `fork`: copy-on-write; `remap`, `advise`, `cold`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
+//! - `fork`: copy-on-write; `share`: private memory that children share; `remap`, `advise`, `cold`, `detach`: `mremap`, `madvise`, `shmdt` and their like;
 //!   `wire`: `mlock`; `hold`: pages for a device; `access`: other address spaces.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -45,6 +45,7 @@ mod pager;
 mod policy;
 mod remap;
 mod request;
+mod share;
 mod space;
 pub mod swap;
 mod wire;

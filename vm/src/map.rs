@@ -182,6 +182,7 @@ impl Map {
                 label: request.label,
                 shift: 0,
                 amap: None,
+                share: None,
                 object,
             },
             &mut removed,

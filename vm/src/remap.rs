@@ -138,7 +138,7 @@ impl Map {
             entry.is_data(),
             entry.lock != Lock::None,
         );
-        if !fits_object(entry, old, new_len) {
+        if !fits_object(entry, old, new_len) || entry.shares_amap() {
             return Err(MapError::Invalid);
         }
         let end = old.start.checked_add(new_len).ok_or(MapError::Exists)?;
@@ -171,7 +171,12 @@ impl Map {
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
         let (data, locked) = (entry.is_data(), entry.lock != Lock::None);
-        if !fits_object(entry, old, new_len) || (keep_old && entry.shared) {
+        // What one of several who share an amap adds to his part might be in the way of another's.
+        let grows = new_len > old.len();
+        if !fits_object(entry, old, new_len)
+            || (keep_old && entry.shared)
+            || (grows && entry.shares_amap())
+        {
             return Err(MapError::Invalid);
         }
         if data {
@@ -200,6 +205,7 @@ impl Map {
         if keep_old {
             let left = MapEntry {
                 amap: None,
+                share: None,
                 needs_copy: false,
                 lock: Lock::None,
                 object: entry.object.clone(),

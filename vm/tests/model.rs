@@ -20,7 +20,10 @@ use nucleus::{
 };
 use support::{Disk, File, Numbers, TestFile, Worker, resolve};
 use vm::swap::{self, DeviceId};
-use vm::{Advice, AmapForm, Backing, Fault, Limits, Lock, Map, MapError, MapRequest, Pager, Place};
+use vm::{
+    Advice, AmapForm, Backing, Fault, Inherit, Limits, Lock, Map, MapError, MapRequest, Pager,
+    Place,
+};
 
 /// Where most mappings go: few pages, so that operations meet, in what two page tables map.
 const ARENA: VirtAddr = VirtAddr(0x10_0020_0000 - 40 * PAGE_SIZE);
@@ -42,15 +45,18 @@ struct Page {
     prot: Prot,
     shared: bool,
     locked: bool,
-    /// A private copy.
-    copy: Option<Bytes>,
+    inherit: Inherit,
+    /// Children got it to share.
+    shares: bool,
+    /// A private copy; the same for those who share it.
+    copy: Rc<RefCell<Option<Bytes>>>,
     below: Below,
 }
 
 impl Page {
     /// What a read gives.
     fn bytes(&self) -> Result<Bytes, Fault> {
-        match (&self.copy, &self.below) {
+        match (&*self.copy.borrow(), &self.below) {
             (Some(copy), _) => Ok(copy.clone()),
             (None, Below::Zero) => Ok(vec![0; PAGE_SIZE]),
             (None, Below::Store(store, index)) => {
@@ -66,7 +72,7 @@ impl Page {
             Below::Store(store, index) if self.shared => {
                 store.borrow_mut().insert(*index, bytes);
             }
-            _ => self.copy = Some(bytes),
+            _ => *self.copy.borrow_mut() = Some(bytes),
         }
         Ok(())
     }
@@ -197,8 +203,9 @@ impl Model {
             35 => self.advise(),
             36..42 => self.swap_out(),
             42 => self.swap_off(),
-            43..47 => self.lock(),
-            47..68 => self.write(),
+            43..46 => self.lock(),
+            46..49 => self.inherit(),
+            49..68 => self.write(),
             68..72 => self.fault(),
             72..76 => self.foreign(),
             _ => self.read(),
@@ -270,7 +277,12 @@ impl Model {
                 prot,
                 shared,
                 locked: false,
-                copy: None,
+                inherit: match shared {
+                    true => Inherit::Share,
+                    false => Inherit::Copy,
+                },
+                shares: false,
+                copy: Rc::default(),
                 below,
             };
             space.pages.insert(number(start) + i, page);
@@ -334,7 +346,7 @@ impl Model {
         for (i, page) in (0..pages).zip(moved.into_iter().map(Some).chain(std::iter::repeat(None)))
         {
             let page = page.unwrap_or_else(|| Page {
-                copy: None,
+                copy: Rc::default(),
                 below: match &last.below {
                     Below::Zero => Below::Zero,
                     Below::Store(store, index) => {
@@ -363,7 +375,9 @@ impl Model {
         assert_eq!(done.is_ok(), whole);
         for va in range.pages() {
             if let Some(page) = space.pages.get_mut(&number(va)) {
-                page.copy = None;
+                if !page.shares {
+                    page.copy = Rc::default();
+                }
             }
         }
     }
@@ -401,6 +415,29 @@ impl Model {
         }
     }
 
+    /// What children get from now on.
+    fn inherit(&mut self) {
+        let (range, space) = (self.range(), self.space());
+        let inherit = *self.numbers.pick(&[
+            Inherit::Share,
+            Inherit::Share,
+            Inherit::Copy,
+            Inherit::Copy,
+            Inherit::None,
+            Inherit::Zero,
+        ]);
+        let space = &mut self.spaces[space];
+        let whole = range
+            .pages()
+            .all(|va| space.pages.contains_key(&number(va)));
+        assert_eq!(space.map.inherit(range, inherit).is_ok(), whole);
+        for va in range.pages() {
+            if let Some(page) = space.pages.get_mut(&number(va)) {
+                page.inherit = inherit;
+            }
+        }
+    }
+
     /// Whatever is mapped of locked memory is wired, and nothing else.
     fn check_wired(&self) {
         let mut wired = BTreeSet::new();
@@ -428,10 +465,39 @@ impl Model {
             return;
         }
         let parent = self.space();
-        let parent = &self.spaces[parent];
-        let map = parent.map.fork().expect("fork");
-        let mut pages = parent.pages.clone();
-        pages.values_mut().for_each(|page| page.locked = false);
+        let map = self.spaces[parent].map.fork().expect("fork");
+        let parent = &mut self.spaces[parent];
+        let mut pages = BTreeMap::new();
+        for (&n, page) in &mut parent.pages {
+            let child = page.clone();
+            let child = match page.inherit {
+                Inherit::None => continue,
+                Inherit::Zero => Page {
+                    shared: false,
+                    shares: false,
+                    copy: Rc::default(),
+                    below: Below::Zero,
+                    ..child
+                },
+                Inherit::Share => {
+                    page.shares |= !page.shared;
+                    page.clone()
+                }
+                Inherit::Copy => Page {
+                    shared: false,
+                    shares: false,
+                    copy: Rc::new(RefCell::new(page.copy.borrow().clone())),
+                    ..child
+                },
+            };
+            pages.insert(
+                n,
+                Page {
+                    locked: false,
+                    ..child
+                },
+            );
+        }
         let child = Space::new(map, pages, self.cpus);
         self.spaces.push(child);
     }

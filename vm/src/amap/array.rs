@@ -3,7 +3,10 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use nucleus::{OutOfMemory, frame};
+use nucleus::{
+    OutOfMemory, Prot, frame,
+    pmap::{self, Pending},
+};
 
 use super::hash::Hash;
 use super::{Key, Refused, Slots, first_key, group};
@@ -230,6 +233,41 @@ impl Array {
             true
         });
         if complete { Ok(copy) } else { Err(OutOfMemory) }
+    }
+
+    /// As [`Amap::copy_shared`](super::Amap::copy_shared).
+    pub fn copy_shared(
+        &self,
+        keys: Range<Key>,
+        pending: &mut Pending,
+    ) -> Result<Array, OutOfMemory> {
+        let copy = Array::new(first_key(self.base), false);
+        let complete = self.walk(&keys, &mut |number, chunk| {
+            if frame::is_scarce() {
+                return false;
+            }
+            let mut from = chunk.lock();
+            let part = slots_of(number, &keys);
+            // Before the anons have a second owner nobody may write them who does not ask.
+            for page in from[part.clone()].iter().filter_map(Slot::resident) {
+                pmap::page_protect(&page, Prot::READ | Prot::EXEC, pending);
+            }
+            let mut slots: [Slot; SLOTS] = Default::default();
+            for i in part {
+                slots[i] = from[i].share();
+            }
+            if slots.iter().any(|slot| !slot.is_empty()) {
+                copy.chunk_or_insert(number, || Chunk::from_slots(slots));
+                copy.made.fetch_add(1, Relaxed);
+            }
+            true
+        });
+        if complete { Ok(copy) } else { Err(OutOfMemory) }
+    }
+
+    /// It is an array for ever from now on.
+    pub fn settle(&mut self) {
+        self.large = false;
     }
 
     /// As [`Amap::split_off`](super::Amap::split_off).

@@ -17,7 +17,8 @@
 //! Whole entries refer to an amap, never parts of one: an entry is clipped only after its amap has
 //! been made its own, and its amap is then parted in two. So *each anon of an amap
 //! lies inside each entry that refers to the amap*; an amap with one reference is reachable in
-//! all its anons, and there is nothing like a page that is allocated and out of reach.
+//! all its anons, and there is nothing like a page that is allocated and out of reach. Amaps that several
+//! write are different: `share.rs`.
 //!
 //! [`MapEntry::key`]: crate::entry::MapEntry::key
 
@@ -26,13 +27,18 @@ mod hash;
 #[cfg(test)]
 mod tests;
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU8, Ordering::Relaxed};
-use nucleus::{OutOfMemory, sync::MutexGuard};
+use nucleus::{
+    OutOfMemory,
+    pmap::Pending,
+    sync::{MutexGuard, OnceBox},
+};
 
 use crate::anon::Slot;
 use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT};
+use crate::share::Sharers;
 use array::Array;
 use hash::Hash;
 
@@ -74,6 +80,8 @@ pub fn amap_form() -> AmapForm {
 /// An anonymous layer.
 pub struct Amap {
     form: Form,
+    /// Who shares it, if it was ever shared.
+    sharers: OnceBox<Sharers>,
 }
 
 enum Form {
@@ -126,6 +134,7 @@ impl Amap {
                 true => Form::Hash(Hash::new()),
                 false => Form::Array(Array::new(key, false)),
             },
+            sharers: OnceBox::new(),
         }
     }
 
@@ -196,7 +205,51 @@ impl Amap {
             Form::Array(array) => Form::Array(array.copy()?),
             Form::Hash(hash) => Form::Hash(hash.copy()?),
         };
-        Ok(Amap { form })
+        Ok(Amap::of(form))
+    }
+
+    /// A second amap with the anons of this one that have keys in `keys`, for a child that gets a copy of what several others write:
+    /// all lose the right to write them, once `pending` is flushed.
+    ///
+    /// # Errors
+    /// As for [`copy`](Amap::copy); some pages may be written by a fault only then.
+    pub fn copy_shared(
+        &self,
+        keys: Range<Key>,
+        pending: &mut Pending,
+    ) -> Result<Amap, OutOfMemory> {
+        let form = match &self.form {
+            Form::Array(array) => Form::Array(array.copy_shared(keys, pending)?),
+            // One that is shared is an array.
+            Form::Hash(hash) => Form::Hash(hash.copy()?),
+        };
+        Ok(Amap::of(form))
+    }
+
+    /// Makes it ready to be shared: what happens to it from now on happens with no map write-locked but one.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the amap is as it was.
+    pub fn make_shareable(&mut self, key: Key) -> Result<(), OutOfMemory> {
+        if let Form::Hash(hash) = &mut self.form {
+            self.form = Form::Array(hash.to_array(key, true).ok_or(OutOfMemory)?);
+        }
+        if let Form::Array(array) = &mut self.form {
+            array.settle();
+        }
+        Ok(())
+    }
+
+    /// Who shares it.
+    pub fn sharers(&self) -> &Sharers {
+        self.sharers.get_or_insert(|| Box::new(Sharers::new()))
+    }
+
+    fn of(form: Form) -> Amap {
+        Amap {
+            form,
+            sharers: OnceBox::new(),
+        }
     }
 
     /// Parts the amap: what comes back has the anons from `key` on, or with `lower` those before it. It is made of
@@ -209,7 +262,7 @@ impl Amap {
             Form::Array(array) => Form::Array(array.split_off(key, lower)),
             Form::Hash(hash) => Form::Hash(hash.split_off(key, lower)?),
         };
-        Ok(Amap { form })
+        Ok(Amap::of(form))
     }
 
     /// Takes over all anons of `other`, none of which has a key that is in use here. The cost is `other`'s size, as a rule.

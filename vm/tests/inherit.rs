@@ -1,0 +1,192 @@
+//! What children get (`minherit`): private memory that is shared, and copies of what is shared.
+
+mod support;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use nucleus::{
+    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    sim::{self, Config},
+    task::{self, Spawn},
+    user,
+};
+use support::{File, Worker, resolve};
+use vm::{Advice, Backing, Inherit, Limits, Map, MapError, MapRequest, Place};
+
+const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+fn pages(first: usize, count: usize) -> VirtRange {
+    let start = HERE + first * PAGE_SIZE;
+    VirtRange::new(start, start + count * PAGE_SIZE)
+}
+
+fn byte(map: &Map, page: usize) -> u8 {
+    let mut byte = [0];
+    assert_eq!(map.read(pages(page, 1).start, &mut byte), 1);
+    byte[0]
+}
+
+fn write(map: &Map, page: usize, byte: u8) {
+    assert_eq!(map.write(pages(page, 1).start, &[byte; 16]), 16);
+}
+
+/// A map of `count` private pages that children share.
+fn shared(count: usize) -> Arc<Map> {
+    let map = Map::new(Limits::NONE, true).expect("a map");
+    map.map(MapRequest {
+        place: Place::Fixed(HERE),
+        ..MapRequest::zero(count * PAGE_SIZE, RW)
+    })
+    .expect("room");
+    map.inherit(pages(0, count), Inherit::Share)
+        .expect("it is mapped");
+    map
+}
+
+fn on_one_cpu(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
+    sim::check(name, 0..1, Config::default(), body);
+}
+
+#[test]
+fn no_page_stays_that_nobody_can_reach() {
+    on_one_cpu("reach", || {
+        let before = frame::usage().data;
+        let map = shared(16);
+        for i in 0..16 {
+            write(&map, i, i as u8);
+        }
+        let (a, b) = (map.fork().expect("a child"), map.fork().expect("a child"));
+        let used = || frame::usage().data - before;
+        assert_eq!(used(), 16);
+        map.unmap(pages(0, 8)).expect("mapped");
+        a.unmap(pages(4, 8)).expect("mapped");
+        assert_eq!(used(), 16, "the second child has them all");
+        b.unmap(pages(2, 8)).expect("mapped");
+        // What each has left: 8..16; 0..4 and 12..16; 0..2 and 10..16.
+        assert_eq!(used(), 12);
+        b.protect(pages(12, 2), Prot::READ).expect("mapped");
+        drop(map);
+        // 0..4 and 12..16; 0..2 and 10..16.
+        assert_eq!(used(), 10);
+        drop(b);
+        assert_eq!(used(), 8);
+        assert_eq!((byte(&a, 3), byte(&a, 13)), (3, 13));
+        drop(a);
+        assert_eq!(used(), 0);
+    });
+}
+
+#[test]
+fn a_private_file_is_shared_with_what_was_written_to_it() {
+    on_one_cpu("file", || {
+        let file = File::new(1, 4);
+        let map = Map::new(Limits::NONE, true).expect("a map");
+        map.map(MapRequest {
+            place: Place::Fixed(HERE),
+            backing: Backing::Object {
+                pager: file,
+                offset: 0,
+            },
+            ..MapRequest::zero(4 * PAGE_SIZE, RW)
+        })
+        .expect("room");
+        write(&map, 0, 9);
+        map.inherit(pages(0, 4), Inherit::Share)
+            .expect("it is mapped");
+        let child = map.fork().expect("a child");
+        // Both look at the file's page before one of them writes.
+        let original = byte(&map, 1);
+        assert_eq!((byte(&child, 1), byte(&child, 0)), (original, 9));
+        write(&child, 1, 77);
+        assert_eq!(byte(&map, 1), 77);
+        // A copy is a copy, of now.
+        map.inherit(pages(0, 4), Inherit::Copy)
+            .expect("it is mapped");
+        let copy = map.fork().expect("a child");
+        write(&child, 1, 78);
+        write(&copy, 0, 1);
+        assert_eq!(
+            (byte(&map, 1), byte(&child, 1), byte(&copy, 1)),
+            (78, 78, 77)
+        );
+        assert_eq!((byte(&map, 0), byte(&child, 0), byte(&copy, 0)), (9, 9, 1));
+        // To give up pages that others have, too, gives up their mapping only.
+        map.advise(pages(0, 4), Advice::DontNeed)
+            .expect("it is mapped");
+        assert_eq!(byte(&map, 1), 78);
+        assert_eq!(
+            map.advise(pages(0, 1), Advice::Free),
+            Err(MapError::Invalid)
+        );
+    });
+}
+
+/// Parents, children and children's children write beside each other, while copies are made of what they share: nobody loses a write,
+/// and each copy is of one moment for every page.
+#[test]
+fn nobody_loses_a_write_to_a_copy() {
+    const WRITERS: usize = 3;
+    const ROUNDS: u8 = 30;
+    let config = Config {
+        cpus: 4,
+        ..Config::default()
+    };
+    sim::check("sharers", 0..25, config, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let first = shared(2);
+        let second = first.fork().expect("a child");
+        let third = second.fork().expect("a grandchild");
+        let maps = [first, second, third];
+        let stop = Arc::new(AtomicBool::new(false));
+        let copies = Arc::new(AtomicUsize::new(0));
+        let (theirs, stopped, copied) = (maps[0].clone(), stop.clone(), copies.clone());
+        task::spawn(
+            Spawn {
+                name: "copies",
+                pmap: None,
+                attachment: None,
+                cpus: u64::MAX,
+                priority: Default::default(),
+            },
+            Box::new(move || {
+                while !stopped.load(Ordering::SeqCst) {
+                    theirs.inherit(pages(0, 1), Inherit::Copy).expect("mapped");
+                    let copy = theirs.fork().expect("a child");
+                    theirs.inherit(pages(0, 1), Inherit::Share).expect("mapped");
+                    write(&copy, 0, 0xee);
+                    task::yield_now();
+                    assert_eq!(byte(&copy, 0), 0xee);
+                    copied.fetch_add(1, Ordering::SeqCst);
+                }
+                drop(theirs);
+                copied.store(usize::MAX, Ordering::SeqCst);
+            }),
+        )
+        .expect("a task");
+        let workers: Vec<_> = (0..WRITERS).map(|i| Worker::new(&maps[i], i + 1)).collect();
+        let place = |i: usize| HERE + 64 * i + 8;
+        for round in 1..ROUNDS {
+            for (i, worker) in workers.iter().enumerate() {
+                assert!(worker.write(place(i), vec![round; 8]));
+            }
+            for (i, worker) in workers.iter().enumerate() {
+                for other in 0..WRITERS {
+                    let bytes = worker.read(place(other), 8);
+                    assert_eq!(bytes, Some(vec![round; 8]), "{i} sees what {other} wrote");
+                }
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+        while copies.load(Ordering::SeqCst) != usize::MAX {
+            task::yield_now();
+        }
+        workers.into_iter().for_each(Worker::end);
+        drop(maps);
+        support::expect_all_back(before);
+    });
+}
