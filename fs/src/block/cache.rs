@@ -271,6 +271,9 @@ impl Claim {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// Brings onto the media what was written to devices as files (`sync`).
 pub fn sync_all() {
     for device in super::all() {

@@ -27,7 +27,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         Ok(root) => root,
         Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
     };
-    for (cpus, options) in [(1, ""), (4, ""), (2, "ephemeral=uncached")] {
+    for (cpus, options) in [(1, ""), (4, ""), (1, "ephemeral=uncached")] {
         report.run(&format!("disk: patterns, {cpus} CPUs {options}"), || {
             patterns(bench, &root, cpus, options)
         });

@@ -1,0 +1,150 @@
+//! A device's pages against a plain model: read and written through several openings, past the pages, closed and opened again.
+
+use std::{sync::Arc, vec::Vec};
+
+use abi::Errno;
+use fbuf::{BytesSink, BytesSource};
+use nucleus::{
+    Frame, PAGE_SIZE,
+    dma::Part,
+    ephemeral,
+    frame::{self, Contents},
+    sim::{self, Config, random_u64},
+};
+
+use super::*;
+use crate::{
+    block::{FaultyDisk, Operation},
+    pages,
+};
+
+/// No whole number of pages.
+const SIZE: usize = 9 * PAGE_SIZE + 3 * SECTOR;
+
+fn below(n: usize) -> usize {
+    (random_u64() >> 16) as usize % n
+}
+
+fn read(opened: &Opened, at: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let n = opened
+        .pages()
+        .read(at as u64, &mut BytesSink::new(&mut bytes))
+        .unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+fn write(opened: &Opened, at: usize, bytes: &[u8]) -> usize {
+    let mut source = BytesSource::new(bytes);
+    opened
+        .pages()
+        .write(at as u64, false, &mut source)
+        .unwrap()
+        .0
+}
+
+/// Writes sectors past the pages.
+fn write_past(opened: &Opened, sector: usize, bytes: &[u8]) {
+    let (from, to) = (sector * SECTOR, sector * SECTOR + bytes.len());
+    opened.settle(from as u64..to as u64).unwrap();
+    let mut parts = Vec::new();
+    for piece in bytes.chunks(PAGE_SIZE) {
+        let frame = Frame::alloc(Contents::Stale).unwrap();
+        ephemeral::map(&frame).write(0, piece);
+        parts.push(Part {
+            frame,
+            offset: 0,
+            len: piece.len(),
+        });
+    }
+    opened.device().write(sector as u64, parts).unwrap();
+    opened.settle(from as u64..to as u64).unwrap();
+}
+
+fn random_use() {
+    pages::reset();
+    let data = frame::usage().data;
+    let mut model: Vec<u8> = (0..SIZE).map(|_| random_u64() as u8).collect();
+    let disk = FaultyDisk::new(model.clone(), random_u64());
+    disk.set_delays(below(2) == 0);
+    let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
+    let mut opened = vec![device.open()];
+    for _ in 0..80 {
+        let one = below(opened.len());
+        let at = below(SIZE);
+        let len = 1 + below(3 * PAGE_SIZE);
+        match below(10) {
+            0..3 => {
+                let end = (at + len).min(SIZE);
+                assert_eq!(read(&opened[one], at, len), model[at..end]);
+            }
+            3..6 => {
+                let bytes: Vec<u8> = (0..len).map(|_| random_u64() as u8).collect();
+                let n = write(&opened[one], at, &bytes);
+                assert_eq!(n, len.min(SIZE - at));
+                model[at..at + n].copy_from_slice(&bytes[..n]);
+            }
+            6 => {
+                let sector = at / SECTOR;
+                let count = (1 + below(16)).min(SIZE / SECTOR - sector);
+                let bytes: Vec<u8> = (0..count * SECTOR).map(|_| random_u64() as u8).collect();
+                write_past(&opened[one], sector, &bytes);
+                model[sector * SECTOR..][..bytes.len()].copy_from_slice(&bytes);
+            }
+            7 if opened.len() < 4 => opened.push(device.open()),
+            7 | 8 => {
+                drop(opened.swap_remove(one));
+                if opened.is_empty() {
+                    assert!(device.cached().is_none());
+                    assert_eq!(disk.content(), model, "the last one has written all back");
+                    opened.push(device.open());
+                }
+            }
+            _ => {
+                assert_eq!(device.sync(), Ok(()));
+                assert_eq!(disk.after_power_cut(), model, "what was synced is there");
+            }
+        }
+    }
+    let claim = device.claim("a test").unwrap();
+    assert_eq!(disk.content(), model, "who has it to himself sees all");
+    drop(claim);
+    drop(opened);
+    assert_eq!(disk.content(), model);
+    assert!(device.cached().is_none());
+    drop(device);
+    pages::reset();
+    while frame::usage().data != data {
+        nucleus::task::yield_now();
+    }
+}
+
+#[test]
+fn pages_and_disk_agree_as_a_model_says() {
+    sim::check("device pages", 0..40, Config::default(), random_use);
+}
+
+/// What can't be written is told once to each who has it open, and the disk is used again when it works again.
+#[test]
+fn errors_are_told_once() {
+    sim::check("device errors", 0..10, Config::default(), || {
+        pages::reset();
+        let disk = FaultyDisk::new(vec![0; SIZE], random_u64());
+        let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
+        let opened = device.open();
+        let mark = opened.pages().errors().mark();
+        disk.fail_when(|attempt| attempt.operation == Operation::Write);
+        assert_eq!(write(&opened, 0, &vec![5; SIZE]), SIZE);
+        let _ = device.sync();
+        assert_eq!(opened.pages().errors().tell(&mark), Err(Errno::EIO));
+        assert_eq!(opened.pages().errors().tell(&mark), Ok(()));
+        disk.fail_no_more();
+        assert_eq!(write(&opened, 0, &vec![6; SIZE]), SIZE);
+        assert_eq!(device.sync(), Ok(()));
+        assert_eq!(opened.pages().errors().tell(&mark), Ok(()));
+        assert!(disk.after_power_cut().iter().all(|&byte| byte == 6));
+        drop(opened);
+        pages::reset();
+    });
+}
