@@ -278,12 +278,12 @@ impl Map {
         Ok(())
     }
 
-    /// Writes shared dirty pages back (`msync`).
+    /// Writes shared dirty pages back (`msync`), and with `wait` waits until they are where they survive the machine.
     ///
     /// # Errors
     /// [`MapError::NotMapped`] if a part of the range is not mapped (the rest is written);
     /// [`MapError::Invalid`]; [`MapError::Io`] if something can't be written.
-    pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
+    pub fn sync(&self, range: VirtRange, wait: bool) -> Result<(), MapError> {
         let range = page_range(range)?;
         let complete = self.space.read().is_mapped(range);
         let mut at = range.start;
@@ -297,7 +297,10 @@ impl Map {
             at = part.end;
             if let Some((pager, first)) = target {
                 let pages = first..first + (part.len() >> PAGE_SHIFT) as u64;
-                written = written.and(pager.put(pages));
+                written = written.and(match wait {
+                    true => pager.put(pages),
+                    false => pager.begin_put(pages),
+                });
             }
         }
         match written {

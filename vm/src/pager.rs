@@ -68,11 +68,16 @@ pub trait Pager: Send + Sync {
         None
     }
 
-    /// Writes what mappings have modified in `pages` back, if there is anywhere to write it (`uvm.txt` 6). No map lock is held. See
-    /// [`Object::write_back`].
+    /// Writes what is dirty of `pages` back to where it survives the machine, if there is such a place, and waits for that (`uvm.txt` 6, `msync`). No map
+    /// lock is held. See [`Object::write_back`].
     fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
         let _ = pages;
         Ok(())
+    }
+
+    /// Begins with it, where that is another thing; errors may be told later.
+    fn begin_put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        self.put(pages)
     }
 
     /// A map entry now refers to the object; `writable` if it is shared and may be written.

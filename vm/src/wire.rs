@@ -31,6 +31,12 @@ pub(crate) fn count_locked(pages: usize, add: bool) {
 }
 
 impl Map {
+    /// Whether a part of `range` is in a locked entry.
+    pub fn has_locked(&self, range: VirtRange) -> bool {
+        let space = self.space.read();
+        space.overlapping(range).any(is_locked)
+    }
+
     /// Locks or unlocks the pages of `range` (`mlock2`, `munlock`). To bring in what is to be there at once is the caller's part:
     /// [`populate`](Map::populate). What is mapped in the range is treated even if not all of it is mapped; what the
     /// kernel maps into programs is left out.

@@ -93,6 +93,10 @@ impl Store for DeviceStore {
     fn size_max(&self) -> u64 {
         self.0.size()
     }
+
+    fn is_device(&self) -> bool {
+        true
+    }
 }
 
 /// How often a device is open, and its pages while it is.
@@ -234,8 +238,20 @@ impl Pager for Opened {
         self.pages.read_in(index, window)
     }
 
+    fn will_need(&self, pages: Range<u64>) {
+        self.pages.will_need(pages);
+    }
+
+    fn let_go(&self, pages: Range<u64>) {
+        self.pages.let_go(pages);
+    }
+
     fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
         self.pages.put(pages)
+    }
+
+    fn begin_put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages.begin_put(pages)
     }
 
     fn reference(&self, writable: bool) {

@@ -20,7 +20,10 @@ use nucleus::{
 use vm::Pager;
 
 use super::{Claim, Device, Opened, SECTOR};
-use crate::{Attributes, File, Location, OpenFlags};
+use crate::{
+    Attributes, File, Location, OpenFlags,
+    pages::{Cached, ErrorMark},
+};
 
 /// `ioctl`s, as on Linux.
 mod control {
@@ -54,6 +57,8 @@ pub struct BlockFile {
     position: Mutex<u64>,
     /// What `BLKBSZGET` says.
     block_size: AtomicU32,
+    /// What it has been told of errors of writing back.
+    told: ErrorMark,
     /// With `O_EXCL`: nobody mounts it or swaps to it meanwhile.
     _claim: Option<Claim>,
 }
@@ -77,9 +82,11 @@ impl BlockFile {
         };
         // The largest one up to a page that the device is a multiple of.
         let block_size = (device.size() | PAGE_SIZE as u64).trailing_zeros();
+        let opened = device.open();
         Ok(Arc::new(BlockFile {
             location: location.clone(),
-            opened: device.open(),
+            told: opened.pages().errors().mark(),
+            opened,
             position: Mutex::new(Rank::File, 0),
             block_size: AtomicU32::new(1 << block_size),
             _claim: claim,
@@ -313,6 +320,19 @@ impl File for BlockFile {
 
     fn has_readiness(&self) -> bool {
         false
+    }
+
+    fn sync(&self, _data_only: bool) -> Result<()> {
+        let synced = self.device().sync();
+        self.check_written().and(synced)
+    }
+
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        Some(self.opened.pages().clone())
+    }
+
+    fn check_written(&self) -> Result<()> {
+        self.opened.pages().errors().tell(&self.told)
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

@@ -79,6 +79,10 @@ struct Metadata {
 }
 
 impl Store for Metadata {
+    fn is_device(&self) -> bool {
+        true
+    }
+
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         self.device.read(first, frames, done);
     }

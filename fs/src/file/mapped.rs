@@ -10,20 +10,32 @@ use abi::{
 use nucleus::{Frame, PAGE_SIZE};
 use vm::{Description, Object, Pager, PagerError};
 
-use crate::Location;
+use crate::{
+    Location,
+    pages::{Cached, ErrorMark},
+};
 
 /// Passes everything on to the vnode's pager; only knows the path as well, and keeps the mount busy.
 struct Mapped {
     location: Location,
     pager: Arc<dyn Pager>,
+    /// The pages, and what the mapping has been told of errors of writing them back.
+    told: Option<(Arc<dyn Cached>, ErrorMark)>,
 }
 
 impl Location {
     /// What a mapping of the file here maps; it shows this place's path.
     pub fn pager(&self) -> Option<Arc<dyn Pager>> {
+        let vnode = self.vnode();
+        let pager = vnode.clone().pager()?;
+        let told = vnode.cached().map(|pages| {
+            let mark = pages.errors().mark();
+            (pages, mark)
+        });
         Some(Arc::new(Mapped {
-            pager: self.vnode().clone().pager()?,
+            pager,
             location: self.clone(),
+            told,
         }))
     }
 }
@@ -66,7 +78,15 @@ impl Pager for Mapped {
     }
 
     fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        self.pager.put(pages)
+        let put = self.pager.put(pages);
+        match &self.told {
+            Some((pages, mark)) if pages.errors().tell(mark).is_err() => Err(PagerError::Io),
+            _ => put,
+        }
+    }
+
+    fn begin_put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        self.pager.begin_put(pages)
     }
 
     fn reference(&self, writable: bool) {

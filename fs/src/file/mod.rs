@@ -12,7 +12,7 @@ use fbuf::{Sink, Source};
 use nucleus::{VirtAddr, task::Watch};
 use vm::Pager;
 
-use crate::{Location, vnode::Emit};
+use crate::{Kind, Location, pages::Cached, vnode::Emit};
 
 mod listing;
 mod mapped;
@@ -154,6 +154,34 @@ pub trait File: Any + Send + Sync {
     /// What a mapping of it maps, and the highest protection allowed follows from the open flags.
     fn pager(&self) -> Result<Arc<dyn Pager>> {
         Err(Errno::ENODEV)
+    }
+
+    /// Writes back what is dirty of it, and waits for that (`fsync`); with `data_only`, without what is not needed to read the content
+    /// back (`fdatasync`).
+    ///
+    /// # Errors
+    /// `EINVAL` for what can't be written back; `EIO` also if something that was written since this open file was told last could not be written
+    /// back.
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let vnode = self.location().ok_or(Errno::EINVAL)?.vnode();
+        match vnode.kind() {
+            Kind::Regular | Kind::Directory | Kind::BlockDevice if data_only => vnode.sync_data(),
+            Kind::Regular | Kind::Directory | Kind::BlockDevice => vnode.sync(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Its pages, if they are pages of a disk that are kept in memory.
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        None
+    }
+
+    /// Whether all that was written back since this open file was told last could be.
+    ///
+    /// # Errors
+    /// `EIO` if not.
+    fn check_written(&self) -> Result<()> {
+        Ok(())
     }
 
     /// The last descriptor that refers to this open file in one table was closed (`flush` of Linux);

@@ -14,6 +14,7 @@ use vm::Pager;
 use super::{File, OpenFlags, listing};
 use crate::{
     Attributes, Credentials, Kind, Location, Writing, notify,
+    pages::{Cached, ErrorMark},
     vnode::{Change, Emit},
 };
 
@@ -26,6 +27,8 @@ pub struct VnodeFile {
     position: Mutex<u64>,
     /// Writing takes the set-id bits away: whoever opened it may not set them for others.
     clears_privilege: bool,
+    /// What it has been told of errors of writing back.
+    told: ErrorMark,
     /// Nobody runs it meanwhile.
     _writing: Option<Writing>,
 }
@@ -40,7 +43,9 @@ impl VnodeFile {
             true => Some(Writing::begin(location.vnode())?),
             false => None,
         };
+        let cached = location.vnode().cached();
         Ok(Arc::new(VnodeFile {
+            told: cached.map_or_else(ErrorMark::default, |pages| pages.errors().mark()),
             clears_privilege: flags.writes() && !who.may_use(CAP_FSETID),
             location,
             position: Mutex::new(Rank::File, 0),
@@ -169,6 +174,27 @@ impl File for VnodeFile {
 
     fn attributes(&self) -> Result<Attributes> {
         self.location.attributes()
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let vnode = self.location.vnode();
+        let synced = match data_only {
+            true => vnode.sync_data(),
+            false => vnode.sync(),
+        };
+        // Told even if the device has failed otherwise, too.
+        self.check_written().and(synced)
+    }
+
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        self.location.vnode().cached()
+    }
+
+    fn check_written(&self) -> Result<()> {
+        match self.cached() {
+            Some(pages) => pages.errors().tell(&self.told),
+            None => Ok(()),
+        }
     }
 
     fn pager(&self) -> Result<Arc<dyn Pager>> {

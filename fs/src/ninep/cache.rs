@@ -74,6 +74,11 @@ pub(super) fn removed(pages: usize) {
     CACHE.pages.fetch_sub(pages, Ordering::Relaxed);
 }
 
+/// Pages of servers' files in memory.
+pub fn cached_pages() -> usize {
+    CACHE.pages.load(Ordering::Relaxed)
+}
+
 /// Gives up to `pages` pages back that can be read from their servers again; returns how many. No lock is held.
 pub fn give_back(pages: usize) -> usize {
     let mut given = 0;

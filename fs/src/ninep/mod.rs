@@ -33,7 +33,7 @@ use core::time::Duration;
 use abi::Result;
 use nucleus::sync::{Rank, SpinLock};
 
-pub use cache::give_back;
+pub use cache::{cached_pages, give_back};
 pub use transport::{Flight, Transport};
 
 use crate::{Vnode, vnode::new_device};

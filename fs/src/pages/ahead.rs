@@ -26,6 +26,8 @@ pub enum Access {
     Sequential = 1,
     /// Only what is wanted is read.
     Random = 2,
+    /// As `Normal`, but what was read is not wanted again: it is the first to go.
+    Once = 3,
 }
 
 /// Streams of a file.
@@ -100,7 +102,7 @@ impl Streams {
         }
     }
 
-    fn is(&self, access: Access) -> bool {
+    pub(super) fn is(&self, access: Access) -> bool {
         self.access.load(Ordering::Relaxed) == access as u8
     }
 

@@ -70,6 +70,13 @@ pub fn counts() -> (usize, usize) {
     (read(&DIRTY), read(&WRITING))
 }
 
+/// How many dirty pages there may be, and from how many on they are written whatever their age.
+pub fn limits() -> (usize, usize) {
+    reckon();
+    let read = |limit: &AtomicUsize| limit.load(Ordering::Relaxed);
+    (read(&LIMIT), read(&BACKGROUND))
+}
+
 /// A page has become dirty.
 pub(super) fn added() {
     let dirty = DIRTY.fetch_add(1, Ordering::Relaxed) + 1;

@@ -43,6 +43,11 @@ impl ErrorCount {
         }))
     }
 
+    /// A number that changes with each.
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::Acquire) & !SEEN
+    }
+
     /// Tells the holder of `mark` whether something went wrong since it was told last.
     ///
     /// # Errors

@@ -80,6 +80,9 @@ pub trait Cached: Pager {
     /// Bytes.
     fn size(&self) -> u64;
 
+    /// As [`Store::is_device`].
+    fn is_device(&self) -> bool;
+
     /// What went wrong when pages were written back.
     fn errors(&self) -> &ErrorCount;
 
@@ -377,10 +380,16 @@ impl<S: Store> Pager for FilePages<S> {
     }
 
     fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.write_out_pages(pages.clone(), true)
-            .map_err(pager_error)?;
-        self.wait_for_written(pages);
-        Ok(())
+        let before = self.errors.count();
+        Cached::sync(self, pages, true).map_err(pager_error)?;
+        match self.errors.count() == before {
+            true => Ok(()),
+            false => Err(PagerError::Io),
+        }
+    }
+
+    fn begin_put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.write_out_pages(pages, false).map_err(pager_error)
     }
 
     fn reference(&self, writable: bool) {
@@ -451,6 +460,10 @@ impl<S: Store> Pager for FilePages<S> {
 impl<S: Store> Cached for FilePages<S> {
     fn size(&self) -> u64 {
         FilePages::size(self)
+    }
+
+    fn is_device(&self) -> bool {
+        self.store.is_device()
     }
 
     fn errors(&self) -> &ErrorCount {

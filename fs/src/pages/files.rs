@@ -54,16 +54,22 @@ pub(super) fn resident() -> usize {
     RESIDENT.load(Ordering::Relaxed)
 }
 
-/// Counts the pages of files in memory.
-pub fn count() -> usize {
-    let mut sum = 0;
+/// Counts the pages in memory: of files, and of devices ([`Store::is_device`](super::Store::is_device)).
+pub fn count() -> (usize, usize) {
+    let (mut files, mut devices) = (0, 0);
     let mut id = 0;
     while let Some((next, file)) = after(id) {
-        sum += file.upgrade().map_or(0, |file| file.counts().resident);
+        if let Some(file) = file.upgrade() {
+            let sum = match file.is_device() {
+                true => &mut devices,
+                false => &mut files,
+            };
+            *sum += file.counts().resident;
+        }
         id = next;
     }
-    RESIDENT.store(sum, Ordering::Relaxed);
-    sum
+    RESIDENT.store(files + devices, Ordering::Relaxed);
+    (files, devices)
 }
 
 /// Gives up to `pages` pages back: of files that nobody has open, the one first that was given up longest ago, and those files

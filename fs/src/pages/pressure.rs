@@ -31,7 +31,8 @@ impl vm::Cache for Files {
         let then = self.counted.load(Ordering::Relaxed);
         if then == 0 || now.saturating_sub(then) > COUNTED.as_nanos() as u64 {
             self.counted.store(now, Ordering::Relaxed);
-            self.pages.store(files::count(), Ordering::Relaxed);
+            let (files, devices) = files::count();
+            self.pages.store(files + devices, Ordering::Relaxed);
         }
         self.pages.load(Ordering::Relaxed)
     }

@@ -16,6 +16,7 @@ use vm::{Claim, PagerError};
 
 use super::{
     FilePages, Store,
+    ahead::Access,
     file::{PAGE, errno, pager_error},
     files,
 };
@@ -88,7 +89,7 @@ impl<S: Store> FilePages<S> {
                     Err(error) => return moved(done, Err(errno(error))),
                 }
             };
-            if in_page == 0 && index != fresh {
+            if in_page == 0 && index != fresh && !self.streams.is(Access::Once) {
                 // Its mappings, if it has any, don't show it.
                 pmap::set_referenced(&frame);
             }

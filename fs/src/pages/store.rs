@@ -94,6 +94,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether its pages are a device's own, or a file system's blocks of metadata, rather than a file's: what `free` calls buffers.
+    fn is_device(&self) -> bool {
+        false
+    }
+
     /// The device number and the inode number of the file, for `/proc/PID/maps`.
     fn identity(&self) -> (u64, u64) {
         (0, 0)

@@ -131,7 +131,7 @@ fn a_full_disk_refuses_the_write_and_the_store() {
             assert!(user::copy_out(window + 5 * PAGE_SIZE, &[1; 2 * PAGE_SIZE]).is_ok());
             assert!(user::copy_out(window + 7 * PAGE_SIZE, &[1]).is_err());
             let range = VirtRange::new(window, window + 8 * PAGE_SIZE);
-            map.sync(range).unwrap();
+            map.sync(range, true).unwrap();
             map.unmap(range).unwrap();
         });
         let mark = file.errors().mark();

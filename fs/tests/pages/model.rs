@@ -189,7 +189,7 @@ impl Both<'_> {
                 (0, _) => self.reopen(),
                 (1, Some(window)) => {
                     let range = VirtRange::new(window, window + WINDOW);
-                    self.map.sync(range).unwrap();
+                    self.map.sync(range, true).unwrap();
                 }
                 (2, Some(_)) => self.unmap(),
                 (_, None) => {

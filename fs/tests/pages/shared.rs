@@ -61,7 +61,7 @@ fn tasks_that_share_pages_lose_nothing() {
                     },
                     _ => {
                         let range = VirtRange::new(window, window + PAGE_SIZE * 4);
-                        map.sync(range).unwrap();
+                        map.sync(range, true).unwrap();
                     }
                 }
             }

@@ -1,11 +1,14 @@
 //! `/proc/sys`: settings. What can't be changed here is read-only.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::{ops::RangeInclusive, sync::atomic::Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use alloc::{format, string::String, vec::Vec};
 
-use fs::synthetic::{Entry, Table};
+use fs::{
+    pages::dirty::{self, Setting},
+    synthetic::{Entry, Table},
+};
 use nucleus::random;
 use vm::Overcommit;
 
@@ -188,8 +191,47 @@ fn random_files(boot_id: String) -> Table {
         )
 }
 
+/// What settings of writing back may be.
+const PER_CENT: RangeInclusive<u64> = 0..=100;
+const CENTISECONDS: RangeInclusive<u64> = 0..=i32::MAX as u64;
+const BYTES: RangeInclusive<u64> = 0..=i64::MAX as u64;
+
+/// A setting of writing back.
+fn writeback(setting: &'static Setting, range: RangeInclusive<u64>) -> Entry {
+    Entry::text(move |out| {
+        writeln!(out, "{}", setting.get());
+        Ok(())
+    })
+    .writable(move |bytes| {
+        let value: u64 = person::parse(bytes)?;
+        if !range.contains(&value) {
+            return Err(Errno::EINVAL);
+        }
+        setting.set(value);
+        Ok(())
+    })
+}
+
 fn memory() -> Table {
     Table::new()
+        .with(
+            "dirty_background_bytes",
+            writeback(&dirty::BACKGROUND_BYTES, BYTES),
+        )
+        .with(
+            "dirty_background_ratio",
+            writeback(&dirty::BACKGROUND_RATIO, PER_CENT),
+        )
+        .with("dirty_bytes", writeback(&dirty::BYTES, BYTES))
+        .with(
+            "dirty_expire_centisecs",
+            writeback(&dirty::EXPIRE, CENTISECONDS),
+        )
+        .with("dirty_ratio", writeback(&dirty::RATIO, PER_CENT))
+        .with(
+            "dirty_writeback_centisecs",
+            writeback(&dirty::INTERVAL, CENTISECONDS),
+        )
         .with("drop_caches", drop_caches())
         .with(
             "max_map_count",
@@ -229,6 +271,8 @@ fn drop_caches() -> Entry {
     .writable(|bytes| match person::parse::<u32>(bytes)? {
         1 | 3 => {
             fs::ninep::give_back(usize::MAX);
+            // Only what is clean can go; `sync` first for more.
+            fs::pages::reclaim(usize::MAX);
             Ok(())
         }
         2 | 4 => Ok(()),

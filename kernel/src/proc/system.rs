@@ -284,6 +284,9 @@ fn loadavg(out: &mut Text) {
     writeln!(out, "{running}/{threads} {last}");
 }
 
+/// What `statfs` says of the in-memory file systems.
+const TMPFS: u64 = 0x0102_1994;
+
 /// KiB in files of the in-memory file systems, each counted once however often it is mounted.
 fn files_kib() -> u64 {
     let mut seen = Vec::new();
@@ -293,6 +296,9 @@ fn files_kib() -> u64 {
         if !seen.contains(&device) {
             seen.push(device);
             let space = mount.root().space();
+            if space.magic != TMPFS {
+                continue;
+            }
             total += space.blocks.saturating_sub(space.free) * space.block_size / 1024;
         }
     }
@@ -303,30 +309,37 @@ fn meminfo(out: &mut Text) {
     let usage = frame::usage();
     let space = vm::swap::usage();
     let kib = |frames: usize| (frames * PAGE_SIZE / 1024) as u64;
-    let files = files_kib().min(kib(usage.data));
-    let anonymous = kib(usage.data) - files;
+    let (disks, devices) = fs::pages::count();
+    let (dirty, writing) = fs::pages::dirty::counts();
+    let shared = files_kib();
+    let on_disk = kib(disks + fs::ninep::cached_pages());
+    let files = (shared + on_disk).min(kib(usage.data));
+    let buffers = kib(devices).min(kib(usage.data) - files);
+    let anonymous = kib(usage.data) - files - buffers;
+    // What can be had again.
+    let available = kib(usage.free) + (on_disk + buffers).saturating_sub(kib(dirty + writing));
     let mut line = |name: &str, kib: u64| {
         let width = 24 - name.len();
         writeln!(out, "{name}:{kib:>width$} kB", width = width - 1);
     };
     line("MemTotal", kib(usage.total));
     line("MemFree", kib(usage.free));
-    line("MemAvailable", kib(usage.free));
-    line("Buffers", 0);
+    line("MemAvailable", available.min(kib(usage.total)));
+    line("Buffers", buffers);
     line("Cached", files);
     line("SwapCached", kib(space.cached));
     line("Active", anonymous);
-    line("Inactive", files);
+    line("Inactive", files + buffers);
     let locked = kib(vm::locked_pages());
     line("Unevictable", locked);
     line("Mlocked", locked);
     line("SwapTotal", kib(space.total));
     line("SwapFree", kib(space.free()));
-    line("Dirty", 0);
-    line("Writeback", 0);
+    line("Dirty", kib(dirty));
+    line("Writeback", kib(writing));
     line("AnonPages", anonymous);
     line("Mapped", 0);
-    line("Shmem", files);
+    line("Shmem", shared.min(files));
     line("KReclaimable", 0);
     line("Slab", kib(usage.heap));
     line("SReclaimable", 0);
@@ -419,12 +432,20 @@ fn vmstat(out: &mut Text) {
     let faults: u64 = super::causeway::FAULTS.iter().map(|c| c.total()).sum();
     writeln!(out, "nr_free_pages {}", usage.free);
     writeln!(out, "nr_page_table_pages {}", usage.page_tables);
+    let (disks, devices) = fs::pages::count();
+    let (dirty, writing) = fs::pages::dirty::counts();
+    writeln!(out, "nr_file_pages {}", disks + devices);
+    writeln!(out, "nr_dirty {dirty}");
+    writeln!(out, "nr_writeback {writing}");
+    let (limit, background) = fs::pages::dirty::limits();
+    writeln!(out, "nr_dirty_threshold {limit}");
+    writeln!(out, "nr_dirty_background_threshold {background}");
     // In KiB, two sectors each.
     let kibibytes = |counter: Counter| counter.total() / 2;
     writeln!(out, "pgpgin {}", kibibytes(Counter::disk_sectors_read));
     writeln!(out, "pgpgout {}", kibibytes(Counter::disk_sectors_written));
     writeln!(out, "pgfault {faults}");
-    writeln!(out, "pgmajfault 0");
+    writeln!(out, "pgmajfault {}", Counter::fault_read_in.total());
     writeln!(out, "pswpin {}", Counter::swap_pages_in.total());
     writeln!(out, "pswpout {}", Counter::swap_pages_out.total());
 }

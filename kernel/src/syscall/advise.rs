@@ -12,7 +12,10 @@ use abi::{
         SYNC_FILE_RANGE_WRITE,
     },
 };
-use fs::{Kind, block};
+use core::ops::Range;
+
+use fs::{Kind, block, pages::Access};
+use nucleus::PAGE_SIZE;
 
 use super::{Call, Entry, FlagSet, choice, flag_set, path};
 use crate::{files::OpenFile, mounts};
@@ -20,13 +23,13 @@ use crate::{files::OpenFile, mounts};
 /// The calls of this module.
 pub const CALLS: &[Entry] = &[
     Entry::new(__NR_fsync, "fsync", fsync),
-    Entry::new(__NR_fdatasync, "fdatasync", fsync),
+    Entry::new(__NR_fdatasync, "fdatasync", fdatasync),
     Entry::new(__NR_syncfs, "syncfs", syncfs),
     Entry::new(__NR_sync_file_range, "sync_file_range", sync_range).flags(&[&RANGE_FLAGS]),
     Entry::new(__NR_sync, "sync", sync),
     Entry::new(__NR_fadvise64, "fadvise64", fadvise)
         .flags(&[&ADVICE])
-        .note("files in memory have nothing to read ahead: the advice has no effect"),
+        .note("for files on disks, and for all who have the file open; files in memory have nothing to read ahead"),
     Entry::new(__NR_readahead, "readahead", readahead)
         .note("files in memory have nothing to read ahead"),
     Entry::new(
@@ -73,15 +76,19 @@ fn kind(open: &OpenFile) -> Option<Kind> {
 }
 
 pub(super) fn fsync(call: &mut Call<'_>) -> Result<usize> {
+    sync_file(call, false)
+}
+
+pub(super) fn fdatasync(call: &mut Call<'_>) -> Result<usize> {
+    sync_file(call, true)
+}
+
+fn sync_file(call: &mut Call<'_>, data_only: bool) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     if open.is_path() {
         return Err(Errno::EBADF);
     }
-    let place = open.location().ok_or(Errno::EINVAL)?;
-    match place.vnode().kind() {
-        Kind::Regular | Kind::Directory | Kind::BlockDevice => place.vnode().sync()?,
-        _ => return Err(Errno::EINVAL),
-    }
+    open.file().sync(data_only)?;
     Ok(0)
 }
 
@@ -108,12 +115,41 @@ fn sync_range(call: &mut Call<'_>) -> Result<usize> {
     }
     let place = open.location().ok_or(Errno::ESPIPE)?;
     match place.vnode().kind() {
-        Kind::Regular | Kind::Directory | Kind::BlockDevice | Kind::Link => {
-            place.vnode().sync()?;
-            Ok(0)
-        }
-        _ => Err(Errno::ESPIPE),
+        Kind::Regular | Kind::Directory | Kind::BlockDevice | Kind::Link => {}
+        _ => return Err(Errno::ESPIPE),
     }
+    let Some(file) = open.file().cached() else {
+        // No range of it is known to be dirty: all of it is brought to where it belongs.
+        place.vnode().sync()?;
+        return Ok(0);
+    };
+    let flags = call.unsigned(3);
+    let range = pages(from as u64, len as u64);
+    let waits = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if flags & SYNC_FILE_RANGE_WAIT_BEFORE != 0 {
+        file.wait_written(range.clone());
+    }
+    if flags & SYNC_FILE_RANGE_WRITE != 0 {
+        // All three together are a promise for all that is dirty now.
+        file.write_out(range.clone(), flags & waits == waits)?;
+    }
+    if flags & SYNC_FILE_RANGE_WAIT_AFTER != 0 {
+        file.wait_written(range);
+    }
+    if flags & waits != 0 {
+        open.file().check_written()?;
+    }
+    Ok(0)
+}
+
+/// The pages that have bytes of `len` from `from` on; all from there on if `len` is 0.
+fn pages(from: u64, len: u64) -> Range<u64> {
+    let page = PAGE_SIZE as u64;
+    let end = match len {
+        0 => u64::MAX,
+        len => from.saturating_add(len).div_ceil(page),
+    };
+    from / page..end
 }
 
 pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
@@ -140,6 +176,27 @@ fn fadvise(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     call.choice(3, &ADVICE)?;
+    let Some(file) = open.file().cached() else {
+        return Ok(0);
+    };
+    let (from, len) = (call.args[1] as u64, call.args[2] as u64);
+    match call.unsigned(3) {
+        POSIX_FADV_SEQUENTIAL => file.set_access(Access::Sequential),
+        POSIX_FADV_RANDOM => file.set_access(Access::Random),
+        POSIX_FADV_NOREUSE => file.set_access(Access::Once),
+        POSIX_FADV_WILLNEED => file.prefetch(pages(from, len)),
+        POSIX_FADV_DONTNEED => {
+            file.write_out(pages(from, len), false)?;
+            // Pages of which the range has a part only may be wanted by others; the last one of the file is none of these.
+            let first = from.div_ceil(PAGE_SIZE as u64);
+            let end = match from.saturating_add(len) {
+                end if len == 0 || end >= file.size() => u64::MAX,
+                end => end / PAGE_SIZE as u64,
+            };
+            file.give_up(first..end.max(first), usize::MAX);
+        }
+        _ => file.set_access(Access::Normal),
+    }
     Ok(0)
 }
 
@@ -147,9 +204,15 @@ fn readahead(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     open.readable()?;
     match kind(&open) {
-        Some(Kind::Regular | Kind::BlockDevice) => Ok(0),
-        _ => Err(Errno::EINVAL),
+        Some(Kind::Regular | Kind::BlockDevice) => {}
+        _ => return Err(Errno::EINVAL),
     }
+    if let Some(file) = open.file().cached()
+        && call.size(2) > 0
+    {
+        file.prefetch(pages(call.args[1] as u64, call.args[2] as u64));
+    }
+    Ok(0)
 }
 
 fn name_to_handle_at(call: &mut Call<'_>) -> Result<usize> {

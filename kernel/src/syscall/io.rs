@@ -186,10 +186,14 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     let extra = transfer_flags(call)?;
     let mut from = UserSource::vector(call.address(1), call.size(2))?;
     let written = write_to(call, &open, at, extra, &mut from)?;
-    if call.unsigned(5) & (RWF_SYNC | RWF_DSYNC) != 0
+    let flags = call.unsigned(5);
+    if flags & (RWF_SYNC | RWF_DSYNC) != 0
         && let Some(place) = open.location()
     {
-        place.vnode().sync()?;
+        match open.file().cached() {
+            Some(_) => open.file().sync(flags & RWF_SYNC == 0)?,
+            None => place.vnode().sync()?,
+        }
     }
     Ok(written)
 }

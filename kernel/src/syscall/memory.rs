@@ -348,6 +348,12 @@ fn msync(call: &mut Call<'_>) -> Result<usize> {
     if !is_user(range) {
         return Err(Errno::ENOMEM);
     }
-    call.space().map().sync(range).map_err(errno)?;
+    let map = call.space().map().clone();
+    if flags & raw::MS_INVALIDATE != 0 && map.has_locked(range) {
+        return Err(Errno::EBUSY);
+    }
+    // What mappings see is what the file has: there is nothing to invalidate. Without MS_SYNC, pages go out by themselves in time; they
+    // are begun with now.
+    map.sync(range, flags & raw::MS_SYNC != 0).map_err(errno)?;
     Ok(0)
 }
