@@ -88,6 +88,11 @@ fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool, most: u
     pmap.used_before(va, write, pages.min(most))
 }
 
+/// Whether the program has written so many pages in a row before `va` that it will write the next ones, too.
+pub(crate) fn writes_in_order(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
+    used_before(pmap, entry, va, true, MADE_FROM) == MADE_FROM
+}
+
 /// The pages around `va` that may be mapped with it: the advice's window, or `ahead` pages if that is more.
 fn window(entry: &MapEntry, va: VirtAddr, ahead: usize) -> VirtRange {
     let (behind, least) = match entry.advice {

@@ -43,7 +43,7 @@ impl Census {
     }
 
     fn count(&mut self, frame: &Frame, anonymous: bool) {
-        let mappings = frame.mappings().max(1);
+        let mappings = pmap::mappings_of_spaces(frame).max(1);
         let dirty = pmap::is_modified(frame);
         let share = (PAGE_SIZE / mappings as usize) as u64;
         self.proportional += share;

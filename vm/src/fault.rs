@@ -307,6 +307,12 @@ impl Attempt<'_> {
             }
             let copy = copy_of(&page)?;
             drop(page);
+            if self.pmap.is_shared(self.va)
+                && ahead::writes_in_order(self.pmap, self.entry, self.va)
+            {
+                // A copy of the table would have its mappings replaced one after the other.
+                self.pmap.leave_shared(self.va);
+            }
             Counter::fault_copy.add(1);
             self.replace(slot, copy)?;
             let far = match self.copy_ahead(&mut slots) {

@@ -382,6 +382,11 @@ impl Map {
         }
     }
 
+    /// The most pages that there ever were in entries: [`Sizes::peak`], without a look at any page table.
+    pub fn peak(&self) -> usize {
+        self.space.read().peak
+    }
+
     /// Sizes for `/proc` and `getrusage`.
     pub fn sizes(&self) -> Sizes {
         let resident = self.pmap.resident();

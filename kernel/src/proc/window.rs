@@ -12,7 +12,7 @@ use abi::{
 };
 use fbuf::{Sink, Source};
 use fs::{Attributes, File, Location, OpenFlags};
-use nucleus::{PAGE_SIZE, VirtAddr, addr::USER_END};
+use nucleus::{PAGE_SIZE, VirtAddr, addr::USER_END, pmap};
 use vm::Map;
 
 use super::process::Subject;
@@ -96,7 +96,7 @@ fn describe(map: &Map, va: VirtAddr, numbers: bool) -> u64 {
     if !page.anonymous {
         word |= OF_FILE_OR_SHARED;
     }
-    if page.frame.mappings() == 1 {
+    if pmap::mappings_of_spaces(&page.frame) == 1 {
         word |= MAPPED_ONCE;
     }
     if numbers {

@@ -61,7 +61,7 @@ impl Thread {
         let task = self.task();
         let task = task.as_ref();
         let (user, system) = task.map(|task| task.cpu_time()).unwrap_or_default();
-        let peak = self.shared().map_or(0, |s| s.space.map().sizes().peak);
+        let peak = self.shared().map_or(0, |s| s.space.map().peak());
         Usage {
             times: Times { user, system },
             minor_faults: self.minor_faults(),

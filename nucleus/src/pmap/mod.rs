@@ -35,8 +35,8 @@ use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 use family::Family;
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
 pub use page::{
-    Use, clear_modified, is_modified, is_wired, page_protect, set_modified, set_referenced,
-    take_referenced, take_use, watch_references,
+    Use, clear_modified, is_modified, is_wired, mappings_of_spaces, page_protect, set_modified,
+    set_referenced, take_referenced, take_use, watch_references,
 };
 pub use pending::Pending;
 pub use share::{Fork, Writes, fork_mode, set_fork};
@@ -567,7 +567,11 @@ impl Pmap {
             return 0;
         };
         let last = index(VirtAddr(va.0 - PAGE_SIZE), 1);
-        let most = most.min(last + 1);
+        let most = match write && leaf.is_shared {
+            // Whoever wrote these did it before a fork.
+            true => 0,
+            false => most.min(last + 1),
+        };
         let is_used = |i: usize| {
             let pte = load(leaf.entry(i));
             match write {

@@ -168,6 +168,18 @@ pub fn take_use(frame: &Frame) -> Use {
     found
 }
 
+/// How many times spaces map `frame`: its mappings, those in a page table that several spaces share counted for each.
+pub fn mappings_of_spaces(frame: &Frame) -> u32 {
+    if frame.mappings() == 0 {
+        return 0;
+    }
+    let _pinned = Pinned::new();
+    let mappings = record(frame.index()).lock_mappings();
+    let mut count = 0;
+    for_each(&mappings, |table, _| count += share::spaces(table));
+    count
+}
+
 /// Notes that the kernel used `frame` past its mappings, as a `read` of a file does.
 pub fn set_referenced(frame: &Frame) {
     let _pinned = Pinned::new();

@@ -112,6 +112,11 @@ fn sharers(table: u32) -> &'static core::sync::atomic::AtomicU64 {
     &record(table + 1).a
 }
 
+/// Spaces that lead to a table.
+pub(super) fn spaces(table: u32) -> u32 {
+    (sharers(table).load(Ordering::Relaxed) as u32).max(1)
+}
+
 /// Gives a shared table to a new owner, or to nobody: the family's handle goes.
 fn leave_family(table: u32, owner: u64) {
     let family = record(table).a.swap(owner, Ordering::SeqCst);
@@ -345,6 +350,15 @@ impl Pmap {
         pending.flush();
         Counter::page_tables_copied.add(1);
         Ok(())
+    }
+
+    /// Takes all mappings away that come from the table of level 1 for `va`, if a fork made it common: who will replace most of them is
+    /// better off than with a copy. When this returns, no CPU uses one of them. Sleeps never; interrupts are on and no spin
+    /// lock is held.
+    pub fn leave_shared(&self, va: VirtAddr) {
+        let mut pending = Pending::new();
+        self.give_up_shared(va, &mut pending);
+        pending.flush();
     }
 
     /// If a fork made the table of level 1 for `va` common, and all others have left it, it is this pmap's own again. Returns whether

@@ -419,8 +419,7 @@ impl Pmap {
         pending.add_share(table);
     }
 
-    /// For lack of memory for a table of its own: takes all mappings away that come from the table for `va` if others share it.
-    /// `pending` is not full.
+    /// Takes all mappings away that come from the table for `va` if others share it. `pending` is not full.
     #[cold]
     pub(super) fn give_up_shared(&self, va: VirtAddr, pending: &mut Pending) {
         let mut frames = self.lock.lock();

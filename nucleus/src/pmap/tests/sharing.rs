@@ -128,7 +128,15 @@ impl Families {
                 clear_modified(frame, &mut pending);
                 self.modified[f] = false;
             }
-            11 => pmap.own(at).unwrap(),
+            11 if below(2) == 0 => pmap.own(at).unwrap(),
+            11 => {
+                if pmap.is_shared(at) {
+                    let base = VirtAddr(at.0 & !(LEAF_SPAN - 1));
+                    let span = VirtRange::new(base, base + LEAF_SPAN);
+                    map.retain(|&page, _| !span.contains(va_of(page)));
+                }
+                pmap.leave_shared(at);
+            }
             12 => drop(pmap.reclaim(at, Writes::TakenAway)),
             13 => {
                 if let Some((range, to)) = random_move() {
@@ -192,6 +200,7 @@ impl Families {
             let uses = uses.filter(|used| used.0 == f).count() as u32;
             // One mapping in a shared table is one in each space.
             assert!(frame.mappings() <= uses && (frame.mappings() > 0) == (uses > 0));
+            assert_eq!(mappings_of_spaces(frame), uses);
             assert_eq!(frame.handles(), frame.mappings() + 1);
             assert_eq!(is_modified(frame), self.modified[f], "frame {f}");
         }
