@@ -114,17 +114,17 @@ impl Streams {
         }
     }
 
-    /// Pages `pages` are about to be read: what to read ahead now, if they hold a mark.
+    /// Pages `pages` of a file with `size` pages are about to be read: what to read ahead now, if they hold a mark.
     #[inline]
-    pub(super) fn touched(&self, pages: &Range<u64>) -> Option<Range<u64>> {
+    pub(super) fn touched(&self, pages: &Range<u64>, size: u64) -> Option<Range<u64>> {
         let holds = |mark: &AtomicU64| pages.contains(&mark.load(Ordering::Relaxed));
         let slot = self.marks.iter().position(holds)?;
-        self.advance(slot)
+        self.advance(slot, size)
     }
 
     /// The reader of this stream has come to its mark: its next window.
     #[cold]
-    fn advance(&self, slot: usize) -> Option<Range<u64>> {
+    fn advance(&self, slot: usize, pages: u64) -> Option<Range<u64>> {
         let most = self.most();
         let mut table = self.table.lock();
         if self.marks[slot].load(Ordering::Relaxed) == NOWHERE {
@@ -135,16 +135,22 @@ impl Streams {
         let stream = &mut table.streams[slot];
         let size = stream.end - stream.start;
         Counter::file_read_ahead_hits.add(size);
+        self.first.store(FIRST as u8, Ordering::Relaxed);
         let next = (size * 2).clamp(FIRST, most);
+        let (start, end) = (stream.end, stream.end.saturating_add(next).min(pages));
+        if start >= end {
+            // All of the file is read.
+            self.marks[slot].store(NOWHERE, Ordering::Relaxed);
+            return None;
+        }
         *stream = Stream {
-            start: stream.end,
-            end: stream.end.saturating_add(next),
+            start,
+            end,
             used: clock,
         };
         // When he enters the window that is read now.
-        self.marks[slot].store(stream.start, Ordering::Relaxed);
-        self.first.store(FIRST as u8, Ordering::Relaxed);
-        Some(stream.start..stream.end)
+        self.marks[slot].store(start, Ordering::Relaxed);
+        Some(start..end)
     }
 
     /// Page `wanted.start` is not in memory, of `wanted` that a read call asks for, in a file of `pages` pages: what to read.

@@ -67,7 +67,7 @@ impl<S: Store> FilePages<S> {
             return Ok(0);
         }
         let pages = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
-        if let Some(next) = self.streams.touched(&pages) {
+        if let Some(next) = self.streams.touched(&pages, self.pages()) {
             self.read_ahead(next);
         }
         let mut done = 0;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use fbuf::{BytesSink, BytesSource};
 use fs::pages::{Access, Cached};
-use nucleus::PAGE_SIZE;
+use nucleus::{PAGE_SIZE, counters::Counter};
 
 use crate::{disk, on_machines, support::Random};
 
@@ -34,12 +34,34 @@ fn who_reads_in_order_waits_once_and_reads_in_few_requests() {
     on_machines(4, 2, 4096, |seed| {
         let inode = written(seed);
         let file = disk::open(&inode);
+        let before = Counter::file_read_ahead_hits.total();
         for page in 0..PAGES as u64 {
             read(&file, page);
         }
+        let hits = Counter::file_read_ahead_hits.total() - before;
+        assert!(hits <= PAGES as u64, "{hits} pages of windows were used");
         // 4, 8, 16, ... 128, 128, 128
         let reads = inode.reads.load(SeqCst);
         assert!(reads <= 10, "{reads} requests");
+        assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
+    });
+}
+
+#[test]
+fn large_reads_in_order_are_read_ahead_too() {
+    on_machines(2, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        let before = Counter::file_read_ahead_hits.total();
+        let mut bytes = vec![0; 16 * PAGE_SIZE];
+        for at in (0..PAGES * PAGE_SIZE).step_by(bytes.len()) {
+            let read = file.read(at as u64, &mut BytesSink::new(&mut bytes));
+            assert_eq!(read, Ok(16 * PAGE_SIZE));
+        }
+        let hits = Counter::file_read_ahead_hits.total() - before;
+        assert!(hits <= PAGES as u64, "{hits} pages of windows were used");
+        let reads = inode.reads.load(SeqCst);
+        assert!(reads <= 8, "{reads} requests");
         assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
     });
 }
