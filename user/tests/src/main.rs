@@ -9,6 +9,7 @@ mod accounts;
 mod attributes;
 mod bad_elf;
 mod bad_pointers;
+mod cached;
 mod clock;
 mod disks;
 mod epoll;
@@ -128,6 +129,7 @@ fn main() {
         events::TESTS,
         inotify::TESTS,
         disks::TESTS,
+        cached::TESTS,
         swap::TESTS,
         files::TESTS,
         names::TESTS,
