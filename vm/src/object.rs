@@ -25,9 +25,12 @@ use nucleus::{
 
 use crate::chunks::{Chunk, Chunks, Content, SLOTS, SLOTS_SHIFT};
 use crate::location::{Location, Paged};
-use crate::pagedaemon::Registry;
+use crate::pagedaemon::{Registry, Supply, wait_for_memory};
 use crate::pager::PagerError;
 use crate::swap;
+
+/// Pages that are brought back from swap at once where the kernel reads a file.
+const AHEAD: u64 = 16;
 
 /// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
 const TREES: usize = 9;
@@ -221,7 +224,11 @@ impl Object {
                 return Ok(get(page));
             }
             drop(pages);
-            self.bring_in_around(index, index..index + 1)?;
+            let window = index..index.saturating_add(AHEAD);
+            match self.bring_in_around(index, window) {
+                Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                done => done?,
+            }
         }
     }
 

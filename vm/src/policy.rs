@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SHIFT, frame};
 
 use crate::request::MapError;
+use crate::swap;
 
 /// Less than any machine has: no need to ask how much this one has.
 const NEVER_TOO_LARGE: usize = 4 << 20;
@@ -47,13 +48,13 @@ pub fn set_overcommit(to: Overcommit) {
     ALWAYS.store(to == Overcommit::Always, Relaxed);
 }
 
-/// Refuses what can't possibly be backed: one private writable mapping larger than all memory.
+/// Refuses what can't possibly be backed: one private writable mapping larger than all memory and swap space.
 /// Anything less is granted, as programs map far more than they touch; the reckoning comes as
 /// [`Fault::OutOfMemory`](crate::Fault::OutOfMemory). Linux's default policy does the same.
 pub(crate) fn check_overcommit(len: usize) -> Result<(), MapError> {
     if len <= NEVER_TOO_LARGE
         || overcommit() == Overcommit::Always
-        || len >> PAGE_SHIFT <= frame::usage().total
+        || len >> PAGE_SHIFT <= frame::usage().total + swap::usage().total
     {
         return Ok(());
     }

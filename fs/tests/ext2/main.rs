@@ -8,6 +8,7 @@ mod image;
 mod machine;
 #[path = "../tree_model/model.rs"]
 mod model;
+mod pinned;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;

@@ -146,16 +146,22 @@ fn read(run: &Run, frames: &[Frame]) -> Result<(), StoreFailed> {
     }
 }
 
-/// Gives the frames to the pages that are still in the run's slots.
+/// Gives the frames to the pages that are still in the run's slots. They keep the slots while more than half of all are free.
 fn publish(home: &dyn Home, run: &Run, frames: Vec<Frame>) {
     let mut left: Vec<Option<Frame>> = frames.into_iter().map(Some).collect();
     let mut count = 0;
+    // A slot that nothing has to be written to again is worth less than room for a page that has none.
+    let usage = table::usage();
+    let short = usage.used > usage.total / 2;
     home.visit(u32::MAX, &mut |_, location| {
         let slot = location.slot().filter(|_| location.is_swapped());
         let place = slot.and_then(|slot| run.index(slot.number()));
         if let Some(frame) = place.and_then(|i| left[i].take()) {
             location.arrive(frame);
             count += 1;
+            if short {
+                location.dirty();
+            }
         }
     });
     Counter::swap_pages_in.add(count);

@@ -140,9 +140,6 @@ impl Run {
     /// Up to `most` free slots in a row, 1 at least: from the device of highest priority that has any free, from devices of equal
     /// priority in turn. `None` if all are full.
     pub(crate) fn reserve(most: u32) -> Option<Run> {
-        if TOTAL.load(Ordering::Relaxed) <= OWNED.load(Ordering::Relaxed) {
-            return None;
-        }
         let mut table = TABLE.lock();
         let mut tried = 0;
         loop {

@@ -1,0 +1,81 @@
+//! Files whose blocks are used past the file system.
+
+use abi::{
+    Errno,
+    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, O_CREAT, O_RDWR},
+};
+use fbuf::BytesSource;
+use fs::OpenFlags;
+use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral, frame::Contents};
+
+use super::{
+    image::{self, assert_sound},
+    machine,
+    support::Random,
+    tree::with_walk,
+};
+
+/// Pages of the file: it needs blocks of pointers to blocks of pointers where blocks are small.
+const PAGES: usize = 80;
+
+#[test]
+fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
+    for block_size in [1024, 2048, 4096] {
+        let empty = image::make(image::Make {
+            block_size,
+            size: 4096,
+            inodes: 64,
+            more: &[],
+        });
+        let (content, ()) = machine::run(block_size as u64, 1, empty, |machine| {
+            let namespace = machine.mount();
+            let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
+            let mut bytes = vec![0; PAGES * PAGE_SIZE];
+            Random::new(7).fill(&mut bytes);
+            with_walk(&namespace, |walk| {
+                let file = walk.open(b"/swap", flags, 0o600).unwrap();
+                file.write(Some(0), flags, &mut BytesSource::new(&bytes))
+                    .unwrap();
+                let vnode = file.location().unwrap().vnode().clone();
+                let pinned = vnode.clone().pin_blocks().expect("it has no holes");
+                assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::ETXTBSY));
+                let mut next = 0;
+                for run in pinned.runs() {
+                    assert_eq!(run.page, next);
+                    next += run.pages;
+                    for page in 0..run.pages {
+                        let frame = Frame::alloc(Contents::Stale).unwrap();
+                        let sector = run.sector + page * (PAGE_SIZE / 512) as u64;
+                        let parts = vec![Part::whole(frame.clone())];
+                        pinned.device().read(sector, parts).unwrap();
+                        let mut found = vec![0; PAGE_SIZE];
+                        ephemeral::map(&frame).read(0, &mut found);
+                        let at = (run.page + page) as usize * PAGE_SIZE;
+                        assert!(
+                            found == bytes[at..at + PAGE_SIZE],
+                            "page {}",
+                            run.page + page
+                        );
+                    }
+                }
+                assert_eq!(next, PAGES as u64);
+                let write = || file.write(Some(5), flags, &mut BytesSource::new(b"other"));
+                assert_eq!(write().err(), Some(Errno::ETXTBSY));
+                assert_eq!(vnode.truncate(10), Err(Errno::ETXTBSY));
+                let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+                let hole = || vnode.allocate(punch, PAGE_SIZE as u64, PAGE_SIZE as u64);
+                assert_eq!(hole(), Err(Errno::ETXTBSY));
+                drop(pinned);
+                assert_eq!(write(), Ok(5));
+                assert_eq!(hole(), Ok(()));
+                assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::EINVAL));
+                let folder = walk.resolve(b"/", true).unwrap();
+                assert_eq!(
+                    folder.vnode().clone().pin_blocks().err(),
+                    Some(Errno::EINVAL)
+                );
+            });
+        });
+        assert_sound(&content, &format!("blocks of {block_size}"));
+    }
+}
