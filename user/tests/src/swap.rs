@@ -256,7 +256,8 @@ fn larger() -> Outcome {
     let out = number("/proc/vmstat", "pswpout")? - out;
     ensure!(out as usize > pages / 3, "{out} pages went out");
     call!(munmap(memory.cast(), pages * PAGE));
-    expect_slots(Some(0))
+    // Others' pages may have gone, too.
+    expect_slots(None)
 }
 
 fn larger_shared() -> Outcome {
@@ -271,5 +272,6 @@ fn larger_shared() -> Outcome {
         check(memory, page, 8)?;
     }
     call!(munmap(memory.cast(), pages * PAGE));
-    expect_slots(Some(0))
+    // Others' pages may have gone, too.
+    expect_slots(None)
 }
