@@ -33,7 +33,7 @@ impl Map {
             if held.len() == end || at >= USER_END {
                 break;
             }
-            let page = self.resolve(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
+            let page = self.resolve_patiently(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
             let Ok(frame) = page else { break };
             held.push(frame);
             at = at + PAGE_SIZE;
@@ -49,7 +49,7 @@ impl Map {
             };
             let len = (PAGE_SIZE - at.page_offset()).min(to.len() - done);
             let part = &mut to[done..done + len];
-            let page = self.resolve(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
+            let page = self.resolve_patiently(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
             let Ok(frame) = page else { break };
             ephemeral::map(&frame).read(at.page_offset(), part);
             done += len;
@@ -114,7 +114,7 @@ impl Map {
             return Ok(());
         }
         drop(space);
-        self.resolve(at, Access::Write, write)
+        self.resolve_patiently(at, Access::Write, write)
     }
 
     /// What names a byte of shared memory in every address space that maps it: the address of its

@@ -13,7 +13,7 @@
 
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
 
 use crate::pagedaemon::{Registry, Token};
@@ -33,6 +33,11 @@ const FAN_SHIFT: u32 = FAN.trailing_zeros();
 pub trait Content: Default + 'static {
     /// The rank of the lock of a chunk of these.
     const RANK: Rank;
+
+    /// How many bits of [`aged`](Chunk::aged) are set in all chunks that are in no registry.
+    fn aged_unlisted() -> Option<&'static AtomicUsize> {
+        None
+    }
 
     /// Where the pagedaemon finds chunks of these by themselves; `None` if it comes to them through what they belong to.
     fn registry() -> Option<&'static Registry<Chunk<Self>>> {
@@ -133,8 +138,15 @@ impl<T: Content> Chunk<T> {
 
 impl<T: Content> Drop for Chunk<T> {
     fn drop(&mut self) {
+        let aged = *self.aged.get_mut();
+        if aged != 0
+            && self.token.is_nowhere()
+            && let Some(count) = T::aged_unlisted()
+        {
+            count.fetch_sub(aged.count_ones() as usize, Relaxed);
+        }
         if let Some(registry) = T::registry() {
-            registry.withdraw(&mut self.token, self.aged.get_mut().count_ones());
+            registry.withdraw(&mut self.token, aged.count_ones());
         }
     }
 }

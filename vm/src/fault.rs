@@ -60,6 +60,7 @@ use crate::amap::{Refused, Slots};
 use crate::anon::Slot;
 use crate::entry::{MapEntry, ObjectRef};
 use crate::map::Map;
+use crate::pagedaemon::{Supply, wait_for_memory};
 use crate::pager::PagerError;
 use crate::request::Fault;
 use crate::share;
@@ -116,6 +117,21 @@ impl Map {
         then: impl FnMut(&Space) -> Option<R>,
     ) -> Result<R, Fault> {
         self.resolve_with(addr, access, 0, then)
+    }
+
+    /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon finds some. No lock is held.
+    pub(crate) fn resolve_patiently<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        mut then: impl FnMut(&Space) -> Option<R>,
+    ) -> Result<R, Fault> {
+        loop {
+            match self.resolve(addr, access, &mut then) {
+                Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                result => return result,
+            }
+        }
     }
 
     /// As [`resolve`](Map::resolve), for a caller that will need `wanted` pages behind this one, too.
@@ -219,7 +235,12 @@ impl Map {
             // The one before brought most pages along.
             if !self.pmap.permits(va, access) {
                 let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
-                self.resolve_with(va, access, wanted, |_| Some(()))?;
+                loop {
+                    match self.resolve_with(va, access, wanted, |_| Some(())) {
+                        Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                        result => break result?,
+                    }
+                }
             }
         }
         Ok(())

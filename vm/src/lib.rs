@@ -61,8 +61,9 @@ pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;
 pub use pagedaemon::{
-    Cache, Fate, Scan, Supply, Tally, Urgency, alloc_frame, inactive_anonymous, register_cache,
-    set_swap_cluster, start_pagedaemon, stop_pagedaemon, swap_cluster, wait_for_memory,
+    Cache, Fate, Scan, Supply, Tally, Urgency, active_in_objects, alloc_frame, inactive_anonymous,
+    register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon, swap_cluster,
+    wait_for_memory,
 };
 pub use pager::{Anonymous, Description, Pager, PagerError};
 pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};

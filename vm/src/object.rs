@@ -87,10 +87,17 @@ impl Content for Page {
     fn registry() -> Option<&'static Registry<Chunk<Page>>> {
         Some(&CHUNKS)
     }
+
+    fn aged_unlisted() -> Option<&'static AtomicUsize> {
+        Some(&ACTIVE)
+    }
 }
 
 /// All chunks of objects without a backing store. A page of theirs begins as an active one.
 pub(crate) static CHUNKS: Registry<Chunk<Page>> = Registry::new(&INACTIVE);
+
+/// Active pages of objects with a backing store, some of which may have gone.
+pub(crate) static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Inactive pages in [`CHUNKS`], some of which may have gone.
 pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);

@@ -54,7 +54,7 @@ pub fn set_overcommit(to: Overcommit) {
 pub(crate) fn check_overcommit(len: usize) -> Result<(), MapError> {
     if len <= NEVER_TOO_LARGE
         || overcommit() == Overcommit::Always
-        || len >> PAGE_SHIFT <= frame::usage().total + swap::usage().total
+        || len >> PAGE_SHIFT <= frame::total() + swap::usage().total
     {
         return Ok(());
     }

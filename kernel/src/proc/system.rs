@@ -305,41 +305,89 @@ fn files_kib() -> u64 {
     total
 }
 
+/// What the frames that hold data are used for, in pages.
+struct Memory {
+    /// Pages of files that are somewhere else as well.
+    files: usize,
+    /// Those of them that are pages of devices.
+    buffers: usize,
+    active_files: usize,
+    inactive_files: usize,
+    dirty: usize,
+    writeback: usize,
+    /// What can be given up at once.
+    available: usize,
+    /// Files that are in memory only.
+    shared: usize,
+    /// All else: what programs and the kernel have for themselves.
+    anonymous: usize,
+    /// Anonymous and shared.
+    active_anonymous: usize,
+    inactive_anonymous: usize,
+}
+
+impl Memory {
+    fn now() -> Memory {
+        let data = frame::usage().data;
+        let (disks, devices) = fs::pages::count();
+        let files = (disks + devices + fs::ninep::cached_pages()).min(data);
+        let shared = ((files_kib() * 1024) as usize / PAGE_SIZE).min(data - files);
+        let (dirty, writeback) = fs::pages::dirty::counts();
+        let active_files = vm::active_in_objects().min(files);
+        let inactive_anonymous = vm::inactive_anonymous().min(data - files);
+        Memory {
+            files,
+            buffers: devices.min(files),
+            active_files,
+            inactive_files: files - active_files,
+            dirty,
+            writeback,
+            available: files.saturating_sub(dirty + writeback),
+            shared,
+            anonymous: data - files - shared,
+            active_anonymous: data - files - inactive_anonymous,
+            inactive_anonymous,
+        }
+    }
+}
+
 fn meminfo(out: &mut Text) {
     let usage = frame::usage();
     let space = vm::swap::usage();
     let kib = |frames: usize| (frames * PAGE_SIZE / 1024) as u64;
-    let (disks, devices) = fs::pages::count();
-    let (dirty, writing) = fs::pages::dirty::counts();
-    let shared = files_kib();
-    let on_disk = kib(disks + fs::ninep::cached_pages());
-    let files = (shared + on_disk).min(kib(usage.data));
-    let buffers = kib(devices).min(kib(usage.data) - files);
-    let anonymous = kib(usage.data) - files - buffers;
-    // What can be had again.
-    let available = kib(usage.free) + (on_disk + buffers).saturating_sub(kib(dirty + writing));
+    let memory = Memory::now();
     let mut line = |name: &str, kib: u64| {
         let width = 24 - name.len();
         writeln!(out, "{name}:{kib:>width$} kB", width = width - 1);
     };
     line("MemTotal", kib(usage.total));
     line("MemFree", kib(usage.free));
-    line("MemAvailable", available.min(kib(usage.total)));
-    line("Buffers", buffers);
-    line("Cached", files);
+    line(
+        "MemAvailable",
+        kib((usage.free + memory.available).min(usage.total)),
+    );
+    line("Buffers", kib(memory.buffers));
+    line("Cached", kib(memory.files - memory.buffers + memory.shared));
     line("SwapCached", kib(space.cached));
-    line("Active", anonymous);
-    line("Inactive", files + buffers);
+    line("Active", kib(memory.active_anonymous + memory.active_files));
+    line(
+        "Inactive",
+        kib(memory.inactive_anonymous + memory.inactive_files),
+    );
+    line("Active(anon)", kib(memory.active_anonymous));
+    line("Inactive(anon)", kib(memory.inactive_anonymous));
+    line("Active(file)", kib(memory.active_files));
+    line("Inactive(file)", kib(memory.inactive_files));
     let locked = kib(vm::locked_pages());
     line("Unevictable", locked);
     line("Mlocked", locked);
     line("SwapTotal", kib(space.total));
     line("SwapFree", kib(space.free()));
-    line("Dirty", kib(dirty));
-    line("Writeback", kib(writing));
-    line("AnonPages", anonymous);
+    line("Dirty", kib(memory.dirty));
+    line("Writeback", kib(memory.writeback));
+    line("AnonPages", kib(memory.anonymous));
     line("Mapped", 0);
-    line("Shmem", shared.min(files));
+    line("Shmem", kib(memory.shared));
     line("KReclaimable", 0);
     line("Slab", kib(usage.heap));
     line("SReclaimable", 0);
@@ -347,7 +395,7 @@ fn meminfo(out: &mut Text) {
     line("KernelStack", 0);
     line("PageTables", kib(usage.page_tables));
     line("CommitLimit", kib(usage.total + space.total));
-    line("Committed_AS", anonymous);
+    line("Committed_AS", kib(memory.anonymous));
 }
 
 fn ticks(time: Duration) -> u64 {
@@ -431,12 +479,16 @@ fn vmstat(out: &mut Text) {
     let usage = frame::usage();
     let faults: u64 = super::causeway::FAULTS.iter().map(|c| c.total()).sum();
     writeln!(out, "nr_free_pages {}", usage.free);
+    let memory = Memory::now();
+    writeln!(out, "nr_inactive_anon {}", memory.inactive_anonymous);
+    writeln!(out, "nr_active_anon {}", memory.active_anonymous);
+    writeln!(out, "nr_inactive_file {}", memory.inactive_files);
+    writeln!(out, "nr_active_file {}", memory.active_files);
+    writeln!(out, "nr_dirty {}", memory.dirty);
+    writeln!(out, "nr_writeback {}", memory.writeback);
     writeln!(out, "nr_page_table_pages {}", usage.page_tables);
     let (disks, devices) = fs::pages::count();
-    let (dirty, writing) = fs::pages::dirty::counts();
     writeln!(out, "nr_file_pages {}", disks + devices);
-    writeln!(out, "nr_dirty {dirty}");
-    writeln!(out, "nr_writeback {writing}");
     let (limit, background) = fs::pages::dirty::limits();
     writeln!(out, "nr_dirty_threshold {limit}");
     writeln!(out, "nr_dirty_background_threshold {background}");
@@ -445,7 +497,19 @@ fn vmstat(out: &mut Text) {
     writeln!(out, "pgpgin {}", kibibytes(Counter::disk_sectors_read));
     writeln!(out, "pgpgout {}", kibibytes(Counter::disk_sectors_written));
     writeln!(out, "pgfault {faults}");
-    writeln!(out, "pgmajfault {}", Counter::fault_read_in.total());
+    let major = Counter::fault_read_in.total() + Counter::fault_swap_in.total();
+    writeln!(out, "pgmajfault {major}");
     writeln!(out, "pswpin {}", Counter::swap_pages_in.total());
     writeln!(out, "pswpout {}", Counter::swap_pages_out.total());
+    for (name, counter) in [
+        ("pgactivate", Counter::pageout_second_chances),
+        ("pgdeactivate", Counter::pageout_deactivated),
+        ("pgscan_kswapd", Counter::pageout_scanned),
+        ("pgsteal_kswapd", Counter::pageout_freed),
+        ("pageoutrun", Counter::pageout_runs),
+        ("allocstall_normal", Counter::memory_waits),
+        ("oom_kill", Counter::out_of_memory_kills),
+    ] {
+        writeln!(out, "{name} {}", counter.total());
+    }
 }

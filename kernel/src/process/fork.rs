@@ -7,7 +7,7 @@ use core::sync::atomic::{
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
-    VirtAddr, frame,
+    VirtAddr,
     task::{self, Spawn, WaitQueue},
     trap::UserContext,
     user,
@@ -91,7 +91,7 @@ pub fn clone(
 ) -> Result<Pid> {
     let parent = thread.process();
     request.check(parent)?;
-    if frame::is_scarce() {
+    if super::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     if parent.has_too_many_threads(1)

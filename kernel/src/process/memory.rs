@@ -57,6 +57,16 @@ pub fn resolve_fault(
     }
 }
 
+/// Whether memory is scarce even after the pagedaemon had a chance to free some: what would make objects of the kernel's is refused then.
+/// With no lock held.
+pub fn is_scarce() -> bool {
+    // Most calls pay two loads.
+    frame::is_scarce() && {
+        vm::wait_for_memory();
+        frame::is_scarce()
+    }
+}
+
 /// The nucleus's hook for faults of kernel code on a program's address.
 pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
     thread::with_current(|thread| {

@@ -56,7 +56,7 @@ pub use family::{Group, Session};
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;
-pub use memory::{OOM_NEVER, kill_largest, oom_score, resolve_fault};
+pub use memory::{OOM_NEVER, is_scarce, kill_largest, oom_score, resolve_fault};
 pub use pidfd::{PidFile, process_of};
 pub use run::run;
 pub use scheduling::{Policy, Scheduling};

@@ -34,6 +34,8 @@ pub struct Options {
     pub memory_disks: Vec<u64>,
     /// Devices that pages go to when memory is short, by their names without `/dev/` (`swap=/dev/NAME`, any number of times).
     pub swaps: Vec<String>,
+    /// How many pages go to swap by one write at most (`swapcluster=N`), if not the default.
+    pub swap_cluster: Option<u16>,
     /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
@@ -84,6 +86,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         shares: Vec::new(),
         memory_disks: Vec::new(),
         swaps: Vec::new(),
+        swap_cluster: None,
         release: None,
         init: None,
         command: Vec::new(),
@@ -125,6 +128,13 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("fork", _) => return Err(format!("option '{word}': fork is share or copy")),
             ("ptcache", Some("on")) => options.page_table_cache = true,
             ("ptcache", Some("off")) => options.page_table_cache = false,
+            ("swapcluster", value) => {
+                let pages = value.and_then(|text| text.parse().ok());
+                let pages = pages.filter(|pages| (1..=512).contains(pages));
+                options.swap_cluster = Some(pages.ok_or_else(|| {
+                    format!("option '{word}': swapcluster wants a number of pages, 1 to 512")
+                })?);
+            }
             ("ptcache", _) => return Err(format!("option '{word}': ptcache is on or off")),
             ("root", value) => {
                 let device = value.and_then(device_name);
@@ -365,6 +375,7 @@ mod tests {
                 shares: Vec::new(),
                 memory_disks: Vec::new(),
                 swaps: Vec::new(),
+                swap_cluster: None,
                 release: None,
                 init: None,
                 command: Vec::new()
@@ -384,6 +395,7 @@ mod tests {
         assert_eq!(options.ephemeral, Backend::Uncached);
         assert_eq!(options.shootdown, Coherence::Broadcast);
         assert!(!options.page_table_cache);
+        assert_eq!(parse("swapcluster=1").unwrap().swap_cluster, Some(1));
         let defaults = parse("ephemeral=direct shootdown=precise ptcache=on fork=share");
         assert_eq!(defaults, parse(""));
         let options = parse("release=6.1.0-56-cloud-amd64").unwrap();
@@ -447,6 +459,9 @@ mod tests {
             ("shootdown=all", "precise or broadcast"),
             ("ptcache=0", "on or off"),
             ("fork=lazy", "share or copy"),
+            ("swapcluster=0", "1 to 512"),
+            ("swapcluster=513", "1 to 512"),
+            ("swapcluster", "1 to 512"),
             ("share", "share"),
             ("share=tag", "share=tag"),
             ("share=tag:/x%2", "share=tag:/x%2"),

@@ -32,6 +32,9 @@ pub fn start() -> ! {
     if let Some((behind, ahead)) = options.fault_ahead {
         vm::set_fault_ahead(behind, ahead);
     }
+    if let Some(pages) = options.swap_cluster {
+        vm::set_swap_cluster(pages.into());
+    }
     pmap::set_coherence(options.shootdown);
     frame::keep_tables(options.page_table_cache);
     pmap::set_fork(options.fork);

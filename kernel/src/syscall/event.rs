@@ -12,7 +12,6 @@ use abi::{
     },
 };
 use fs::{File, OpenFlags};
-use nucleus::frame;
 
 use super::{
     Call, Entry, FlagSet, flag_set,
@@ -56,7 +55,7 @@ pub(super) fn install(
     access: u32,
     make: impl FnOnce() -> Result<Arc<dyn File>>,
 ) -> Result<usize> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let slot = call.files().reserve(0, call.descriptor_limit())?;

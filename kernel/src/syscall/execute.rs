@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Walk};
-use nucleus::{VirtAddr, frame, user};
+use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry};
 use crate::{
@@ -89,7 +89,7 @@ fn run(
     arguments: VirtAddr,
     environment: VirtAddr,
 ) -> Result<usize> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let process = call.process().clone();

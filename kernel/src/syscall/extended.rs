@@ -7,7 +7,7 @@ use abi::{
     raw::general::{self as raw, AT_FDCWD, AT_SYMLINK_NOFOLLOW, XATTR_CREATE, XATTR_REPLACE},
 };
 use fs::Location;
-use nucleus::{VirtAddr, frame, user};
+use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry, FlagSet, flag_set, path};
 
@@ -107,7 +107,7 @@ fn set(call: &Call<'_>, by: By) -> Result<usize> {
     if size > raw::XATTR_SIZE_MAX as usize {
         return Err(Errno::E2BIG);
     }
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let mut value = Vec::new();

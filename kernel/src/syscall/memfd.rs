@@ -11,7 +11,7 @@ use abi::{
 };
 use fs::{Location, Mount, OpenFlags, file::VnodeFile, ramfs};
 use nucleus::{
-    Prot, frame,
+    Prot,
     sync::{Mutex, Rank},
     user,
 };
@@ -63,7 +63,7 @@ fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
     let name = user::copy_in_string(call.address(0), NAME_MAX)
         .map_err(|_| Errno::EFAULT)?
         .ok_or(Errno::EINVAL)?;
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let files = call.files();

@@ -13,7 +13,7 @@ use abi::{
     },
 };
 use fs::{Kind, Location, MountFlags, MountRequest};
-use nucleus::{PAGE_SIZE, VirtAddr, frame, user};
+use nucleus::{PAGE_SIZE, VirtAddr, user};
 
 use super::{Call, Entry, FlagSet, flag_set, path, path::check_flags};
 use crate::{
@@ -126,7 +126,7 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     if !call.credentials().fs.is_root() {
         return Err(Errno::EPERM);
     }
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let namespace = mounts::namespace();

@@ -13,7 +13,7 @@ use abi::{
 };
 use fbuf::{UserSink, UserSource};
 use fs::OpenFlags;
-use nucleus::{VirtAddr, frame, task::Sleep, time, user};
+use nucleus::{VirtAddr, task::Sleep, time, user};
 
 use super::{Call, Entry, FlagSet, choice, flag_set, path, read_timespec};
 use crate::{
@@ -54,7 +54,7 @@ fn mq_open(call: &mut Call<'_>) -> Result<usize> {
         _ => Some(call.read(3)?),
     };
     let name = path::read(call.address(0))?;
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let slot = call.files().reserve(0, call.descriptor_limit())?;
@@ -118,7 +118,7 @@ fn mq_timedsend(call: &mut Call<'_>) -> Result<usize> {
     if len > queue.size().bytes {
         return Err(Errno::EMSGSIZE);
     }
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let mut from = UserSource::new(call.address(1), len)?;

@@ -11,7 +11,7 @@ use abi::{
     },
 };
 use fs::vnode::Make;
-use nucleus::{VirtAddr, frame, user};
+use nucleus::{VirtAddr, user};
 
 use super::{
     Call, Entry, FlagSet, flag_set,
@@ -42,7 +42,7 @@ pub const CALLS: &[Entry] = &[
 ];
 
 fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> Result<usize> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let path = path::read(path)?;
@@ -125,7 +125,7 @@ fn add_link(
     (new_dir, new): (i32, VirtAddr),
     flags: u32,
 ) -> Result<usize> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let mut how = flags & AT_EMPTY_PATH;

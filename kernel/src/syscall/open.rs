@@ -14,7 +14,7 @@ use abi::{
     },
 };
 use fs::OpenFlags;
-use nucleus::{VirtAddr, frame, user};
+use nucleus::{VirtAddr, user};
 
 use super::{
     Call, Entry, FlagSet, flag_set,
@@ -180,7 +180,7 @@ fn open_by_rules(
     (flags, mode): (u32, u32),
     rules: u32,
 ) -> Result<usize> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let known = OPEN_FLAGS.check(call.caller(), u64::from(flags))? as u32;

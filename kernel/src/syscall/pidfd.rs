@@ -3,7 +3,6 @@
 use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::frame;
 
 use super::{Call, Entry, FlagSet, flag_set, signal};
 use crate::{
@@ -62,7 +61,7 @@ pub(super) fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
             None => Errno::ESRCH,
         });
     };
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let open = PidFile::open(process, flags);

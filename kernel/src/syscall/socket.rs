@@ -18,7 +18,7 @@ use abi::{
         },
     },
 };
-use nucleus::{frame, user};
+use nucleus::user;
 
 use super::{
     Call, Entry, FlagSet, Handler, choice, flag_set,
@@ -91,7 +91,7 @@ struct Asked {
 }
 
 fn asked(call: &Call<'_>) -> Result<Asked> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let (domain, kind, protocol) = (call.unsigned(0), call.unsigned(1), call.int(2));
@@ -142,7 +142,7 @@ pub(super) fn socketpair(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn bind(call: &mut Call<'_>) -> Result<usize> {
     let open = call.socket_file(0)?;
     let socket = SocketFile::of(&open)?;
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     socket.bind(&Address::read(call.address(1), call.int(2))?)?;
@@ -166,7 +166,7 @@ pub(super) fn accept4(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn accept_with(call: &Call<'_>, flags: u32) -> Result<usize> {
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let open = call.socket_file(0)?;
@@ -188,7 +188,7 @@ fn accept_with(call: &Call<'_>, flags: u32) -> Result<usize> {
 pub(super) fn connect(call: &mut Call<'_>) -> Result<usize> {
     let open = call.socket_file(0)?;
     let socket = SocketFile::of(&open)?;
-    if frame::is_scarce() {
+    if crate::process::is_scarce() {
         return Err(Errno::ENOMEM);
     }
     let address = Address::read(call.address(1), call.int(2))?;

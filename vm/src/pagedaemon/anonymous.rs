@@ -179,6 +179,9 @@ impl<T: Paged> Clock<T> {
     /// Looks at the inactive pages of a chunk; returns those that may go.
     fn look(&self, chunk: &Chunk<T>, scan: &mut Scan) -> u32 {
         scan.tally.scanned += 1;
+        if chunk.is_kept() {
+            return 0;
+        }
         // Who holds it is using it.
         let Some(mut slots) = chunk.try_lock() else {
             return 0;

@@ -22,5 +22,5 @@ pub use caches::{Cache, register_cache};
 pub(crate) use daemon::SPACES;
 pub use daemon::{start_pagedaemon, stop_pagedaemon};
 pub(crate) use registry::{Hand, Registry, Token};
-pub use scan::{Fate, Scan, Tally, Urgency};
+pub use scan::{Fate, Scan, Tally, Urgency, active_in_objects};
 pub use supply::{Supply, alloc_frame, wait_for_memory};

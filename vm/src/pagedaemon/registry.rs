@@ -35,6 +35,11 @@ impl Token {
     pub const fn new() -> Token {
         Token(AtomicU32::new(NOWHERE))
     }
+
+    /// Whether it is that of something that is not enrolled.
+    pub fn is_nowhere(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == NOWHERE
+    }
 }
 
 /// Places in a row.

@@ -10,6 +10,7 @@
 //! A wired page counts as used at every look (`uvm.txt` 3.2). Pages that somebody holds without mapping them (a pipe, a device, the kernel) are left alone: taking them out of
 //! where they are would free nothing.
 
+use core::sync::atomic::Ordering::Relaxed;
 use nucleus::{
     Frame, Prot,
     counters::Counter,
@@ -18,7 +19,7 @@ use nucleus::{
 };
 
 use crate::chunks::SLOTS;
-use crate::object::{Object, Page};
+use crate::object::{ACTIVE, Object, Page};
 
 /// How badly frames are needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -162,6 +163,11 @@ impl Scan {
     }
 }
 
+/// Active pages of objects that have a backing store; some may have gone.
+pub fn active_in_objects() -> usize {
+    ACTIVE.load(Relaxed)
+}
+
 impl Object {
     /// Looks at the resident pages from `first` on, as `scan` wants. A page that could go has no mappings any more when
     /// `fate` is asked about it, with its index and frame and whether mappings have modified it; its chunk is locked then, so
@@ -205,6 +211,9 @@ impl Object {
                     }
                 }
             }
+            let before = chunk.aged().count_ones() as usize;
+            ACTIVE.fetch_add(aged.count_ones() as usize, Relaxed);
+            ACTIVE.fetch_sub(before, Relaxed);
             chunk.set_aged(aged);
             // From here on nobody sees the victims, and what was written to them is known.
             pending.flush();

@@ -98,14 +98,14 @@ pub(super) fn forget_extra() {
     EXTRA.store(0, SeqCst);
 }
 
-/// Whether somebody waits.
+/// Whether somebody waits for what is not there yet.
 pub(super) fn is_awaited() -> bool {
-    WAITING.load(SeqCst) != 0
+    WAITING.load(SeqCst) != 0 && !is_enough()
 }
 
 /// There are more free frames: who waits looks again.
 pub(super) fn replenished() {
-    if is_awaited() && is_enough() {
+    if WAITING.load(SeqCst) != 0 && is_enough() {
         SUPPLY.wake_all();
     }
 }
