@@ -112,6 +112,7 @@ pub(super) fn replenished() {
 
 /// Nothing can be freed.
 pub(super) fn exhausted() {
+    forget_extra();
     EXHAUSTED.fetch_add(1, SeqCst);
     SUPPLY.wake_all();
 }
@@ -119,6 +120,7 @@ pub(super) fn exhausted() {
 /// The pagedaemon runs from now on, or does not any more.
 pub(super) fn set_running(running: bool) {
     RUNNING.store(running, SeqCst);
+    forget_extra();
     if !running {
         SUPPLY.wake_all();
     }
