@@ -175,7 +175,7 @@ pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: 
     let table_end = VirtAddr((range.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN);
     let run = VirtRange::new(range.start, range.end.min(table_end));
     let mapped = pmap.enter_ahead_each(run, |va| {
-        Some((slots.peek(entry.key(va)).resident()?, entry.rights()))
+        Some((slots.peek(entry.key(va)).sole_frame()?, entry.rights()))
     });
     Counter::fault_ahead_pages.add(mapped as u64);
 }

@@ -69,6 +69,7 @@ impl<'a> Resident<'a> {
 impl Deref for Resident<'_> {
     type Target = Frame;
 
+    #[inline]
     fn deref(&self) -> &Frame {
         match &self.frame {
             Held::InSlot(frame) => frame,
@@ -78,6 +79,7 @@ impl Deref for Resident<'_> {
 }
 
 impl From<Resident<'_>> for Frame {
+    #[inline]
     fn from(page: Resident<'_>) -> Frame {
         match page.frame {
             Held::InSlot(frame) => frame.clone(),
@@ -117,11 +119,22 @@ pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
     /// A slot with a new anon.
+    #[inline]
     pub fn sole(frame: Frame) -> Slot {
         Slot::Sole(Location::memory(frame))
     }
 
+    /// The page of a sole anon, if it is in memory.
+    #[inline]
+    pub fn sole_frame(&self) -> Option<&Frame> {
+        match self {
+            Slot::Sole(location) => location.frame(),
+            _ => None,
+        }
+    }
+
     /// The anon's page, if it is in memory.
+    #[inline]
     pub fn resident(&self) -> Option<Resident<'_>> {
         match self {
             Slot::Empty => None,

@@ -31,6 +31,7 @@ pub(crate) struct Location {
 
 impl Location {
     /// In memory only.
+    #[inline]
     pub fn memory(frame: Frame) -> Location {
         Location {
             frame: Some(frame),

@@ -52,6 +52,7 @@ impl Page {
     }
 
     /// The frame, if the page is resident.
+    #[inline]
     pub(crate) fn frame(&self) -> Option<&Frame> {
         match self {
             Page::At(location) => location.frame(),
@@ -65,8 +66,9 @@ impl Page {
     }
 
     /// Whether the page is in swap only.
+    #[inline]
     fn is_swapped(&self) -> bool {
-        self.is_there() && self.frame().is_none()
+        matches!(self, Page::At(location) if location.is_swapped())
     }
 
     /// The frame, if the page is resident, for one who may write it.
@@ -205,7 +207,11 @@ impl Object {
     /// # Errors
     /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
     pub fn bring_in(&self, index: u64) -> Result<Option<Frame>, PagerError> {
-        self.fetch(index, |page| page.frame().cloned())
+        // What is resident costs no more than that it is looked up.
+        match self.resident(index) {
+            Some(frame) => Ok(Some(frame)),
+            None => self.fetch(index, |page| page.frame().cloned()),
+        }
     }
 
     /// As [`bring_in`](Object::bring_in), for one who writes the page: what swap has of it does not count any more, and the page stays in
@@ -327,11 +333,9 @@ impl Object {
     ) -> Result<Frame, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
-        if let Some(frame) = page.frame_to_write() {
-            return Ok(frame.clone());
-        }
-        if page.is_swapped() {
-            return Err(PagerError::Sleeps);
+        if let Page::At(location) = page {
+            location.dirty();
+            return location.frame().cloned().ok_or(PagerError::Sleeps);
         }
         let frame = make()?;
         *page = Page::resident(frame.clone());
