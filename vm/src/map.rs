@@ -357,6 +357,12 @@ impl Map {
         }
     }
 
+    /// The entry at `va`.
+    pub fn entry_at(&self, va: VirtAddr) -> Option<Entry> {
+        let space = self.space.read();
+        space.lookup(va).map(|entry| self.describe(entry))
+    }
+
     pub(crate) fn describe(&self, entry: &MapEntry) -> Entry {
         let anonymous_pages = match &entry.amap {
             Some(amap) => amap.count(entry.keys(entry.range)),
@@ -369,6 +375,8 @@ impl Map {
             shared: entry.shared,
             grows_down: entry.grows_down,
             lock: entry.lock,
+            inherit: entry.inherit,
+            shares_anonymous: entry.shares_amap(),
             backing: match &entry.object {
                 None => Backing::Zero,
                 Some(object) => Backing::Object {

@@ -156,6 +156,10 @@ pub struct Entry {
     pub shared: bool,
     pub grows_down: bool,
     pub lock: Lock,
+    /// What children get.
+    pub inherit: Inherit,
+    /// Its anonymous layer is shared with children.
+    pub shares_anonymous: bool,
     pub backing: Backing,
     pub label: &'static str,
     /// Pages of it mapped now, and how many of them are anonymous.

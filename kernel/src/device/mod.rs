@@ -1,8 +1,9 @@
 //! Devices: what the nodes in `/dev` open.
 //!
-//! `memory`: null, zero, full, random, urandom. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
+//! `memory`: null, zero, full, random, urandom. `causeway`: what Linux has no call for. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
 //! [`disk`]: block devices. [`share`]: folders of the host's. [`root`] is the file system with the nodes.
 
+mod causeway;
 pub mod disk;
 pub mod kmsg;
 mod memory;
@@ -35,6 +36,7 @@ const NODES: &[(&[u8], u64, u32)] = &[
     (b"random", number(MEMORY, memory::RANDOM), 0o666),
     (b"urandom", number(MEMORY, memory::URANDOM), 0o666),
     (b"kmsg", number(MEMORY, kmsg::KMSG), 0o644),
+    (b"causeway", number(causeway::MAJOR, causeway::MINOR), 0o666),
     (b"ttyS0", number(SERIAL, terminal::SERIAL_0), 0o660),
     (b"tty", number(TERMINAL, terminal::CONTROLLING), 0o666),
     (b"ptmx", number(TERMINAL, pty::PTMX), 0o666),
@@ -74,6 +76,11 @@ pub fn register() -> Result<()> {
         terminal::open,
     )?;
     register_char_device(TERMINAL, pty::PTMX..=pty::PTMX, pty::open_master)?;
+    register_char_device(
+        causeway::MAJOR,
+        causeway::MINOR..=causeway::MINOR,
+        causeway::open,
+    )?;
     register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
     register_fifo(pipe::open_fifo);
     Ok(())

@@ -129,7 +129,7 @@ fn all() -> Outcome {
         );
         // SAFETY: the break is moved up, and what is behind it used by nobody.
         let heap = unsafe { libc::sbrk(4 * PAGE as isize) } as usize;
-        let first = (heap + PAGE - 1) / PAGE * PAGE;
+        let first = heap.next_multiple_of(PAGE);
         ensure!(
             resident(first as *mut u8, 3)?.iter().all(|&it| it),
             "the heap that came is not in memory"

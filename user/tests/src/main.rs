@@ -10,6 +10,7 @@ mod attributes;
 mod bad_elf;
 mod bad_pointers;
 mod cached;
+mod causeway;
 mod clock;
 mod disks;
 mod epoll;
@@ -84,6 +85,7 @@ fn main() {
         memory::TESTS,
         growth::TESTS,
         locking::TESTS,
+        causeway::TESTS,
         protection::TESTS,
         shootdowns::TESTS,
         threads::TESTS,

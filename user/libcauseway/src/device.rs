@@ -1,0 +1,220 @@
+//! The device and its requests.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::Memory;
+
+/// The requests, as the kernel numbers them.
+mod request {
+    pub const VERSION: u64 = 0x8004_ca00;
+    pub const INHERIT: u64 = 0x4018_ca01;
+    pub const COUNTS: u64 = 0x8040_ca02;
+    pub const ENTRY: u64 = 0xc040_ca03;
+}
+
+/// The open device.
+#[derive(Debug)]
+pub struct Causeway {
+    device: OwnedFd,
+}
+
+/// What a child gets of memory when its parent forks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inherit {
+    /// The same memory: what one writes, the others see. Children's children share it, too.
+    Share,
+    /// A copy, made when somebody writes. Of memory that was mapped as shared, a page is a copy from the child's first write to it on.
+    Copy,
+    /// Nothing: the addresses are free in the child.
+    None,
+    /// Memory of the same size that reads zero.
+    Zero,
+}
+
+impl Inherit {
+    const ALL: [Inherit; 4] = [Inherit::Share, Inherit::Copy, Inherit::None, Inherit::Zero];
+}
+
+/// Sums over the address space of the program. Units are pages of 4096 bytes but for `entries`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Entries of the map: ranges with the same attributes.
+    pub entries: u64,
+    /// Mapped.
+    pub mapped: u64,
+    /// Mapped and in memory.
+    pub resident: u64,
+    /// Locked into memory.
+    pub locked: u64,
+    /// The most that was ever mapped.
+    pub peak: u64,
+    /// Page tables.
+    pub page_tables: u64,
+}
+
+/// What may be done with memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[allow(missing_docs)]
+pub struct Rights {
+    pub read: bool,
+    pub write: bool,
+    pub execute: bool,
+}
+
+/// One entry of the map.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Its addresses.
+    pub range: Range<usize>,
+    /// What the program may do there.
+    pub rights: Rights,
+    /// What `mprotect` may allow at most.
+    pub most_rights: Rights,
+    /// Mapped as shared.
+    pub shared: bool,
+    /// A stack that grows by itself.
+    pub grows_down: bool,
+    /// Locked into memory, be it from the first use of each page on only.
+    pub locked: bool,
+    /// Private memory that was shared with children.
+    pub shared_with_children: bool,
+    /// What children get.
+    pub inherit: Inherit,
+    /// Pages that are in memory and mapped.
+    pub resident: u64,
+    /// Pages of its own: written, and not a file's.
+    pub anonymous: u64,
+}
+
+impl Causeway {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] on another kernel.
+    pub fn open() -> io::Result<Causeway> {
+        let device = File::open("/dev/causeway")?.into();
+        Ok(Causeway { device })
+    }
+
+    /// The version of the interface: 1, or a later one that has all of it.
+    ///
+    /// # Errors
+    /// Of the kernel, if it does not know the request.
+    pub fn version(&self) -> io::Result<u32> {
+        let mut version = 0u32;
+        // SAFETY: the request writes a `u32`.
+        unsafe { self.request(request::VERSION, (&raw mut version).cast())? };
+        Ok(version)
+    }
+
+    /// Sets what children get of `memory` from now on.
+    ///
+    /// # Errors
+    /// Of the kernel: out of memory.
+    pub fn set_inherit(&self, memory: &mut Memory, inherit: Inherit) -> io::Result<()> {
+        let range = memory.addresses();
+        // SAFETY: the memory is reached through atomics only, which may change under one's hands; without it, it is not reached
+        // at all, since who is a child by `fork` has been told so by `Memory`.
+        unsafe { self.set_inherit_of(range, inherit)? };
+        memory.note_children(inherit != Inherit::None);
+        Ok(())
+    }
+
+    /// As [`set_inherit`](Causeway::set_inherit) for any addresses; the first is a multiple of 4096.
+    ///
+    /// # Safety
+    /// What the children's code takes for its own there is what they get: nobody keeps references to memory that is shared or
+    /// missing in a child, and uses them there.
+    ///
+    /// # Errors
+    /// Of the kernel: `EINVAL` for an address that no page starts at or to share a stack that grows, `ENOMEM` if something is
+    /// not mapped there.
+    pub unsafe fn set_inherit_of(&self, range: Range<usize>, inherit: Inherit) -> io::Result<()> {
+        let what = Inherit::ALL.iter().position(|&it| it == inherit);
+        let len = range.end.saturating_sub(range.start);
+        let mut words = [range.start as u64, len as u64, what.unwrap_or(0) as u64];
+        // SAFETY: the request reads three words.
+        unsafe { self.request(request::INHERIT, words.as_mut_ptr().cast()) }
+    }
+
+    /// Sums over the address space.
+    ///
+    /// # Errors
+    /// Of the kernel, if it does not know the request.
+    pub fn counts(&self) -> io::Result<Counts> {
+        let mut words = [0u64; 8];
+        // SAFETY: the request writes eight words.
+        unsafe { self.request(request::COUNTS, words.as_mut_ptr().cast())? };
+        let [entries, mapped, resident, locked, peak, page_tables, ..] = words;
+        Ok(Counts {
+            entries,
+            mapped,
+            resident,
+            locked,
+            peak,
+            page_tables,
+        })
+    }
+
+    /// What is mapped at an address.
+    ///
+    /// # Errors
+    /// `ENOMEM` if nothing is.
+    pub fn entry(&self, address: usize) -> io::Result<Entry> {
+        let mut words = [0u64; 8];
+        words[0] = address as u64;
+        // SAFETY: the request reads and writes eight words.
+        unsafe { self.request(request::ENTRY, words.as_mut_ptr().cast())? };
+        let [
+            start,
+            end,
+            rights,
+            most,
+            flags,
+            inherit,
+            resident,
+            anonymous,
+        ] = words;
+        let flag = |bit: u64| flags & bit != 0;
+        let inherit = Inherit::ALL.get(inherit as usize).copied();
+        Ok(Entry {
+            range: start as usize..end as usize,
+            rights: Rights::of(rights),
+            most_rights: Rights::of(most),
+            shared: flag(1),
+            grows_down: flag(2),
+            locked: flag(4 | 8),
+            shared_with_children: flag(16),
+            inherit: inherit.ok_or(io::ErrorKind::InvalidData)?,
+            resident,
+            anonymous,
+        })
+    }
+
+    /// Makes a request.
+    ///
+    /// # Safety
+    /// `argument` points to what the request reads and writes.
+    unsafe fn request(&self, request: u64, argument: *mut libc::c_void) -> io::Result<()> {
+        // SAFETY: the caller vouches for the argument.
+        match unsafe { libc::ioctl(self.device.as_raw_fd(), request as _, argument) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Rights {
+    fn of(bits: u64) -> Rights {
+        Rights {
+            read: bits & 1 != 0,
+            write: bits & 2 != 0,
+            execute: bits & 4 != 0,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Private memory that is reached through atomics.
+
+use std::io;
+use std::ops::Range;
+use std::process;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+/// Zero-filled private memory of this program, in whole pages. Others may come to write it ([`Inherit::Share`](crate::Inherit::Share)),
+/// so it is reached through atomics only.
+///
+/// A child for which it was set to [`Inherit::None`](crate::Inherit::None) does not have it, and is killed when it reaches for it.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+    /// The process that has it, if its children don't.
+    only_in: Option<u32>,
+}
+
+// SAFETY: it is memory that is reached through atomics.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+const PAGE: usize = 4096;
+
+impl Memory {
+    /// Maps at least `len` bytes, rounded up to pages.
+    ///
+    /// # Errors
+    /// Of the kernel: out of memory; `EINVAL` for nothing.
+    pub fn new(len: usize) -> io::Result<Memory> {
+        let len = len
+            .checked_next_multiple_of(PAGE)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Memory {
+            start,
+            len,
+            only_in: None,
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: there is at least a page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where it is.
+    pub fn addresses(&self) -> Range<usize> {
+        let start = self.start.as_ptr() as usize;
+        start..start + self.len
+    }
+
+    /// Notes whether children get it.
+    pub(crate) fn note_children(&mut self, get_it: bool) {
+        self.only_in = (!get_it).then(process::id);
+    }
+
+    /// As bytes.
+    pub fn as_bytes(&self) -> &[AtomicU8] {
+        // SAFETY: mapped as long as this lives, initialised by the kernel, and reached by nobody except through atomics.
+        unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
+    }
+
+    /// As words.
+    pub fn as_u64s(&self) -> &[AtomicU64] {
+        // SAFETY: as for bytes; it starts at a page, so it is aligned, and is whole pages long.
+        unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.only_in.is_some_and(|id| id != process::id()) {
+            // A child did not get it; something else may be there.
+            return;
+        }
+        // SAFETY: our mapping, to which no reference is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn memory_is_zero_and_whole_pages() {
+        let memory = Memory::new(PAGE + 1).expect("memory");
+        assert_eq!(memory.len(), 2 * PAGE);
+        assert!(!memory.is_empty());
+        assert!(memory.as_bytes().iter().all(|byte| byte.load(Relaxed) == 0));
+        memory.as_u64s()[1].store(0x0102, Relaxed);
+        assert_eq!(memory.as_bytes()[8].load(Relaxed), 2);
+        assert_eq!(memory.addresses().len(), memory.as_bytes().len());
+        assert!(Memory::new(0).is_err());
+        assert!(Memory::new(usize::MAX).is_err());
+    }
+}
