@@ -105,7 +105,7 @@ impl Names {
     }
 
     fn place(&self, name: &[u8], position: u64) -> u64 {
-        self.hashed(name) | position / 4
+        self.hashed(name) | (position / 4)
     }
 
     fn hashed(&self, name: &[u8]) -> u64 {
