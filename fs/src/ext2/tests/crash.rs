@@ -34,7 +34,7 @@ fn files(fs: &Arc<Ext2>) -> Vec<Synced> {
 
 #[test]
 fn what_was_synced_survives_a_power_cut() {
-    on_machines(12, |seed| {
+    on_machines(6, |seed| {
         let mut random = Random(seed);
         let content = shape(&mut random, FILES as usize).make();
         let (device, disk) = device(content, seed);
@@ -84,7 +84,7 @@ fn what_was_synced_survives_a_power_cut() {
 
 #[test]
 fn errors_of_the_disk_lose_nothing_that_was_synced() {
-    on_machines(16, |seed| {
+    on_machines(8, |seed| {
         let mut random = Random(seed);
         let content = shape(&mut random, FILES as usize).make();
         let (device, disk) = device(content, seed);
@@ -133,7 +133,7 @@ fn errors_of_the_disk_lose_nothing_that_was_synced() {
 
 #[test]
 fn a_lack_of_memory_loses_nothing() {
-    on_machines(12, |seed| {
+    on_machines(6, |seed| {
         let mut random = Random(seed);
         let content = shape(&mut random, FILES as usize).make();
         let (device, disk) = device(content, seed);

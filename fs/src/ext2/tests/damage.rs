@@ -59,7 +59,7 @@ fn use_file(fs: &std::sync::Arc<Ext2>, random: &mut Random, number: u32) {
 
 #[test]
 fn damaged_images_do_not_panic() {
-    on_machines(8, |seed| {
+    on_machines(5, |seed| {
         let mut random = Random(seed);
         let (content, group, head) = filled(&mut random);
         for image in 0..IMAGES {

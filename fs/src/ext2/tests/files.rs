@@ -161,7 +161,7 @@ fn mounting_and_unmounting_changes_nothing() {
 
 #[test]
 fn files_are_those_of_the_model() {
-    on_machines(24, |seed| {
+    on_machines(12, |seed| {
         let mut random = Random(seed);
         let content = shape(&mut random, 3).make();
         let (device, disk) = device(content, seed);
@@ -283,7 +283,7 @@ fn a_full_disk_says_so_before_it_takes_bytes() {
 #[test]
 fn several_tasks_change_files_at_once() {
     const TASKS: u32 = 4;
-    on_machines(10, |seed| {
+    on_machines(6, |seed| {
         let mut random = Random(seed);
         let shape = Shape {
             kib: [500, 4000][random.below(2)],
