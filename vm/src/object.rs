@@ -376,13 +376,17 @@ impl Object {
         let mut pending = Pending::new();
         let mut count = 0;
         self.walk(&range, &mut |_, chunk, slots| {
-            let mut removed: [Page; SLOTS] = Default::default();
-            removed[slots.clone()].swap_with_slice(&mut chunk.lock()[slots]);
-            count += removed.iter().filter(|page| page.is_there()).count();
-            for frame in removed.iter().filter_map(Page::frame) {
-                // No new mapping can appear: the page is not in the object any more, and who found
-                // it there has entered it before the chunk's lock was free.
-                if frame.mappings() != 0 {
+            for page in &mut chunk.lock()[slots] {
+                // Most slots of a small file's only chunk are empty.
+                if matches!(page, Page::Absent) {
+                    continue;
+                }
+                let removed = core::mem::take(page);
+                count += usize::from(removed.is_there());
+                // No new mapping can appear: the chunk is locked. A mapping has a handle of its own, which it keeps until the flush.
+                if let Some(frame) = removed.frame()
+                    && frame.mappings() != 0
+                {
                     pmap::page_protect(frame, Prot::empty(), &mut pending);
                 }
             }
