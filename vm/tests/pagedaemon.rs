@@ -183,7 +183,7 @@ const CONFIG: Config = Config {
     cpus: 2,
     pages: 500,
     seed: 0,
-    max_points: 200_000_000,
+    max_points: 30_000_000,
     daemons: false,
 };
 

@@ -129,8 +129,9 @@ impl Daemon {
             });
             self.replenish();
         }
+        self.anonymous.flush();
         while under_way() > 0 {
-            pause(TURN);
+            task::yield_now();
         }
         STATE.store(IDLE, SeqCst);
         STOPPED.wake_all();
