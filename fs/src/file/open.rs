@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    CAP_FSETID, IN_ACCESS, IN_MODIFY, O_APPEND, S_IXGRP, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE,
-    SEEK_SET,
+    CAP_FSETID, IN_ACCESS, IN_MODIFY, O_APPEND, O_DSYNC, O_SYNC, S_IXGRP, SEEK_CUR, SEEK_DATA,
+    SEEK_END, SEEK_HOLE, SEEK_SET,
 };
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
@@ -13,7 +13,7 @@ use vm::Pager;
 
 use super::{File, OpenFlags, listing};
 use crate::{
-    Attributes, Credentials, Kind, Location, Writing, notify,
+    Attributes, Credentials, Kind, Location, MountFlags, Writing, notify,
     pages::{Cached, ErrorMark},
     vnode::{Change, Emit},
 };
@@ -74,6 +74,14 @@ impl VnodeFile {
     }
 }
 
+impl VnodeFile {
+    /// What was written must survive before the call is back (`O_SYNC`, `O_DSYNC`, a mount with `sync`).
+    #[cold]
+    fn settle(&self, flags: OpenFlags) -> Result<()> {
+        self.sync(flags.bits() & O_SYNC == O_DSYNC)
+    }
+}
+
 impl Drop for VnodeFile {
     fn drop(&mut self) {
         self.location.vnode().closed();
@@ -125,6 +133,10 @@ impl File for VnodeFile {
         };
         if n > 0 {
             notify::happened(vnode, IN_MODIFY);
+            let mount = self.location.mount().flags();
+            if flags.bits() & O_SYNC != 0 || mount.contains(MountFlags::SYNCHRONOUS) {
+                self.settle(flags)?;
+            }
         }
         Ok(n)
     }

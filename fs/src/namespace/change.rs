@@ -54,7 +54,7 @@ impl Walk<'_> {
         directory.access(self.who, WRITE | EXECUTE)?;
         directory.link(walker.name(&c), &from.vnode)?;
         notify::linked(directory, walker.name(&c), &from.vnode);
-        Ok(())
+        walker.settle()
     }
 
     /// `unlink` and `rmdir`.
@@ -91,7 +91,7 @@ impl Walk<'_> {
         }
         walker.vnode().remove(walker.name(&c), directory)?;
         notify::removed(walker.vnode(), walker.name(&c), child.vnode);
-        Ok(())
+        walker.settle()
     }
 
     /// `renameat2`; `to` walks from its own start.
@@ -184,7 +184,8 @@ impl Walk<'_> {
                 }
             }
         }
-        Ok(())
+        from.settle()?;
+        to.settle()
     }
 }
 

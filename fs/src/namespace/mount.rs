@@ -34,8 +34,9 @@ bitflags! {
         const STRICT_ACCESS_TIMES = MS_STRICTATIME;
         /// The usual way to note reading; shown, no difference.
         const RELATIVE_ACCESS_TIMES = MS_RELATIME;
-        /// Writes wait for the store, as they do in memory.
+        /// Writes and changes of directories wait until they survive.
         const SYNCHRONOUS = MS_SYNCHRONOUS;
+        /// Changes of directories do.
         const SYNCHRONOUS_DIRECTORIES = MS_DIRSYNC;
     }
 }

@@ -192,6 +192,15 @@ impl<'w> Walker<'w> {
         }
     }
 
+    /// The directory where the walker is has changed: waits until that survives, if the mount wants it (`sync`, `dirsync`).
+    pub(super) fn settle(&self) -> Result<()> {
+        let at_once = MountFlags::SYNCHRONOUS | MountFlags::SYNCHRONOUS_DIRECTORIES;
+        match self.mount.flags().intersects(at_once) {
+            true => self.vnode.sync(),
+            false => Ok(()),
+        }
+    }
+
     /// The place where the walker is.
     pub(super) fn place(&mut self) -> Location {
         Location {
@@ -333,6 +342,7 @@ impl<'w> Walker<'w> {
         self.vnode.access(self.walk.who, WRITE | EXECUTE)?;
         let vnode = self.vnode.create(self.name(c), make, mode, self.walk.who)?;
         notify::created(&self.vnode, self.name(c), &*vnode);
+        self.settle()?;
         Ok(Child { mount: None, vnode })
     }
 
