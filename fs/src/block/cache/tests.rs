@@ -1,6 +1,6 @@
 //! A device's pages against a plain model: read and written through several openings, past the pages, closed and opened again.
 
-use std::{sync::Arc, vec::Vec};
+use std::vec::Vec;
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
