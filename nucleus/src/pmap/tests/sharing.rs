@@ -356,8 +356,17 @@ fn rights_come_back_when_the_child_is_gone() {
             pmap.enter(va, &frame, Prot::READ | Prot::WRITE, &mut pending)
                 .unwrap();
         }
+        // This CPU holds what the fork takes away.
+        task::set_pmap(Some(pmap.clone()));
+        for va in range.pages() {
+            user::write(va + 16, &1u32).unwrap();
+        }
         let child = pmap.fork(|_, _| true, &mut pending).unwrap();
         pending.flush();
+        for va in range.pages() {
+            assert!(user::write(va + 16, &1u32).is_err(), "written after a fork");
+        }
+        task::set_pmap(None);
         assert_eq!(frame.mappings(), 100);
         let can_write = |pmap: &Arc<Pmap>| {
             task::set_pmap(Some(pmap.clone()));
@@ -460,14 +469,23 @@ fn a_shared_mapping_is_the_business_of_the_family() {
         let stop = Arc::new(AtomicBool::new(false));
         for (cpu, pmap) in [(1, &child), (2, &stranger)] {
             let (stop, ready) = (stop.clone(), ready.clone());
+            let (first, then) = (stranger.clone(), pmap.clone());
             let done = gate.clone();
             let run = move || {
+                // From one family to another.
+                task::set_pmap(Some(first));
+                let _ = user::read::<u64>(at + 8);
+                task::set_pmap(Some(then));
                 let _ = user::read::<u64>(at + 8);
                 ready.count.fetch_add(1, Ordering::SeqCst);
                 ready.queue.wake_all();
                 while !stop.load(Ordering::SeqCst) {
                     task::yield_now();
                 }
+                assert!(
+                    user::read::<u64>(at + 8).is_err(),
+                    "read through a mapping that is gone"
+                );
                 task::set_pmap(None);
                 done.count.fetch_add(1, Ordering::SeqCst);
                 done.queue.wake_all();
