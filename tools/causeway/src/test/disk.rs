@@ -8,6 +8,8 @@ use super::Report;
 use super::boot::{Bench, Finished, Plan, finish};
 use crate::disk::Disk;
 use crate::guest::Ending;
+use crate::qemu::Boot;
+use crate::root::ext2;
 use crate::run::Console;
 
 /// Bytes of the disk that is written: no whole number of pages.
@@ -34,6 +36,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
     }
     report.run("disk: errors of the host", || errors(bench, &root));
     report.run("disk: Debian's view", || shown(bench, &root));
+    report.run("disk: a root that is kept", || root_on_disk(bench, &root));
 }
 
 fn io(error: std::io::Error) -> String {
@@ -133,4 +136,44 @@ fn shown(bench: &Bench, root: &Path) -> Result<(), String> {
             finished.why(&bench.checked)
         )),
     }
+}
+
+/// What the first boot does on its disk.
+const CHANGES: &str = "
+mkdir -p /srv/a/b && cp /bin/busybox /srv/a/b/copy && cmp /bin/busybox /srv/a/b/copy && echo same
+i=0; while [ $i -lt 200 ]; do echo $i > /srv/file$i; i=$((i+1)); done; rm /srv/file1*
+ln -s a/b/copy /srv/link; ln /srv/file5 /srv/hard; mv /srv/a /srv/c; sync; mount | grep -c ' / type ext2 (rw'";
+/// What the second one finds.
+const LOOKS: &str = "
+cmp /bin/busybox /srv/c/b/copy && echo same; ls /srv | wc -l; cat /srv/hard; readlink /srv/link
+(echo no > /srv/no) 2>/dev/null || echo refused";
+
+/// Boots from a disk, changes it, and boots from it again; e2fsck has nothing to say in between.
+fn root_on_disk(bench: &Bench, archive: &Path) -> Result<(), String> {
+    let image = bench.path("root.ext2");
+    ext2::make(None, &image, Some(24 << 20)).map_err(|error| format!("{error:#}"))?;
+    for (mode, line, wanted) in [
+        ("rw", CHANGES, "same\n1\n"),
+        ("ro", LOOKS, "same\n92\n5\na/b/copy\nrefused\n"),
+    ] {
+        let command = ["/bin/sh", "-c", line];
+        let plan = Plan::new(archive, &command);
+        let disk: Disk = format!("{}:{mode}", image.display()).parse()?;
+        let words: Vec<String> = command.iter().map(ToString::to_string).collect();
+        let options = [format!("root=/dev/vda {mode}")];
+        let line = Console::pipes().command_line(&options, &words);
+        let mut machine = bench.machine(&plan, &line);
+        if let Boot::Kernel { root, .. } = &mut machine.boot {
+            *root = None;
+        }
+        machine.extra.extend(disk.qemu(0));
+        let finished =
+            finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))?;
+        if finished.text() != wanted {
+            let (text, why) = (finished.text(), finished.why(&bench.checked));
+            return Err(format!("{mode}: {text:?}; {why}"));
+        }
+        ext2::check(&image).map_err(|error| format!("{mode}: {error:#}"))?;
+    }
+    Ok(())
 }
