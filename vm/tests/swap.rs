@@ -163,7 +163,7 @@ fn a_fork_tree_loses_no_slot() {
         let (id, _) = add(7, 90);
         let mut family: Vec<(Arc<Map>, Vec<u8>)> = vec![(new_map(), vec![0; 2 * PAGES])];
         map_at(&family[0].0, SHARED, true);
-        let mut shared = vec![0u8; PAGES];
+        let mut shared = [0u8; PAGES];
         for _ in 0..250 {
             let who = numbers.below(family.len());
             let i = numbers.below(PAGES);

@@ -38,7 +38,7 @@ const SWAP_FLAGS: FlagSet = flag_set!(
 );
 
 fn swapon(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(1, &SWAP_FLAGS)? as u32;
+    let flags = call.flags(1, &SWAP_FLAGS)?;
     if !call.credentials().may(CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }

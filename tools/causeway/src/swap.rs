@@ -84,7 +84,7 @@ fn size(text: &str) -> Option<u64> {
     let digits = &text[..text.len() - 1];
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     let number: u64 = plain.then(|| digits.parse().ok())??;
-    Some(number.checked_mul(1 << shift).unwrap_or(u64::MAX))
+    Some(number.saturating_mul(1 << shift))
 }
 
 /// The first page of a swap space of so many bytes.
