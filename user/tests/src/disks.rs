@@ -78,7 +78,7 @@ fn pread(file: c_int, len: usize, at: u64) -> Result<Vec<u8>, String> {
 fn ends() -> Outcome {
     let disk = open("/dev/vda", libc::O_RDWR)?;
     let size = size(disk)?;
-    ensure!(!size.is_multiple_of(PAGE as u64), "{size} bytes");
+    ensure!(size % PAGE as u64 != 0, "{size} bytes");
     ensure!(
         call!(lseek(disk, 0, libc::SEEK_END)) as u64 == size,
         "the end"
@@ -353,7 +353,7 @@ fn write_stripes(disk: c_int, size: u64, writer: u64) -> Outcome {
             );
             at += len;
         }
-        if (seed >> 40).is_multiple_of(8) {
+        if (seed >> 40) % 8 == 0 {
             call!(fdatasync(disk));
         }
         start += WRITERS * STRIPE;
