@@ -80,6 +80,7 @@ pub mod movement;
 pub mod options;
 pub mod partner;
 pub mod sample;
+pub mod scratch;
 
 pub use failure::Failure;
 pub use harness::{Bench, Experiment, Row};

@@ -107,6 +107,14 @@ impl Mapping {
             .sum()
     }
 
+    /// The sum of all bytes.
+    pub fn sum_bytes(&self) -> u64 {
+        (0..self.len)
+            // SAFETY: inside the mapping.
+            .map(|offset| u64::from(unsafe { self.at.add(offset).read_volatile() }))
+            .sum()
+    }
+
     /// Advises the kernel about the whole of it.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The machine that all kernels of a bench get, and one boot of it.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+use super::experiments;
 use super::lines::{self, Line};
 use super::results::Kernel;
 use crate::compare::Ground;
+use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::linux::{Linux, Mitigations};
 use crate::qemu::Machine;
@@ -24,6 +27,9 @@ use crate::symbols;
 /// The guest's first program.
 const INIT: &str = "/bench-init";
 const INIT_SCRIPT: &str = include_str!("init.sh");
+
+/// The disks of experiments that need some: their names here, and their bytes, nearly all of which are never written.
+const DISKS: [(&str, u64); 2] = [("files", 512 << 20), ("swap", 4 << 30)];
 
 /// How often a wait looks whether the user wants an end.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -76,7 +82,9 @@ pub struct Stage {
     words: Vec<String>,
     /// How long a guest may report nothing.
     limit: Duration,
-    /// The archive stands in it.
+    /// Empty ones, for the experiments that need some.
+    disks: Vec<Disk>,
+    /// The archive and the disks stand in it.
     _folder: TempDir,
 }
 
@@ -106,7 +114,16 @@ impl Stage {
         let archive = folder.path().join("root.cpio");
         root.file(INIT.trim_start_matches('/'), 0o755, INIT_SCRIPT);
         root.write(&archive)?;
+        let disk = |(name, bytes): (&str, u64)| {
+            let path = folder.path().join(name);
+            File::create(&path)
+                .and_then(|file| file.set_len(bytes))
+                .with_context(|| format!("cannot make {}", path.display()))?;
+            Disk::at(&path).map_err(anyhow::Error::msg)
+        };
+        let disks = DISKS.into_iter().map(disk).collect::<Result<_>>()?;
         Ok(Self {
+            disks,
             ground,
             archive,
             words,
@@ -134,7 +151,25 @@ impl Stage {
                 (&linux.kernel, line)
             }
         };
-        self.ground.machine(file, &self.archive, &line)
+        let mut machine = self.ground.machine(file, &self.archive, &line);
+        if experiments::need_disks(names) {
+            let words = self.disks.iter().enumerate();
+            let words = words.flat_map(|(number, disk)| disk.qemu(number));
+            machine.extra.extend(words);
+        }
+        machine
+    }
+
+    /// Empties the disks: each boot begins with new ones.
+    fn empty_disks(&self) -> Result<()> {
+        for (disk, bytes) in self.disks.iter().zip(DISKS.map(|(_, bytes)| bytes)) {
+            let name = disk.file().display();
+            let file = File::create(disk.file()).with_context(|| format!("cannot empty {name}"))?;
+            // It is a hole until it is written.
+            file.set_len(bytes)
+                .with_context(|| format!("cannot make {name}"))?;
+        }
+        Ok(())
     }
 
     /// QEMU's flags that all kernels get.
@@ -166,6 +201,7 @@ impl Stage {
         stop: &AtomicBool,
         mut hear: impl FnMut(Line),
     ) -> Result<Course> {
+        self.empty_disks()?;
         let (mut guest, _keys, screen) = Guest::start(&self.machine(side, names), false)?;
         let lines = read(screen);
         let mut others = VecDeque::new();

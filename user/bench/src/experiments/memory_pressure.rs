@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::mapping::Mapping;
-use crate::{Bench, Experiment, Failure, Unit, call};
+use crate::{Bench, Experiment, Failure, Unit, scratch};
 
 /// Memory allocation up to and beyond memory.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -15,7 +15,7 @@ parts of the memory that is available when the row starts. Beyond it a kernel ha
 figure; where it cannot, the row says what is missing (swap space), and the memory is not touched.
 
 Rows:
-  memory-pressure/allocate-PART-percent  for 10, 50, 125 (--full: 25, 75, 90, 110 and 150, too)
+  memory-pressure/allocate-PART-percent  for 10, 50, 125, 200 (--full: 25, 75, 90, 110, 150 and 175, too)
   memory-pressure/full-PART-percent      1 MiB is mapped, written and unmapped (nanoseconds) while the program holds that part,
                                          for 10, 90 and 110 (--full: 50, too)",
     run,
@@ -24,9 +24,9 @@ Rows:
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let full = bench.is_full();
     let parts: &[u64] = if full {
-        &[10, 25, 50, 75, 90, 110, 125, 150]
+        &[10, 25, 50, 75, 90, 110, 125, 150, 175, 200]
     } else {
-        &[10, 50, 125]
+        &[10, 50, 125, 200]
     };
     for &part in parts {
         bench
@@ -76,10 +76,8 @@ fn size(percent: u64) -> Result<usize, Failure> {
     // A kernel needs some memory of its own to page out with.
     let reserve = available / 20;
     if wanted + reserve > available {
-        // Asked without a file, so that a kernel that has the call refuses in another way.
-        if let Err(Failure::Missing(why)) = call!(swapon(std::ptr::null(), 0)) {
-            return Err(Failure::Missing(why));
-        }
+        scratch::swap()?;
+        let information = fs::read_to_string("/proc/meminfo")?;
         if wanted + reserve > available + field(&information, "SwapFree")? {
             return Err(Failure::Missing("swap space".into()));
         }

@@ -17,6 +17,7 @@ mod map_fault_unmap;
 mod memory_calls;
 mod memory_pressure;
 mod mmap_threads;
+mod object_cache;
 mod pipe;
 mod pipeline;
 mod postmark;
@@ -50,6 +51,7 @@ pub const ALL: &[&Experiment] = &[
     &process_vm::EXPERIMENT,
     &map_entries::EXPERIMENT,
     &memory_pressure::EXPERIMENT,
+    &object_cache::EXPERIMENT,
     &pipe::EXPERIMENT,
     &unix_socket::EXPERIMENT,
     &tcp_loopback::EXPERIMENT,

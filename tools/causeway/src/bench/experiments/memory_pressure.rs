@@ -11,6 +11,8 @@ pub const PLACE: Place = Place {
     section: "section 6, Figure 5",
     see: "Up to the machine's memory the time grows with what is written; beyond it a kernel pages out, and large clusters make \
           the difference.",
+    disks: true,
+    modules: &["virtio_pci", "virtio_blk"],
     figures: &[Figure::Curves {
         x_label: "percent of the memory available",
         across: Across::Count,

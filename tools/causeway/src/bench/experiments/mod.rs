@@ -187,6 +187,8 @@ pub struct Place {
     pub figures: &'static [Figure],
     /// The modules of Linux that the rows need, beside those that these need; Causeway has its drivers inside.
     pub modules: &'static [&'static str],
+    /// Whether the rows need two empty disks, `vda` for files and `vdb` for swap space.
+    pub disks: bool,
     /// What the paper found.
     pub published: &'static [Published],
     /// For patterns of rows that are behind Linux, the reason that was found by looking.
@@ -203,6 +205,7 @@ impl Place {
         see: "",
         floors: &[],
         modules: &[],
+        disks: false,
         is_here: true,
         figures: &[],
         published: &[],
@@ -324,6 +327,12 @@ pub fn reason_of(row: &str) -> Option<&'static str> {
 pub fn modules(experiments: &[String]) -> Vec<&'static str> {
     let places = experiments.iter().filter_map(|name| place(name));
     places.flat_map(|place| place.modules).copied().collect()
+}
+
+/// Whether some of these experiments need disks.
+pub fn need_disks(experiments: &[String]) -> bool {
+    let mut places = experiments.iter().filter_map(|name| place(name));
+    places.any(|place| place.disks)
 }
 
 /// Where a row stands: its paper, and its experiment's number there; what has no place comes last.

@@ -1,6 +1,7 @@
 //! Files mapped again and again: the paper's Figure 2.
 
-use super::{Paper, Place, Published, Values};
+use super::{Figure, Panel, Paper, Place, Published, Values};
+use crate::bench::report::picture::curves::Across;
 
 /// Where it stands.
 pub const PLACE: Place = Place {
@@ -9,7 +10,24 @@ pub const PLACE: Place = Place {
     paper: Paper::Uvm,
     section: "section 4, Figure 2",
     see: "One cache of unreferenced files has no limit of its own: a file stays as long as its vnode does.",
-    is_here: false,
+    disks: true,
+    modules: &["virtio_pci", "virtio_blk"],
+    figures: &[Figure::Curves {
+        x_label: "files",
+        across: Across::Count,
+        panels: &[
+            Panel {
+                title: "All mapped and read once",
+                rows: "object-cache/map-{}-files",
+                floor: "",
+            },
+            Panel {
+                title: "The first time, from the disk",
+                rows: "object-cache/first-{}-files",
+                floor: "",
+            },
+        ],
+    }],
     published: &[Published {
         place: "Figure 2",
         title: "BSD VM object cache effect on file access",

@@ -1,0 +1,120 @@
+//! The empty disks that a bench gives to guests whose experiments ask for them: one for files, one for swap space.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::ptr;
+
+use crate::{Failure, call};
+
+/// The disk for files.
+const FILES: &str = "vda";
+/// The one for swap space.
+const SWAP: &str = "vdb";
+/// Where the first is mounted.
+const FOLDER: &str = "/tmp/scratch";
+
+/// Makes busybox prepare a disk.
+fn prepare(words: &[&str], disk: &str) -> Result<(), Failure> {
+    let device = format!("/dev/{disk}");
+    if !Path::new(&device).exists() {
+        return Err(Failure::Missing(format!("an empty disk {device}")));
+    }
+    let status = Command::new("/bin/busybox")
+        .args(words)
+        .arg(&device)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .map_err(|error| Failure::Missing(format!("/bin/busybox: {error}")))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("{words:?} {device}: {status}").into()),
+    }
+}
+
+fn c(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+/// A folder on a file system of a disk's, ext2 with blocks of 4 KiB. It is made at the first call, and the same for all rows.
+///
+/// # Errors
+/// [`Failure::Missing`] without such a disk, or without the file system.
+pub fn folder() -> Result<PathBuf, Failure> {
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    if !mounts.contains(FOLDER) {
+        prepare(&["mke2fs", "-b", "4096"], FILES)?;
+        fs::create_dir_all(FOLDER)?;
+        mount()?;
+    }
+    Ok(FOLDER.into())
+}
+
+fn mount() -> Result<(), Failure> {
+    let (device, at) = (c(&format!("/dev/{FILES}")), c(FOLDER));
+    call!(mount(
+        device.as_ptr(),
+        at.as_ptr(),
+        c"ext2".as_ptr(),
+        0,
+        ptr::null()
+    ))?;
+    Ok(())
+}
+
+/// Unmounts the folder and mounts it again: what is in it is on the disk only.
+///
+/// # Errors
+/// Those of the calls.
+pub fn mount_again() -> Result<(), Failure> {
+    call!(umount(c(FOLDER).as_ptr()))?;
+    mount()
+}
+
+/// Reads from the disk with the folder so far.
+///
+/// # Errors
+/// [`Failure::Missing`] where the kernel does not count them.
+pub fn reads() -> Result<u64, Failure> {
+    let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+    reads_of(&text, FILES).ok_or_else(|| Failure::Missing("/proc/diskstats".into()))
+}
+
+fn reads_of(diskstats: &str, disk: &str) -> Option<u64> {
+    let fields = |line: &str| -> Option<u64> {
+        let mut words = line.split_whitespace().skip(2);
+        (words.next()? == disk).then(|| words.next()?.parse().ok())?
+    };
+    diskstats.lines().find_map(fields)
+}
+
+/// Sees to it that there is swap space, if there is a disk for it.
+///
+/// # Errors
+/// [`Failure::Missing`] without one, or where the kernel can't swap.
+pub fn swap() -> Result<(), Failure> {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.contains(SWAP) {
+        return Ok(());
+    }
+    prepare(&["mkswap"], SWAP)?;
+    call!(swapon(c(&format!("/dev/{SWAP}")).as_ptr(), 0))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_found() {
+        let text = " 254 0 vda 12 0 96 3 0 0 0 0 0 0 0\n 254 16 vdb 7 0 0 0 0 0 0 0 0 0 0\n";
+        assert_eq!(reads_of(text, "vda"), Some(12));
+        assert_eq!(reads_of(text, "vdb"), Some(7));
+        assert_eq!(reads_of(text, "vdc"), None);
+        assert_eq!(reads_of("nonsense\n\n1 2\n", "vda"), None);
+    }
+}
