@@ -159,6 +159,7 @@ impl Table {
                 }
                 copy.close_on_exec[word] = slots.close_on_exec[word] & copy.used[word];
             }
+            drop(slots);
             return Ok(Arc::new(Table::with(copy)));
         }
     }
