@@ -1,4 +1,4 @@
-//! Reading and writing an address space that is not the current one (`/proc/PID/mem`, the stack of
+//! Reading and writing an address space that is not the current one (`/proc/PID/mem`, `process_vm_readv`, the stack of
 //! a program that `execve` is about to start).
 
 use alloc::{sync::Arc, vec::Vec};

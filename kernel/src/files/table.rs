@@ -146,13 +146,20 @@ impl Table {
             if slots.files.len() != size {
                 continue;
             }
-            copy.files.clone_from(&slots.files);
-            copy.close_on_exec.clone_from(&slots.close_on_exec);
-            drop(slots);
-            // What was only reserved is free in the copy.
-            for fd in 0..size {
-                Slots::set(&mut copy.used, fd, copy.files[fd].is_some());
+            // Few of a table are in use, mostly: one look for each 64.
+            for (word, &used) in slots.used.iter().enumerate() {
+                let mut left = used;
+                while left != 0 {
+                    let bit = left.trailing_zeros();
+                    left &= left - 1;
+                    let fd = word * 64 + bit as usize;
+                    copy.files[fd].clone_from(&slots.files[fd]);
+                    // What was only reserved is free in the copy.
+                    copy.used[word] |= u64::from(copy.files[fd].is_some()) << bit;
+                }
+                copy.close_on_exec[word] = slots.close_on_exec[word] & copy.used[word];
             }
+            drop(slots);
             return Ok(Arc::new(Table::with(copy)));
         }
     }

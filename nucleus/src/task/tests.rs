@@ -494,3 +494,60 @@ fn nicer_tasks_get_less() {
         assert!(used(&tasks[0]) < used(&tasks[1]) * 20);
     });
 }
+
+/// Only who would run at once on another CPU is woken while the waker goes on.
+#[test]
+fn waking_beside() {
+    let config = Config {
+        cpus: 2,
+        pages: 256,
+        ..Config::default()
+    };
+    sim::check("waking beside", 0..60, config, || {
+        for cpus in [1, 2] {
+            let queue = Arc::new(WaitQueue::new());
+            let (looks, ready) = (
+                Arc::new(AtomicU32::new(0)),
+                Arc::new(AtomicBool::new(false)),
+            );
+            let gone = Gate::new();
+            let waits = (queue.clone(), looks.clone(), ready.clone(), gone.clone());
+            spawn_on(cpus, move || {
+                let (queue, looks, ready, gone) = waits;
+                let look = || {
+                    looks.fetch_add(1, Ordering::SeqCst);
+                    ready.load(Ordering::SeqCst).then_some(())
+                };
+                queue.wait(Sleep::SOUND, look).unwrap();
+                gone.pass();
+            });
+            let gone_in_waking = gone.clone();
+            spawn_on(1, move || {
+                // Its last look before it sleeps.
+                while looks.load(Ordering::SeqCst) < 2 {
+                    yield_now();
+                }
+                (0..50).for_each(|_| yield_now());
+                let before = looks.load(Ordering::SeqCst);
+                if cpus == 1 {
+                    for _ in 0..20 {
+                        queue.wake_beside();
+                        yield_now();
+                    }
+                    assert_eq!(
+                        looks.load(Ordering::SeqCst),
+                        before,
+                        "woken on its waker's CPU"
+                    );
+                }
+                ready.store(true, Ordering::SeqCst);
+                while cpus == 2 && gone_in_waking.count.load(Ordering::SeqCst) == 0 {
+                    queue.wake_beside();
+                    yield_now();
+                }
+                queue.wake_all();
+            });
+            gone.wait_for(1);
+        }
+    });
+}

@@ -14,6 +14,8 @@ pub const TESTS: &[Test] = &[
     ("timers: which clocks have them", clocks),
     ("timers: expiries that wait are counted", overruns),
     ("timers: intervals of a nanosecond", short_intervals),
+    ("timers: a dropped signal does not stop them", dropped),
+    ("timers: without a signal", silent),
     ("timers: signals to one thread", to_a_thread),
     (
         "timers: processor time of threads and processes",
@@ -272,6 +274,60 @@ fn short_intervals() -> Outcome {
         ensure!(end == End::Exit(0), "a child ended with {end:?}");
     }
     Ok(())
+}
+
+fn dropped() -> Outcome {
+    let signals = block()?;
+    let timer = create(libc::CLOCK_MONOTONIC, None, 1)?;
+    set(timer, 0, span(1), 1)?;
+    let waits = || -> Outcome {
+        for _ in 0..1000 {
+            let mut pending = signals;
+            call!(sigpending(&mut pending));
+            if call!(sigismember(&pending, SIGNAL)) == 1 {
+                return Ok(());
+            }
+            pause_ms(5);
+        }
+        Err("no signal waits".into())
+    };
+    waits()?;
+    // What waits is dropped when it comes to be ignored; the next one is blocked, and waits.
+    call!(signal(SIGNAL, libc::SIG_IGN));
+    call!(signal(SIGNAL, libc::SIG_DFL));
+    waits()?;
+    take(&signals, 0)?.ok_or("it could not be taken")?;
+    waits()?;
+    delete(timer)
+}
+
+fn silent() -> Outcome {
+    // SAFETY: all zeros is a valid event.
+    let mut event: sigevent = unsafe { zeroed() };
+    event.sigev_notify = libc::SIGEV_NONE;
+    let mut id: c_int = -1;
+    let clock = libc::CLOCK_MONOTONIC;
+    call!(syscall(libc::SYS_timer_create, clock, &mut event, &mut id));
+    let timer = id as usize as libc::timer_t;
+    let left = || -> Result<i64, String> {
+        // SAFETY: all zeros is a valid setting.
+        let mut setting: itimerspec = unsafe { zeroed() };
+        call!(syscall(libc::SYS_timer_gettime, timer, &mut setting));
+        Ok(setting.it_value.tv_sec * 1_000_000_000 + setting.it_value.tv_nsec)
+    };
+    set(timer, 0, span(100_000), 0)?;
+    ensure!(left()? > 0, "it does not run");
+    set(timer, 0, span(1), 0)?;
+    pause_ms(5);
+    ensure!(left()? == 0, "it runs on after its end");
+    set(timer, 0, span(1), 3)?;
+    pause_ms(5);
+    let rest = left()?;
+    ensure!(
+        (1..=3_000_000).contains(&rest),
+        "{rest} ns of an interval of 3 ms"
+    );
+    delete(timer)
 }
 
 fn to_a_thread() -> Outcome {

@@ -15,7 +15,7 @@ use nucleus::{
     time,
 };
 
-use super::{Id, Notify, Timer};
+use super::{Id, Notify, TICK, Timer};
 use crate::{
     day::Deadline,
     process::{Process, family, thread},
@@ -24,9 +24,6 @@ use crate::{
         send::{send_expiry, send_kernels},
     },
 };
-
-/// After how long a timer goes on whose signal nobody takes, at the earliest.
-const TICK: Duration = Duration::from_nanos(1_000_000_000 / time::TICKS_PER_SECOND as u64);
 
 /// A deadline that moves by less has not moved: it was computed from two clocks that were not read at once.
 const STEP: Duration = Duration::from_millis(1);

@@ -31,6 +31,10 @@ use crate::{
     process::{Pid, Process, family, user::WaitingSignal},
 };
 
+/// Between two ticks: how often timers of processor time are looked at, and after how long one of wall-clock time goes on at the earliest
+/// whose signal nobody takes.
+const TICK: Duration = Duration::from_nanos(1_000_000_000 / time::TICKS_PER_SECOND as u64);
+
 /// POSIX timers that a process may have.
 const POSIX_MAX: usize = 1024;
 

@@ -7,14 +7,11 @@ use abi::raw::general as raw;
 
 use nucleus::time;
 
-use super::{Clock, Id, Notify, Timers, due::send};
+use super::{Clock, Id, Notify, TICK, Timers, due::send};
 use crate::{
     process::Thread,
     signal::{Info, send_to_process},
 };
-
-/// Nanoseconds of a tick.
-const TICK: u64 = 1_000_000_000 / time::TICKS_PER_SECOND as u64;
 
 impl Timers {
     /// Expires timers of processor time if there are any and a tick has passed since they were looked at. Called after each
@@ -24,7 +21,7 @@ impl Timers {
         if !self.processor.load(Relaxed) {
             return;
         }
-        let tick = time::since_boot().as_nanos() as u64 / TICK;
+        let tick = time::since_boot().as_nanos() as u64 / TICK.as_nanos() as u64;
         if self.looked_at.swap(tick, Relaxed) != tick {
             self.check_processor_time(thread);
         }

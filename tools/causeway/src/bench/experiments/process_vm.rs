@@ -27,9 +27,5 @@ pub const PLACE: Place = Place {
             },
         ],
     }],
-    reasons: &[(
-        "process-vm/*",
-        "The bytes: they are copied here by string instructions, a word a turn of the emulator, and it seems by unrolled moves in Linux. Not mended yet.",
-    )],
     ..Place::EMPTY
 };
