@@ -374,10 +374,10 @@ impl Model {
         }
         assert_eq!(done.is_ok(), whole);
         for va in range.pages() {
-            if let Some(page) = space.pages.get_mut(&number(va)) {
-                if !page.shares {
-                    page.copy = Rc::default();
-                }
+            if let Some(page) = space.pages.get_mut(&number(va))
+                && !page.shares
+            {
+                page.copy = Rc::default();
             }
         }
     }

@@ -179,7 +179,7 @@ fn fadvise(call: &mut Call<'_>) -> Result<usize> {
     let Some(file) = open.file().cached() else {
         return Ok(0);
     };
-    let (from, len) = (call.args[1] as u64, call.args[2] as u64);
+    let (from, len) = (call.args[1], call.args[2]);
     match call.unsigned(3) {
         POSIX_FADV_SEQUENTIAL => file.set_access(Access::Sequential),
         POSIX_FADV_RANDOM => file.set_access(Access::Random),
@@ -210,7 +210,7 @@ fn readahead(call: &mut Call<'_>) -> Result<usize> {
     if let Some(file) = open.file().cached()
         && call.size(2) > 0
     {
-        file.prefetch(pages(call.args[1] as u64, call.args[2] as u64));
+        file.prefetch(pages(call.args[1], call.args[2]));
     }
     Ok(0)
 }

@@ -144,7 +144,7 @@ impl Array {
     }
 
     /// The same anons as a hash, if that is much smaller; this is empty then.
-    pub fn to_hash(&mut self) -> Option<Hash> {
+    pub fn take_as_hash(&mut self) -> Option<Hash> {
         let all = Key::MIN / 2..Key::MAX / 2;
         let (mut anons, mut chunks) = (0, 0);
         self.walk(&all, &mut |_, chunk| {
@@ -275,14 +275,14 @@ impl Array {
         let boundary = group(key);
         let within = (key - first_key(boundary)) as usize;
         let mut part = Array::new(if lower { key - 1 } else { key }, self.large);
-        if within != 0 {
-            if let Some(chunk) = self.chunk(boundary) {
-                let mut slots: [Slot; SLOTS] = Default::default();
-                let moved = if lower { 0..within } else { within..SLOTS };
-                slots[moved.clone()].swap_with_slice(&mut chunk.lock()[moved]);
-                part.chunk_or_insert(boundary, || Chunk::from_slots(slots));
-                *part.made.get_mut() += 1;
-            }
+        if within != 0
+            && let Some(chunk) = self.chunk(boundary)
+        {
+            let mut slots: [Slot; SLOTS] = Default::default();
+            let moved = if lower { 0..within } else { within..SLOTS };
+            slots[moved.clone()].swap_with_slice(&mut chunk.lock()[moved]);
+            part.chunk_or_insert(boundary, || Chunk::from_slots(slots));
+            *part.made.get_mut() += 1;
         }
         let adopt = &mut |number, chunk| part.adopt(number, chunk);
         match lower {

@@ -316,7 +316,7 @@ impl Hash {
 
     /// The same anons as an array, smallest if most are near `key`; this is empty then. `None` if memory became scarce, which
     /// matters to who is `careful`, and nothing has changed.
-    pub fn to_array(&mut self, key: Key, careful: bool) -> Option<Array> {
+    pub fn take_as_array(&mut self, key: Key, careful: bool) -> Option<Array> {
         // It begins where most anons are: no tree leads to the group of its base.
         let mut array = Array::new(key, true);
         for bucket in self.made() {

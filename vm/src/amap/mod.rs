@@ -178,7 +178,7 @@ impl Amap {
             Err(Refused::Form) => {}
         }
         match &mut self.form {
-            Form::Array(array) => match array.to_hash() {
+            Form::Array(array) => match array.take_as_hash() {
                 Some(mut hash) => {
                     hash.make_place(key);
                     self.form = Form::Hash(hash);
@@ -187,7 +187,7 @@ impl Amap {
             },
             Form::Hash(hash) => {
                 if hash.is_better_as_array() || !hash.make_place(key) {
-                    let mut array = hash.to_array(key, true).ok_or(OutOfMemory)?;
+                    let mut array = hash.take_as_array(key, true).ok_or(OutOfMemory)?;
                     array.make(key);
                     self.form = Form::Array(array);
                 }
@@ -232,7 +232,7 @@ impl Amap {
     /// [`OutOfMemory`]; the amap is as it was.
     pub fn make_shareable(&mut self, key: Key) -> Result<(), OutOfMemory> {
         if let Form::Hash(hash) = &mut self.form {
-            self.form = Form::Array(hash.to_array(key, true).ok_or(OutOfMemory)?);
+            self.form = Form::Array(hash.take_as_array(key, true).ok_or(OutOfMemory)?);
         }
         if let Form::Array(array) = &mut self.form {
             array.settle();
@@ -285,7 +285,7 @@ impl Amap {
                 hash.put(key, slot);
                 return;
             }
-            if let Some(array) = hash.to_array(key, false) {
+            if let Some(array) = hash.take_as_array(key, false) {
                 self.form = Form::Array(array);
             }
         }
