@@ -65,12 +65,13 @@ impl Object {
         Claim::wait_and_take(self, index, window)
     }
 
-    /// Sleeps while somebody reads page `index`. Whoever began may have failed: the page need not be resident then.
-    pub fn wait_until_read(&self, index: u64) {
+    /// Sleeps while somebody reads page `index`; whether anybody did. He may have failed: the page need not be resident then.
+    pub fn wait_until_read(&self, index: u64) -> bool {
         let other = self.lock(index).and_then(|pages| pages.claim(index));
         if let Some(other) = other {
             self.wait_for(index, other);
         }
+        other.is_some()
     }
 
     /// Sleeps while claim `other` has the page.

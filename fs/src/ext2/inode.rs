@@ -113,7 +113,11 @@ impl Home {
         let bytes = &mut bytes[..self.len];
         self.block.read(self.offset, bytes);
         record.put(bytes);
-        fs.buffers.store(&self.block, self.offset, bytes);
+        // What is between these parts may be set meanwhile, by who takes another inode out of the list of orphans.
+        const BEHIND: usize = InodeRecord::DELETED + 4;
+        let (front, behind) = (&bytes[..InodeRecord::DELETED], &bytes[BEHIND..]);
+        fs.buffers.store(&self.block, self.offset, front);
+        fs.buffers.store(&self.block, self.offset + BEHIND, behind);
     }
 
     /// Clears all of the record's bytes, those behind what is known here as well.

@@ -38,6 +38,8 @@ pub(super) fn are_to_end() -> bool {
 #[cfg(not(target_os = "none"))]
 pub(super) use end::are_to_end;
 #[cfg(not(target_os = "none"))]
+pub(super) use end::reset;
+#[cfg(not(target_os = "none"))]
 pub use end::stop;
 
 /// A simulated machine takes what sleeps for ever for an error, and the next one must not find it.
@@ -52,6 +54,12 @@ mod end {
     static ENDS: AtomicBool = AtomicBool::new(false);
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     static ENDED: WaitQueue = WaitQueue::new();
+
+    /// For a new machine: an earlier one may have failed before its tasks had ended.
+    pub fn reset() {
+        RUNNING.store(0, SeqCst);
+        ENDED.restart();
+    }
 
     pub(super) fn begin() {
         ENDS.store(false, SeqCst);

@@ -170,4 +170,5 @@ pub(super) fn reset() {
     DIRTY.store(0, Ordering::Relaxed);
     WRITING.store(0, Ordering::Relaxed);
     SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
+    BELOW.restart();
 }

@@ -365,6 +365,10 @@ impl<S: Store> Pager for FilePages<S> {
     }
 
     fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        // On its way already: no miss that its stream should know of. The fault looks again.
+        if self.object.wait_until_read(index) {
+            return Ok(());
+        }
         let window = self.streams.fault_window(index, window);
         self.bring_in(index, window)
     }

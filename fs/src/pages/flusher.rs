@@ -167,4 +167,5 @@ pub(super) fn reset() {
     drop(core::mem::take(&mut *FILES.lock()));
     CALLED.store(false, Ordering::Relaxed);
     WANTED.store(0, Ordering::Relaxed);
+    CALLS.restart();
 }

@@ -60,6 +60,7 @@ pub fn start() -> Result<(), OutOfMemory> {
 /// Forgets what an earlier simulated machine left behind.
 #[cfg(not(target_os = "none"))]
 pub fn reset() {
+    daemons::reset();
     dirty::reset();
     files::reset();
     flusher::reset();

@@ -78,6 +78,11 @@ impl<S: Store> FilePages<S> {
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
             let Some(frame) = self.object.resident(index) else {
+                // On its way already: no miss that its stream should know of.
+                if self.object.wait_until_read(index) {
+                    fresh = index;
+                    continue;
+                }
                 let window = self.streams.missed(index..pages.end, self.pages());
                 match self.bring_in(index, window) {
                     Ok(()) => {

@@ -490,4 +490,5 @@ pub(super) fn end() {
 pub(super) fn reset() {
     drop(core::mem::take(&mut *TABLES.lock()));
     drop(core::mem::take(&mut *ENDING.lock()));
+    TO_END.restart();
 }

@@ -174,6 +174,13 @@ impl WaitQueue {
         }
     }
 
+    /// For a static one, when a simulated machine starts: tasks of an earlier one that failed are gone.
+    #[cfg(not(target_os = "none"))]
+    pub fn restart(&self) {
+        *self.waiters.lock_irq() = WaiterList::new();
+        self.places.store(0, Ordering::Relaxed);
+    }
+
     /// Whether a task waits now.
     pub fn has_waiters(&self) -> bool {
         !self.waiters.lock_irq().is_empty()

@@ -309,7 +309,7 @@ impl Inode {
         Err(self.damaged(0, 0))
     }
 
-    /// Lets ".." of a directory, which was found, lead to another one.
+    /// Lets ".." of a directory, which was found, lead to another one. Its names need not be locked: others may change them meanwhile.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`; nothing has changed then.

@@ -3,11 +3,16 @@
 //! Records fill their block without a gap, each begins at a multiple of four, and a record may be longer than what is in it: the rest
 //! is room for further ones. A removed record becomes room of the one in front of it, or, as the block's first, names
 //! inode 0. So a record stays where it is as long as it lives. Nothing in a block is believed before it was checked.
+//!
+//! ".." is set by who moves the directory, while others change names in it: so [`insert`] and [`remove`] leave the number of the inode alone that the
+//! record in front names, and [`rename_to`] all but that number, where the kind stays.
 
 use core::ops::Range;
 
 /// Bytes in front of the name.
 const HEAD: usize = 8;
+/// Bytes of the inode's number, with which a record begins.
+const INODE: usize = 4;
 /// A record is at least this long.
 pub(in super::super) const RECORD_MIN: usize = 12;
 /// The longest name.
@@ -171,7 +176,8 @@ pub(in super::super) fn insert(
     if used > 0 {
         block[from + 4..from + 6].copy_from_slice(&(used as u16).to_le_bytes());
     }
-    Ok(Some((at, from..at + size)))
+    let start = if used > 0 { from + INODE } else { at };
+    Ok(Some((at, start..at + size)))
 }
 
 /// Takes the record at byte `at` away; gives the bytes that have changed.
@@ -191,9 +197,9 @@ pub(in super::super) fn remove(block: &mut [u8], at: usize) -> Result<Range<usiz
     Ok(match before {
         Some((from, own)) => {
             block[from + 4..from + 6].copy_from_slice(&((own + len) as u16).to_le_bytes());
-            from..at + 4
+            from + INODE..at + INODE
         }
-        None => at..at + 4,
+        None => at..at + INODE,
     })
 }
 
@@ -204,10 +210,10 @@ pub(in super::super) fn rename_to(
     inode: u32,
     kind: u8,
 ) -> Result<Range<usize>, Damaged> {
-    Records::at(block, at)?;
-    block[at..at + 4].copy_from_slice(&inode.to_le_bytes());
+    let stays = Records::at(block, at)?.kind == kind;
+    block[at..at + INODE].copy_from_slice(&inode.to_le_bytes());
     block[at + 7] = kind;
-    Ok(at..at + HEAD)
+    Ok(at..at + if stays { INODE } else { HEAD })
 }
 
 /// An empty block: one record that is nothing but room.
@@ -285,6 +291,43 @@ mod tests {
                 // Only what was said has changed.
                 assert_eq!(block[..changed.start], before[..changed.start]);
                 assert_eq!(block[changed.end..], before[changed.end..]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_directory_above_may_change_while_names_do() {
+        let mut before = vec![0; 1024];
+        first_block(&mut before, 5, 2, 2);
+        let (at, _) = insert(&mut before, 6, 1, b"first").unwrap().unwrap();
+        let above = RECORD_MIN;
+        let apply = |to: &mut [u8], from: &[u8], changed: Range<usize>| {
+            to[changed.clone()].copy_from_slice(&from[changed]);
+        };
+        for removes in [false, true] {
+            // Both looked at the same bytes; either comes first.
+            for moves_first in [false, true] {
+                let mut block = before.clone();
+                if !removes {
+                    remove(&mut block, at).unwrap();
+                }
+                let (mut moved, mut changed) = (block.clone(), block.clone());
+                let by_move = rename_to(&mut moved, above, 9, 2).unwrap();
+                let by_change = match removes {
+                    true => remove(&mut changed, at).unwrap(),
+                    false => insert(&mut changed, 7, 1, b"next").unwrap().unwrap().1,
+                };
+                if moves_first {
+                    apply(&mut block, &moved, by_move.clone());
+                }
+                apply(&mut block, &changed, by_change);
+                if !moves_first {
+                    apply(&mut block, &moved, by_move);
+                }
+                let names = names(&block);
+                assert_eq!(names[&b".."[..]], (9, above));
+                assert_eq!(names.contains_key(&b"next"[..]), !removes);
+                assert!(!names.contains_key(&b"first"[..]));
             }
         }
     }
