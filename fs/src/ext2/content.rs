@@ -377,9 +377,15 @@ impl Store for Content {
         1 << self.block_shift
     }
 
+    fn about_to_grow(&self) -> Result<()> {
+        self.cut_again()
+    }
+
     fn grown(&self, size: u64) {
         let Ok(inode) = self.inode() else { return };
-        if self.cut_again().is_err() {
+        // What a write could not give back that came less far than it wanted lies behind the new end, too.
+        let grows = size > inode.record().size;
+        if grows && self.cut_again().is_err() {
             inode
                 .fs
                 .damaged("a file grows over what was cut off", inode.ino());

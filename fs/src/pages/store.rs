@@ -43,6 +43,14 @@ pub trait Store: Send + Sync + 'static {
         PAGE_SIZE as u64
     }
 
+    /// The file is about to become longer. Called with the file locked for writers, before anything else is done for that.
+    ///
+    /// # Errors
+    /// It can't: what was cut off is not given back yet. `EIO`, `ENOMEM`.
+    fn about_to_grow(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The file has become longer by a write or by `ftruncate`, and ends at `size` bytes now. Called with the file locked for
     /// writers. What is in the pages behind the old end reads as zeros.
     fn grown(&self, size: u64) {

@@ -237,6 +237,7 @@ impl<S: Store> FilePages<S> {
     /// The end is about to move on from `old`, by a write that begins at `start`, or to there: what lies behind it in its page must be
     /// zeros, in memory and on the device.
     pub(super) fn clear_behind_end(&self, old: u64, start: u64) -> Result<()> {
+        self.store().about_to_grow()?;
         let (index, in_page) = (old / PAGE, (old % PAGE) as usize);
         if in_page == 0 {
             return Ok(());
@@ -246,17 +247,26 @@ impl<S: Store> FilePages<S> {
         if is_next && !self.was_mapped_writable.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.clear(index, in_page, PAGE_SIZE)
+        // What is zeros in memory need not be on the device: what a mapping wrote behind the end was written back with the rest of the page.
+        // Of a hole there is nothing.
+        let has_place =
+            self.backed.contains(index) || self.store().seek(index..index + 1, false)?.is_some();
+        self.clear_if(index, in_page, PAGE_SIZE, has_place)
     }
 
     /// Clears bytes `from..to` of page `index`, unless they are zeros.
     pub(super) fn clear(&self, index: u64, from: usize, to: usize) -> Result<()> {
+        self.clear_if(index, from, to, false)
+    }
+
+    /// As [`clear`](FilePages::clear), with `always` also if they are zeros: the page is written then.
+    fn clear_if(&self, index: u64, from: usize, to: usize, always: bool) -> Result<()> {
         loop {
             let Some(frame) = self.page_to_write(index)? else {
                 self.page(index)?;
                 continue;
             };
-            if !is_zero(&frame, from, to) {
+            if always || !is_zero(&frame, from, to) {
                 self.back(index, &frame)?;
                 ephemeral::map(&frame).fill(from, to - from, 0);
                 self.mark_dirty(index, &frame);

@@ -85,3 +85,48 @@ fn tasks_that_share_pages_lose_nothing() {
         dirty::INTERVAL.set(500);
     });
 }
+
+/// What a mapping writes behind the end goes to the device with the rest of its page, and is not there when the file grows.
+#[test]
+fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
+    on_machines(6, 1, 1024, |seed| {
+        let (_disk, inode) = disk::inode(16, seed);
+        for grows_by_write in [false, true] {
+            let file = disk::open(&inode);
+            file.truncate(0).unwrap();
+            let written = file.write(0, false, &mut BytesSource::new(&[1; 100]));
+            assert_eq!(written, Ok((100, 100)));
+            let inner = file.clone();
+            in_tasks(1, move |map, _| {
+                let window = map_file(map, inner.clone(), PAGE_SIZE, true);
+                user::copy_out(window + 50, &[2; 1000]).unwrap();
+                let range = VirtRange::new(window, window + PAGE_SIZE);
+                map.sync(range, true).unwrap();
+                map.unmap(range).unwrap();
+            });
+            // Another one reads the page anew, and may lose it again between each two steps.
+            drop(file);
+            let file = disk::open(&inode);
+            let forget = || {
+                file.sync(0..u64::MAX, false).unwrap();
+                file.give_up(0..u64::MAX, usize::MAX);
+            };
+            let mut bytes = [9; PAGE_SIZE];
+            assert_eq!(file.read(0, &mut BytesSink::new(&mut bytes)), Ok(100));
+            forget();
+            match grows_by_write {
+                true => {
+                    let at = 2 * PAGE_SIZE as u64;
+                    file.write(at, false, &mut BytesSource::new(&[3; 5]))
+                        .unwrap();
+                }
+                false => file.truncate(3 * PAGE_SIZE as u64).unwrap(),
+            }
+            forget();
+            let read = file.read(0, &mut BytesSink::new(&mut bytes));
+            assert_eq!(read, Ok(PAGE_SIZE));
+            assert!(bytes[..50] == [1; 50] && bytes[50..100] == [2; 50]);
+            assert!(bytes[100..].iter().all(|&byte| byte == 0), "seed {seed}");
+        }
+    });
+}
