@@ -248,6 +248,7 @@ fn writes_that_fail_lose_nothing() {
 /// More memory than there is, swap included: somebody is told so, nobody waits for ever, and the others go on with what comes back.
 #[test]
 fn memory_is_exhausted() {
+    const PAGES: usize = 500;
     sim::check("exhausted", 0..6, CONFIG, || {
         let refused = Arc::new(AtomicUsize::new(0));
         let theirs = refused.clone();
@@ -255,23 +256,99 @@ fn memory_is_exhausted() {
             let running = Arc::new(Running::default());
             for cpu in 0..2 {
                 let map = Map::new(Limits::NONE, false).expect("a map");
-                map_zero(&map, MEMORY, 500, false);
+                map_zero(&map, MEMORY, PAGES, false);
                 let refused = theirs.clone();
                 running.spawn(map, cpu, move |_| {
-                    let mut model = Model::new(MEMORY, 500, false);
-                    for page in 0..500 {
+                    let mut model = Model::new(MEMORY, PAGES, false);
+                    let is_refused = |page: usize| {
                         let word = page as u64 + 1;
-                        if user::write(model.place(page), &word).is_err() {
-                            refused.fetch_add(1, Ordering::SeqCst);
-                            break;
-                        }
-                        model.words[page] = word;
+                        user::write(model.place(page), &word).is_err()
+                    };
+                    let written = (0..PAGES).find(|&page| is_refused(page));
+                    let written = written.unwrap_or(PAGES);
+                    if written < PAGES {
+                        refused.fetch_add(1, Ordering::SeqCst);
+                    }
+                    // Who has got all that it wants keeps it until the other one is refused: together they want more than there is.
+                    while refused.load(Ordering::SeqCst) == 0 {
+                        task::yield_now();
+                    }
+                    for page in 0..written {
+                        model.words[page] = page as u64 + 1;
                     }
                 });
             }
             running.wait();
         });
         assert!(refused.load(Ordering::SeqCst) > 0);
+    });
+}
+
+/// Frames that no page table can be made of, since no two of those that are free stand together: who wants one is refused in the end,
+/// however much is free, and is not when two do.
+#[test]
+fn free_frames_that_stand_apart() {
+    sim::check("apart", 0..6, CONFIG, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        vm::start_pagedaemon().expect("a task");
+        let map = Map::new(Limits::NONE, false).expect("a map");
+        map_zero(&map, MEMORY, 1, false);
+        let mut frames: Vec<Frame> =
+            core::iter::from_fn(|| Frame::alloc(frame::Contents::Stale).ok()).collect();
+        frames.retain(|frame| frame.number() % 2 == 0);
+        let fault = |map: &Map| map.fault(MEMORY, Access::Write);
+        // The first ones take what was in the reserve.
+        let mut others = Vec::new();
+        let refused = loop {
+            let other = Map::new(Limits::NONE, false).expect("a map");
+            map_zero(&other, MEMORY, 1, false);
+            let result = fault(&other);
+            others.push(other);
+            if result.is_err() {
+                break result;
+            }
+        };
+        assert_eq!(refused, Err(Fault::OutOfMemory));
+        assert!(frame::available() > frame::total() / 3);
+        let mut tries = 0;
+        let last = loop {
+            assert_eq!(fault(&map), Err(Fault::OutOfMemory));
+            tries += 1;
+            match vm::wait_for_memory() {
+                Supply::Some => assert!(tries < 20, "it is tried for ever"),
+                Supply::None => break tries,
+            }
+        };
+        assert!(last > 1, "it is not tried again");
+        drop(frames);
+        assert_eq!(fault(&map), Ok(()));
+        others.push(map);
+        others.iter().for_each(|map| map.tear_down());
+        drop(others);
+        vm::stop_pagedaemon();
+        support::expect_all_back(before);
+    });
+}
+
+/// Who was refused a frame and finds that there are enough again does not make the pagedaemon free more than its targets.
+#[test]
+fn enough_is_enough() {
+    sim::check("enough", 0..3, CONFIG, || {
+        with_swap(1000, 0, || {
+            let running = Arc::new(Running::default());
+            let map = Map::new(Limits::NONE, false).expect("a map");
+            map_zero(&map, MEMORY, 300, false);
+            running.spawn(map, 0, move |_| {
+                let mut model = Model::new(MEMORY, 300, false);
+                (0..300).for_each(|page| model.write(page, page as u64 + 1));
+                for _ in 0..40 {
+                    assert_eq!(vm::wait_for_memory(), Supply::Some);
+                }
+            });
+            running.wait();
+            assert_eq!(Counter::swap_pages_out.total(), 0);
+        });
     });
 }
 

@@ -34,6 +34,8 @@ static BUDDY: Restart<SpinLock<Buddy>> = Restart::new(SpinLock::new(Rank::Buddy,
 /// What [`Buddy::free`] was when the lock was last released, for who only wants to know.
 static FREE: AtomicUsize = AtomicUsize::new(0);
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that were not had though frames enough were free.
+static SCATTERED: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts with nothing free.
 ///
@@ -44,6 +46,7 @@ pub(super) unsafe fn start() {
     unsafe { BUDDY.set(SpinLock::new(Rank::Buddy, Buddy::new())) };
     FREE.store(0, Ordering::Relaxed);
     RESERVE.store(0, Ordering::Relaxed);
+    SCATTERED.store(0, Ordering::Relaxed);
 }
 
 /// Sets how many frames programs can't have.
@@ -55,6 +58,11 @@ pub(super) fn set_reserve(frames: usize) {
 #[inline]
 pub(super) fn free_frames() -> usize {
     FREE.load(Ordering::Relaxed)
+}
+
+/// How often a block was not had because the free frames stood apart.
+pub(super) fn scattered() -> usize {
+    SCATTERED.load(Ordering::Relaxed)
 }
 
 /// Frames that must be left when an allocation of this kind is done.
@@ -80,7 +88,10 @@ pub(super) fn take(order: usize, depth: Depth) -> Option<u32> {
     if buddy.free < floor(depth) + (1 << order) {
         return None;
     }
-    let index = buddy.take(order)?;
+    let Some(index) = buddy.take(order) else {
+        SCATTERED.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
     FREE.store(buddy.free, Ordering::Relaxed);
     Some(index)
 }

@@ -19,7 +19,7 @@ pub(crate) use buddy::MAX_ORDER;
 pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
 use record::{Record, Type, address, bytes, record};
-pub use targets::{Targets, available, await_shortage, report_shortage, targets};
+pub use targets::{Targets, available, await_shortage, report_shortage, scattered, targets};
 
 use crate::arch::machine;
 use crate::counters::Counter;

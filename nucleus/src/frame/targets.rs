@@ -61,6 +61,12 @@ pub fn available() -> usize {
     buddy::free_frames()
 }
 
+/// How often frames in a row (a page table and its links, a stack) were wanted and not had though as many were free: free ones stood
+/// apart. Who waits for such has to wait for more.
+pub fn scattered() -> usize {
+    buddy::scattered()
+}
+
 /// An allocation for programs took frames from the buddy allocator: tells the pagedaemon if few are left.
 #[inline]
 pub(super) fn look() {

@@ -156,7 +156,7 @@ impl Daemon {
                     let short = frame::available() < frame::targets().low || supply::is_awaited();
                     if under_way() == 0 || !short {
                         if !supply::is_awaited() {
-                            supply::forget_extra();
+                            supply::forget_old_extra();
                         }
                         return;
                     }

@@ -4,7 +4,7 @@
 //! again from the start. What the kernel needs to finish what it has begun comes from the reserve and does not wait.
 
 use core::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     time::Duration,
 };
 use nucleus::{
@@ -22,11 +22,18 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How often the pagedaemon has found nothing that could be freed.
 static EXHAUSTED: AtomicUsize = AtomicUsize::new(0);
 static SUPPLY: WaitQueue = WaitQueue::new();
-/// Frames that are to be free beyond the targets: an allocation failed though there were enough. Page tables want two in a row, and those
-/// may not be found until more are free.
+/// Frames that are to be free beyond the targets: an allocation of several in a row failed though there were enough. Page tables want two,
+/// and those may not be found until more are free.
 static EXTRA: AtomicUsize = AtomicUsize::new(0);
 /// How much more each time.
 const EXTRA_STEP: usize = 32;
+/// The most, as a part of the memory: where so much is free and no two stand together, nothing that the pagedaemon does will help.
+const EXTRA_SHARE: usize = 4;
+/// How many such failures [`EXTRA`] stands for, and when it grew, in milliseconds.
+static SCATTERED: AtomicUsize = AtomicUsize::new(0);
+static GREW: AtomicU64 = AtomicU64::new(0);
+/// How long it stays: whoever could not use what there was tries again in less.
+const STAYS: Duration = Duration::from_secs(1);
 
 /// The longest sleep: a waiter may have been told to end meanwhile.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -47,8 +54,14 @@ pub fn wait_for_memory() -> Supply {
         return Supply::None;
     }
     Counter::memory_waits.add(1);
-    if is_enough() && EXTRA.load(SeqCst) < frame::total() / 4 {
+    // That there is enough now says nothing by itself: the pagedaemon may have been faster than the caller.
+    let scattered = frame::scattered();
+    if is_enough() && SCATTERED.swap(scattered, SeqCst) != scattered {
+        if EXTRA.load(SeqCst) >= frame::total() / EXTRA_SHARE {
+            return Supply::None;
+        }
         EXTRA.fetch_add(EXTRA_STEP, SeqCst);
+        GREW.store(now_ms(), SeqCst);
     }
     let failures = EXHAUSTED.load(SeqCst);
     WAITING.fetch_add(1, SeqCst);
@@ -93,9 +106,19 @@ pub(super) fn extra() -> usize {
     EXTRA.load(SeqCst)
 }
 
-/// Nobody waits any more.
-pub(super) fn forget_extra() {
+/// Nobody waits: what was wanted beyond the targets is not wanted any more, unless somebody is about to look whether it was enough.
+pub(super) fn forget_old_extra() {
+    if now_ms().saturating_sub(GREW.load(SeqCst)) > STAYS.as_millis() as u64 {
+        forget_extra();
+    }
+}
+
+fn forget_extra() {
     EXTRA.store(0, SeqCst);
+}
+
+fn now_ms() -> u64 {
+    time::since_boot().as_millis() as u64
 }
 
 /// Whether somebody waits for what is not there yet.
@@ -120,6 +143,8 @@ pub(super) fn exhausted() {
 /// The pagedaemon runs from now on, or does not any more.
 pub(super) fn set_running(running: bool) {
     RUNNING.store(running, SeqCst);
+    SCATTERED.store(frame::scattered(), SeqCst);
+    GREW.store(0, SeqCst);
     forget_extra();
     if !running {
         SUPPLY.wake_all();

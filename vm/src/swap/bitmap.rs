@@ -159,47 +159,76 @@ impl Bitmap {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::{Bitmap, FreeRun, GROUP, Mark};
+
+    /// Slots as a plain list of what is free, searched one by one.
+    fn find(free: &[bool], from: u32, most: u32) -> FreeRun {
+        let mut best = FreeRun::default();
+        for range in [from..free.len() as u32, 0..from] {
+            let mut run = FreeRun::default();
+            for slot in range {
+                match free[slot as usize] {
+                    true if run.len == 0 => (run.first, run.len) = (slot, 1),
+                    true => run.len += 1,
+                    false => run.len = 0,
+                }
+                if run.len > best.len {
+                    best = run;
+                }
+                if best.len == most {
+                    return best;
+                }
+            }
+        }
+        best
+    }
 
     #[test]
     fn finds_the_next_row_that_is_long_enough_and_else_the_longest() {
-        let slots = GROUP * 2 + 100;
+        let slots = GROUP * 3 + 100;
+        let mut random: u64 = 1;
+        let mut below = |end: u32| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (random >> 33) as u32 % end
+        };
         let mut bitmap = Bitmap::new(slots).expect("memory");
-        assert_eq!(bitmap.find(0, 64), FreeRun { first: 0, len: 64 });
-        for slot in 0..slots {
-            bitmap.set(slot, Mark::Owned);
+        let mut free = vec![true; slots as usize];
+        for round in 0..400 {
+            // Rows of any length are taken and given, whole groups and what crosses their borders among them; few are free at times.
+            let first = below(slots);
+            let end = (first + 1 + below([3, 80, GROUP * 2][round % 3])).min(slots);
+            let take = below(if round / 100 % 2 == 0 { 3 } else { 8 }) != 0;
+            for slot in first..end {
+                match take {
+                    true => bitmap.set(slot, Mark::Owned),
+                    false => bitmap.clear(slot, Mark::Owned),
+                };
+                free[slot as usize] = !take;
+            }
+            for from in [0, end % slots, below(slots)] {
+                for most in [1, 16, 64, GROUP + 50] {
+                    let found = bitmap.find(from, most);
+                    assert_eq!(found, find(&free, from, most), "{most} from {from}");
+                }
+            }
         }
+    }
+
+    #[test]
+    fn a_row_may_cross_groups_and_ends_with_the_device() {
+        let mut bitmap = Bitmap::new(GROUP + 5).expect("memory");
+        let all = FreeRun {
+            first: 0,
+            len: GROUP + 5,
+        };
+        assert_eq!(bitmap.find(0, u32::MAX), all);
+        (0..GROUP + 5).for_each(|slot| assert!(bitmap.set(slot, Mark::Owned)));
         assert_eq!(bitmap.find(77, 1).len, 0);
-        for slot in [
-            5, 6, 7, 1000, 1020, 1021, 1022, 1023, 1024, 1025, 1026, 2100,
-        ] {
-            assert!(bitmap.clear(slot, Mark::Owned));
-        }
-        assert_eq!(bitmap.find(0, 3), FreeRun { first: 5, len: 3 });
-        assert_eq!(
-            bitmap.find(6, 3),
-            FreeRun {
-                first: 1020,
-                len: 3
-            }
-        );
-        assert_eq!(bitmap.find(1001, 3), FreeRun { first: 5, len: 3 });
-        assert_eq!(
-            bitmap.find(1001, 32),
-            FreeRun {
-                first: 1020,
-                len: 7
-            }
-        );
-        bitmap.set(959, Mark::Busy);
-        assert_eq!(bitmap.find(0, 32).len, 3);
-        assert_eq!(
-            bitmap.find(2000, 1),
-            FreeRun {
-                first: 2100,
-                len: 1
-            }
-        );
+        (GROUP - 3..GROUP + 4).for_each(|slot| assert!(bitmap.clear(slot, Mark::Owned)));
+        let (first, len) = (GROUP - 3, 7);
+        assert_eq!(bitmap.find(GROUP + 4, 32), FreeRun { first, len });
     }
 
     #[test]
