@@ -352,6 +352,64 @@ fn enough_is_enough() {
     });
 }
 
+/// A device is to go whose pages do not fit: nothing is lost, programs have their memory, and with another device it goes.
+#[test]
+fn a_device_goes_when_there_is_room() {
+    const PAGES: usize = 700;
+    sim::check("off", 0..6, CONFIG, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let first = swap::add(Store::new(7, 2000), 0).expect("a device");
+        vm::start_pagedaemon().expect("a task");
+        let running = Arc::new(Running::default());
+        let map = Map::new(Limits::NONE, false).expect("a map");
+        map_zero(&map, MEMORY, PAGES, false);
+        // The program writes all, is told to check all again, and again.
+        let rounds = Arc::new((AtomicUsize::new(1), AtomicUsize::new(0)));
+        let theirs = rounds.clone();
+        running.spawn(map, 0, move |_| {
+            let mut model = Model::new(MEMORY, PAGES, false);
+            (0..PAGES).for_each(|page| model.write(page, page as u64 + 1));
+            for round in 1..=3 {
+                (0..PAGES).for_each(|page| model.check(page));
+                theirs.1.store(round, Ordering::SeqCst);
+                while theirs.0.load(Ordering::SeqCst) == round {
+                    task::yield_now();
+                }
+            }
+        });
+        let done = |round: usize| {
+            while rounds.1.load(Ordering::SeqCst) != round {
+                task::yield_now();
+            }
+        };
+        let go_on = || rounds.0.fetch_add(1, Ordering::SeqCst);
+        done(1);
+        assert_eq!(
+            swap::remove(first, &|| false),
+            Err(swap::SwapError::NoMemory)
+        );
+        assert!(frame::available() > frame::targets().min);
+        // While it goes round all pages, again without success.
+        go_on();
+        assert_eq!(
+            swap::remove(first, &|| false),
+            Err(swap::SwapError::NoMemory)
+        );
+        done(2);
+        let second = swap::add(Store::new(8, 2000), 0).expect("a device");
+        go_on();
+        swap::remove(first, &|| false).expect("room on the other device");
+        done(3);
+        go_on();
+        running.wait();
+        vm::stop_pagedaemon();
+        support::swap::expect_empty();
+        swap::remove(second, &|| false).expect("an empty device");
+        support::expect_all_back(before);
+    });
+}
+
 /// A file system's cache of one file.
 struct Cached(Arc<Disk>);
 

@@ -209,7 +209,7 @@ impl Inode {
                 (false, true) => return Err(Errno::ENOTDIR),
                 _ => {}
             }
-            child.require_mutable(true)?;
+            child.require_removable()?;
             if let Ok(own) = child.directory() {
                 own.load(&child)?;
             }

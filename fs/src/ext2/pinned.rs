@@ -89,6 +89,19 @@ impl Inode {
         }
     }
 
+    /// Whether a name of it may be taken away: not if its flags keep it from changes, nor while its blocks are swap space, which is
+    /// given up by name.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(super) fn require_removable(&self) -> Result<()> {
+        self.require_mutable(true)?;
+        match self.is_pinned() {
+            true => Err(Errno::EPERM),
+            false => Ok(()),
+        }
+    }
+
     /// Returns whether it was so before.
     fn set_pinned(&self, pinned: bool) -> bool {
         match &self.state.body {

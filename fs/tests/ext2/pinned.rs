@@ -2,7 +2,7 @@
 
 use abi::{
     Errno,
-    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, O_CREAT, O_RDWR},
+    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, O_CREAT, O_RDWR, RENAME_EXCHANGE},
 };
 use fbuf::BytesSource;
 use fs::OpenFlags;
@@ -65,15 +65,23 @@ fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
                 let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
                 let hole = || vnode.allocate(punch, PAGE_SIZE as u64, PAGE_SIZE as u64);
                 assert_eq!(hole(), Err(Errno::ETXTBSY));
+                // Who gives it up does so by name.
+                let folder = walk.resolve(b"/", true).unwrap();
+                let folder = folder.vnode();
+                walk.open(b"/other", flags, 0o600).unwrap();
+                assert_eq!(folder.remove(b"swap", false), Err(Errno::EPERM));
+                let rename = |from: &[u8], to: &[u8], how| folder.rename(from, folder, to, how);
+                assert_eq!(rename(b"swap", b"new", 0), Err(Errno::EPERM));
+                assert_eq!(rename(b"other", b"swap", 0), Err(Errno::EPERM));
+                let exchange = RENAME_EXCHANGE;
+                assert_eq!(rename(b"other", b"swap", exchange), Err(Errno::EPERM));
                 drop(pinned);
+                assert_eq!(rename(b"swap", b"new", 0), Ok(()));
+                assert_eq!(rename(b"new", b"swap", 0), Ok(()));
                 assert_eq!(write(), Ok(5));
                 assert_eq!(hole(), Ok(()));
                 assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::EINVAL));
-                let folder = walk.resolve(b"/", true).unwrap();
-                assert_eq!(
-                    folder.vnode().clone().pin_blocks().err(),
-                    Some(Errno::EINVAL)
-                );
+                assert_eq!(folder.clone().pin_blocks().err(), Some(Errno::EINVAL));
             });
         });
         assert_sound(&content, &format!("blocks of {block_size}"));

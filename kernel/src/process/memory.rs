@@ -113,13 +113,15 @@ fn victim_is_leaving() -> bool {
 /// The adjustment of a process that is never to be ended.
 pub const OOM_NEVER: i32 = -1000;
 
-/// How much is won by ending a process, in pages: what it holds, and its adjustment as a share of the machine's memory.
+/// How much is won by ending a process, in pages: what it holds, in memory and in swap, and its adjustment as a share of the
+/// machine's memory.
 /// `None` if it is never to be ended.
 fn weight(process: &Process, space: &super::Space) -> Option<i64> {
     let adjustment = process.oom_adjustment();
     let sizes = space.map().sizes();
     let share = frame::usage().total as i64 / 1000;
-    let pages = (sizes.resident + sizes.page_tables) as i64;
+    // A page that leaves the swap space makes room for another one.
+    let pages = (sizes.resident + sizes.page_tables + space.map().swapped()) as i64;
     (adjustment > OOM_NEVER).then(|| pages + i64::from(adjustment) * share)
 }
 

@@ -24,6 +24,7 @@ use nucleus::{
 use super::registry::{Hand, Registry};
 use super::scan::{Scan, Tally, Urgency};
 use super::{anonymous, caches, supply};
+use crate::swap;
 
 /// Address spaces, by their pmaps: the daemon weighs them now and then.
 pub(crate) static SPACES: Registry<Pmap> = Registry::new(&NO_MARKS);
@@ -170,8 +171,13 @@ impl Daemon {
                         self.failures += 1;
                         // Once may be bad luck: a lock was taken, an address space is about to come back.
                         if self.failures > 1 {
-                            supply::exhausted();
                             self.urgency = Urgency::Calm;
+                            // Whoever wanted to do with less swap space can't.
+                            if swap::refuse_removals() {
+                                self.failures = 0;
+                                continue;
+                            }
+                            supply::exhausted();
                         }
                         rest();
                         if !supply::is_awaited() {

@@ -23,4 +23,5 @@ pub(crate) use daemon::SPACES;
 pub use daemon::{start_pagedaemon, stop_pagedaemon};
 pub(crate) use registry::{Hand, Registry, Token};
 pub use scan::{Fate, Scan, Tally, Urgency, active_in_objects};
+pub(crate) use supply::wait_for_room;
 pub use supply::{Supply, alloc_frame, wait_for_memory};

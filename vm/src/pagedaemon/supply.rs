@@ -63,6 +63,26 @@ pub fn wait_for_memory() -> Supply {
         EXTRA.fetch_add(EXTRA_STEP, SeqCst);
         GREW.store(now_ms(), SeqCst);
     }
+    wait(is_enough)
+}
+
+/// Waits until more than the `low` target is free, as long as `goes_on`, for one who brings much into memory and can leave it: nobody is to
+/// be short of memory for that. No lock is held. Frames may be fewer again when this returns.
+pub(crate) fn wait_for_room(goes_on: &dyn Fn() -> bool) -> Supply {
+    let has_room = || frame::available() > frame::targets().low;
+    while goes_on() {
+        if has_room() {
+            return Supply::Some;
+        }
+        if !RUNNING.load(SeqCst) || wait(has_room) == Supply::None {
+            break;
+        }
+    }
+    Supply::None
+}
+
+/// Waits until frames are `enough`, nothing can be freed, or [`PATIENCE`] is over.
+fn wait(enough: impl Fn() -> bool) -> Supply {
     let failures = EXHAUSTED.load(SeqCst);
     WAITING.fetch_add(1, SeqCst);
     frame::report_shortage();
@@ -74,7 +94,7 @@ pub fn wait_for_memory() -> Supply {
         if !RUNNING.load(SeqCst) || EXHAUSTED.load(SeqCst) != failures {
             return Some(Supply::None);
         }
-        is_enough().then_some(Supply::Some)
+        enough().then_some(Supply::Some)
     });
     WAITING.fetch_sub(1, SeqCst);
     // After a long time it is worth a try, too.

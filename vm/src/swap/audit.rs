@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use super::slot::SlotNumber;
-use super::table::{self, SwapError};
+use super::table;
+use super::usage::SwapError;
 use crate::chunks::Chunk;
 use crate::location::{Home, Paged};
 use crate::pagedaemon::{Hand, Registry};

@@ -4,33 +4,37 @@ use alloc::sync::Arc;
 use nucleus::task;
 
 use super::bring_in::bring_in;
-use super::table::{self, DeviceId, SwapError};
+use super::table::{self, Removal};
+use super::usage::{DeviceId, SwapError};
 use crate::chunks::{Chunk, SLOTS};
 use crate::location::{Home, Paged};
-use crate::pagedaemon::{Hand, Registry};
+use crate::pagedaemon::{Hand, Registry, Supply, wait_for_memory, wait_for_room};
 use crate::pager::PagerError;
 use crate::{anon, object};
 
-/// Gives the device up: nothing more goes there, and all pages in it are brought back. Goes on until that is so or `interrupted` says
-/// to stop.
+/// Gives the device up: nothing more goes there, and all pages in it are brought back, as far as there is room in memory, and on other
+/// devices by way of the pagedaemon. Goes on until that is so or `interrupted` says to stop.
 ///
 /// # Errors
 /// [`SwapError::NotFound`]; [`SwapError::NoMemory`] if there is no room for the pages, [`SwapError::Io`] if one
 /// can't be read, [`SwapError::Interrupted`]: the device is in use as before, and no page is lost.
 pub fn remove(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
-    table::set_draining(id, true)?;
-    let result = drain(id, interrupted);
+    let removal = Removal::begin(id)?;
+    let result = drain(&removal, interrupted);
     if result.is_err() {
-        table::set_draining(id, false)?;
+        removal.cancel();
     }
     result
 }
 
-fn drain(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
+fn drain(removal: &Removal, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
     // Pages that are on their way from one amap to another may be missed; they are met in the next round.
-    while !table::take_out(id) {
-        empty_all(&anon::CHUNKS, id, interrupted)?;
-        empty_all(&object::CHUNKS, id, interrupted)?;
+    while !table::take_out(removal) {
+        if !removal.goes_on() {
+            return Err(SwapError::NoMemory);
+        }
+        empty_all(&anon::CHUNKS, removal, interrupted)?;
+        empty_all(&object::CHUNKS, removal, interrupted)?;
         task::yield_now();
     }
     Ok(())
@@ -39,27 +43,27 @@ fn drain(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> 
 /// Takes all pages of the chunks out of the device.
 fn empty_all<T: Paged>(
     chunks: &Registry<Chunk<T>>,
-    id: DeviceId,
+    removal: &Removal,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<(), SwapError> {
     let mut hand = Hand::default();
-    while !table::is_empty(id)
+    while !table::is_empty(removal.id)
         && let Some(chunk) = chunks.next(&mut hand)
     {
         if interrupted() {
             return Err(SwapError::Interrupted);
         }
-        empty(&chunk, id)?;
+        empty(&chunk, removal)?;
     }
     Ok(())
 }
 
 /// Takes all pages of the chunk out of the device.
-fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, id: DeviceId) -> Result<(), SwapError> {
+fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, removal: &Removal) -> Result<(), SwapError> {
     loop {
         let mut swapped = None;
         chunk.visit(u32::MAX, &mut |i, location| {
-            if location.slot().is_some_and(|slot| slot.is_on(id)) {
+            if location.slot().is_some_and(|slot| slot.is_on(removal.id)) {
                 match location.is_swapped() {
                     true => swapped = Some(i),
                     false => location.dirty(),
@@ -69,8 +73,13 @@ fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, id: DeviceId) -> Result<(), SwapError>
         let Some(index) = swapped else {
             return Ok(());
         };
+        // Programs go on meanwhile, and are not to be ended for this: when memory is exhausted, the pagedaemon takes the device back first.
+        if wait_for_room(&|| removal.goes_on()) == Supply::None {
+            return Err(SwapError::NoMemory);
+        }
         match bring_in(chunk.clone(), index, (SLOTS, SLOTS)) {
             Ok(()) => {}
+            Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
             Err(PagerError::OutOfMemory) => return Err(SwapError::NoMemory),
             Err(_) => return Err(SwapError::Io),
         }

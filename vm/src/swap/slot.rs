@@ -2,7 +2,8 @@
 
 use core::num::NonZeroU32;
 
-use super::table::{self, DeviceId};
+use super::table;
+use super::usage::DeviceId;
 
 /// Bits of a slot's number that say which slot of its device it is.
 const SLOT_BITS: u32 = 27;

@@ -15,6 +15,7 @@ use nucleus::{
 use super::bitmap::{Bitmap, Mark};
 use super::slot::{MOST_DEVICES, MOST_SLOTS, SlotNumber, SwapSlot};
 use super::store::SwapStore;
+use super::usage::{DeviceId, DeviceUsage, SwapError, SwapUsage};
 
 /// Where those wait who want a slot that is read or written.
 static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
@@ -50,8 +51,8 @@ struct Device {
     next: u32,
     /// When slots were last taken from it, for the turns of devices of equal priority.
     turn: u64,
-    /// It is about to be removed: nothing more goes there.
-    draining: bool,
+    /// The number of the attempt to remove it, if there is one: nothing more goes there then.
+    draining: Option<u64>,
 }
 
 impl Device {
@@ -84,7 +85,7 @@ impl Device {
             bad,
             next: 0,
             turn: 0,
-            draining: false,
+            draining: None,
         })
     }
 
@@ -100,9 +101,15 @@ impl Device {
         claimed
     }
 
+    /// Pages go there again.
+    fn restore(&mut self) {
+        self.draining = None;
+        TOTAL.fetch_add(self.size() as usize, Ordering::Relaxed);
+    }
+
     fn may_have_room(&self) -> bool {
         // Busy slots mostly have owners; that the others look free costs a vain search.
-        !self.draining && self.owned < self.size()
+        self.draining.is_none() && self.owned < self.size()
     }
 }
 
@@ -264,7 +271,7 @@ impl Run {
             lost += u32::from(device.bitmap.set(slot, Mark::Bad));
         }
         device.bad += lost;
-        if !device.draining {
+        if device.draining.is_none() {
             TOTAL.fetch_sub(lost as usize, Ordering::Relaxed);
         }
     }
@@ -361,57 +368,6 @@ pub(crate) fn wait(number: SlotNumber) {
     let _ = WAITERS[number.queue() % WAITERS.len()].wait(Sleep::SOUND, idle);
 }
 
-/// Why a swap device can't be added or removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SwapError {
-    /// It has no slots.
-    Empty,
-    /// There are as many devices as there can be.
-    TooMany,
-    /// There is none of this number.
-    NotFound,
-    /// No memory for what is noted of its slots, or for the pages that are in them.
-    NoMemory,
-    /// A page in it can't be read.
-    Io,
-    /// The caller did not want to wait any longer.
-    Interrupted,
-}
-
-/// Names a swap device until it is removed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct DeviceId(pub(super) usize);
-
-/// What is known of a swap device; all counts are pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceUsage {
-    pub id: DeviceId,
-    /// The higher one is used first.
-    pub priority: i32,
-    /// Slots, bad ones left out.
-    pub slots: usize,
-    /// Those that pages have.
-    pub used: usize,
-}
-
-/// Swap space on all devices, in pages.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct SwapUsage {
-    /// Slots of devices that take pages.
-    pub total: usize,
-    /// Slots that pages have, in memory or not.
-    pub used: usize,
-    /// Those of pages that are in memory, too.
-    pub cached: usize,
-}
-
-impl SwapUsage {
-    /// Slots for more pages. A device that is being given up has none, and what is still on it may be more.
-    pub fn free(&self) -> usize {
-        self.total.saturating_sub(self.used)
-    }
-}
-
 /// Adds a swap device: pages go to that of the highest `priority` that has room, and to devices of equal priority in turn.
 ///
 /// # Errors
@@ -458,30 +414,63 @@ pub fn devices() -> Result<Vec<DeviceUsage>, SwapError> {
     Ok(list)
 }
 
-/// From now on nothing more goes to the device, or things do again.
-///
-/// # Errors
-/// [`SwapError::NotFound`] if there is none of this number, or it is about to be removed already.
-pub(super) fn set_draining(id: DeviceId, draining: bool) -> Result<(), SwapError> {
-    let mut table = TABLE.lock();
-    let device = table.devices.get_mut(id.0).and_then(Option::as_mut);
-    let device = device.filter(|it| it.draining != draining);
-    let device = device.ok_or(SwapError::NotFound)?;
-    device.draining = draining;
-    let slots = device.size() as usize;
-    match draining {
-        true => TOTAL.fetch_sub(slots, Ordering::Relaxed),
-        false => TOTAL.fetch_add(slots, Ordering::Relaxed),
-    };
-    Ok(())
+/// An attempt to remove a device.
+#[derive(Clone, Copy)]
+pub(super) struct Removal {
+    pub id: DeviceId,
+    number: u64,
 }
 
-/// Takes the device, which is draining, out if nothing uses a slot of it. Returns whether it did.
-pub(super) fn take_out(id: DeviceId) -> bool {
+impl Removal {
+    /// From now on nothing more goes to the device.
+    ///
+    /// # Errors
+    /// [`SwapError::NotFound`] if there is none of this number, or it is about to be removed already.
+    pub fn begin(id: DeviceId) -> Result<Removal, SwapError> {
+        let mut table = TABLE.lock();
+        table.turn += 1;
+        let number = table.turn;
+        let device = table.devices.get_mut(id.0).and_then(Option::as_mut);
+        let device = device.filter(|it| it.draining.is_none());
+        let device = device.ok_or(SwapError::NotFound)?;
+        device.draining = Some(number);
+        TOTAL.fetch_sub(device.size() as usize, Ordering::Relaxed);
+        Ok(Removal { id, number })
+    }
+
+    /// Whether it has not been [given up](refuse_removals).
+    pub fn goes_on(&self) -> bool {
+        let table = TABLE.lock();
+        let device = table.devices.get(self.id.0).and_then(Option::as_ref);
+        device.is_some_and(|it| it.draining == Some(self.number))
+    }
+
+    /// Pages go to the device again, unless that was so already.
+    pub fn cancel(&self) {
+        let mut table = TABLE.lock();
+        let device = table.devices.get_mut(self.id.0).and_then(Option::as_mut);
+        if let Some(device) = device.filter(|it| it.draining == Some(self.number)) {
+            device.restore();
+        }
+    }
+}
+
+/// Gives all attempts to remove a device up; returns whether there was one.
+pub(crate) fn refuse_removals() -> bool {
+    let mut table = TABLE.lock();
+    let devices = table.devices.iter_mut().flatten();
+    let draining = devices.filter(|it| it.draining.is_some());
+    draining.map(Device::restore).count() > 0
+}
+
+/// Takes the device out if nothing uses a slot of it and the removal goes on. Returns whether it did.
+pub(super) fn take_out(removal: &Removal) -> bool {
     let taken = {
         let mut table = TABLE.lock();
-        match table.devices.get_mut(id.0) {
-            Some(device) => device.take_if(|it| it.owned == 0 && it.busy == 0),
+        let is_unused =
+            |it: &mut Device| it.draining == Some(removal.number) && it.owned == 0 && it.busy == 0;
+        match table.devices.get_mut(removal.id.0) {
+            Some(device) => device.take_if(is_unused),
             None => None,
         }
     };
