@@ -319,10 +319,16 @@ impl<S: Store> FilePages<S> {
     pub(super) fn replace_by_copy(&self, index: u64, frame: &Frame) -> Result<Frame> {
         let own = new_page()?;
         ephemeral::map(&own).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
-        if pmap::is_modified(frame) {
+        // Who keeps it may be the device, which is writing it: were the copy clean, it could leave memory before that is done, and
+        // what the block had before be read.
+        let has_place = self.backed.contains(index);
+        if has_place || pmap::is_modified(frame) {
             pmap::set_modified(&own);
         }
         self.object.replace(index, own.clone()).map_err(errno)?;
+        if has_place {
+            self.note_dirty(index);
+        }
         Ok(own)
     }
 

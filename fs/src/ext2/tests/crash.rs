@@ -6,9 +6,10 @@ use fbuf::{BytesSink, BytesSource};
 use nucleus::frame;
 
 use super::{
+    super::inode::Inode,
     Random, device,
     files::{Model, open, pages, read_all, shape},
-    image::{self, FIRST},
+    image::{self, FIRST, Shape},
     mount, on_machines,
 };
 use crate::{ext2::Ext2, pages::Cached};
@@ -77,6 +78,54 @@ fn what_was_synced_survives_a_power_cut() {
         }
         drop(files);
         disk.set_delays(false);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+/// A block is not used again before nothing on the medium leads to it: else a file that was cut off, unsynced, would have the bytes of the one that came
+/// after it, or both would have the block.
+#[test]
+fn what_was_freed_is_not_used_again_too_early() {
+    on_machines(12, |seed| {
+        let mut random = Random(seed);
+        let shape = Shape {
+            kib: 300,
+            files: 2,
+            ..shape(&mut random, 2)
+        };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        let (old, new) = (open(&fs, FIRST), open(&fs, FIRST + 1));
+        let fill = |file: &Inode, byte: u8| {
+            let content = pages(file);
+            let data = vec![byte; 8192];
+            while let Ok((n, _)) = content.write(0, true, &mut BytesSource::new(&data)) {
+                if n < data.len() {
+                    break;
+                }
+            }
+        };
+        // All blocks are one file's, and that is on the medium.
+        fill(&old, b'o');
+        pages(&old).sync(0..u64::MAX, false).unwrap();
+        let size = pages(&old).size();
+        assert!(size > 100_000 && fs.space().free < 4);
+        // It gives them up, and another one takes them. Nobody asks for any of that to be kept.
+        pages(&old).truncate(random.below(3000) as u64).unwrap();
+        disk.set_delays(true);
+        fill(&new, b'n');
+        pages(&new).write_out(0..u64::MAX, false).unwrap();
+        for _ in 0..8 {
+            pages(&new).wait_written(0..random.below(20) as u64);
+            let left = disk.after_power_cut();
+            let found = image::content(&left, FIRST);
+            let wrong = found.iter().position(|&byte| byte != b'o' && byte != 0);
+            assert_eq!(wrong, None, "a byte of another file's");
+            image::check(&image::repair(&left));
+        }
+        disk.set_delays(false);
+        drop((old, new));
         fs.unmount().unwrap();
         image::check(&disk.content());
     });
