@@ -374,12 +374,20 @@ pub struct Compare {
     /// Memory, as QEMU counts it
     #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
     pub memory: String,
-    /// Run this bash script in both and compare its `RESULT name microseconds` lines, in place of the start
+    /// Run this bash script in both and compare its `RESULT name microseconds` and `COUNT name number` lines, in place of the start
     #[arg(long, value_name = "FILE", requires = "root")]
     pub script: Option<PathBuf>,
     /// The root for the script, with bash
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
+    /// Run the script in Causeway with these options on the kernel's command line, too
+    #[arg(
+        long,
+        value_name = "OPTIONS",
+        requires = "script",
+        allow_hyphen_values = true
+    )]
+    pub append: Vec<String>,
     /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
     #[arg(long, value_name = "FILE")]
     pub linux: Option<PathBuf>,

@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use libc::{MADV_PAGEOUT, c_int};
+use libc::{MADV_PAGEOUT, SIGKILL, c_int};
 
-use crate::support::{Outcome, PAGE, c, child, file, map, peek, poke, shared_map};
+use crate::support::{Outcome, PAGE, c, child, exit, file, map, peek, poke, shared_map, spawn};
 use crate::{SKIP, Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -15,6 +15,10 @@ pub const TESTS: &[Test] = &[
     ("swap: a fork tree loses no slot", fork_tree),
     ("swap: a program larger than the machine", larger),
     ("swap: shared memory larger than the machine", larger_shared),
+    (
+        "swap: a shell beside a program larger than the machine",
+        beside,
+    ),
 ];
 
 const DEVICE: &str = "/dev/vda";
@@ -273,5 +277,83 @@ fn larger_shared() -> Outcome {
     }
     call!(munmap(memory.cast(), pages * PAGE));
     // Others' pages may have gone, too.
+    expect_slots(None)
+}
+
+/// Faults for which this process and its children that ended waited for a disk.
+fn waited() -> Result<i64, String> {
+    let mut sum = 0;
+    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+        // SAFETY: plain numbers, for the call to fill.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        call!(getrusage(who, &mut usage));
+        sum += usage.ru_majflt;
+    }
+    Ok(sum)
+}
+
+/// What a person at a shell does: looks at what it has in memory, and runs a command.
+fn round_trip(memory: *mut u8, pages: usize) -> Outcome {
+    for page in 0..pages {
+        check(memory, page, 2)?;
+    }
+    let command = [c("/bin/busybox"), c("true")];
+    let words = [command[0].as_ptr(), command[1].as_ptr(), std::ptr::null()];
+    let ended = crate::support::wait(spawn(|| {
+        // SAFETY: the words and the list end as they must.
+        unsafe { libc::execv(words[0], words.as_ptr()) };
+        exit(9)
+    })?)?;
+    ensure!(ended == crate::support::End::Exit(0), "{ended:?}");
+    Ok(())
+}
+
+/// How long it is usable is a matter of what it has to wait for: nearly nothing of what it uses all the time may go, whatever the other does.
+fn beside() -> Outcome {
+    const PAGES: usize = 64;
+    const ROUNDS: i64 = 30;
+    needs_swap()?;
+    let large = too_many()?;
+    let passes = shared_map(PAGE)?;
+    let own = map(PAGES * PAGE)?;
+    fill(own, PAGES, 2);
+    let other = spawn(|| {
+        let memory = map(large * PAGE)?;
+        for pass in 1.. {
+            fill(memory, large, pass);
+            poke(passes, pass.min(255) as u8);
+        }
+        Ok(())
+    })?;
+    // From the first pass on each page that it writes has to come back first.
+    while peek(passes) == 0 {
+        round_trip(own, PAGES)?;
+        crate::support::pause_ms(20);
+    }
+    let (before, brought) = (waited()?, number("/proc/vmstat", "pswpin")?);
+    let mut rounds = 0;
+    while rounds < ROUNDS || peek(passes) < 2 {
+        round_trip(own, PAGES)?;
+        crate::support::pause_ms(10);
+        rounds += 1;
+    }
+    let (waits, brought) = (
+        waited()? - before,
+        number("/proc/vmstat", "pswpin")? - brought,
+    );
+    call!(kill(other, SIGKILL));
+    crate::support::wait(other)?;
+    call!(munmap(own.cast(), PAGES * PAGE));
+    ensure!(
+        brought as usize > large / 4,
+        "only {brought} pages came back meanwhile"
+    );
+    ensure!(
+        waits <= rounds,
+        "{waits} faults of {rounds} round trips waited, while {brought} pages came back"
+    );
+    crate::support::say(&format!(
+        "{waits} waits in {rounds} round trips, {brought} pages came back\n"
+    ));
     expect_slots(None)
 }

@@ -1,9 +1,11 @@
 //! A script of a person's, run by bash or sh in both kernels with the same root.
 //!
-//! A line `RESULT NAME MICROSECONDS` is a measurement; the other lines must be the same in both. The script may call `measure NAME
-//! COMMAND`, which runs the command and prints such a line with the time that it took.
+//! A line `RESULT NAME MICROSECONDS` is a measurement, and so is `COUNT NAME NUMBER`, of something else than time; the other lines
+//! must be the same in both. The script may call `measure NAME COMMAND`, which runs the command and prints a line with the time
+//! that it took.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,9 +54,51 @@ echo "=== the script ended ==="
 while :; do sleep 1000; done
 "#;
 
-/// What one run printed: the times in seconds by name, and the rest.
+/// A measurement.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Measured {
+    Seconds(f64),
+    Count(f64),
+}
+
+impl Measured {
+    /// What a line of the script's says, and of what.
+    ///
+    /// # Errors
+    /// When what should be a number is none.
+    fn of_line(line: &str) -> Result<Option<(&str, Self)>> {
+        let of = |word| line.strip_prefix(word)?.split_once(' ');
+        let number = |text: &str| -> Result<f64> {
+            let number: u64 = text.parse().with_context(|| format!("no number: {line}"))?;
+            Ok(number as f64)
+        };
+        if let Some((name, time)) = of("RESULT ") {
+            return Ok(Some((name, Self::Seconds(number(time)? / 1e6))));
+        }
+        match of("COUNT ") {
+            Some((name, count)) => Ok(Some((name, Self::Count(number(count)?)))),
+            None => Ok(None),
+        }
+    }
+
+    fn number(self) -> f64 {
+        let (Self::Seconds(number) | Self::Count(number)) = self;
+        number
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Seconds(seconds) => write!(f, "{seconds:.3} s"),
+            Self::Count(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+/// What one run printed: the measurements by name, and the rest.
 struct Run {
-    times: BTreeMap<String, f64>,
+    measured: BTreeMap<String, Measured>,
     output: String,
 }
 
@@ -75,46 +119,76 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
     root.file("init", 0o755, INIT);
     root.write(&archive)?;
     let command = ["/bin/bash".to_owned(), "/init".to_owned()];
-    let ours = pair.ours(&archive, &Console::pipes().command_line(&[], &command));
-    let theirs = pair.theirs(&archive);
-    let mut ratios: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    let ours = |options: &[String]| {
+        let line = Console::pipes().command_line(options, &command);
+        pair.ours(&archive, &line)
+    };
+    // The first is held against the last.
+    let mut sides = vec![("Causeway".to_owned(), ours(&[]))];
+    if !options.append.is_empty() {
+        sides.push((
+            format!("with `{}`", options.append.join(" ")),
+            ours(&options.append),
+        ));
+    }
+    sides.push(("Linux".to_owned(), pair.theirs(&archive)));
+    let mut rows: BTreeMap<String, Vec<Vec<Measured>>> = BTreeMap::new();
     for number in 1..=options.pairs {
-        let (a, b) = (run(&ours)?, run(&theirs)?);
-        if number == 1 {
-            print!("{}", a.output);
-        }
-        if a.output != b.output {
-            bail!(
-                "the outputs differ.\nHere:\n{}\nOn Linux:\n{}",
-                a.output,
-                b.output
-            );
-        }
-        for (name, ours) in a.times {
-            let theirs = *b
-                .times
-                .get(&name)
-                .context("Linux measured something else")?;
-            ratios.entry(name).or_default().push((ours, theirs));
+        let mut outputs: Vec<String> = Vec::new();
+        for (at, (name, machine)) in sides.iter().enumerate() {
+            let run = run(machine)?;
+            match outputs.first() {
+                None if number == 1 => print!("{}", run.output),
+                Some(first) if *first != run.output => bail!(
+                    "the outputs differ.\nHere:\n{first}\n{name}:\n{}",
+                    run.output
+                ),
+                _ => {}
+            }
+            outputs.push(run.output);
+            for (what, value) in run.measured {
+                let turns = rows.entry(what).or_default();
+                turns.resize(number as usize, Vec::new());
+                let turn = &mut turns[number as usize - 1];
+                if turn.len() == at {
+                    turn.push(value);
+                }
+            }
         }
         eprintln!("pair {number} of {} is done", options.pairs);
     }
-    println!("| measured | Causeway, s | Linux, s | ratio | least | most |");
-    println!("|---|---|---|---|---|---|");
-    for (name, mut pairs) in ratios {
-        pairs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-        let ratio = |at: usize| pairs[at].0 / pairs[at].1;
-        let middle = pairs.len() / 2;
-        println!(
-            "| {name} | {:.3} | {:.3} | {:.2} | {:.2} | {:.2} |",
-            pairs[middle].0,
-            pairs[middle].1,
+    let names: Vec<_> = sides.iter().map(|(name, _)| name.as_str()).collect();
+    print!("{}", table(&names, rows)?);
+    Ok(())
+}
+
+/// The table: of each measurement the turn whose ratio, of the first system to the last, is in the middle.
+///
+/// # Errors
+/// When a system measured what another did not.
+fn table(systems: &[&str], rows: BTreeMap<String, Vec<Vec<Measured>>>) -> Result<String> {
+    let mut text = format!(
+        "| measured | {} | ratio | least | most |\n",
+        systems.join(" | ")
+    );
+    text += &format!("|{}\n", "---|".repeat(systems.len() + 4));
+    for (name, mut turns) in rows {
+        if turns.iter().any(|turn| turn.len() != systems.len()) {
+            bail!("{name} was not measured by each of {}", systems.join(", "));
+        }
+        let ratio = |turn: &[Measured]| turn[0].number() / turn[systems.len() - 1].number();
+        turns.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let middle = &turns[turns.len() / 2];
+        let values: Vec<_> = middle.iter().map(Measured::to_string).collect();
+        text += &format!(
+            "| {name} | {} | {:.2} | {:.2} | {:.2} |\n",
+            values.join(" | "),
             ratio(middle),
-            ratio(0),
-            ratio(pairs.len() - 1)
+            ratio(&turns[0]),
+            ratio(&turns[turns.len() - 1])
         );
     }
-    Ok(())
+    Ok(text)
 }
 
 /// One run.
@@ -129,17 +203,13 @@ fn run(machine: &Machine) -> Result<Run> {
     drop(watch);
     let text = text.trim_end_matches(END).trim_start().replace('\r', "");
     let mut run = Run {
-        times: BTreeMap::new(),
+        measured: BTreeMap::new(),
         output: String::new(),
     };
     for line in text.lines() {
-        match line
-            .strip_prefix("RESULT ")
-            .and_then(|rest| rest.split_once(' '))
-        {
-            Some((name, time)) => {
-                let time: f64 = time.parse().with_context(|| format!("no time: {line}"))?;
-                run.times.insert(name.into(), time / 1e6);
+        match Measured::of_line(line)? {
+            Some((name, value)) => {
+                run.measured.insert(name.into(), value);
             }
             None => {
                 run.output.push_str(line);
@@ -148,4 +218,34 @@ fn run(machine: &Machine) -> Result<Run> {
         }
     }
     Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_measurements_or_output() {
+        let of = |line| Measured::of_line(line).unwrap();
+        assert_eq!(of("RESULT a 1500000"), Some(("a", Measured::Seconds(1.5))));
+        assert_eq!(
+            of("COUNT faults-ls 59"),
+            Some(("faults-ls", Measured::Count(59.0)))
+        );
+        assert_eq!(of("COUNT"), None);
+        assert_eq!(of("RESULTS a 1"), None);
+        assert!(Measured::of_line("COUNT a b").is_err());
+        assert!(Measured::of_line("RESULT a -1").is_err());
+    }
+
+    #[test]
+    fn the_middle_turn_is_shown_and_none_may_lack() {
+        let turn = |ours, theirs| vec![Measured::Count(ours), Measured::Count(theirs)];
+        let turns = vec![turn(3.0, 2.0), turn(1.0, 2.0), turn(2.0, 2.0)];
+        let text = table(&["A", "B"], BTreeMap::from([("row".into(), turns)])).unwrap();
+        let last = text.lines().last().unwrap();
+        assert_eq!(last, "| row | 2 | 2 | 1.00 | 0.50 | 1.50 |");
+        let lacks = vec![vec![Measured::Count(1.0)]];
+        assert!(table(&["A", "B"], BTreeMap::from([("row".into(), lacks)])).is_err());
+    }
 }
