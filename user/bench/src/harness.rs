@@ -99,6 +99,7 @@ impl<'a> Bench<'a> {
             bytes: 0,
             needs: 1,
             cpu: Some(0),
+            waits: false,
             note: None,
         }
     }
@@ -128,6 +129,7 @@ pub struct Row<'b, 'a> {
     bytes: u64,
     needs: usize,
     cpu: Option<usize>,
+    waits: bool,
     note: Option<String>,
 }
 
@@ -154,6 +156,12 @@ impl Row<'_, '_> {
     /// Leaves the row out where there are fewer CPUs.
     pub fn cpus(mut self, least: usize) -> Self {
         self.needs = least;
+        self
+    }
+
+    /// Leaves the row out where instructions are counted: the time of a disk is none, and a clock that counts them passes over it.
+    pub fn waits_for_disks(mut self) -> Self {
+        self.waits = true;
         self
     }
 
@@ -184,6 +192,10 @@ impl Row<'_, '_> {
     pub fn run(self, body: impl FnOnce(&mut Meter) -> Result<(), Failure>) -> Result<(), Failure> {
         if self.needs > cpus::count() || !self.bench.options.wants(&self.name) {
             return Ok(());
+        }
+        if self.waits && self.bench.options.batches.is_some() {
+            let why = Failure::Missing("a clock: a disk's time is no instructions".into());
+            return self.bench.print(&unmeasured(&self.name, &why));
         }
         let limit = self.bench.options.limit();
         let line = match alone(limit, || self.line(body)) {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::mapping::Mapping;
-use crate::{Bench, Experiment, Failure, Unit, scratch};
+use crate::{Bench, Experiment, Failure, Row, Unit, scratch};
 
 /// Memory allocation up to and beyond memory.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -21,6 +21,9 @@ Rows:
     run,
 };
 
+/// Percent of the available memory that a program may take without swap space.
+const MOST_WITHOUT_SWAP: u64 = 95;
+
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let full = bench.is_full();
     let parts: &[u64] = if full {
@@ -29,18 +32,16 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         &[10, 50, 125, 200]
     };
     for &part in parts {
-        bench
-            .row(format!("memory-pressure/allocate-{part}-percent"))
-            .unit(Unit::Seconds)
-            .run(|meter| {
-                let size = size(part)?;
-                meter.measure(|n| {
-                    for _ in 0..n {
-                        Mapping::zero_fill(size)?.write_pages();
-                    }
-                    Ok(())
-                })
-            })?;
+        let row = bench.row(format!("memory-pressure/allocate-{part}-percent"));
+        beyond(part, row.unit(Unit::Seconds)).run(|meter| {
+            let size = size(part)?;
+            meter.measure(|n| {
+                for _ in 0..n {
+                    Mapping::zero_fill(size)?.write_pages();
+                }
+                Ok(())
+            })
+        })?;
     }
     let parts: &[u64] = if full {
         &[10, 50, 90, 110]
@@ -48,21 +49,28 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         &[10, 90, 110]
     };
     for &part in parts {
-        bench
-            .row(format!("memory-pressure/full-{part}-percent"))
-            .batch(5)
-            .run(|meter| {
-                let held = Mapping::zero_fill(size(part)?)?;
-                held.write_pages();
-                meter.measure(|n| {
-                    for _ in 0..n {
-                        Mapping::zero_fill(1 << 20)?.small().write_pages();
-                    }
-                    Ok(())
-                })
-            })?;
+        let row = bench.row(format!("memory-pressure/full-{part}-percent"));
+        beyond(part, row.batch(5)).run(|meter| {
+            let held = Mapping::zero_fill(size(part)?)?;
+            held.write_pages();
+            meter.measure(|n| {
+                for _ in 0..n {
+                    Mapping::zero_fill(1 << 20)?.small().write_pages();
+                }
+                Ok(())
+            })
+        })?;
     }
     Ok(())
+}
+
+/// A row that takes so many percent of the memory: it waits for the disk with the swap space if that is more than there is.
+fn beyond<'b, 'a>(part: u64, row: Row<'b, 'a>) -> Row<'b, 'a> {
+    if part > MOST_WITHOUT_SWAP {
+        row.waits_for_disks()
+    } else {
+        row
+    }
 }
 
 /// So many percent of the memory that is available, in bytes.
@@ -74,8 +82,8 @@ fn size(percent: u64) -> Result<usize, Failure> {
     let available = field(&information, "MemAvailable")?;
     let wanted = available / 100 * percent;
     // A kernel needs some memory of its own to page out with.
-    let reserve = available / 20;
-    if wanted + reserve > available {
+    let reserve = available / 100 * (100 - MOST_WITHOUT_SWAP);
+    if percent > MOST_WITHOUT_SWAP {
         scratch::swap()?;
         let information = fs::read_to_string("/proc/meminfo")?;
         if wanted + reserve > available + field(&information, "SwapFree")? {

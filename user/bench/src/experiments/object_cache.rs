@@ -35,6 +35,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     for &count in counts {
         bench
             .row(format!("object-cache/first-{count}-files"))
+            .waits_for_disks()
             .unit(Unit::Seconds)
             .run(|meter| {
                 let folder = files(count)?;
@@ -47,6 +48,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             })?;
         bench
             .row(format!("object-cache/map-{count}-files"))
+            .waits_for_disks()
             .batch(1)
             .run(|meter| {
                 let folder = files(count)?;
@@ -55,6 +57,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             })?;
         bench
             .row(format!("object-cache/reads-{count}-files"))
+            .waits_for_disks()
             .unit(Unit::Pages)
             .run(|meter| {
                 let folder = files(count)?;
