@@ -37,5 +37,9 @@ pub const PLACE: Place = Place {
                much faster once the allocation is larger than memory, as its pagedaemon gathers dirty pages into one \
                contiguous write.",
     }],
+    reasons: &[(
+        "memory-pressure/allocate-*-percent",
+        "Linux gives so large a mapping pages of 2 MiB: one fault, one entry and one clearing for each. With pages of 4 KiB it takes three times as long as Causeway (full-10-percent).",
+    )],
     ..Place::EMPTY
 };
