@@ -1,6 +1,6 @@
 //! Entries: one mapping each, with its attributes (`uvm.txt` 2, 3, 5.2).
 
-use alloc::{collections::LinkedList, sync::Arc};
+use alloc::{boxed::Box, collections::LinkedList, sync::Arc};
 use core::ops::Range;
 use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange, pmap::Pending};
 
@@ -80,8 +80,25 @@ pub(crate) struct MapEntry {
 /// translation made through them is flushed (`uvm.txt` 3.1, the second phase of unmap).
 #[derive(Default)]
 pub(crate) struct Removed {
-    pub entries: LinkedList<MapEntry>,
+    /// The first of them, as a rule the only one.
+    entry: Option<Box<MapEntry>>,
+    more: LinkedList<Box<MapEntry>>,
     objects: LinkedList<ObjectRef>,
+}
+
+impl Removed {
+    /// Puts an entry to the others, if there is one.
+    pub fn put(&mut self, entry: Option<Box<MapEntry>>) {
+        match self.entry {
+            None => self.entry = entry,
+            Some(_) => self.more.extend(entry),
+        }
+    }
+
+    /// Takes the only entry out.
+    pub fn take_only(&mut self) -> Option<MapEntry> {
+        self.entry.take().map(|entry| *entry)
+    }
 }
 
 impl MapEntry {
@@ -255,7 +272,7 @@ impl MapEntry {
     }
 
     /// Takes over `next`, which it [can join](MapEntry::can_join).
-    pub fn join(&mut self, mut next: MapEntry, removed: &mut Removed) {
+    pub fn join(&mut self, mut next: Box<MapEntry>, removed: &mut Removed) {
         // The anons of the shorter one move.
         if self.range.len() < next.range.len() && self.amap.is_some() && next.amap.is_some() {
             core::mem::swap(&mut self.amap, &mut next.amap);

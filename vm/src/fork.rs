@@ -73,7 +73,10 @@ impl Map {
         let mut copies = parents.sibling();
         for entry in parents.iter_mut() {
             if frame::is_scarce() {
-                removed.entries.extend(copies.take_all().into_values());
+                copies
+                    .take_all()
+                    .into_all()
+                    .for_each(|copy| removed.put(Some(copy)));
                 return Err(MapError::NoMemory);
             }
             let may_be_mapped_writable = entry.amap.is_some()
@@ -83,7 +86,10 @@ impl Map {
             let copy = match entry.inherit(pending) {
                 Ok(copy) => copy,
                 Err(OutOfMemory) => {
-                    removed.entries.extend(copies.take_all().into_values());
+                    copies
+                        .take_all()
+                        .into_all()
+                        .for_each(|copy| removed.put(Some(copy)));
                     return Err(MapError::NoMemory);
                 }
             };

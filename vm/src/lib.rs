@@ -7,7 +7,7 @@
 //! In the order in which a page of data meets it:
 //!
 //! - `request`: what callers ask of a map; `map`: mapping, unmapping, protection; `layout`: where
-//!   things go; `space`, `entry`: the entries that the map's lock guards; `heap`: what grows.
+//!   things go; `space`, `entries`, `entry`: the entries that the map's lock guards; `heap`: what grows.
 //! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it.
 //! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else, `claim` and `writeback`: reading pages in
 //!   and writing them back; `chunks`: the sparse array under all of them.
@@ -30,6 +30,7 @@ mod chunks;
 mod claim;
 mod cold;
 mod detach;
+mod entries;
 mod entry;
 mod fault;
 mod fork;

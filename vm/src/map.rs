@@ -225,13 +225,13 @@ impl Map {
                 space.find_room(len).ok_or(MapError::NoMemory)
             }
             Place::Any => space.find_room(len).ok_or(MapError::NoMemory),
-            Place::FixedNoReplace(start) => match space.overlapping(at(start)?).next() {
-                None => Ok(start),
-                Some(_) => Err(MapError::Exists),
+            Place::FixedNoReplace(start) => match space.has_any(at(start)?) {
+                false => Ok(start),
+                true => Err(MapError::Exists),
             },
             Place::Fixed(start) => {
                 let range = at(start)?;
-                if space.overlapping(range).next().is_some() {
+                if space.has_any(range) {
                     self.take_range(space, range, removed)?;
                 }
                 Ok(start)
@@ -268,7 +268,7 @@ impl Map {
         }
         let mut removed = Removed::default();
         let mut space = self.space.write();
-        if space.overlapping(range).next().is_some() {
+        if space.has_any(range) {
             self.take_range(&mut space, range, &mut removed)?;
         }
         drop(space);

@@ -197,7 +197,7 @@ impl Map {
         let to = self.make_room(space, place, new_len, removed)?;
         let mut taken = Removed::default();
         space.take(moved, &mut taken);
-        let Some(mut entry) = taken.entries.pop_front() else {
+        let Some(mut entry) = taken.take_only() else {
             return Err(MapError::NotMapped);
         };
         // Before anything that these pages belong to is dropped.

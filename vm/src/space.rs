@@ -1,8 +1,8 @@
 //! The entries of a map, in order: what the map's lock guards.
 
-use alloc::collections::BTreeMap;
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter};
 
+use crate::entries::{Entries, FIRST, Position};
 use crate::entry::{MapEntry, Removed};
 use crate::layout::{GUARD_GAP, Layout};
 use crate::policy::max_entries;
@@ -11,8 +11,8 @@ use crate::wire;
 
 /// The entries and what is known of all of them together.
 pub(crate) struct Space {
-    /// By start address; they do not overlap and none is empty.
-    entries: BTreeMap<usize, MapEntry>,
+    /// They do not overlap and none is empty.
+    entries: Entries,
     pub layout: Layout,
     pub limits: Limits,
     /// From the heap's start to the current break; not page-aligned.
@@ -61,7 +61,7 @@ impl Space {
     /// No entries.
     pub fn new(layout: Layout, limits: Limits) -> Space {
         Space {
-            entries: BTreeMap::new(),
+            entries: Entries::new(),
             layout,
             limits,
             heap: VirtRange::default(),
@@ -90,58 +90,75 @@ impl Space {
 
     /// Entries.
     pub fn count(&self) -> usize {
-        self.entries.len()
+        self.entries.count()
+    }
+
+    /// Where the entry at `va` stands.
+    #[inline]
+    fn find(&self, va: VirtAddr) -> Option<(Position, &MapEntry)> {
+        let at = self.entries.floor(va)?;
+        let entry = self.entries.get(at)?;
+        (va < entry.range.end).then_some((at, entry))
     }
 
     /// The entry at `va`.
+    #[inline]
     pub fn lookup(&self, va: VirtAddr) -> Option<&MapEntry> {
-        let (_, entry) = self.entries.range(..=va.0).next_back()?;
-        (va < entry.range.end).then_some(entry)
+        Some(self.find(va)?.1)
     }
 
     /// The entry at `va`, to change in a way that leaves its range and size class.
     pub fn lookup_mut(&mut self, va: VirtAddr) -> Option<&mut MapEntry> {
-        let (_, entry) = self.entries.range_mut(..=va.0).next_back()?;
-        (va < entry.range.end).then_some(entry)
+        let at = self.find(va)?.0;
+        self.entries.get_mut(at)
     }
 
     /// The first entry that ends above `va`.
     pub fn at_or_above(&self, va: VirtAddr) -> Option<&MapEntry> {
-        self.lookup(va)
-            .or_else(|| Some(self.entries.range(va.0..).next()?.1))
+        self.entries.get(self.entries.ending_above(va))
+    }
+
+    /// Where the last entry that starts below `va` stands.
+    #[inline]
+    fn find_below(&self, va: VirtAddr) -> Option<Position> {
+        self.entries.floor(VirtAddr(va.0.checked_sub(1)?))
     }
 
     /// The last entry that starts below `va`.
     pub fn below(&self, va: VirtAddr) -> Option<&MapEntry> {
-        Some(self.entries.range(..va.0).next_back()?.1)
+        self.entries.get(self.find_below(va)?)
     }
 
     /// All entries, by address.
     pub fn iter(&self) -> impl Iterator<Item = &MapEntry> {
-        self.entries.values()
+        self.entries.from(FIRST)
     }
 
     /// All entries, by address, to change in a way that leaves their ranges.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut MapEntry> {
-        self.entries.values_mut()
+        self.entries.from_mut(FIRST)
     }
 
     /// The entries that overlap `range`, by address.
+    #[inline]
     pub fn overlapping(&self, range: VirtRange) -> impl Iterator<Item = &MapEntry> {
-        let first = self
-            .lookup(range.start)
-            .map_or(range.start, |e| e.range.start);
-        let end = range.end.max(first).0;
-        self.entries.range(first.0..end).map(|(_, entry)| entry)
+        let first = self.entries.ending_above(range.start);
+        let entries = self.entries.from(first);
+        entries.take_while(move |entry| entry.range.start < range.end)
+    }
+
+    /// Whether an entry overlaps `range`.
+    #[inline]
+    pub fn has_any(&self, range: VirtRange) -> bool {
+        let first = self.at_or_above(range.start);
+        first.is_some_and(|entry| entry.range.start < range.end)
     }
 
     /// As [`overlapping`](Space::overlapping), to change in a way that leaves their ranges.
     pub fn overlapping_mut(&mut self, range: VirtRange) -> impl Iterator<Item = &mut MapEntry> {
-        let first = self
-            .lookup(range.start)
-            .map_or(range.start, |e| e.range.start);
-        let end = range.end.max(first).0;
-        self.entries.range_mut(first.0..end).map(|(_, entry)| entry)
+        let first = self.entries.ending_above(range.start);
+        let entries = self.entries.from_mut(first);
+        entries.take_while(move |entry| entry.range.start < range.end)
     }
 
     /// Whether every page of `range` is mapped.
@@ -209,17 +226,14 @@ impl Space {
     /// # Errors
     /// [`MapError::NoMemory`] if there is none for another entry; nothing has changed then.
     pub fn clip(&mut self, at: VirtAddr) -> Result<(), MapError> {
-        let Some(start) = self.lookup(at).map(|entry| entry.range.start) else {
+        let Some((position, _)) = self.find(at).filter(|(_, entry)| entry.range.start != at) else {
             return Ok(());
         };
-        if start == at {
-            return Ok(());
-        }
         self.check_count()?;
-        if let Some(entry) = self.entries.get_mut(&start.0) {
+        if let Some(entry) = self.entries.get_mut(position) {
             let upper = entry.split_off(at)?;
             Counter::map_entries.add(1);
-            self.entries.insert(at.0, upper);
+            self.entries.insert(upper);
         }
         Ok(())
     }
@@ -243,61 +257,65 @@ impl Space {
         Counter::map_entries.add(1);
         self.account(Sizes::of(&entry), true);
         let start = entry.range.start;
-        self.entries.insert(start.0, entry);
-        self.join_around(VirtRange::new(start, start), removed);
+        let at = self.entries.insert(entry);
+        let first = self.entries.before(at).unwrap_or(at);
+        self.join_from(first, start, removed);
     }
 
     /// Adds an entry above all others, as it is.
     pub fn append(&mut self, entry: MapEntry) {
         Counter::map_entries.add(1);
         self.account(Sizes::of(&entry), true);
-        self.entries.insert(entry.range.start.0, entry);
+        self.entries.insert(entry);
     }
 
     /// Joins the entries that overlap or touch `range` where they can be.
     pub fn join_around(&mut self, range: VirtRange, removed: &mut Removed) {
-        let Some(first) = self
-            .below(range.start)
-            .or_else(|| self.at_or_above(range.start))
-        else {
-            return;
-        };
-        let mut at = first.range.start;
-        while let Some(entry) = self.entries.get(&at.0) {
-            let end = entry.range.end;
-            if let Some(next) = self.entries.get(&end.0)
-                && entry.can_join(next)
-            {
-                if let Some(next) = self.entries.remove(&end.0)
-                    && let Some(entry) = self.entries.get_mut(&at.0)
+        let first = self.find_below(range.start).unwrap_or(FIRST);
+        self.join_from(first, range.end, removed);
+    }
+
+    /// Joins entries from the one at `at` on where they can be, until one ends above `end`.
+    fn join_from(&mut self, mut at: Position, end: VirtAddr, removed: &mut Removed) {
+        while let Some(entry) = self.entries.get(at) {
+            let behind = self.entries.after(at);
+            let Some(next) = self.entries.get(behind) else {
+                break;
+            };
+            if entry.can_join(next) {
+                let start = entry.range.start;
+                if let Some(next) = self.entries.remove(behind)
+                    && let Some(found) = self.entries.floor(start)
+                    && let Some(entry) = self.entries.get_mut(found)
                 {
                     entry.join(next, removed);
+                    at = found;
                 }
                 continue;
             }
-            if end > range.end {
+            if entry.range.end > end || next.range.start > end {
                 break;
             }
-            match self.entries.range(end.0..).next() {
-                Some((_, next)) if next.range.start <= range.end => at = next.range.start,
-                _ => break,
-            }
+            at = behind;
         }
     }
 
     /// Takes the entries of `range`, whose ends are boundaries, out.
     pub fn take(&mut self, range: VirtRange, removed: &mut Removed) {
-        while let Some((&start, _)) = self.entries.range(range.start.0..range.end.0).next() {
-            if let Some(entry) = self.entries.remove(&start) {
-                self.account(Sizes::of(&entry), false);
-                removed.entries.push_back(entry);
-            }
+        let mut at = self.entries.ending_above(range.start);
+        while let Some(entry) = self.entries.get(at)
+            && entry.range.start < range.end
+        {
+            let sizes = Sizes::of(entry);
+            self.account(sizes, false);
+            removed.put(self.entries.remove(at));
+            at = self.entries.ending_above(range.start);
         }
         self.freed(range);
     }
 
     /// Takes all entries out.
-    pub fn take_all(&mut self) -> BTreeMap<usize, MapEntry> {
+    pub fn take_all(&mut self) -> Entries {
         (self.total, self.data, self.stack, self.text) = (0, 0, 0, 0);
         wire::count_locked(core::mem::take(&mut self.locked), false);
         core::mem::take(&mut self.entries)
@@ -305,7 +323,13 @@ impl Space {
 
     /// Changes an entry that starts at `start` in a way that may change its range or its sizes.
     pub fn replace(&mut self, start: VirtAddr, change: impl FnOnce(&mut MapEntry)) {
-        let Some(entry) = self.entries.get_mut(&start.0) else {
+        let Some((at, _)) = self
+            .find(start)
+            .filter(|(_, entry)| entry.range.start == start)
+        else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(at) else {
             return;
         };
         let before = Sizes::of(entry);
@@ -313,10 +337,8 @@ impl Space {
         let (after, starts) = (Sizes::of(entry), entry.range.start);
         self.account(before, false);
         self.account(after, true);
-        if starts != start
-            && let Some(entry) = self.entries.remove(&start.0)
-        {
-            self.entries.insert(starts.0, entry);
+        if starts != start {
+            self.entries.moved(at);
         }
     }
 
@@ -381,7 +403,10 @@ impl Space {
         }
         let mut hole = self.hole;
         let mut found = None;
-        for (_, entry) in self.entries.range(..top).rev() {
+        let mut next = self.find_below(VirtAddr(top));
+        while let Some(at) = next
+            && let Some(entry) = self.entries.get(at)
+        {
             let room = top.saturating_sub(entry.range.end.0);
             if room >= len {
                 found = Some(top - len);
@@ -389,6 +414,7 @@ impl Space {
             }
             hole = hole.max(room);
             top = top.min(Space::floor(entry));
+            next = self.entries.before(at);
         }
         if found.is_none() && top.saturating_sub(USER_START.0) >= len {
             found = Some(top - len);
