@@ -23,7 +23,9 @@
 //!
 //! Nobody sleeps for ever: a reader subtracts, then loads `writing` and, if it is set, wakes the
 //! writer through the parking lot, whose bucket lock the writer holds while it takes the sum that
-//! decides to sleep.
+//! decides to sleep. A reader that is turned away sets `refused`, then looks at `writing` again, both with its bucket locked, before it
+//! sleeps; a writer clears `writing`, then looks at `refused`. So one of the two sees the other, and a
+//! writer that has turned nobody away does not go to the parking lot at all.
 //!
 //! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for
 //! objects.
@@ -49,6 +51,8 @@ pub struct CpuRwLock<T> {
     /// A writer has the lock or waits for the readers to leave. Read by every reader, hence on a
     /// line that only writers change.
     writing: AtomicBool,
+    /// A reader may sleep since a writer turned it away.
+    refused: AtomicBool,
     /// One writer at a time. Also what ranks this lock.
     writer: Mutex<()>,
     #[cfg(debug_assertions)]
@@ -81,6 +85,7 @@ impl<T> CpuRwLock<T> {
         Self {
             readers: [const { Counter(AtomicI32::new(0)) }; machine::MAX_CPUS],
             writing: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             writer: Mutex::new(rank, ()),
             #[cfg(debug_assertions)]
             rank,
@@ -116,7 +121,11 @@ impl<T> CpuRwLock<T> {
         #[cfg(debug_assertions)]
         held::check(self.rank, self.readers_key());
         while !self.try_enter() {
-            lot::park(self.readers_key(), || self.writing.load(Ordering::Relaxed));
+            lot::park(self.readers_key(), || {
+                self.refused.store(true, Ordering::SeqCst);
+                machine::point();
+                self.writing.load(Ordering::SeqCst)
+            });
         }
         #[cfg(debug_assertions)]
         held::acquired(self.rank, self.readers_key());
@@ -229,6 +238,12 @@ impl<T> Drop for CpuWriteGuard<'_, T> {
     fn drop(&mut self) {
         machine::point();
         self.lock.writing.store(false, Ordering::SeqCst);
-        lot::unpark_all(self.lock.readers_key());
+        machine::point();
+        // Cleared before they are woken: who sets it from now on is woken with them, or looks at `writing` later.
+        if self.lock.refused.load(Ordering::SeqCst)
+            && self.lock.refused.swap(false, Ordering::SeqCst)
+        {
+            lot::unpark_all(self.lock.readers_key());
+        }
     }
 }
