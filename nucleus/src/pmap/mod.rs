@@ -511,29 +511,26 @@ impl Pmap {
         if va >= USER_END {
             return None;
         }
-        let mut leaf = self.leaf(va)?;
+        let leaf = self.leaf(va)?;
+        match leaf.is_shared {
+            false => page_in(&leaf, va),
+            true => self.page_in_common(leaf, va),
+        }
+    }
+
+    /// As [`extract`](Pmap::extract) where others share the table.
+    #[inline(never)]
+    fn page_in_common(&self, mut leaf: Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
         loop {
-            let entry = leaf.entry(index(va, 1));
-            let pte = load(entry);
-            if pte.is_present() {
-                let mappings = record(pte.frame()).lock_mappings();
-                // With the lock held the mapping stays, and with it its handle.
-                let now = load(entry);
-                if !now.is_present() || now.frame() != pte.frame() {
-                    continue;
-                }
-                if self.confirms(&leaf, va) {
-                    record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
-                    drop(mappings);
-                    let prot = match leaf.is_shared {
-                        true => pte.prot() - Prot::WRITE,
-                        false => pte.prot(),
-                    };
-                    return Some((Frame::from_index(pte.frame()), prot));
-                }
-            } else if self.confirms(&leaf, va) {
-                return None;
+            let page = page_in(&leaf, va);
+            if self.confirms(&leaf, va) {
+                let right = match leaf.is_shared {
+                    true => Prot::WRITE,
+                    false => Prot::empty(),
+                };
+                return page.map(|(frame, prot)| (frame, prot - right));
             }
+            drop(page);
             leaf = self.leaf(va)?;
         }
     }
@@ -721,6 +718,26 @@ enum Keep {
     Pending,
     /// It is given up at once: no CPU can hold the translation.
     Dropped,
+}
+
+/// What the entry of `leaf` for `va` maps.
+#[inline]
+fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
+    let entry = leaf.entry(index(va, 1));
+    loop {
+        let pte = load(entry);
+        if !pte.is_present() {
+            return None;
+        }
+        let mappings = record(pte.frame()).lock_mappings();
+        // With the lock held the mapping stays, and with it its handle.
+        let now = load(entry);
+        if now.is_present() && now.frame() == pte.frame() {
+            record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
+            drop(mappings);
+            return Some((Frame::from_index(pte.frame()), pte.prot()));
+        }
+    }
 }
 
 /// Puts a mapping into an empty entry, which gets the handle. False if the entry is not empty.

@@ -374,7 +374,7 @@ impl Pmap {
     /// Whether a fork made the table of level 1 for `va` common, so that nothing can be written through it.
     #[inline]
     pub fn is_shared(&self, va: VirtAddr) -> bool {
-        self.walk(va).is_some_and(Pte::is_shared_table)
+        self.is_forked.load(Ordering::Relaxed) && self.walk(va).is_some_and(Pte::is_shared_table)
     }
 
     /// Whether a fork made the table of level 1 for `va` common, and all others have left it: that stays so until this

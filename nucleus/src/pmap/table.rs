@@ -224,13 +224,25 @@ impl Pmap {
     /// The table of level 1 that maps `va`, if there is one. No lock.
     #[inline]
     pub(super) fn leaf(&self, va: VirtAddr) -> Option<Leaf> {
+        let pte = self.walk(va)?;
+        if !pte.is_shared_table()
+            && let Some(leaf) = self.pin(pte, leaf_base(va))
+        {
+            return Some(leaf);
+        }
+        self.common_leaf(va, pte)
+    }
+
+    /// As [`leaf`](Pmap::leaf) where `pte` leads to a table that others share, or one that goes.
+    #[inline(never)]
+    fn common_leaf(&self, va: VirtAddr, mut pte: Pte) -> Option<Leaf> {
         loop {
-            let pte = self.walk(va)?;
             let leaf = self.pin(pte, leaf_base(va));
             // Where sharing begins or ends the table has another owner than the entry said.
             if leaf.as_ref().is_some_and(|leaf| !leaf.is_shared) || self.leads_to(va, pte) {
                 return leaf;
             }
+            pte = self.walk(va)?;
         }
     }
 
@@ -254,6 +266,7 @@ impl Pmap {
     }
 
     /// Whether the entry of level 2 for `va` still refers to what it referred to as `pte`, shared or not.
+    #[inline(never)]
     fn leads_to(&self, va: VirtAddr, pte: Pte) -> bool {
         let same =
             |now: Pte| now.frame() == pte.frame() && now.is_shared_table() == pte.is_shared_table();
@@ -262,6 +275,7 @@ impl Pmap {
 
     /// Whether what was read from a table that was found for `va`, and that others share, was still this pmap's own
     /// business: none of the others changes it as long as this pmap leads to it.
+    #[inline]
     pub(super) fn confirms(&self, leaf: &Leaf, va: VirtAddr) -> bool {
         !leaf.is_shared || self.leads_to(va, Pte::shared_table(leaf.table))
     }
@@ -306,7 +320,20 @@ impl Pmap {
 
     /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is missing. Where others share
     /// it, that is what [`own`](Pmap::own) does.
+    #[inline]
     pub(super) fn make_leaf(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
+        if let Some(leaf) = self.leaf(va)
+            && !leaf.is_shared
+        {
+            return Ok(leaf);
+        }
+        // Not pinned here any more: who makes a table its own waits for all who look at it.
+        self.own_leaf(va)
+    }
+
+    /// As [`make_leaf`](Pmap::make_leaf) where there is none, or not of its own.
+    #[cold]
+    fn own_leaf(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
         loop {
             let leaf = match self.leaf(va) {
                 Some(leaf) => leaf,
