@@ -91,6 +91,11 @@ impl From<Resident<'_>> for Frame {
 impl Content for Slot {
     const RANK: Rank = Rank::Amap;
 
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        self.is_empty()
+    }
+
     fn registry() -> Option<&'static Registry<Chunk<Slot>>> {
         Some(&CHUNKS)
     }
@@ -153,6 +158,7 @@ impl Slot {
     }
 
     /// Whether nothing is here.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         matches!(self, Slot::Empty)
     }

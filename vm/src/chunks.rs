@@ -12,6 +12,7 @@
 //! shared; chunks are taken out again through `&mut`.
 
 use alloc::{boxed::Box, sync::Arc};
+use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
@@ -34,6 +35,9 @@ pub trait Content: Default + 'static {
     /// The rank of the lock of a chunk of these.
     const RANK: Rank;
 
+    /// Whether it is as by default, so that there is nothing to drop.
+    fn is_vacant(&self) -> bool;
+
     /// How many bits of [`aged`](Chunk::aged) are set in all chunks that are in no registry.
     fn aged_unlisted() -> Option<&'static AtomicUsize> {
         None
@@ -45,9 +49,12 @@ pub trait Content: Default + 'static {
     }
 }
 
+/// The slots of a chunk. Most are vacant, of small chunks nearly all: the end of a chunk drops those only that are not.
+pub type Places<T> = ManuallyDrop<[T; SLOTS]>;
+
 /// Consecutive slots and their lock. The pagedaemon may hold one for a moment longer than its owner.
 pub struct Chunk<T: Content> {
-    slots: Mutex<[T; SLOTS]>,
+    slots: Mutex<Places<T>>,
     /// A bit for each slot whose page is not in the state, active or inactive, in which pages of this kind begin [lock of the
     /// slots, but read by anybody].
     aged: AtomicU32,
@@ -93,7 +100,7 @@ impl<T: Content> Chunk<T> {
 
     fn with_slots(slots: [T; SLOTS]) -> Arc<Chunk<T>> {
         Arc::new(Chunk {
-            slots: Mutex::new(T::RANK, slots),
+            slots: Mutex::new(T::RANK, ManuallyDrop::new(slots)),
             aged: AtomicU32::new(0),
             kept: AtomicBool::new(false),
             token: Token::new(),
@@ -101,12 +108,12 @@ impl<T: Content> Chunk<T> {
     }
 
     /// Locks the slots.
-    pub fn lock(&self) -> MutexGuard<'_, [T; SLOTS]> {
+    pub fn lock(&self) -> MutexGuard<'_, Places<T>> {
         self.slots.lock()
     }
 
     /// Locks the slots if nobody has.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, [T; SLOTS]>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Places<T>>> {
         self.slots.try_lock()
     }
 
@@ -132,12 +139,17 @@ impl<T: Content> Chunk<T> {
 
     /// Takes what is in all slots out.
     pub fn take(&self) -> [T; SLOTS] {
-        core::mem::replace(&mut *self.lock(), core::array::from_fn(|_| T::default()))
+        core::mem::replace(&mut **self.lock(), core::array::from_fn(|_| T::default()))
     }
 }
 
 impl<T: Content> Drop for Chunk<T> {
     fn drop(&mut self) {
+        for slot in self.slots.get_mut().iter_mut() {
+            if !slot.is_vacant() {
+                drop(core::mem::take(slot));
+            }
+        }
         let aged = *self.aged.get_mut();
         if aged != 0
             && self.token.is_nowhere()

@@ -23,7 +23,7 @@ use nucleus::{
     sync::{MutexGuard, Rank},
 };
 
-use crate::chunks::{Chunk, Chunks, Content, SLOTS, SLOTS_SHIFT};
+use crate::chunks::{Chunk, Chunks, Content, Places, SLOTS, SLOTS_SHIFT};
 use crate::location::{Location, Paged};
 use crate::pagedaemon::{Registry, Supply, wait_for_memory};
 use crate::pager::PagerError;
@@ -86,6 +86,11 @@ impl Page {
 impl Content for Page {
     const RANK: Rank = Rank::Object;
 
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        matches!(self, Page::Absent)
+    }
+
     fn registry() -> Option<&'static Registry<Chunk<Page>>> {
         Some(&CHUNKS)
     }
@@ -124,7 +129,7 @@ pub struct Object {
 
 /// Neighbouring pages of an object, locked: they stay resident or absent.
 pub(crate) struct Pages<'a> {
-    pages: MutexGuard<'a, [Page; SLOTS]>,
+    pages: MutexGuard<'a, Places<Page>>,
 }
 
 impl Object {
@@ -206,6 +211,7 @@ impl Object {
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
+    #[inline]
     pub fn bring_in(&self, index: u64) -> Result<Option<Frame>, PagerError> {
         // What is resident costs no more than that it is looked up.
         match self.resident(index) {
@@ -223,6 +229,7 @@ impl Object {
         self.fetch(index, |page| page.frame_to_write().cloned())
     }
 
+    #[inline(never)]
     fn fetch(
         &self,
         index: u64,

@@ -37,7 +37,7 @@ use nucleus::{
 };
 
 use crate::anon::Slot;
-use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT};
+use crate::chunks::{Chunk, Places, SLOTS, SLOTS_SHIFT};
 use crate::share::Sharers;
 use array::Array;
 use hash::Hash;
@@ -100,7 +100,7 @@ pub enum Refused {
 
 /// The slots around a key, locked.
 pub struct Slots<'a> {
-    slots: MutexGuard<'a, [Slot; SLOTS]>,
+    slots: MutexGuard<'a, Places<Slot>>,
     /// The first of the 32 neighbouring keys whose slots are locked.
     first: Key,
     /// In a hash: the key that each slot belongs to. Changes with the slots locked only.
@@ -355,24 +355,35 @@ impl Slots<'_> {
     }
 
     /// The slot of `key`, which is among these, to look at.
+    #[inline]
     pub fn peek(&self, key: Key) -> &Slot {
-        static EMPTY: Slot = Slot::Empty;
+        debug_assert!(self.holds(key));
         match self.keys {
-            None => &self.slots[(key - self.first) as usize],
-            Some(keys) => match hash::find(keys, key) {
-                Some(i) => &self.slots[i],
-                None => &EMPTY,
-            },
+            None => &self.slots[(key - self.first) as usize % SLOTS],
+            Some(keys) => self.peek_by_key(keys, key),
         }
+    }
+
+    #[inline(never)]
+    fn peek_by_key(&self, keys: &[AtomicI64; SLOTS], key: Key) -> &Slot {
+        static EMPTY: Slot = Slot::Empty;
+        hash::find(keys, key).map_or(&EMPTY, |i| &self.slots[i])
     }
 
     /// The slot of `key`, which is among these: the one for which they were [locked](Amap::lock), one [behind](Slots::after) it,
     /// or one that is not empty.
+    #[inline]
     pub fn get(&mut self, key: Key) -> &mut Slot {
-        let index = match self.keys {
-            None => (key - self.first) as usize,
-            Some(keys) => hash::find(keys, key).expect("a place was made when the key was locked"),
-        };
+        debug_assert!(self.holds(key));
+        match self.keys {
+            None => &mut self.slots[(key - self.first) as usize % SLOTS],
+            Some(keys) => self.get_by_key(keys, key),
+        }
+    }
+
+    #[inline(never)]
+    fn get_by_key(&mut self, keys: &[AtomicI64; SLOTS], key: Key) -> &mut Slot {
+        let index = hash::find(keys, key).expect("a place was made when the key was locked");
         &mut self.slots[index]
     }
 }
