@@ -161,7 +161,7 @@ impl Map {
             let part = entry.range.intersect(VirtRange::new(at, range.end));
             let mut swapped = None;
             if let Some(amap) = &entry.amap {
-                amap.for_each(entry.keys(part), &mut |key, slot| {
+                amap.for_each(entry.keys(part), &mut |key, slot, _| {
                     if slot.is_swapped() {
                         swapped = Some(swapped.map_or(key, |first: i64| first.min(key)));
                     }

@@ -202,6 +202,9 @@ pub(crate) fn widen(pmap: &Pmap, entry: &MapEntry) {
 
 /// Makes anons of `run` that were left by their other owners sole ones again.
 fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
+    if slots.are_common() {
+        return;
+    }
     for va in run.pages() {
         let key = entry.key(va);
         if matches!(slots.peek(key), Slot::Shared(_)) {
@@ -212,6 +215,9 @@ fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
 
 /// Makes the mappings of sole anons in `run`, part of one page table, writable; returns how many.
 fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: VirtRange) -> usize {
+    if slots.are_common() {
+        return 0;
+    }
     pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
         Slot::Sole(location) if !location.is_clean() => {
             Some((location.frame()?, entry.anon_prot(true)))
@@ -257,11 +263,12 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
                 entered += widen_run(pmap, entry, slots, run);
             }
         }
+        let common = slots.as_ref().is_some_and(Slots::are_common);
         entered += pmap.enter_ahead_each(run, |va| {
             let slot = slots.as_ref().map(|slots| slots.peek(entry.key(va)));
             if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {
                 let page = slot.resident()?;
-                let sole = matches!(slot, Slot::Sole(_));
+                let sole = !common && matches!(slot, Slot::Sole(_));
                 let prot = entry.anon_prot(sole && !page.clean);
                 return Some((page, prot));
             }

@@ -3,7 +3,7 @@
 //! An anon has a reference count and a location. The paper allocates a structure for each; here
 //! an anon that only one amap refers to lies in the amap's slot itself, so that a zero-fill fault
 //! allocates nothing but the page. It moves into a counted structure when a second amap comes to
-//! refer to it (fork), and back into a slot when a writer finds itself its only owner. The location of a sole
+//! refer to it (fork; whole chunks of slots are shared first: `amap/common.rs`), and back into a slot when a writer finds itself its only owner. The location of a sole
 //! anon is guarded by its chunk's lock, that of a counted one by a lock of its own.
 //!
 //! *The rule that makes writing in place safe*: a reference to an anon, or to an amap with
@@ -35,9 +35,9 @@ pub(crate) enum Slot {
     /// Nothing here: the layer below shows through.
     #[default]
     Empty,
-    /// An anon with one reference, this one.
+    /// An anon to which no other slot refers.
     Sole(Location),
-    /// An anon that other amaps may refer to as well.
+    /// An anon that slots of other amaps may refer to as well.
     Shared(Arc<Anon>),
 }
 
@@ -172,7 +172,7 @@ impl Slot {
         }
     }
 
-    /// How many amaps refer to the anon here.
+    /// How many slots refer to the anon here.
     pub fn sharers(&self) -> usize {
         match self {
             Slot::Empty => 0,
@@ -183,27 +183,42 @@ impl Slot {
 
     /// Another reference to the anon here, for another amap. Its page stays where it is, be that memory or swap.
     pub fn share(&mut self) -> Slot {
-        match core::mem::take(self) {
-            Slot::Empty => Slot::Empty,
-            Slot::Sole(mut location) => {
-                if location.is_lazy() {
-                    // What others see, too, is not freed under their eyes.
-                    location.dirty();
-                }
-                let anon = Arc::new(Anon {
-                    location: SpinLock::new(Rank::Anon, location),
-                });
-                *self = Slot::Shared(anon.clone());
-                Slot::Shared(anon)
-            }
-            Slot::Shared(anon) => {
-                *self = Slot::Shared(anon.clone());
-                Slot::Shared(anon)
-            }
+        let anon = match self {
+            Slot::Empty => return Slot::Empty,
+            Slot::Shared(anon) => return Slot::Shared(anon.clone()),
+            Slot::Sole(_) => core::mem::take(self),
+        };
+        let Slot::Sole(mut location) = anon else {
+            return Slot::Empty;
+        };
+        if location.is_lazy() {
+            // What others see, too, is not freed under their eyes.
+            location.dirty();
+        }
+        let anon = Arc::new(Anon {
+            location: SpinLock::new(Rank::Anon, location),
+        });
+        *self = Slot::Shared(anon.clone());
+        Slot::Shared(anon)
+    }
+
+    /// Whether other slots refer to the anon here, too. They may leave it at any time.
+    #[inline]
+    pub fn has_others(&self) -> bool {
+        matches!(self, Slot::Shared(anon) if Arc::strong_count(anon) > 1)
+    }
+
+    /// The page here is wanted, whatever was said before: others will see it, too.
+    pub fn keep(&mut self) {
+        if let Slot::Sole(location) = self
+            && location.is_lazy()
+        {
+            location.dirty();
         }
     }
 
-    /// Whether an anon is here to which this is the only reference. The amap is its entry's own, and the map write-locked.
+    /// Whether an anon is here to which this slot is the only reference. The chunk belongs to the amap alone, the amap to its
+    /// entry, and the map is write-locked.
     pub fn is_sole(&self) -> bool {
         match self {
             Slot::Empty => false,
@@ -213,9 +228,12 @@ impl Slot {
         }
     }
 
-    /// Whether this is the only reference to its anon, which may then be written in place. An
+    /// Whether this is the only reference to its anon, which may then be written in place if the chunk is not common. An
     /// anon that was left by its other owners becomes a sole one.
     pub fn make_sole(&mut self) -> bool {
+        if self.has_others() {
+            return false;
+        }
         *self = match core::mem::take(self) {
             Slot::Empty => Slot::Empty,
             Slot::Sole(location) => Slot::Sole(location),

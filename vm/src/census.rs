@@ -139,9 +139,9 @@ impl MapEntry {
             census.proportional_swapped += (PAGE_SIZE / sharers.max(1)) as u64;
         };
         if let Some(amap) = self.amap.as_ref().filter(|_| !self.shared) {
-            amap.for_each(self.keys(self.range), &mut |_, slot| {
+            amap.for_each(self.keys(self.range), &mut |_, slot, owners| {
                 if slot.is_swapped() {
-                    count(slot.sharers());
+                    count(slot.sharers() * owners as usize);
                 }
             });
         }

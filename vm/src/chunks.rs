@@ -14,7 +14,11 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::mem::ManuallyDrop;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use nucleus::frame;
 use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
 
 use crate::pagedaemon::{Registry, Token};
@@ -60,6 +64,10 @@ pub struct Chunk<T: Content> {
     aged: AtomicU32,
     /// Its pages are not to leave memory.
     kept: AtomicBool,
+    /// Some of its pages may be freed at leisure.
+    lazy: AtomicBool,
+    /// How many places it has ([`share`](Chunk::share)).
+    owners: AtomicU32,
     /// Its place in [`Content::registry`].
     token: Token,
 }
@@ -86,7 +94,19 @@ impl<T: Content> Chunk<T> {
 
     /// These slots.
     pub fn from_slots(slots: [T; SLOTS]) -> Arc<Chunk<T>> {
-        let chunk = Chunk::with_slots(slots);
+        Chunk::enrolled(Chunk::with_slots(slots))
+    }
+
+    /// The slots that `fill` makes of empty ones.
+    pub fn filled(fill: impl FnOnce(&mut [T; SLOTS])) -> Arc<Chunk<T>> {
+        let mut chunk = Chunk::unlisted();
+        if let Some(chunk) = Arc::get_mut(&mut chunk) {
+            fill(chunk.slots.get_mut());
+        }
+        Chunk::enrolled(chunk)
+    }
+
+    fn enrolled(chunk: Arc<Chunk<T>>) -> Arc<Chunk<T>> {
         if let Some(registry) = T::registry() {
             registry.enroll(&chunk, &chunk.token);
         }
@@ -103,6 +123,8 @@ impl<T: Content> Chunk<T> {
             slots: Mutex::new(T::RANK, ManuallyDrop::new(slots)),
             aged: AtomicU32::new(0),
             kept: AtomicBool::new(false),
+            lazy: AtomicBool::new(false),
+            owners: AtomicU32::new(1),
             token: Token::new(),
         })
     }
@@ -137,9 +159,37 @@ impl<T: Content> Chunk<T> {
         self.aged.store(aged, Relaxed);
     }
 
-    /// Takes what is in all slots out.
-    pub fn take(&self) -> [T; SLOTS] {
-        core::mem::replace(&mut **self.lock(), core::array::from_fn(|_| T::default()))
+    /// Whether some of its pages may be freed at leisure.
+    pub fn is_lazy(&self) -> bool {
+        self.lazy.load(Relaxed)
+    }
+
+    /// Changes [`is_lazy`](Chunk::is_lazy). The slots are locked.
+    pub fn set_lazy(&self, lazy: bool) {
+        self.lazy.store(lazy, Relaxed);
+    }
+
+    /// How many places it has.
+    pub fn owners(&self) -> u32 {
+        self.owners.load(Relaxed)
+    }
+
+    /// Whether it has several places. Who keeps one of them, and does not make new ones, finds this false for good once
+    /// it is.
+    #[inline]
+    pub fn is_common(&self) -> bool {
+        // Acquire: what the others did comes before what the last one does.
+        self.owners.load(Acquire) > 1
+    }
+
+    /// It has one place more. The caller keeps one of the others meanwhile.
+    pub fn share(&self) {
+        self.owners.fetch_add(1, Relaxed);
+    }
+
+    /// It has left one of its places. Nothing is done any more on behalf of that.
+    pub fn leave(&self) {
+        self.owners.fetch_sub(1, Release);
     }
 }
 
@@ -160,6 +210,26 @@ impl<T: Content> Drop for Chunk<T> {
         if let Some(registry) = T::registry() {
             registry.withdraw(&mut self.token, aged.count_ones());
         }
+    }
+}
+
+/// The branches of a node whose first chunk number is `base`, with `step` chunks each, that lead to chunks in `range`.
+fn branches(base: u64, step: u64, range: &Range<u64>) -> Range<u64> {
+    let first = range.start.saturating_sub(base) / step;
+    let end = range.end.saturating_sub(base).div_ceil(step);
+    first..end.min(FAN as u64)
+}
+
+/// Makes the empty place `to` one of those of the chunk in `from`, if there is one.
+fn share<T: Content>(
+    from: &OnceArc<Chunk<T>>,
+    to: &OnceArc<Chunk<T>>,
+    before: &mut dyn FnMut(&Chunk<T>),
+) {
+    if let Some(chunk) = from.get_arc() {
+        before(&chunk);
+        chunk.share();
+        to.get_or_insert(|| chunk);
     }
 }
 
@@ -185,13 +255,7 @@ impl<T: Content> Node<T> {
         f: &mut dyn FnMut(u64, &'a Chunk<T>) -> bool,
     ) -> bool {
         let step = 1u64 << (FAN_SHIFT * (level - 1));
-        let first = range.start.saturating_sub(base) / step;
-        let end = range
-            .end
-            .saturating_sub(base)
-            .div_ceil(step)
-            .min(FAN as u64);
-        (first..end).all(|i| match self {
+        branches(base, step, range).all(|i| match self {
             Node::Inner(nodes) => nodes[i as usize]
                 .get()
                 .is_none_or(|node| node.walk(level - 1, base + i * step, range, f)),
@@ -199,6 +263,63 @@ impl<T: Content> Node<T> {
                 .get()
                 .is_none_or(|chunk| f(base + i, chunk)),
         })
+    }
+
+    /// As [`Chunks::share_with`], for a node of the same level.
+    fn share_with(&self, to: &Node<T>, level: u32, before: &mut dyn FnMut(&Chunk<T>)) -> bool {
+        match (self, to) {
+            (Node::Inner(from), Node::Inner(to)) => from.iter().zip(to).all(|(from, to)| {
+                let Some(from) = from.get() else { return true };
+                let below = level - 1;
+                !frame::is_scarce()
+                    && from.share_with(to.get_or_insert(|| Node::new(below)), below, before)
+            }),
+            (Node::Leaves(from), Node::Leaves(to)) => {
+                from.iter()
+                    .zip(to)
+                    .for_each(|(from, to)| share(from, to, before));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn leave_all(&self) {
+        match self {
+            Node::Inner(nodes) => {
+                let nodes = nodes.iter().filter_map(OnceBox::get);
+                nodes.for_each(|node| node.leave_all());
+            }
+            Node::Leaves(chunks) => {
+                let chunks = chunks.iter().filter_map(OnceArc::get);
+                chunks.for_each(Chunk::leave);
+            }
+        }
+    }
+
+    /// As [`walk`](Node::walk), with the places of the chunks.
+    fn each_mut(
+        &mut self,
+        level: u32,
+        base: u64,
+        range: &Range<u64>,
+        f: &mut dyn FnMut(u64, &mut OnceArc<Chunk<T>>),
+    ) {
+        let step = 1u64 << (FAN_SHIFT * (level - 1));
+        for i in branches(base, step, range) {
+            match self {
+                Node::Inner(nodes) => {
+                    if let Some(node) = nodes[i as usize].get_mut() {
+                        node.each_mut(level - 1, base + i * step, range, f);
+                    }
+                }
+                Node::Leaves(chunks) => {
+                    if chunks[i as usize].get().is_some() {
+                        f(base + i, &mut chunks[i as usize]);
+                    }
+                }
+            }
+        }
     }
 
     /// As [`walk`](Node::walk), but takes the chunks out.
@@ -210,13 +331,7 @@ impl<T: Content> Node<T> {
         f: &mut dyn FnMut(u64, Arc<Chunk<T>>),
     ) {
         let step = 1u64 << (FAN_SHIFT * (level - 1));
-        let first = range.start.saturating_sub(base) / step;
-        let end = range
-            .end
-            .saturating_sub(base)
-            .div_ceil(step)
-            .min(FAN as u64);
-        for i in first..end {
+        for i in branches(base, step, range) {
             match self {
                 Node::Inner(nodes) => {
                     let base = base + i * step;
@@ -324,6 +439,59 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
                     .get()
                     .is_none_or(|node| node.walk(tree as u32 + 1, 0, &range, f))
         })
+    }
+
+    /// Makes the same places in `to`, which has none, those of the same chunks. Calls `before` with each before it has one place more.
+    /// Returns false if memory became scarce: `to` has some of them then.
+    pub fn share_with(&self, to: &Self, before: &mut dyn FnMut(&Chunk<T>)) -> bool {
+        share(&self.leaf, &to.leaf, before);
+        let mut trees = (1..).zip(self.trees.iter().zip(&to.trees));
+        trees.all(|(level, (from, to))| {
+            let Some(from) = from.get() else { return true };
+            !frame::is_scarce()
+                && from.share_with(to.get_or_insert(|| Node::new(level)), level, before)
+        })
+    }
+
+    /// All chunks [leave](Chunk::leave) their places here, which are about to go.
+    pub fn leave_all(&self) {
+        if let Some(chunk) = self.leaf.get() {
+            chunk.leave();
+        }
+        let trees = self.trees.iter().filter_map(OnceBox::get);
+        trees.for_each(Node::leave_all);
+    }
+
+    /// The place of the chunk, if there is one, to put another there.
+    pub fn place_mut(&mut self, number: u64) -> Option<&mut OnceArc<Chunk<T>>> {
+        if number == 0 {
+            return Some(&mut self.leaf);
+        }
+        let (tree, mut level) = Self::tree(number);
+        let mut node = self.trees.get_mut(tree)?.get_mut()?;
+        loop {
+            let branch = Node::<T>::branch(number, level);
+            match node {
+                Node::Inner(nodes) => node = nodes[branch].get_mut()?,
+                Node::Leaves(chunks) => return Some(&mut chunks[branch]),
+            }
+            level -= 1;
+        }
+    }
+
+    /// Calls `f` with the places of the chunks with numbers in `range`, in order, to put others there.
+    pub fn each_mut(&mut self, range: &Range<u64>, f: &mut dyn FnMut(u64, &mut OnceArc<Chunk<T>>)) {
+        if range.contains(&0) && self.leaf.get().is_some() {
+            f(0, &mut self.leaf);
+        }
+        for (tree, root) in self.trees.iter_mut().enumerate() {
+            let start = range.start.max(1 << (FAN_SHIFT * tree as u32));
+            if let Some(node) = root.get_mut()
+                && start < range.end
+            {
+                node.each_mut(tree as u32 + 1, 0, &(start..range.end), f);
+            }
+        }
     }
 
     /// Takes the chunks with numbers in `range` out, in order.

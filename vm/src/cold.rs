@@ -48,9 +48,7 @@ impl Map {
             if let Some(amap) = &entry.amap {
                 amap.for_each_part(entry.keys(part), &mut |keys, mut slots| {
                     for key in keys {
-                        if !slots.peek(key).is_empty() {
-                            slots.get(key).free_later(&mut pending);
-                        }
+                        slots.free_later(key, &mut pending);
                     }
                 });
             }

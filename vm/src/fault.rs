@@ -278,12 +278,14 @@ impl Attempt<'_> {
                 let empty = slots
                     .as_ref()
                     .is_none_or(|slots| slots.peek(key).is_empty());
+                // What others have, too, is to look at.
+                let common = entry.needs_copy || slots.as_ref().is_some_and(Slots::are_common);
                 match (slots, object) {
-                    _ if write && entry.needs_copy => Ok(Outcome::NeedsAmap),
+                    _ if write && common => Ok(Outcome::NeedsAmap),
                     (Some(slots), _) if !empty => self.map_anon(slots),
                     (_slots, Some(object)) if !write => self.map_object(object),
-                    (Some(slots), Some(object)) if !entry.needs_copy => self.promote(slots, object),
-                    (Some(slots), None) if !entry.needs_copy => self.zero_fill(slots),
+                    (Some(slots), Some(object)) if !common => self.promote(slots, object),
+                    (Some(slots), None) if !common => self.zero_fill(slots),
                     _ => Ok(Outcome::NeedsAmap),
                 }
             }
@@ -313,9 +315,13 @@ impl Attempt<'_> {
         if self.is_spurious() {
             return Ok(Outcome::Mapped(Neighbours::None));
         }
-        let slot = slots.get(self.entry.key(self.va));
-        let sole = !self.entry.needs_copy && slot.make_sole();
+        let key = self.entry.key(self.va);
         let write = self.access == Access::Write;
+        if slots.are_common() {
+            return self.map_common(slots.peek(key));
+        }
+        let slot = slots.get(key);
+        let sole = !self.entry.needs_copy && slot.make_sole();
         if write && sole {
             slot.dirty();
         }
@@ -354,6 +360,16 @@ impl Attempt<'_> {
         Ok(Outcome::Mapped(Neighbours::InOrder))
     }
 
+    /// Maps the page of an anon, for reading, in a slot that other amaps have, too.
+    fn map_common(&self, slot: &Slot) -> Result<Outcome, Fault> {
+        let Some(page) = slot.resident() else {
+            return Ok(Outcome::NeedsSlot);
+        };
+        Counter::fault_anon.add(1);
+        self.enter(&page, self.entry.anon_prot(false))?;
+        Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
     /// Copies the pages behind that will be written next, as far as others refer to them, too, and memory is not short. Returns how
     /// many.
     fn copy_ahead(&self, slots: &mut Slots<'_>) -> usize {
@@ -361,11 +377,9 @@ impl Attempt<'_> {
             return 0;
         }
         let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
-        let is_copied = |va: &VirtAddr, slots: &mut Slots<'_>| {
-            let key = self.entry.key(*va);
-            matches!(slots.peek(key), Slot::Shared(_)) && !slots.get(key).make_sole()
-        };
-        let count = range.pages().take_while(|va| is_copied(va, slots)).count();
+        let pages = range.len() >> PAGE_SHIFT;
+        let behind = &mut slots.behind(self.entry.key(self.va))[..pages];
+        let count = behind.iter().take_while(|slot| slot.has_others()).count();
         if count == 0 {
             return 0;
         }
@@ -375,8 +389,7 @@ impl Attempt<'_> {
         self.pmap.remove(range, &mut pending);
         pending.flush();
         let mut copied = 0;
-        for va in range.pages() {
-            let slot = slots.get(self.entry.key(va));
+        for slot in &mut behind[..count] {
             let copy = match slot.resident() {
                 Some(page) if !frame::is_scarce() => copy_of(&page),
                 _ => break,

@@ -58,18 +58,22 @@ impl Map {
         pending: &mut Pending,
         removed: &mut Removed,
     ) -> Result<(Arc<Pmap>, Space), MapError> {
-        let mut any_refused = false;
-        // Up to here reaches the entry that was looked at last and whose tables are shared.
-        let mut inside = VirtAddr(0);
-        let pmap = self.pmap.fork(
-            |span, pages| {
-                let shall = shall_share_table(parents, span, pages, &mut inside);
-                any_refused |= !shall;
-                shall
-            },
-            pending,
-        )?;
-        any_refused |= fork_mode() == Fork::Copy;
+        let mut any_refused = true;
+        let pmap = match fork_mode() == Fork::Share && may_share_any(parents) {
+            // Most programs are so small: not even a look at their page tables.
+            false => Pmap::new()?,
+            true => {
+                any_refused = false;
+                // Up to here reaches the entry that was looked at last and whose tables are shared.
+                let mut inside = VirtAddr(0);
+                let may_share = |span, pages| {
+                    let shall = shall_share_table(parents, span, pages, &mut inside);
+                    any_refused |= !shall;
+                    shall
+                };
+                self.pmap.fork(may_share, pending)?
+            }
+        };
         let mut copies = parents.sibling();
         for entry in parents.iter_mut() {
             if frame::is_scarce() {
@@ -137,6 +141,15 @@ impl Map {
     }
 }
 
+/// Whether parent and child could share any page table by [`shall_share_table`].
+fn may_share_any(space: &Space) -> bool {
+    SHARED_FROM.load(Ordering::Relaxed) == 0
+        || space.iter().any(|entry| {
+            let start = entry.range.start.0.next_multiple_of(TABLE_SPAN);
+            start + TABLE_SPAN <= entry.range.end.0 && entry.may_share_tables()
+        })
+}
+
 /// Whether parent and child shall share a page table for `span` that has so many mappings. They may if the child is to have them
 /// all, and nobody may write through them before it has faulted.
 ///
@@ -189,7 +202,9 @@ impl MapEntry {
         let mut is_sole = true;
         if let Some(amap) = &self.amap {
             let keys = self.keys(span.intersect(self.range));
-            amap.for_each(keys, &mut |_, slot| is_sole &= slot.is_sole());
+            amap.for_each(keys, &mut |_, slot, owners| {
+                is_sole &= owners == 1 && slot.is_sole();
+            });
         }
         is_sole
     }

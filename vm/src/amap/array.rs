@@ -2,14 +2,15 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use nucleus::{
     OutOfMemory, Prot, frame,
     pmap::{self, Pending},
+    sync::OnceArc,
 };
 
 use super::hash::Hash;
-use super::{Key, Refused, Slots, first_key, group};
+use super::{Key, Refused, Slots, common, first_key, group};
 use crate::anon::Slot;
 use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS};
 
@@ -28,7 +29,12 @@ pub struct Array {
     large: bool,
     /// Chunks; not exact while several are made at once.
     made: AtomicUsize,
+    /// Other amaps may have some of the chunks, too.
+    shares: AtomicBool,
 }
+
+/// All chunks.
+const ALL: Range<Key> = Key::MIN / 2..Key::MAX / 2;
 
 /// The slot indexes of the part of `keys` that lies in chunk `number`.
 fn slots_of(number: i64, keys: &Range<Key>) -> Range<usize> {
@@ -47,6 +53,7 @@ impl Array {
             below: Chunks::new(),
             large,
             made: AtomicUsize::new(0),
+            shares: AtomicBool::new(false),
         }
     }
 
@@ -97,8 +104,11 @@ impl Array {
     }
 
     fn slots(chunk: &Chunk<Slot>, key: Key) -> Slots<'_> {
+        let slots = chunk.lock();
         Slots {
-            slots: chunk.lock(),
+            chunk,
+            slots,
+            common: chunk.is_common(),
             first: first_key(group(key)),
             keys: None,
         }
@@ -127,11 +137,44 @@ impl Array {
         Ok(Array::slots(chunk.ok_or(Refused::OutOfMemory)?, key))
     }
 
-    /// Makes the chunk of `key`, if there is none.
+    /// Makes the chunk of `key` if there is none, or this amap's own if others have it, too.
     pub fn make(&mut self, key: Key) {
-        if self.chunk(group(key)).is_none() {
-            self.chunk_or_insert(group(key), Chunk::new);
-            *self.made.get_mut() += 1;
+        match self.chunk(group(key)) {
+            None => {
+                self.chunk_or_insert(group(key), Chunk::new);
+                *self.made.get_mut() += 1;
+            }
+            Some(chunk) if chunk.is_common() => self.own_one(group(key)),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether others have the chunk of `key`, too.
+    pub fn is_common(&self, key: Key) -> bool {
+        self.chunk(group(key)).is_some_and(Chunk::is_common)
+    }
+
+    /// Makes a chunk this amap's own.
+    fn own_one(&mut self, number: i64) {
+        let place = match self.place(number) {
+            Ok(i) => self.above.place_mut(i),
+            Err(i) => self.below.place_mut(i),
+        };
+        if let Some(place) = place
+            && let Some(chunk) = place.take()
+        {
+            place.get_or_insert(|| common::own(chunk));
+        }
+    }
+
+    /// Makes all chunks with slots in `keys` this amap's own.
+    fn own(&mut self, keys: &Range<Key>) {
+        if *self.shares.get_mut() {
+            self.each_mut(keys, &mut |_, place| {
+                if let Some(chunk) = place.take() {
+                    place.get_or_insert(|| common::own(chunk));
+                }
+            });
         }
     }
 
@@ -145,9 +188,8 @@ impl Array {
 
     /// The same anons as a hash, if that is much smaller; this is empty then.
     pub fn take_as_hash(&mut self) -> Option<Hash> {
-        let all = Key::MIN / 2..Key::MAX / 2;
         let (mut anons, mut chunks) = (0, 0);
-        self.walk(&all, &mut |_, chunk| {
+        self.walk(&ALL, &mut |_, chunk| {
             anons += chunk.lock().iter().filter(|slot| !slot.is_empty()).count();
             chunks += 1;
             true
@@ -157,16 +199,25 @@ impl Array {
         if Hash::bytes_for(anons) * 2 > Array::bytes(chunks) {
             return None;
         }
-        let mut hash =
-            Hash::for_keys(anons, &|f| self.for_each(all.clone(), &mut |key, _| f(key)))?;
+        let mut hash = Hash::for_keys(anons, &|f| self.for_each(ALL, &mut |key, _, _| f(key)))?;
         self.take_from(i64::MIN / 2, &mut |number, chunk| {
-            for (slot, key) in chunk.take().into_iter().zip(first_key(number)..) {
+            let slots = common::take(&chunk);
+            common::give_up(chunk);
+            for (slot, key) in slots.into_iter().zip(first_key(number)..) {
                 if !slot.is_empty() && hash.take_place(key) {
                     hash.put(key, slot);
                 }
             }
         });
         Some(hash)
+    }
+
+    /// The places of the chunks with numbers from `start` to before `end`, above the base and below it.
+    fn places(&self, start: i64, end: i64) -> (Range<u64>, Range<u64>) {
+        let base = self.base;
+        let above = (start - base).max(0) as u64..(end - base).max(0) as u64;
+        let below = (base - end).max(0) as u64..(base - start).max(0) as u64;
+        (above, below)
     }
 
     /// Calls `f` for each chunk that has slots in `keys`, with its number, until it returns false.
@@ -179,14 +230,25 @@ impl Array {
             return true;
         }
         let base = self.base;
-        let (start, end) = (group(keys.start), group(keys.end - 1) + 1);
-        let above = (start - base).max(0) as u64..(end - base).max(0) as u64;
-        let below = (base - end).max(0) as u64..(base - start).max(0) as u64;
+        let (above, below) = self.places(group(keys.start), group(keys.end - 1) + 1);
         self.below
             .walk(below, &mut |i, chunk| f(base - 1 - i as i64, chunk))
             && self
                 .above
                 .walk(above, &mut |i, chunk| f(base + i as i64, chunk))
+    }
+
+    /// Calls `f` with the place of each chunk that has slots in `keys`, and its number.
+    fn each_mut(&mut self, keys: &Range<Key>, f: &mut dyn FnMut(i64, &mut OnceArc<Chunk<Slot>>)) {
+        if keys.is_empty() {
+            return;
+        }
+        let base = self.base;
+        let (above, below) = self.places(group(keys.start), group(keys.end - 1) + 1);
+        self.below
+            .each_mut(&below, &mut |i, place| f(base - 1 - i as i64, place));
+        self.above
+            .each_mut(&above, &mut |i, place| f(base + i as i64, place));
     }
 
     /// Takes the chunks with numbers from `start` on out.
@@ -217,21 +279,16 @@ impl Array {
         }
     }
 
-    /// As [`Amap::copy`](super::Amap::copy).
+    /// As [`Amap::copy`](super::Amap::copy): the same chunks.
     pub fn copy(&self) -> Result<Array, OutOfMemory> {
         let copy = Array::new(first_key(self.base), self.large);
-        let complete = self.walk(&(Key::MIN / 2..Key::MAX / 2), &mut |number, chunk| {
-            if frame::is_scarce() {
-                return false;
-            }
-            let mut from = chunk.lock();
-            if from.iter().any(|slot| !slot.is_empty()) {
-                let slots = core::array::from_fn(|i| from[i].share());
-                copy.chunk_or_insert(number, || Chunk::from_slots(slots));
-                copy.made.fetch_add(1, Relaxed);
-            }
-            true
-        });
+        for array in [self, &copy] {
+            array.shares.store(true, Relaxed);
+        }
+        copy.made.store(self.made.load(Relaxed), Relaxed);
+        let before = &mut common::before_sharing;
+        let complete = self.above.share_with(&copy.above, before)
+            && self.below.share_with(&copy.below, before);
         if complete { Ok(copy) } else { Err(OutOfMemory) }
     }
 
@@ -265,9 +322,11 @@ impl Array {
         if complete { Ok(copy) } else { Err(OutOfMemory) }
     }
 
-    /// It is an array for ever from now on.
+    /// It is an array for ever from now on, and has all its chunks for itself.
     pub fn settle(&mut self) {
         self.large = false;
+        self.own(&ALL);
+        *self.shares.get_mut() = false;
     }
 
     /// As [`Amap::split_off`](super::Amap::split_off).
@@ -275,6 +334,10 @@ impl Array {
         let boundary = group(key);
         let within = (key - first_key(boundary)) as usize;
         let mut part = Array::new(if lower { key - 1 } else { key }, self.large);
+        part.shares = AtomicBool::new(*self.shares.get_mut());
+        if within != 0 {
+            self.own_one(boundary);
+        }
         if within != 0
             && let Some(chunk) = self.chunk(boundary)
         {
@@ -296,17 +359,18 @@ impl Array {
 
     /// Takes a chunk over; none of its keys is in use here, but some of the same chunk may be.
     fn adopt(&mut self, number: i64, chunk: Arc<Chunk<Slot>>) {
-        match self.chunk(number) {
-            None => {
-                self.chunk_or_insert(number, || chunk);
-                *self.made.get_mut() += 1;
-            }
-            Some(there) => {
-                let slots = chunk.take();
-                for (to, from) in there.lock().iter_mut().zip(slots) {
-                    if !from.is_empty() {
-                        *to = from;
-                    }
+        if self.chunk(number).is_none() {
+            self.chunk_or_insert(number, || chunk);
+            *self.made.get_mut() += 1;
+            return;
+        }
+        let slots = common::take(&chunk);
+        common::give_up(chunk);
+        self.make(first_key(number));
+        if let Some(there) = self.chunk(number) {
+            for (to, from) in there.lock().iter_mut().zip(slots) {
+                if !from.is_empty() {
+                    *to = from;
                 }
             }
         }
@@ -314,32 +378,46 @@ impl Array {
 
     /// As [`Amap::absorb`](super::Amap::absorb).
     pub fn absorb(&mut self, mut other: Array) {
+        *self.shares.get_mut() |= *other.shares.get_mut();
         other.take_from(i64::MIN / 2, &mut |number, chunk| {
             self.adopt(number, chunk);
         });
     }
 
     /// Drops the chunks whose keys are all in `keys`, if there are many of them: a program that gives up a few pages will
-    /// soon fill others.
+    /// soon fill others. Others' chunks are dropped in any case, and where only a part of one is in `keys`, it becomes
+    /// this amap's own.
     pub fn clear_out(&mut self, keys: Range<Key>) {
         const MANY: i64 = 16;
         let (start, end) = (group(keys.start + SLOTS as i64 - 1), group(keys.end));
-        if end - start < MANY {
-            return;
-        }
-        let base = self.base;
         let mut count = 0;
-        let mut gone = |_, chunk| {
-            count += 1;
-            drop::<Arc<Chunk<Slot>>>(chunk);
-        };
-        let below = (base - end).max(0) as u64..(base - start).max(0) as u64;
-        self.below.take(below, &mut gone);
-        let above = (start - base).max(0) as u64..(end - base).max(0) as u64;
-        self.above.take(above, &mut gone);
+        if *self.shares.get_mut() {
+            self.each_mut(&keys, &mut |number, place| {
+                if !place.get().is_some_and(Chunk::is_common) {
+                    return;
+                }
+                let Some(chunk) = place.take() else { return };
+                if (start..end).contains(&number) {
+                    common::give_up(chunk);
+                    count += 1;
+                } else {
+                    place.get_or_insert(|| common::own(chunk));
+                }
+            });
+        }
+        if end - start >= MANY {
+            let mut gone = |_, chunk| {
+                count += 1;
+                common::give_up(chunk);
+            };
+            let (above, below) = self.places(start, end);
+            self.below.take(below, &mut gone);
+            self.above.take(above, &mut gone);
+        }
         *self.made.get_mut() = self.made.get_mut().saturating_sub(count);
     }
 
+    /// Drops the anons in `keys`, none of which others have, too.
     pub fn clear(&self, keys: Range<Key>) {
         self.walk(&keys, &mut |number, chunk| {
             let mut freed: [Slot; SLOTS] = Default::default();
@@ -359,15 +437,24 @@ impl Array {
         });
     }
 
-    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot)) {
+    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
         self.walk(&keys, &mut |number, chunk| {
             let slots = chunk.lock();
             for i in slots_of(number, &keys) {
                 if !slots[i].is_empty() {
-                    f(first_key(number) + i as i64, &slots[i]);
+                    f(first_key(number) + i as i64, &slots[i], chunk.owners());
                 }
             }
             true
         });
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        if *self.shares.get_mut() {
+            self.above.leave_all();
+            self.below.leave_all();
+        }
     }
 }

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use nucleus::{OutOfMemory, frame, sync::OnceBox};
 
 use super::array::Array;
-use super::{Key, Refused, Slots, first_key, group};
+use super::{Key, Refused, Slots, common, first_key, group};
 use crate::anon::Slot;
 use crate::chunks::{Chunk, SLOTS};
 
@@ -111,6 +111,19 @@ impl Bucket {
     fn key(&self, i: usize) -> Key {
         self.keys[i].load(Relaxed)
     }
+
+    /// Makes its chunk this amap's own.
+    fn own(&mut self) {
+        if self.chunk.is_common() {
+            self.chunk = common::own(self.chunk.clone());
+        }
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        self.chunk.leave();
+    }
 }
 
 impl Hash {
@@ -151,8 +164,11 @@ impl Hash {
     }
 
     fn slots<'a>(bucket: &'a Bucket, key: Key) -> Slots<'a> {
+        let slots = bucket.chunk.lock();
         Slots {
-            slots: bucket.chunk.lock(),
+            chunk: &bucket.chunk,
+            slots,
+            common: bucket.chunk.is_common(),
             first: first_key(group(key)),
             keys: Some(&bucket.keys),
         }
@@ -179,7 +195,7 @@ impl Hash {
             None => cell.get_or_insert(Bucket::new),
         };
         let slots = Hash::slots(bucket, key);
-        if find(&bucket.keys, key).is_some() {
+        if slots.common || find(&bucket.keys, key).is_some() {
             return Ok(slots);
         }
         let neighbours = bucket.neighbours(&slots.slots, key);
@@ -244,6 +260,7 @@ impl Hash {
     /// # Errors
     /// [`OutOfMemory`]; the hash is as it was.
     fn grow(&mut self) -> Result<(), OutOfMemory> {
+        self.own_all()?;
         let old = self.buckets.len();
         let mut more = Hash::with_buckets(old.max(1))?.buckets;
         self.buckets
@@ -272,11 +289,40 @@ impl Hash {
         Ok(())
     }
 
+    /// Whether others have the chunk of `key`, too.
+    pub fn is_common(&self, key: Key) -> bool {
+        let bucket = self.bucket(key);
+        bucket.is_some_and(|bucket| bucket.chunk.is_common())
+    }
+
+    /// Makes the chunk of `key` this amap's own.
+    pub fn own(&mut self, key: Key) {
+        if !self.buckets.is_empty() {
+            let number = self.number(key);
+            self.buckets[number].get_mut().map(Bucket::own);
+        }
+    }
+
+    /// Makes all chunks this amap's own.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; some are.
+    fn own_all(&mut self) -> Result<(), OutOfMemory> {
+        for bucket in self.buckets.iter_mut().filter_map(OnceBox::get_mut) {
+            if bucket.chunk.is_common() && frame::is_scarce() {
+                return Err(OutOfMemory);
+            }
+            bucket.own();
+        }
+        Ok(())
+    }
+
     /// Gives `key` a place if there is one.
     pub fn take_place(&mut self, key: Key) -> bool {
         if self.buckets.is_empty() {
             return false;
         }
+        self.own(key);
         let bucket = self.buckets[self.number(key)].get_or_insert(Bucket::new);
         let slots = bucket.chunk.lock();
         let Some(place) = bucket.place(&slots, key) else {
@@ -306,7 +352,7 @@ impl Hash {
     /// Calls `f` with every anon, taken out.
     pub fn take_all(&mut self, f: &mut dyn FnMut(Key, Slot)) {
         for bucket in self.made() {
-            for (key, slot) in bucket.keys.iter().zip(bucket.chunk.take()) {
+            for (key, slot) in bucket.keys.iter().zip(common::take(&bucket.chunk)) {
                 if !slot.is_empty() {
                     f(key.load(Relaxed), slot);
                 }
@@ -364,26 +410,27 @@ impl Hash {
         copy.groups = AtomicUsize::new(self.groups.load(Relaxed));
         for (from, to) in self.buckets.iter().zip(&copy.buckets) {
             let Some(from) = from.get() else { continue };
-            let mut slots = from.chunk.lock();
-            if slots.iter().all(Slot::is_empty) {
-                continue;
-            }
             if frame::is_scarce() {
                 return Err(OutOfMemory);
             }
-            let shared = core::array::from_fn(|i| slots[i].share());
+            common::before_sharing(&from.chunk);
+            // Nobody gives a key a place while it is written down here.
+            let slots = from.chunk.lock();
+            from.chunk.share();
             to.get_or_insert(|| {
                 Box::new(Bucket {
                     keys: core::array::from_fn(|i| AtomicI64::new(from.key(i))),
-                    chunk: Chunk::from_slots(shared),
+                    chunk: from.chunk.clone(),
                 })
             });
+            drop(slots);
         }
         Ok(copy)
     }
 
     /// As [`Amap::split_off`](super::Amap::split_off).
     pub fn split_off(&mut self, key: Key, lower: bool) -> Result<Hash, OutOfMemory> {
+        self.own_all()?;
         let leaves = |it: Key| it != NOBODY && (it < key) == lower;
         let mut part = Hash::with_buckets(self.buckets.len())?;
         // First all that may fail.
@@ -425,6 +472,17 @@ impl Hash {
         }
     }
 
+    /// Makes all chunks with slots in `keys` this amap's own.
+    pub fn own_in(&mut self, keys: Range<Key>) {
+        let within = |bucket: &Bucket| (0..SLOTS).any(|i| keys.contains(&bucket.key(i)));
+        for bucket in self.buckets.iter_mut().filter_map(OnceBox::get_mut) {
+            if bucket.chunk.is_common() && within(bucket) {
+                bucket.own();
+            }
+        }
+    }
+
+    /// Drops the anons in `keys`, none of which others have, too.
     pub fn clear(&self, keys: Range<Key>) {
         self.walk(&keys, &mut |bucket, keys| {
             let mut freed: [Slot; SLOTS] = Default::default();
@@ -454,12 +512,12 @@ impl Hash {
         });
     }
 
-    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot)) {
+    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
         self.walk(&keys, &mut |bucket, keys| {
             let slots = bucket.chunk.lock();
             for (i, slot) in slots.iter().enumerate() {
                 if !slot.is_empty() && keys.contains(&bucket.key(i)) {
-                    f(bucket.key(i), slot);
+                    f(bucket.key(i), slot, bucket.chunk.owners());
                 }
             }
         });

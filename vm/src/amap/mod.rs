@@ -20,9 +20,12 @@
 //! all its anons, and there is nothing like a page that is allocated and out of reach. Amaps that several
 //! write are different: `share.rs`.
 //!
+//! What fork makes two amaps of has its chunks in common until they are changed: `common.rs`.
+//!
 //! [`MapEntry::key`]: crate::entry::MapEntry::key
 
 mod array;
+mod common;
 mod hash;
 #[cfg(test)]
 mod tests;
@@ -31,7 +34,7 @@ use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU8, Ordering::Relaxed};
 use nucleus::{
-    OutOfMemory,
+    OutOfMemory, frame,
     pmap::Pending,
     sync::{MutexGuard, OnceBox},
 };
@@ -100,7 +103,10 @@ pub enum Refused {
 
 /// The slots around a key, locked.
 pub struct Slots<'a> {
+    chunk: &'a Chunk<Slot>,
     slots: MutexGuard<'a, Places<Slot>>,
+    /// Other amaps have them, too: to look at only.
+    common: bool,
     /// The first of the 32 neighbouring keys whose slots are locked.
     first: Key,
     /// In a hash: the key that each slot belongs to. Changes with the slots locked only.
@@ -155,7 +161,8 @@ impl Amap {
         }
     }
 
-    /// Locks the slots around `key` and makes sure that there is one for `key` itself.
+    /// Locks the slots around `key` and makes sure that there is one for `key` itself, unless others have these slots, too
+    /// ([`Slots::are_common`]): then who wants to change one [prepares](Amap::prepare) that.
     ///
     /// # Errors
     /// [`Refused`].
@@ -166,12 +173,25 @@ impl Amap {
         }
     }
 
-    /// Changes the form where [`lock`](Amap::lock) refuses `key` for its sake: then it does not any more, unless another key comes
-    /// between.
+    /// Makes the slots around `key` this amap's own, and changes the form where [`lock`](Amap::lock) refuses `key` for its sake:
+    /// then it does not any more, unless another key comes between.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the amap is as it was.
     pub fn prepare(&mut self, key: Key) -> Result<(), OutOfMemory> {
+        let common = match &self.form {
+            Form::Array(array) => array.is_common(key),
+            Form::Hash(hash) => hash.is_common(key),
+        };
+        if common {
+            if frame::is_scarce() {
+                return Err(OutOfMemory);
+            }
+            match &mut self.form {
+                Form::Array(array) => array.make(key),
+                Form::Hash(hash) => hash.own(key),
+            }
+        }
         match self.lock(key).map(drop) {
             Ok(()) => return Ok(()),
             Err(Refused::OutOfMemory) => return Err(OutOfMemory),
@@ -196,7 +216,8 @@ impl Amap {
         Ok(())
     }
 
-    /// A second amap with a reference to each anon of this one: what clearing needs-copy means.
+    /// A second amap with a reference to each anon of this one: what clearing needs-copy means. The two have their chunks in
+    /// common, so it costs what there is of those.
     ///
     /// # Errors
     /// [`OutOfMemory`] when the kernel's memory becomes scarce; this amap is as it was.
@@ -294,7 +315,8 @@ impl Amap {
         }
     }
 
-    /// Drops the anons in `keys`. Every translation made through them has been flushed.
+    /// Drops the anons in `keys`, whose slots this amap does not have in common with others. Every translation made through them
+    /// has been flushed.
     pub fn clear(&self, keys: Range<Key>) {
         match &self.form {
             Form::Array(array) => array.clear(keys),
@@ -302,10 +324,12 @@ impl Amap {
         }
     }
 
-    /// As [`clear`](Amap::clear) for one that nobody else refers to: what held the slots of large parts goes, too.
+    /// As [`clear`](Amap::clear) for one that nobody else refers to, whether or not it has chunks in common with others: what held
+    /// the slots of large parts goes, too.
     pub fn clear_out(&mut self, keys: Range<Key>) {
-        if let Form::Array(array) = &mut self.form {
-            array.clear_out(keys.clone());
+        match &mut self.form {
+            Form::Array(array) => array.clear_out(keys.clone()),
+            Form::Hash(hash) => hash.own_in(keys.clone()),
         }
         self.clear(keys);
     }
@@ -318,8 +342,8 @@ impl Amap {
         }
     }
 
-    /// Calls `f` with the key and slot of each anon in `keys`, in any order, its chunk locked.
-    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot)) {
+    /// Calls `f` with the key and slot of each anon in `keys`, in any order, its chunk locked, and how many amaps have that slot.
+    pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
         match &self.form {
             Form::Array(array) => array.for_each(keys, f),
             Form::Hash(hash) => hash.for_each(keys, f),
@@ -329,7 +353,7 @@ impl Amap {
     /// Anons in `keys`.
     pub fn count(&self, keys: Range<Key>) -> usize {
         let mut count = 0;
-        self.for_each(keys, &mut |_, _| count += 1);
+        self.for_each(keys, &mut |_, _, _| count += 1);
         count
     }
 
@@ -341,12 +365,36 @@ impl Amap {
 }
 
 impl Slots<'_> {
+    /// Whether other amaps have these slots, too: then none is changed, no page in them is written in place, and one that is empty stays
+    /// so. As long as the map is locked, that may end, but not begin.
+    #[inline]
+    pub fn are_common(&self) -> bool {
+        self.common
+    }
+
+    /// The page of `key`, which is among these, may be freed as soon as that is of use, unless a mapping modifies it after `pending` was
+    /// flushed (`MADV_FREE`). Others' pages stay.
+    pub fn free_later(&mut self, key: Key, pending: &mut Pending) {
+        if !self.common && !self.peek(key).is_empty() {
+            self.chunk.set_lazy(true);
+            self.get(key).free_later(pending);
+        }
+    }
+
     /// How many slots behind that of `key`, which is among these, are there to be filled.
     pub fn after(&self, key: Key) -> usize {
         match self.keys {
             None => (self.first + SLOTS as i64 - 1 - key) as usize,
             Some(_) => 0,
         }
+    }
+
+    /// The slots behind that of `key` that are there to be filled, in order: [`after`](Slots::after) says how many. They are not
+    /// [common](Slots::are_common).
+    pub fn behind(&mut self, key: Key) -> &mut [Slot] {
+        debug_assert!(!self.common, "others see a change of these slots, too");
+        let first = SLOTS - self.after(key);
+        &mut self.slots[first..]
     }
 
     /// Whether the slot of `key` is among these.
@@ -371,9 +419,10 @@ impl Slots<'_> {
     }
 
     /// The slot of `key`, which is among these: the one for which they were [locked](Amap::lock), one [behind](Slots::after) it,
-    /// or one that is not empty.
+    /// or one that is not empty. They are not [common](Slots::are_common).
     #[inline]
     pub fn get(&mut self, key: Key) -> &mut Slot {
+        debug_assert!(!self.common, "others see a change of this slot, too");
         debug_assert!(self.holds(key));
         match self.keys {
             None => &mut self.slots[(key - self.first) as usize % SLOTS],

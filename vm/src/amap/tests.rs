@@ -49,6 +49,7 @@ impl Pair {
         let frame = Frame::alloc(Contents::Stale).expect("memory");
         loop {
             match self.amap.lock(key) {
+                Ok(slots) if slots.are_common() => {}
                 Ok(mut slots) => {
                     assert!(slots.holds(key));
                     for ahead in 1..=slots.after(key) as i64 {
@@ -69,7 +70,10 @@ impl Pair {
     }
 
     fn clear(&mut self, keys: Range<Key>, out: bool) {
-        match out {
+        let mut common = false;
+        self.amap
+            .for_each_part(keys.clone(), &mut |_, slots| common |= slots.are_common());
+        match out || common {
             true => self.amap.clear_out(keys.clone()),
             false => self.amap.clear(keys.clone()),
         }
@@ -103,7 +107,7 @@ impl Pair {
     #[track_caller]
     fn check(&self, keys: Range<Key>) {
         let mut found = BTreeMap::new();
-        self.amap.for_each(keys.clone(), &mut |key, slot| {
+        self.amap.for_each(keys.clone(), &mut |key, slot, _| {
             let frame: Frame = slot.resident().expect("an anon in memory").into();
             assert!(found.insert(key, frame).is_none(), "key {key} came twice");
         });
@@ -131,6 +135,19 @@ impl Pair {
                 assert_eq!(there, self.model.contains_key(&key), "key {key}");
             }
         }
+    }
+}
+
+/// What counts say of each anon is whether any other amap has it.
+#[track_caller]
+fn check_counts(pairs: &[Pair]) {
+    for (i, pair) in pairs.iter().enumerate() {
+        pair.amap.for_each(ALL, &mut |key, slot, owners| {
+            let has = |other: &Pair| other.model.get(&key) == pair.model.get(&key);
+            let others = pairs.iter().enumerate().filter(|(j, _)| *j != i);
+            let alone = !others.map(|(_, other)| other).any(has);
+            assert_eq!(owners == 1 && slot.is_sole(), alone, "key {key}");
+        });
     }
 }
 
@@ -193,7 +210,11 @@ fn against_model(form: AmapForm, seed: u64) {
                 pair.check(key - 20..end);
             }
         }
+        if numbers.below(16) == 0 {
+            check_counts(&pairs);
+        }
     }
+    check_counts(&pairs);
     for pair in &pairs {
         pair.check(ALL);
     }

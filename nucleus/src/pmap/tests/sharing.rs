@@ -520,3 +520,64 @@ fn a_shared_mapping_is_the_business_of_the_family() {
         gate.wait_for(2);
     });
 }
+
+/// A table that takes the place of a shared one knows that TLBs may hold what was read from that until the very end: entries that
+/// had not been used when they were copied, too.
+#[test]
+fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
+    machines("read while copied", &[2], 40, || {
+        user::set_fault_hook(|_, _| false);
+        let before = usage();
+        let frame = tagged_frames(1).remove(0);
+        let start = VirtAddr(0x4000_0000);
+        let range = VirtRange::new(start, start + 24 * PAGE_SIZE);
+        let parent = Pmap::new().unwrap();
+        let mut pending = Pending::new();
+        for va in range.pages() {
+            assert_eq!(parent.enter_ahead(va, &frame, Prot::READ), Ok(true));
+        }
+        let child = parent.fork(|_, _| true, &mut pending).unwrap();
+        pending.flush();
+        let stop = Arc::new(AtomicBool::new(false));
+        let gate = Arc::<Gate>::default();
+        let ready = Arc::<Gate>::default();
+        let (stopped, ended, begun) = (stop.clone(), gate.clone(), ready.clone());
+        let run = move || {
+            begun.count.fetch_add(1, Ordering::SeqCst);
+            begun.queue.wake_all();
+            while !stopped.load(Ordering::SeqCst) {
+                let _ = user::read::<u64>(start + below(24) * PAGE_SIZE + 8);
+            }
+            for va in range.pages() {
+                let read = user::read::<u64>(va + 8);
+                assert!(read.is_err(), "read through a mapping that is gone");
+            }
+            task::set_pmap(None);
+            ended.count.fetch_add(1, Ordering::SeqCst);
+            ended.queue.wake_all();
+        };
+        let spawn = Spawn {
+            name: "reader",
+            pmap: Some(child.clone()),
+            attachment: None,
+            cpus: 1 << 1,
+            priority: Default::default(),
+        };
+        task::spawn(spawn, Box::new(run)).unwrap();
+        ready.wait_for(1);
+        child.own(start).unwrap();
+        // One of 512 at a time, so that only what is known of each entry counts.
+        for va in range.pages() {
+            child.remove(VirtRange::new(va, va + PAGE_SIZE), &mut pending);
+        }
+        pending.flush();
+        stop.store(true, Ordering::SeqCst);
+        gate.wait_for(1);
+        child.tear_down();
+        parent.tear_down();
+        drop((child, parent, pending));
+        assert_eq!((frame.mappings(), frame.handles()), (0, 1));
+        drop(frame);
+        assert_back(before);
+    });
+}

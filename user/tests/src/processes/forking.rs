@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("processes: names and identities", identities),
     ("processes: fork among threads", fork_among_threads),
+    ("processes: fork with large memory", large),
 ];
 
 fn vfork() -> Outcome {
@@ -154,5 +155,70 @@ fn fork_among_threads() -> Outcome {
     refused!(ECHILD, waitpid(-1, &mut status, 0));
     say("");
     let _ = wait_with;
+    Ok(())
+}
+
+/// Whose page tables are common at first: the child finds all that the parent had, neither sees what the other writes, and nothing
+/// stays behind for those who come after.
+fn large() -> Outcome {
+    const PAGE: usize = 4096;
+    const PAGES: usize = (128 << 20) / PAGE;
+    let memory = map(PAGES * PAGE)?;
+    let at = |page: usize| {
+        memory
+            .wrapping_add(page * PAGE + page % 61 * 8)
+            .cast::<u64>()
+    };
+    let put = |page: usize, value: u64| {
+        // SAFETY: inside the mapping, aligned, and nobody else's.
+        unsafe { at(page).write_volatile(value) }
+    };
+    let check = |expected: &dyn Fn(usize) -> u64| -> Outcome {
+        for page in 0..PAGES {
+            // SAFETY: as above.
+            let found = unsafe { at(page).read_volatile() };
+            let expected = expected(page);
+            ensure!(
+                found == expected,
+                "page {page} has {found:#x}, not {expected:#x}"
+            );
+        }
+        Ok(())
+    };
+    let first = |page: usize| page as u64 * 3 + 1;
+    (0..PAGES).for_each(|page| put(page, first(page)));
+    // In a row, so that tables are left for new ones, and here and there, so that they are copied.
+    let in_a_row = 5000..7100;
+    let childs = |page: usize| match in_a_row.contains(&page) || page % 1021 == 7 {
+        true => !first(page),
+        false => first(page),
+    };
+    let parents = |page: usize| match page % 997 == 5 {
+        true => first(page) << 8,
+        false => first(page),
+    };
+    let reader = spawn(|| check(&first))?;
+    let writer = spawn(|| {
+        check(&first)?;
+        let written = (0..PAGES).filter(|&page| childs(page) != first(page));
+        written.for_each(|page| put(page, childs(page)));
+        check(&childs)?;
+        // A grandchild, when the tables are partly its parent's own.
+        child(|| check(&childs))
+    })?;
+    let written = || (0..PAGES).filter(|&page| parents(page) != first(page));
+    written().for_each(|page| put(page, parents(page)));
+    check(&parents)?;
+    for one in [reader, writer] {
+        let end = wait(one)?;
+        ensure!(end == End::Exit(0), "a child ended with {end:?}");
+    }
+    check(&parents)?;
+    // All of it is the parent's own again.
+    written().for_each(|page| put(page, first(page)));
+    (6000..9000).for_each(|page| put(page, first(page)));
+    child(|| check(&first))?;
+    check(&first)?;
+    call!(munmap(memory.cast(), PAGES * PAGE));
     Ok(())
 }

@@ -1,0 +1,213 @@
+//! Fork trees: whoever writes, ends and writes again, in whatever order, what they hold is what their members can reach.
+
+mod support;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use nucleus::{
+    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    pmap::{self, Fork},
+    sim::{self, Config},
+    user,
+};
+use support::{Numbers, Worker, resolve};
+use vm::{Advice, AmapForm, Limits, Map, MapRequest, Place};
+
+/// In the last pages of a page table, so that two have a part of the memory.
+const HERE: VirtAddr = VirtAddr(0x10_0020_0000 - 100 * PAGE_SIZE);
+/// Some chunks of slots.
+const PAGES: usize = 200;
+const MEMBERS: usize = 5;
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+/// A copy of a page, which whoever has it can reach.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Copy {
+    number: usize,
+    byte: u8,
+}
+
+struct Member {
+    map: Arc<Map>,
+    worker: Worker,
+    pages: Vec<Option<Copy>>,
+}
+
+struct Tree {
+    numbers: Numbers,
+    members: Vec<Member>,
+    /// Copies there ever were.
+    made: usize,
+    cpus: usize,
+    /// Data frames in use before.
+    before: usize,
+    /// Whether pages come that nobody has asked for.
+    ahead: bool,
+}
+
+fn pages(first: usize, end: usize) -> VirtRange {
+    VirtRange::new(HERE + first * PAGE_SIZE, HERE + end * PAGE_SIZE)
+}
+
+fn map_at(map: &Map, range: VirtRange) {
+    let request = MapRequest {
+        place: Place::Fixed(range.start),
+        ..MapRequest::zero(range.len(), RW)
+    };
+    map.map(request).expect("room");
+}
+
+impl Tree {
+    fn add(&mut self, map: Arc<Map>, pages: Vec<Option<Copy>>) {
+        let worker = Worker::new(&map, self.numbers.below(self.cpus));
+        self.members.push(Member { map, worker, pages });
+    }
+
+    fn end(&mut self, who: usize) {
+        let member = self.members.swap_remove(who);
+        member.worker.end();
+        member.map.tear_down();
+    }
+
+    /// Whether another member has this copy.
+    fn others_have(&self, who: usize, page: usize, copy: Copy) -> bool {
+        let has = |(i, member): (usize, &Member)| i != who && member.pages[page] == Some(copy);
+        self.members.iter().enumerate().any(has)
+    }
+
+    fn write(&mut self, who: usize, page: usize) {
+        let byte = self.numbers.next() as u8;
+        let number = match self.members[who].pages[page] {
+            Some(copy) if !self.others_have(who, page, copy) => copy.number,
+            _ => {
+                self.made += 1;
+                self.made
+            }
+        };
+        let member = &mut self.members[who];
+        assert!(member.worker.write(HERE + page * PAGE_SIZE, vec![byte; 8]));
+        member.pages[page] = Some(Copy { number, byte });
+    }
+
+    fn read(&mut self, who: usize, page: usize) {
+        let member = &mut self.members[who];
+        let bytes = member.worker.read(HERE + page * PAGE_SIZE, 8);
+        let copy = *member.pages[page].get_or_insert_with(|| {
+            self.made += 1;
+            let number = self.made;
+            Copy { number, byte: 0 }
+        });
+        assert_eq!(bytes, Some(vec![copy.byte; 8]), "page {page} of {who}");
+    }
+
+    fn step(&mut self) {
+        let who = self.numbers.below(self.members.len());
+        let page = self.numbers.below(PAGES);
+        let end = (page + 1 + self.numbers.below(64)).min(PAGES);
+        let range = pages(page, end);
+        let map = self.members[who].map.clone();
+        match self.numbers.below(24) {
+            0..3 if self.members.len() < MEMBERS => {
+                let child = map.fork().expect("a child");
+                let pages = self.members[who].pages.clone();
+                self.add(child, pages);
+            }
+            0..3 if self.members.len() > 1 => self.end(who),
+            3 => {
+                map.advise(range, Advice::DontNeed).expect("mapped");
+                self.members[who].pages[page..end].fill(None);
+            }
+            4 => {
+                map.unmap(range).expect("mapped");
+                map_at(&map, range);
+                self.members[who].pages[page..end].fill(None);
+            }
+            // Parts the entry, and joins its parts again.
+            5 => {
+                map.protect(range, Prot::READ).expect("mapped");
+                if self.numbers.chance(50) {
+                    let other = self.numbers.below(PAGES);
+                    self.read(who, other);
+                }
+                map.protect(range, RW).expect("mapped");
+            }
+            6..11 => self.read(who, page),
+            11..13 => {
+                for page in page..end.min(page + 12) {
+                    self.write(who, page);
+                }
+            }
+            _ => self.write(who, page),
+        }
+    }
+
+    #[track_caller]
+    fn check_count(&self) {
+        let copies = self.members.iter().flat_map(|member| &member.pages);
+        let reachable = copies.flatten().collect::<BTreeSet<_>>().len();
+        let held = frame::usage().data - self.before;
+        match self.ahead {
+            true => assert!(held >= reachable, "{held} pages for {reachable}"),
+            false => assert_eq!(held, reachable, "pages held, and those within reach"),
+        }
+    }
+}
+
+fn grow_and_fell(form: AmapForm) {
+    user::set_fault_hook(resolve);
+    let usage = frame::usage();
+    let mut numbers = Numbers::new(sim::random_u64());
+    vm::set_amap_form(form);
+    vm::set_shared_tables(*numbers.pick(&[0, 0, 128]));
+    pmap::set_fork(*numbers.pick(&[Fork::Share, Fork::Share, Fork::Copy]));
+    let ahead = numbers.chance(50);
+    if !ahead {
+        vm::set_fault_ahead(0, 0);
+    }
+    let map = Map::new(Limits::NONE, true).expect("a map");
+    map_at(&map, pages(0, PAGES));
+    let mut tree = Tree {
+        numbers,
+        members: Vec::new(),
+        made: 0,
+        cpus: nucleus::task::cpu_count(),
+        before: usage.data,
+        ahead,
+    };
+    tree.add(map, vec![None; PAGES]);
+    for _ in 0..250 {
+        tree.step();
+        tree.check_count();
+    }
+    while let Some(last) = tree.members.len().checked_sub(1) {
+        for page in 0..PAGES {
+            if tree.members[last].pages[page].is_some() {
+                tree.read(last, page);
+            }
+        }
+        tree.check_count();
+        let who = tree.numbers.below(last + 1);
+        tree.end(who);
+        tree.check_count();
+    }
+    drop(tree);
+    vm::set_fault_ahead(3, 4);
+    pmap::set_fork(Fork::Share);
+    vm::set_shared_tables(128);
+    vm::set_amap_form(AmapForm::Hybrid);
+    support::expect_all_back(usage);
+}
+
+#[test]
+fn a_fork_tree_holds_what_it_can_reach() {
+    for form in [AmapForm::Array, AmapForm::Sparse] {
+        for cpus in [1, 2] {
+            let config = Config {
+                cpus,
+                pages: 8192,
+                ..Config::default()
+            };
+            sim::check("tree", 0..10, config, move || grow_and_fell(form));
+        }
+    }
+}
