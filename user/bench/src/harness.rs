@@ -1,6 +1,6 @@
 //! Experiments and their rows: each row is measured in a process of its own.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::{fmt, fs};
@@ -38,9 +38,10 @@ pub fn run(options: &Options) -> i32 {
         return i32::from(io::stdout().write_all(list.as_bytes()).is_err());
     }
     let mut print = |line: &str| io::stdout().write_all(format!("{line}\n").as_bytes());
+    let mut pace = line_of_input;
     for experiment in &options.experiments {
         for _ in 0..options.runs {
-            if let Err(why) = Bench::new(experiment, options, &mut print).all() {
+            if let Err(why) = Bench::new(experiment, options, &mut print, &mut pace).all() {
                 eprintln!("bench: {why}");
                 return 1;
             }
@@ -49,31 +50,53 @@ pub fn run(options: &Options) -> i32 {
     0
 }
 
+/// Waits for a line of standard input, whatever stands in it.
+fn line_of_input() -> io::Result<()> {
+    let mut line = Vec::new();
+    if io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}
+
 /// One experiment at work.
 pub struct Bench<'a> {
     experiment: &'a Experiment,
     options: &'a Options,
     print: &'a mut dyn FnMut(&str) -> io::Result<()>,
+    pace: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
 impl<'a> Bench<'a> {
-    /// Lines go to `print`.
+    /// Lines go to `print`; where the options want it, `pace` ends each wait.
     pub fn new(
         experiment: &'a Experiment,
         options: &'a Options,
         print: &'a mut dyn FnMut(&str) -> io::Result<()>,
+        pace: &'a mut dyn FnMut() -> io::Result<()>,
     ) -> Self {
         Self {
             experiment,
             options,
             print,
+            pace,
         }
+    }
+
+    /// Says what comes next and waits until it may.
+    fn wait(&mut self, next: &str) -> Result<(), Failure> {
+        if !self.options.paced {
+            return Ok(());
+        }
+        self.print(&sample::wait(next))?;
+        (self.pace)().map_err(|error| Failure::Output(format!("standard input: {error}")))
     }
 
     /// Does the experiment. A failure outside of any row becomes an error row with the experiment's name.
     fn all(mut self) -> Result<(), Failure> {
         let name = self.experiment.name;
         self.print(&sample::start(name))?;
+        self.wait(name)?;
         match (self.experiment.run)(&mut self) {
             Err(failure @ Failure::Output(_)) => return Err(failure),
             Err(failure) => self.print(&unmeasured(name, &failure))?,
@@ -185,6 +208,7 @@ impl Row<'_, '_> {
         if self.needs > cpus::count() || !self.bench.options.wants(&self.name) {
             return Ok(());
         }
+        self.bench.wait(&self.name)?;
         let limit = self.bench.options.limit();
         let line = match alone(limit, || self.line(body)) {
             Ok(line) => line,
@@ -306,6 +330,11 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
+    /// For a bench that waits for nobody.
+    fn nobody() -> io::Result<()> {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
     /// The lines that an experiment prints with one batch a row.
     fn lines(run: fn(&mut Bench) -> Result<(), Failure>) -> Vec<Value> {
         let experiment = Experiment {
@@ -320,6 +349,7 @@ mod tests {
             full: false,
             runs: 1,
             batches: Some(1),
+            paced: false,
             rows: Vec::new(),
         };
         let mut lines: Vec<Value> = Vec::new();
@@ -327,7 +357,7 @@ mod tests {
             lines.push(serde_json::from_str(line).expect("a line of JSON"));
             Ok(())
         };
-        Bench::new(&experiment, &options, &mut print)
+        Bench::new(&experiment, &options, &mut print, &mut nobody)
             .all()
             .expect("lines are taken");
         assert_eq!(lines.remove(0), serde_json::json!({"experiment": "sample"}));
@@ -407,6 +437,52 @@ mod tests {
     }
 
     #[test]
+    fn a_paced_bench_says_what_comes_next_and_waits() {
+        use std::cell::RefCell;
+        let experiment = Experiment {
+            name: "sample",
+            title: "t",
+            help: "h",
+            run: |bench| {
+                bench.row("sample/good").measure(|_| Ok(()))?;
+                bench.row("sample/crowd").cpus(10_000).measure(|_| Ok(()))?;
+                bench.row("sample/last").measure(|_| Ok(()))
+            },
+        };
+        let words = ["bench", "--batches", "1", "--paced"].map(std::ffi::OsString::from);
+        let options = crate::options::parse(words).expect("good options");
+        let events = RefCell::new(Vec::new());
+        let mut print = |line: &str| {
+            let line: Value = serde_json::from_str(line).expect("a line of JSON");
+            let word =
+                ["waiting", "row"].map(|key| Some(format!("{key} {}", line.get(key)?.as_str()?)));
+            events.borrow_mut().extend(word.into_iter().flatten());
+            Ok(())
+        };
+        // The input ends before the last row.
+        let mut turns = 2;
+        let mut pace = || {
+            events.borrow_mut().push("go".into());
+            turns -= 1;
+            if turns < 0 { nobody() } else { Ok(()) }
+        };
+        let outcome = Bench::new(&experiment, &options, &mut print, &mut pace).all();
+        assert!(outcome.is_err());
+        assert_eq!(
+            events.into_inner(),
+            [
+                "waiting sample",
+                "go",
+                "waiting sample/good",
+                "go",
+                "row sample/good",
+                "waiting sample/last",
+                "go"
+            ]
+        );
+    }
+
+    #[test]
     fn standard_output_that_is_gone_ends_everything() {
         let experiment = Experiment {
             name: "sample",
@@ -417,7 +493,7 @@ mod tests {
         let words = ["bench", "--batches", "1"].map(std::ffi::OsString::from);
         let options = crate::options::parse(words).expect("good options");
         let mut print = |_: &str| Err(io::Error::from_raw_os_error(libc::EPIPE));
-        let outcome = Bench::new(&experiment, &options, &mut print).all();
+        let outcome = Bench::new(&experiment, &options, &mut print, &mut nobody).all();
         assert!(matches!(outcome, Err(Failure::Output(_))), "{outcome:?}");
     }
 }

@@ -25,6 +25,8 @@ pub struct Options {
     pub runs: u32,
     /// Exactly so many batches a row, in place of a time.
     pub batches: Option<u32>,
+    /// Waits for a line of standard input before each experiment and each row.
+    pub paced: bool,
     /// Only rows whose names contain one of these; all, if there is none.
     pub rows: Vec<String>,
 }
@@ -71,6 +73,7 @@ fn command() -> Command {
                 .help("Does each experiment N times"),
         )
         .arg(number("batches").help("Does exactly N batches a row, however long they take, at addresses that are not random"))
+        .arg(flag("paced").help("Waits for a line of standard input before each experiment and each row"))
         .arg(
             Arg::new("rows")
                 .long("rows")
@@ -139,6 +142,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, i32> 
         full: found.get_flag("full"),
         runs: found.get_one("runs").copied().unwrap_or(1),
         batches: found.get_one("batches").copied(),
+        paced: found.get_flag("paced"),
         rows: found
             .get_many("rows")
             .into_iter()
@@ -169,13 +173,15 @@ mod tests {
 
     #[test]
     fn options_are_heard() {
-        let options = parsed("bench calls --full --runs 3 --batches 7 --rows null --rows ppid");
+        let options =
+            parsed("bench calls --full --paced --runs 3 --batches 7 --rows null --rows ppid");
         let options = options.expect("good options");
         assert_eq!(options.experiments[0].name, "calls");
         assert_eq!(
             (options.runs, options.batches, options.full),
             (3, Some(7), true)
         );
+        assert!(options.paced);
         assert!(options.wants("calls/getppid") && !options.wants("calls/clock"));
         assert!(options.time() > parsed("bench").expect("good options").time());
     }

@@ -52,7 +52,7 @@ impl Collection {
             Line::Row(Measured { row, .. })
             | Line::Missing { row, .. }
             | Line::Error { row, .. } => row.clone(),
-            Line::Begun(_) | Line::Done(_) | Line::End(_) => return,
+            Line::Begun(_) | Line::Waiting(_) | Line::Done(_) | Line::End(_) => return,
         };
         if !row.contains('/') {
             // What fails between the rows has the experiment's name only.
