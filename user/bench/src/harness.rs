@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use crate::meter::{Length, Meter};
@@ -85,7 +86,7 @@ impl<'a> Bench<'a> {
 
     /// Says what comes next and waits until it may.
     fn wait(&mut self, next: &str) -> Result<(), Failure> {
-        if !self.options.paced {
+        if self.options.turns.is_none() {
             return Ok(());
         }
         self.print(&sample::wait(next))?;
@@ -208,13 +209,28 @@ impl Row<'_, '_> {
         if self.needs > cpus::count() || !self.bench.options.wants(&self.name) {
             return Ok(());
         }
-        self.bench.wait(&self.name)?;
-        let limit = self.bench.options.limit();
-        let line = match alone(limit, || self.line(body)) {
-            Ok(line) => line,
-            Err(failure) => unmeasured(&self.name, &failure),
-        };
-        self.bench.print(&line)
+        let (limit, patience) = (self.bench.options.limit(), self.bench.options.patience());
+        // Each turn has a process of its own, which takes its own copy of the body: here there is always one left.
+        let mut body = Some(body);
+        let mut gone = Duration::ZERO;
+        for _ in 0..self.bench.options.turns.unwrap_or(1) {
+            self.bench.wait(&self.name)?;
+            let since = Instant::now();
+            let measured = alone(limit, || match body.take() {
+                Some(body) => self.line(body),
+                None => unmeasured(&self.name, &"measured already".into()),
+            });
+            let line = match measured {
+                Ok(line) => line,
+                Err(failure) => unmeasured(&self.name, &failure),
+            };
+            self.bench.print(&line)?;
+            gone += since.elapsed();
+            if gone >= patience {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Takes a value that needs no measuring, or says why there is none.
@@ -349,7 +365,7 @@ mod tests {
             full: false,
             runs: 1,
             batches: Some(1),
-            paced: false,
+            turns: None,
             rows: Vec::new(),
         };
         let mut lines: Vec<Value> = Vec::new();
@@ -449,7 +465,7 @@ mod tests {
                 bench.row("sample/last").measure(|_| Ok(()))
             },
         };
-        let words = ["bench", "--batches", "1", "--paced"].map(std::ffi::OsString::from);
+        let words = ["bench", "--batches", "1", "--turns", "2"].map(std::ffi::OsString::from);
         let options = crate::options::parse(words).expect("good options");
         let events = RefCell::new(Vec::new());
         let mut print = |line: &str| {
@@ -460,7 +476,7 @@ mod tests {
             Ok(())
         };
         // The input ends before the last row.
-        let mut turns = 2;
+        let mut turns = 3;
         let mut pace = || {
             events.borrow_mut().push("go".into());
             turns -= 1;
@@ -473,6 +489,9 @@ mod tests {
             [
                 "waiting sample",
                 "go",
+                "waiting sample/good",
+                "go",
+                "row sample/good",
                 "waiting sample/good",
                 "go",
                 "row sample/good",

@@ -1,7 +1,7 @@
 //! Whose turn it is: the kernels of a pair are alive at once, and only one of them measures at any time.
 //!
-//! The speed of a busy host changes from minute to minute. So the guests say which row comes next and wait; each goes on
-//! when the others have come as far, and the two sides of a ratio are measured within a second. Which kernel goes first
+//! The speed of a busy host changes from second to second. So the guests say which row comes next and wait; each goes on
+//! when the others have come as far, and the two sides of a ratio are measured within a second, a few times each. Which kernel goes first
 //! changes from pair to pair, so that a host that grows slower or faster favours none.
 
 use std::path::Path;
@@ -80,7 +80,8 @@ impl Session {
                 left,
                 silent: 0,
                 heard: false,
-                place: (0, 0),
+                row: String::new(),
+                place: (0, 0, 0),
                 boot,
             });
         }
@@ -135,6 +136,9 @@ impl Session {
     }
 }
 
+/// How far a kernel is: the experiment among all, how many of its rows have begun, and how many turns of the last one.
+type Place = (usize, u32, u32);
+
 /// A kernel of a pair.
 struct Player {
     kernel: usize,
@@ -145,15 +149,16 @@ struct Player {
     silent: u32,
     /// This boot has said something.
     heard: bool,
-    /// How far it is: the experiment among all, and the rows of it that had their turn.
-    place: (usize, usize),
+    /// The row that has its turns.
+    row: String,
+    place: Place,
     /// None at its end.
     boot: Option<Boot>,
 }
 
 impl Player {
     /// Where it waits, if it does.
-    fn waits(&self) -> Option<(usize, usize)> {
+    fn waits(&self) -> Option<Place> {
         self.boot.as_ref().map(|_| self.place)
     }
 
@@ -166,11 +171,17 @@ impl Player {
             | Line::Error { row, .. } => progress.now(row),
             Line::Begun(name) => {
                 let at = names.iter().position(|it| it == name);
-                self.place = (at.unwrap_or(names.len()), 0);
+                self.place = (at.unwrap_or(names.len()), 0, 0);
                 progress.now(name);
             }
-            Line::Waiting(_) => {
-                self.place.1 += 1;
+            Line::Waiting(row) => {
+                let (experiment, rows, turns) = self.place;
+                self.place = if self.row == *row {
+                    (experiment, rows, turns + 1)
+                } else {
+                    (experiment, rows + 1, 1)
+                };
+                self.row.clone_from(row);
                 return true;
             }
             Line::Done(name) => {
@@ -196,7 +207,7 @@ impl Player {
 }
 
 /// Who is next of those that wait: who has come least far, and of equals the first.
-fn next(places: impl Iterator<Item = Option<(usize, usize)>>) -> Option<usize> {
+fn next(places: impl Iterator<Item = Option<Place>>) -> Option<usize> {
     let waiting = places
         .enumerate()
         .filter_map(|(at, place)| Some((place?, at)));
@@ -209,12 +220,14 @@ mod tests {
 
     #[test]
     fn who_has_come_least_far_is_next() {
-        let next = |places: &[Option<(usize, usize)>]| next(places.iter().copied());
-        assert_eq!(next(&[Some((0, 1)), Some((0, 1))]), Some(0));
-        assert_eq!(next(&[Some((0, 2)), Some((0, 1))]), Some(1));
+        let next = |places: &[Option<Place>]| next(places.iter().copied());
+        assert_eq!(next(&[Some((0, 1, 1)), Some((0, 1, 1))]), Some(0));
+        assert_eq!(next(&[Some((0, 2, 1)), Some((0, 1, 3))]), Some(1));
+        assert_eq!(next(&[Some((0, 2, 2)), Some((0, 2, 1))]), Some(1));
         // A switch's kernel that has not all experiments waits until the others are there.
-        assert_eq!(next(&[Some((1, 9)), Some((2, 1)), Some((4, 1))]), Some(0));
-        assert_eq!(next(&[None, Some((7, 3))]), Some(1));
+        let places = [Some((1, 9, 1)), Some((2, 1, 1)), Some((4, 1, 1))];
+        assert_eq!(next(&places), Some(0));
+        assert_eq!(next(&[None, Some((7, 3, 1))]), Some(1));
         assert_eq!(next(&[None, None]), None);
     }
 }
