@@ -9,7 +9,8 @@ pub enum Failure {
     Missing(String),
     /// Something went wrong.
     Error(String),
-    /// Standard output does not take lines any more: the only failure that ends the program.
+    /// Standard output takes no more lines, or standard input, which paces the bench, has ended: the only failure that ends
+    /// the program.
     Output(String),
 }
 

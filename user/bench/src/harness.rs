@@ -1,8 +1,9 @@
 //! Experiments and their rows: each row is measured in a process of its own.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use crate::meter::{Length, Meter};
@@ -38,9 +39,10 @@ pub fn run(options: &Options) -> i32 {
         return i32::from(io::stdout().write_all(list.as_bytes()).is_err());
     }
     let mut print = |line: &str| io::stdout().write_all(format!("{line}\n").as_bytes());
+    let mut pace = line_of_input;
     for experiment in &options.experiments {
         for _ in 0..options.runs {
-            if let Err(why) = Bench::new(experiment, options, &mut print).all() {
+            if let Err(why) = Bench::new(experiment, options, &mut print, &mut pace).all() {
                 eprintln!("bench: {why}");
                 return 1;
             }
@@ -49,31 +51,53 @@ pub fn run(options: &Options) -> i32 {
     0
 }
 
+/// Waits for a line of standard input, whatever stands in it.
+fn line_of_input() -> io::Result<()> {
+    let mut line = Vec::new();
+    if io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}
+
 /// One experiment at work.
 pub struct Bench<'a> {
     experiment: &'a Experiment,
     options: &'a Options,
     print: &'a mut dyn FnMut(&str) -> io::Result<()>,
+    pace: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
 impl<'a> Bench<'a> {
-    /// Lines go to `print`.
+    /// Lines go to `print`; where the options want it, `pace` ends each wait.
     pub fn new(
         experiment: &'a Experiment,
         options: &'a Options,
         print: &'a mut dyn FnMut(&str) -> io::Result<()>,
+        pace: &'a mut dyn FnMut() -> io::Result<()>,
     ) -> Self {
         Self {
             experiment,
             options,
             print,
+            pace,
         }
+    }
+
+    /// Says what comes next and waits until it may.
+    fn wait(&mut self, next: &str) -> Result<(), Failure> {
+        if self.options.turns.is_none() {
+            return Ok(());
+        }
+        self.print(&sample::wait(next))?;
+        (self.pace)().map_err(|error| Failure::Output(format!("standard input: {error}")))
     }
 
     /// Does the experiment. A failure outside of any row becomes an error row with the experiment's name.
     fn all(mut self) -> Result<(), Failure> {
         let name = self.experiment.name;
         self.print(&sample::start(name))?;
+        self.wait(name)?;
         match (self.experiment.run)(&mut self) {
             Err(failure @ Failure::Output(_)) => return Err(failure),
             Err(failure) => self.print(&unmeasured(name, &failure))?,
@@ -197,12 +221,28 @@ impl Row<'_, '_> {
             let why = Failure::Missing("a clock: a disk's time is no instructions".into());
             return self.bench.print(&unmeasured(&self.name, &why));
         }
-        let limit = self.bench.options.limit();
-        let line = match alone(limit, || self.line(body)) {
-            Ok(line) => line,
-            Err(failure) => unmeasured(&self.name, &failure),
-        };
-        self.bench.print(&line)
+        let (limit, patience) = (self.bench.options.limit(), self.bench.options.patience());
+        // Each turn has a process of its own, which takes its own copy of the body: here there is always one left.
+        let mut body = Some(body);
+        let mut gone = Duration::ZERO;
+        for _ in 0..self.bench.options.turns.unwrap_or(1) {
+            self.bench.wait(&self.name)?;
+            let since = Instant::now();
+            let measured = alone(limit, || match body.take() {
+                Some(body) => self.line(body),
+                None => unmeasured(&self.name, &"measured already".into()),
+            });
+            let line = match measured {
+                Ok(line) => line,
+                Err(failure) => unmeasured(&self.name, &failure),
+            };
+            self.bench.print(&line)?;
+            gone += since.elapsed();
+            if gone >= patience {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Takes a value that needs no measuring, or says why there is none.
@@ -318,6 +358,11 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
+    /// For a bench that waits for nobody.
+    fn nobody() -> io::Result<()> {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
     /// The lines that an experiment prints with one batch a row.
     fn lines(run: fn(&mut Bench) -> Result<(), Failure>) -> Vec<Value> {
         let experiment = Experiment {
@@ -332,6 +377,7 @@ mod tests {
             full: false,
             runs: 1,
             batches: Some(1),
+            turns: None,
             rows: Vec::new(),
         };
         let mut lines: Vec<Value> = Vec::new();
@@ -339,7 +385,7 @@ mod tests {
             lines.push(serde_json::from_str(line).expect("a line of JSON"));
             Ok(())
         };
-        Bench::new(&experiment, &options, &mut print)
+        Bench::new(&experiment, &options, &mut print, &mut nobody)
             .all()
             .expect("lines are taken");
         assert_eq!(lines.remove(0), serde_json::json!({"experiment": "sample"}));
@@ -419,6 +465,55 @@ mod tests {
     }
 
     #[test]
+    fn a_paced_bench_says_what_comes_next_and_waits() {
+        use std::cell::RefCell;
+        let experiment = Experiment {
+            name: "sample",
+            title: "t",
+            help: "h",
+            run: |bench| {
+                bench.row("sample/good").measure(|_| Ok(()))?;
+                bench.row("sample/crowd").cpus(10_000).measure(|_| Ok(()))?;
+                bench.row("sample/last").measure(|_| Ok(()))
+            },
+        };
+        let words = ["bench", "--batches", "1", "--turns", "2"].map(std::ffi::OsString::from);
+        let options = crate::options::parse(words).expect("good options");
+        let events = RefCell::new(Vec::new());
+        let mut print = |line: &str| {
+            let line: Value = serde_json::from_str(line).expect("a line of JSON");
+            let word =
+                ["waiting", "row"].map(|key| Some(format!("{key} {}", line.get(key)?.as_str()?)));
+            events.borrow_mut().extend(word.into_iter().flatten());
+            Ok(())
+        };
+        // The input ends before the last row.
+        let mut turns = 3;
+        let mut pace = || {
+            events.borrow_mut().push("go".into());
+            turns -= 1;
+            if turns < 0 { nobody() } else { Ok(()) }
+        };
+        let outcome = Bench::new(&experiment, &options, &mut print, &mut pace).all();
+        assert!(outcome.is_err());
+        assert_eq!(
+            events.into_inner(),
+            [
+                "waiting sample",
+                "go",
+                "waiting sample/good",
+                "go",
+                "row sample/good",
+                "waiting sample/good",
+                "go",
+                "row sample/good",
+                "waiting sample/last",
+                "go"
+            ]
+        );
+    }
+
+    #[test]
     fn standard_output_that_is_gone_ends_everything() {
         let experiment = Experiment {
             name: "sample",
@@ -429,7 +524,7 @@ mod tests {
         let words = ["bench", "--batches", "1"].map(std::ffi::OsString::from);
         let options = crate::options::parse(words).expect("good options");
         let mut print = |_: &str| Err(io::Error::from_raw_os_error(libc::EPIPE));
-        let outcome = Bench::new(&experiment, &options, &mut print).all();
+        let outcome = Bench::new(&experiment, &options, &mut print, &mut nobody).all();
         assert!(matches!(outcome, Err(Failure::Output(_))), "{outcome:?}");
     }
 }

@@ -25,6 +25,8 @@ pub struct Options {
     pub runs: u32,
     /// Exactly so many batches a row, in place of a time.
     pub batches: Option<u32>,
+    /// Measures a row up to so many times, and waits for a line of standard input before each of them and each experiment.
+    pub turns: Option<u32>,
     /// Only rows whose names contain one of these; all, if there is none.
     pub rows: Vec<String>,
 }
@@ -32,7 +34,16 @@ pub struct Options {
 impl Options {
     /// How long a row's batches go on.
     pub fn time(&self) -> Duration {
-        Duration::from_millis(if self.full { 1000 } else { 60 })
+        let whole = Duration::from_millis(if self.full { 1000 } else { 60 });
+        whole / if self.turns.is_some() { 2 } else { 1 }
+    }
+
+    /// A row whose turns have taken so long has no more of them.
+    pub fn patience(&self) -> Duration {
+        match self.batches {
+            Some(_) => Duration::MAX,
+            None => self.time() * 10,
+        }
     }
 
     /// When a row is given up, in seconds of the guest's clock.
@@ -71,6 +82,7 @@ fn command() -> Command {
                 .help("Does each experiment N times"),
         )
         .arg(number("batches").help("Does exactly N batches a row, however long they take, at addresses that are not random"))
+        .arg(number("turns").help("Measures each row in N turns, and waits for a line of standard input before each turn and each experiment"))
         .arg(
             Arg::new("rows")
                 .long("rows")
@@ -139,6 +151,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, i32> 
         full: found.get_flag("full"),
         runs: found.get_one("runs").copied().unwrap_or(1),
         batches: found.get_one("batches").copied(),
+        turns: found.get_one("turns").copied(),
         rows: found
             .get_many("rows")
             .into_iter()
@@ -169,13 +182,15 @@ mod tests {
 
     #[test]
     fn options_are_heard() {
-        let options = parsed("bench calls --full --runs 3 --batches 7 --rows null --rows ppid");
+        let options =
+            parsed("bench calls --full --turns 2 --runs 3 --batches 7 --rows null --rows ppid");
         let options = options.expect("good options");
         assert_eq!(options.experiments[0].name, "calls");
         assert_eq!(
             (options.runs, options.batches, options.full),
             (3, Some(7), true)
         );
+        assert_eq!(options.turns, Some(2));
         assert!(options.wants("calls/getppid") && !options.wants("calls/clock"));
         assert!(options.time() > parsed("bench").expect("good options").time());
     }

@@ -114,6 +114,11 @@ pub fn start(experiment: &str) -> String {
     format!("{{\"experiment\":{}}}", quoted(experiment))
 }
 
+/// The line before a line of standard input is waited for, and what comes then: an experiment or one of its rows.
+pub fn wait(next: &str) -> String {
+    format!("{{\"waiting\":{}}}", quoted(next))
+}
+
 /// The line at an experiment's end.
 pub fn end(experiment: &str) -> String {
     format!("{{\"experiment\":{},\"done\":true}}", quoted(experiment))

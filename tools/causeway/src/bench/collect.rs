@@ -1,6 +1,7 @@
 //! Gathers what the guests report, boot by boot, and makes results of it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::experiments;
 use super::lines::{Line, Measured};
@@ -46,13 +47,13 @@ impl Collection {
         self.pairs = self.pairs.max(pair);
     }
 
-    /// A kernel reported this. A row that is reported again replaces what was reported before.
+    /// A kernel reported this. Of a row's turns in a boot the best counts, unless one failed.
     pub fn hear(&mut self, kernel: usize, pair: u32, line: Line) {
         let row = match &line {
             Line::Row(Measured { row, .. })
             | Line::Missing { row, .. }
             | Line::Error { row, .. } => row.clone(),
-            Line::Begun(_) | Line::Done(_) | Line::End(_) => return,
+            Line::Begun(_) | Line::Waiting(_) | Line::Done(_) | Line::End(_) => return,
         };
         if !row.contains('/') {
             // What fails between the rows has the experiment's name only.
@@ -64,10 +65,12 @@ impl Collection {
         if !self.reports.contains_key(&row) {
             self.order.push(row.clone());
         }
-        self.reports
-            .entry(row)
-            .or_default()
-            .insert((kernel, pair), line);
+        let reports = self.reports.entry(row).or_default();
+        match reports.entry((kernel, pair)) {
+            Entry::Vacant(place) => drop(place.insert(line)),
+            Entry::Occupied(mut place) if counts(&line, place.get()) => drop(place.insert(line)),
+            Entry::Occupied(_) => {}
+        }
     }
 
     /// A kernel's guest did not come to the end of this experiment.
@@ -203,6 +206,17 @@ impl Collection {
     }
 }
 
+/// Whether a turn of a row counts in place of an earlier one.
+fn counts(new: &Line, old: &Line) -> bool {
+    match (measured(new), measured(old)) {
+        (Some(new), Some(old)) if new.better == Better::More => new.value() > old.value(),
+        (Some(new), Some(old)) => new.value() < old.value(),
+        // What failed is to be known.
+        (None, _) => true,
+        (Some(_), None) => false,
+    }
+}
+
 fn measured(line: &Line) -> Option<&Measured> {
     match line {
         Line::Row(row) => Some(row),
@@ -271,6 +285,23 @@ mod tests {
         );
         assert_eq!(row.counters[0]["fault_zero"], 11.0);
         assert_eq!(row.status, Status::Measured);
+    }
+
+    #[test]
+    fn the_best_turn_of_a_boot_counts_unless_one_failed() {
+        let mut collection = collection();
+        for pair in 1..=2 {
+            collection.begin(pair);
+        }
+        for value in [12.0, 10.0, 11.0] {
+            collection.hear(0, 1, row("fork/empty", value));
+        }
+        collection.hear(0, 2, row("fork/empty", 12.0));
+        collection.hear(0, 2, error("fork/empty", "EAGAIN"));
+        collection.hear(0, 2, row("fork/empty", 10.0));
+        let results = collection.results();
+        assert_eq!(results.rows[0].runs[0], [Some(10.0), None]);
+        assert_eq!(results.rows[0].outcomes[0].why.as_deref(), Some("EAGAIN"));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub enum Line {
     Error { row: String, why: String },
     /// An experiment begins.
     Begun(String),
+    /// This experiment or row comes next, when the guest may go on.
+    Waiting(String),
     /// An experiment has ended.
     Done(String),
     /// The bench's program has ended with this status; the last line of a guest.
@@ -96,6 +98,9 @@ fn meaning(value: &Value) -> Option<Line> {
             Some(Line::Begun(name))
         };
     }
+    if let Some(next) = text("waiting") {
+        return Some(Line::Waiting(next));
+    }
     let status = value.get("end")?.as_i64()?;
     Some(Line::End(i32::try_from(status).ok()?))
 }
@@ -168,6 +173,10 @@ mod tests {
         assert_eq!(
             parse(r#"{"experiment":"fork","done":true}"#),
             Some(Line::Done("fork".into()))
+        );
+        assert_eq!(
+            parse(r#"{"waiting":"fork/empty"}"#),
+            Some(Line::Waiting("fork/empty".into()))
         );
         assert_eq!(parse("{\"end\":0}\r"), Some(Line::End(0)));
     }

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -46,7 +47,7 @@ pub enum System {
     Linux(Linux, Mitigations),
 }
 
-/// One of the kernels that are booted in turn.
+/// One of the kernels that take turns.
 #[derive(Clone, Debug)]
 pub struct Side {
     pub system: System,
@@ -82,10 +83,8 @@ pub struct Stage {
     words: Vec<String>,
     /// How long a guest may report nothing.
     limit: Duration,
-    /// Empty ones, for the experiments that need some.
-    disks: Vec<Disk>,
-    /// The archive and the disks stand in it.
-    _folder: TempDir,
+    /// The archive and the boots' disks stand in it.
+    folder: TempDir,
 }
 
 /// How a boot ended.
@@ -114,26 +113,17 @@ impl Stage {
         let archive = folder.path().join("root.cpio");
         root.file(INIT.trim_start_matches('/'), 0o755, INIT_SCRIPT);
         root.write(&archive)?;
-        let disk = |(name, bytes): (&str, u64)| {
-            let path = folder.path().join(name);
-            File::create(&path)
-                .and_then(|file| file.set_len(bytes))
-                .with_context(|| format!("cannot make {}", path.display()))?;
-            Disk::at(&path).map_err(anyhow::Error::msg)
-        };
-        let disks = DISKS.into_iter().map(disk).collect::<Result<_>>()?;
         Ok(Self {
-            disks,
             ground,
             archive,
             words,
             limit,
-            _folder: folder,
+            folder,
         })
     }
 
-    /// The machine in which a kernel runs these experiments.
-    pub fn machine(&self, side: &Side, names: &[String]) -> Machine {
+    /// The machine in which a kernel runs these experiments, with these disks.
+    fn machine(&self, side: &Side, names: &[String], disks: &[Disk]) -> Machine {
         let mut command = vec![INIT.to_owned(), names.join(",")];
         command.extend(self.words.iter().cloned());
         let (file, line) = match &side.system {
@@ -152,29 +142,15 @@ impl Stage {
             }
         };
         let mut machine = self.ground.machine(file, &self.archive, &line);
-        if experiments::need_disks(names) {
-            let words = self.disks.iter().enumerate();
-            let words = words.flat_map(|(number, disk)| disk.qemu(number));
-            machine.extra.extend(words);
-        }
+        let words = disks.iter().enumerate();
+        let words = words.flat_map(|(number, disk)| disk.qemu(number));
+        machine.extra.extend(words);
         machine
-    }
-
-    /// Empties the disks: each boot begins with new ones.
-    fn empty_disks(&self) -> Result<()> {
-        for (disk, bytes) in self.disks.iter().zip(DISKS.map(|(_, bytes)| bytes)) {
-            let name = disk.file().display();
-            let file = File::create(disk.file()).with_context(|| format!("cannot empty {name}"))?;
-            // It is a hole until it is written.
-            file.set_len(bytes)
-                .with_context(|| format!("cannot make {name}"))?;
-        }
-        Ok(())
     }
 
     /// QEMU's flags that all kernels get.
     pub fn flags(&self, side: &Side) -> String {
-        let command = self.machine(side, &[]).command(Path::new("LOG"));
+        let command = self.machine(side, &[], &[]).command(Path::new("LOG"));
         let mut words = command
             .get_args()
             .map(|word| word.to_string_lossy().into_owned())
@@ -190,75 +166,125 @@ impl Stage {
         flags.join(" ")
     }
 
-    /// Boots a kernel, lets it run these experiments, and gives each of its lines to `hear` as it comes.
+    /// Boots a kernel that shall run these experiments.
     ///
     /// # Errors
     /// When QEMU cannot be started.
-    pub fn boot(
-        &self,
-        side: &Side,
-        names: &[String],
-        stop: &AtomicBool,
-        mut hear: impl FnMut(Line),
-    ) -> Result<Course> {
-        self.empty_disks()?;
-        let (mut guest, _keys, screen) = Guest::start(&self.machine(side, names), false)?;
-        let lines = read(screen);
-        let mut others = VecDeque::new();
-        let mut last = Instant::now();
+    pub fn boot(&self, side: &Side, names: &[String]) -> Result<Boot> {
+        let scratch =
+            tempfile::tempdir_in(&self.folder).context("cannot make a temporary folder")?;
+        let disks = if experiments::need_disks(names) {
+            empty_disks(scratch.path())?
+        } else {
+            Vec::new()
+        };
+        let (guest, keys, screen) = Guest::start(&self.machine(side, names, &disks), false)?;
+        Ok(Boot {
+            _scratch: scratch,
+            guest,
+            keys,
+            lines: read(screen),
+            file: side.file().map(Path::to_owned),
+            limit: self.limit,
+            others: VecDeque::new(),
+        })
+    }
+}
+
+/// A kernel at work.
+pub struct Boot {
+    guest: Guest,
+    keys: ChildStdin,
+    lines: Receiver<String>,
+    /// The kernel's file, for the symbols.
+    file: Option<PathBuf>,
+    limit: Duration,
+    /// The console's last lines of other kinds.
+    others: VecDeque<String>,
+    /// The disks of this boot stand in it.
+    _scratch: TempDir,
+}
+
+impl Boot {
+    /// Lets a guest that waits go on.
+    pub fn go(&mut self) {
+        // A guest that is gone is found by the next look at its lines.
+        let _ = self.keys.write_all(b"\n");
+    }
+
+    /// Waits for the guest's next line; or says how the boot ended, and with it the machine has.
+    ///
+    /// # Errors
+    /// When the system cannot say what became of QEMU.
+    pub fn next(&mut self, stop: &AtomicBool) -> Result<Result<Line, Course>> {
+        let since = Instant::now();
         loop {
             if stop.load(Ordering::SeqCst) {
-                guest.kill();
-                guest.wait(None)?;
-                return Ok(Course::Stopped);
+                return self.end(Course::Stopped);
             }
-            match lines.recv_timeout(GLANCE) {
+            match self.lines.recv_timeout(GLANCE) {
                 Ok(line) => match lines::parse(&line) {
-                    Some(Line::End(0)) => {
-                        guest.kill();
-                        guest.wait(None)?;
-                        return Ok(Course::Whole);
-                    }
+                    Some(Line::End(0)) => return self.end(Course::Whole),
                     Some(Line::End(status)) => {
-                        guest.kill();
-                        guest.wait(None)?;
                         let why = format!("the bench's program ended with status {status}");
-                        return Ok(Course::Broken(with(why, &others)));
+                        return self.end(self.broken(why));
                     }
-                    Some(line) => {
-                        last = Instant::now();
-                        hear(line);
-                    }
+                    Some(line) => return Ok(Ok(line)),
                     None => {
                         if !line.trim().is_empty() {
-                            others.push_back(line.trim_end().to_owned());
+                            self.others.push_back(line.trim_end().to_owned());
                         }
-                        others.drain(..others.len().saturating_sub(SHOWN));
+                        let much = self.others.len().saturating_sub(SHOWN);
+                        self.others.drain(..much);
                     }
                 },
-                Err(RecvTimeoutError::Timeout) if last.elapsed() < self.limit => {}
+                Err(RecvTimeoutError::Timeout) if since.elapsed() < self.limit => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    guest.kill();
-                    guest.wait(None)?;
-                    let why = format!(
-                        "the guest reported nothing for {} s and was ended",
-                        self.limit.as_secs_f64()
-                    );
-                    return Ok(Course::Broken(with(why, &others)));
+                    let limit = self.limit.as_secs_f64();
+                    let why = format!("the guest reported nothing for {limit} s and was ended");
+                    return self.end(self.broken(why));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    let ending = guest.wait(None)?;
+                    let ending = self.guest.wait(None)?;
                     // Ctrl-C in a terminal ends QEMU, too.
                     if stop.load(Ordering::SeqCst) {
-                        return Ok(Course::Stopped);
+                        return Ok(Err(Course::Stopped));
                     }
-                    let panic = symbols::panic_report(&guest.log(), side.file());
-                    others.extend(panic);
-                    return Ok(Course::Broken(with(reason(&ending), &others)));
+                    let panic = symbols::panic_report(&self.guest.log(), self.file.as_deref());
+                    self.others.extend(panic);
+                    return Ok(Err(self.broken(reason(&ending))));
                 }
             }
         }
     }
+
+    fn end(&mut self, course: Course) -> Result<Result<Line, Course>> {
+        self.guest.kill();
+        self.guest.wait(None)?;
+        Ok(Err(course))
+    }
+
+    /// Why it broke, and what the console showed last.
+    fn broken(&self, mut why: String) -> Course {
+        for line in &self.others {
+            why.push_str("\n  ");
+            why.push_str(line);
+        }
+        Course::Broken(why)
+    }
+}
+
+/// New disks in this folder, for the experiments that need some.
+fn empty_disks(folder: &Path) -> Result<Vec<Disk>> {
+    let disk = |(name, bytes): (&str, u64)| {
+        let path = folder.join(name);
+        // It is a hole until it is written.
+        File::create(&path)
+            .and_then(|file| file.set_len(bytes))
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Disk::at(&path).map_err(anyhow::Error::msg)
+    };
+    DISKS.into_iter().map(disk).collect()
 }
 
 /// Why a guest that closed its console before its last line ended.
@@ -271,15 +297,6 @@ fn reason(ending: &Ending) -> String {
         Ending::Timeout | Ending::Killed => "the guest was ended from outside".into(),
         Ending::Lost(why) => why.clone(),
     }
-}
-
-/// A reason, and what the console showed last.
-fn with(mut why: String, others: &VecDeque<String>) -> String {
-    for line in others {
-        why.push_str("\n  ");
-        why.push_str(line);
-    }
-    why
 }
 
 /// The lines of a console, as they come.

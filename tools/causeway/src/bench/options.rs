@@ -10,8 +10,8 @@ use crate::options::seconds;
 
 /// For `--help`.
 const HELP: &str = "\
-Each kernel is booted in turn (A B A B …) in the same machine with the same root, and the same program runs the same
-experiments in it. The table shows medians; a ratio below 1 is good for Causeway. results.json and report.html are written
+The kernels are booted together, each in the same machine with the same root, and the same program measures the same rows
+in them in turn, one at a time. The table shows medians; a ratio below 1 is good for Causeway. results.json and report.html are written
 into the folder that --out names.
 
 Examples:
@@ -44,7 +44,7 @@ pub struct Bench {
     /// Only rows whose names contain this; may be given again
     #[arg(long, value_name = "WORD")]
     pub rows: Vec<String>,
-    /// Boot each kernel so many times, in turn [default: 7, with --icount 1]
+    /// Boot the kernels so many times [default: 5, with --icount 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
     /// Count instructions in place of time: one CPU, emulated, and a fixed number of batches
@@ -97,7 +97,7 @@ pub struct Bench {
 impl Bench {
     /// How many times each kernel is booted. Instructions are the same each time.
     pub fn pairs(&self) -> u32 {
-        self.runs.unwrap_or(if self.icount { 1 } else { 7 })
+        self.runs.unwrap_or(if self.icount { 1 } else { 5 })
     }
 
     /// The guests' CPUs.
@@ -142,7 +142,7 @@ mod tests {
         let plain = parsed("").unwrap();
         assert_eq!(
             (plain.pairs(), plain.cpus(), &*plain.against),
-            (7, 2, "linux")
+            (5, 2, "linux")
         );
         let counted = parsed("--icount fork").unwrap();
         assert_eq!((counted.pairs(), counted.cpus()), (1, 1));

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Report;
 use super::boot::Bench;
-use crate::bench::results::{Results, Status};
+use crate::bench::results::{Results, Row, Status};
 use crate::outcome;
 
 /// Two experiments that every kernel has, cut to a few rows.
@@ -44,6 +44,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         }
     });
     report.run("bench: a guest is killed", || killed(bench));
+    report.run("bench: one of two guests is killed", || one_killed(bench));
     report.run("bench: Ctrl-C", || interrupted(bench));
 }
 
@@ -186,6 +187,35 @@ fn killed(bench: &Bench) -> Result<(), String> {
         Ok(())
     } else {
         Err(all())
+    }
+}
+
+/// When one of two guests is killed it is booted anew, and the other goes on: all but one experiment has its ratio.
+fn one_killed(bench: &Bench) -> Result<(), String> {
+    let out = folder(bench, "one-killed");
+    let mut run = measured(bench, "causeway", &out)
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let guest = guest_of(&mut run)?;
+    kill_process(guest, Signal::KILL).map_err(|error| error.to_string())?;
+    let output = run.wait_with_output().map_err(|error| error.to_string())?;
+    let results = results(&out)?;
+    let whole = |row: &&Row| row.experiment() == "process-vm" && row.ratio.is_some();
+    if output.status.code() == Some(1)
+        && results.failures.len() == 1
+        && results.rows.iter().any(|row| whole(&row))
+        && results
+            .row("calls/null")
+            .is_some_and(|row| row.ratio.is_none())
+    {
+        Ok(())
+    } else {
+        Err(format!(
+            "{}\n{}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        ))
     }
 }
 

@@ -58,7 +58,7 @@ fn judge(text: &str, list: &str) -> Result<(), String> {
             Some(Line::Done(name)) => {
                 done.insert(name);
             }
-            Some(Line::Missing { .. } | Line::Begun(_) | Line::End(_)) => {}
+            Some(Line::Missing { .. } | Line::Begun(_) | Line::Waiting(_) | Line::End(_)) => {}
             None => wrong.push(format!("an odd line: {line}")),
         }
     }
