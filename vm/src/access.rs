@@ -3,7 +3,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, VirtAddr,
+    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     addr::USER_END,
     ephemeral::{self, Mapping},
     pmap,
@@ -20,15 +20,17 @@ impl Map {
     pub fn hold_readable(&self, from: VirtAddr, most: usize, held: &mut Vec<Frame>) {
         let mut at = from.page_floor();
         let end = most.min(held.capacity() - held.len()) + held.len();
+        let last = at.checked_add(most.saturating_mul(PAGE_SIZE));
+        let last = last.map_or(USER_END, |last| last.min(USER_END));
         while held.len() < end && at < USER_END {
             // What is mapped can be read (see `MapEntry::allows`); no fault has to be resolved for it.
             let space = self.space.read();
-            while held.len() < end
-                && let Some((frame, _)) = self.pmap.extract(at)
-            {
-                held.push(frame);
-                at = at + PAGE_SIZE;
-            }
+            self.pmap
+                .extract_each(VirtRange::new(at, last), |frame, _| {
+                    held.push(frame);
+                    at = at + PAGE_SIZE;
+                    held.len() < end
+                });
             drop(space);
             if held.len() == end || at >= USER_END {
                 break;

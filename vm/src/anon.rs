@@ -129,6 +129,13 @@ impl Slot {
         Slot::Sole(Location::memory(frame))
     }
 
+    /// Puts a new anon here, where there is none: nothing has to be looked at that would have to be dropped.
+    #[inline]
+    pub fn fill(&mut self, frame: Frame) {
+        debug_assert!(self.is_empty());
+        core::mem::forget(core::mem::replace(self, Slot::sole(frame)));
+    }
+
     /// The page of a sole anon, if it is in memory.
     #[inline]
     pub fn sole_frame(&self) -> Option<&Frame> {

@@ -197,7 +197,7 @@ impl<T: Content> Drop for Chunk<T> {
     fn drop(&mut self) {
         for slot in self.slots.get_mut().iter_mut() {
             if !slot.is_vacant() {
-                drop(core::mem::take(slot));
+                *slot = T::default();
             }
         }
         let aged = *self.aged.get_mut();

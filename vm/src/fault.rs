@@ -419,7 +419,7 @@ impl Attempt<'_> {
     fn zero_fill(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
         let frame = Frame::alloc(Contents::Zeroed)?;
         self.enter(&frame, self.entry.rights())?;
-        *slots.get(self.entry.key(self.va)) = Slot::sole(frame);
+        slots.get(self.entry.key(self.va)).fill(frame);
         Counter::fault_zero_fill.add(1);
         self.zero_fill_ahead(&mut slots);
         Ok(Outcome::Mapped(Neighbours::None))
@@ -437,7 +437,7 @@ impl Attempt<'_> {
             let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
                 break;
             };
-            *slot = Slot::sole(frame);
+            slot.fill(frame);
             end = end + PAGE_SIZE;
         }
         if end > range.start {

@@ -157,16 +157,23 @@ impl<'a> Source<'a> {
     }
 
     /// The page of `at`; `len` bytes from there on will be wanted.
+    #[inline]
     fn page(&mut self, at: VirtAddr, len: u64) -> Option<&Frame> {
         let number = |first: VirtAddr| at.0.wrapping_sub(first.0) / PAGE_SIZE;
         if number(self.first) >= self.held.len() {
-            self.held.clear();
-            self.first = at.page_floor();
-            let pages = (at.page_offset() as u64 + len).div_ceil(PAGE_SIZE as u64);
-            let most = pages.min(HELD as u64) as usize;
-            self.map.hold_readable(at, most, &mut self.held);
+            self.hold(at, len);
         }
         self.held.get(number(self.first))
+    }
+
+    /// Holds the page of `at` and those behind it.
+    #[inline(never)]
+    fn hold(&mut self, at: VirtAddr, len: u64) {
+        self.held.clear();
+        self.first = at.page_floor();
+        let pages = (at.page_offset() as u64 + len).div_ceil(PAGE_SIZE as u64);
+        let most = pages.min(HELD as u64) as usize;
+        self.map.hold_readable(at, most, &mut self.held);
     }
 }
 

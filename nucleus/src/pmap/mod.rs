@@ -518,6 +518,33 @@ impl Pmap {
         }
     }
 
+    /// As [`extract`](Pmap::extract) for the pages from `range`'s start on, as long as something is mapped and `f` returns true. The way
+    /// to a table is walked once for all pages that it maps. `f` must not sleep.
+    pub fn extract_each(&self, range: VirtRange, mut f: impl FnMut(Frame, Prot) -> bool) {
+        debug_assert!(range.is_empty() || range.end <= USER_END);
+        let mut at = range.start;
+        while at < range.end {
+            let Some(leaf) = self.leaf(at) else {
+                return;
+            };
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN).min(range.end);
+            while at < end {
+                let page = match leaf.is_shared {
+                    false => page_in(&leaf, at),
+                    // It may cease to be this pmap's between two pages.
+                    true => self.extract(at),
+                };
+                let Some((frame, prot)) = page else {
+                    return;
+                };
+                if !f(frame, prot) {
+                    return;
+                }
+                at = at + PAGE_SIZE;
+            }
+        }
+    }
+
     /// As [`extract`](Pmap::extract) where others share the table.
     #[inline(never)]
     fn page_in_common(&self, mut leaf: Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
