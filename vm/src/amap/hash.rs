@@ -299,7 +299,9 @@ impl Hash {
     pub fn own(&mut self, key: Key) {
         if !self.buckets.is_empty() {
             let number = self.number(key);
-            self.buckets[number].get_mut().map(Bucket::own);
+            if let Some(bucket) = self.buckets[number].get_mut() {
+                bucket.own();
+            }
         }
     }
 

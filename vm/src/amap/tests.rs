@@ -210,7 +210,7 @@ fn against_model(form: AmapForm, seed: u64) {
                 pair.check(key - 20..end);
             }
         }
-        if numbers.below(16) == 0 {
+        if numbers.below(60) == 0 {
             check_counts(&pairs);
         }
     }
