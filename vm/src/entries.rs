@@ -83,8 +83,13 @@ impl Entries {
     /// The last one that starts at `va` or below.
     #[inline]
     pub fn floor(&self, va: VirtAddr) -> Option<Position> {
-        let rows = self.rows.partition_point(|row| row.first <= va.0);
-        let row = rows.checked_sub(1)?;
+        let row = match self.rows.len() {
+            1 => 0,
+            _ => {
+                let rows = self.rows.partition_point(|row| row.first <= va.0);
+                rows.checked_sub(1)?
+            }
+        };
         let places = &self.rows[row].places;
         let place = places.partition_point(|place| place.start <= va.0);
         Some(Position {

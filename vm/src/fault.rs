@@ -265,28 +265,36 @@ impl Attempt<'_> {
         let key = entry.key(self.va);
         match (&entry.amap, &entry.object) {
             (_, Some(object)) if entry.shared => self.map_shared(object),
-            (Some(amap), object) => {
+            (Some(_), _) if entry.needs_copy && write => Ok(Outcome::NeedsAmap),
+            (Some(amap), object) if entry.needs_copy => {
                 // Nobody adds to an amap that others refer to, so what is absent stays so.
-                let slots = match entry.needs_copy {
-                    true => amap.lock_present(key),
-                    false => match amap.lock(key) {
-                        Ok(slots) => Some(slots),
-                        Err(Refused::OutOfMemory) => return Err(Fault::OutOfMemory),
-                        Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
-                    },
+                let slots = amap.lock_present(key);
+                match (slots.filter(|slots| !slots.peek(key).is_empty()), object) {
+                    (Some(slots), _) => self.map_anon(slots),
+                    (None, Some(object)) => self.map_object(object),
+                    (None, None) => Ok(Outcome::NeedsAmap),
+                }
+            }
+            (Some(amap), object) => {
+                let slots = match amap.lock(key) {
+                    Ok(slots) => slots,
+                    Err(Refused::OutOfMemory) => return Err(Fault::OutOfMemory),
+                    Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
                 };
-                let empty = slots
-                    .as_ref()
-                    .is_none_or(|slots| slots.peek(key).is_empty());
                 // What others have, too, is to look at.
-                let common = entry.needs_copy || slots.as_ref().is_some_and(Slots::are_common);
-                match (slots, object) {
-                    _ if write && common => Ok(Outcome::NeedsAmap),
-                    (Some(slots), _) if !empty => self.map_anon(slots),
-                    (_slots, Some(object)) if !write => self.map_object(object),
-                    (Some(slots), Some(object)) if !common => self.promote(slots, object),
-                    (Some(slots), None) if !common => self.zero_fill(slots),
-                    _ => Ok(Outcome::NeedsAmap),
+                let common = slots.are_common();
+                if write && common {
+                    return Ok(Outcome::NeedsAmap);
+                }
+                if !slots.peek(key).is_empty() {
+                    return self.map_anon(slots);
+                }
+                match object {
+                    None if common => Ok(Outcome::NeedsAmap),
+                    None => self.zero_fill(slots),
+                    Some(object) if write => self.promote(slots, object),
+                    // The slot stays empty meanwhile.
+                    Some(object) => self.map_object(object),
                 }
             }
             (None, Some(object)) if !write => self.map_object(object),
