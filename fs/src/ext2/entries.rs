@@ -8,7 +8,8 @@ use abi::{Errno, Result};
 use super::{
     inode::{Inode, ROOT, now},
     layout::Flags,
-    node::{Hangs, Node},
+    node::Node,
+    state::Hangs,
 };
 use crate::{Credentials, Kind, namespace::NAME_MAX, vnode::Make};
 

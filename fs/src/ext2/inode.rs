@@ -6,10 +6,7 @@
 //! Inodes stand in the file system's [`Table`](crate::pages::Table), which says who uses one. One without links ends when the last user lets go:
 //! its blocks are freed, then it itself.
 
-use alloc::{
-    sync::{Arc, Weak},
-    vec::Vec,
-};
+use alloc::sync::{Arc, Weak};
 use core::{
     ops::Range,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -28,7 +25,8 @@ use super::{
     buffer::Block,
     content::Content,
     layout::{Flags, InodeRecord, MAX_INODE_SIZE, Slot},
-    pending::{Pending, Run},
+    pending::Pending,
+    removed::Removed,
 };
 use crate::{
     Kind,
@@ -50,12 +48,12 @@ pub(super) struct Inode {
     /// The content of a regular file.
     pages: Option<Arc<FilePages<Content>>>,
     /// What the upper half knows of it.
-    pub state: super::node::State,
+    pub state: super::state::State,
 }
 
 /// Where an inode's record is.
 #[derive(Clone)]
-struct Home {
+pub(super) struct Home {
     group: u32,
     block: Block,
     /// Bytes.
@@ -72,13 +70,6 @@ pub(super) struct NewInode {
     pub gid: u32,
     /// Device nodes: the number, as `dev_t`.
     pub device: u64,
-}
-
-/// An inode without a link that nobody uses any more, and that could not be freed yet.
-pub(super) struct Removed {
-    number: u32,
-    home: Home,
-    record: InodeRecord,
 }
 
 /// A record on its way through [`Inode::change`].
@@ -108,7 +99,8 @@ impl Home {
         InodeRecord::parse(&bytes[..self.len])
     }
 
-    fn store(&self, fs: &Ext2, record: &InodeRecord) {
+    /// Puts the record there, but for the field of the list of orphans.
+    pub fn store(&self, fs: &Ext2, record: &InodeRecord) {
         let mut bytes = [0; MAX_INODE_SIZE];
         let bytes = &mut bytes[..self.len];
         self.block.read(self.offset, bytes);
@@ -192,31 +184,6 @@ impl Ext2 {
             self.buffers.store(&home.block, at, &value.to_le_bytes());
         }
     }
-
-    /// Whether there are removed inodes that could not be freed.
-    pub(super) fn has_removed(&self) -> bool {
-        !self.removed.lock().is_empty()
-    }
-
-    /// Tries again to free what could not be freed. What can't be now stays for the next time.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
-    pub(super) fn reap(&self) -> Result<()> {
-        let mut result = Ok(());
-        let mut left = Vec::new();
-        let removed = core::mem::take(&mut *self.removed.lock());
-        for mut inode in removed {
-            if let Err(error) = inode.free(self) {
-                result = Err(error);
-                left.push(inode);
-            }
-        }
-        if !left.is_empty() {
-            self.removed.lock().append(&mut left);
-        }
-        result
-    }
 }
 
 /// The root's number.
@@ -258,7 +225,7 @@ impl Inode {
                 number,
                 kind,
                 home,
-                state: super::node::State::new(kind),
+                state: super::state::State::new(kind),
                 removed: AtomicBool::new(record.links == 0),
                 commit: AtomicU64::new(0),
                 pages,
@@ -280,12 +247,12 @@ impl Inode {
     /// # Errors
     /// `EIO`, `ENOMEM`.
     pub fn end_now(&self) -> Result<()> {
-        let mut removed = Removed {
-            number: self.number,
-            home: self.home.clone(),
-            record: self.record().clone(),
-        };
-        removed.free(&self.fs)
+        Removed::new(self).free(&self.fs)
+    }
+
+    /// Where its record is.
+    pub fn home(&self) -> &Home {
+        &self.home
     }
 
     /// Its number.
@@ -455,51 +422,6 @@ impl Ext2 {
     }
 }
 
-impl Removed {
-    /// Frees its blocks and itself.
-    fn free(&mut self, fs: &Ext2) -> Result<()> {
-        let mut freed = Pending::new();
-        let result = match self.record.has_blocks(fs.geometry.sectors()) {
-            true => fs.free_range(&mut self.record, 0..u64::MAX, &mut freed),
-            false => Ok(()),
-        };
-        let result = result.and_then(|()| self.free_attributes(fs, &mut freed));
-        if result.is_ok() {
-            self.record.size = 0;
-            let deleted = (now().as_secs() as u32).max(1);
-            fs.upper.orphans.remove(fs, self.number, deleted);
-            freed.add_inode(self.number, self.record.is_directory());
-        }
-        self.home.store(fs, &self.record);
-        fs.free_all(freed);
-        result
-    }
-
-    /// Gives up the block of extended attributes, which other inodes may share.
-    fn free_attributes(&mut self, fs: &Ext2, freed: &mut Pending) -> Result<()> {
-        const MAGIC: u32 = 0xea02_0000;
-        let number = self.record.attributes;
-        if number == 0 {
-            return Ok(());
-        }
-        let block = fs.metadata(number)?;
-        if block.word(0) != MAGIC {
-            fs.damaged("a block of attributes has no head", number);
-        } else if block.word(1) > 1 {
-            fs.buffers.store_word(&block, 1, block.word(1) - 1);
-        } else {
-            fs.buffers.forget(number);
-            freed.add_blocks(Run {
-                first: number,
-                count: 1,
-            });
-        }
-        self.record.attributes = 0;
-        self.record.sectors = self.record.sectors.saturating_sub(fs.geometry.sectors());
-        Ok(())
-    }
-}
-
 impl InCore for Inode {
     fn cached(&self) -> Option<Arc<dyn Cached>> {
         let pages = self.pages.clone()?;
@@ -519,11 +441,7 @@ impl InCore for Inode {
             // Whatever happens, no page is being written any more; blocks that are left are freed below.
             let _ = pages.truncate(0);
         }
-        let mut removed = Removed {
-            number: self.number,
-            home: self.home.clone(),
-            record: self.record.read().clone(),
-        };
+        let mut removed = Removed::new(self);
         if removed.free(&self.fs).is_err() {
             self.fs.removed.lock().push(removed);
         }

@@ -5,11 +5,11 @@
 //! - `layout`: the bytes on the disk, checked. `buffer`: blocks of metadata in memory, and which of them have changed.
 //! - `bitmap`, `group`, `allocation`: which blocks and inodes are free, and which are taken next. `pending`: what was freed and is not
 //!   free yet.
-//! - `map`: where a file's blocks are. `inode`: inodes in memory. `content`: the bytes of regular files, for their pages.
+//! - `map`: where a file's blocks are. `inode`: inodes in memory; `removed`: their end. `content`: the bytes of regular files, for their pages.
 //! - `mounted`: what there is once, the superblock's state, and when metadata are written.
 //! - `directory`: records and names; `entries`: names that come and go; `rename`; `link`: the text of symbolic links; `orphans`: what
 //!   lost its last name while in use.
-//! - `node`: inodes as vnodes. `mounting`: from a device to a root vnode, options, and the end.
+//! - `state`: what the upper half knows of an inode; `node`: inodes as vnodes. `mounting`: from a device to a root vnode, options, and the end.
 //!
 //! # What a crash leaves
 //!
@@ -49,7 +49,9 @@ mod node;
 mod orphans;
 mod pending;
 mod pinned;
+mod removed;
 mod rename;
+mod state;
 
 #[cfg(test)]
 mod tests;

@@ -17,12 +17,13 @@ use super::{
     allocation::Free,
     buffer::{Block, Buffers},
     group::Group,
-    inode::{Inode, ROOT, Removed, now},
+    inode::{Inode, ROOT, now},
     layout::{
         GROUP_SIZE, Geometry, GroupRecord, ReadOnlyCompatible, Refused, State, Superblock, field,
     },
     mounting::{Change, Upper},
     pending::Pending,
+    removed::Removed,
 };
 use crate::{
     Kind,

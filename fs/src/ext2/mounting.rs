@@ -22,7 +22,7 @@ use nucleus::{
     time,
 };
 
-use super::{Ext2, node::Body, orphans::Orphans};
+use super::{Ext2, orphans::Orphans, state::Body};
 use crate::{
     Vnode,
     block::{Claim, Device},

@@ -6,10 +6,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use abi::{Errno, Result};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE};
 
-use super::{
-    inode::Inode,
-    node::{Body, Node},
-};
+use super::{inode::Inode, node::Node, state::Body};
 use crate::{
     Kind, Vnode,
     block::{Device, PinnedBlocks, Run},

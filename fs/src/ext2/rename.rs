@@ -9,7 +9,8 @@ use super::{
     directory::{Directory, Found, Writing},
     entries::check_name,
     inode::{Inode, now},
-    node::{Hangs, Node},
+    node::Node,
+    state::Hangs,
 };
 use crate::{Credentials, Kind};
 

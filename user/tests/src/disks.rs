@@ -8,11 +8,12 @@ use std::path::Path;
 use libc::{c_int, off_t};
 
 use crate::support::{self, End, Outcome, PAGE, c, peek, poke, spawn, wait};
-use crate::{SKIP, Test, call, ensure, refused};
+use crate::{SKIP, Test, call, call80, ensure, refused, refused80};
 
 pub const TESTS: &[Test] = &[
     ("disks: the end, and what does not fit", ends),
     ("disks: what a disk says of itself", says),
+    ("disks: what it says to 32-bit programs", says_narrow),
     ("disks: past the cache", direct),
     ("disks: mappings and reads agree", mapped),
     ("disks: a disk that is read-only", read_only),
@@ -124,6 +125,41 @@ fn says() -> Outcome {
     refused!(EFAULT, ioctl(disk, BLKGETSIZE64, 8));
     let about = fs::metadata("/dev/vda").map_err(text)?;
     ensure!(about.file_type().is_block_device(), "no block device");
+    close(disk)
+}
+
+/// `unsigned long` and `size_t` have four bytes there, in commands and in what is given.
+fn says_narrow() -> Outcome {
+    const IOCTL: u32 = 54;
+    const BLKBSZGET_NARROW: u32 = 0x8004_1270;
+    const BLKBSZSET_NARROW: u32 = 0x4004_1271;
+    const BLKGETSIZE64_NARROW: u32 = 0x8004_1272;
+    let disk = open("/dev/vda", libc::O_RDONLY)?;
+    let bytes = size(disk)?;
+    let memory = support::call_low_map(PAGE)?.cast::<u64>();
+    let ask = |command: u32| -> Result<u64, String> {
+        // SAFETY: the page is ours.
+        unsafe { memory.write_volatile(u64::MAX) };
+        call80!(IOCTL, disk, command, memory as usize);
+        // SAFETY: as above.
+        Ok(unsafe { memory.read_volatile() })
+    };
+    let sectors = ask(BLKGETSIZE as u32)?;
+    ensure!(
+        sectors as u32 as u64 * SECTOR as u64 == bytes,
+        "{sectors:#x} sectors"
+    );
+    ensure!(
+        sectors >> 32 == u32::MAX.into(),
+        "more than a long was written"
+    );
+    ensure!(ask(BLKGETSIZE64_NARROW)? == bytes, "its bytes");
+    ensure!(ask(BLKBSZGET_NARROW)? as u32 == 512, "its blocks");
+    // SAFETY: as above.
+    unsafe { memory.write_volatile(1024) };
+    call80!(IOCTL, disk, BLKBSZSET_NARROW, memory as usize);
+    ensure!(ask(BLKBSZGET_NARROW)? as u32 == 1024, "its blocks, set");
+    refused80!(EFAULT, IOCTL, disk, BLKGETSIZE as u32, 8);
     close(disk)
 }
 

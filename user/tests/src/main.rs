@@ -28,6 +28,7 @@ mod legacy;
 mod locking;
 mod memfds;
 mod memory;
+mod mounted;
 mod mounts;
 mod names;
 mod narrow;
@@ -132,6 +133,7 @@ fn main() {
         inotify::TESTS,
         disks::TESTS,
         cached::TESTS,
+        mounted::TESTS,
         swap::TESTS,
         files::TESTS,
         names::TESTS,

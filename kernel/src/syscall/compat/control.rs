@@ -7,13 +7,20 @@ use super::{Call, Row, edge, give};
 
 pub(super) const CALLS: &[Row] = &[edge(54, raw::__NR_ioctl, ioctl)];
 
-/// Commands whose numbers hold the length of a long number, 32-bit and 64-bit: flags and version of a file.
+/// Commands whose numbers hold the length of a long number, 32-bit and 64-bit: flags and version of a file; block size of a disk as it is used,
+/// and its size in bytes, of which only the command is narrow.
 const LONG: &[(u32, u32)] = &[
     (0x8004_6601, 0x8008_6601),
     (0x4004_6602, 0x4008_6602),
     (0x8004_7601, 0x8008_7601),
     (0x4004_7602, 0x4008_7602),
+    (0x8004_1270, 0x8008_1270),
+    (0x4004_1271, 0x4008_1271),
+    (0x8004_1272, 0x8008_1272),
 ];
+
+/// Commands that give a long number, and don't say so: how large a disk is, in sectors, and how much is read ahead.
+const GIVES_LONG: [u32; 2] = [0x1260, 0x1263];
 
 /// The list of network interfaces: a length and a pointer.
 const SIOCGIFCONF: u32 = 0x8912;
@@ -31,6 +38,13 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
     }
     match command {
         SIOCGIFCONF => interfaces(call, at),
+        _ if GIVES_LONG.contains(&command) => {
+            call.lay(2, &0u64)?;
+            let result = call.native(raw::__NR_ioctl)?;
+            let wide: u64 = call.read(2)?;
+            give(at, &u32::try_from(wide).map_err(|_| Errno::EFBIG)?)?;
+            Ok(result)
+        }
         _ if INTERFACE.contains(&command) => {
             let mut request = [0u8; WIDE_REQUEST];
             user::copy_in(&mut request[..REQUEST], at).map_err(|_| Errno::EFAULT)?;

@@ -168,7 +168,7 @@ impl Root {
     }
 
     /// How many bytes the files of the host have that are in it.
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.nodes.values().map(|node| node.host.0).sum()
     }
 

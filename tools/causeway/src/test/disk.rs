@@ -1,6 +1,8 @@
 //! Disks: what a guest wrote is on the image, errors of the host's reach who asked.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +37,11 @@ pub fn run(bench: &Bench, report: &mut Report) {
         });
     }
     report.run("disk: errors of the host", || errors(bench, &root));
+    for cpus in [1, 2] {
+        let name = format!("disk: a bad sector under programs, {cpus} CPUs");
+        report.run(&name, || bad_sector(bench, &root, cpus));
+    }
+    report.run("disk: one that goes away", || gone(bench, &root));
     report.run("disk: Debian's view", || shown(bench, &root));
     report.run("disk: a root that is kept", || root_on_disk(bench, &root));
 }
@@ -114,6 +121,87 @@ dd if=/dev/vda of=/dev/null bs=4096 skip=300 2>/dev/null && echo fine";
     let finished = with_words(bench, root, (1, ""), &command, words)?;
     // The page with the bad sector can't be read, whichever of its sectors is asked for.
     match finished.text() == "1\n0\n1018880\nbroken\nfine\n" {
+        true => Ok(()),
+        false => Err(format!(
+            "{:?}; {}",
+            finished.text(),
+            finished.why(&bench.checked)
+        )),
+    }
+}
+
+/// A sector that can be neither read nor written, and what programs hear of it.
+fn bad_sector(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
+    // In page 250, as `user/tests/src/mounted.rs` has it.
+    const BAD: u32 = 2003;
+    let mut bytes = vec![b'.'; 4 << 20];
+    bytes[..10].copy_from_slice(b"bad sector");
+    let file = image(bench, "disk-bad-sector", &bytes)?;
+    let mut drive = format!(
+        "if=none,id=bad,format=raw,rerror=report,werror=report,file.driver=blkdebug,file.image.filename={}",
+        file.display()
+    );
+    for (number, event) in ["read_aio", "write_aio"].iter().enumerate() {
+        drive.push_str(&format!(
+            ",file.inject-error.{number}.event={event},file.inject-error.{number}.errno=5,\
+             file.inject-error.{number}.sector={BAD}"
+        ));
+    }
+    let words = ["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"];
+    let words = words.iter().map(ToString::to_string).collect();
+    let command = ["/tests/guest-tests", "bad sector:"];
+    let finished = with_words(bench, root, (cpus, ""), &command, words)?;
+    let text = finished.text();
+    match finished.ending == Ending::Status(0) && !text.contains("skip") {
+        true => Ok(()),
+        false => Err(format!("{text}; {}", finished.why(&bench.checked))),
+    }
+}
+
+/// What a guest does with a disk until the host takes it away, and then.
+const AWAY: &str = "
+mkdir /d && mount -t ext2 /dev/vda /d && cp /bin/busybox /d/before && mkdir /d/dir && sync && echo ready
+while dd if=/dev/vda of=/dev/null bs=4096 count=1 skip=1000 2>/dev/null; do usleep 20000; done
+cmp /bin/busybox /d/before && echo 'in memory'
+echo 3 > /proc/sys/vm/drop_caches; cat /d/before 2>&1 > /dev/null | grep -c 'I/O error'
+dd if=/dev/zero of=/d/before bs=4096 count=4 conv=fsync,notrunc 2>&1 | grep -c 'I/O error'
+echo new > /d/dir/new; sync; umount -l /d && echo off; cat /dev/vda 2>/dev/null | wc -c";
+
+/// A disk whose file the host closes while it is mounted: every request fails from then on, and nobody waits for ever.
+fn gone(bench: &Bench, root: &Path) -> Result<(), String> {
+    let file = bench.path("disk-gone");
+    let empty = bench.fresh_folder("nothing");
+    let empty = empty.map_err(|error| format!("{error:#}"))?;
+    ext2::make(Some(&empty), &file, Some(8 << 20)).map_err(|error| format!("{error:#}"))?;
+    let monitor = bench.path("monitor");
+    let words = [
+        "-drive",
+        &format!("if=none,id=gone,format=raw,file={}", file.display()),
+        "-device",
+        "virtio-blk-pci,drive=gone",
+        "-monitor",
+        &format!("unix:{},server=on,wait=off", monitor.display()),
+    ];
+    let command = ["/bin/sh", "-c", AWAY];
+    let mut plan = Plan::new(root, &command);
+    plan.cpus = 2;
+    let command: Vec<String> = command.iter().map(ToString::to_string).collect();
+    let line = Console::pipes().command_line(&[], &command);
+    let mut machine = bench.machine(&plan, &line);
+    machine.extra.extend(words.iter().map(ToString::to_string));
+    let take = move |line: &str| {
+        if line == "ready"
+            && let Ok(mut socket) = UnixStream::connect(&monitor)
+        {
+            // The answer is of no interest: the guest sees whether it was done.
+            let _ = socket.write_all(b"drive_del gone\n");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let finished = finish(&machine, b"", plan.timeout, take);
+    let finished = finished.map_err(|error| format!("{error:#}"))?;
+    let wanted = "ready\nin memory\n1\n1\noff\n0\n";
+    match finished.ending == Ending::Status(0) && finished.text() == wanted {
         true => Ok(()),
         false => Err(format!(
             "{:?}; {}",

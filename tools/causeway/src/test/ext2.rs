@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use super::Report;
@@ -35,10 +37,18 @@ pub fn run(bench: &Bench, report: &mut Report) {
         Ok(root) => root,
         Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
     };
-    report.run("ext2: a root that stays", || stays(bench, &root));
-    report.run("ext2: a root whose machine is killed", || {
-        killed(bench, &root)
-    });
+    for cpus in [1, 2, 4] {
+        report.run(&format!("ext2: a root that stays, {cpus} CPUs"), || {
+            stays(bench, &root, cpus)
+        });
+        let name = format!("ext2: a root whose machine is killed, {cpus} CPUs");
+        report.run(&name, || killed(bench, &root, cpus));
+    }
+    for (cpus, fast) in [(1, false), (2, true), (4, false)] {
+        report.run(&format!("ext2: files of programs, {cpus} CPUs"), || {
+            files(bench, &root, cpus, fast)
+        });
+    }
 }
 
 fn image(bench: &Bench, name: &str) -> Result<PathBuf, String> {
@@ -47,10 +57,16 @@ fn image(bench: &Bench, name: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-fn machine(bench: &Bench, root: &Path, image: &Path, script: &str) -> Result<Machine, String> {
+fn machine(
+    bench: &Bench,
+    root: &Path,
+    image: &Path,
+    cpus: u32,
+    script: &str,
+) -> Result<Machine, String> {
     let command = ["/bin/sh", "-c", script];
     let mut plan = Plan::new(root, &command);
-    plan.cpus = 2;
+    plan.cpus = cpus;
     let command: Vec<String> = command.iter().map(ToString::to_string).collect();
     let line = Console::pipes().command_line(&["root=/dev/vda".into()], &command);
     let mut machine = bench.machine(&plan, &line);
@@ -59,8 +75,14 @@ fn machine(bench: &Bench, root: &Path, image: &Path, script: &str) -> Result<Mac
 }
 
 /// What a script printed that ended well.
-fn output(bench: &Bench, root: &Path, image: &Path, script: &str) -> Result<String, String> {
-    let machine = machine(bench, root, image, script)?;
+fn output(
+    bench: &Bench,
+    root: &Path,
+    image: &Path,
+    cpus: u32,
+    script: &str,
+) -> Result<String, String> {
+    let machine = machine(bench, root, image, cpus, script)?;
     let finished = finish(&machine, b"", Duration::from_secs(120), |_| ());
     let finished = finished.map_err(|error| format!("{error:#}"))?;
     match finished.ending {
@@ -69,8 +91,11 @@ fn output(bench: &Bench, root: &Path, image: &Path, script: &str) -> Result<Stri
     }
 }
 
-/// Runs `e2fsck` with `how`; its complaint if its status is above `most`.
-fn check(image: &Path, how: &str, most: i32) -> Result<(), String> {
+/// Runs `e2fsck` with `how`.
+///
+/// # Errors
+/// Its complaint, if its status is above `most`.
+pub fn check(image: &Path, how: &str, most: i32) -> Result<(), String> {
     let path = format!(
         "{}:/usr/sbin:/sbin",
         std::env::var("PATH").unwrap_or_default()
@@ -90,14 +115,14 @@ fn check(image: &Path, how: &str, most: i32) -> Result<(), String> {
     }
 }
 
-fn stays(bench: &Bench, root: &Path) -> Result<(), String> {
-    let image = image(bench, "ext2-stays")?;
-    let made = output(bench, root, &image, &format!("{MAKE}\n{SHOW}"))?;
+fn stays(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
+    let image = image(bench, &format!("ext2-stays-{cpus}"))?;
+    let made = output(bench, root, &image, cpus, &format!("{MAKE}\n{SHOW}"))?;
     check(&image, "-fn", 0)?;
     if !made.ends_with("b\n2\nef53\n1\n") {
         return Err(format!("{made:?}"));
     }
-    let found = output(bench, root, &image, SHOW)?;
+    let found = output(bench, root, &image, cpus, SHOW)?;
     check(&image, "-fn", 0)?;
     match found == made {
         true => Ok(()),
@@ -105,38 +130,58 @@ fn stays(bench: &Bench, root: &Path) -> Result<(), String> {
     }
 }
 
-fn killed(bench: &Bench, root: &Path) -> Result<(), String> {
-    let image = image(bench, "ext2-killed")?;
-    let script =
-        "mkdir /kept && cp /bin/busybox /kept/ && seq 1 5000 > /kept/numbers && sync && echo synced
-while true; do cp -r /kept /more; rm -r /more; done";
-    let machine = machine(bench, root, &image, script)?;
-    let started = Guest::start(&machine, false).map_err(|error| format!("{error:#}"))?;
+/// Runs a machine until it has printed `last`, and kills it in the midst of what it does then.
+///
+/// # Errors
+/// It ended before, or printed something else for so long.
+pub fn killed_after(machine: &Machine, last: &[u8], patience: Duration) -> Result<(), String> {
+    let started = Guest::start(machine, false).map_err(|error| format!("{error:#}"))?;
     let (mut guest, pipe, mut from) = started;
-    let (mut said, mut buffer) = (Vec::new(), [0; 256]);
-    while !said.ends_with(b"synced\n") {
-        match from.read(&mut buffer) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => said.extend_from_slice(&buffer[..count]),
+    let (sender, said) = mpsc::channel();
+    let wanted = last.to_owned();
+    let reader = thread::spawn(move || {
+        let (mut said, mut buffer) = (Vec::new(), [0; 256]);
+        while !said.ends_with(&wanted) {
+            match from.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => said.extend_from_slice(&buffer[..count]),
+            }
         }
+        let _ = sender.send(said);
+        from
+    });
+    let said = said.recv_timeout(patience).unwrap_or_default();
+    if said.ends_with(last) {
+        // In the midst of the changes that follow, on most machines.
+        thread::sleep(Duration::from_millis(300));
     }
-    // In the midst of the changes that follow, on most machines.
-    std::thread::sleep(Duration::from_millis(300));
     guest.kill();
     drop(pipe);
     guest.wait(None).map_err(|error| format!("{error:#}"))?;
-    if !said.ends_with(b"synced\n") {
-        return Err(format!(
+    drop(reader.join());
+    match said.ends_with(last) {
+        true => Ok(()),
+        false => Err(format!(
             "{:?}; {}",
             String::from_utf8_lossy(&said),
             guest.log().join("\n    ")
-        ));
+        )),
     }
+}
+
+fn killed(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
+    let image = image(bench, &format!("ext2-killed-{cpus}"))?;
+    let script =
+        "mkdir /kept && cp /bin/busybox /kept/ && seq 1 5000 > /kept/numbers && sync && echo synced
+while true; do cp -r /kept /more; rm -r /more; done";
+    let machine = machine(bench, root, &image, cpus, script)?;
+    killed_after(&machine, b"synced\n", Duration::from_secs(120))?;
     check(&image, "-fy", 3)?;
     let found = output(
         bench,
         root,
         &image,
+        cpus,
         "cmp /kept/busybox /bin/busybox && seq 1 5000 | cmp - /kept/numbers && echo there",
     )?;
     check(&image, "-fn", 0)?;
@@ -144,4 +189,32 @@ while true; do cp -r /kept /more; rm -r /more; done";
         true => Ok(()),
         false => Err(format!("{found:?}")),
     }
+}
+
+/// Runs `user/tests/src/mounted.rs` on a disk: all of it with the fast kernel, what does not take many calls with the other one.
+fn files(bench: &Bench, root: &Path, cpus: u32, fast: bool) -> Result<(), String> {
+    const FEW_CALLS: [&str; 3] = ["ext2: a mapping", "ext2: a full", "ext2: large"];
+    let image = bench.path(&format!("ext2-files-{cpus}"));
+    let empty = bench.fresh_folder("ext2-empty");
+    let empty = empty.map_err(|error| format!("{error:#}"))?;
+    ext2::make(Some(&empty), &image, Some(2 * SIZE)).map_err(|error| format!("{error:#}"))?;
+    let mut command = vec!["/tests/guest-tests"];
+    match fast {
+        true => command.push("ext2:"),
+        false => command.extend(FEW_CALLS),
+    }
+    let mut plan = Plan::new(root, &command);
+    plan.cpus = cpus;
+    plan.fast = fast;
+    let words: Vec<String> = command.iter().map(ToString::to_string).collect();
+    let mut machine = bench.machine(&plan, &Console::pipes().command_line(&[], &words));
+    machine.extra.extend(Disk::at(&image)?.qemu(0));
+    let finished = finish(&machine, b"", Duration::from_secs(180), |_| ());
+    let finished = finished.map_err(|error| format!("{error:#}"))?;
+    let text = finished.text();
+    if finished.ending != Ending::Status(0) || text.contains("skip") {
+        let kernel = if fast { &bench.fast } else { &bench.checked };
+        return Err(format!("{text}; {}", finished.why(kernel)));
+    }
+    check(&image, "-fn", 0)
 }

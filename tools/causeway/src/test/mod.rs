@@ -2,7 +2,7 @@
 //!
 //! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
-//! [`disk`] gives guests disks and looks at what they leave there, [`ext2`] does so with roots that stay, or whose machine is killed, [`swap`] gives small ones swap space,
+//! [`disk`] gives guests disks and looks at what they leave there, [`ext2`] does so with roots that stay, or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small ones swap space,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
 //! [`icount`] compares counts of instructions with the last release's,
@@ -12,6 +12,7 @@
 
 mod bench;
 mod boot;
+mod database;
 mod debian;
 mod disk;
 mod experiments;
@@ -120,6 +121,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     shares::run(&bench, &mut report);
     disk::run(&bench, &mut report);
     ext2::run(&bench, &mut report);
+    database::run(&bench, &mut report, options.long);
     swap::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;

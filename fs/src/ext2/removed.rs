@@ -1,0 +1,103 @@
+//! Inodes that have lost their last name and their last user: their blocks are freed, then they themselves.
+
+use alloc::vec::Vec;
+
+use abi::Result;
+
+use super::{
+    Ext2,
+    inode::{Home, Inode, now},
+    layout::InodeRecord,
+    pending::{Pending, Run},
+};
+
+/// An inode without a link that nobody uses any more, and that could not be freed yet.
+pub(super) struct Removed {
+    number: u32,
+    home: Home,
+    record: InodeRecord,
+}
+
+impl Removed {
+    /// This inode, which has no link.
+    pub fn new(inode: &Inode) -> Removed {
+        Removed {
+            number: inode.ino(),
+            home: inode.home().clone(),
+            record: inode.record().clone(),
+        }
+    }
+
+    /// Frees its blocks and itself.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`: what was freed by then stays so.
+    pub fn free(&mut self, fs: &Ext2) -> Result<()> {
+        let mut freed = Pending::new();
+        let result = match self.record.has_blocks(fs.geometry.sectors()) {
+            true => fs.free_range(&mut self.record, 0..u64::MAX, &mut freed),
+            false => Ok(()),
+        };
+        let result = result.and_then(|()| self.free_attributes(fs, &mut freed));
+        if result.is_ok() {
+            self.record.size = 0;
+            let deleted = (now().as_secs() as u32).max(1);
+            fs.upper.orphans.remove(fs, self.number, deleted);
+            freed.add_inode(self.number, self.record.is_directory());
+        }
+        self.home.store(fs, &self.record);
+        fs.free_all(freed);
+        result
+    }
+
+    /// Gives up the block of extended attributes, which other inodes may share.
+    fn free_attributes(&mut self, fs: &Ext2, freed: &mut Pending) -> Result<()> {
+        const MAGIC: u32 = 0xea02_0000;
+        let number = self.record.attributes;
+        if number == 0 {
+            return Ok(());
+        }
+        let block = fs.metadata(number)?;
+        if block.word(0) != MAGIC {
+            fs.damaged("a block of attributes has no head", number);
+        } else if block.word(1) > 1 {
+            fs.buffers.store_word(&block, 1, block.word(1) - 1);
+        } else {
+            fs.buffers.forget(number);
+            freed.add_blocks(Run {
+                first: number,
+                count: 1,
+            });
+        }
+        self.record.attributes = 0;
+        self.record.sectors = self.record.sectors.saturating_sub(fs.geometry.sectors());
+        Ok(())
+    }
+}
+
+impl Ext2 {
+    /// Whether there are removed inodes that could not be freed.
+    pub(super) fn has_removed(&self) -> bool {
+        !self.removed.lock().is_empty()
+    }
+
+    /// Tries again to free what could not be freed. What can't be now stays for the next time.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub(super) fn reap(&self) -> Result<()> {
+        let mut result = Ok(());
+        let mut left = Vec::new();
+        let removed = core::mem::take(&mut *self.removed.lock());
+        for mut inode in removed {
+            if let Err(error) = inode.free(self) {
+                result = Err(error);
+                left.push(inode);
+            }
+        }
+        if !left.is_empty() {
+            self.removed.lock().append(&mut left);
+        }
+        result
+    }
+}

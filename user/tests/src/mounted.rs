@@ -1,0 +1,330 @@
+//! Files on a disk: the host gives `/dev/vda` with an ext2 file system of 64 MiB, and has it checked afterwards; or, for the tests of errors, a disk
+//! with a sector that can be neither read nor written.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+
+use libc::{c_int, off_t};
+
+use crate::support::{Numbers, Outcome, PAGE, c, fault_of, faults, peek, poke};
+use crate::{SKIP, Test, call, ensure, refused};
+
+pub const TESTS: &[Test] = &[
+    ("ext2: a mapping of what is cut off", cut_off),
+    ("ext2: a full disk under a mapping", full),
+    ("ext2: large files and holes", large),
+    ("ext2: a directory with 100000 names", many_names),
+    ("bad sector: a page that can't be read", unreadable),
+    ("bad sector: a page that can't be written", unwritable),
+];
+
+const DISK: &str = "/dev/vda";
+const HERE: &str = "/ext2-test";
+/// Where the host's disk has its bad sector, by page.
+const BAD_PAGE: usize = 250;
+
+/// The file system, mounted as long as this lives.
+struct Mounted;
+
+impl Mounted {
+    fn new() -> Result<Mounted, String> {
+        let mut magic = [0; 2];
+        let disk = File::open(DISK).map_err(|_| format!("{SKIP}there is no {DISK}"))?;
+        let read = disk.read_exact_at(&mut magic, 1024 + 56);
+        if read.is_err() || magic != [0x53, 0xef] {
+            return Err(format!("{SKIP}there is no file system on {DISK}"));
+        }
+        fs::create_dir_all(HERE).map_err(text)?;
+        call!(mount(
+            c(DISK).as_ptr(),
+            c(HERE).as_ptr(),
+            c"ext2".as_ptr(),
+            0,
+            null()
+        ));
+        Ok(Mounted)
+    }
+
+    /// A new file.
+    fn file(&self, name: &str) -> Result<File, String> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create_new(true);
+        options.open(format!("{HERE}/{name}")).map_err(text)
+    }
+
+    fn remove(&self, name: &str) -> Outcome {
+        fs::remove_file(format!("{HERE}/{name}")).map_err(text)
+    }
+
+    /// Bytes that are free.
+    fn free(&self) -> Result<u64, String> {
+        // SAFETY: all zeros is a valid one.
+        let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+        call!(statfs(c(HERE).as_ptr(), &mut about));
+        Ok(about.f_bfree * about.f_bsize as u64)
+    }
+
+    /// Takes it off: nobody uses any of it.
+    fn end(self) -> Outcome {
+        call!(umount2(c(HERE).as_ptr(), 0));
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    /// After a failure, so that the next test has it.
+    fn drop(&mut self) {
+        // SAFETY: a plain call.
+        unsafe { libc::umount2(c(HERE).as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+/// All of a file, shared.
+fn map(file: &File, len: usize) -> Result<*mut u8, String> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let file = file.as_raw_fd();
+    Ok(call!(mmap(null_mut(), len, protection, libc::MAP_SHARED, file, 0)).cast())
+}
+
+fn page(memory: *mut u8, index: usize) -> *mut u8 {
+    memory.wrapping_add(index * PAGE)
+}
+
+fn cut_off() -> Outcome {
+    let disk = Mounted::new()?;
+    let file = disk.file("cut")?;
+    file.write_all_at(&[7; 4 * PAGE], 0).map_err(text)?;
+    let memory = map(&file, 4 * PAGE)?;
+    for index in 0..4 {
+        ensure!(peek(page(memory, index)) == 7, "page {index}");
+        poke(page(memory, index), 8);
+    }
+    file.set_len(PAGE as u64 + 10).map_err(text)?;
+    for index in [2, 3] {
+        let gone = page(memory, index);
+        faults(libc::SIGBUS, libc::BUS_ADRERR, gone as usize, || {
+            peek(gone);
+        })?;
+        faults(libc::SIGBUS, libc::BUS_ADRERR, gone as usize, || {
+            poke(gone, 1);
+        })?;
+    }
+    ensure!(peek(page(memory, 1)) == 8, "what is left of it");
+    // What is behind the end of its last page is not kept.
+    poke(page(memory, 1).wrapping_add(100), 9);
+    call!(msync(memory.cast(), 2 * PAGE, libc::MS_SYNC));
+    file.set_len(4 * PAGE as u64).map_err(text)?;
+    for at in [PAGE + 100, 2 * PAGE, 4 * PAGE - 1] {
+        ensure!(peek(memory.wrapping_add(at)) == 0, "byte {at} came back");
+    }
+    poke(page(memory, 3), 3);
+    call!(munmap(memory.cast(), 4 * PAGE));
+    let mut last = [0];
+    file.read_exact_at(&mut last, 3 * PAGE as u64)
+        .map_err(text)?;
+    ensure!(last == [3], "a store into what grew again");
+    drop(file);
+    disk.remove("cut")?;
+    disk.end()
+}
+
+fn full() -> Outcome {
+    let disk = Mounted::new()?;
+    let before = disk.free()?;
+    let pages = before as usize / PAGE + 64;
+    let file = disk.file("full")?;
+    file.set_len((pages * PAGE) as u64).map_err(text)?;
+    let memory = map(&file, pages * PAGE)?;
+    // The first store into a hole takes a block, or is refused.
+    let stored =
+        fault_of(|| (0..pages).for_each(|index| poke(page(memory, index), index as u8 | 1)))?;
+    let fault = stored.ok_or("more was stored than there is room")?;
+    ensure!(fault.signal == libc::SIGBUS, "{fault:x?}");
+    let kept = (fault.address - memory as usize) / PAGE;
+    ensure!(
+        kept * PAGE * 10 > before as usize * 9,
+        "full after {kept} pages"
+    );
+    ensure!(peek(page(memory, kept)) == 0, "a hole that can be read");
+    let write = file.write_at(&[1; PAGE], (kept * PAGE) as u64);
+    let error = write.map_err(|error| error.raw_os_error());
+    ensure!(error == Err(Some(libc::ENOSPC)), "a write: {error:?}");
+    // Nothing of what was taken is lost.
+    call!(msync(memory.cast(), pages * PAGE, libc::MS_SYNC));
+    file.sync_all().map_err(text)?;
+    call!(munmap(memory.cast(), pages * PAGE));
+    let dropped = libc::POSIX_FADV_DONTNEED;
+    // SAFETY: a plain call.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, dropped) };
+    let mut found = [0; PAGE];
+    for index in 0..kept {
+        let at = (index * PAGE) as u64;
+        file.read_exact_at(&mut found, at).map_err(text)?;
+        ensure!(found[0] == index as u8 | 1, "page {index} is {}", found[0]);
+    }
+    drop(file);
+    disk.remove("full")?;
+    ensure!(disk.free()? == before, "blocks that did not come back");
+    disk.end()
+}
+
+fn large() -> Outcome {
+    let disk = Mounted::new()?;
+    let file = disk.file("large")?;
+    let places = [0, 5000, (1 << 31) - 3, 3 << 30, (5 << 30) + 777];
+    for (at, byte) in places.iter().zip(1u8..) {
+        file.write_all_at(&[byte; 9], *at).map_err(text)?;
+    }
+    let about = file.metadata().map_err(text)?;
+    let end = (5u64 << 30) + 777 + 9;
+    ensure!(about.size() == end, "{} bytes", about.size());
+    ensure!(
+        about.blocks() * 512 < 200_000,
+        "{} sectors for a few pages",
+        about.blocks()
+    );
+    file.sync_all().map_err(text)?;
+    let number: c_int = file.as_raw_fd();
+    // SAFETY: a plain call.
+    unsafe { libc::posix_fadvise(number, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    for (at, byte) in places.iter().zip(1u8..) {
+        let mut found = [0; 11];
+        let n = file.read_at(&mut found, *at).map_err(text)?;
+        ensure!(n >= 9 && found[..9] == [byte; 9], "at {at}: {found:?}");
+    }
+    let mut hole = [1; 100];
+    file.read_exact_at(&mut hole, (4 << 30) + 5).map_err(text)?;
+    ensure!(hole == [0; 100], "a hole");
+    let data = call!(lseek(number, 1 << 30, libc::SEEK_DATA));
+    let wanted = (((1u64 << 31) - 3) / PAGE as u64 * PAGE as u64) as off_t;
+    ensure!(
+        data <= wanted + 4093 && data >= wanted,
+        "data from {data:#x} on"
+    );
+    let none = call!(lseek(number, 4 << 30, libc::SEEK_HOLE));
+    ensure!(none == 4 << 30, "a hole from {none:#x} on");
+    refused!(ENXIO, lseek(number, end as off_t, libc::SEEK_DATA));
+    refused!(EFBIG, ftruncate(number, i64::MAX));
+    file.set_len(1 << 31).map_err(text)?;
+    file.set_len(6 << 30).map_err(text)?;
+    let data = call!(lseek(number, (1 << 31) - 1, libc::SEEK_DATA));
+    ensure!(data == (1 << 31) - 1, "what was not cut off: {data:#x}");
+    refused!(ENXIO, lseek(number, 3 << 30, libc::SEEK_DATA));
+    drop(file);
+    disk.remove("large")?;
+    disk.end()
+}
+
+fn many_names() -> Outcome {
+    const NAMES: u32 = 100_000;
+    /// Below what one file may have.
+    const EACH: u32 = 25_000;
+    let disk = Mounted::new()?;
+    let path = |what: u32| c(&format!("{HERE}/many/name-{what}"));
+    fs::create_dir(format!("{HERE}/many")).map_err(text)?;
+    for name in 0..NAMES {
+        let first = name / EACH * EACH;
+        if name == first {
+            let file = call!(open(
+                path(name).as_ptr(),
+                libc::O_CREAT | libc::O_EXCL,
+                0o644
+            ));
+            call!(close(file));
+        } else {
+            call!(link(path(first).as_ptr(), path(name).as_ptr()));
+        }
+    }
+    let mut numbers = Numbers::new(5);
+    for _ in 0..10_000 {
+        let name = numbers.below(2 * u64::from(NAMES)) as u32;
+        let there = Path::new(&format!("{HERE}/many/name-{name}")).exists();
+        ensure!(there == (name < NAMES), "name {name}: {there}");
+    }
+    refused!(EEXIST, link(path(0).as_ptr(), path(77_777).as_ptr()));
+    let mut seen = vec![false; NAMES as usize];
+    for entry in fs::read_dir(format!("{HERE}/many")).map_err(text)? {
+        let name = entry.map_err(text)?.file_name();
+        let number = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("name-")?.parse::<usize>().ok());
+        let slot = number.and_then(|number| seen.get_mut(number));
+        let slot = slot.ok_or_else(|| format!("{name:?} was never there"))?;
+        ensure!(!std::mem::replace(slot, true), "{name:?} twice");
+    }
+    let missed = seen.iter().position(|&seen| !seen);
+    ensure!(missed.is_none(), "name {missed:?} is not listed");
+    // In another order than they came.
+    for name in (0..NAMES).map(|name| (u64::from(name) * 77_773 % u64::from(NAMES)) as u32) {
+        call!(unlink(path(name).as_ptr()));
+    }
+    fs::remove_dir(format!("{HERE}/many")).map_err(text)?;
+    disk.end()
+}
+
+/// The disk with a bad sector.
+fn bad_disk() -> Result<File, String> {
+    let mut mark = [0; 10];
+    let disk = File::options().read(true).write(true).open(DISK);
+    let disk = disk.map_err(|_| format!("{SKIP}there is no {DISK}"))?;
+    match disk.read_exact_at(&mut mark, 0).is_ok() && mark == *b"bad sector" {
+        true => Ok(disk),
+        false => Err(format!("{SKIP}{DISK} has no bad sector")),
+    }
+}
+
+fn unreadable() -> Outcome {
+    let disk = bad_disk()?;
+    let memory = map(&disk, 2 * BAD_PAGE * PAGE)?;
+    let bad = page(memory, BAD_PAGE);
+    for _ in 0..2 {
+        faults(libc::SIGBUS, libc::BUS_ADRERR, bad as usize, || {
+            peek(bad);
+        })?;
+    }
+    // Its neighbours are none the worse.
+    ensure!(peek(page(memory, BAD_PAGE - 1)) == b'.', "the page before");
+    ensure!(peek(page(memory, BAD_PAGE + 1)) == b'.', "the page after");
+    let read = disk.read_at(&mut [0; 100], (BAD_PAGE * PAGE) as u64);
+    let error = read.map_err(|error| error.raw_os_error());
+    ensure!(error == Err(Some(libc::EIO)), "a read: {error:?}");
+    call!(munmap(memory.cast(), 2 * BAD_PAGE * PAGE));
+    Ok(())
+}
+
+fn unwritable() -> Outcome {
+    let disk = bad_disk()?;
+    let other = disk.try_clone().map_err(text)?;
+    let second = File::options().write(true).open(DISK).map_err(text)?;
+    let write = |index: usize, byte: u8| disk.write_all_at(&[byte; PAGE], (index * PAGE) as u64);
+    let synced = |file: &File| file.sync_all().map_err(|error| error.raw_os_error());
+    for index in BAD_PAGE - 2..BAD_PAGE + 3 {
+        write(index, b'x').map_err(text)?;
+    }
+    // Each open file hears of it once, and the bytes stay in memory.
+    ensure!(synced(&disk) == Err(Some(libc::EIO)), "no error");
+    ensure!(synced(&disk) == Ok(()), "the error was told twice");
+    ensure!(synced(&other) == Ok(()), "the same open file, told twice");
+    ensure!(
+        synced(&second) == Err(Some(libc::EIO)),
+        "another open file heard nothing"
+    );
+    // By a mapping: the store is taken, `msync` says what became of it.
+    let memory = map(&disk, 2 * BAD_PAGE * PAGE)?;
+    poke(page(memory, BAD_PAGE), b'y');
+    poke(page(memory, BAD_PAGE + 1), b'z');
+    refused!(
+        EIO,
+        msync(memory.cast(), 2 * BAD_PAGE * PAGE, libc::MS_SYNC)
+    );
+    call!(munmap(memory.cast(), 2 * BAD_PAGE * PAGE));
+    Ok(())
+}
