@@ -142,11 +142,12 @@ fn mounts(bench: &Bench, image: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a database of so many bytes, then changes it for ever, and says each time when it is done.
+/// Makes a database of so many bytes, then changes it for ever, and says each time when it is done. With less than `extra`, sqlite does not sync the
+/// directory from which it removes a journal, and the last change may be taken back.
 fn build(bytes: u64) -> String {
     format!(
         "
-cd /root; sql() {{ sqlite3 -bail base \"$@\"; }}
+cd /root; sql() {{ sqlite3 -bail -cmd 'pragma synchronous=extra' base \"$@\"; }}
 sql 'create table item(id integer primary key, mark integer, body blob); create index by_mark on item(mark);
 create table change(number integer primary key)'
 while [ $(stat -c %s base) -lt {bytes} ]; do
