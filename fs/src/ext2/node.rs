@@ -381,7 +381,10 @@ impl Vnode for Node {
     }
 
     fn space(&self) -> Space {
-        // What was removed is free soon.
+        // What was removed is free, as who removed it expects, though tasks end files.
+        if let Ok(table) = self.fs.table() {
+            table.wait_for_ends();
+        }
         let _ = self.fs.reap();
         self.fs.space()
     }

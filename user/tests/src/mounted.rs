@@ -172,6 +172,8 @@ fn full() -> Outcome {
     }
     drop(file);
     disk.remove("full")?;
+    disk.end()?;
+    let disk = Mounted::new()?;
     ensure!(disk.free()? == before, "blocks that did not come back");
     disk.end()
 }
