@@ -101,7 +101,21 @@ impl Map {
     /// Which signal the program gets; [`Fault::OutOfMemory`] changes nothing and may be tried
     /// again.
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
-        let result = self.resolve(addr, access, |_| Some(()));
+        self.fault_noting(addr, access, &mut false)
+    }
+
+    /// As [`fault`](Map::fault); sets `was_read` if a page had to be read in, from a file or from swap, or was on its way: what
+    /// programs know as a major fault.
+    ///
+    /// # Errors
+    /// As [`fault`](Map::fault).
+    pub fn fault_noting(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        was_read: &mut bool,
+    ) -> Result<(), Fault> {
+        let result = self.resolve_with(addr, access, 0, was_read, |_| Some(()));
         if result.is_err() {
             Counter::fault_error.add(1);
         }
@@ -116,7 +130,7 @@ impl Map {
         access: Access,
         then: impl FnMut(&Space) -> Option<R>,
     ) -> Result<R, Fault> {
-        self.resolve_with(addr, access, 0, then)
+        self.resolve_with(addr, access, 0, &mut false, then)
     }
 
     /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon finds some. No lock is held.
@@ -134,12 +148,14 @@ impl Map {
         }
     }
 
-    /// As [`resolve`](Map::resolve), for a caller that will need `wanted` pages behind this one, too.
+    /// As [`resolve`](Map::resolve), for a caller that will need `wanted` pages behind this one, too; `was_read` as in
+    /// [`fault_noting`](Map::fault_noting).
     fn resolve_with<R>(
         &self,
         addr: VirtAddr,
         access: Access,
         wanted: usize,
+        was_read: &mut bool,
         mut then: impl FnMut(&Space) -> Option<R>,
     ) -> Result<R, Fault> {
         let va = addr.page_floor();
@@ -182,6 +198,7 @@ impl Map {
                     drop(space);
                     if let Some(pager) = object {
                         Counter::fault_read_in.add(1);
+                        *was_read = true;
                         pager.read_in(index, window)?;
                     }
                 }
@@ -195,6 +212,7 @@ impl Map {
                     drop(space);
                     if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0) {
                         Counter::fault_swap_in.add(1);
+                        *was_read = true;
                         swap::bring_in(chunk, which.trailing_zeros() as usize, wanted)?;
                     }
                 }
@@ -236,7 +254,7 @@ impl Map {
             if !self.pmap.permits(va, access) {
                 let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
                 loop {
-                    match self.resolve_with(va, access, wanted, |_| Some(())) {
+                    match self.resolve_with(va, access, wanted, &mut false, |_| Some(())) {
                         Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
                         result => break result?,
                     }

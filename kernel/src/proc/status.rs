@@ -50,13 +50,17 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         0 => 20 + nice,
         level => -1 - level,
     };
-    let faults = thread.as_ref().map_or(0, |thread| thread.minor_faults());
+    let [minor, major] = match (&thread, subject.tid) {
+        (Some(thread), Some(_)) => thread.faults(),
+        _ => process.usage().faults,
+    };
+    let [children_minor, children_major] = process.children_usage().faults;
     let id = subject.tid.unwrap_or(process.pid());
     write!(out, "{id} (");
     out.push(&name(subject));
     write!(
         out,
-        ") {} {} {} {} {tty} {foreground} 0 {faults} 0 0 0 {} {} {} {} {} {nice} {} 0 {}",
+        ") {} {} {} {} {tty} {foreground} 0 {minor} {children_minor} {major} {children_major} {} {} {} {} {} {nice} {} 0 {}",
         state(subject),
         process.parent_pid(),
         process.group_id(),

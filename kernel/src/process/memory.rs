@@ -27,7 +27,7 @@ use crate::signal::Ending;
 /// How long to wait for the memory of a process that was told to end.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Resolves a fault in `map`. When memory runs short, it waits for the pagedaemon; when that has nothing left to free, the largest process
+/// Resolves a fault of the thread's in `map`, and counts it. When memory runs short, it waits for the pagedaemon; when that has nothing left to free, the largest process
 /// is ended and the fault is tried again, as long as that is not the thread's own process.
 ///
 /// # Errors
@@ -38,10 +38,14 @@ pub fn resolve_fault(
     addr: VirtAddr,
     access: Access,
 ) -> Result<(), Fault> {
+    let mut was_read = false;
     loop {
-        match map.fault(addr, access) {
+        match map.fault_noting(addr, access, &mut was_read) {
             Err(Fault::OutOfMemory) => {}
-            other => return other,
+            other => {
+                thread.count_fault(was_read);
+                return other;
+            }
         }
         // What can be read again, or written out, goes before anybody's process.
         if !thread.is_dying() && vm::wait_for_memory() == Supply::Some {
@@ -70,7 +74,6 @@ pub fn is_scarce() -> bool {
 /// The nucleus's hook for faults of kernel code on a program's address.
 pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
     thread::with_current(|thread| {
-        thread.count_fault();
         thread
             .space()
             .is_some_and(|space| resolve_fault(thread, space.map(), addr, access).is_ok())

@@ -92,7 +92,6 @@ fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut e
             access,
             present,
         } => {
-            thread.count_fault();
             match memory::resolve_fault(thread, own.space.map(), addr, access) {
                 Ok(()) => return,
                 Err(fault) => failed = Some(fault),

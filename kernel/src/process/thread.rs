@@ -28,7 +28,8 @@ pub struct Thread {
     shared: SpinLock<Option<Shared>>,
     name: SpinLock<[u8; NAME_LEN]>,
     parent_death_signal: AtomicU32,
-    minor_faults: AtomicU64,
+    /// Minor and major.
+    faults: [AtomicU64; 2],
     /// What it has read and written.
     pub io: IoCounts,
     /// `PR_SET_TIMERSLACK`, nanoseconds.
@@ -128,7 +129,7 @@ impl Thread {
             shared: SpinLock::new(Rank::Leaf, shared),
             name: SpinLock::new(Rank::Leaf, like.map_or([0; NAME_LEN], |l| *l.name.lock())),
             parent_death_signal: AtomicU32::new(0),
-            minor_faults: AtomicU64::new(0),
+            faults: Default::default(),
             io: IoCounts::default(),
             timer_slack: AtomicU64::new(like.map_or(TIMER_SLACK, Thread::timer_slack)),
             scheduling: SpinLock::new(
@@ -236,15 +237,16 @@ impl Thread {
         self.timer_slack.store(slack, Relaxed);
     }
 
-    /// Faults that needed no device.
-    pub fn minor_faults(&self) -> u64 {
-        self.minor_faults.load(Relaxed)
+    /// Faults for which no page had to be read in, and those for which one had.
+    pub fn faults(&self) -> [u64; 2] {
+        [0, 1].map(|major| self.faults[major].load(Relaxed))
     }
 
-    pub(super) fn count_fault(&self) {
+    /// Another fault; whether a page was read in for it.
+    pub(super) fn count_fault(&self, was_read: bool) {
+        let count = &self.faults[usize::from(was_read)];
         // Only the thread itself counts: no need for an atomic addition.
-        self.minor_faults
-            .store(self.minor_faults.load(Relaxed) + 1, Relaxed);
+        count.store(count.load(Relaxed) + 1, Relaxed);
     }
 
     /// How it has asked to be scheduled.

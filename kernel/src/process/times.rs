@@ -17,8 +17,8 @@ pub struct Times {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Usage {
     pub times: Times,
-    /// Faults that needed no device.
-    pub minor_faults: u64,
+    /// Faults for which no page had to be read in, and those for which one had.
+    pub faults: [u64; 2],
     /// The largest number of resident pages.
     pub peak_pages: u64,
     /// How often a processor was given up to wait, and how often it was taken away.
@@ -46,7 +46,9 @@ impl Usage {
     pub fn add(&mut self, other: &Usage) {
         self.times.user += other.times.user;
         self.times.system += other.times.system;
-        self.minor_faults += other.minor_faults;
+        for (own, other) in self.faults.iter_mut().zip(other.faults) {
+            *own += other;
+        }
         self.peak_pages = self.peak_pages.max(other.peak_pages);
         self.io.add(&other.io);
         for (own, other) in self.switches.iter_mut().zip(other.switches) {
@@ -64,7 +66,7 @@ impl Thread {
         let peak = self.shared().map_or(0, |s| s.space.map().peak());
         Usage {
             times: Times { user, system },
-            minor_faults: self.minor_faults(),
+            faults: self.faults(),
             peak_pages: peak as u64,
             io: self.io.get(),
             switches: task.map_or([0; 2], |task| task.switches()),

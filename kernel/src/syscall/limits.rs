@@ -116,7 +116,7 @@ pub(super) fn encode_usage(usage: &Usage) -> raw::rusage {
     out.ru_utime = timeval(usage.times.user);
     out.ru_stime = timeval(usage.times.system);
     out.ru_maxrss = (usage.peak_pages * (PAGE_SIZE as u64 / 1024)) as i64;
-    out.ru_minflt = usage.minor_faults as i64;
+    [out.ru_minflt, out.ru_majflt] = usage.faults.map(|n| n as i64);
     [out.ru_nvcsw, out.ru_nivcsw] = usage.switches.map(|n| n as i64);
     out
 }
