@@ -19,7 +19,7 @@ use nucleus::{
     frame::Contents,
     sync::{Mutex, Rank},
 };
-use vm::{Description, Object, Pager, PagerError};
+use vm::{Description, Object, Pager, PagerError, Supply, wait_for_memory};
 
 use super::{
     Ramfs,
@@ -390,10 +390,13 @@ impl Regular {
             self.clear_behind_end()?;
         }
         for index in first..last {
-            let made = match self.make_resident(fs, index, || true) {
-                // It is there, in swap.
-                Err(PagerError::Sleeps) => Ok(()),
-                made => made.map(drop),
+            let made = loop {
+                match self.make_resident(fs, index, || true) {
+                    // It is there, in swap.
+                    Err(PagerError::Sleeps) => break Ok(()),
+                    Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                    made => break made.map(drop),
+                }
             };
             if let Err(error) = made {
                 fs.give_pages(self.object.truncate(size.div_ceil(PAGE)));

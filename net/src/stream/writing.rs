@@ -209,7 +209,8 @@ fn next_slice(
         Some(frame) => frame,
         None => match spare.iter_mut().find_map(Option::take) {
             Some(frame) => frame,
-            None => Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
+            // The lock of the end that writes is held, which neither the pagedaemon nor who empties the chain takes.
+            None => vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
         },
     };
     let frame = &*tail.frame.insert(frame);

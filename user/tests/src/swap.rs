@@ -2,10 +2,13 @@
 //! a small machine; elsewhere these tests are left out.
 
 use std::fs;
+use std::io::Write;
 
 use libc::{MADV_PAGEOUT, SIGKILL, c_int};
 
-use crate::support::{Outcome, PAGE, c, child, exit, file, map, peek, poke, shared_map, spawn};
+use crate::support::{
+    End, Outcome, PAGE, c, child, exit, fault_of, file, map, peek, poke, shared_map, spawn, wait,
+};
 use crate::{SKIP, Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -13,11 +16,18 @@ pub const TESTS: &[Test] = &[
     ("swap: pages that are sent away come back", away),
     ("swap: a device is given up and taken again", off_and_on),
     ("swap: a fork tree loses no slot", fork_tree),
+    ("swap: a file that is swap space", on_a_file),
+    ("swap: full", full),
     ("swap: a program larger than the machine", larger),
     ("swap: shared memory larger than the machine", larger_shared),
     (
         "swap: a shell beside a program larger than the machine",
         beside,
+    ),
+    // With a disk of which the host can't read a sector.
+    (
+        "unreadable: only who needs the page hears of it",
+        unreadable,
     ),
 ];
 
@@ -232,6 +242,153 @@ fn fork_tree() -> Outcome {
     expect_slots(Some(0))
 }
 
+/// Makes a swap space of so many pages of a file or device, as `mkswap` does.
+fn prepare(path: &str, pages: usize) -> Outcome {
+    let mut header = vec![0; PAGE];
+    header[1024] = 1;
+    header[1028..1032].copy_from_slice(&(pages as u32 - 1).to_le_bytes());
+    header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+    let mut open = fs::OpenOptions::new();
+    let mut write = || -> std::io::Result<()> {
+        let mut file = open.write(true).create(true).open(path)?;
+        for page in 0..pages {
+            match page {
+                0 => file.write_all(&header)?,
+                _ => file.write_all(&[7; PAGE])?,
+            }
+        }
+        file.sync_all()
+    };
+    write().map_err(|error| format!("{path}: {error}"))
+}
+
+/// Takes the host's device out and another one in for the time of `body`.
+fn instead(path: &str, body: impl FnOnce() -> Outcome) -> Outcome {
+    let (device, other) = (c(DEVICE), c(path));
+    call!(swapoff(device.as_ptr()));
+    call!(swapon(other.as_ptr(), 0));
+    let outcome = body();
+    let off = || {
+        call!(swapoff(other.as_ptr()));
+        call!(swapon(device.as_ptr(), 0));
+        Ok(())
+    };
+    outcome.and(off())
+}
+
+/// The file keeps its name and its bytes as long as it is in use.
+fn on_a_file() -> Outcome {
+    const DISK: &str = "/dev/vdb";
+    needs_swap()?;
+    if !fs::exists(DISK).unwrap_or(false) {
+        return Err(format!("{SKIP}there is no {DISK}"));
+    }
+    let folder = crate::support::folder("swap-file")?;
+    let (disk, at, kind) = (c(DISK), c(&folder), c("ext2"));
+    call!(mount(
+        disk.as_ptr(),
+        at.as_ptr(),
+        kind.as_ptr(),
+        0,
+        std::ptr::null()
+    ));
+    let (path, other) = (format!("{folder}/swap"), format!("{folder}/other"));
+    prepare(&path, 600)?;
+    fs::write(&other, "other").map_err(|error| error.to_string())?;
+    let (name, new) = (c(&path), c(&other));
+    instead(&path, || {
+        let pages = 400;
+        let memory = map(pages * PAGE)?;
+        fill(memory, pages, 4);
+        send_away(memory, pages)?;
+        let out = number("/proc/meminfo", "SwapTotal")? - number("/proc/meminfo", "SwapFree")?;
+        ensure!(out >= 1500, "only {out} KiB went");
+        refused!(EPERM, unlink(name.as_ptr()));
+        refused!(EPERM, rename(name.as_ptr(), new.as_ptr()));
+        refused!(EPERM, rename(new.as_ptr(), name.as_ptr()));
+        refused!(ETXTBSY, truncate(name.as_ptr(), 0));
+        refused!(EBUSY, umount2(at.as_ptr(), 0));
+        for page in (0..pages).rev() {
+            check(memory, page, 4)?;
+        }
+        send_away(memory, pages)?;
+        for page in 0..pages / 2 {
+            check(memory, page, 4)?;
+        }
+        call!(munmap(memory.cast(), pages * PAGE));
+        expect_slots(None)
+    })?;
+    call!(unlink(name.as_ptr()));
+    call!(umount2(at.as_ptr(), 0));
+    Ok(())
+}
+
+/// When nothing goes to swap any more, the largest process is ended; others lose nothing, and the slots come back.
+fn full() -> Outcome {
+    const SMALL: &str = "/dev/md0";
+    const KILLS: (&str, &str) = ("/proc/causeway/counters", "out_of_memory_kills");
+    needs_swap()?;
+    if !fs::exists(SMALL).unwrap_or(false) {
+        return Err(format!("{SKIP}there is no {SMALL}"));
+    }
+    prepare(SMALL, 1024)?;
+    instead(SMALL, || {
+        let pages = 200;
+        let memory = map(pages * PAGE)?;
+        fill(memory, pages, 6);
+        let kills = number(KILLS.0, KILLS.1)?;
+        let greedy = spawn(|| {
+            for _ in 0..64 {
+                fill(map(2048 * PAGE)?, 2048, 2);
+            }
+            Err("it got half a gigabyte".into())
+        })?;
+        let end = wait(greedy)?;
+        ensure!(end == End::Signal(libc::SIGKILL), "it ended with {end:?}");
+        let kills = number(KILLS.0, KILLS.1)? - kills;
+        ensure!(kills == 1, "{kills} processes were ended");
+        for page in 0..pages {
+            check(memory, page, 6)?;
+        }
+        call!(munmap(memory.cast(), pages * PAGE));
+        expect_slots(None)
+    })
+}
+
+/// One slot can't be read: the fault on its page is an error, all others are none.
+fn unreadable() -> Outcome {
+    needs_swap()?;
+    let pages = 256;
+    let memory = map(pages * PAGE)?;
+    fill(memory, pages, 5);
+    send_away(memory, pages)?;
+    let before = number("/proc/vmstat", "pswpin")?;
+    let mut failed = Vec::new();
+    for page in 0..pages {
+        let at = memory.wrapping_add(page * PAGE + page % PAGE);
+        let read = || {
+            peek(at);
+        };
+        match fault_of(read)? {
+            None => check(memory, page, 5)?,
+            Some(fault) => failed.push((page, fault.signal)),
+        }
+    }
+    let read = number("/proc/vmstat", "pswpin")? - before;
+    ensure!(
+        matches!(failed[..], [(_, libc::SIGBUS)]),
+        "these pages failed: {failed:?}, {read} were read"
+    );
+    let name = c(DEVICE);
+    // It can't be brought back.
+    refused!(EIO, swapoff(name.as_ptr()));
+    ensure!(state()?.is_some(), "it is not in /proc/swaps any more");
+    call!(munmap(memory.cast(), pages * PAGE));
+    expect_slots(None)?;
+    call!(swapoff(name.as_ptr()));
+    Ok(())
+}
+
 /// Pages of one and a half times the machine's memory.
 fn too_many() -> Result<usize, String> {
     let total = number("/proc/meminfo", "MemTotal")?;
@@ -244,6 +401,15 @@ fn larger() -> Outcome {
     let pages = too_many()?;
     let memory = map(pages * PAGE)?;
     fill(memory, pages, 7);
+    // There is no room for all of that.
+    let (name, kills) = (
+        c(DEVICE),
+        number("/proc/causeway/counters", "out_of_memory_kills")?,
+    );
+    refused!(ENOMEM, swapoff(name.as_ptr()));
+    ensure!(state()?.is_some(), "it is not in /proc/swaps any more");
+    let more = number("/proc/causeway/counters", "out_of_memory_kills")? - kills;
+    ensure!(more == 0, "{more} processes were ended for that");
     for page in (0..pages).rev().step_by(3) {
         check(memory, page, 7)?;
     }

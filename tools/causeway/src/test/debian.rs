@@ -74,7 +74,68 @@ struct Printed {
 pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Result<()> {
     SYSTEMS
         .iter()
-        .try_for_each(|system| run_in(system, bench, report, options))
+        .try_for_each(|system| run_in(system, bench, report, options))?;
+    if !options.record && report.wants("debian: swap tools") {
+        report.run("debian: swap tools", || swap_tools(bench));
+    }
+    Ok(())
+}
+
+/// What Debian's tools are to make of swap space. The machine in which Linux runs the scripts has no device for that, so what they print is
+/// known from their manuals.
+const SWAP_TOOLS: &str = "
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
+exec 2>&1; D=/dev/md0; id=01234567-89ab-cdef-0123-456789abcdef
+total() { free -k | awk '/^Swap/ { print \"free\", $2, $3, $4 }'; vmstat -s | grep 'total swap'; }
+swapon $D; echo $?; mkswap -U $id $D; total; swapon -p 5 $D; echo $?; total; swapon -s
+swapon --show=NAME,TYPE,SIZE,USED,PRIO --noheadings --bytes; vmstat | awk 'NR == 3 { print $3, NF }'
+swapon $D; echo $?; swaplabel $D; swapoff $D; echo $?; total; swapon -s | wc -l; swapoff $D; echo $?";
+
+const SWAP_TOOLS_SAY: &str = "\
+swapon: /dev/md0: read swap header failed
+255
+Setting up swapspace version 1, size = 16 MiB (16773120 bytes)
+no label, UUID=01234567-89ab-cdef-0123-456789abcdef
+free 0 0 0
+0 K total swap
+0
+free 16380 0 16380
+16380 K total swap
+Filename Type Size Used Priority
+/dev/md0 partition 16380 0 5
+/dev/md0 partition 16773120 0 5
+0 17
+swapon: /dev/md0: swapon failed: Device or resource busy
+255
+UUID: 01234567-89ab-cdef-0123-456789abcdef
+0
+free 0 0 0
+0 K total swap
+0
+swapoff: /dev/md0: swapoff failed: Invalid argument
+4
+";
+
+fn swap_tools(bench: &Bench) -> Result<(), String> {
+    let error = |error: anyhow::Error| format!("{error:#}");
+    let scripts = project::home().map_err(error)?;
+    let scripts = scripts.join("user/strangers/debian");
+    let archive = archive(bench, &SYSTEMS[0], &scripts).map_err(error)?;
+    let command = ["/bin/bash", "-c", SWAP_TOOLS];
+    let mut plan = Plan::new(&archive, &command);
+    plan.memory = "2G";
+    plan.append = "md=16M";
+    plan.timeout = Duration::from_secs(300);
+    plan.fast = true;
+    let finished = bench.boot(&plan)?;
+    let lines = finished.text();
+    let lines = lines.lines().map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.join(" ") + "\n"
+    });
+    let said: String = lines.collect();
+    same(SWAP_TOOLS_SAY.as_bytes(), said.as_bytes())
+        .map_err(|why| format!("{why}; {}", finished.why(&bench.fast)))
 }
 
 fn run_in(

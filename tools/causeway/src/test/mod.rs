@@ -6,7 +6,7 @@
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
 //! [`icount`] compares counts of instructions with the last release's,
-//! [`stress`] runs Debian's `stress-ng`, [`python`] runs Python's own tests and compares their outcomes with Linux's,
+//! [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too small for it, [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`report`] opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
 //! unusual ways.
 
@@ -19,6 +19,7 @@ mod experiments;
 mod ext2;
 mod host;
 mod icount;
+mod pressure;
 mod programs;
 mod python;
 mod report;
@@ -127,6 +128,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     strangers::run(&bench, &mut report)?;
     debian::run(&bench, &mut report, options)?;
     stress::run(&bench, &mut report, options.long)?;
+    pressure::run(&bench, &mut report, options.long)?;
     python::run(&bench, &mut report, options.long)?;
     experiments::run(&bench, &mut report);
     programs::run(&bench, &mut report, options.seconds);

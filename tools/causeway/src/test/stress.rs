@@ -97,15 +97,23 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
     Ok(())
 }
 
-/// The archive of the root.
-fn archive(bench: &Bench) -> Result<PathBuf> {
+/// The folder of the root.
+///
+/// # Errors
+/// When it cannot be made.
+pub(super) fn folder() -> Result<PathBuf> {
     let folder = project::home()?.join("target/roots/stress");
     if !folder.exists() {
         let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
         debian::make(&folder, &packages, true, false)?;
     }
+    Ok(folder)
+}
+
+/// The archive of the root.
+fn archive(bench: &Bench) -> Result<PathBuf> {
     let archive = bench.path("stress.cpio");
-    Root::folder(&folder)?.write(&archive)?;
+    Root::folder(&folder()?)?.write(&archive)?;
     Ok(archive)
 }
 
@@ -149,16 +157,8 @@ fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
 
 /// What is wrong with what a run printed.
 fn judge(text: &str) -> Result<(), String> {
-    let mut wrong: Vec<&str> = text.lines().filter(|line| is_complaint(line)).collect();
-    if !text.lines().any(|line| line == "status 0") {
-        wrong.push("stress-ng did not end with status 0");
-    }
-    let idle: Vec<String> = STRESSORS
-        .iter()
-        .filter(|(name, _)| *name != MAY_BE_IDLE && operations(text, name).unwrap_or(0) == 0)
-        .map(|(name, _)| format!("{name} did nothing"))
-        .collect();
-    wrong.extend(idle.iter().map(String::as_str));
+    let stressors = STRESSORS.iter().map(|(name, _)| *name);
+    let mut wrong = complaints(text, stressors.filter(|name| *name != MAY_BE_IDLE));
     let free: Vec<u64> = text
         .lines()
         .filter_map(|line| line.strip_prefix("free ")?.parse().ok())
@@ -168,11 +168,23 @@ fn judge(text: &str) -> Result<(), String> {
         [before, after] => Some(format!("{before} KB were free before, {after} after")),
         _ => Some("it is not known how much memory was free".into()),
     };
-    wrong.extend(lost.as_deref());
+    wrong.extend(lost);
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(wrong.join("\n    ")),
     }
+}
+
+/// What `stress-ng` complains of, or should have done and has not, for each of the stressors.
+pub(super) fn complaints<'a>(text: &str, stressors: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let said = text.lines().filter(|line| is_complaint(line));
+    let mut wrong: Vec<String> = said.map(str::to_owned).collect();
+    if !text.lines().any(|line| line == "status 0") {
+        wrong.push("stress-ng did not end with status 0".into());
+    }
+    let idle = stressors.filter(|name| operations(text, name).unwrap_or(0) == 0);
+    wrong.extend(idle.map(|name| format!("{name} did nothing")));
+    wrong
 }
 
 /// Whether `stress-ng` reports a failure, or leaves something out.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::Report;
 use super::boot::{Bench, Plan, finish};
+use crate::disk::Disk;
 use crate::guest::Ending;
+use crate::root::ext2;
 use crate::run::Console;
 use crate::swap::Swap;
 
@@ -21,11 +23,14 @@ pub fn run(bench: &Bench, report: &mut Report) {
         Ok(root) => root,
         Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
     };
-    for cpus in [1, 4] {
+    for cpus in [1, 2, 4] {
         report.run(&format!("swap: guest programs, {cpus} CPUs"), || {
             programs(bench, &root, cpus)
         });
     }
+    report.run("swap: a sector that can't be read", || {
+        unreadable(bench, &root)
+    });
     report.run("swap: no such device", || {
         refused(bench, &root, "swap=/dev/vdq", "there is no disk /dev/vdq")
     });
@@ -39,15 +44,49 @@ fn programs(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
     let folder = folder.map_err(|error| format!("{error:#}"))?;
     let swap: Swap = "160M".parse()?;
     let disk = swap.disk(&folder).map_err(|error| format!("{error:#}"))?;
-    let command = ["/tests/guest-tests", "swap:"];
+    let image = folder.join("ext2");
+    ext2::make(None, &image, Some(16 << 20)).map_err(|error| format!("{error:#}"))?;
+    let mut words = disk.qemu(0).to_vec();
+    words.extend(Disk::at(&image)?.qemu(1));
+    guest_tests(bench, root, cpus, "swap:", words)
+}
+
+/// The host can't read one of the first sectors of the swap space.
+fn unreadable(bench: &Bench, root: &Path) -> Result<(), String> {
+    /// Of the hundredth slot.
+    const SECTOR: u32 = 100 * 8;
+    let folder = bench.fresh_folder("swap");
+    let folder = folder.map_err(|error| format!("{error:#}"))?;
+    let swap: Swap = "16M".parse()?;
+    let disk = swap.disk(&folder).map_err(|error| format!("{error:#}"))?;
+    let drive = format!(
+        "if=none,id=bad,format=raw,rerror=report,werror=report,file.driver=blkdebug,file.image.filename={},\
+         file.inject-error.0.event=read_aio,file.inject-error.0.iotype=read,\
+         file.inject-error.0.errno=5,file.inject-error.0.sector={SECTOR}",
+        disk.file().display()
+    );
+    let words = ["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"];
+    let words = words.map(str::to_owned).to_vec();
+    guest_tests(bench, root, 2, "unreadable:", words)
+}
+
+/// Runs the guest programs of a name, with these further words for QEMU, whose first disk is swap space.
+fn guest_tests(
+    bench: &Bench,
+    root: &Path,
+    cpus: u32,
+    name: &str,
+    words: Vec<String>,
+) -> Result<(), String> {
+    let command = ["/tests/guest-tests", name];
     let mut plan = Plan::new(root, &command);
     plan.cpus = cpus;
     plan.memory = MEMORY;
     plan.timeout = Duration::from_secs(240);
-    let words = command.map(str::to_owned);
-    let line = Console::pipes().command_line(&["swap=/dev/vda".to_owned()], &words);
+    let options = ["md=4M".to_owned(), "swap=/dev/vda".to_owned()];
+    let line = Console::pipes().command_line(&options, &command.map(str::to_owned));
     let mut machine = bench.machine(&plan, &line);
-    machine.extra.extend(disk.qemu(0));
+    machine.extra.extend(words);
     let finished = finish(&machine, b"", plan.timeout, |line| println!("  {line}"))
         .map_err(|error| format!("{error:#}"))?;
     let text = finished.text();

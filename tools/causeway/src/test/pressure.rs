@@ -1,0 +1,203 @@
+//! Debian's `stress-ng` in a machine that is too small for it: its root and its files are on an ext2 disk, its memory goes to a swap disk, and
+//! to swap files that it makes itself. What it checks must be right, and in the end no page and no slot may be missing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Report;
+use super::boot::{Bench, Finished, Plan, finish};
+use super::stress;
+use crate::disk::Disk;
+use crate::guest::Ending;
+use crate::qemu::Boot;
+use crate::root::ext2;
+use crate::run::Console;
+use crate::swap::Swap;
+
+/// What the guest has, and the swap space of its own.
+const MEMORY: &str = "256M";
+const SWAP: &str = "512M";
+
+/// The stressors, with what they use, and how much each does in a short run: by amount and not by time, so that a busy host takes longer and finds
+/// the same. What belongs to a stressor stands behind it, or `stress-ng` takes it for another one's.
+const STRESSORS: [(&str, &str, u32); 9] = [
+    ("vm", "2 --vm-bytes 400M", 24),
+    ("mmap", "1 --mmap-bytes 32M", 2),
+    ("fork", "1", 100),
+    ("mremap", "1 --mremap-bytes 16M", 8),
+    ("msync", "1 --msync-bytes 8M", 60),
+    ("shm", "1 --shm-bytes 8M", 12),
+    ("swap", "1", 8),
+    ("madvise", "1", 1),
+    ("fault", "1", 400),
+];
+
+/// In a short run: the ways to use memory that take long where it is on a disk are left out.
+const SHORT: &str = "--vm-method write64";
+
+/// Frames that may be used afterwards and were not before, of each kind: the kernel's caches of its own objects, and pages of shells that came back from
+/// swap. A page lost in each thousandth operation of a long run is more.
+const KEPT: u64 = 1024;
+
+/// How long the start and the end may take.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// How long an amount may take, in seconds, where a host is as busy as it gets.
+const MOST: u32 = 400;
+
+/// Runs them: a certain amount on 2 CPUs, and for ten minutes each on 1, 2 and 4 if it is `long`.
+///
+/// # Errors
+/// When the root cannot be made.
+pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
+    if !report.wants("pressure: stress-ng") {
+        return Ok(());
+    }
+    let folder = stress::folder()?;
+    if !long {
+        report.run("pressure: a certain amount, 2 CPUs", || {
+            pressure(bench, &folder, 2, None)
+        });
+        return Ok(());
+    }
+    for cpus in [1, 2, 4] {
+        report.run(&format!("pressure: 600 seconds, {cpus} CPUs"), || {
+            pressure(bench, &folder, cpus, Some(600))
+        });
+    }
+    Ok(())
+}
+
+/// Boots and judges one run, of so many seconds if not by amount.
+fn pressure(bench: &Bench, folder: &Path, cpus: u32, seconds: Option<u32>) -> Result<(), String> {
+    let image = root(bench, folder)?;
+    let finished = boot(bench, &image, cpus, seconds);
+    // What was left there is sound, too.
+    let sound = ext2::check(&image).map_err(|error| format!("{error:#}"));
+    let finished = finished?;
+    // The last command finds nothing.
+    match finished.ending {
+        Ending::Status(1) => judge(&finished.text()).and(sound),
+        _ => Err(finished.why(&bench.fast)),
+    }
+}
+
+/// A new image of the root.
+fn root(bench: &Bench, folder: &Path) -> Result<PathBuf, String> {
+    let image = bench.path("pressure.ext2");
+    if image.exists() {
+        std::fs::remove_file(&image).map_err(|error| error.to_string())?;
+    }
+    ext2::make(Some(folder), &image, None).map_err(|error| format!("{error:#}"))?;
+    Ok(image)
+}
+
+fn boot(bench: &Bench, image: &Path, cpus: u32, seconds: Option<u32>) -> Result<Finished, String> {
+    let stressors = STRESSORS.map(|(name, how, amount)| match seconds {
+        Some(_) => format!("--{name} {how}"),
+        None if name == "vm" => format!("--{name} {how} {SHORT} --{name}-ops {amount}"),
+        None => format!("--{name} {how} --{name}-ops {amount}"),
+    });
+    let seconds = seconds.unwrap_or(MOST);
+    let line = format!(
+        "counts() {{ sync; echo 3 >/proc/sys/vm/drop_caches
+             awk '{{ print \"'$1'\", $1, $2 }}' /proc/causeway/memory /proc/causeway/swap; }}
+         cd /var/tmp; stress-ng --version >/dev/null; counts before
+         stress-ng {} --timeout {seconds} --verify --metrics-brief </dev/null 2>&1; echo status $?
+         ls; counts after; ps -A -o comm= | grep -c stress-ng",
+        stressors.join(" ")
+    );
+    let command = ["/bin/bash", "-c", &line];
+    let mut plan = Plan::new(image, &command);
+    plan.cpus = cpus;
+    plan.memory = MEMORY;
+    plan.timeout = Duration::from_secs(seconds.into()) + PATIENCE;
+    plan.fast = true;
+    let swap: Swap = SWAP.parse()?;
+    let place = bench.fresh_folder("pressure");
+    let place = place.map_err(|error| format!("{error:#}"))?;
+    let swap = swap.disk(&place).map_err(|error| format!("{error:#}"))?;
+    let options = ["root=/dev/vda".to_owned(), "swap=/dev/vdb".to_owned()];
+    let words = command.map(str::to_owned);
+    let mut machine = bench.machine(&plan, &Console::pipes().command_line(&options, &words));
+    if let Boot::Kernel { root, .. } = &mut machine.boot {
+        *root = None;
+    }
+    for (number, disk) in [Disk::at(image)?, swap].iter().enumerate() {
+        machine.extra.extend(disk.qemu(number));
+    }
+    finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
+}
+
+/// What is wrong with what a run printed.
+fn judge(text: &str) -> Result<(), String> {
+    let mut wrong = stress::complaints(text, STRESSORS.iter().map(|(name, ..)| *name));
+    for kind in ["data", "page_tables", "heap", "kernel"] {
+        match (count(text, "before", kind), count(text, "after", kind)) {
+            (Some(before), Some(after)) if after <= before + KEPT => {}
+            (before, after) => wrong.push(format!("{kind}: {before:?} frames, then {after:?}")),
+        }
+    }
+    match (count(text, "after", "used"), count(text, "after", "found")) {
+        (Some(used), Some(found)) if used == found => {}
+        (used, found) => wrong.push(format!("{used:?} slots in use, {found:?} that pages have")),
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(wrong.join("\n    ")),
+    }
+}
+
+/// A number of a line `WHEN NAME NUMBER`.
+fn count(text: &str, when: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [first, second, number] if first == when && second == name => number.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_judged() {
+        let mut text = String::from("status 0\n");
+        for (name, ..) in STRESSORS {
+            text += &format!("stress-ng: metrc: [9] {name} 12 1.0 1.0\n");
+        }
+        let counts = |when: &str, data: u64, used: u64| {
+            format!(
+                "{when} data {data}\n{when} page_tables 9\n{when} heap 9\n{when} kernel 9\n{when} used {used}\n{when} found 3\n"
+            )
+        };
+        let before = counts("before", 500, 0);
+        let with = |after: &str| judge(&format!("{text}{before}{after}"));
+        assert_eq!(with(&counts("after", 500 + KEPT, 3)), Ok(()));
+        assert!(
+            with(&counts("after", 501 + KEPT, 3))
+                .unwrap_err()
+                .contains("data")
+        );
+        assert!(
+            with(&counts("after", 500, 4))
+                .unwrap_err()
+                .contains("slots")
+        );
+        assert!(with("").is_err());
+        assert!(
+            judge(&text.replace("vm 12", "vm 0"))
+                .unwrap_err()
+                .contains("vm did nothing")
+        );
+        let said = format!(
+            "{before}{}stress-ng: fail:  [7] vm: bits\n",
+            counts("after", 500, 3)
+        );
+        assert!(judge(&(text.clone() + &said)).unwrap_err().contains("bits"));
+    }
+}
