@@ -117,6 +117,20 @@ counters! {
     page_tables_copied,
     /// Shared page tables that a space had for itself again, since all others had left them.
     page_tables_reclaimed,
+    /// Large pages entered: 2 MiB by one entry.
+    large_entered,
+    /// Those that were removed as a whole.
+    large_removed,
+    /// Those that were split because a part was to be removed.
+    large_split_remove,
+    /// Because a part, or all, was to lose rights.
+    large_split_protect,
+    /// Because of a fork.
+    large_split_fork,
+    /// Because something was to be known or done about one page in all spaces: pageout, as a rule.
+    large_split_page,
+    /// Because of anything else.
+    large_split_other,
     /// Frame type changes.
     frame_type_changes,
     /// Ephemeral mappings that cost nothing.

@@ -7,6 +7,7 @@ use nucleus::{Access, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pendin
 use crate::ahead;
 use crate::chunks::SLOTS;
 use crate::entry::{MapEntry, Removed};
+use crate::large::LargeAdvice;
 use crate::map::{Map, page_range};
 use crate::pager::{Pager, PagerError};
 use crate::request::{Advice, Fault, Inherit, Lock, MapError};
@@ -37,6 +38,13 @@ impl Map {
             Advice::Remove => self.remove_pages(range),
             Advice::Normal | Advice::Random | Advice::Sequential => {
                 self.set_attribute(range, |_| true, |entry| entry.advice = advice)
+            }
+            Advice::Large | Advice::NotLarge => {
+                let large = match advice {
+                    Advice::Large => LargeAdvice::Wanted,
+                    _ => LargeAdvice::Refused,
+                };
+                self.set_attribute(range, |_| true, |entry| entry.large = large)
             }
             Advice::DontFork => {
                 self.set_attribute(range, |_| true, |entry| entry.inherit = Inherit::None)

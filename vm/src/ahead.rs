@@ -93,6 +93,11 @@ pub(crate) fn writes_in_order(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bo
     used_before(pmap, entry, va, true, MADE_FROM) == MADE_FROM
 }
 
+/// Whether the program has written as many pages in a row before `va` as tell that it fills memory in order.
+pub(crate) fn writes_on(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
+    used_before(pmap, entry, va, true, MOST_AHEAD) == MOST_AHEAD
+}
+
 /// The pages around `va` that may be mapped with it: the advice's window, or `ahead` pages if that is more.
 fn window(entry: &MapEntry, va: VirtAddr, ahead: usize) -> VirtRange {
     let (behind, least) = match entry.advice {

@@ -17,6 +17,8 @@ pub struct Census {
     pub proportional_dirty: u64,
     /// Those of pages that belong to no file and no shared memory.
     pub proportional_anonymous: u64,
+    /// Those that are mapped as parts of large pages.
+    pub large: usize,
     /// Pages that are in swap only; they are mapped nowhere.
     pub swapped: usize,
     /// Bytes of them, each page divided by the number of amaps that refer to it.
@@ -38,6 +40,7 @@ impl Census {
         self.proportional += other.proportional;
         self.proportional_dirty += other.proportional_dirty;
         self.proportional_anonymous += other.proportional_anonymous;
+        self.large += other.large;
         self.swapped += other.swapped;
         self.proportional_swapped += other.proportional_swapped;
     }
@@ -78,6 +81,7 @@ impl Map {
             let mut census = Census::default();
             self.count_pages(entry, entry.range, &mut census);
             entry.count_swapped(&mut census);
+            census.large = self.pmap.large_in(entry.range);
             f(&self.describe(entry), &census);
         }
     }

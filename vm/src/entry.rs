@@ -5,6 +5,7 @@ use core::ops::Range;
 use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange, pmap::Pending};
 
 use crate::amap::{Amap, Key};
+use crate::large::LargeAdvice;
 use crate::pager::Pager;
 use crate::request::{Advice, Inherit, Lock};
 use crate::share::Share;
@@ -65,6 +66,7 @@ pub(crate) struct MapEntry {
     pub inherit: Inherit,
     /// `Normal`, `Random` or `Sequential`.
     pub advice: Advice,
+    pub large: LargeAdvice,
     pub label: &'static str,
     /// What added to a page number gives the amap's key: 0 until the entry is moved.
     pub shift: i64,
@@ -261,6 +263,7 @@ impl MapEntry {
             && self.shared == next.shared
             && self.inherit == next.inherit
             && self.advice == next.advice
+            && self.large == next.large
             && self.lock == next.lock
             && self.no_reserve == next.no_reserve
             && self.label == next.label

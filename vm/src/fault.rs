@@ -40,7 +40,8 @@
 //! *Ahead of the program.* Resident neighbours are mapped with a page (`uvm.txt` 5.4): those of the advice's window, or as many
 //! ahead as the program has used before it in a row, by the bits that the processor sets in page-table entries. So the window
 //! doubles while memory is gone through in order, nothing has to be remembered, and other programs pay one look. Who
-//! has written many pages in a row gets the next zero-fill pages, or copies, made in the same fault: see `ahead.rs`.
+//! has written many pages in a row gets the next zero-fill pages, or copies, made in the same fault: see `ahead.rs`. Where
+//! an amap has no place for the page yet, that is, once in 32 pages at most, a large page may be made: see `large.rs`.
 //!
 //! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of
 //! zeros would be cheaper for a program that only reads, but each page that is written afterwards
@@ -73,6 +74,8 @@ enum Outcome {
     Mapped(Neighbours),
     /// The entry needs an amap of its own first, or one in another form.
     NeedsAmap,
+    /// All of the 2 MiB around it shall be filled at once.
+    NeedsLarge,
     /// A page table of its own, for a page that may be written.
     NeedsTable,
     /// The entry's object has to bring this page in first.
@@ -188,6 +191,10 @@ impl Map {
                     drop(space);
                     self.own_amap(va)?;
                 }
+                Outcome::NeedsLarge => {
+                    drop(space);
+                    self.make_large(va, access)?;
+                }
                 Outcome::NeedsTable => {
                     drop(space);
                     self.own_table(va)?;
@@ -294,8 +301,9 @@ impl Attempt<'_> {
                 }
             }
             (Some(amap), object) => {
-                let slots = match amap.lock(key) {
+                let slots = match amap.lock_unless(key, || self.wants_large()) {
                     Ok(slots) => slots,
+                    Err(Refused::Unwanted) => return Ok(Outcome::NeedsLarge),
                     Err(Refused::OutOfMemory) => return Err(Fault::OutOfMemory),
                     Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
                 };
@@ -316,8 +324,14 @@ impl Attempt<'_> {
                 }
             }
             (None, Some(object)) if !write => self.map_object(object),
+            (None, _) if self.wants_large() => Ok(Outcome::NeedsLarge),
             (None, _) => Ok(Outcome::NeedsAmap),
         }
+    }
+
+    /// Whether a large page is wanted instead of the page. Asked where there is no place for the page yet.
+    fn wants_large(&self) -> bool {
+        self.entry.wants_large(self.pmap, self.va, self.access)
     }
 
     /// Enters `frame` where nothing, or the same frame, is mapped.

@@ -3,6 +3,7 @@
 use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_START};
 
 use crate::entry::{MapEntry, Removed};
+use crate::large::LargeAdvice;
 use crate::layout::GUARD_GAP;
 use crate::map::Map;
 use crate::policy::check_overcommit;
@@ -80,6 +81,7 @@ impl Map {
             lock: space.lock_future,
             inherit: Inherit::Copy,
             advice: Advice::Normal,
+            large: LargeAdvice::None,
             label: "[heap]",
             shift: 0,
             amap: None,

@@ -8,7 +8,7 @@
 //!
 //! - `request`: what callers ask of a map; `map`: mapping, unmapping, protection; `layout`: where
 //!   things go; `space`, `entries`, `entry`: the entries that the map's lock guards; `heap`: what grows.
-//! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it.
+//! - `fault`: the fault routine; `ahead`: neighbours that are mapped with it; `large`: 2 MiB at once.
 //! - `amap`, `anon`: anonymous memory; `object`, `pager`: everything else, `claim` and `writeback`: reading pages in
 //!   and writing them back; `chunks`: the sparse array under all of them.
 //! - `pagedaemon`: what happens when frames run short.
@@ -36,6 +36,7 @@ mod fault;
 mod fork;
 mod heap;
 mod hold;
+mod large;
 mod layout;
 mod location;
 mod map;
@@ -58,6 +59,7 @@ pub use census::{Census, MappedPage};
 pub use claim::{Claim, HasObject};
 pub use fork::set_shared_tables;
 pub use hold::Held;
+pub use large::{LargeAdvice, LargePages, large_pages, set_large_pages};
 pub use layout::Layout;
 pub use map::Map;
 pub use object::Object;

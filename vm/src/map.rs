@@ -25,6 +25,7 @@ use nucleus::{
 
 use crate::ahead;
 use crate::entry::{MapEntry, ObjectRef, Removed};
+use crate::large::LargeAdvice;
 use crate::layout::Layout;
 use crate::pagedaemon::{SPACES, Token};
 use crate::pager::Anonymous;
@@ -179,6 +180,7 @@ impl Map {
                     false => Inherit::Copy,
                 },
                 advice: Advice::Normal,
+                large: LargeAdvice::None,
                 label: request.label,
                 shift: 0,
                 amap: None,
@@ -385,6 +387,7 @@ impl Map {
                 },
             },
             label: entry.label,
+            large_eligible: entry.is_eligible(),
             resident_pages: self.pmap.resident_in(entry.range),
             anonymous_pages,
         }

@@ -75,6 +75,10 @@ pub enum Advice {
     DoFork,
     WipeOnFork,
     KeepOnFork,
+    /// Large pages, where they can be.
+    Large,
+    /// No large pages from now on.
+    NotLarge,
 }
 
 /// One mapping, with its final attributes.
@@ -162,6 +166,8 @@ pub struct Entry {
     pub shares_anonymous: bool,
     pub backing: Backing,
     pub label: &'static str,
+    /// Large pages may come in it.
+    pub large_eligible: bool,
     /// Pages of it mapped now, and how many of them are anonymous.
     pub resident_pages: usize,
     pub anonymous_pages: usize,

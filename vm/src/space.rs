@@ -28,6 +28,8 @@ pub(crate) struct Space {
     pub lock_future: Lock,
     /// The limit for locked pages does not hold.
     pub may_lock_all: bool,
+    /// Large pages may come.
+    pub may_be_large: bool,
     /// Where the search for room starts: everything above has no hole greater than `hole`.
     search_from: usize,
     /// Bytes.
@@ -73,6 +75,7 @@ impl Space {
             locked: 0,
             lock_future: Lock::None,
             may_lock_all: false,
+            may_be_large: true,
             search_from: layout.mmap_top.0,
             hole: 0,
         }
@@ -82,6 +85,7 @@ impl Space {
     pub fn sibling(&self) -> Space {
         Space {
             heap: self.heap,
+            may_be_large: self.may_be_large,
             search_from: self.search_from,
             hole: self.hole,
             ..Space::new(self.layout, self.limits)

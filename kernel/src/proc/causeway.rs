@@ -7,6 +7,7 @@ use nucleus::{
     floor, frame,
     pmap::{self, Fork},
 };
+use vm::LargePages;
 
 use crate::syscall::{self, flags};
 
@@ -67,6 +68,27 @@ pub fn directory() -> Table {
                 pmap::set_fork(match bytes.trim_ascii() {
                     b"share" => Fork::Share,
                     b"copy" => Fork::Copy,
+                    _ => return Err(Errno::EINVAL),
+                });
+                Ok(())
+            }),
+        )
+        .with(
+            "large",
+            Entry::text(|out| {
+                let mode = match vm::large_pages() {
+                    LargePages::Off => "off",
+                    LargePages::Advised => "advised",
+                    LargePages::On => "on",
+                };
+                writeln!(out, "{mode}");
+                Ok(())
+            })
+            .writable(|bytes| {
+                vm::set_large_pages(match bytes.trim_ascii() {
+                    b"off" => LargePages::Off,
+                    b"advised" => LargePages::Advised,
+                    b"on" => LargePages::On,
                     _ => return Err(Errno::EINVAL),
                 });
                 Ok(())

@@ -94,9 +94,9 @@ fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &m
     // No page is ever taken for unused.
     value("Referenced", kib(census.resident()));
     value("Anonymous", kib(anonymous.min(census.resident())));
+    value("LazyFree", 0);
+    value("AnonHugePages", kib(census.large));
     for name in [
-        "LazyFree",
-        "AnonHugePages",
         "ShmemPmdMapped",
         "FilePmdMapped",
         "Shared_Hugetlb",
@@ -136,7 +136,7 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
             false,
             out,
         );
-        writeln!(out, "THPeligible:    0");
+        writeln!(out, "THPeligible:    {}", u8::from(entry.large_eligible));
         flags(entry, out);
     });
     Ok(())

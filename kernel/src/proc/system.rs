@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use abi::Result;
 use fs::synthetic::{Entry, Table, Text};
-use nucleus::{PAGE_SIZE, boot, counters::Counter, frame, processor, task, time};
+use nucleus::{PAGE_SIZE, boot, counters::Counter, frame, pmap, processor, task, time};
 
 use super::{TICKS, disks};
 use crate::{
@@ -386,6 +386,7 @@ fn meminfo(out: &mut Text) {
     line("Dirty", kib(memory.dirty));
     line("Writeback", kib(memory.writeback));
     line("AnonPages", kib(memory.anonymous));
+    line("AnonHugePages", kib(pmap::large_pages()));
     line("Mapped", 0);
     line("Shmem", kib(memory.shared));
     line("KReclaimable", 0);

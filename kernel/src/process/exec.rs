@@ -62,6 +62,9 @@ pub fn replace(
         thread.set_parent_death_signal(0);
     }
     process.dumpable.store(u32::from(!loaded.secure), Relaxed);
+    if process.large_pages_disabled.load(Relaxed) {
+        loaded.space.map().allow_large_pages(false);
+    }
     let old = core::mem::replace(&mut own.space, loaded.space);
     thread.publish(Some(own.shared()));
     task::set_pmap(Some(own.space.map().pmap().clone()));

@@ -107,8 +107,8 @@ pub struct Process {
     oom_adjustment: AtomicI32,
     /// Who logged in, and when: the user and a number of the session, both `u32::MAX` until somebody says so.
     login: [AtomicU32; 2],
-    /// `PR_SET_THP_DISABLE`; there are no pages but small ones.
-    pub huge_pages_disabled: AtomicBool,
+    /// `PR_SET_THP_DISABLE`: no large pages come in its memory, nor in that of programs it executes.
+    pub large_pages_disabled: AtomicBool,
     no_new_privileges: AtomicBool,
     subreaper: AtomicBool,
 }
@@ -137,7 +137,7 @@ impl Process {
             personality: AtomicU32::new(0),
             oom_adjustment: AtomicI32::new(0),
             login: [const { AtomicU32::new(u32::MAX) }; 2],
-            huge_pages_disabled: AtomicBool::new(false),
+            large_pages_disabled: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
             subreaper: AtomicBool::new(false),
         })
@@ -255,6 +255,8 @@ impl Process {
         }
         self.no_new_privileges
             .store(parent.has_no_new_privileges(), Relaxed);
+        self.large_pages_disabled
+            .store(parent.large_pages_disabled.load(Relaxed), Relaxed);
     }
 
     /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in thousandths of the

@@ -7,6 +7,7 @@ use nucleus::{
     ephemeral::Backend,
     pmap::{Coherence, Fork},
 };
+use vm::LargePages;
 
 /// What the command line asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +27,8 @@ pub struct Options {
     pub page_table_cache: bool,
     /// What a fork does with page tables (`fork=share|copy`).
     pub fork: Fork,
+    /// Who gets large pages (`large=off|advised|on`).
+    pub large_pages: LargePages,
     /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the archive.
     pub root: Option<DiskRoot>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
@@ -82,6 +85,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         shootdown: Coherence::Precise,
         page_table_cache: true,
         fork: Fork::Share,
+        large_pages: LargePages::Off,
         root: None,
         shares: Vec::new(),
         memory_disks: Vec::new(),
@@ -126,6 +130,10 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("fork", Some("share")) => options.fork = Fork::Share,
             ("fork", Some("copy")) => options.fork = Fork::Copy,
             ("fork", _) => return Err(format!("option '{word}': fork is share or copy")),
+            ("large", Some("off")) => options.large_pages = LargePages::Off,
+            ("large", Some("advised")) => options.large_pages = LargePages::Advised,
+            ("large", Some("on")) => options.large_pages = LargePages::On,
+            ("large", _) => return Err(format!("option '{word}': large is off, advised or on")),
             ("ptcache", Some("on")) => options.page_table_cache = true,
             ("ptcache", Some("off")) => options.page_table_cache = false,
             ("swapcluster", value) => {
@@ -371,6 +379,7 @@ mod tests {
                 shootdown: Coherence::Precise,
                 page_table_cache: true,
                 fork: Fork::Share,
+                large_pages: LargePages::Off,
                 root: None,
                 shares: Vec::new(),
                 memory_disks: Vec::new(),
@@ -398,6 +407,10 @@ mod tests {
         assert_eq!(parse("swapcluster=1").unwrap().swap_cluster, Some(1));
         let defaults = parse("ephemeral=direct shootdown=precise ptcache=on fork=share");
         assert_eq!(defaults, parse(""));
+        let large = |line| parse(line).unwrap().large_pages;
+        assert_eq!(large("large=advised"), LargePages::Advised);
+        assert_eq!(large("large=on"), LargePages::On);
+        assert_eq!(large("large=off"), LargePages::Off);
         let options = parse("release=6.1.0-56-cloud-amd64").unwrap();
         assert_eq!(options.release, Some(b"6.1.0-56-cloud-amd64".to_vec()));
         let share = |line| parse(line).unwrap().shares[0].clone();
@@ -459,6 +472,7 @@ mod tests {
             ("shootdown=all", "precise or broadcast"),
             ("ptcache=0", "on or off"),
             ("fork=lazy", "share or copy"),
+            ("large=2M", "off, advised or on"),
             ("swapcluster=0", "1 to 512"),
             ("swapcluster=513", "1 to 512"),
             ("swapcluster", "1 to 512"),

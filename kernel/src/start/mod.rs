@@ -38,6 +38,7 @@ pub fn start() -> ! {
     pmap::set_coherence(options.shootdown);
     frame::keep_tables(options.page_table_cache);
     pmap::set_fork(options.fork);
+    vm::set_large_pages(options.large_pages);
     if ephemeral::set_backend(options.ephemeral).is_err() {
         give_up("no memory for the window of short-lived mappings");
     }

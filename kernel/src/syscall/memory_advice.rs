@@ -99,6 +99,8 @@ fn advise(call: &Call<'_>, map: &Map, range: VirtRange, advice: u32) -> Result<(
         raw::MADV_KEEPONFORK => Advice::KeepOnFork,
         raw::MADV_COLD => Advice::Cold,
         raw::MADV_PAGEOUT => Advice::PageOut,
+        raw::MADV_HUGEPAGE => Advice::Large,
+        raw::MADV_NOHUGEPAGE => Advice::NotLarge,
         _ => return Ok(()),
     };
     if range.is_empty() {

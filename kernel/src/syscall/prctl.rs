@@ -176,13 +176,14 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
         }
         raw_prctl::PR_GET_THP_DISABLE if rest_is_zero(1) => {
             return Ok(usize::from(
-                call.process().huge_pages_disabled.load(Relaxed),
+                call.process().large_pages_disabled.load(Relaxed),
             ));
         }
         raw_prctl::PR_SET_THP_DISABLE if rest_is_zero(2) => {
             call.process()
-                .huge_pages_disabled
+                .large_pages_disabled
                 .store(value != 0, Relaxed);
+            call.space().map().allow_large_pages(value == 0);
         }
         raw_prctl::PR_CAP_AMBIENT if rest_is_zero(3) => return ambient(call),
         raw_prctl::PR_GET_KEEPCAPS

@@ -1,12 +1,13 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), targets for what is to be free (`targets`). A frame has a type (`Writable`, page table of level
+//! pools of page tables kept ready (`cache`), runs of frames for large pages (`run`), targets for what is to be free (`targets`). A frame has a type (`Writable`, page table of level
 //! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod cache;
 pub(crate) mod record;
+mod run;
 mod targets;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
@@ -19,6 +20,7 @@ pub(crate) use buddy::MAX_ORDER;
 pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
 use record::{Record, Type, address, bytes, record};
+pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, available, await_shortage, report_shortage, scattered, targets};
 
 use crate::arch::machine;

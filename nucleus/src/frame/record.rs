@@ -90,6 +90,8 @@ const REFERENCED: u32 = 1 << 6;
 /// First frame of a block on a free list; its order stands above [`ORDER_SHIFT`].
 const FREE_BLOCK: u32 = 1 << 7;
 const ORDER_SHIFT: u32 = 8;
+/// Some mapping may be a part of a large one: set with it, cleared by who finds that there is none. [reverse lock]
+const IN_LARGE: u32 = 1 << 12;
 
 const LOCKED: u64 = 1 << 63;
 const MAPPING: u64 = 1 << 32;
@@ -305,6 +307,19 @@ impl Mappings<'_> {
         if new != old {
             self.record.word.store(new, Ordering::Relaxed);
         }
+    }
+
+    /// Whether some mapping may be a part of a large one.
+    #[inline]
+    pub(crate) fn may_be_in_large(&self) -> bool {
+        self.record.word.load(Ordering::Relaxed) & IN_LARGE != 0
+    }
+
+    /// Changes [`may_be_in_large`](Mappings::may_be_in_large).
+    pub(crate) fn set_in_large(&self, large: bool) {
+        let word = self.record.word.load(Ordering::Relaxed) & !IN_LARGE;
+        let new = word | if large { IN_LARGE } else { 0 };
+        self.record.word.store(new, Ordering::Relaxed);
     }
 
     /// Whether a mapping that is gone wrote the frame.

@@ -14,11 +14,13 @@ const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
+/// In an entry of level 2: it maps [`LEAF_SPAN`] bytes itself.
+const LARGE: u64 = 1 << 7;
 /// Ignored by the processor: the accessed bit was cleared and no flush followed, so a TLB may hold the
 /// entry although the accessed bit is clear.
 const SEEN: u64 = 1 << 9;
 /// Ignored by the processor, in an entry that is not present: the frame of a mapping that was
-/// removed together with its whole table, and is pending.
+/// removed together with its whole table, and is pending. Alone, in an entry of level 2: a large page is being split.
 const PENDING: u64 = 1 << 10;
 /// Ignored by the processor: the mapping is wired.
 const WIRED: u64 = 1 << 52;
@@ -55,8 +57,23 @@ impl Pte {
     /// Whether this reference to a table of level 1 is [`Pte::shared_table`].
     #[inline]
     pub(crate) fn is_shared_table(self) -> bool {
-        self.0 & (PRESENT | WRITABLE) == PRESENT
+        self.0 & (PRESENT | WRITABLE | LARGE) == PRESENT
     }
+
+    /// An entry of level 2 that maps the frames from this one on itself. A TLB may hold it from the start, and any CPU may have
+    /// written through it.
+    pub(crate) fn large(first: u32, prot: Prot) -> Pte {
+        Pte(Pte::page(first, prot, true).0 & !WIRED | DIRTY | LARGE)
+    }
+
+    /// Whether this entry, of level 2, is [`Pte::large`].
+    #[inline]
+    pub(crate) fn is_large(self) -> bool {
+        self.0 & (PRESENT | LARGE) == PRESENT | LARGE
+    }
+
+    /// What stands in an entry of level 2 while CPUs forget the large page that it mapped, and before it refers to a table.
+    pub(crate) const SPLITTING: Pte = Pte(PENDING);
 
     /// The bit that lets a program write.
     pub(crate) const WRITE_BIT: u64 = WRITABLE;
@@ -164,6 +181,11 @@ impl Pte {
     /// The same page at an address that no TLB knows yet.
     pub(crate) fn elsewhere(self) -> Pte {
         Pte(self.0 & !SEEN)
+    }
+
+    /// With the dirty bit set.
+    pub(crate) fn dirty(self) -> Pte {
+        Pte(self.0 | DIRTY)
     }
 
     /// With the dirty bit clear.

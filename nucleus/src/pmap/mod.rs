@@ -3,12 +3,13 @@
 //! `format` is the x86-64 page-table format, used by both machines; `table` walks and builds
 //! page tables, and says who may change what; `reverse` links every mapping of a frame, so that
 //! page-wide operations (`page`) find them without an allocation; `transfer` moves mappings to other
-//! addresses; `space` knows which CPU has
+//! addresses; `large` maps many pages by one entry, and splits it; `space` knows which CPU has
 //! which pmap loaded; `transfer` moves mappings within a pmap; `shootdown` tells other CPUs; [`Pending`] holds what must not be reused before
 //! they have answered.
 
 mod family;
 pub(crate) mod format;
+mod large;
 mod page;
 mod pending;
 mod reverse;
@@ -34,6 +35,8 @@ use crate::sync::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 use family::Family;
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
+use large::Why;
+pub use large::large_pages;
 pub use page::{
     Use, clear_modified, is_modified, is_wired, mappings_of_spaces, page_protect, set_modified,
     set_referenced, take_referenced, take_use, watch_references,
@@ -310,7 +313,7 @@ impl Pmap {
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
-        let Some(leaf) = self.leaf(range.start).filter(|leaf| !leaf.is_shared) else {
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
             return 0;
         };
         let mut mapped = 0;
@@ -337,7 +340,7 @@ impl Pmap {
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
-        let Some(leaf) = self.leaf(range.start).filter(|leaf| !leaf.is_shared) else {
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
             return 0;
         };
         let mut widened = 0;
@@ -368,7 +371,7 @@ impl Pmap {
         let mut range = range;
         while let Some(Found { leaf, gone }) = self.next_leaf(range, Some(pending)) {
             let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
-            if leaf.is_shared {
+            if leaf.is_shared() || leaf.is_large() && !gone {
                 match gone {
                     true => {
                         range.start = end;
@@ -376,7 +379,7 @@ impl Pmap {
                         drop(leaf);
                     }
                     // All of it would be too much: a table of its own, or none.
-                    false => self.part_from(leaf, pending),
+                    false => self.part_from(leaf, Why::Remove, pending),
                 }
                 if pending.is_full() {
                     pending.flush();
@@ -385,7 +388,10 @@ impl Pmap {
             }
             if gone {
                 empty(&leaf, |entry, va| {
-                    self.forget(entry, va, pending);
+                    // Processors knew a large page as a whole, and are told so.
+                    if !leaf.is_large() {
+                        self.forget(entry, va, pending);
+                    }
                     Keep::Pending
                 });
                 let table = leaf.table;
@@ -429,11 +435,15 @@ impl Pmap {
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
             let (mut i, stop) = part_of(range, leaf.base);
-            if leaf.is_shared {
-                // None may be written as it is.
-                let rights = prot | Prot::READ | Prot::WRITE;
-                match !rights.contains(Prot::EXEC) && leaf.any_beyond(rights, i, stop) {
-                    true => self.part_from(leaf, pending),
+            if !leaf.is_own() {
+                let rights = match leaf.is_shared() {
+                    // None may be written as it is.
+                    true => prot | Prot::READ | Prot::WRITE,
+                    false => prot | Prot::READ,
+                };
+                let narrows = !rights.contains(Prot::EXEC | Prot::WRITE);
+                match narrows && leaf.any_beyond(rights, i, stop) {
+                    true => self.part_from(leaf, Why::Protect, pending),
                     false => range.start = leaf.base + LEAF_SPAN,
                 }
                 continue;
@@ -454,10 +464,11 @@ impl Pmap {
         let mut range = range;
         let mut pending = Pending::new();
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
-            if leaf.is_shared {
-                self.part_from(leaf, &mut pending);
+            if leaf.is_shared() {
+                self.part_from(leaf, Why::Other, &mut pending);
                 continue;
             }
+            // Behind a large page the entries are what says which pages are wired, too.
             let (mut i, stop) = part_of(range, leaf.base);
             while let Some(next) = leaf.next_entry(i, stop) {
                 let change = |pte: Pte| {
@@ -470,11 +481,15 @@ impl Pmap {
         }
     }
 
-    /// The table is shared, and this pmap's mappings are to become others: a table of its own, or for lack of memory none, so that
-    /// its mappings are gone.
-    fn part_from(&self, leaf: Leaf, pending: &mut Pending) {
+    /// The table is shared, or behind a large page, and this pmap's mappings are to become others: a table of its own, or for lack of
+    /// memory none, so that its mappings are gone.
+    fn part_from(&self, leaf: Leaf, why: Why, pending: &mut Pending) {
         let va = leaf.base;
+        let is_large = leaf.is_large();
         drop(leaf);
+        if is_large {
+            return self.split(va, why);
+        }
         if self.own(va).is_err() {
             if pending.is_full() {
                 pending.flush();
@@ -512,7 +527,7 @@ impl Pmap {
             return None;
         }
         let leaf = self.leaf(va)?;
-        match leaf.is_shared {
+        match leaf.is_shared() {
             false => page_in(&leaf, va),
             true => self.page_in_common(leaf, va),
         }
@@ -551,7 +566,7 @@ impl Pmap {
         loop {
             let page = page_in(&leaf, va);
             if self.confirms(&leaf, va) {
-                let right = match leaf.is_shared {
+                let right = match leaf.is_shared() {
                     true => Prot::WRITE,
                     false => Prot::empty(),
                 };
@@ -572,7 +587,7 @@ impl Pmap {
                 return false;
             };
             let permits = load(leaf.entry(index(va, 1))).permits(access);
-            if !leaf.is_shared {
+            if !leaf.is_shared() {
                 return permits;
             }
             if self.confirms(&leaf, va) {
@@ -591,7 +606,7 @@ impl Pmap {
             return 0;
         };
         let last = index(VirtAddr(va.0 - PAGE_SIZE), 1);
-        let most = match write && leaf.is_shared {
+        let most = match write && leaf.is_shared() {
             // Whoever wrote these did it before a fork.
             true => 0,
             false => most.min(last + 1),
@@ -662,7 +677,7 @@ impl Pmap {
             any = true;
             range.start = VirtAddr(leaf.base.0 + LEAF_SPAN);
             let table = leaf.table;
-            if leaf.is_shared {
+            if leaf.is_shared() {
                 drop(leaf);
                 if dead.is_full() {
                     dead.flush();

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::family::Holders;
 use super::format::Pte;
 use super::table::{base_of, entry, load, release};
-use super::{Pending, Prot, must_be_told, narrow, reverse, share, shootdown};
+use super::{Pending, Prot, large, must_be_told, narrow, reverse, share, shootdown};
 use crate::arch::machine;
 use crate::counters::Counter;
 use crate::frame::record::{Mappings, NONE, record};
@@ -47,6 +47,17 @@ fn forget(mappings: &Mappings<'_>, old: Pte, table: u32, i: usize, pending: &mut
     }
 }
 
+/// Locks the mappings of a frame to change them: large pages that it is a part of are split first. The caller is pinned;
+/// interrupts are on.
+#[inline]
+fn lock_singly(frame: &Frame) -> Mappings<'_> {
+    let mappings = record(frame.index()).lock_mappings();
+    match mappings.may_be_in_large() {
+        true => large::split_around(frame, mappings),
+        false => mappings,
+    }
+}
+
 /// Takes away, in every pmap, every right to `frame` that is not in `prot` (`Prot::empty()`
 /// removes the mappings).
 pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
@@ -57,7 +68,7 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
         pending.flush();
     }
     let _pinned = Pinned::new();
-    let mut mappings = record(frame.index()).lock_mappings();
+    let mut mappings = lock_singly(frame);
     if !prot.is_empty() {
         let mut slot = mappings.first();
         while slot != NONE {
@@ -123,7 +134,7 @@ pub(super) fn change(
 /// it forgets it by itself, which for the choice of victims is as good.
 pub fn take_referenced(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
-    let mappings = record(frame.index()).lock_mappings();
+    let mappings = lock_singly(frame);
     let mut referenced = mappings.take_referenced();
     for_each(&mappings, |table, i| {
         let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
@@ -150,7 +161,7 @@ pub struct Use {
 /// As [`take_referenced`], and all else that the choice of victims wants to know, with one look at each mapping.
 pub fn take_use(frame: &Frame) -> Use {
     let _pinned = Pinned::new();
-    let mappings = record(frame.index()).lock_mappings();
+    let mappings = lock_singly(frame);
     let mut found = Use {
         referenced: mappings.take_referenced(),
         modified: mappings.was_modified(),
@@ -224,7 +235,7 @@ pub fn set_modified(frame: &Frame) {
 /// Clears the modified state of `frame`; later writes set it again, once `pending` was flushed.
 pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
     let _pinned = Pinned::new();
-    let mappings = record(frame.index()).lock_mappings();
+    let mappings = lock_singly(frame);
     mappings.clear_modified();
     for_each(&mappings, |table, i| {
         let dirty = |pte: Pte| pte.is_dirty().then(|| pte.clean());

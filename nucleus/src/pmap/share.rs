@@ -33,6 +33,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::family::{Family, Holders};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
+use super::large::Why;
 use super::table::{
     DYING, GROUP, Leaf, entries_of, entry, group, leaf_base, load, new_leaf, next_entry,
     pin_attached,
@@ -186,9 +187,14 @@ impl Pmap {
                 i3 = n3 + 1;
                 let mut childs = None;
                 let mut i2 = 0;
-                while let Some((n2, table)) = below(table2, i2, ENTRIES) {
+                while let Some((n2, mut table)) = below(table2, i2, ENTRIES) {
                     i2 = n2 + 1;
                     let base = VirtAddr(((n4 * ENTRIES + n3) * ENTRIES + n2) * LEAF_SPAN);
+                    let above = entry(table2, n2);
+                    let is_large = load(above).is_large();
+                    if is_large {
+                        table = self.behind(load(above), base);
+                    }
                     let pages = entries_of(table);
                     let span = VirtRange::new(base, base + LEAF_SPAN);
                     if pages == 0 || !may_share(span, pages) {
@@ -204,7 +210,11 @@ impl Pmap {
                             }
                         },
                     };
-                    any_own |= self.share(entry(table2, n2), table);
+                    if is_large {
+                        // Before the parent loses a right, so that nothing is left of the large page when the child comes.
+                        self.split_entry(above, base, Why::Fork);
+                    }
+                    any_own |= self.share(above, table);
                     entry(childs, n2).store(Pte::shared_table(table).0, Ordering::Release);
                     count_entry(childs, n2);
                     *child.lock.get_mut() += 2;
@@ -320,7 +330,7 @@ impl Pmap {
     }
 
     /// Makes the table of level 1 for `va` this pmap's own, if it is one that a fork made common; its mappings stay, but for the
-    /// right to write. Sleeps never; interrupts are on and no spin lock is held.
+    /// right to write. A large page there is split. Sleeps never; interrupts are on and no spin lock is held.
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
@@ -328,6 +338,8 @@ impl Pmap {
         let mut pending = Pending::new();
         let frames = self.lock.lock();
         let Some((above, table)) = self.shared_table(va) else {
+            drop(frames);
+            self.split(va, Why::Other);
             return Ok(());
         };
         if self.take_back(above, table, Writes::TakenAway) {
@@ -387,6 +399,16 @@ impl Pmap {
 
     /// The table of level 1 for `va` and the entry above it, if it is a shared one. [pmap lock]
     fn shared_table(&self, va: VirtAddr) -> Option<(&'static core::sync::atomic::AtomicU64, u32)> {
+        let above = self.above_leaf(va)?;
+        let pte = load(above);
+        (pte.is_present() && pte.is_shared_table()).then(|| (above, pte.frame()))
+    }
+
+    /// The entry of level 2 for `va`, whatever it is, if there is a table for it. [pmap lock]
+    pub(super) fn above_leaf(
+        &self,
+        va: VirtAddr,
+    ) -> Option<&'static core::sync::atomic::AtomicU64> {
         let mut table = self.root;
         for level in [4, 3] {
             let pte = load(entry(table, index(va, level)));
@@ -395,9 +417,7 @@ impl Pmap {
             }
             table = pte.frame();
         }
-        let above = entry(table, index(va, 2));
-        let pte = load(above);
-        (pte.is_present() && pte.is_shared_table()).then(|| (above, pte.frame()))
+        Some(entry(table, index(va, 2)))
     }
 
     /// Takes a table for this pmap's own if it is the only one that still leads to it. Nothing has to be flushed: rights only become

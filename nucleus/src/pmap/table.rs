@@ -33,12 +33,12 @@
 //! says that nobody else is there. The table is reused only after the flush, like a frame: a
 //! processor may walk through it until then.
 //!
-//! Tables of level 1 that several spaces lead to: see `share`.
+//! Tables of level 1 that several spaces lead to: see `share`. Those behind a large page: see `large`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index, span};
-use super::{Pending, Pmap, Prot, share};
+use super::{Pending, Pmap, Prot, large, share};
 use crate::arch::machine;
 use crate::frame::record::{NONE, Type, bytes, find, record};
 use crate::frame::{Table, give_table, take_table};
@@ -49,6 +49,8 @@ use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 const COUNT: u64 = 0xfff;
 /// In `b`: the table is being taken out of the tree.
 pub(super) const DYING: u64 = 1 << 12;
+/// In `b`: the entry above maps all that the table does as a large page, and no processor walks the table.
+pub(super) const LARGE: u64 = 1 << 13;
 /// log2 of the entries in a group, at level 2 to 4 and at level 1.
 pub(super) const GROUP: usize = 3;
 const LEAF_GROUP: usize = 4;
@@ -102,17 +104,45 @@ pub(super) fn group(index: usize) -> u64 {
     1 << (index >> GROUP)
 }
 
+/// Who may change the entries of a table of level 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Status {
+    /// Its pmap.
+    Own,
+    /// Other spaces lead to it, too: only who finds it through a frame, and none may be written through.
+    Shared,
+    /// Nobody before it is split: it stands behind a large page, or did when it was found.
+    Large,
+}
+
 /// A table of level 1 that stays what it is while this lives. The task is pinned to its CPU.
 pub(super) struct Leaf {
     pub(super) table: u32,
     /// What the table's first entry maps.
     pub(super) base: VirtAddr,
-    /// Other spaces lead to it, too: only who finds it through a frame changes its entries, and none may be written through.
-    pub(super) is_shared: bool,
+    status: Status,
     _pinned: Pinned,
 }
 
 impl Leaf {
+    /// Whether its pmap changes its entries as it likes.
+    #[inline]
+    pub(super) fn is_own(&self) -> bool {
+        self.status == Status::Own
+    }
+
+    /// See [`Status::Shared`].
+    #[inline]
+    pub(super) fn is_shared(&self) -> bool {
+        self.status == Status::Shared
+    }
+
+    /// See [`Status::Large`].
+    #[inline]
+    pub(super) fn is_large(&self) -> bool {
+        self.status == Status::Large
+    }
+
     /// The entry for a page in the table's span.
     #[inline]
     pub(super) fn entry(&self, index: usize) -> &'static AtomicU64 {
@@ -186,12 +216,17 @@ pub(super) fn entries_of(table: u32) -> usize {
 
 /// Pins a table of level 1 that the caller, by a lock or as its last sharer, keeps attached.
 pub(super) fn pin_attached(table: u32) -> Leaf {
+    pin_linked(table, Status::Shared)
+}
+
+/// Pins the table of an entry that is counted and linked, with the reverse lock of the frame held that it maps.
+pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
     let pinned = Pinned::new();
     record(table).b.fetch_add(1, Ordering::Acquire);
     Leaf {
         table,
         base: base_of(table),
-        is_shared: true,
+        status,
         _pinned: pinned,
     }
 }
@@ -206,7 +241,7 @@ pub(super) fn new_leaf(pmap: &Pmap, table: u32, base: VirtAddr) -> Leaf {
     Leaf {
         table,
         base,
-        is_shared: false,
+        status: Status::Own,
         _pinned: Pinned::new(),
     }
 }
@@ -239,7 +274,7 @@ impl Pmap {
         loop {
             let leaf = self.pin(pte, leaf_base(va));
             // Where sharing begins or ends the table has another owner than the entry said.
-            if leaf.as_ref().is_some_and(|leaf| !leaf.is_shared) || self.leads_to(va, pte) {
+            if leaf.as_ref().is_some_and(|leaf| !leaf.is_shared()) || self.leads_to(va, pte) {
                 return leaf;
             }
             pte = self.walk(va)?;
@@ -254,6 +289,11 @@ impl Pmap {
         loop {
             let pte = load(entry(table, index(va, level)));
             if !pte.is_present() {
+                if level == 2 && pte == Pte::SPLITTING {
+                    machine::spin_hint();
+                    (table, level) = (self.root, 4);
+                    continue;
+                }
                 return None;
             }
             table = pte.frame();
@@ -277,7 +317,7 @@ impl Pmap {
     /// business: none of the others changes it as long as this pmap leads to it.
     #[inline]
     pub(super) fn confirms(&self, leaf: &Leaf, va: VirtAddr) -> bool {
-        !leaf.is_shared || self.leads_to(va, Pte::shared_table(leaf.table))
+        !leaf.is_shared() || self.leads_to(va, Pte::shared_table(leaf.table))
     }
 
     /// Pins what may be this pmap's table of level 1 for `base`, by the entry of level 2 that leads to it.
@@ -288,7 +328,10 @@ impl Pmap {
         let is_shared = pte.is_shared_table();
         let r = record(table);
         if r.kind() != Type::PageTable1 {
-            return None;
+            return match pte.is_large() {
+                true => self.pin_large(pte, base),
+                false => None,
+            };
         }
         let mut b = r.b.load(Ordering::Relaxed);
         loop {
@@ -307,7 +350,10 @@ impl Pmap {
         let leaf = Leaf {
             table,
             base,
-            is_shared,
+            status: match is_shared {
+                true => Status::Shared,
+                false => Status::Own,
+            },
             _pinned: pinned,
         };
         // Pinned now, so this is the owner, or one of them, for good.
@@ -319,11 +365,11 @@ impl Pmap {
     }
 
     /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is missing. Where others share
-    /// it, that is what [`own`](Pmap::own) does.
+    /// it, or a large page takes its place, that is what [`own`](Pmap::own) does.
     #[inline]
     pub(super) fn make_leaf(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
         if let Some(leaf) = self.leaf(va)
-            && !leaf.is_shared
+            && leaf.is_own()
         {
             return Ok(leaf);
         }
@@ -342,7 +388,7 @@ impl Pmap {
                     None => continue,
                 },
             };
-            if !leaf.is_shared {
+            if leaf.is_own() {
                 return Ok(leaf);
             }
             drop(leaf);
@@ -353,6 +399,15 @@ impl Pmap {
     /// Makes the table of level 1 for `va`. `None`: there is one.
     #[cold]
     fn build(&self, va: VirtAddr) -> Result<Option<Leaf>, OutOfMemory> {
+        self.build_with(va, |leaf| Pte::table(leaf.table))
+    }
+
+    /// As [`build`](Pmap::build): `fill` gets the table before anybody can find it, and says what stands in the entry above.
+    pub(super) fn build_with(
+        &self,
+        va: VirtAddr,
+        fill: impl FnOnce(&Leaf) -> Pte,
+    ) -> Result<Option<Leaf>, OutOfMemory> {
         let mut frames = self.lock.lock();
         let base = leaf_base(va);
         let mut parent = self.root;
@@ -383,9 +438,11 @@ impl Pmap {
             }
         }
         let leaf = new_leaf(self, tables[1], base);
+        let mut reference = fill(&leaf);
         // From the bottom up, so that what is attached is whole.
         for l in 2..level {
-            entry(tables[l], index(va, l)).store(Pte::table(tables[l - 1]).0, Ordering::Release);
+            entry(tables[l], index(va, l)).store(reference.0, Ordering::Release);
+            reference = Pte::table(tables[l]);
             record(tables[l]).handles.store(1, Ordering::Relaxed);
             let bit = group(index(va, l));
             record(tables[l]).a.store(bit, Ordering::Relaxed);
@@ -393,7 +450,7 @@ impl Pmap {
         }
         *frames += 2;
         machine::point();
-        entry(parent, index(va, level)).store(Pte::table(tables[level - 1]).0, Ordering::Release);
+        entry(parent, index(va, level)).store(reference.0, Ordering::Release);
         let parent = record(parent);
         parent.handles.fetch_add(1, Ordering::Relaxed);
         let groups = parent.a.load(Ordering::Relaxed) | group(index(va, level));
@@ -412,24 +469,31 @@ impl Pmap {
         let mut frames = self.lock.lock();
         let (pte, va) = self.first_in(range)?;
         let base = leaf_base(va);
-        let table = pte.frame();
+        let (table, status) = match pte.is_large() {
+            true => (self.behind(pte, base), Status::Large),
+            false if pte.is_shared_table() => (pte.frame(), Status::Shared),
+            false => (pte.frame(), Status::Own),
+        };
         let leaf = Leaf {
             table,
             base,
-            is_shared: pte.is_shared_table(),
+            status,
             _pinned: pinned,
         };
         record(table).b.fetch_add(1, Ordering::Acquire);
         let covered = range.start <= base && base.0 + (LEAF_SPAN - 1) < range.end.0;
         let gone = match kill {
             Some(pending) if covered => {
-                if leaf.is_shared {
+                if leaf.is_shared() {
                     self.leave(table, base, pending, &mut frames);
                 } else {
                     // The mark instead of the attachment's own count.
                     machine::point();
                     record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
                     self.detach(base, pending, &mut frames);
+                    if leaf.is_large() {
+                        large::gone(table);
+                    }
                 }
                 true
             }

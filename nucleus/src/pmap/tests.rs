@@ -10,6 +10,7 @@ use crate::sim::{self, Config, random_u64};
 use crate::task::{self, Sleep, Spawn, WaitQueue};
 use crate::{ephemeral, user};
 
+mod large;
 mod sharing;
 
 fn below(n: usize) -> usize {

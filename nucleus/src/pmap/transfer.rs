@@ -8,6 +8,7 @@
 use core::mem::MaybeUninit;
 
 use super::format::{LEAF_SPAN, Pte, index};
+use super::large::Why;
 use super::table::{Found, Leaf};
 use super::{Pending, Pmap, install, part_of, unmap};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
@@ -76,8 +77,8 @@ impl Pmap {
         let mut left = range;
         let mut moved = 0;
         while let Some(Found { leaf, .. }) = self.next_leaf(left, None) {
-            if leaf.is_shared {
-                self.part_from(leaf, &mut pending);
+            if !leaf.is_own() {
+                self.part_from(leaf, Why::Other, &mut pending);
                 continue;
             }
             let (mut i, stop) = part_of(left, leaf.base);

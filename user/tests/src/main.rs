@@ -23,6 +23,7 @@ mod futexes;
 mod growth;
 mod inet;
 mod inotify;
+mod large;
 mod leaks;
 mod legacy;
 mod locking;
@@ -86,6 +87,7 @@ fn main() {
         memory::TESTS,
         growth::TESTS,
         locking::TESTS,
+        large::TESTS,
         causeway::TESTS,
         protection::TESTS,
         shootdowns::TESTS,

@@ -114,10 +114,20 @@ impl Array {
         }
     }
 
-    #[inline]
     pub fn lock(&self, key: Key) -> Result<Slots<'_>, Refused> {
+        self.lock_unless(key, || false)
+    }
+
+    /// As [`Amap::lock_unless`](super::Amap::lock_unless).
+    #[inline]
+    pub fn lock_unless(
+        &self,
+        key: Key,
+        otherwise: impl FnOnce() -> bool,
+    ) -> Result<Slots<'_>, Refused> {
         match self.chunk(group(key)) {
             Some(chunk) => Ok(Array::slots(chunk, key)),
+            None if otherwise() => Err(Refused::Unwanted),
             None => self.lock_new(key),
         }
     }

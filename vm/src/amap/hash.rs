@@ -185,8 +185,20 @@ impl Hash {
     }
 
     pub fn lock(&self, key: Key) -> Result<Slots<'_>, Refused> {
+        self.lock_unless(key, || false)
+    }
+
+    /// As [`Amap::lock_unless`](super::Amap::lock_unless).
+    pub fn lock_unless(
+        &self,
+        key: Key,
+        otherwise: impl FnOnce() -> bool,
+    ) -> Result<Slots<'_>, Refused> {
         if self.buckets.is_empty() {
-            return Err(Refused::Form);
+            return Err(match otherwise() {
+                true => Refused::Unwanted,
+                false => Refused::Form,
+            });
         }
         let cell = &self.buckets[self.number(key)];
         let bucket = match cell.get() {
@@ -197,6 +209,9 @@ impl Hash {
         let slots = Hash::slots(bucket, key);
         if slots.common || find(&bucket.keys, key).is_some() {
             return Ok(slots);
+        }
+        if otherwise() {
+            return Err(Refused::Unwanted);
         }
         let neighbours = bucket.neighbours(&slots.slots, key);
         if neighbours >= NEIGHBOURS && self.array_bytes() <= self.bytes() {

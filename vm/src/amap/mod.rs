@@ -34,7 +34,7 @@ use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU8, Ordering::Relaxed};
 use nucleus::{
-    OutOfMemory, frame,
+    Frame, OutOfMemory, frame,
     pmap::Pending,
     sync::{MutexGuard, OnceBox},
 };
@@ -99,6 +99,8 @@ pub enum Refused {
     OutOfMemory,
     /// The amap should have another form, or a larger one: [`Amap::prepare`].
     Form,
+    /// They would have to be made, and the caller would rather have something else.
+    Unwanted,
 }
 
 /// The slots around a key, locked.
@@ -173,6 +175,57 @@ impl Amap {
         }
     }
 
+    /// As [`lock`](Amap::lock), but where the slot would have to be made it is asked first whether something else is wanted. `otherwise`
+    /// is called with slots locked.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    #[inline]
+    pub fn lock_unless(
+        &self,
+        key: Key,
+        otherwise: impl FnOnce() -> bool,
+    ) -> Result<Slots<'_>, Refused> {
+        match &self.form {
+            Form::Array(array) => array.lock_unless(key, otherwise),
+            Form::Hash(hash) => hash.lock_unless(key, otherwise),
+        }
+    }
+
+    /// Makes room for an anon with each of `keys`, most of which will be filled at once.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; no anon was touched.
+    pub fn make_all(&mut self, keys: Range<Key>) -> Result<(), OutOfMemory> {
+        if let Form::Hash(hash) = &mut self.form {
+            self.form = Form::Array(hash.take_as_array(keys.start, true).ok_or(OutOfMemory)?);
+        }
+        if let Form::Array(array) = &mut self.form {
+            for number in group(keys.start)..=group(keys.end - 1) {
+                if frame::is_scarce() {
+                    return Err(OutOfMemory);
+                }
+                array.make(first_key(number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts sole anons of these frames into the slots from `first` on, which are empty and for which there is [room](Amap::make_all).
+    pub fn fill(&mut self, first: Key, frames: impl Iterator<Item = Frame>) {
+        let mut slots: Option<Slots<'_>> = None;
+        for (key, frame) in (first..).zip(frames) {
+            if slots.as_ref().is_none_or(|slots| !slots.holds(key)) {
+                // The lock before is given back first.
+                drop(slots.take());
+                slots = self.lock_present(key);
+            }
+            if let Some(slots) = &mut slots {
+                *slots.get(key) = Slot::sole(frame);
+            }
+        }
+    }
+
     /// Makes the slots around `key` this amap's own, and changes the form where [`lock`](Amap::lock) refuses `key` for its sake:
     /// then it does not any more, unless another key comes between.
     ///
@@ -195,7 +248,7 @@ impl Amap {
         match self.lock(key).map(drop) {
             Ok(()) => return Ok(()),
             Err(Refused::OutOfMemory) => return Err(OutOfMemory),
-            Err(Refused::Form) => {}
+            Err(Refused::Form | Refused::Unwanted) => {}
         }
         match &mut self.form {
             Form::Array(array) => match array.take_as_hash() {

@@ -12,8 +12,16 @@ pub(crate) fn coherence_stamp() -> u64 {
 /// when the flush began (`since`) and still holds must be what the page tables say, or less.
 pub(crate) fn promise_page(root: PhysAddr, at: VirtAddr, since: u64) {
     let Some(m) = machine() else { return };
-    check_page(root, at, since);
     let span = at.0 >> (PAGE_SHIFT + 9);
+    let page = at.0 >> PAGE_SHIFT;
+    for cpu in m.cpus.iter().filter(|cpu| cpu.root.get() == root) {
+        // With a page goes the large one around it.
+        let tlb = cpu.tlb.borrow();
+        let around = tlb.pages.range(span << 9..(span + 1) << 9);
+        around
+            .filter(|(held, entry)| **held == page || entry.large)
+            .for_each(|(held, _)| check_page(root, VirtAddr(held << PAGE_SHIFT), since));
+    }
     for (index, cpu) in m.cpus.iter().enumerate() {
         if cpu.root.get() == root
             && let Some(table) = cpu.tlb.borrow().tables.get(&span)
@@ -84,7 +92,7 @@ fn last_table(root: PhysAddr, page: usize) -> Option<PhysAddr> {
     for level in (2..=4).rev() {
         let index = page >> (9 * (level - 1)) & 511;
         let entry = m.entry(table + index as u64 * 8).load(super::machine::WORD);
-        if entry & 1 == 0 {
+        if entry & 1 == 0 || entry & 1 << 7 != 0 {
             return None;
         }
         table = PhysAddr(entry & 0x000f_ffff_ffff_f000);
@@ -106,6 +114,9 @@ fn lookup(root: PhysAddr, page: usize) -> Option<(u64, bool, bool)> {
         write &= entry & 2 != 0;
         execute &= entry >> 63 == 0;
         table = PhysAddr(entry & 0x000f_ffff_ffff_f000);
+        if level == 2 && entry & 1 << 7 != 0 {
+            return Some((table.frame_number() + (page as u64 & 511), write, execute));
+        }
     }
     Some((table.frame_number(), write, execute))
 }

@@ -2,7 +2,9 @@
 //!
 //! A TLB holds what hardware may hold, for as long as it may: entries go only when they are
 //! invalidated, when the space is changed, or by chance. It also keeps the tables that it found on
-//! the way to them (Intel's paging-structure caches), which any invalidation empties. At any point
+//! the way to them (Intel's paging-structure caches), which any invalidation empties. A large page is held as translations of
+//! the pages in it that were used, which go all at once, as some processors hold it; one that is held together with a small page
+//! for the same 2 MiB is an error: a processor might take a machine check. At any point
 //! a CPU may fill an entry for an address that no one asked for; as on hardware, that sets the
 //! accessed bit first, and a write sets the dirty bit before it is done.
 
@@ -31,6 +33,8 @@ pub(super) struct Entry {
     pub(super) execute: bool,
     /// Whether the entry in memory had its dirty bit set: only then may a write go ahead.
     dirty: bool,
+    /// Whether it is a part of a large page.
+    pub(super) large: bool,
     /// When the walk that made it began.
     pub(super) stamp: u64,
 }
@@ -72,6 +76,24 @@ impl Tlb {
         }
     }
 
+    /// Forgets the large page around a page.
+    fn forget_large(&mut self, m: &Machine, page: usize) {
+        let span = page & !511..=page | 511;
+        let parts = self.pages.range(span).filter(|(_, entry)| entry.large);
+        let parts: Vec<usize> = parts.map(|(page, _)| *page).collect();
+        for part in parts {
+            self.forget_page(m, part);
+        }
+    }
+
+    /// Whether something is held of the 2 MiB around a page that is, or is not, a part of a large page.
+    fn holds_other_size(&self, page: usize, large: bool) -> bool {
+        let span = page & !511..=page | 511;
+        self.pages
+            .range(span)
+            .any(|(_, entry)| entry.large != large)
+    }
+
     fn forget_all(&mut self, m: &Machine) {
         self.forget_tables(m);
         for entry in std::mem::take(&mut self.pages).values() {
@@ -105,6 +127,7 @@ pub(crate) fn invalidate_page(at: VirtAddr) {
     let Some(m) = machine() else { return };
     let mut tlb = m.cpu().tlb.borrow_mut();
     tlb.forget_page(m, at.0 >> PAGE_SHIFT);
+    tlb.forget_large(m, at.0 >> PAGE_SHIFT);
     tlb.forget_tables(m);
 }
 
@@ -176,14 +199,19 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
                 stamp,
             };
             for level in (2..=4).rev() {
-                let entry = touch(m, table.at, page >> (9 * (level - 1)), |_| 0)?;
+                let written = |entry| match level == 2 && entry & LARGE != 0 {
+                    true => dirties(&table, entry, for_write),
+                    false => 0,
+                };
+                let entry = touch(m, table.at, page >> (9 * (level - 1)), written)?;
                 table.write &= entry & WRITE != 0;
                 table.execute &= entry & NO_EXECUTE == 0;
                 table.at = PhysAddr(entry & ADDRESS);
                 if entry & LARGE != 0 {
-                    m.fail(format!(
-                        "a large page at level {level} in a program's space"
-                    ));
+                    if level != 2 || entry & (511 << PAGE_SHIFT) != 0 {
+                        m.fail(format!("a large page {entry:#x} at level {level}"));
+                    }
+                    return Some(hold(m, page, &table, entry, stamp));
                 }
             }
             table
@@ -197,25 +225,44 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
             place.insert(table);
         }
     }
-    let leaf = touch(m, table.at, page, |entry| {
-        if for_write && table.write && entry & WRITE != 0 {
-            DIRTY
-        } else {
-            0
-        }
-    })?;
+    let written = |entry| dirties(&table, entry, for_write);
+    let leaf = touch(m, table.at, page, written)?;
+    Some(hold(m, page, &table, leaf, stamp))
+}
+
+/// The dirty bit if a walk for a write, with the rights on the way, finds an entry that may be written.
+fn dirties(table: &Table, entry: u64, for_write: bool) -> u64 {
+    match for_write && table.write && entry & WRITE != 0 {
+        true => DIRTY,
+        false => 0,
+    }
+}
+
+/// Holds what an entry says of a page: an entry of level 1, found with the rights on the way, or a large one, whose own rights are
+/// among them.
+fn hold(m: &Machine, page: usize, table: &Table, leaf: u64, stamp: u64) -> Entry {
+    let large = leaf & LARGE != 0;
+    let part = if large { page as u64 & 511 } else { 0 };
     let entry = Entry {
-        frame: (leaf & ADDRESS) >> PAGE_SHIFT,
+        frame: ((leaf & ADDRESS) >> PAGE_SHIFT) + part,
         write: table.write && leaf & WRITE != 0,
         execute: table.execute && leaf & NO_EXECUTE == 0,
         dirty: leaf & DIRTY != 0,
+        large,
         stamp,
     };
     let mut tlb = m.cpu().tlb.borrow_mut();
+    if tlb.holds_other_size(page, large) {
+        m.fail(format!(
+            "CPU {} holds translations of two sizes around {:#x}",
+            m.current(),
+            page << PAGE_SHIFT
+        ));
+    }
     tlb.forget_page(m, page);
     reach(m, entry.frame);
     tlb.pages.insert(page, entry);
-    Some(entry)
+    entry
 }
 
 /// Reads an entry of a table, setting the accessed bit and `more` in one atomic step, as a walk

@@ -1,0 +1,249 @@
+//! Large pages: 2 MiB by one entry of level 2.
+//!
+//! Behind each large page stands the table of level 1 that would map the same, complete: 512 entries in use, linked to
+//! their frames and counted. No processor walks it, but the kernel does, so whoever only looks (what is mapped where, what is it
+//! allowed, who maps this frame) finds what it finds elsewhere. Whoever wants to change an entry has the large page *split* first: the
+//! entry of level 2 leads to the table from then on. So a split needs no memory and can't fail, and costs the same for all sizes; and
+//! the small-page way is taken by everybody else as if there were nothing larger.
+//!
+//! ```text
+//!              level 2                          level 1
+//!   large      entry ── LARGE ──> 512 frames    512 entries, one for each of these frames, found by the reverse mappings
+//!   split      entry ──────────────────────────>  of the first, or by the record (`LARGE` in its `b`)
+//! ```
+//!
+//! # Accessed and dirty
+//!
+//! The processor notes use in the entry that it walks. A large page's, and all entries behind it, say from the start that
+//! the page was read and written: it is made because a program is about to. After a split the bits are a page's own. Where the use
+//! of single pages is asked for, that is, where memory is short, the large page is split.
+//!
+//! # Splitting
+//!
+//! If an entry changed from a large page to a table in one step, a TLB might hold translations of both sizes for an address. The
+//! architecture lets it use either; some processors take a machine check (AMD family 10h, erratum 383; Intel's, where
+//! code is fetched). So the entry is made not present first, all who may hold the large page forget it, and then the entry
+//! leads to the table ("break before make"). All of this happens with the pmap's lock held: a spinning one, but those who wait for it,
+//! and those who meet [`Pte::SPLITTING`] without it, do so with interrupts on, and answer the shootdown. A program that
+//! comes in between faults, and waits in the fault routine like the others.
+//!
+//! # Who may change what
+//!
+//! A large page is made and split under the pmap's lock. `LARGE` in a table's record is set before anybody finds the table, and cleared
+//! for good when no entry of level 2 is a large page in its place any more and no TLB will get one: only after that may its entries be
+//! changed, except for [`wired`](Pte::wired), which no processor looks at.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::format::{ENTRIES, LEAF_SPAN, Pte};
+use super::shootdown::{self, Page, What};
+use super::table::{LARGE, Leaf, Status, leaf_base, load, pin_linked};
+use super::{Found, Pmap, Prot, reverse, share};
+use crate::arch::machine;
+use crate::counters::Counter;
+use crate::frame::Run;
+use crate::frame::record::{Mappings, NONE, Type, find, record};
+use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
+
+const _: () = assert!(crate::frame::RUN_FRAMES == ENTRIES);
+
+/// Why a large page is split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    /// A part is to be removed.
+    Remove,
+    /// A part, or all, loses rights.
+    Protect,
+    /// The space is forked.
+    Fork,
+    /// One page is to be changed in all spaces.
+    Page,
+    /// A page is moved, or another takes its place.
+    Other,
+}
+
+impl Why {
+    pub(super) fn counter(self) -> Counter {
+        match self {
+            Why::Remove => Counter::large_split_remove,
+            Why::Protect => Counter::large_split_protect,
+            Why::Fork => Counter::large_split_fork,
+            Why::Page => Counter::large_split_page,
+            Why::Other => Counter::large_split_other,
+        }
+    }
+}
+
+impl Pmap {
+    /// Maps all frames of `run` from `base` on, a multiple of 2 MiB below [`USER_END`](crate::addr::USER_END), by one entry. Each mapping holds a
+    /// handle of its own. Returns whether it did: not where there is a page table, be it an empty one.
+    ///
+    /// The pages count as read and written.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
+    pub fn enter_large(&self, base: VirtAddr, run: &Run, prot: Prot) -> Result<bool, OutOfMemory> {
+        debug_assert!(base.0.is_multiple_of(LEAF_SPAN) && base < crate::addr::USER_END);
+        let made = self.build_with(base, |leaf| {
+            let r = record(leaf.table);
+            // All groups are in use; and the entries are counted before anybody can take one out.
+            r.handles.store(u32::MAX, Ordering::Relaxed);
+            r.b.fetch_add(LARGE | ENTRIES as u64, Ordering::Relaxed);
+            for i in 0..ENTRIES {
+                let frame = run.first() + i as u32;
+                record(frame).handles.fetch_add(1, Ordering::Relaxed);
+                let pte = Pte::page(frame, prot, true).dirty();
+                leaf.entry(i).store(pte.0, Ordering::Relaxed);
+                let mut mappings = record(frame).lock_mappings();
+                mappings.set_in_large(true);
+                reverse::link(&mut mappings, leaf.table, i);
+            }
+            Pte::large(run.first(), prot)
+        })?;
+        if made.is_some() {
+            Counter::large_entered.add(1);
+        }
+        Ok(made.is_some())
+    }
+
+    /// Pages in `range` that are parts of large ones which lie wholly inside.
+    pub fn large_in(&self, range: VirtRange) -> usize {
+        let mut pages = 0;
+        let mut range = range;
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
+            if leaf.is_large() && range.start <= leaf.base && end <= range.end {
+                pages += ENTRIES;
+            }
+            range.start = end;
+        }
+        pages
+    }
+
+    /// Whether any page table, or a large page, is there for `va`. It may come at any time if nobody keeps it away.
+    pub fn has_table(&self, va: VirtAddr) -> bool {
+        self.walk(va).is_some()
+    }
+
+    /// The table behind a large page at `base`, for who has the entry from a walk without a lock; `None` if it is not there any more.
+    #[cold]
+    pub(super) fn pin_large(&self, pte: Pte, base: VirtAddr) -> Option<Leaf> {
+        let r = find(pte.frame().into())?;
+        if r.kind() != Type::Writable {
+            return None;
+        }
+        // The links of all frames are guarded alike, whatever has become of this one.
+        let mappings = r.lock_mappings();
+        let table = self.linked(&mappings, base)?;
+        Some(pin_linked(table, Status::Large))
+    }
+
+    /// The table behind the large page at `base`. [pmap lock]
+    pub(super) fn behind(&self, pte: Pte, base: VirtAddr) -> u32 {
+        let mappings = record(pte.frame()).lock_mappings();
+        self.linked(&mappings, base)
+            .expect("a large page has lost the table behind it")
+    }
+
+    /// This pmap's table behind a large page at `base`, by the mappings of the page's first frame.
+    fn linked(&self, mappings: &Mappings<'_>, base: VirtAddr) -> Option<u32> {
+        let mut slot = mappings.first();
+        while slot != NONE {
+            let (table, i) = reverse::entry_of(slot);
+            let r = record(table);
+            let b = r.b.load(Ordering::Relaxed);
+            if i == 0
+                && b & LARGE != 0
+                && b & !(LEAF_SPAN as u64 - 1) == base.0 as u64
+                && r.a.load(Ordering::Relaxed) == share::owner(self)
+            {
+                return Some(table);
+            }
+            slot = reverse::after(slot);
+        }
+        None
+    }
+
+    /// Splits the large page at `va`, if there is one. When this returns, the table is the pmap's own, or there is none.
+    /// Interrupts are on and no spin lock is held that anybody takes with interrupts off.
+    #[cold]
+    pub(super) fn split(&self, va: VirtAddr, why: Why) {
+        let _frames = self.lock.lock();
+        if let Some(above) = self.above_leaf(va)
+            && load(above).is_large()
+        {
+            self.split_entry(above, leaf_base(va), why);
+        }
+    }
+
+    /// As [`split`](Pmap::split) for an entry of level 2 that is a large page. [pmap lock]
+    pub(super) fn split_entry(&self, above: &AtomicU64, base: VirtAddr, why: Why) {
+        let table = self.behind(load(above), base);
+        machine::point();
+        above.swap(Pte::SPLITTING.0, Ordering::AcqRel);
+        let holders = self.holders();
+        // The mask after the change: see `shootdown`.
+        let since = machine::coherence_stamp();
+        let cpus = match shootdown::is_broadcast() {
+            true => shootdown::all_cpus(),
+            false => holders.cpus.load(Ordering::SeqCst),
+        };
+        if cpus != 0 {
+            // Any address of a large page makes a processor forget all of it.
+            let page = [Page::new(holders.number, base)];
+            shootdown::run(What::Pages(&page), cpus, since);
+        }
+        record(table).b.fetch_and(!LARGE, Ordering::AcqRel);
+        machine::point();
+        above.store(Pte::table(table).0, Ordering::Release);
+        why.counter().add(1);
+    }
+}
+
+/// Pages that are parts of large ones in all pmaps, each mapping counted; exact when nothing changes.
+pub fn large_pages() -> usize {
+    let gone = [
+        Counter::large_removed,
+        Counter::large_split_remove,
+        Counter::large_split_protect,
+        Counter::large_split_fork,
+        Counter::large_split_page,
+        Counter::large_split_other,
+    ];
+    let gone: u64 = gone.iter().map(|counter| counter.total()).sum();
+    Counter::large_entered.total().saturating_sub(gone) as usize * ENTRIES
+}
+
+/// The entry that was a large page in the table's place is cleared, and the table dying.
+pub(super) fn gone(table: u32) {
+    record(table).b.fetch_and(!LARGE, Ordering::AcqRel);
+    Counter::large_removed.add(1);
+}
+
+/// Splits all large pages that a frame is a part of, and gives its mappings back locked.
+#[cold]
+pub(super) fn split_around<'a>(frame: &'a Frame, mappings: Mappings<'a>) -> Mappings<'a> {
+    let mut mappings = mappings;
+    loop {
+        let mut slot = mappings.first();
+        let table = loop {
+            if slot == NONE {
+                mappings.set_in_large(false);
+                return mappings;
+            }
+            let (table, _) = reverse::entry_of(slot);
+            if record(table).b.load(Ordering::Acquire) & LARGE != 0 {
+                break table;
+            }
+            slot = reverse::after(slot);
+        };
+        let leaf = pin_linked(table, Status::Large);
+        drop(mappings);
+        // SAFETY: a table behind a large page belongs to one pmap, whose address is in its record. The pmap empties the table, and
+        // waits for all who have pinned it, before it ends.
+        let pmap = unsafe { &*(record(table).a.load(Ordering::Relaxed) as *const Pmap) };
+        pmap.split(leaf.base, Why::Page);
+        drop(leaf);
+        mappings = record(frame.index()).lock_mappings();
+    }
+}

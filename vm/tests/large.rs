@@ -1,0 +1,362 @@
+//! Large pages: address spaces against a plain model while memory is filled 2 MiB at a time, split by whatever splits it, and paged
+//! out. Accesses are done by workers on several CPUs, whose TLBs keep what they may keep.
+
+mod support;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use nucleus::{
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    counters::Counter,
+    frame,
+    pmap::{self, Fork},
+    sim::{self, Config},
+    task, user,
+};
+use support::{Numbers, Worker, resolve};
+use vm::swap;
+use vm::{Advice, LargePages, Limits, Map, MapRequest, Place, set_large_pages};
+
+const SPAN: usize = 512 * PAGE_SIZE;
+/// Three spans, with some room in front of the first and behind the last.
+const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
+const SPANS: usize = 3;
+const FIRST: usize = HERE.0 / PAGE_SIZE - 8;
+const END: usize = HERE.0 / PAGE_SIZE + SPANS * 512 + 8;
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+fn at(page: usize) -> VirtAddr {
+    VirtAddr(page * PAGE_SIZE)
+}
+
+/// Pages of a space: whether they may be written, and the first word.
+type Pages = BTreeMap<usize, (bool, u64)>;
+
+struct Space {
+    map: Arc<Map>,
+    workers: Vec<Worker>,
+    pages: Pages,
+}
+
+struct Model {
+    numbers: Numbers,
+    cpus: usize,
+    spaces: Vec<Space>,
+}
+
+impl Model {
+    fn space(&self, map: Arc<Map>, pages: Pages) -> Space {
+        let workers = (0..self.cpus).map(|cpu| Worker::new(&map, cpu)).collect();
+        Space {
+            map,
+            workers,
+            pages,
+        }
+    }
+
+    /// Often one near the border of something.
+    fn page(&mut self) -> usize {
+        let within = match self.numbers.below(3) {
+            0 => self.numbers.below(512),
+            1 => *self.numbers.pick(&[0, 1, 31, 32, 33, 510, 511]),
+            _ => 500 + self.numbers.below(24),
+        };
+        (FIRST + 8 + self.numbers.below(SPANS) * 512 + within).min(END - 1)
+    }
+
+    fn pages(&mut self) -> std::ops::Range<usize> {
+        let first = self.page();
+        match self.numbers.below(4) {
+            0 => first..first + 1,
+            1 => first..(first + 1 + self.numbers.below(60)).min(END),
+            2 => {
+                let base = first / 512 * 512;
+                base..(base + 512).min(END)
+            }
+            _ => {
+                let other = self.page();
+                first.min(other)..first.max(other) + 1
+            }
+        }
+    }
+
+    fn range(pages: &std::ops::Range<usize>) -> VirtRange {
+        VirtRange::new(at(pages.start), at(pages.end))
+    }
+
+    fn step(&mut self) {
+        let s = self.numbers.below(self.spaces.len());
+        let pages = self.pages();
+        let range = Model::range(&pages);
+        let whole = |space: &Space| pages.clone().all(|page| space.pages.contains_key(&page));
+        match self.numbers.below(26) {
+            0..3 => {
+                // Mostly all of it.
+                let pages = match self.numbers.chance(70) {
+                    true => FIRST..END,
+                    false => pages,
+                };
+                let space = &mut self.spaces[s];
+                let request = MapRequest {
+                    place: Place::Fixed(at(pages.start)),
+                    ..MapRequest::zero(pages.len() * PAGE_SIZE, RW)
+                };
+                space.map.map(request).expect("room");
+                if self.numbers.chance(80) {
+                    let range = Model::range(&pages);
+                    space
+                        .map
+                        .advise(range, Advice::Large)
+                        .expect("it is mapped");
+                }
+                space.pages.extend(pages.map(|page| (page, (true, 0))));
+            }
+            3 => {
+                let space = &mut self.spaces[s];
+                space.map.unmap(range).expect("unmap");
+                space.pages.retain(|page, _| !pages.contains(page));
+            }
+            4 => {
+                let write = self.numbers.chance(50);
+                let space = &mut self.spaces[s];
+                let prot = if write { RW } else { Prot::READ };
+                let complete = whole(space);
+                assert_eq!(space.map.protect(range, prot).is_ok(), complete);
+                if complete {
+                    space
+                        .pages
+                        .range_mut(pages)
+                        .for_each(|(_, page)| page.0 = write);
+                }
+            }
+            5 => {
+                let space = &mut self.spaces[s];
+                let _ = space.map.advise(range, Advice::DontNeed);
+                space
+                    .pages
+                    .range_mut(pages)
+                    .for_each(|(_, page)| page.1 = 0);
+            }
+            6 if self.spaces.len() < 3 => {
+                let space = &self.spaces[s];
+                let (child, copy) = (space.map.fork().expect("memory"), space.pages.clone());
+                let child = self.space(child, copy);
+                self.spaces.push(child);
+            }
+            7 if self.spaces.len() > 1 => {
+                let space = self.spaces.remove(s);
+                space.workers.into_iter().for_each(Worker::end);
+                space.map.tear_down();
+            }
+            8 => {
+                let _ = self.spaces[s].map.page_out(range);
+            }
+            9 => {
+                let _ = self.spaces[s].map.advise(range, Advice::WillNeed);
+            }
+            10 => {
+                let advice = *self
+                    .numbers
+                    .pick(&[Advice::Large, Advice::NotLarge, Advice::Cold]);
+                let _ = self.spaces[s].map.advise(range, advice);
+            }
+            11 => {
+                // Away and back.
+                let space = &mut self.spaces[s];
+                if whole(space) {
+                    let away = VirtAddr(0x20_0000_0000 + self.numbers.below(2) * 5 * PAGE_SIZE);
+                    let there = VirtRange::new(away, away + range.len());
+                    for (from, to) in [(range, there), (there, range)] {
+                        // One entry at a time.
+                        let mut start = from.start;
+                        while let Some(entry) =
+                            space.map.entry_at(start).filter(|_| start < from.end)
+                        {
+                            let part = entry.range.intersect(from);
+                            let target = to.start + (part.start - from.start);
+                            space
+                                .map
+                                .remap(part, part.len(), true, Place::Fixed(target), false)
+                                .expect("room");
+                            start = part.end;
+                        }
+                    }
+                }
+            }
+            12..20 => {
+                let page = pages.start;
+                let value = 1 + self.numbers.next();
+                let w = self.numbers.below(self.cpus);
+                let space = &mut self.spaces[s];
+                let written = space.workers[w].write(at(page), value.to_le_bytes().to_vec());
+                let may = space.pages.get(&page).is_some_and(|page| page.0);
+                assert_eq!(written, may, "a write to page {:#x}", page - FIRST);
+                if written && let Some(page) = space.pages.get_mut(&page) {
+                    page.1 = value;
+                }
+            }
+            _ => self.check(s, pages.start),
+        }
+        let page = self.page();
+        let s = self.numbers.below(self.spaces.len());
+        self.check(s, page);
+    }
+
+    fn check(&mut self, s: usize, page: usize) {
+        let w = self.numbers.below(self.cpus);
+        let space = &self.spaces[s];
+        let read = space.workers[w].read(at(page), 8);
+        let expected = space
+            .pages
+            .get(&page)
+            .map(|page| page.1.to_le_bytes().to_vec());
+        assert_eq!(read, expected, "page {:#x} of space {s}", page - FIRST);
+    }
+}
+
+#[test]
+fn memory_is_what_it_was_told() {
+    for cpus in [1, 2, 3] {
+        let config = Config {
+            cpus,
+            pages: 8 * 1024,
+            ..Config::default()
+        };
+        let body = move || {
+            user::set_fault_hook(resolve);
+            let before = frame::usage();
+            let mut numbers = Numbers::new(sim::random_u64());
+            pmap::set_fork(*numbers.pick(&[Fork::Share, Fork::Share, Fork::Copy]));
+            set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
+            let store = support::swap::Store::new(numbers.next(), 1500);
+            let device = swap::add(store, 0).expect("a swap device");
+            let entered = Counter::large_entered.total();
+            let mut model = Model {
+                numbers,
+                cpus,
+                spaces: Vec::new(),
+            };
+            let first = model.space(Map::new(Limits::NONE, true).expect("a map"), Pages::new());
+            model.spaces.push(first);
+            for _ in 0..120 {
+                model.step();
+            }
+            for s in 0..model.spaces.len() {
+                for page in FIRST..END {
+                    if page % 13 == 0 || page % 512 < 2 {
+                        model.check(s, page);
+                    }
+                }
+            }
+            assert!(
+                Counter::large_entered.total() > entered,
+                "no large page came"
+            );
+            for space in model.spaces.drain(..) {
+                space.workers.into_iter().for_each(Worker::end);
+                space.map.tear_down();
+            }
+            while swap::usage().used > 0 {
+                task::yield_now();
+            }
+            swap::remove(device, &|| false).expect("nothing is in it");
+            set_large_pages(LargePages::Off);
+            support::expect_all_back(before);
+            assert_eq!(pmap::large_pages(), 0);
+        };
+        sim::check(&format!("large memory on {cpus}"), 0..12, config, body);
+    }
+}
+
+fn zero_map(spans: usize) -> Arc<Map> {
+    let map = Map::new(Limits::NONE, true).expect("a map");
+    let request = MapRequest {
+        place: Place::Fixed(HERE),
+        no_reserve: true,
+        ..MapRequest::zero(spans * SPAN, RW)
+    };
+    map.map(request).expect("room");
+    map
+}
+
+/// Who touches one page here and there gets what it touched; who asks, or goes on in order, gets 2 MiB.
+#[test]
+fn who_gets_them() {
+    let config = Config {
+        pages: 12 * 1024,
+        ..Config::default()
+    };
+    sim::check("who gets them", 0..1, config, || {
+        let before = frame::usage();
+        let entered = || Counter::large_entered.total();
+        let touch = |map: &Map, page: usize| {
+            let at = HERE + page * PAGE_SIZE;
+            map.fault(at, Access::Write).expect("memory");
+            // As the processor does.
+            if let Some((frame, _)) = map.pmap().extract(at) {
+                pmap::set_modified(&frame);
+            }
+        };
+        for (mode, advised, expected) in [
+            (LargePages::Off, true, 0),
+            (LargePages::Advised, false, 0),
+            (LargePages::Advised, true, 3),
+            (LargePages::On, true, 3),
+            (LargePages::On, false, 0),
+        ] {
+            set_large_pages(mode);
+            let map = zero_map(3);
+            if advised {
+                let all = VirtRange::new(HERE, HERE + 3 * SPAN);
+                map.advise(all, Advice::Large).expect("it is mapped");
+            }
+            let start = entered();
+            for page in [700, 5, 1535, 6, 1024] {
+                touch(&map, page);
+            }
+            assert_eq!(entered() - start, expected, "{mode:?}, advised: {advised}");
+            if expected > 0 {
+                assert_eq!(map.sizes().resident, 3 * 512);
+                map.allow_large_pages(false);
+                let all = VirtRange::new(HERE, HERE + 3 * SPAN);
+                map.advise(all, Advice::DontNeed).expect("it is mapped");
+                touch(&map, 700);
+                assert_eq!(map.sizes().resident, 1, "they are not allowed");
+            }
+            map.tear_down();
+        }
+        set_large_pages(LargePages::Off);
+        support::expect_all_back(before);
+    });
+}
+
+/// There is no memory, or none in a row: small pages come, and all is as ever.
+#[test]
+fn small_ones_where_memory_is_short() {
+    let config = Config {
+        pages: 3 * 1024,
+        ..Config::default()
+    };
+    sim::check("small ones", 0..4, config, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        set_large_pages(LargePages::Advised);
+        let map = zero_map(8);
+        let all = VirtRange::new(HERE, HERE + 8 * SPAN);
+        map.advise(all, Advice::Large).expect("it is mapped");
+        let entered = Counter::large_entered.total();
+        for span in 0..8 {
+            map.fault(HERE + span * SPAN, Access::Write)
+                .expect("memory");
+        }
+        let large = (Counter::large_entered.total() - entered) as usize;
+        assert!((1..6).contains(&large), "{large} large pages");
+        // Behind a large page some small ones may have come ahead.
+        assert!(map.sizes().resident >= large * 512 + 8 - large);
+        assert!(map.sizes().resident < (large + 1) * 512);
+        assert!(frame::available() >= frame::targets().high);
+        map.tear_down();
+        set_large_pages(LargePages::Off);
+        support::expect_all_back(before);
+    });
+}
