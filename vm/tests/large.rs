@@ -355,7 +355,7 @@ fn small_ones_where_memory_is_short() {
         assert!(map.sizes().resident >= large * 512 + 8 - large);
         assert!(map.sizes().resident < (large + 1) * 512);
         assert!(frame::available() >= frame::targets().high);
-        map.tear_down();
+        drop(map);
         set_large_pages(LargePages::Off);
         support::expect_all_back(before);
     });

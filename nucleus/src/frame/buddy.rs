@@ -84,12 +84,23 @@ pub(super) fn scarce_below() -> usize {
 
 /// Takes one block.
 pub(super) fn take(order: usize, depth: Depth) -> Option<u32> {
+    take_or(order, depth, || {
+        SCATTERED.fetch_add(1, Ordering::Relaxed);
+    })
+}
+
+/// Takes one block for who can do without it: that there is none is not noted.
+pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
+    take_or(order, depth, || {})
+}
+
+fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
     let mut buddy = BUDDY.lock_irq();
     if buddy.free < floor(depth) + (1 << order) {
         return None;
     }
     let Some(index) = buddy.take(order) else {
-        SCATTERED.fetch_add(1, Ordering::Relaxed);
+        is_scattered();
         return None;
     };
     FREE.store(buddy.free, Ordering::Relaxed);

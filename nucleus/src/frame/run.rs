@@ -27,7 +27,7 @@ impl Run {
         if fails() {
             return Err(OutOfMemory);
         }
-        let first = buddy::take(RUN_ORDER, buddy::Depth::Data).ok_or(OutOfMemory)?;
+        let first = buddy::take_spare(RUN_ORDER, buddy::Depth::Data).ok_or(OutOfMemory)?;
         targets::look();
         for index in first..first + RUN_FRAMES as u32 {
             check_junk(index);

@@ -7,17 +7,19 @@ use super::boot::{Bench, Finished, Plan, finish};
 use crate::guest::Ending;
 use crate::run::Console;
 
-/// Kernels with mechanisms switched off (`docs/architecture.md`): a name, and their options.
-const VARIANTS: [(&str, &str); 2] = [
+/// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, and their options.
+const VARIANTS: [(&str, &str); 3] = [
     ("old mappings", "ephemeral=uncached"),
     (
         "old page tables",
         "shootdown=broadcast ptcache=off faultahead=0,0 fork=copy",
     ),
+    ("large pages", "large=on"),
 ];
 /// The tests that they run: short ones, which the mechanisms matter to.
 const PART: &[&str] = &[
     "memory:",
+    "large:",
     "protection: no",
     "pipes: v",
     "pipes: what",
