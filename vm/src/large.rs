@@ -135,7 +135,7 @@ impl MapEntry {
             return Ok(false);
         };
         let mut any = false;
-        amap.for_each(keys.clone(), &mut |_, _| any = true);
+        amap.for_each(keys.clone(), &mut |_, _, _| any = true);
         if any {
             return Ok(false);
         }
