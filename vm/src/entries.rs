@@ -275,6 +275,7 @@ mod tests {
             lock: Lock::None,
             inherit: Inherit::Copy,
             advice: Advice::Normal,
+            large: Default::default(),
             label: "",
             shift: 0,
             amap: None,

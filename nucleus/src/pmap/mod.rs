@@ -544,7 +544,7 @@ impl Pmap {
             };
             let end = VirtAddr(leaf.base.0 + LEAF_SPAN).min(range.end);
             while at < end {
-                let page = match leaf.is_shared {
+                let page = match leaf.is_shared() {
                     false => page_in(&leaf, at),
                     // It may cease to be this pmap's between two pages.
                     true => self.extract(at),

@@ -440,12 +440,12 @@ impl Pmap {
         let leaf = new_leaf(self, tables[1], base);
         let mut reference = fill(&leaf);
         // From the bottom up, so that what is attached is whole.
-        for l in 2..level {
-            entry(tables[l], index(va, l)).store(reference.0, Ordering::Release);
-            reference = Pte::table(tables[l]);
-            record(tables[l]).handles.store(1, Ordering::Relaxed);
+        for (l, &table) in tables.iter().enumerate().take(level).skip(2) {
+            entry(table, index(va, l)).store(reference.0, Ordering::Release);
+            reference = Pte::table(table);
+            record(table).handles.store(1, Ordering::Relaxed);
             let bit = group(index(va, l));
-            record(tables[l]).a.store(bit, Ordering::Relaxed);
+            record(table).a.store(bit, Ordering::Relaxed);
             *frames += 1;
         }
         *frames += 2;

@@ -62,7 +62,7 @@ impl Pair {
                     break;
                 }
                 Err(Refused::Form) => {}
-                Err(Refused::OutOfMemory) => panic!("memory"),
+                Err(refused) => panic!("{refused:?}"),
             }
             self.amap.prepare(key).expect("memory");
         }
