@@ -173,7 +173,7 @@ impl Entries {
     }
 
     /// As [`from`](Entries::from), to change them in a way that leaves where they start.
-    pub fn from_mut(&mut self, at: Position) -> impl Iterator<Item = &mut MapEntry> {
+    pub fn rest_mut(&mut self, at: Position) -> impl Iterator<Item = &mut MapEntry> {
         let rows = self.rows.iter_mut().skip(at.row);
         let entries = rows.flat_map(|row| row.places.iter_mut());
         entries.skip(at.place).map(|place| &mut *place.entry)
@@ -356,7 +356,7 @@ mod tests {
                 if step % 50 == 0 {
                     check(&table, &model);
                     let at = table.ending_above(va);
-                    let some: Vec<usize> = table.from_mut(at).map(|it| it.range.start.0).collect();
+                    let some: Vec<usize> = table.rest_mut(at).map(|it| it.range.start.0).collect();
                     let all = model.iter().filter(|(_, end)| **end > va.0);
                     assert!(some.into_iter().eq(all.map(|(start, _)| *start)));
                 }

@@ -274,8 +274,8 @@ impl MapEntry {
             && (self.shift == next.shift || self.amap.is_none() || next.amap.is_none())
     }
 
-    /// Takes over `next`, which it [can join](MapEntry::can_join).
-    pub fn join(&mut self, mut next: Box<MapEntry>, removed: &mut Removed) {
+    /// Takes over `next`, which it [can join](MapEntry::can_join), and leaves nothing in it.
+    pub fn join(&mut self, next: &mut MapEntry, removed: &mut Removed) {
         // The anons of the shorter one move.
         if self.range.len() < next.range.len() && self.amap.is_some() && next.amap.is_some() {
             core::mem::swap(&mut self.amap, &mut next.amap);
@@ -293,7 +293,7 @@ impl MapEntry {
                 }
             }
         }
-        removed.objects.extend(next.object);
+        removed.objects.extend(next.object.take());
     }
 
     /// The entry that a child gets at fork, if any, not locked. What it gets a copy of has needs-copy set on both sides (`uvm.txt` 5.2).

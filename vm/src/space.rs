@@ -140,7 +140,7 @@ impl Space {
 
     /// All entries, by address, to change in a way that leaves their ranges.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut MapEntry> {
-        self.entries.from_mut(FIRST)
+        self.entries.rest_mut(FIRST)
     }
 
     /// The entries that overlap `range`, by address.
@@ -161,7 +161,7 @@ impl Space {
     /// As [`overlapping`](Space::overlapping), to change in a way that leaves their ranges.
     pub fn overlapping_mut(&mut self, range: VirtRange) -> impl Iterator<Item = &mut MapEntry> {
         let first = self.entries.ending_above(range.start);
-        let entries = self.entries.from_mut(first);
+        let entries = self.entries.rest_mut(first);
         entries.take_while(move |entry| entry.range.start < range.end)
     }
 
@@ -288,11 +288,11 @@ impl Space {
             };
             if entry.can_join(next) {
                 let start = entry.range.start;
-                if let Some(next) = self.entries.remove(behind)
+                if let Some(mut next) = self.entries.remove(behind)
                     && let Some(found) = self.entries.floor(start)
                     && let Some(entry) = self.entries.get_mut(found)
                 {
-                    entry.join(next, removed);
+                    entry.join(&mut next, removed);
                     at = found;
                 }
                 continue;
