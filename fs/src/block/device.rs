@@ -113,16 +113,22 @@ impl Core {
         let count = entries.len();
         // One of several has failed, nobody knows which: each has its own try.
         let again = result.is_err() && count > 1 && operation != Operation::Flush;
-        let mut calls = Entries::default();
+        let (mut ended, mut sectors, mut took) = (Entries::default(), 0, Duration::ZERO);
+        if !again {
+            while let Some(entry) = entries.pop() {
+                sectors += entry.request.sectors;
+                took += now.saturating_sub(entry.since);
+                ended.push(entry);
+            }
+        }
         {
             let mut state = self.state.lock();
             state.queue.landed(operation);
-            if again {
-                while let Some(mut entry) = entries.pop() {
-                    entry.alone = true;
-                    state.queue.put(entry);
-                }
-            } else {
+            while let Some(mut entry) = entries.pop() {
+                entry.alone = true;
+                state.queue.put(entry);
+            }
+            if !again {
                 state.statistics.went(count, now);
             }
             let tally = state.statistics.of(operation);
@@ -130,32 +136,29 @@ impl Core {
             if !again {
                 tally.merged += count as u64 - 1;
             }
-        }
-        let mut sectors = 0;
-        let mut took = Duration::ZERO;
-        while let Some(entry) = entries.pop() {
-            sectors += entry.request.sectors;
-            took += now.saturating_sub(entry.since);
-            if let Some(entry) = entry.settle(result) {
-                calls.push(entry);
-            }
-        }
-        let ring = {
-            let mut state = self.state.lock();
-            let tally = state.statistics.of(operation);
             tally.sectors += sectors;
             tally.time += took;
-            while let Some(entry) = calls.pop() {
-                state.done.push(entry);
-            }
-            state.has_work(&self.limits)
-        };
+        }
         match operation {
             Operation::Read => Counter::disk_sectors_read.add(sectors),
             Operation::Write => Counter::disk_sectors_written.add(sectors),
             Operation::Flush => Counter::disk_flushes.add(1),
             Operation::Discard => {}
         }
+        // It is counted before anybody hears of it: who asks then finds what he did.
+        let mut calls = Entries::default();
+        while let Some(entry) = ended.pop() {
+            if let Some(entry) = entry.settle(result) {
+                calls.push(entry);
+            }
+        }
+        let ring = {
+            let mut state = self.state.lock();
+            while let Some(entry) = calls.pop() {
+                state.done.push(entry);
+            }
+            state.has_work(&self.limits)
+        };
         if !again {
             Counter::disk_merged.add(count as u64 - 1);
         }
