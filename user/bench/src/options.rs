@@ -42,7 +42,7 @@ impl Options {
     pub fn patience(&self) -> Duration {
         match self.batches {
             Some(_) => Duration::MAX,
-            None => self.time() * 10,
+            None => self.time() * 3,
         }
     }
 

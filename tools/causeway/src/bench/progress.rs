@@ -1,7 +1,7 @@
 //! What runs now and what is left: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -9,10 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub struct Progress {
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
-    /// What the boot that runs is called.
+    /// What the boot that has its turn is called.
     boot: String,
-    /// When the boot began, or the experiment before the one that runs ended.
-    since: Instant,
 }
 
 impl Progress {
@@ -30,13 +28,12 @@ impl Progress {
         Self {
             bar,
             boot: String::new(),
-            since: Instant::now(),
         }
     }
 
-    /// A boot begins.
+    /// A boot has its turn.
     pub fn boot(&mut self, name: String) {
-        (self.boot, self.since) = (name, Instant::now());
+        self.boot = name;
         self.now("starts");
     }
 
@@ -44,12 +41,8 @@ impl Progress {
     pub fn done(&mut self, name: &str) {
         match &self.bar {
             Some(bar) => bar.inc(1),
-            None => {
-                let seconds = self.since.elapsed().as_secs_f64();
-                eprintln!("{}: {name} ({seconds:.1} s)", self.boot);
-            }
+            None => eprintln!("{}: {name}", self.boot),
         }
-        self.since = Instant::now();
     }
 
     /// This runs, or was just measured.
