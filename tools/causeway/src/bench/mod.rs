@@ -55,7 +55,7 @@ const COUNTED_BATCHES: &str = "3";
 
 /// How many turns a kernel has for a row in each boot; its value there is that of the best one. What other guests of a
 /// busy host take comes and goes within seconds, and only ever makes a turn slower.
-const TURNS: &str = "2";
+const TURNS: &str = "3";
 
 /// Runs the experiments, or compares two files of results; returns the exit status.
 ///
