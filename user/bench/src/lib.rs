@@ -56,10 +56,12 @@
 //!   crashes or hangs becomes an `error` row, and leaves no process, mapping or file behind for the next.
 //! - It does one batch to warm up, then batches of the row's fixed size until the time for a row is over (at least
 //!   [`meter::LEAST_BATCHES`], if that is not far too long), or exactly `--batches` of them; each batch gives one sample, a value per operation.
+//! - With `--turns` it waits for a line of standard input before each experiment and each turn of a row, and gives a row up to
+//!   so many turns, each a line of its own.
 //! - It does one more batch between two readings of the kernel's [`counters`] and prints what one operation costs
 //!   by cause.
 //! - [`Failure::Missing`], which an `ENOSYS` becomes by itself, prints a `missing` row; other failures an `error` row.
-//!   In both cases the next row follows: only a standard output that is gone ends the program.
+//!   In both cases the next row follows: only a standard output or, with `--turns`, input that is gone ends the program.
 //!
 //! # In this folder
 //!

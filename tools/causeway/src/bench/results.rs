@@ -32,7 +32,7 @@ pub struct Results {
     pub machine: Machine,
     /// The kernel that is judged, the one it is held against, and further ones; at least one.
     pub kernels: Vec<Kernel>,
-    /// How many times each kernel was booted, in turn; fewer than asked for if the user stopped.
+    /// How many times the kernels were booted together; fewer than asked for if the user stopped.
     pub pairs: u32,
     /// What was measured, in the order in which the guest reports it.
     pub rows: Vec<Row>,

@@ -1,6 +1,6 @@
 //! Medians, spreads, and ratios of pairs.
 //!
-//! A bench boots two kernels in turn, A B A B …, so what slows the host down for a while slows both:
+//! Two kernels that are alive at once measure each row in turn, so what slows the host down for a while slows both:
 //! the ratio inside one pair is steadier than either value. Everything is a median of some kind, as one
 //! disturbed run must not move a figure.
 

@@ -155,15 +155,20 @@ fn slower(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// A guest that is killed loses one experiment; the other is measured, and the results say so.
-fn killed(bench: &Bench) -> Result<(), String> {
-    let out = folder(bench, "killed");
-    let mut run = measured(bench, "none", &out)
+/// The small bench, whose first guest is killed as soon as there is one.
+fn without_a_guest(bench: &Bench, against: &str, out: &Path) -> Result<Output, String> {
+    let mut run = measured(bench, against, out)
         .spawn()
         .map_err(|error| error.to_string())?;
     let guest = guest_of(&mut run)?;
     kill_process(guest, Signal::KILL).map_err(|error| error.to_string())?;
-    let output = run.wait_with_output().map_err(|error| error.to_string())?;
+    run.wait_with_output().map_err(|error| error.to_string())
+}
+
+/// A guest that is killed loses one experiment; the other is measured, and the results say so.
+fn killed(bench: &Bench) -> Result<(), String> {
+    let out = folder(bench, "killed");
+    let output = without_a_guest(bench, "none", &out)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let all = || {
         format!(
@@ -193,12 +198,7 @@ fn killed(bench: &Bench) -> Result<(), String> {
 /// When one of two guests is killed it is booted anew, and the other goes on: all but one experiment has its ratio.
 fn one_killed(bench: &Bench) -> Result<(), String> {
     let out = folder(bench, "one-killed");
-    let mut run = measured(bench, "causeway", &out)
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    let guest = guest_of(&mut run)?;
-    kill_process(guest, Signal::KILL).map_err(|error| error.to_string())?;
-    let output = run.wait_with_output().map_err(|error| error.to_string())?;
+    let output = without_a_guest(bench, "causeway", &out)?;
     let results = results(&out)?;
     let whole = |row: &&Row| row.experiment() == "process-vm" && row.ratio.is_some();
     if output.status.code() == Some(1)

@@ -41,7 +41,7 @@ fn measured(view: &View) -> Markup {
     html! {
         (rows) " rows, measured by "
         @if view.is_pair() {
-            "the same static program on both kernels, booted in turn on the same virtual machine, "
+            "the same static program on both kernels, row by row in turn, each in the same virtual machine, "
             (count(results.pairs as usize, "pair")) ". "
         } @else {
             "one static program, in " (count(results.pairs as usize, "boot")) ". "

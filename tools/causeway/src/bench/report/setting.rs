@@ -87,7 +87,7 @@ fn method(view: &View) -> Markup {
         ul.method {
             li { "Each row is warmed up, then measured in batches of a fixed number of operations; the value of a boot is the median of its batches." }
             @if view.is_pair() {
-                li { "The kernels are booted in turn, A B A B …: what slows the host for a while slows both. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
+                li { "The kernels are alive at once and measure row by row in turn: what slows the host for a while slows both. Of a kernel's turns for a row in one boot the best counts. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
             }
             @if matches!(view.results.machine.clock, Clock::Icount) {
                 li { "A time is a number of instructions (instr), and a second in a rate is a billion of them." }
