@@ -3,7 +3,6 @@
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
-use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use crate::meter::{Length, Meter};
@@ -39,25 +38,70 @@ pub fn run(options: &Options) -> i32 {
         return i32::from(io::stdout().write_all(list.as_bytes()).is_err());
     }
     let mut print = |line: &str| io::stdout().write_all(format!("{line}\n").as_bytes());
-    let mut pace = line_of_input;
-    for experiment in &options.experiments {
-        for _ in 0..options.runs {
-            if let Err(why) = Bench::new(experiment, options, &mut print, &mut pace).all() {
-                eprintln!("bench: {why}");
-                return 1;
-            }
+    match passes(options, &mut print, &mut line_of_input) {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("bench: {why}");
+            1
         }
     }
-    0
 }
 
-/// Waits for a line of standard input, whatever stands in it.
-fn line_of_input() -> io::Result<()> {
+/// Measures all experiments; where it waits for turns, again and again for as long as it may.
+fn passes(
+    options: &Options,
+    print: &mut dyn FnMut(&str) -> io::Result<()>,
+    pace: &mut dyn FnMut() -> io::Result<Pace>,
+) -> Result<(), Failure> {
+    loop {
+        for experiment in &options.experiments {
+            for _ in 0..options.runs {
+                Bench::new(experiment, options, print, pace).all()?;
+            }
+        }
+        if !options.turns || wait(print, pace, AGAIN)? == Pace::Skip {
+            return Ok(());
+        }
+    }
+}
+
+/// Says what comes next, and waits until it is told what to do about it.
+fn wait(
+    print: &mut dyn FnMut(&str) -> io::Result<()>,
+    pace: &mut dyn FnMut() -> io::Result<Pace>,
+    next: &str,
+) -> Result<Pace, Failure> {
+    print(&sample::wait(next)).map_err(gone("output"))?;
+    pace().map_err(gone("input"))
+}
+
+/// What becomes of an error of this standard stream.
+fn gone(stream: &str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::Output(format!("standard {stream}: {error}"))
+}
+
+/// What a bench that waits is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// Do it.
+    Go,
+    /// Leave it out.
+    Skip,
+}
+
+/// What a bench that waits calls another pass through its experiments.
+const AGAIN: &str = "again";
+
+/// Waits for a line of standard input: `skip`, or anything else to go on.
+fn line_of_input() -> io::Result<Pace> {
     let mut line = Vec::new();
     if io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(())
+    Ok(match line.trim_ascii() {
+        b"skip" => Pace::Skip,
+        _ => Pace::Go,
+    })
 }
 
 /// One experiment at work.
@@ -65,7 +109,7 @@ pub struct Bench<'a> {
     experiment: &'a Experiment,
     options: &'a Options,
     print: &'a mut dyn FnMut(&str) -> io::Result<()>,
-    pace: &'a mut dyn FnMut() -> io::Result<()>,
+    pace: &'a mut dyn FnMut() -> io::Result<Pace>,
 }
 
 impl<'a> Bench<'a> {
@@ -74,7 +118,7 @@ impl<'a> Bench<'a> {
         experiment: &'a Experiment,
         options: &'a Options,
         print: &'a mut dyn FnMut(&str) -> io::Result<()>,
-        pace: &'a mut dyn FnMut() -> io::Result<()>,
+        pace: &'a mut dyn FnMut() -> io::Result<Pace>,
     ) -> Self {
         Self {
             experiment,
@@ -84,20 +128,18 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Says what comes next and waits until it may.
-    fn wait(&mut self, next: &str) -> Result<(), Failure> {
-        if self.options.turns.is_none() {
-            return Ok(());
-        }
-        self.print(&sample::wait(next))?;
-        (self.pace)().map_err(|error| Failure::Output(format!("standard input: {error}")))
+    /// Whether this is to be done, which a bench waits for if it has turns.
+    fn may(&mut self, next: &str) -> Result<bool, Failure> {
+        Ok(!self.options.turns || wait(self.print, self.pace, next)? == Pace::Go)
     }
 
     /// Does the experiment. A failure outside of any row becomes an error row with the experiment's name.
     fn all(mut self) -> Result<(), Failure> {
         let name = self.experiment.name;
         self.print(&sample::start(name))?;
-        self.wait(name)?;
+        if !self.may(name)? {
+            return self.print(&sample::end(name));
+        }
         match (self.experiment.run)(&mut self) {
             Err(failure @ Failure::Output(_)) => return Err(failure),
             Err(failure) => self.print(&unmeasured(name, &failure))?,
@@ -139,7 +181,7 @@ impl<'a> Bench<'a> {
     }
 
     fn print(&mut self, line: &str) -> Result<(), Failure> {
-        (self.print)(line).map_err(|error| Failure::Output(format!("standard output: {error}")))
+        (self.print)(line).map_err(gone("output"))
     }
 }
 
@@ -221,28 +263,15 @@ impl Row<'_, '_> {
             let why = Failure::Missing("a clock: a disk's time is no instructions".into());
             return self.bench.print(&unmeasured(&self.name, &why));
         }
-        let (limit, patience) = (self.bench.options.limit(), self.bench.options.patience());
-        // Each turn has a process of its own, which takes its own copy of the body: here there is always one left.
-        let mut body = Some(body);
-        let mut gone = Duration::ZERO;
-        for _ in 0..self.bench.options.turns.unwrap_or(1) {
-            self.bench.wait(&self.name)?;
-            let since = Instant::now();
-            let measured = alone(limit, || match body.take() {
-                Some(body) => self.line(body),
-                None => unmeasured(&self.name, &"measured already".into()),
-            });
-            let line = match measured {
-                Ok(line) => line,
-                Err(failure) => unmeasured(&self.name, &failure),
-            };
-            self.bench.print(&line)?;
-            gone += since.elapsed();
-            if gone >= patience {
-                break;
-            }
+        if !self.bench.may(&self.name)? {
+            return Ok(());
         }
-        Ok(())
+        let limit = self.bench.options.limit();
+        let line = match alone(limit, || self.line(body)) {
+            Ok(line) => line,
+            Err(failure) => unmeasured(&self.name, &failure),
+        };
+        self.bench.print(&line)
     }
 
     /// Takes a value that needs no measuring, or says why there is none.
@@ -359,7 +388,7 @@ mod tests {
     use serde_json::Value;
 
     /// For a bench that waits for nobody.
-    fn nobody() -> io::Result<()> {
+    fn nobody() -> io::Result<Pace> {
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 
@@ -377,7 +406,7 @@ mod tests {
             full: false,
             runs: 1,
             batches: Some(1),
-            turns: None,
+            turns: false,
             rows: Vec::new(),
         };
         let mut lines: Vec<Value> = Vec::new();
@@ -467,7 +496,7 @@ mod tests {
     #[test]
     fn a_paced_bench_says_what_comes_next_and_waits() {
         use std::cell::RefCell;
-        let experiment = Experiment {
+        static SAMPLE: Experiment = Experiment {
             name: "sample",
             title: "t",
             help: "h",
@@ -477,8 +506,9 @@ mod tests {
                 bench.row("sample/last").measure(|_| Ok(()))
             },
         };
-        let words = ["bench", "--batches", "1", "--turns", "2"].map(std::ffi::OsString::from);
-        let options = crate::options::parse(words).expect("good options");
+        let words = ["bench", "--batches", "1", "--turns"].map(std::ffi::OsString::from);
+        let mut options = crate::options::parse(words).expect("good options");
+        options.experiments = vec![&SAMPLE];
         let events = RefCell::new(Vec::new());
         let mut print = |line: &str| {
             let line: Value = serde_json::from_str(line).expect("a line of JSON");
@@ -487,28 +517,28 @@ mod tests {
             events.borrow_mut().extend(word.into_iter().flatten());
             Ok(())
         };
-        // The input ends before the last row.
-        let mut turns = 3;
-        let mut pace = || {
-            events.borrow_mut().push("go".into());
-            turns -= 1;
-            if turns < 0 { nobody() } else { Ok(()) }
-        };
-        let outcome = Bench::new(&experiment, &options, &mut print, &mut pace).all();
+        // The input ends in the fourth pass.
+        let (go, skip) = (Pace::Go, Pace::Skip);
+        let mut answers = [go, go, skip, go, go, skip, go, go, skip, go].into_iter();
+        let mut pace = || answers.next().map_or_else(nobody, Ok);
+        let outcome = passes(&options, &mut print, &mut pace);
         assert!(outcome.is_err());
         assert_eq!(
             events.into_inner(),
             [
                 "waiting sample",
-                "go",
                 "waiting sample/good",
-                "go",
-                "row sample/good",
-                "waiting sample/good",
-                "go",
                 "row sample/good",
                 "waiting sample/last",
-                "go"
+                "waiting again",
+                "waiting sample",
+                "waiting sample/good",
+                "waiting sample/last",
+                "row sample/last",
+                "waiting again",
+                "waiting sample",
+                "waiting again",
+                "waiting sample",
             ]
         );
     }

@@ -56,8 +56,8 @@
 //!   crashes or hangs becomes an `error` row, and leaves no process, mapping or file behind for the next.
 //! - It does one batch to warm up, then batches of the row's fixed size until the time for a row is over (at least
 //!   [`meter::LEAST_BATCHES`], if that is not far too long), or exactly `--batches` of them; each batch gives one sample, a value per operation.
-//! - With `--turns` it waits for a line of standard input before each experiment and each turn of a row, and gives a row up to
-//!   so many turns, each a line of its own.
+//! - With `--turns` all experiments are done again and again, and before each of these passes, each experiment and each row it says
+//!   so and waits for a line of standard input: `skip` leaves out what comes next.
 //! - It does one more batch between two readings of the kernel's [`counters`] and prints what one operation costs
 //!   by cause.
 //! - [`Failure::Missing`], which an `ENOSYS` becomes by itself, prints a `missing` row; other failures an `error` row.

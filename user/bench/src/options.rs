@@ -25,8 +25,8 @@ pub struct Options {
     pub runs: u32,
     /// Exactly so many batches a row, in place of a time.
     pub batches: Option<u32>,
-    /// Measures a row up to so many times, and waits for a line of standard input before each of them and each experiment.
-    pub turns: Option<u32>,
+    /// Measures all again and again, and waits for a line of standard input before each pass, experiment and row.
+    pub turns: bool,
     /// Only rows whose names contain one of these; all, if there is none.
     pub rows: Vec<String>,
 }
@@ -35,15 +35,7 @@ impl Options {
     /// How long a row's batches go on.
     pub fn time(&self) -> Duration {
         let whole = Duration::from_millis(if self.full { 1000 } else { 60 });
-        whole / if self.turns.is_some() { 2 } else { 1 }
-    }
-
-    /// A row whose turns have taken so long has no more of them.
-    pub fn patience(&self) -> Duration {
-        match self.batches {
-            Some(_) => Duration::MAX,
-            None => self.time() * 3,
-        }
+        whole / if self.turns { 2 } else { 1 }
     }
 
     /// When a row is given up, in seconds of the guest's clock.
@@ -82,7 +74,7 @@ fn command() -> Command {
                 .help("Does each experiment N times"),
         )
         .arg(number("batches").help("Does exactly N batches a row, however long they take, at addresses that are not random"))
-        .arg(number("turns").help("Measures each row in N turns, and waits for a line of standard input before each turn and each experiment"))
+        .arg(flag("turns").help("Does all again and again, and waits for a line of standard input before each pass, experiment and row; `skip` leaves it out"))
         .arg(
             Arg::new("rows")
                 .long("rows")
@@ -151,7 +143,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, i32> 
         full: found.get_flag("full"),
         runs: found.get_one("runs").copied().unwrap_or(1),
         batches: found.get_one("batches").copied(),
-        turns: found.get_one("turns").copied(),
+        turns: found.get_flag("turns"),
         rows: found
             .get_many("rows")
             .into_iter()
@@ -183,14 +175,14 @@ mod tests {
     #[test]
     fn options_are_heard() {
         let options =
-            parsed("bench calls --full --turns 2 --runs 3 --batches 7 --rows null --rows ppid");
+            parsed("bench calls --full --turns --runs 3 --batches 7 --rows null --rows ppid");
         let options = options.expect("good options");
         assert_eq!(options.experiments[0].name, "calls");
         assert_eq!(
             (options.runs, options.batches, options.full),
             (3, Some(7), true)
         );
-        assert_eq!(options.turns, Some(2));
+        assert!(options.turns);
         assert!(options.wants("calls/getppid") && !options.wants("calls/clock"));
         assert!(options.time() > parsed("bench").expect("good options").time());
     }
@@ -213,6 +205,7 @@ mod tests {
     #[test]
     fn names_are_plain_and_unique() {
         let mut names: Vec<&str> = experiments::ALL.iter().map(|one| one.name).collect();
+        assert!(!names.contains(&"again"), "a pass is called so");
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), experiments::ALL.len());

@@ -22,6 +22,8 @@ pub struct Collection {
     machine: Machine,
     kernels: Vec<Kernel>,
     pairs: u32,
+    /// The turns, and how many of them were calm.
+    turns: (u32, u32),
     /// The ids in the order in which they were first reported.
     order: Vec<String>,
     /// For each id, what each kernel reported in each pair.
@@ -36,6 +38,7 @@ impl Collection {
             machine,
             kernels,
             pairs: 0,
+            turns: (0, 0),
             order: Vec::new(),
             reports: BTreeMap::new(),
             failures: Vec::new(),
@@ -45,6 +48,12 @@ impl Collection {
     /// A kernel's boot of this pair, from 1, begins.
     pub fn begin(&mut self, pair: u32) {
         self.pairs = self.pairs.max(pair);
+    }
+
+    /// A row had a turn, while the host was calm or not.
+    pub fn turn(&mut self, calm: bool) {
+        self.turns.0 += 1;
+        self.turns.1 += u32::from(calm);
     }
 
     /// A kernel reported this. Of a row's turns in a boot the best counts, unless one failed.
@@ -109,6 +118,10 @@ impl Collection {
             machine: self.machine.clone(),
             kernels: self.kernels.clone(),
             pairs: self.pairs,
+            calm: match self.turns {
+                (0, _) => None,
+                (turns, calm) => Some(f64::from(calm) / f64::from(turns)),
+            },
             rows,
             failures: self.failures.clone(),
         }
@@ -290,6 +303,10 @@ mod tests {
     #[test]
     fn the_best_turn_of_a_boot_counts_unless_one_failed() {
         let mut collection = collection();
+        assert_eq!(collection.results().calm, None);
+        for calm in [true, false, true, true] {
+            collection.turn(calm);
+        }
         for pair in 1..=2 {
             collection.begin(pair);
         }
@@ -300,6 +317,7 @@ mod tests {
         collection.hear(0, 2, error("fork/empty", "EAGAIN"));
         collection.hear(0, 2, row("fork/empty", 10.0));
         let results = collection.results();
+        assert_eq!(results.calm, Some(0.75));
         assert_eq!(results.rows[0].runs[0], [Some(10.0), None]);
         assert_eq!(results.rows[0].outcomes[0].why.as_deref(), Some("EAGAIN"));
     }

@@ -206,10 +206,11 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Lets a guest that waits go on.
-    pub fn go(&mut self) {
+    /// Tells a guest that waits to do what comes next, or to leave it out.
+    pub fn answer(&mut self, go: bool) {
+        let word = if go { "go" } else { "skip" };
         // A guest that is gone is found by the next look at its lines.
-        let _ = self.keys.write_all(b"\n");
+        let _ = writeln!(self.keys, "{word}");
     }
 
     /// Waits for the guest's next line; or says how the boot ended, and with it the machine has.

@@ -2,11 +2,12 @@
 //!
 //! A bench goes through the modules so: [`options`] says what is asked for and [`names`] which experiments are meant;
 //! [`machine`] boots each kernel with the same root, whose first program runs the guest's `bench`, and [`turns`] lets them
-//! measure row by row in turn; what they print is read by [`lines`] and gathered by [`collect`], which makes [`results`] of it by [`statistics`] and by what
+//! measure row by row in turn while the host is [`calm`]; what they print is read by [`lines`] and gathered by [`collect`], which makes [`results`] of it by [`statistics`] and by what
 //! [`experiments`] knows about each experiment. [`progress`] shows how far it is, [`table`] what came of it. [`revision`] builds
 //! an older kernel to compare with, [`switches`] are mechanisms to switch off, [`diff`] compares two files of results, and
 //! [`report`] makes a page of one.
 
+mod calm;
 mod collect;
 mod diff;
 pub mod experiments;
@@ -52,10 +53,6 @@ use turns::Session;
 /// How many batches a row has where instructions are counted: of three, one that the timer's tick or a background task
 /// falls into does not matter.
 const COUNTED_BATCHES: &str = "3";
-
-/// How many turns a kernel has for a row in each boot; its value there is that of the best one. What other guests of a
-/// busy host take comes and goes within seconds, and only ever makes a turn slower.
-const TURNS: &str = "3";
 
 /// Runs the experiments, or compares two files of results; returns the exit status.
 ///
@@ -173,7 +170,7 @@ fn page(results: &Results, folder: &Path) -> Result<()> {
 fn words(options: &Bench, paced: bool) -> Vec<String> {
     let mut words = Vec::new();
     if paced {
-        words.extend(["--turns".into(), TURNS.into()]);
+        words.push("--turns".into());
     }
     if options.full {
         words.push("--full".into());

@@ -34,6 +34,9 @@ pub struct Results {
     pub kernels: Vec<Kernel>,
     /// How many times the kernels were booted together; fewer than asked for if the user stopped.
     pub pairs: u32,
+    /// The part of the kernels' turns during which the host was calm, from 0 to 1; `null` where they took none.
+    #[serde(default)]
+    pub calm: Option<f64>,
     /// What was measured, in the order in which the guest reports it.
     pub rows: Vec<Row>,
     /// What went wrong with whole guests, in a reader's words; empty when all went well.
@@ -393,6 +396,7 @@ pub(crate) mod tests {
             },
             kernels: vec![kernel("causeway"), kernel("linux")],
             pairs: 3,
+            calm: None,
             rows: vec![Row {
                 id: "fork/empty".into(),
                 unit: "ns".into(),

@@ -251,6 +251,13 @@ pub fn summary(results: &Results) -> String {
         count(&|row| row.outcomes.iter().any(|it| it.status == Status::Failed))
     ));
     let mut text = parts.join(", ") + "\n";
+    if let Some(calm) = results.calm {
+        let _ = writeln!(
+            text,
+            "the host was calm in {:.0}% of the turns",
+            calm * 100.0
+        );
+    }
     if results.pairs < FEW && results.machine.clock != Clock::Icount {
         let _ = writeln!(
             text,

@@ -1,15 +1,22 @@
 //! Whose turn it is: the kernels of a pair are alive at once, and only one of them measures at any time.
 //!
 //! The speed of a busy host changes from second to second. So the guests say which row comes next and wait; each goes on
-//! when the others have come as far, and the two sides of a ratio are measured within a second, a few times each. Which kernel goes first
+//! when the others have come as far, and the two sides of a ratio are measured within a second. Which kernel goes first
 //! changes from pair to pair, so that a host that grows slower or faster favours none.
+//!
+//! A host that others share is also disturbed, for tenths of a second or for some. So the guests pass through all experiments
+//! again and again, a turn of each row in each pass, and leave out what has had [enough](Tally::is_enough) turns while the host was
+//! [calm](super::calm). A row's value is that of its best turn, since a disturbance only ever makes one slower.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::calm::Host;
 use super::collect::Collection;
 use super::lines::{Line, Measured};
 use super::machine::{Boot, Course, Side, Stage};
@@ -17,6 +24,24 @@ use super::progress::Progress;
 
 /// After so many boots of a kernel without a word its other experiments are given up.
 const SILENT_BOOTS: u32 = 2;
+
+/// A row has had enough after so many calm turns; it has as many turns in any case.
+const CALM_TURNS: u32 = 2;
+
+/// Passes through the experiments at most.
+const MOST_PASSES: u32 = 8;
+
+/// A slow row, whose turns have taken this long, has had enough with one calm turn.
+const LONG: Duration = Duration::from_millis(300);
+
+/// However disturbed, no row has another turn after so long.
+const TOO_LONG: Duration = Duration::from_millis(900);
+
+/// What turns beyond those may take in a pair: a bench on a host that is never calm comes to its end as well.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What a guest calls another pass.
+const AGAIN: &str = "again";
 
 /// All boots of a bench.
 pub struct Session {
@@ -42,6 +67,7 @@ impl Session {
             side.names(&self.names).len() as u64 * u64::from(self.pairs.min(side.pairs))
         };
         let mut progress = Progress::new(self.sides.iter().map(experiments).sum());
+        let mut host = Host::new();
         for pair in 1..=self.pairs {
             self.collection.begin(pair);
             let mut kernels: Vec<usize> = (0..self.sides.len())
@@ -52,7 +78,7 @@ impl Session {
             }
             let together = if self.paced { kernels.len() } else { 1 };
             for kernels in kernels.chunks(together.max(1)) {
-                let ended = self.pair(pair, kernels, &mut progress);
+                let ended = self.pair(pair, kernels, &mut host, &mut progress);
                 let results = self.collection.results();
                 results.write(&folder.join("results.json"))?;
                 ended?;
@@ -65,7 +91,13 @@ impl Session {
     }
 
     /// Boots these kernels at once and lets them measure in turn until all are at their end.
-    fn pair(&mut self, pair: u32, kernels: &[usize], progress: &mut Progress) -> Result<()> {
+    fn pair(
+        &mut self,
+        pair: u32,
+        kernels: &[usize],
+        host: &mut Host,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let mut players = Vec::new();
         for &kernel in kernels {
             let left = self.sides[kernel].names(&self.names);
@@ -80,20 +112,46 @@ impl Session {
                 left,
                 silent: 0,
                 heard: false,
-                row: String::new(),
-                place: (0, 0, 0),
+                current: None,
+                waits_for: String::new(),
+                place: Place::default(),
+                tallies: BTreeMap::new(),
                 boot,
             });
         }
         for player in &mut players {
             self.play(player, progress)?;
         }
+        let mut patience = PATIENCE;
         while let Some(at) = next(players.iter().map(Player::waits)) {
             let player = &mut players[at];
-            if let Some(boot) = &mut player.boot {
-                boot.go();
+            let Some(boot) = &mut player.boot else {
+                continue;
+            };
+            let row = player.waits_for.clone();
+            let go = wants(
+                &row,
+                player.place.pass,
+                &player.tallies,
+                !patience.is_zero(),
+            );
+            if !go || !row.contains('/') {
+                boot.answer(go);
+                self.play(player, progress)?;
+                continue;
             }
+            let calm = host.is_calm();
+            let since = Instant::now();
+            boot.answer(true);
             self.play(player, progress)?;
+            let took = since.elapsed();
+            let calm = calm && host.is_calm();
+            let tally = player.tallies.entry(row).or_default();
+            if tally.turns >= CALM_TURNS {
+                patience = patience.saturating_sub(took);
+            }
+            tally.add(calm, took);
+            self.collection.turn(calm);
         }
         Ok(())
     }
@@ -136,8 +194,16 @@ impl Session {
     }
 }
 
-/// How far a kernel is: the experiment among all, how many of its rows have begun, and how many turns of the last one.
-type Place = (usize, u32, u32);
+/// How far a kernel is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+struct Place {
+    /// The pass through all experiments, from 0.
+    pass: u32,
+    /// The experiment among all.
+    experiment: usize,
+    /// How many of its rows have been reached.
+    rows: u32,
+}
 
 /// A kernel of a pair.
 struct Player {
@@ -149,9 +215,13 @@ struct Player {
     silent: u32,
     /// This boot has said something.
     heard: bool,
-    /// The row that has its turns.
-    row: String,
+    /// The experiment that it does.
+    current: Option<String>,
+    /// What it waits for: an experiment, a row, or another pass.
+    waits_for: String,
     place: Place,
+    /// The rows that had turns.
+    tallies: BTreeMap<String, Tally>,
     /// None at its end.
     boot: Option<Boot>,
 }
@@ -171,22 +241,29 @@ impl Player {
             | Line::Error { row, .. } => progress.now(row),
             Line::Begun(name) => {
                 let at = names.iter().position(|it| it == name);
-                self.place = (at.unwrap_or(names.len()), 0, 0);
+                self.place.experiment = at.unwrap_or(names.len());
+                self.place.rows = 0;
+                self.current = Some(name.clone());
                 progress.now(name);
             }
-            Line::Waiting(row) => {
-                let (experiment, rows, turns) = self.place;
-                self.place = if self.row == *row {
-                    (experiment, rows, turns + 1)
-                } else {
-                    (experiment, rows + 1, 1)
-                };
-                self.row.clone_from(row);
+            Line::Waiting(next) => {
+                if next == AGAIN {
+                    self.place = Place {
+                        pass: self.place.pass + 1,
+                        ..Place::default()
+                    };
+                } else if next.contains('/') {
+                    self.place.rows += 1;
+                }
+                self.waits_for.clone_from(next);
                 return true;
             }
             Line::Done(name) => {
-                self.left.retain(|it| it != name);
-                progress.done(name);
+                self.current = None;
+                if self.left.contains(name) {
+                    self.left.retain(|it| it != name);
+                    progress.done(name);
+                }
             }
             Line::End(_) => {}
         }
@@ -197,12 +274,56 @@ impl Player {
     fn fail(&mut self) -> Vec<String> {
         self.silent = if self.heard { 0 } else { self.silent + 1 };
         self.heard = false;
+        let current = self.current.take();
+        if self.left.is_empty() {
+            // It had been done once, in an earlier pass.
+            return current.into_iter().collect();
+        }
         let count = if self.silent == SILENT_BOOTS {
             self.left.len()
         } else {
-            self.left.len().min(1)
+            1
         };
         self.left.drain(..count).collect()
+    }
+}
+
+/// Whether a guest shall do what it waits for, for who is `patient` or not: a row that has not had enough turns, an experiment with
+/// such rows, another pass if there are any.
+fn wants(next: &str, pass: u32, tallies: &BTreeMap<String, Tally>, patient: bool) -> bool {
+    let more = |row: &&Tally| !row.is_enough(patient);
+    if next == AGAIN {
+        let further = patient && pass < MOST_PASSES;
+        return pass < CALM_TURNS || (further && tallies.values().any(|it| more(&it)));
+    }
+    if next.contains('/') {
+        return tallies.get(next).is_none_or(|it| more(&it));
+    }
+    let rows = tallies.range(format!("{next}/")..format!("{next}0"));
+    pass == 0 || rows.map(|(_, it)| it).any(|it| more(&it))
+}
+
+/// The turns that a kernel had for a row in a boot.
+#[derive(Default)]
+struct Tally {
+    turns: u32,
+    calm: u32,
+    gone: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, calm: bool, took: Duration) {
+        self.turns += 1;
+        self.calm += u32::from(calm);
+        self.gone += took;
+    }
+
+    /// Whether more turns would say no more, or take too long for who is `patient` or not.
+    fn is_enough(&self, patient: bool) -> bool {
+        self.calm >= CALM_TURNS
+            || (self.turns >= CALM_TURNS && !patient)
+            || (self.gone >= LONG && (self.calm > 0 || !patient))
+            || self.gone >= TOO_LONG
     }
 }
 
@@ -218,16 +339,90 @@ fn next(places: impl Iterator<Item = Option<Place>>) -> Option<usize> {
 mod tests {
     use super::*;
 
+    const SHORT: Duration = Duration::from_millis(40);
+
+    fn tally(turns: &[bool], took: Duration) -> Tally {
+        let mut tally = Tally::default();
+        for (at, calm) in turns.iter().enumerate() {
+            assert!(!tally.is_enough(true), "after {at} of {turns:?}");
+            tally.add(*calm, took);
+        }
+        tally
+    }
+
     #[test]
     fn who_has_come_least_far_is_next() {
+        let place = |pass, experiment, rows| {
+            Some(Place {
+                pass,
+                experiment,
+                rows,
+            })
+        };
         let next = |places: &[Option<Place>]| next(places.iter().copied());
-        assert_eq!(next(&[Some((0, 1, 1)), Some((0, 1, 1))]), Some(0));
-        assert_eq!(next(&[Some((0, 2, 1)), Some((0, 1, 3))]), Some(1));
-        assert_eq!(next(&[Some((0, 2, 2)), Some((0, 2, 1))]), Some(1));
+        assert_eq!(next(&[place(0, 1, 1), place(0, 1, 1)]), Some(0));
+        assert_eq!(next(&[place(0, 2, 1), place(0, 1, 3)]), Some(1));
+        assert_eq!(next(&[place(1, 0, 0), place(0, 2, 1)]), Some(1));
         // A switch's kernel that has not all experiments waits until the others are there.
-        let places = [Some((1, 9, 1)), Some((2, 1, 1)), Some((4, 1, 1))];
+        let places = [place(0, 1, 9), place(0, 2, 1), place(0, 4, 1)];
         assert_eq!(next(&places), Some(0));
-        assert_eq!(next(&[None, Some((7, 3, 1))]), Some(1));
+        assert_eq!(next(&[None, place(0, 7, 3)]), Some(1));
         assert_eq!(next(&[None, None]), None);
+    }
+
+    #[test]
+    fn a_row_has_turns_until_enough_were_calm() {
+        let enough = |turns: &[bool], took| tally(turns, took).is_enough(true);
+        assert!(!enough(&[], SHORT) && !enough(&[true, false], SHORT));
+        assert!(enough(&[true, true], SHORT) && enough(&[false, true, false, true], SHORT));
+        assert!(!enough(&[false; 6], SHORT));
+        assert!(enough(&[true], LONG) && enough(&[false, true], LONG / 2));
+        assert!(!enough(&[false], LONG) && enough(&[false], TOO_LONG));
+        // Who is not patient has two turns, and one of a slow row.
+        assert!(!tally(&[false], SHORT).is_enough(false));
+        assert!(tally(&[false, false], SHORT).is_enough(false));
+        assert!(tally(&[false], LONG).is_enough(false));
+    }
+
+    #[test]
+    fn passes_go_on_while_a_row_wants_turns() {
+        let mut tallies = BTreeMap::new();
+        assert!(wants("fork", 0, &tallies, true) && wants("fork/0MiB", 0, &tallies, true));
+        tallies.insert("fork/0MiB".into(), tally(&[true, true], SHORT));
+        tallies.insert("pipe/latency".into(), tally(&[true, false], SHORT));
+        let wants = |next, pass, patient| wants(next, pass, &tallies, patient);
+        assert!(!wants("fork", 2, true) && !wants("fork/0MiB", 2, true));
+        assert!(wants("pipe", 2, true) && wants("pipe/latency", 2, true));
+        assert!(wants("pipe/bandwidth", 2, true));
+        assert!(!wants("pip", 2, true) && !wants("pipe", 2, false));
+        assert!(wants(AGAIN, 1, false) && wants(AGAIN, 2, true));
+        assert!(!wants(AGAIN, 2, false) && !wants(AGAIN, MOST_PASSES, true));
+        let done = BTreeMap::from([("fork/0MiB".to_owned(), tally(&[true, true], SHORT))]);
+        assert!(!super::wants(AGAIN, 2, &done, true));
+    }
+
+    #[test]
+    fn a_boot_that_ends_early_gives_up_what_it_did() {
+        let mut player = Player {
+            kernel: 0,
+            pair: 1,
+            left: vec!["fork".into(), "pipe".into(), "file".into()],
+            silent: 0,
+            heard: true,
+            current: Some("fork".into()),
+            waits_for: String::new(),
+            place: Place::default(),
+            tallies: BTreeMap::new(),
+            boot: None,
+        };
+        assert_eq!(player.fail(), ["fork"]);
+        // One silent boot gives up one experiment, the next one all.
+        assert_eq!(player.fail(), ["pipe"]);
+        player.heard = false;
+        assert_eq!(player.fail(), ["file"]);
+        assert!(player.fail().is_empty());
+        // In a later pass it had been done.
+        player.current = Some("fork".into());
+        assert_eq!(player.fail(), ["fork"]);
     }
 }
