@@ -119,6 +119,12 @@ counters! {
     page_tables_reclaimed,
     /// Large pages entered: 2 MiB by one entry.
     large_entered,
+    /// Those of memory that processes share among them.
+    large_shared_entered,
+    /// Of these, those that were removed or split.
+    large_shared_gone,
+    /// Large pages that were wanted, and there was no memory in a row.
+    large_refused,
     /// Those that were removed as a whole.
     large_removed,
     /// Those that were split because a part was to be removed.

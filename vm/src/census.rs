@@ -17,8 +17,10 @@ pub struct Census {
     pub proportional_dirty: u64,
     /// Those of pages that belong to no file and no shared memory.
     pub proportional_anonymous: u64,
-    /// Those that are mapped as parts of large pages.
+    /// Those that are mapped as parts of large pages, in private memory.
     pub large: usize,
+    /// And in memory that processes share.
+    pub large_shared: usize,
     /// Pages that are in swap only; they are mapped nowhere.
     pub swapped: usize,
     /// Bytes of them, each page divided by the number of amaps that refer to it.
@@ -41,6 +43,7 @@ impl Census {
         self.proportional_dirty += other.proportional_dirty;
         self.proportional_anonymous += other.proportional_anonymous;
         self.large += other.large;
+        self.large_shared += other.large_shared;
         self.swapped += other.swapped;
         self.proportional_swapped += other.proportional_swapped;
     }
@@ -81,8 +84,11 @@ impl Map {
             let mut census = Census::default();
             self.count_pages(entry, entry.range, &mut census);
             entry.count_swapped(&mut census);
-            census.large = self.pmap.large_in(entry.range);
-            f(&self.describe(entry), &census);
+            *match entry.shared {
+                true => &mut census.large_shared,
+                false => &mut census.large,
+            } = self.pmap.large_in(entry.range);
+            f(&self.describe(&space, entry), &census);
         }
     }
 

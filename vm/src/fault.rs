@@ -52,7 +52,7 @@ use nucleus::{
     Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
     counters::Counter,
     ephemeral,
-    frame::{self, Contents},
+    frame::{self, Contents, RUN_FRAMES},
     pmap::Pending,
 };
 
@@ -95,6 +95,8 @@ struct Attempt<'a> {
     access: Access,
     /// Pages behind it that the caller will need.
     wanted: usize,
+    /// No large page was tried yet.
+    may_be_large: bool,
 }
 
 impl Map {
@@ -162,6 +164,7 @@ impl Map {
         mut then: impl FnMut(&Space) -> Option<R>,
     ) -> Result<R, Fault> {
         let va = addr.page_floor();
+        let mut may_be_large = true;
         loop {
             let space = self.space.read();
             let Some(entry) = space.lookup(va) else {
@@ -178,6 +181,7 @@ impl Map {
                 va,
                 access,
                 wanted,
+                may_be_large,
             };
             match attempt.run()? {
                 Outcome::Mapped(far) => {
@@ -192,8 +196,17 @@ impl Map {
                     self.own_amap(va)?;
                 }
                 Outcome::NeedsLarge => {
+                    may_be_large = false;
+                    let shared = entry.object.as_ref().filter(|_| entry.shared);
+                    let shared = shared.map(|object| {
+                        let first = entry.index(object, va) & !(RUN_FRAMES as u64 - 1);
+                        (object.pager.clone(), first)
+                    });
                     drop(space);
-                    self.make_large(va, access)?;
+                    match shared {
+                        Some((pager, first)) => self.make_shared_large(va, access, &pager, first),
+                        None => self.make_large(va, access)?,
+                    }
                 }
                 Outcome::NeedsTable => {
                     drop(space);
@@ -330,8 +343,12 @@ impl Attempt<'_> {
     }
 
     /// Whether a large page is wanted instead of the page. Asked where there is no place for the page yet.
+    #[inline]
     fn wants_large(&self) -> bool {
-        self.entry.wants_large(self.pmap, self.va, self.access)
+        self.may_be_large
+            && self
+                .entry
+                .wants_large(self.pmap, self.va, self.access, self.wanted)
     }
 
     /// Enters `frame` where nothing, or the same frame, is mapped.
@@ -375,9 +392,11 @@ impl Attempt<'_> {
             let copy = copy_of(&page)?;
             drop(page);
             if self.pmap.is_shared(self.va)
-                && ahead::writes_in_order(self.pmap, self.entry, self.va)
+                && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
+                    || ahead::writes_in_order(self.pmap, self.entry, self.va))
             {
-                // A copy of the table would have its mappings replaced one after the other.
+                // A copy of the table would have its mappings replaced one after the other. Who begins with its first page seldom
+                // stops there, and what is only read comes back by a few faults.
                 self.pmap.leave_shared(self.va);
             }
             Counter::fault_copy.add(1);
@@ -525,6 +544,9 @@ impl Attempt<'_> {
         match object.pager.about_to_write(index) {
             Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
             ready => ready?,
+        }
+        if self.wants_large() {
+            return Ok(Outcome::NeedsLarge);
         }
         self.map_page(object, self.entry.rights())
     }

@@ -1,13 +1,14 @@
-//! Large pages of anonymous memory: 2 MiB made by one fault and mapped by one entry of a page table.
+//! Large pages: 2 MiB of memory made by one fault and mapped by one entry of a page table.
 //!
 //! Who gets one:
 //!
 //! ```text
-//!   the span of 2 MiB around the fault lies in one private, writable, zero-fill entry whose amap is its own
+//!   the span of 2 MiB around the fault lies in one private, writable, zero-fill entry whose amap is its own (or shares
+//!   memory that has no file on a disk: see `shared.rs`)
 //!   nothing of it was ever touched: there is no anon, and no page table
 //!   memory is plentiful, and there are so many frames in a row
-//!   the program asked for it (`MADV_HUGEPAGE`), or is about to use it up: it has written the last 256 KiB before the
-//!   span in a row, and goes on with its first page
+//!   the program asked for it (`MADV_HUGEPAGE`), or is about to use it up: it goes on with the span's first page, and has written
+//!   the last 256 KiB before it in a row, or wants the whole span now (`MAP_POPULATE`, `mlock`)
 //! ```
 //! The last rule is what keeps memory from being wasted: one page of a span is no promise of the other 511, while who fills
 //! memory in order goes on, as zero-fill ahead assumes as well (`ahead.rs`). Code is never in large pages: some processors take a machine
@@ -20,11 +21,15 @@
 //! *Races.* The span is filled with the map write-locked: no fault and no change of entries comes in between. The mapping comes before
 //! the anons, so that the pagedaemon, which finds pages by their slots and needs no map, finds none that is not mapped yet.
 
+mod shared;
+
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use nucleus::{
     Access, OutOfMemory, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
+    counters::Counter,
     frame::{self, Contents, RUN_FRAMES, Run},
+    pmap::LargeKind,
 };
 
 use crate::ahead;
@@ -93,18 +98,40 @@ impl MapEntry {
             && self.prot & (Prot::WRITE | Prot::EXEC) == Prot::WRITE
     }
 
-    /// Whether the first access to the page at `va` is worth a large page. The map is locked.
-    #[cold]
-    pub(crate) fn wants_large(&self, pmap: &Pmap, va: VirtAddr, access: Access) -> bool {
-        let span = span_around(va);
-        let mode = large_pages();
-        mode != LargePages::Off
+    /// Whether the first access to the page at `va`, with which the program wants `wanted` pages behind it, is worth a large page. The
+    /// map is locked.
+    #[inline]
+    pub(crate) fn wants_large(
+        &self,
+        pmap: &Pmap,
+        va: VirtAddr,
+        access: Access,
+        wanted: usize,
+    ) -> bool {
+        // Nearly all are refused by these.
+        let mode = MODE.load(Relaxed);
+        mode != LargePages::Off as u8
+            && match self.large {
+                LargeAdvice::None => mode == LargePages::On as u8 && va.0.is_multiple_of(SPAN),
+                LargeAdvice::Wanted => true,
+                LargeAdvice::Refused => false,
+            }
             && access == Access::Write
-            && self.may_be_large()
+            && self.is_worth_large(pmap, va, wanted)
+    }
+
+    /// As [`wants_large`](MapEntry::wants_large), but for what that has looked at.
+    #[cold]
+    fn is_worth_large(&self, pmap: &Pmap, va: VirtAddr, wanted: usize) -> bool {
+        let span = span_around(va);
+        (self.may_be_large() || self.may_share_large())
             && self.range.start <= span.start
             && span.end <= self.range.end
+            && self.fits_large(span)
             && (self.large == LargeAdvice::Wanted
-                || mode == LargePages::On && va == span.start && ahead::writes_on(pmap, self, va))
+                || wanted >= RUN_FRAMES - 1
+                || ahead::writes_on(pmap, self, va)
+                || self.may_have_run(span))
             && !pmap.has_table(va)
             && frame::available() >= frame::targets().high + RUN_FRAMES
     }
@@ -112,10 +139,11 @@ impl MapEntry {
     /// Whether large pages may be in it, for `/proc`.
     pub(crate) fn is_eligible(&self) -> bool {
         let wanted = self.large == LargeAdvice::Wanted;
-        let first = VirtAddr((self.range.start.0 + SPAN - 1) & !(SPAN - 1));
-        self.may_be_large()
+        let first = VirtAddr(self.range.start.0.next_multiple_of(SPAN));
+        (self.may_be_large() || self.may_share_large())
             && first <= self.range.end
             && self.range.end - first >= SPAN
+            && self.fits_large(VirtRange::new(first, first + SPAN))
             && match large_pages() {
                 LargePages::Off => false,
                 LargePages::Advised => wanted,
@@ -140,7 +168,7 @@ impl MapEntry {
             return Ok(false);
         }
         amap.make_all(keys.clone())?;
-        if !pmap.enter_large(span.start, &run, rights)? {
+        if !pmap.enter_large(span.start, &run, rights, LargeKind::Private)? {
             return Ok(false);
         }
         amap.fill(keys.start, run.into_frames());
@@ -154,6 +182,9 @@ impl Map {
     pub(crate) fn make_large(&self, va: VirtAddr, access: Access) -> Result<(), Fault> {
         // Zeroed while nobody waits for the map.
         let run = Run::alloc(Contents::Zeroed);
+        if run.is_err() {
+            Counter::large_refused.add(1);
+        }
         let mut space = self.space.write();
         let allowed = space.may_be_large;
         let Some(entry) = space.lookup_mut(va) else {
@@ -165,7 +196,7 @@ impl Map {
         }
         if let Ok(run) = run
             && allowed
-            && entry.wants_large(&self.pmap, va, access)
+            && entry.wants_large(&self.pmap, va, access, RUN_FRAMES)
             && entry.fill(&self.pmap, span_around(va), run) == Ok(true)
         {
             return Ok(());

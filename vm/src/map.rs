@@ -25,7 +25,6 @@ use nucleus::{
 
 use crate::ahead;
 use crate::entry::{MapEntry, ObjectRef, Removed};
-use crate::large::LargeAdvice;
 use crate::layout::Layout;
 use crate::pagedaemon::{SPACES, Token};
 use crate::pager::Anonymous;
@@ -33,7 +32,7 @@ use crate::policy::check_overcommit;
 use crate::request::{
     Advice, Backing, Entry, Inherit, Limits, Lock, MapError, MapRequest, Place, Sizes,
 };
-use crate::space::Space;
+use crate::space::{Phase, Space};
 
 /// An address space: entries over a [`Pmap`]. All methods may be called by any task.
 pub struct Map {
@@ -133,6 +132,7 @@ impl Map {
         if private_data && !request.no_reserve {
             check_overcommit(len)?;
         }
+        let phase = request.phase(len);
         let writable = request.shared && request.max_prot.contains(Prot::WRITE);
         let object = match request.backing {
             Backing::Zero if !request.shared => None,
@@ -163,7 +163,8 @@ impl Map {
         if lock != Lock::None {
             space.check_locked(pages)?;
         }
-        let start = self.make_room(&mut space, request.place, len, &mut removed)?;
+        let phase = phase.filter(|_| !space.layout.is_32_bits());
+        let start = self.make_room(&mut space, request.place, len, phase, &mut removed)?;
         let range = VirtRange::new(start, start + len);
         space.insert(
             MapEntry {
@@ -180,7 +181,7 @@ impl Map {
                     false => Inherit::Copy,
                 },
                 advice: Advice::Normal,
-                large: LargeAdvice::None,
+                large: request.large,
                 label: request.label,
                 shift: 0,
                 amap: None,
@@ -199,12 +200,13 @@ impl Map {
     }
 
     /// Finds where `len` bytes go and, for a fixed place, takes what is there out, its translations
-    /// flushed. The limits were checked.
+    /// flushed. The limits were checked. A `phase` says what is good where any place is.
     pub(crate) fn make_room(
         &self,
         space: &mut Space,
         place: Place,
         len: usize,
+        phase: Option<Phase>,
         removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let last = space.layout.end;
@@ -224,9 +226,9 @@ impl Map {
                 {
                     return Ok(range.start);
                 }
-                space.find_room(len).ok_or(MapError::NoMemory)
+                space.find_room(len, phase).ok_or(MapError::NoMemory)
             }
-            Place::Any => space.find_room(len).ok_or(MapError::NoMemory),
+            Place::Any => space.find_room(len, phase).ok_or(MapError::NoMemory),
             Place::FixedNoReplace(start) => match space.has_any(at(start)?) {
                 false => Ok(start),
                 true => Err(MapError::Exists),
@@ -355,17 +357,17 @@ impl Map {
     pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry)) {
         let space = self.space.read();
         for entry in space.iter() {
-            f(&self.describe(entry));
+            f(&self.describe(&space, entry));
         }
     }
 
     /// The entry at `va`.
     pub fn entry_at(&self, va: VirtAddr) -> Option<Entry> {
         let space = self.space.read();
-        space.lookup(va).map(|entry| self.describe(entry))
+        space.lookup(va).map(|entry| self.describe(&space, entry))
     }
 
-    pub(crate) fn describe(&self, entry: &MapEntry) -> Entry {
+    pub(crate) fn describe(&self, space: &Space, entry: &MapEntry) -> Entry {
         let anonymous_pages = match &entry.amap {
             Some(amap) => amap.count(entry.keys(entry.range)),
             None => 0,
@@ -387,7 +389,8 @@ impl Map {
                 },
             },
             label: entry.label,
-            large_eligible: entry.is_eligible(),
+            large_eligible: space.may_be_large && entry.is_eligible(),
+            large: entry.large,
             resident_pages: self.pmap.resident_in(entry.range),
             anonymous_pages,
         }

@@ -296,6 +296,14 @@ impl Object {
         })
     }
 
+    /// As [`lock`](Object::lock), if nobody has them locked.
+    pub(crate) fn try_lock(&self, index: u64) -> Option<Pages<'_>> {
+        let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
+        Some(Pages {
+            pages: chunk.try_lock()?,
+        })
+    }
+
     /// The chunk that holds page `index`, if it was ever made.
     pub(crate) fn chunk_of(&self, index: u64) -> Option<Arc<Chunk<Page>>> {
         self.pages.get_arc(index >> SLOTS_SHIFT)
@@ -491,6 +499,16 @@ impl Pages<'_> {
             Access::Write => self.page_mut(index).frame_to_write(),
             _ => self.get(index),
         }
+    }
+
+    /// Whether none of these pages is there or on its way.
+    pub(crate) fn are_vacant(&self) -> bool {
+        self.pages.iter().all(Content::is_vacant)
+    }
+
+    /// Puts page `index`, which is not there, in. The object's pages are counted by the caller.
+    pub(crate) fn put(&mut self, index: u64, frame: Frame) {
+        *self.page_mut(index) = Page::resident(frame);
     }
 
     fn page(&self, index: u64) -> &Page {

@@ -99,6 +99,18 @@ pub trait Pager: Send + Sync {
         Ok(())
     }
 
+    /// Whether all of `pages`, of which the object has none, may come into it at once, as zeros: they lie within what it represents, and
+    /// there is room for them, which is taken. Called with their chunks locked; takes no sleeping lock.
+    fn admit(&self, pages: Range<u64>) -> bool {
+        let _ = pages;
+        false
+    }
+
+    /// So many pages that were [admitted](Pager::admit) do not come.
+    fn dismiss(&self, pages: usize) {
+        let _ = pages;
+    }
+
     /// Does what [`about_to_write`](Pager::about_to_write) would have to wait for. No map lock is held.
     ///
     /// # Errors
@@ -161,6 +173,10 @@ impl Pager for Anonymous {
         }
         self.object
             .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
+
+    fn admit(&self, pages: Range<u64>) -> bool {
+        pages.end <= self.pages
     }
 
     fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {

@@ -194,7 +194,7 @@ impl Map {
         let moved = VirtRange::new(old.start, old.start + new_len.min(old.len()));
         space.clip_range(old)?;
         space.clip(moved.end)?;
-        let to = self.make_room(space, place, new_len, removed)?;
+        let to = self.make_room(space, place, new_len, None, removed)?;
         let mut taken = Removed::default();
         space.take(moved, &mut taken);
         let Some(mut entry) = taken.take_only() else {

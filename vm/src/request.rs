@@ -3,7 +3,9 @@
 use alloc::sync::Arc;
 use nucleus::{OutOfMemory, Prot, VirtAddr, VirtRange};
 
+use crate::large::{LargeAdvice, LargePages, SPAN, large_pages};
 use crate::pager::{Pager, PagerError};
+use crate::space::Phase;
 
 /// What lies below a mapping's anonymous layer.
 #[derive(Clone)]
@@ -99,6 +101,8 @@ pub struct MapRequest {
     pub populate: bool,
     /// Locks the pages: at least as much as all later mappings of the map are locked ([`Map::lock_all`](crate::Map::lock_all)).
     pub lock: Lock,
+    /// What is said of large pages from the start. Refused: it need not lie where they fit in, either.
+    pub large: LargeAdvice,
     /// `MAP_NORESERVE`: not even an obvious overcommit is refused.
     pub no_reserve: bool,
     /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
@@ -168,6 +172,8 @@ pub struct Entry {
     pub label: &'static str,
     /// Large pages may come in it.
     pub large_eligible: bool,
+    /// What the program said about that.
+    pub large: LargeAdvice,
     /// Pages of it mapped now, and how many of them are anonymous.
     pub resident_pages: usize,
     pub anonymous_pages: usize,
@@ -212,8 +218,26 @@ impl MapRequest {
             grows_down: false,
             populate: false,
             lock: Lock::None,
+            large: LargeAdvice::None,
             no_reserve: false,
             label: "",
+        }
+    }
+
+    /// What its address should be, divided by 2 MiB, for large pages to fit in; `None` where none will come.
+    pub(crate) fn phase(&self, len: usize) -> Option<Phase> {
+        let may_come = len >= SPAN
+            && !self.grows_down
+            && self.large != LargeAdvice::Refused
+            && large_pages() != LargePages::Off;
+        match &self.backing {
+            Backing::Zero if may_come => Some(Phase(0)),
+            Backing::Object { pager, offset }
+                if may_come && self.shared && pager.object().goes_to_swap() =>
+            {
+                Some(Phase(*offset as usize % SPAN))
+            }
+            _ => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Count
 
 use crate::entries::{Entries, FIRST, Position};
 use crate::entry::{MapEntry, Removed};
+use crate::large::SPAN;
 use crate::layout::{GUARD_GAP, Layout};
 use crate::policy::max_entries;
 use crate::request::{Limits, Lock, MapError};
@@ -30,10 +31,51 @@ pub(crate) struct Space {
     pub may_lock_all: bool,
     /// Large pages may come.
     pub may_be_large: bool,
-    /// Where the search for room starts: everything above has no hole greater than `hole`.
-    search_from: usize,
+    /// Where room is looked for, wherever it may be.
+    anywhere: Search,
+    /// The same for what wants a certain place within 2 MiB, so that each of the two finds again where it was.
+    aligned: Search,
+}
+
+/// Where a search for room goes on.
+#[derive(Clone, Copy)]
+struct Search {
+    /// Everything above has no hole greater than `hole`.
+    from: usize,
     /// Bytes.
     hole: usize,
+}
+
+impl Search {
+    /// From `top` down.
+    fn new(top: VirtAddr) -> Search {
+        Search {
+            from: top.0,
+            hole: 0,
+        }
+    }
+}
+
+/// What a mapping wants of its place, so that large pages fit in: its address, divided by [`SPAN`], leaves this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Phase(pub usize);
+
+/// The highest place for `len` bytes that ends at `top` or below.
+fn below_top(top: usize, len: usize, phase: Option<Phase>) -> Option<usize> {
+    let start = top.checked_sub(len)?;
+    match phase {
+        None => Some(start),
+        Some(Phase(phase)) => start.checked_sub(start.wrapping_sub(phase) % SPAN),
+    }
+}
+
+/// The most bytes that have room from `end` to `top`.
+fn room(end: usize, top: usize, phase: Option<Phase>) -> usize {
+    let first = match phase {
+        None => end,
+        Some(Phase(phase)) => end.saturating_add(phase.wrapping_sub(end) % SPAN),
+    };
+    top.saturating_sub(first)
 }
 
 /// What an entry adds to the sums over all of them, in pages.
@@ -76,8 +118,8 @@ impl Space {
             lock_future: Lock::None,
             may_lock_all: false,
             may_be_large: true,
-            search_from: layout.mmap_top.0,
-            hole: 0,
+            anywhere: Search::new(layout.mmap_top),
+            aligned: Search::new(layout.mmap_top),
         }
     }
 
@@ -86,8 +128,8 @@ impl Space {
         Space {
             heap: self.heap,
             may_be_large: self.may_be_large,
-            search_from: self.search_from,
-            hole: self.hole,
+            anywhere: self.anywhere,
+            aligned: self.aligned,
             ..Space::new(self.layout, self.limits)
         }
     }
@@ -364,32 +406,52 @@ impl Space {
                 .is_none_or(|next| Space::floor(next) >= range.end.0)
     }
 
-    /// Notes that `range` became free, for the search.
+    /// Notes that `range` became free, for the searches.
     fn freed(&mut self, range: VirtRange) {
-        if range.end.0 > self.search_from {
+        if range.end.0 > self.anywhere.from.min(self.aligned.from) {
             let start = self.below(range.start).map_or(0, |e| e.range.end.0);
             let end = self
                 .at_or_above(range.end)
                 .map_or(self.layout.end.0, |e| e.range.start.0);
-            self.hole = self.hole.max(end - start);
+            for search in [&mut self.anywhere, &mut self.aligned] {
+                if range.end.0 > search.from {
+                    search.hole = search.hole.max(end - start);
+                }
+            }
         }
     }
 
     /// Room for `len` bytes: the highest below the top of mappings, or above it if there is none. A
     /// search resumes where the last one ended unless a hole above may do, so a program that only
-    /// maps more and more does not pay for what it has.
-    pub fn find_room(&mut self, len: usize) -> Option<VirtAddr> {
-        if len <= self.hole {
-            self.search_from = self.layout.mmap_top.0;
-            self.hole = 0;
+    /// maps more and more does not pay for what it has. A `phase` is kept below the top.
+    pub fn find_room(&mut self, len: usize, phase: Option<Phase>) -> Option<VirtAddr> {
+        let mut search = match phase {
+            None => self.anywhere,
+            Some(_) => self.aligned,
+        };
+        let top = self.layout.mmap_top;
+        if len <= search.hole {
+            search = Search::new(top);
         }
-        let found = self.search(len).or_else(|| {
-            self.search_from = self.layout.mmap_top.0;
-            self.hole = 0;
-            self.search(len)
+        let look = |search: &mut Search| match phase {
+            None => self.search(len, search, |end, top| top.saturating_sub(end)),
+            Some(_) => self.search(len, search, |end, top| room(end, top, phase)),
+        };
+        let found = look(&mut search).or_else(|| {
+            search = Search::new(top);
+            look(&mut search)
         });
+        let found = found.and_then(|top| below_top(top, len, phase));
+        if let Some(found) = found {
+            search.from = found;
+        }
+        match phase {
+            None => self.anywhere = search,
+            Some(_) => self.aligned = search,
+        }
+        let found = found.map(VirtAddr);
         found.or_else(|| {
-            let mut at = self.layout.mmap_top;
+            let mut at = top;
             while at.checked_add(len)? <= self.layout.end {
                 match self.at_or_above(at) {
                     Some(next) if Space::floor(next) < at.0 + len => at = next.range.end.max(at),
@@ -400,31 +462,58 @@ impl Space {
         })
     }
 
-    fn search(&mut self, len: usize) -> Option<VirtAddr> {
-        let mut top = self.search_from;
+    /// The end of the highest hole that has `room` for `len` bytes between its ends.
+    #[inline]
+    fn search(
+        &self,
+        len: usize,
+        from: &mut Search,
+        room: impl Fn(usize, usize) -> usize,
+    ) -> Option<usize> {
+        let mut top = from.from;
         if let Some(above) = self.at_or_above(VirtAddr(top)) {
             top = top.min(Space::floor(above));
         }
-        let mut hole = self.hole;
-        let mut found = None;
+        let mut hole = from.hole;
         let mut next = self.find_below(VirtAddr(top));
         while let Some(at) = next
             && let Some(entry) = self.entries.get(at)
         {
-            let room = top.saturating_sub(entry.range.end.0);
+            let room = room(entry.range.end.0, top);
             if room >= len {
-                found = Some(top - len);
-                break;
+                from.hole = hole;
+                return Some(top);
             }
             hole = hole.max(room);
             top = top.min(Space::floor(entry));
             next = self.entries.before(at);
         }
-        if found.is_none() && top.saturating_sub(USER_START.0) >= len {
-            found = Some(top - len);
+        from.hole = hole;
+        (room(USER_START.0, top) >= len).then_some(top)
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use super::*;
+
+    /// Against a look at every address of a small space.
+    #[test]
+    fn places_within_a_hole() {
+        for end in (0..3 * SPAN).step_by(SPAN / 4) {
+            for top in (end..4 * SPAN).step_by(SPAN / 4) {
+                for phase in [None, Some(Phase(0)), Some(Phase(SPAN / 4))] {
+                    for len in (SPAN / 4..3 * SPAN).step_by(SPAN / 4) {
+                        let fits = |at: &usize| phase.is_none_or(|Phase(p)| at % SPAN == p);
+                        let places = (end..=top.saturating_sub(len)).step_by(SPAN / 4);
+                        let best = places.filter(fits).filter(|at| at + len <= top).max();
+                        assert_eq!(best.is_some(), room(end, top, phase) >= len);
+                        if best.is_some() {
+                            assert_eq!(below_top(top, len, phase), best);
+                        }
+                    }
+                }
+            }
         }
-        self.hole = hole;
-        self.search_from = found?;
-        found.map(VirtAddr)
     }
 }

@@ -93,9 +93,10 @@ pub fn create_sealed(
 }
 
 impl Ramfs {
-    fn take(count: &AtomicU64, max: &AtomicU64) -> Result<()> {
-        if count.fetch_add(1, Ordering::Relaxed) >= max.load(Ordering::Relaxed) {
-            count.fetch_sub(1, Ordering::Relaxed);
+    fn take(count: &AtomicU64, max: &AtomicU64, n: u64) -> Result<()> {
+        let before = count.fetch_add(n, Ordering::Relaxed);
+        if before.saturating_add(n) > max.load(Ordering::Relaxed) {
+            count.fetch_sub(n, Ordering::Relaxed);
             return Err(Errno::ENOSPC);
         }
         Ok(())
@@ -103,7 +104,12 @@ impl Ramfs {
 
     /// Counts a page that is to come.
     fn take_page(&self) -> Result<()> {
-        Self::take(&self.pages, &self.max_pages)
+        self.take_pages(1)
+    }
+
+    /// As [`take_page`](Ramfs::take_page), for all or none of `n` pages.
+    fn take_pages(&self, n: u64) -> Result<()> {
+        Self::take(&self.pages, &self.max_pages, n)
     }
 
     /// Takes back [`take_page`](Ramfs::take_page), `n` times.
@@ -116,7 +122,7 @@ impl Ramfs {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
-        Self::take(&self.nodes, &self.max_nodes)
+        Self::take(&self.nodes, &self.max_nodes, 1)
     }
 
     fn give_node(&self) {

@@ -4,6 +4,7 @@
 //! What has been passed on (a frame that an aggregate keeps) is immutable: a page that others
 //! hold is replaced by a copy before it is written.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi::raw::general::{
@@ -513,6 +514,16 @@ impl Pager for Node {
             return Err(PagerError::BeyondEnd);
         }
         file.make_resident(&self.fs, index, inside)
+    }
+
+    fn admit(&self, pages: Range<u64>) -> bool {
+        self.file().is_some_and(|file| {
+            pages.end <= file.size() / PAGE && self.fs.take_pages(pages.end - pages.start).is_ok()
+        })
+    }
+
+    fn dismiss(&self, pages: usize) {
+        self.fs.give_pages(pages);
     }
 
     fn reference(&self, writable: bool) {

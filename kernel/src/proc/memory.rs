@@ -3,7 +3,7 @@
 use abi::{Errno, Result};
 use fs::{device, synthetic::Text};
 use nucleus::{PAGE_SIZE, Prot};
-use vm::{Backing, Census, Description, Entry, Lock};
+use vm::{Backing, Census, Description, Entry, LargeAdvice, Lock};
 
 use super::process::Subject;
 use crate::process::Shared;
@@ -96,12 +96,8 @@ fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &m
     value("Anonymous", kib(anonymous.min(census.resident())));
     value("LazyFree", 0);
     value("AnonHugePages", kib(census.large));
-    for name in [
-        "ShmemPmdMapped",
-        "FilePmdMapped",
-        "Shared_Hugetlb",
-        "Private_Hugetlb",
-    ] {
+    value("ShmemPmdMapped", kib(census.large_shared));
+    for name in ["FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"] {
         value(name, 0);
     }
     value("Swap", kib(census.swapped));
@@ -157,6 +153,8 @@ fn flags(entry: &Entry, out: &mut Text) {
         (entry.shared, " ms"),
         (entry.grows_down, " gd"),
         (entry.lock != Lock::None, " lo"),
+        (entry.large == LargeAdvice::Wanted, " hg"),
+        (entry.large == LargeAdvice::Refused, " nh"),
     ] {
         if holds {
             out.push(word.as_bytes());

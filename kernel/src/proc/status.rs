@@ -2,7 +2,7 @@
 
 use abi::{Result, raw::general as raw};
 use alloc::{format, string::String};
-use core::time::Duration;
+use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 use fs::synthetic::Text;
 use nucleus::PAGE_SIZE;
 
@@ -223,7 +223,8 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("VmPTE", sizes.page_tables);
         line("VmSwap", shared.space.map().swapped());
         line("HugetlbPages", 0);
-        writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t0");
+        let large = !subject.process.large_pages_disabled.load(Relaxed);
+        writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t{}", u8::from(large));
     } else {
         let uid = process.real_uid();
         writeln!(out, "Uid:\t{uid}\t{uid}\t{uid}\t{uid}");

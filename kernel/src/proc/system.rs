@@ -5,7 +5,12 @@ use core::time::Duration;
 
 use abi::Result;
 use fs::synthetic::{Entry, Table, Text};
-use nucleus::{PAGE_SIZE, boot, counters::Counter, frame, pmap, processor, task, time};
+use nucleus::{
+    PAGE_SIZE, boot,
+    counters::Counter,
+    frame::{self, RUN_FRAMES},
+    pmap, processor, task, time,
+};
 
 use super::{TICKS, disks};
 use crate::{
@@ -386,7 +391,11 @@ fn meminfo(out: &mut Text) {
     line("Dirty", kib(memory.dirty));
     line("Writeback", kib(memory.writeback));
     line("AnonPages", kib(memory.anonymous));
-    line("AnonHugePages", kib(pmap::large_pages()));
+    let shared = pmap::large_shared_pages();
+    let private = pmap::large_pages().saturating_sub(shared);
+    line("AnonHugePages", kib(private));
+    line("ShmemHugePages", kib(shared));
+    line("ShmemPmdMapped", kib(shared));
     line("Mapped", 0);
     line("Shmem", kib(memory.shared));
     line("KReclaimable", 0);
@@ -490,6 +499,15 @@ fn vmstat(out: &mut Text) {
     writeln!(out, "nr_page_table_pages {}", usage.page_tables);
     let (disks, devices) = fs::pages::count();
     writeln!(out, "nr_file_pages {}", disks + devices);
+    let shared = pmap::large_shared_pages();
+    let private = pmap::large_pages().saturating_sub(shared);
+    writeln!(out, "nr_shmem_hugepages {}", shared / RUN_FRAMES);
+    writeln!(out, "nr_shmem_pmdmapped {}", shared / RUN_FRAMES);
+    writeln!(
+        out,
+        "nr_anon_transparent_hugepages {}",
+        private / RUN_FRAMES
+    );
     let (limit, background) = fs::pages::dirty::limits();
     writeln!(out, "nr_dirty_threshold {limit}");
     writeln!(out, "nr_dirty_background_threshold {background}");
@@ -513,4 +531,10 @@ fn vmstat(out: &mut Text) {
     ] {
         writeln!(out, "{name} {}", counter.total());
     }
+    let shared = Counter::large_shared_entered.total();
+    let private = Counter::large_entered.total().saturating_sub(shared);
+    writeln!(out, "thp_fault_alloc {private}");
+    writeln!(out, "thp_fault_fallback {}", Counter::large_refused.total());
+    writeln!(out, "thp_file_mapped {shared}");
+    writeln!(out, "thp_split_pmd {}", pmap::large_splits());
 }

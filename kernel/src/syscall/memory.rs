@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use fs::MountFlags;
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
-use vm::{Backing, MapError, MapRequest, Place};
+use vm::{Backing, LargeAdvice, MapError, MapRequest, Place};
 
 use super::{Call, Entry, lock, memfd};
 use crate::elf::Class;
@@ -137,6 +137,10 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
         no_reserve: flags & raw::MAP_NORESERVE != 0,
         ..MapRequest::zero(whole, prot)
     };
+    if flags & raw::MAP_STACK != 0 {
+        // A thread's: used from its end, and most of it never.
+        request.large = LargeAdvice::Refused;
+    }
     if flags & raw::MAP_LOCKED != 0 {
         request.lock = lock::may_lock(call)?;
     } else {

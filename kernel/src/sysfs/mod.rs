@@ -11,10 +11,13 @@ mod numbered;
 use alloc::{string::String, sync::Arc};
 use core::fmt::Write;
 
+use abi::Errno;
 use fs::{
     Vnode,
     synthetic::{self, Directory, Entry, Table},
 };
+use nucleus::{PAGE_SIZE, frame::RUN_FRAMES};
+use vm::LargePages;
 
 /// The root of a new `/sys`. All of them show the same.
 pub fn root() -> Arc<dyn Vnode> {
@@ -39,18 +42,42 @@ pub fn root() -> Arc<dyn Vnode> {
     synthetic::root("sysfs", root)
 }
 
-/// Programs get pages of 4 KiB whatever they ask for.
+/// Who gets large pages, in Linux's words: the same switch as `/proc/causeway/large`, for memory that processes share, too. No pages
+/// are moved to make room for one.
 fn huge_pages() -> Table {
+    let enabled = Entry::text(|out| {
+        out.push(match vm::large_pages() {
+            LargePages::On => b"[always] madvise never\n",
+            LargePages::Advised => b"always [madvise] never\n",
+            LargePages::Off => b"always madvise [never]\n",
+        });
+        Ok(())
+    });
+    let enabled = enabled.writable(|bytes| {
+        vm::set_large_pages(match bytes.trim_ascii() {
+            b"always" => LargePages::On,
+            b"madvise" => LargePages::Advised,
+            b"never" => LargePages::Off,
+            _ => return Err(Errno::EINVAL),
+        });
+        Ok(())
+    });
+    let shared = Entry::text(|out| {
+        out.push(match vm::large_pages() {
+            LargePages::On => b"always [within_size] advise never deny force\n",
+            LargePages::Advised => b"always within_size [advise] never deny force\n",
+            LargePages::Off => b"always within_size advise [never] deny force\n",
+        });
+        Ok(())
+    });
     Table::new()
         .with(
             "defrag",
             value("always defer defer+madvise madvise [never]"),
         )
-        .with("enabled", value("always madvise [never]"))
-        .with(
-            "shmem_enabled",
-            value("always within_size advise [never] deny force"),
-        )
+        .with("enabled", enabled)
+        .with("hpage_pmd_size", number((RUN_FRAMES * PAGE_SIZE) as u64))
+        .with("shmem_enabled", shared)
 }
 
 /// A further directory.

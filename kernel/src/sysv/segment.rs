@@ -323,6 +323,10 @@ impl Pager for Segment {
             .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
     }
 
+    fn admit(&self, pages: Range<u64>) -> bool {
+        pages.end <= self.page_count() as u64
+    }
+
     fn punch(&self, pages: Range<u64>) -> Option<core::result::Result<(), PagerError>> {
         self.pages
             .remove_pages(pages.start, pages.end.saturating_sub(pages.start));

@@ -44,6 +44,12 @@ impl Run {
         Ok(Run { first })
     }
 
+    /// Whether these may be the first and the last frame of a run.
+    pub fn may_have_ends(first: &Frame, last: &Frame) -> bool {
+        first.index().is_multiple_of(RUN_FRAMES as u32)
+            && last.index() == first.index() + RUN_FRAMES as u32 - 1
+    }
+
     /// Another handle to each of these frames, if they are such a run: [`RUN_FRAMES`] of them in this order.
     pub fn of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<Run> {
         // Handles of a run that was not completed go with this.

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{ENTRIES, LEAF_SPAN, Pte};
 use super::shootdown::{self, Page, What};
-use super::table::{LARGE, Leaf, Status, leaf_base, load, pin_linked};
+use super::table::{LARGE, LARGE_SHARED, Leaf, Status, leaf_base, load, pin_linked};
 use super::{Found, Pmap, Prot, reverse, share};
 use crate::arch::machine;
 use crate::counters::Counter;
@@ -46,6 +46,15 @@ use crate::frame::record::{Mappings, NONE, Type, find, record};
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
 const _: () = assert!(crate::frame::RUN_FRAMES == ENTRIES);
+
+/// Whose pages are in a large one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LargeKind {
+    /// Anons.
+    Private,
+    /// An object's.
+    Shared,
+}
 
 /// Why a large page is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,13 +91,23 @@ impl Pmap {
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
-    pub fn enter_large(&self, base: VirtAddr, run: &Run, prot: Prot) -> Result<bool, OutOfMemory> {
+    pub fn enter_large(
+        &self,
+        base: VirtAddr,
+        run: &Run,
+        prot: Prot,
+        kind: LargeKind,
+    ) -> Result<bool, OutOfMemory> {
         debug_assert!(base.0.is_multiple_of(LEAF_SPAN) && base < crate::addr::USER_END);
         let made = self.build_with(base, |leaf| {
             let r = record(leaf.table);
             // All groups are in use; and the entries are counted before anybody can take one out.
             r.handles.store(u32::MAX, Ordering::Relaxed);
-            r.b.fetch_add(LARGE | ENTRIES as u64, Ordering::Relaxed);
+            let mark = match kind {
+                LargeKind::Private => LARGE,
+                LargeKind::Shared => LARGE | LARGE_SHARED,
+            };
+            r.b.fetch_add(mark | ENTRIES as u64, Ordering::Relaxed);
             for i in 0..ENTRIES {
                 let frame = run.first() + i as u32;
                 record(frame).handles.fetch_add(1, Ordering::Relaxed);
@@ -102,6 +121,9 @@ impl Pmap {
         })?;
         if made.is_some() {
             Counter::large_entered.add(1);
+            if kind == LargeKind::Shared {
+                Counter::large_shared_entered.add(1);
+            }
         }
         Ok(made.is_some())
     }
@@ -193,31 +215,52 @@ impl Pmap {
             let page = [Page::new(holders.number, base)];
             shootdown::run(What::Pages(&page), cpus, since);
         }
-        record(table).b.fetch_and(!LARGE, Ordering::AcqRel);
+        end(table);
         machine::point();
         above.store(Pte::table(table).0, Ordering::Release);
         why.counter().add(1);
     }
 }
 
+const SPLITS: [Counter; 5] = [
+    Counter::large_split_remove,
+    Counter::large_split_protect,
+    Counter::large_split_fork,
+    Counter::large_split_page,
+    Counter::large_split_other,
+];
+
 /// Pages that are parts of large ones in all pmaps, each mapping counted; exact when nothing changes.
 pub fn large_pages() -> usize {
-    let gone = [
-        Counter::large_removed,
-        Counter::large_split_remove,
-        Counter::large_split_protect,
-        Counter::large_split_fork,
-        Counter::large_split_page,
-        Counter::large_split_other,
-    ];
-    let gone: u64 = gone.iter().map(|counter| counter.total()).sum();
+    let gone = Counter::large_removed.total() + large_splits();
     Counter::large_entered.total().saturating_sub(gone) as usize * ENTRIES
+}
+
+/// As [`large_pages`], those of memory that processes share.
+pub fn large_shared_pages() -> usize {
+    let gone = Counter::large_shared_gone.total();
+    Counter::large_shared_entered.total().saturating_sub(gone) as usize * ENTRIES
+}
+
+/// Large pages that were split, whatever for.
+pub fn large_splits() -> u64 {
+    SPLITS.iter().map(|counter| counter.total()).sum()
 }
 
 /// The entry that was a large page in the table's place is cleared, and the table dying.
 pub(super) fn gone(table: u32) {
-    record(table).b.fetch_and(!LARGE, Ordering::AcqRel);
+    end(table);
     Counter::large_removed.add(1);
+}
+
+/// No large page is in the table's place any more.
+fn end(table: u32) {
+    let b = record(table)
+        .b
+        .fetch_and(!(LARGE | LARGE_SHARED), Ordering::AcqRel);
+    if b & LARGE_SHARED != 0 {
+        Counter::large_shared_gone.add(1);
+    }
 }
 
 /// Splits all large pages that a frame is a part of, and gives its mappings back locked.

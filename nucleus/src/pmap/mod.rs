@@ -36,7 +36,7 @@ use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 use family::Family;
 use format::{ENTRIES, LEAF_SPAN, Pte, index};
 use large::Why;
-pub use large::large_pages;
+pub use large::{LargeKind, large_pages, large_shared_pages, large_splits};
 pub use page::{
     Use, clear_modified, is_modified, is_wired, mappings_of_spaces, page_protect, set_modified,
     set_referenced, take_referenced, take_use, watch_references,

@@ -51,6 +51,8 @@ const COUNT: u64 = 0xfff;
 pub(super) const DYING: u64 = 1 << 12;
 /// In `b`: the entry above maps all that the table does as a large page, and no processor walks the table.
 pub(super) const LARGE: u64 = 1 << 13;
+/// In `b`, beside `LARGE`: its pages are an object's.
+pub(super) const LARGE_SHARED: u64 = 1 << 14;
 /// log2 of the entries in a group, at level 2 to 4 and at level 1.
 pub(super) const GROUP: usize = 3;
 const LEAF_GROUP: usize = 4;

@@ -3,10 +3,13 @@
 
 use std::fs;
 
-use libc::{MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, PROT_READ, PROT_WRITE, SIGSEGV, c_int};
+use libc::{
+    MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_POPULATE, MAP_PRIVATE,
+    MAP_STACK, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, SIGSEGV, c_int,
+};
 
 use crate::locking::{kib, resident};
-use crate::support::{Outcome, PAGE, child, faults, map, peek, poke};
+use crate::support::{Outcome, PAGE, child, faults, map, map_with, peek, poke};
 use crate::{SKIP, Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -14,31 +17,34 @@ pub const TESTS: &[Test] = &[
     ("large: split wherever a part changes", split),
     ("large: parents and children", forks),
     ("large: who refuses them", refusals),
+    ("large: who writes in order gets them unasked", in_order),
+    ("large: across their borders", borders),
+    ("large: what the kernel says of them", said),
 ];
 
-const SPAN: usize = 512 * PAGE;
+pub const SPAN: usize = 512 * PAGE;
 const SWITCH: &str = "/proc/causeway/large";
 
-/// Large pages for who asks while this lives.
-struct Advised(String);
+/// Another word in the switch while this lives.
+pub struct Switched(String);
 
-impl Advised {
-    fn begin() -> Result<Advised, String> {
+impl Switched {
+    pub fn to(word: &str) -> Result<Switched, String> {
         let was = fs::read_to_string(SWITCH);
         let was = was.map_err(|_| format!("{SKIP}there is no {SWITCH}"))?;
-        fs::write(SWITCH, "advised").map_err(|error| error.to_string())?;
-        Ok(Advised(was))
+        fs::write(SWITCH, word).map_err(|error| error.to_string())?;
+        Ok(Switched(was))
     }
 }
 
-impl Drop for Advised {
+impl Drop for Switched {
     fn drop(&mut self) {
         let _ = fs::write(SWITCH, &self.0);
     }
 }
 
 /// `spans` times 2 MiB at a multiple of that size; the whole mapping is not given back.
-fn aligned(spans: usize, advice: c_int) -> Result<*mut u8, String> {
+pub fn aligned(spans: usize, advice: c_int) -> Result<*mut u8, String> {
     let whole = map((spans + 1) * SPAN)?;
     let memory = whole.wrapping_add(whole.align_offset(SPAN));
     call!(madvise(memory.cast(), spans * SPAN, advice));
@@ -52,22 +58,22 @@ fn minor_faults() -> Result<i64, String> {
     Ok(usage.ru_minflt)
 }
 
-fn large_kib() -> Result<usize, String> {
+pub fn large_kib() -> Result<usize, String> {
     kib("/proc/self/smaps_rollup", "AnonHugePages")
 }
 
 /// Every page gets its number, 1 at least.
-fn fill(memory: *mut u8, pages: usize) {
+pub fn fill(memory: *mut u8, pages: usize) {
     for page in 0..pages {
         poke(memory.wrapping_add(page * PAGE), byte(page));
     }
 }
 
-fn byte(page: usize) -> u8 {
+pub fn byte(page: usize) -> u8 {
     (page % 251) as u8 + 1
 }
 
-fn check(memory: *mut u8, pages: impl Iterator<Item = usize>) -> Outcome {
+pub fn check(memory: *mut u8, pages: impl Iterator<Item = usize>) -> Outcome {
     for page in pages {
         let found = peek(memory.wrapping_add(page * PAGE));
         ensure!(
@@ -90,7 +96,7 @@ fn expect_large(before: usize, spans: usize) -> Result<usize, String> {
 }
 
 fn few_faults() -> Outcome {
-    let _advised = Advised::begin()?;
+    let _switched = Switched::to("advised")?;
     let before = large_kib()?;
     let memory = aligned(32, MADV_HUGEPAGE)?;
     let faults = minor_faults()?;
@@ -112,7 +118,7 @@ fn few_faults() -> Outcome {
 }
 
 fn split() -> Outcome {
-    let _advised = Advised::begin()?;
+    let _switched = Switched::to("advised")?;
     let before = large_kib()?;
     let memory = aligned(4, MADV_HUGEPAGE)?;
     fill(memory, 4 * 512);
@@ -149,7 +155,7 @@ fn split() -> Outcome {
 }
 
 fn forks() -> Outcome {
-    let _advised = Advised::begin()?;
+    let _switched = Switched::to("advised")?;
     let before = large_kib()?;
     let memory = aligned(2, MADV_HUGEPAGE)?;
     fill(memory, 1024);
@@ -174,7 +180,7 @@ fn forks() -> Outcome {
 }
 
 fn refusals() -> Outcome {
-    let _advised = Advised::begin()?;
+    let _switched = Switched::to("advised")?;
     let before = large_kib()?;
     let none = |memory: *mut u8, what: &str| {
         poke(memory, 1);
@@ -193,4 +199,168 @@ fn refusals() -> Outcome {
         poke(aligned(1, MADV_HUGEPAGE)?, 1);
         expect_large(before, 1).map(drop)
     })
+}
+
+/// The first 2 MiB tell that memory is written in order; what is wanted at once needs no telling, and a thread's stack gets none.
+fn in_order() -> Outcome {
+    let _switched = Switched::to("on")?;
+    let before = large_kib()?;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    for (more, most) in [(0, 3), (MAP_POPULATE, 4), (MAP_STACK, 3)] {
+        let memory = map_with(4 * SPAN, PROT_READ | PROT_WRITE, flags | more, -1)?;
+        let is_aligned = (memory as usize).is_multiple_of(SPAN);
+        fill(memory, 4 * 512);
+        let spans = (large_kib()? - before) / 2048;
+        match more {
+            MAP_STACK => ensure!(spans == 0, "{spans} spans of a stack are large"),
+            _ => {
+                ensure!(is_aligned, "{memory:?} with flags {more:#x}");
+                ensure!(
+                    (1..=most).contains(&spans),
+                    "{spans} spans are large with flags {more:#x}"
+                );
+            }
+        }
+        check(memory, 0..4 * 512)?;
+        // Here and there: nothing but what is touched.
+        call!(madvise(memory.cast(), 4 * SPAN, MADV_DONTNEED));
+        for page in [0, 700, 512, 1536] {
+            poke(memory.wrapping_add(page * PAGE), 1);
+        }
+        ensure!(large_kib()? == before, "pages here and there are large");
+        call!(munmap(memory.cast(), 4 * SPAN));
+    }
+    Ok(())
+}
+
+/// Parts of several are moved, read by another process, freed and taken away.
+fn borders() -> Outcome {
+    let _switched = Switched::to("advised")?;
+    let before = large_kib()?;
+    let memory = aligned(4, MADV_HUGEPAGE)?;
+    fill(memory, 4 * 512);
+    expect_large(before, 4)?;
+    // From another process, beginning and ending in the middle.
+    let parent = std::process::id() as libc::pid_t;
+    child(|| {
+        let (from, len) = (memory.wrapping_add(100 * PAGE), 1500 * PAGE);
+        let copy = map(len)?;
+        let part = |at: *mut u8| libc::iovec {
+            iov_base: at.cast(),
+            iov_len: len,
+        };
+        let (local, remote) = (part(copy), part(from));
+        let read = call!(process_vm_readv(parent, &local, 1, &remote, 1, 0));
+        ensure!(read as usize == len, "{read} bytes of {len}");
+        for page in 0..1500 {
+            let found = peek(copy.wrapping_add(page * PAGE));
+            ensure!(found == byte(100 + page), "page {page} has {found}");
+        }
+        Ok(())
+    })?;
+    // Away from the middle of one to the middle of the next.
+    let moved = call!(mremap(
+        memory.wrapping_add(300 * PAGE).cast(),
+        500 * PAGE,
+        500 * PAGE,
+        MREMAP_MAYMOVE | MREMAP_FIXED,
+        map(500 * PAGE)?
+    ));
+    for page in 0..500 {
+        let found = peek(moved.cast::<u8>().wrapping_add(page * PAGE));
+        ensure!(found == byte(300 + page), "moved page {page} has {found}");
+    }
+    refused!(
+        ENOMEM,
+        msync(memory.wrapping_add(300 * PAGE).cast(), PAGE, libc::MS_ASYNC)
+    );
+    check(memory, (0..300).chain(800..2048))?;
+    // Given up at leisure: the old byte or zero, until it is written.
+    call!(madvise(
+        memory.wrapping_add(1000 * PAGE).cast(),
+        100 * PAGE,
+        libc::MADV_FREE
+    ));
+    for page in 1000..1100 {
+        let found = peek(memory.wrapping_add(page * PAGE));
+        ensure!(found == 0 || found == byte(page), "page {page} has {found}");
+        poke(memory.wrapping_add(page * PAGE), byte(page));
+    }
+    check(memory, (0..300).chain(800..2048))?;
+    // Grown in place or elsewhere.
+    let grown = call!(mremap(
+        memory.wrapping_add(1024 * PAGE).cast(),
+        1024 * PAGE,
+        2048 * PAGE,
+        MREMAP_MAYMOVE
+    ));
+    for page in 0..1024 {
+        let found = peek(grown.cast::<u8>().wrapping_add(page * PAGE));
+        ensure!(found == byte(1024 + page), "grown page {page} has {found}");
+    }
+    call!(munmap(grown, 2048 * PAGE));
+    call!(munmap(memory.cast(), 1024 * PAGE));
+    call!(munmap(moved, 500 * PAGE));
+    ensure!(large_kib()? == before, "they are still there");
+    Ok(())
+}
+
+/// The first word behind `name` in a line of `file`.
+pub fn word(file: &str, name: &str) -> Result<u64, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    lines
+        .find_map(|mut line| (line.next()? == name).then(|| line.next()?.parse().ok())?)
+        .ok_or(format!("{file} has no {name}"))
+}
+
+fn said() -> Outcome {
+    const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    const COUNTS: &str = "/proc/vmstat";
+    let _switched = Switched::to("off")?;
+    let text = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
+    for (word, line, switch) in [
+        ("madvise", "always [madvise] never\n", "advised\n"),
+        ("always", "[always] madvise never\n", "on\n"),
+        ("never", "always madvise [never]\n", "off\n"),
+    ] {
+        fs::write(ENABLED, word).map_err(|error| error.to_string())?;
+        ensure!(text(ENABLED)? == line, "{:?}", text(ENABLED)?);
+        ensure!(text(SWITCH)? == switch, "{:?}", text(SWITCH)?);
+    }
+    ensure!(fs::write(ENABLED, "perhaps").is_err(), "any word will do");
+    let size = text("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
+    ensure!(size == "2097152\n", "{size:?}");
+    fs::write(ENABLED, "madvise").map_err(|error| error.to_string())?;
+    let (made, split) = (
+        word(COUNTS, "thp_fault_alloc")?,
+        word(COUNTS, "thp_split_pmd")?,
+    );
+    let memory = aligned(2, MADV_HUGEPAGE)?;
+    let flags = || -> Result<String, String> {
+        let maps = text("/proc/self/smaps")?;
+        let start = format!("{:x}-", memory as usize);
+        let mut mapping = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let line = mapping.find(|line| line.starts_with("VmFlags:"));
+        line.map(str::to_owned)
+            .ok_or(format!("no mapping at {start}"))
+    };
+    ensure!(flags()?.contains(" hg"), "{}", flags()?);
+    fill(memory, 1024);
+    let now = word(COUNTS, "thp_fault_alloc")?;
+    ensure!(now > made, "{made} large pages, then {now}");
+    call!(madvise(memory.cast(), PAGE, MADV_DONTNEED));
+    let now = word(COUNTS, "thp_split_pmd")?;
+    ensure!(now > split, "{split} splits, then {now}");
+    call!(madvise(memory.cast(), 2 * SPAN, MADV_NOHUGEPAGE));
+    ensure!(flags()?.contains(" nh"), "{}", flags()?);
+    let allowed = || kib("/proc/self/status", "THP_enabled");
+    ensure!(allowed()? == 1, "THP_enabled: {}", allowed()?);
+    child(|| {
+        call!(prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0));
+        ensure!(allowed()? == 0, "THP_enabled: {}", allowed()?);
+        Ok(())
+    })?;
+    call!(munmap(memory.cast(), 2 * SPAN));
+    Ok(())
 }

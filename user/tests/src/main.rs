@@ -24,6 +24,7 @@ mod growth;
 mod inet;
 mod inotify;
 mod large;
+mod large_shared;
 mod leaks;
 mod legacy;
 mod locking;
@@ -88,6 +89,7 @@ fn main() {
         growth::TESTS,
         locking::TESTS,
         large::TESTS,
+        large_shared::TESTS,
         causeway::TESTS,
         protection::TESTS,
         shootdowns::TESTS,

@@ -136,7 +136,8 @@ impl Spaces {
                     pending.flush();
                     map.retain(|page, _| !pages.contains(page));
                 }
-                let entered = pmap.enter_large(span_at(span), &self.runs[r], prot);
+                let kind = [LargeKind::Private, LargeKind::Shared][below(2)];
+                let entered = pmap.enter_large(span_at(span), &self.runs[r], prot, kind);
                 let is_empty = map.range(pages.clone()).next().is_none();
                 if entered == Ok(true) {
                     assert!(is_empty, "mappings were replaced");
@@ -339,7 +340,10 @@ fn all_split_at_once() {
         let spaces = Arc::new(Spaces::new(2, 1));
         let rw = Prot::READ | Prot::WRITE;
         for (pmap, _) in &spaces.spaces {
-            assert_eq!(pmap.enter_large(START, &spaces.runs[0], rw), Ok(true));
+            assert_eq!(
+                pmap.enter_large(START, &spaces.runs[0], rw, LargeKind::Private),
+                Ok(true)
+            );
         }
         let gate = Arc::<Gate>::default();
         for me in 0..4 {
@@ -388,7 +392,7 @@ fn no_memory_for_a_large_page() {
             let pmap = Pmap::new().unwrap();
             while crate::frame::drain_for_test() {}
             fail_after(Some(n));
-            let entered = pmap.enter_large(START, &run, Prot::READ);
+            let entered = pmap.enter_large(START, &run, Prot::READ, LargeKind::Shared);
             fail_after(None);
             assert_eq!(entered.is_ok(), n == 3);
             assert_eq!(pmap.resident().pages, if n == 3 { RUN_FRAMES } else { 0 });

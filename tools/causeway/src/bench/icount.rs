@@ -16,7 +16,7 @@ use crate::compare;
 use crate::qemu;
 
 /// The rows that the table has: each of the ways that matter through the kernel, and none that takes long.
-pub const ROWS: [&str; 36] = [
+pub const ROWS: [&str; 38] = [
     "calls/getpid-syscall",
     "calls/read-zero",
     "calls/stat",
@@ -39,6 +39,8 @@ pub const ROWS: [&str; 36] = [
     "fault-ahead/file-normal",
     "mmap-threads/protect-64-alone",
     "memory-calls/touch-1MiB",
+    "memory-calls/touch-64MiB",
+    "memory-calls/touch-64MiB-shared",
     "memory-calls/brk-64KiB",
     "process-vm/read-64KiB",
     "pipe/latency",

@@ -43,6 +43,11 @@ pub const SWITCHES: &[Switch] = &[
         option: "fork=copy",
         experiments: &["fork", "exec"],
     },
+    // Pages of 4 KiB only: what a fault for 2 MiB saves.
+    Switch {
+        option: "large=off",
+        experiments: &["memory-calls", "memory-pressure", "fork"],
+    },
     // Page tables made anew each time (`iosup.txt` 5.2).
     Switch {
         option: "ptcache=off",

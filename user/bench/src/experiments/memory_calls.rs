@@ -14,6 +14,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 Rows, and what one operation is:
   memory-calls/touch-1MiB        zero-fill memory is mapped, each page written, and unmapped, in pages of 4 KiB
   memory-calls/touch-1MiB-large  the same where the kernel may use large pages (aligned 2 MiB of which 1 is touched)
+  memory-calls/touch-64MiB       64 MiB are mapped, each page written in order, and unmapped; the kernel may use large pages
+  memory-calls/touch-64MiB-shared  the same, by MAP_SHARED
   memory-calls/populate-1MiB     mapped with MAP_POPULATE, and unmapped
   memory-calls/dontneed-1MiB     each page of a mapping written, then given up by MADV_DONTNEED
   memory-calls/move-4KiB         mremap moves a written page to another place, where it is read
@@ -97,6 +99,20 @@ fn touch(bench: &mut Bench) -> Result<(), Failure> {
             }
             Ok(())
         })?;
+    for (name, kind) in [
+        ("touch-64MiB", libc::MAP_PRIVATE),
+        ("touch-64MiB-shared", libc::MAP_SHARED),
+    ] {
+        let row = bench.row(format!("memory-calls/{name}"));
+        row.batch(1).measure(|n| {
+            let flags = kind | libc::MAP_ANONYMOUS;
+            for _ in 0..n {
+                let rights = libc::PROT_READ | libc::PROT_WRITE;
+                Mapping::new(None, 64 * MIB, rights, flags)?.write_pages();
+            }
+            Ok(())
+        })?;
+    }
     bench
         .row("memory-calls/populate-1MiB")
         .batch(5)
