@@ -101,6 +101,14 @@ impl Pager for Mapped {
         self.pager.about_to_write(index)
     }
 
+    fn admit(&self, pages: Range<u64>) -> bool {
+        self.pager.admit(pages)
+    }
+
+    fn dismiss(&self, pages: usize) {
+        self.pager.dismiss(pages);
+    }
+
     fn prepare_write(&self, index: u64) -> Result<(), PagerError> {
         self.pager.prepare_write(index)
     }
