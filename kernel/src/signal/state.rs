@@ -425,6 +425,10 @@ impl Thread {
     /// program goes on.
     pub fn set_mask(&self, mask: SignalSet) -> SignalSet {
         let old = self.signals.mask();
+        if mask == old {
+            // Whoever sends a signal looks at the mask itself.
+            return old;
+        }
         let state = self.process().signals.lock();
         self.signals.store_mask(mask);
         let pending = state.pending.set();

@@ -58,10 +58,14 @@ pub(super) fn note(number: u32) {
 
 /// The place of a number beyond the table, if there is one left.
 fn far(number: u32) -> Option<&'static Far> {
+    let start = number as usize;
+    let home = &FAR[start % FAR.len()];
+    if home.number.load(Relaxed) == number {
+        return Some(home);
+    }
     if number == ANY_OTHER {
         return None;
     }
-    let start = number as usize;
     (start..start + PROBES)
         .map(|place| &FAR[place % FAR.len()])
         .find(|far| far.is_for(number))

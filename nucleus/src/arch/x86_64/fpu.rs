@@ -85,12 +85,6 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-fn read_u64(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
 /// A program's state outside the general registers: FPU and vectors, FS and GS bases.
 pub struct UserState {
     inner: NonNull<Inner>,
@@ -142,11 +136,21 @@ impl Inner {
             } else {
                 asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
-            let inner = &mut *this.as_ptr();
-            inner.selectors = read_selectors();
-            if found.contains(Features::FSGSBASE) {
-                inner.bases = [read_fs(), read_user_gs()];
-            }
+            Inner::save_segments(this);
+        }
+    }
+
+    /// Saves the data selectors and the bases only.
+    ///
+    /// # Safety
+    /// The state is live on this CPU, and interrupts are off.
+    unsafe fn save_segments(this: NonNull<Inner>) {
+        // SAFETY: the state exists, and nothing else uses it while it is live here.
+        let inner = unsafe { &mut *this.as_ptr() };
+        inner.selectors = read_selectors();
+        if features().contains(Features::FSGSBASE) {
+            // SAFETY: FSGSBASE is on, and interrupts are off.
+            inner.bases = unsafe { [read_fs(), read_user_gs()] };
         }
     }
 
@@ -421,6 +425,18 @@ impl UserState {
         unsafe { core::slice::from_raw_parts_mut(Inner::area(self.inner), size()) }
     }
 
+    /// The registers are no longer in use, and what they hold is lost but for the selectors and bases: the save area is about to
+    /// be written anew.
+    fn leave_registers(&mut self) {
+        let irqs = cpu::irqs_disable();
+        if self.is_live() {
+            // SAFETY: it is live here, and interrupts are off.
+            unsafe { Inner::save_segments(self.inner) };
+            percpu::this().live.store(0, Ordering::Relaxed);
+        }
+        cpu::irqs_restore(irqs);
+    }
+
     /// Makes this CPU's registers hold the state. `wanted` are the FS and GS bases in the registers that the kernel
     /// can change: where one differs from what it was the last time, the kernel did change it.
     /// Interrupts are off until the program is entered.
@@ -473,6 +489,7 @@ impl UserState {
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
+        self.leave_registers();
         let frame = self.take_frame();
         let outcome = read(frame).map(|()| accept(frame));
         if !matches!(outcome, Ok(true)) {
@@ -504,9 +521,11 @@ fn accept(frame: &mut [u8]) -> bool {
         && read_u32(frame, SOFTWARE_BYTES + 16) as usize == used
         && read_u32(frame, used) == MAGIC2;
     if whole {
-        let header = |word: usize| read_u64(frame, LEGACY_SIZE + word * 8);
-        return header(0) & !components() == 0
-            && (1..HEADER_SIZE / 8).all(|word| header(word) == 0);
+        let (header, _) = frame[LEGACY_SIZE..][..HEADER_SIZE].as_chunks::<8>();
+        let reserved = header[1..]
+            .iter()
+            .fold(0, |all, word| all | u64::from_le_bytes(*word));
+        return u64::from_le_bytes(header[0]) & !components() == 0 && reserved == 0;
     }
     frame[LEGACY_SIZE..].fill(0);
     frame[LEGACY_SIZE..LEGACY_SIZE + 8].copy_from_slice(&0b11u64.to_le_bytes());

@@ -128,7 +128,8 @@ pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::trap::TLS_SEGME
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are data segments of
     // programs' privilege by construction.
     let slots = unsafe { &mut (&mut *data.gdt.get())[FIRST_TLS..] };
-    if slots != descriptors {
+    // Word by word: to compare them as bytes is a call.
+    if slots.iter().ne(descriptors) {
         slots.copy_from_slice(descriptors);
     }
 }
