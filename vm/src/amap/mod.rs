@@ -221,7 +221,7 @@ impl Amap {
                 slots = self.lock_present(key);
             }
             if let Some(slots) = &mut slots {
-                *slots.get(key) = Slot::sole(frame);
+                slots.get(key).fill(frame);
             }
         }
     }
