@@ -39,7 +39,7 @@ pub const PLACE: Place = Place {
     }],
     reasons: &[(
         "memory-pressure/allocate-*-percent",
-        "Linux gives so large a mapping pages of 2 MiB: one fault, one entry and one clearing for each. With pages of 4 KiB it takes three times as long as Causeway (full-10-percent).",
+        "Both kernels give so large a mapping pages of 2 MiB, one fault for each, and what is left is mostly clearing them. With pages of 4 KiB Linux takes three times as long as Causeway (full-10-percent).",
     )],
     ..Place::EMPTY
 };
