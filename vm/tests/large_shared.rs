@@ -372,3 +372,100 @@ fn places_fit() {
         support::expect_all_back(before);
     });
 }
+
+/// What is on its way to swap when another process maps it is written by that one all the same.
+#[test]
+fn what_goes_to_swap_is_written_by_another() {
+    let config = Config {
+        pages: 8 * 1024,
+        ..Config::default()
+    };
+    sim::check("written by another", 0..10, config, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        set_large_pages(LargePages::Advised);
+        let store = support::swap::Store::new(sim::random_u64(), 2000);
+        let device = swap::add(store, 0).expect("a swap device");
+        let memory = Memory::new();
+        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
+        let span = VirtRange::new(page(0), page(512));
+        assert_eq!(one.write(page(0), &[7]), 1);
+        // They have slots from here on, and are not written out yet.
+        one.page_out(span).expect("it is mapped");
+        assert_eq!(other.write(page(3), &[3]), 1);
+        let worker = Worker::new(&other, 0);
+        for i in [0, 100, 511] {
+            assert!(worker.write(page(i), vec![i as u8 | 8]));
+        }
+        for _ in 0..3 {
+            for map in [&one, &other] {
+                map.page_out(span).expect("it is mapped");
+            }
+            (0..300).for_each(|_| task::yield_now());
+        }
+        for (i, byte) in [(0, 8), (3, 3), (100, 108), (511, 255)] {
+            let mut found = [0];
+            assert_eq!(one.read(page(i), &mut found), 1);
+            assert_eq!(found, [byte], "page {i}");
+        }
+        worker.end();
+        drop((one, other, memory));
+        while swap::usage().used > 0 {
+            task::yield_now();
+        }
+        swap::remove(device, &|| false).expect("nothing is in it");
+        set_large_pages(LargePages::Off);
+        support::expect_all_back(before);
+    });
+}
+
+/// Two processes begin with the same 2 MiB at the same time: they see the same pages.
+#[test]
+fn two_begin_at_once() {
+    let config = Config {
+        cpus: 2,
+        pages: 8 * 1024,
+        ..Config::default()
+    };
+    sim::check("two begin at once", 0..40, config, || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        set_large_pages(LargePages::Advised);
+        let memory = Memory::new();
+        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
+        let done = Arc::new(AtomicUsize::new(0));
+        let (theirs, map) = (done.clone(), other.clone());
+        task::spawn(
+            task::Spawn {
+                name: "other",
+                pmap: None,
+                attachment: None,
+                cpus: 2,
+                priority: Default::default(),
+            },
+            Box::new(move || {
+                map.fault(page(9), Access::Write).expect("memory");
+                drop(map);
+                theirs.store(1, SeqCst);
+            }),
+        )
+        .expect("a task");
+        one.fault(page(5), Access::Write).expect("memory");
+        while done.load(SeqCst) == 0 {
+            task::yield_now();
+        }
+        for i in 0..512 {
+            let of = |map: &Map| map.pmap().extract(page(i)).map(|(frame, _)| frame);
+            let own = memory.object.resident(i as u64);
+            for map in [&one, &other] {
+                let mapped = of(map);
+                assert!(mapped.is_none() || mapped == own, "page {i} is another's");
+            }
+        }
+        let room = memory.room.load(SeqCst);
+        assert_eq!(room + memory.object.resident_count(), PAGES + 64);
+        drop((one, other, memory));
+        set_large_pages(LargePages::Off);
+        support::expect_all_back(before);
+    });
+}
