@@ -4,8 +4,9 @@ use core::sync::atomic::Ordering;
 
 use super::family::Holders;
 use super::format::Pte;
+use super::mapping::narrow;
 use super::table::{base_of, entry, load, release};
-use super::{Pending, Prot, large, must_be_told, narrow, reverse, share, shootdown};
+use super::{Pending, Prot, large, must_be_told, reverse, share, shootdown};
 use crate::arch::machine;
 use crate::counters::Counter;
 use crate::frame::record::{Mappings, NONE, record};

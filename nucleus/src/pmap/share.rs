@@ -34,11 +34,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::family::{Family, Holders};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
 use super::large::Why;
+use super::mapping::{Keep, empty};
 use super::table::{
     DYING, GROUP, Leaf, entries_of, entry, group, leaf_base, load, new_leaf, next_entry,
     pin_attached,
 };
-use super::{Pending, Pmap, empty, reverse};
+use super::{Pending, Pmap, reverse};
 use crate::arch::machine;
 use crate::counters::Counter;
 use crate::frame::record::record;
@@ -138,7 +139,7 @@ pub(super) fn release(table: u32) {
     let leaf = pin_attached(table);
     machine::point();
     record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
-    empty(&leaf, |_, _| super::Keep::Dropped);
+    empty(&leaf, |_, _| Keep::Dropped);
     drop(leaf);
     leave_family(table, 0);
     let r = record(table);

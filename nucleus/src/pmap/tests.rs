@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use super::large::Why;
 use super::*;
+use crate::frame::record::record;
 use crate::frame::{Contents, Usage, fail_after, usage};
 use crate::sim::{self, Config, random_u64};
 use crate::task::{self, Sleep, Spawn, WaitQueue};
-use crate::{ephemeral, user};
+use crate::{Frame, ephemeral, user};
 
 mod large;
 mod sharing;

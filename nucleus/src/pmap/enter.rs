@@ -1,0 +1,165 @@
+//! Entering mappings, and giving those that are there more rights.
+
+use core::ops::Deref;
+use core::sync::atomic::Ordering;
+
+use super::format::{Pte, index};
+use super::mapping::install;
+use super::table::{Leaf, load};
+use super::{Access, Pending, Pmap, Prot};
+use crate::addr::USER_END;
+use crate::arch::machine;
+use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
+
+impl Pmap {
+    /// Maps `frame` at the page `va` with its final attributes in one step, replacing what was
+    /// there. The mapping holds a handle of its own. When another frame or a wider right was
+    /// replaced, the old one goes to `pending`. A spurious call (same frame, same or wider
+    /// rights) flushes nothing.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
+    pub fn enter(
+        &self,
+        va: VirtAddr,
+        frame: &Frame,
+        prot: Prot,
+        pending: &mut Pending,
+    ) -> Result<(), OutOfMemory> {
+        debug_assert!(va.is_page_aligned() && va < USER_END);
+        loop {
+            if pending.is_full() {
+                pending.flush();
+            }
+            let leaf = self.make_leaf(va)?;
+            if self.enter_in(&leaf, va, frame, prot, pending) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One attempt to change the entry; false if it was changed under our hands, or had to be emptied
+    /// first. Adds at most one frame to `pending`.
+    fn enter_in(
+        &self,
+        leaf: &Leaf,
+        va: VirtAddr,
+        frame: &Frame,
+        prot: Prot,
+        pending: &mut Pending,
+    ) -> bool {
+        let i = index(va, 1);
+        let entry = leaf.entry(i);
+        let old = load(entry);
+        if !old.is_present() {
+            return install(leaf, i, frame.clone(), Pte::page(frame.index(), prot, true));
+        }
+        if old.frame() == frame.index() {
+            // The frame stays, so neither its lists nor its handles are concerned.
+            let new = old
+                .with_rights(prot)
+                .wired(old.is_wired() || prot.contains(Prot::WIRED));
+            if new == old {
+                return true;
+            }
+            let new = new.accessed();
+            machine::point();
+            if entry
+                .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+            {
+                return false;
+            }
+            // Wider rights need no flush: at worst a CPU faults once more on its old entry, which
+            // makes it look again.
+            if !prot.contains(old.prot()) {
+                self.forget(old, va, pending);
+            }
+            return true;
+        }
+        // Another frame: first without any, then with the new one. A program that looks in
+        // between faults and waits for the map's lock like any other.
+        if self.take_out(leaf, i, Pte::ZERO, pending) {
+            leaf.remove_entry();
+        }
+        false
+    }
+
+    /// As [`enter`](Pmap::enter) but only where nothing is mapped, with the accessed bit clear
+    /// (for fault-ahead). Returns whether it mapped.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table.
+    pub fn enter_ahead(
+        &self,
+        va: VirtAddr,
+        frame: &Frame,
+        prot: Prot,
+    ) -> Result<bool, OutOfMemory> {
+        debug_assert!(va.is_page_aligned() && va < USER_END);
+        let leaf = self.make_leaf(va)?;
+        let pte = Pte::page(frame.index(), prot, false);
+        Ok(install(&leaf, index(va, 1), frame.clone(), pte))
+    }
+
+    /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table of
+    /// level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing is mapped; it
+    /// must not sleep. Returns how many pages it mapped: none if there is no table yet, or others share it.
+    pub fn enter_ahead_each<F: Into<Frame>>(
+        &self,
+        range: VirtRange,
+        mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
+    ) -> usize {
+        debug_assert!(range.is_empty() || range.end <= USER_END);
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
+            return 0;
+        };
+        let mut mapped = 0;
+        for va in range.pages() {
+            let i = index(va, 1);
+            if load(leaf.entry(i)) != Pte::ZERO {
+                continue;
+            }
+            if let Some((frame, prot)) = page(va) {
+                let frame = frame.into();
+                let pte = Pte::page(frame.index(), prot, false);
+                mapped += usize::from(install(&leaf, i, frame, pte));
+            }
+        }
+        mapped
+    }
+
+    /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page` is
+    /// asked for each that may not be written: the frame that it should have, and the rights to add. A mapping of another
+    /// frame stays as it is. Nothing has to be flushed. Returns how many mappings were changed: none if others share the table.
+    pub fn widen_each<F: Deref<Target = Frame>>(
+        &self,
+        range: VirtRange,
+        mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
+    ) -> usize {
+        debug_assert!(range.is_empty() || range.end <= USER_END);
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
+            return 0;
+        };
+        let mut widened = 0;
+        for va in range.pages() {
+            let entry = leaf.entry(index(va, 1));
+            let old = load(entry);
+            if !old.is_present() || old.permits(Access::Write) {
+                continue;
+            }
+            let Some((frame, prot)) = page(va) else {
+                continue;
+            };
+            let new = old.with_rights(old.prot() | prot);
+            if old.frame() == frame.index() && new != old {
+                machine::point();
+                let changed = entry
+                    .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
+                widened += usize::from(changed);
+            }
+        }
+        widened
+    }
+}

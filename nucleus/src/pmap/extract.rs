@@ -1,0 +1,150 @@
+//! Looking at what is mapped: frames, rights, use, and how much.
+
+use super::format::{ENTRIES, LEAF_SPAN, index};
+use super::mapping::{page_in, part_of};
+use super::table::{Found, Leaf, load};
+use super::{Access, Pmap, Prot};
+use crate::addr::USER_END;
+use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
+
+/// See [`Pmap::resident`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    pub pages: usize,
+    pub page_tables: usize,
+}
+
+impl Pmap {
+    /// What is mapped at the page that holds `va`.
+    pub fn extract(&self, va: VirtAddr) -> Option<(Frame, Prot)> {
+        if va >= USER_END {
+            return None;
+        }
+        let leaf = self.leaf(va)?;
+        match leaf.is_shared() {
+            false => page_in(&leaf, va),
+            true => self.page_in_common(leaf, va),
+        }
+    }
+
+    /// As [`extract`](Pmap::extract) for the pages from `range`'s start on, as long as something is mapped and `f` returns true. The way
+    /// to a table is walked once for all pages that it maps. `f` must not sleep.
+    pub fn extract_each(&self, range: VirtRange, mut f: impl FnMut(Frame, Prot) -> bool) {
+        debug_assert!(range.is_empty() || range.end <= USER_END);
+        let mut at = range.start;
+        while at < range.end {
+            let Some(leaf) = self.leaf(at) else {
+                return;
+            };
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN).min(range.end);
+            while at < end {
+                let page = match leaf.is_shared() {
+                    false => page_in(&leaf, at),
+                    // It may cease to be this pmap's between two pages.
+                    true => self.extract(at),
+                };
+                let Some((frame, prot)) = page else {
+                    return;
+                };
+                if !f(frame, prot) {
+                    return;
+                }
+                at = at + PAGE_SIZE;
+            }
+        }
+    }
+
+    /// As [`extract`](Pmap::extract) where others share the table.
+    #[inline(never)]
+    fn page_in_common(&self, mut leaf: Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
+        loop {
+            let page = page_in(&leaf, va);
+            if self.confirms(&leaf, va) {
+                let right = match leaf.is_shared() {
+                    true => Prot::WRITE,
+                    false => Prot::empty(),
+                };
+                return page.map(|(frame, prot)| (frame, prot - right));
+            }
+            drop(page);
+            leaf = self.leaf(va)?;
+        }
+    }
+
+    /// Whether a program could do `access` at `va` now without a fault.
+    pub fn permits(&self, va: VirtAddr, access: Access) -> bool {
+        if va >= USER_END {
+            return false;
+        }
+        loop {
+            let Some(leaf) = self.leaf(va) else {
+                return false;
+            };
+            let permits = load(leaf.entry(index(va, 1))).permits(access);
+            if !leaf.is_shared() {
+                return permits;
+            }
+            if self.confirms(&leaf, va) {
+                return permits && access != Access::Write;
+            }
+        }
+    }
+
+    /// How many pages before `va`, at most `most` and only those that one table of level 1 maps, a program has used
+    /// since they were mapped: written, if `write`, as it still may; else read or written.
+    pub fn used_before(&self, va: VirtAddr, write: bool, most: usize) -> usize {
+        if most == 0 || va.0 < PAGE_SIZE {
+            return 0;
+        }
+        let Some(leaf) = self.leaf(VirtAddr(va.0 - PAGE_SIZE)) else {
+            return 0;
+        };
+        let last = index(VirtAddr(va.0 - PAGE_SIZE), 1);
+        let most = match write && leaf.is_shared() {
+            // Whoever wrote these did it before a fork.
+            true => 0,
+            false => most.min(last + 1),
+        };
+        let is_used = |i: usize| {
+            let pte = load(leaf.entry(i));
+            match write {
+                true => pte.permits(Access::Write) && pte.is_dirty(),
+                false => pte.is_present() && pte.is_accessed(),
+            }
+        };
+        let mut used = 0;
+        while used < most && is_used(last - used) {
+            used += 1;
+        }
+        used
+    }
+
+    /// Pages mapped in `range`. Costs no more than a look at each page table that exists there, and
+    /// at each entry of those that the range does not cover. Exact when nothing changes.
+    pub fn resident_in(&self, range: VirtRange) -> usize {
+        let mut pages = 0;
+        let mut range = range;
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            let (mut i, stop) = part_of(range, leaf.base);
+            if stop - i == ENTRIES {
+                pages += leaf.entries();
+            } else {
+                while let Some(next) = leaf.next_entry(i, stop) {
+                    pages += 1;
+                    i = next + 1;
+                }
+            }
+            range.start = leaf.base + LEAF_SPAN;
+        }
+        pages
+    }
+
+    /// Pages mapped, and page-table frames held.
+    pub fn resident(&self) -> Resident {
+        let everything = VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE);
+        Resident {
+            pages: self.resident_in(everything),
+            page_tables: *self.lock.lock(),
+        }
+    }
+}

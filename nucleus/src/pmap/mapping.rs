@@ -1,0 +1,144 @@
+//! Single mappings: an entry of a table of level 1, the handle of a frame that it holds, and its place among the frame's
+//! reverse links. Who may change which of these: see `table`.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
+use super::table::{self, Leaf, load};
+use super::{Prot, page, reverse};
+use crate::arch::machine;
+use crate::frame::record::record;
+use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
+
+/// The entries of the table of level 1 at `base` that map a part of the range.
+pub(super) fn part_of(range: VirtRange, base: VirtAddr) -> (usize, usize) {
+    let part = range.intersect(VirtRange::new(base, base + LEAF_SPAN));
+    let first = (part.start - base) / PAGE_SIZE;
+    (first, first + part.len().div_ceil(PAGE_SIZE))
+}
+
+/// Takes rights away from one entry, whatever it maps; returns what it was if there were any.
+pub(super) fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
+    loop {
+        let old = load(entry);
+        if !old.is_present() || (prot | Prot::READ).contains(old.prot()) {
+            return None;
+        }
+        let new = old.with_rights(old.prot() & prot);
+        // An exchange of the whole entry: the bits that the processor sets are not lost, and
+        // nobody's new mapping is narrowed by mistake.
+        machine::point();
+        if entry
+            .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Some(old);
+        }
+    }
+}
+
+/// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
+/// and says what becomes of the frame's handle.
+pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
+    let mut i = 0;
+    // While it lasts, another walker that was here before the table was marked may still add an
+    // entry, or be about to finish taking one out.
+    while leaf.entries() > 0 {
+        let Some(next) = leaf.next_entry(i, ENTRIES) else {
+            machine::spin_hint();
+            i = 0;
+            continue;
+        };
+        i = next;
+        // The frame's name goes in with the exchange, so that it is never nowhere.
+        let Some(old) = unmap_keeping(leaf.table, i) else {
+            continue;
+        };
+        if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
+            leaf.entry(i).store(0, Ordering::Relaxed);
+            drop(Frame::from_index(old.frame()));
+        }
+        leaf.remove_entry();
+    }
+}
+
+/// What becomes of the handle of an entry taken out of a dying table.
+#[derive(PartialEq, Eq)]
+pub(super) enum Keep {
+    /// It stays in the entry, which is pending.
+    Pending,
+    /// It is given up at once: no CPU can hold the translation.
+    Dropped,
+}
+
+/// What the entry of `leaf` for `va` maps.
+#[inline]
+pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
+    let entry = leaf.entry(index(va, 1));
+    loop {
+        let pte = load(entry);
+        if !pte.is_present() {
+            return None;
+        }
+        let mappings = record(pte.frame()).lock_mappings();
+        // With the lock held the mapping stays, and with it its handle.
+        let now = load(entry);
+        if now.is_present() && now.frame() == pte.frame() {
+            record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
+            drop(mappings);
+            return Some((Frame::from_index(pte.frame()), pte.prot()));
+        }
+    }
+}
+
+/// Puts a mapping into an empty entry, which gets the handle. False if the entry is not empty.
+pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
+    let entry = leaf.entry(i);
+    // The count first: from the moment it is linked, others may take it out again.
+    leaf.add_entry(i);
+    let mut mappings = record(frame.index()).lock_mappings();
+    if entry
+        .compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        drop(mappings);
+        leaf.remove_entry();
+        return false;
+    }
+    reverse::link(&mut mappings, leaf.table, i);
+    drop(mappings);
+    frame.into_index();
+    true
+}
+
+/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle is the
+/// caller's now.
+pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
+    let entry = table::entry(table, i);
+    loop {
+        let pte = load(entry);
+        if !pte.is_present() {
+            return None;
+        }
+        let mut mappings = record(pte.frame()).lock_mappings();
+        // Only who holds this lock may replace the frame, so if it is still this one, it stays.
+        let now = load(entry);
+        if now.is_present() && now.frame() == pte.frame() {
+            return Some(page::cut(&mut mappings, table, i, instead));
+        }
+    }
+}
+
+/// As [`unmap`], leaving the frame's name in the entry as pending.
+fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
+    let pte = load(table::entry(table, i));
+    let frame = pte.is_present().then_some(pte.pending())?;
+    unmap_if(table, i, pte.frame(), frame)
+}
+
+/// As [`unmap`] if the entry maps this frame.
+fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Pte> {
+    let mut mappings = record(frame).lock_mappings();
+    let now = load(table::entry(table, i));
+    (now.is_present() && now.frame() == frame).then(|| page::cut(&mut mappings, table, i, instead))
+}

@@ -1,0 +1,173 @@
+//! Removing mappings, and taking rights from those that stay.
+
+use super::format::{LEAF_SPAN, Pte};
+use super::large::Why;
+use super::mapping::{Keep, empty, narrow, part_of, unmap};
+use super::table::{self, Found, Leaf};
+use super::{Pending, Pmap, Prot, must_be_told, page};
+use crate::counters::Counter;
+use crate::{PAGE_SIZE, VirtAddr, VirtRange};
+
+impl Pmap {
+    /// Removes every mapping in `range`; the frames' handles go to `pending`. Page tables that have
+    /// become empty go there too.
+    pub fn remove(&self, range: VirtRange, pending: &mut Pending) {
+        let mut range = range;
+        while let Some(Found { leaf, gone }) = self.next_leaf(range, Some(pending)) {
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN);
+            if leaf.is_shared() || leaf.is_large() && !gone {
+                match gone {
+                    true => {
+                        range.start = end;
+                        // Who takes its mappings out, when the set is flushed, waits for all who look at it.
+                        drop(leaf);
+                    }
+                    // All of it would be too much: a table of its own, or none.
+                    false => self.part_from(leaf, Why::Remove, pending),
+                }
+                if pending.is_full() {
+                    pending.flush();
+                }
+                continue;
+            }
+            if gone {
+                empty(&leaf, |entry, va| {
+                    // Processors knew a large page as a whole, and are told so.
+                    if !leaf.is_large() {
+                        self.forget(entry, va, pending);
+                    }
+                    Keep::Pending
+                });
+                let table = leaf.table;
+                drop(leaf);
+                table::bury(table, pending);
+                range.start = end;
+                continue;
+            }
+            let (mut i, stop) = part_of(range, leaf.base);
+            while let Some(next) = leaf.next_entry(i, stop) {
+                i = next;
+                if pending.is_full() {
+                    break;
+                }
+                if self.take_out(&leaf, i, Pte::ZERO, pending) {
+                    leaf.remove_entry();
+                }
+            }
+            range.start = if pending.is_full() {
+                leaf.base + i * PAGE_SIZE
+            } else {
+                end
+            };
+            // Besides this walker nobody: the table may go.
+            if leaf.entries() == 0 {
+                self.prune(leaf, pending);
+            } else {
+                drop(leaf);
+            }
+            if pending.is_full() {
+                pending.flush();
+            }
+        }
+    }
+
+    /// Takes away every right in `range` that is not in `prot`; never adds one.
+    pub fn protect(&self, range: VirtRange, prot: Prot, pending: &mut Pending) {
+        if !prot.contains(Prot::READ) && !prot.intersects(Prot::WRITE | Prot::EXEC) {
+            return self.remove(range, pending);
+        }
+        let mut range = range;
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            let (mut i, stop) = part_of(range, leaf.base);
+            if !leaf.is_own() {
+                let rights = match leaf.is_shared() {
+                    // None may be written as it is.
+                    true => prot | Prot::READ | Prot::WRITE,
+                    false => prot | Prot::READ,
+                };
+                let narrows = !rights.contains(Prot::EXEC | Prot::WRITE);
+                match narrows && leaf.any_beyond(rights, i, stop) {
+                    true => self.part_from(leaf, Why::Protect, pending),
+                    false => range.start = leaf.base + LEAF_SPAN,
+                }
+                continue;
+            }
+            while let Some(next) = leaf.next_entry(i, stop) {
+                if let Some(old) = narrow(leaf.entry(next), prot) {
+                    self.forget(old, leaf.base + next * PAGE_SIZE, pending);
+                }
+                i = next + 1;
+            }
+            range.start = leaf.base + LEAF_SPAN;
+        }
+    }
+
+    /// Wires or unwires what is mapped in `range`: whoever chooses pages that have to go passes wired ones by
+    /// ([`Use`]). What is mapped later is wired if its rights say so. Nothing is flushed, since no processor looks at this.
+    pub fn wire(&self, range: VirtRange, wired: bool) {
+        let mut range = range;
+        let mut pending = Pending::new();
+        while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            if leaf.is_shared() {
+                self.part_from(leaf, Why::Other, &mut pending);
+                continue;
+            }
+            // Behind a large page the entries are what says which pages are wired, too.
+            let (mut i, stop) = part_of(range, leaf.base);
+            while let Some(next) = leaf.next_entry(i, stop) {
+                let change = |pte: Pte| {
+                    (pte.is_present() && pte.is_wired() != wired).then(|| pte.wired(wired))
+                };
+                page::change(leaf.entry(next), change);
+                i = next + 1;
+            }
+            range.start = leaf.base + LEAF_SPAN;
+        }
+    }
+
+    /// The table is shared, or behind a large page, and this pmap's mappings are to become others: a table of its own, or for lack of
+    /// memory none, so that its mappings are gone.
+    pub(super) fn part_from(&self, leaf: Leaf, why: Why, pending: &mut Pending) {
+        let va = leaf.base;
+        let is_large = leaf.is_large();
+        drop(leaf);
+        if is_large {
+            return self.split(va, why);
+        }
+        if self.own(va).is_err() {
+            if pending.is_full() {
+                pending.flush();
+            }
+            self.give_up_shared(va, pending);
+        }
+    }
+
+    /// The old state of an entry was replaced: a TLB may hold it.
+    #[inline]
+    pub(super) fn forget(&self, old: Pte, va: VirtAddr, pending: &mut Pending) {
+        if must_be_told(old) {
+            pending.invalidate(self.holders(), va);
+        } else {
+            Counter::tlb_skipped_unaccessed.add(1);
+        }
+    }
+
+    /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`, which
+    /// is not full. False if there was none. The use count of the table is the caller's business.
+    pub(super) fn take_out(
+        &self,
+        leaf: &Leaf,
+        i: usize,
+        instead: Pte,
+        pending: &mut Pending,
+    ) -> bool {
+        match unmap(leaf.table, i, instead) {
+            Some(old) => {
+                self.forget(old, VirtAddr(leaf.base.0 + i * PAGE_SIZE), pending);
+                pending.add_frame(old.frame());
+                true
+            }
+            None => false,
+        }
+    }
+}
