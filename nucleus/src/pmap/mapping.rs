@@ -11,6 +11,7 @@ use crate::frame::record::record;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// The entries of the table of level 1 at `base` that map a part of the range.
+#[inline]
 pub(super) fn part_of(range: VirtRange, base: VirtAddr) -> (usize, usize) {
     let part = range.intersect(VirtRange::new(base, base + LEAF_SPAN));
     let first = (part.start - base) / PAGE_SIZE;
@@ -18,6 +19,7 @@ pub(super) fn part_of(range: VirtRange, base: VirtAddr) -> (usize, usize) {
 }
 
 /// Takes rights away from one entry, whatever it maps; returns what it was if there were any.
+#[inline]
 pub(super) fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
     loop {
         let old = load(entry);
@@ -92,6 +94,7 @@ pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
 }
 
 /// Puts a mapping into an empty entry, which gets the handle. False if the entry is not empty.
+#[inline]
 pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     let entry = leaf.entry(i);
     // The count first: from the moment it is linked, others may take it out again.
@@ -113,6 +116,7 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
 
 /// Takes the mapping out of an entry of a pinned table and returns what was there; its handle is the
 /// caller's now.
+#[inline]
 pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
     let entry = table::entry(table, i);
     loop {
