@@ -117,13 +117,6 @@ impl Openers {
     }
 }
 
-/// Writes what is dirty, and waits for it; it need not be on the medium then.
-fn write_out(pages: &FilePages<DeviceStore>) -> Result<()> {
-    pages.write_out(0..u64::MAX, true)?;
-    pages.wait_written(0..u64::MAX);
-    Ok(())
-}
-
 impl Device {
     /// Opens the device as a file: its pages are there until the last one who has opened it lets go.
     pub fn open(self: &Arc<Device>) -> Arc<Opened> {
@@ -164,7 +157,7 @@ impl Device {
         let Some(pages) = self.cached() else {
             return Ok(());
         };
-        write_out(&pages)?;
+        pages.write_through(0..u64::MAX)?;
         pages.give_up(0..u64::MAX, usize::MAX);
         Ok(())
     }
@@ -196,8 +189,7 @@ impl Opened {
         let page = PAGE_SIZE as u64;
         let pages = bytes.start / page..bytes.end.div_ceil(page);
         if self.pages.counts().resident > 0 {
-            self.pages.write_out(pages.clone(), true)?;
-            self.pages.wait_written(pages.clone());
+            self.pages.write_through(pages.clone())?;
             self.pages.give_up(pages, usize::MAX);
         }
         Ok(())
@@ -212,7 +204,7 @@ impl Drop for Opened {
             return;
         }
         // Who opens it next waits until this is done.
-        if write_out(&self.pages).is_err() || self.pages.counts().dirty > 0 {
+        if self.pages.write_through(0..u64::MAX).is_err() || self.pages.counts().dirty > 0 {
             log!(
                 "disk: {}: pages that can't be written are lost",
                 self.device.name()

@@ -57,6 +57,8 @@ pub struct BlockFile {
     position: Mutex<u64>,
     /// What `BLKBSZGET` says.
     block_size: AtomicU32,
+    /// It was opened to be written.
+    writes: bool,
     /// What it has been told of errors of writing back.
     told: ErrorMark,
     /// With `O_EXCL`: nobody mounts it or swaps to it meanwhile.
@@ -89,6 +91,7 @@ impl BlockFile {
             opened,
             position: Mutex::new(Rank::File, 0),
             block_size: AtomicU32::new(1 << block_size),
+            writes: flags.writes(),
             _claim: claim,
         }))
     }
@@ -196,8 +199,11 @@ impl BlockFile {
         Ok(whole)
     }
 
-    /// The range that a program names, in sectors.
+    /// The range that a program names to have it changed, in sectors.
     fn range(&self, argument: VirtAddr) -> Result<(u64, u64)> {
+        if !self.writes {
+            return Err(Errno::EBADF);
+        }
         let [start, len]: [u64; 2] = user::read(argument).map_err(|_| Errno::EFAULT)?;
         let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
         let sector = SECTOR as u64;

@@ -1,6 +1,6 @@
 //! Taking blocks and inodes, and giving them back: which group to ask.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use abi::{Errno, Result};
 
@@ -14,18 +14,31 @@ use super::{
 /// What is free in the whole file system. What is pending counts as in use.
 #[derive(Default)]
 pub(super) struct Free {
-    pub blocks: AtomicU32,
+    /// Follows the groups, which say what can be taken: it may be off, and below zero, while somebody takes or gives any.
+    blocks: AtomicI64,
     pub inodes: AtomicU32,
     pub directories: AtomicU32,
 }
 
 impl Free {
-    /// Takes up to `most` of a count; returns how many.
-    fn take(count: &AtomicU32, most: u32) -> u32 {
-        let taken = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
-            Some(there - there.min(most))
-        });
-        taken.map_or(0, |there| there.min(most))
+    /// Free blocks.
+    pub fn blocks(&self) -> u32 {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        blocks.clamp(0, u32::MAX as i64) as u32
+    }
+
+    /// So many more, or fewer, blocks are free.
+    pub fn add_blocks(&self, more: i64) {
+        self.blocks.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Takes one of a count, if there is any.
+    fn take_one(count: &AtomicU32) -> bool {
+        count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
+                there.checked_sub(1)
+            })
+            .is_ok()
     }
 
     fn correct(count: &AtomicU32, by: Correction) {
@@ -44,34 +57,33 @@ impl Ext2 {
     /// `ENOSPC`; `EIO`, `ENOMEM`.
     pub(super) fn take_blocks(&self, goal: u32, most: u32) -> Result<Run> {
         loop {
-            let granted = Free::take(&self.free.blocks, most);
-            if granted > 0 {
-                let taken = self.search_blocks(goal, granted);
-                let count = taken
-                    .as_ref()
-                    .map_or(0, |run| run.map_or(0, |run| run.count));
-                self.free
-                    .blocks
-                    .fetch_add(granted - count, Ordering::Relaxed);
-                if let Some(run) = taken? {
-                    return Ok(run);
-                }
+            let before = self.releases();
+            if self.free.blocks() > 0
+                && let Some(run) = self.search_blocks(goal, most)?
+            {
+                self.free.add_blocks(-(run.count as i64));
+                return Ok(run);
             }
-            self.free_more(|pending| pending.block_count())?;
+            self.free_more(before, |pending| pending.block_count())?;
         }
     }
 
-    /// Frees what is pending, and what removed files have, now that there is no room left.
+    /// Frees what is pending, and what removed files have, now that nothing was found; `before` is how many [releases](Ext2::releases) there
+    /// had been when the search began.
     ///
     /// # Errors
     /// `ENOSPC` if none of it is wanted.
     #[cold]
-    fn free_more(&self, wanted: impl Fn(&Pending) -> u32) -> Result<()> {
+    fn free_more(&self, before: u64, wanted: impl Fn(&Pending) -> u32) -> Result<()> {
         self.table()?.wait_for_ends();
-        if wanted(&self.pending.lock()) == 0 && !self.has_removed() {
-            return Err(Errno::ENOSPC);
+        if wanted(&self.pending.lock()) > 0 || self.has_removed() {
+            return self.commit();
         }
-        self.commit()
+        // One that is under way may be about to free what was pending.
+        match self.releases_with_next() > before {
+            true => Ok(()),
+            false => Err(Errno::ENOSPC),
+        }
     }
 
     /// Looks for blocks in the group of `goal`, then in those behind it, then in the others.
@@ -89,7 +101,7 @@ impl Ext2 {
             let mut correction = Correction::default();
             let group = &self.groups[number as usize];
             let taken = group.take_blocks(self.disk(), goal, most, &mut correction);
-            Free::correct(&self.free.blocks, correction);
+            self.free.add_blocks(correction.0);
             if let Some(run) = taken? {
                 return Ok(Some(run));
             }
@@ -143,8 +155,8 @@ impl Ext2 {
             let mut correction = Correction::default();
             let freed =
                 self.groups[number as usize].give_blocks(self.disk(), part, &mut correction);
-            Free::correct(&self.free.blocks, correction);
-            self.free.blocks.fetch_add(freed?, Ordering::Relaxed);
+            self.free.add_blocks(correction.0);
+            self.free.add_blocks(freed? as i64);
             first += count;
         }
         Ok(())
@@ -178,7 +190,8 @@ impl Ext2 {
         mut prepare: impl FnMut(u32, Slot) -> Result<T>,
     ) -> Result<T> {
         loop {
-            if Free::take(&self.free.inodes, 1) == 1 {
+            let before = self.releases();
+            if Free::take_one(&self.free.inodes) {
                 let taken = self.search_inode(parent, directory, top, &mut prepare);
                 match taken {
                     Ok(Some(it)) => {
@@ -194,7 +207,7 @@ impl Ext2 {
                 }
                 self.free.inodes.fetch_add(1, Ordering::Relaxed);
             }
-            self.free_more(|pending| pending.inode_count())?;
+            self.free_more(before, |pending| pending.inode_count())?;
         }
     }
 
@@ -230,7 +243,7 @@ impl Ext2 {
     fn group_for_directory(&self, parent: u32, top: bool) -> u32 {
         let groups = self.geometry.groups;
         let average = Room {
-            blocks: self.free.blocks.load(Ordering::Relaxed) / groups,
+            blocks: self.free.blocks() / groups,
             inodes: self.free.inodes.load(Ordering::Relaxed) / groups,
             directories: self.free.directories.load(Ordering::Relaxed) / groups,
         };

@@ -21,6 +21,7 @@ use nucleus::{
     dma::Part,
     ephemeral,
     sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue},
 };
 
 use super::{Ext2, batch::Batch};
@@ -62,10 +63,19 @@ impl Block {
     }
 }
 
-/// What has changed and is not on the disk yet, by block number.
-type Changed = BTreeMap<u32, Change>;
+/// Blocks that have changed, by number.
+type Set = BTreeMap<u32, Change>;
+
+/// What has changed and is not on the disk yet.
+struct Changed {
+    set: Set,
+    /// Blocks are being written that lead to others, with the bytes that they have at any moment of that: none becomes
+    /// [fresh](Buffers::fresh) meanwhile.
+    closed: bool,
+}
 
 /// A block that has changed.
+#[derive(Clone)]
 struct Change {
     frame: Frame,
     /// Nothing on the disk leads to it yet, and nothing must before it is there itself.
@@ -117,6 +127,29 @@ pub(super) struct Buffers {
     pages: Arc<FilePages<Metadata>>,
     block_size: usize,
     changed: SpinLock<Changed>,
+    /// Woken when blocks may become fresh again.
+    opened: WaitQueue,
+}
+
+impl Changed {
+    /// Notes that a block has changed. Returns whether it is the only one.
+    fn note(&mut self, block: &Block, fresh: bool) -> bool {
+        let first = self.set.is_empty();
+        let change = self.set.entry(block.number).or_insert_with(|| Change {
+            frame: block.frame.clone(),
+            fresh,
+        });
+        change.fresh |= fresh;
+        first
+    }
+
+    /// Takes out what is fresh.
+    fn take_fresh(&mut self) -> Set {
+        let all = core::mem::take(&mut self.set);
+        let (fresh, others) = all.into_iter().partition(|(_, change)| change.fresh);
+        self.set = others;
+        fresh
+    }
 }
 
 impl Buffers {
@@ -130,7 +163,14 @@ impl Buffers {
             pages: FilePages::new(store, device.size()),
             device,
             block_size,
-            changed: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+            changed: SpinLock::new(
+                Rank::Leaf,
+                Changed {
+                    set: Set::new(),
+                    closed: false,
+                },
+            ),
+            opened: WaitQueue::new(),
         }
     }
 
@@ -163,21 +203,31 @@ impl Buffers {
         })
     }
 
-    /// A block that gets its first content as metadata: all zeros, changed. Must be on the disk before anything there leads to it.
+    /// A block that gets its first content as metadata: all zeros, changed. Must be on the disk before anything there leads to it: nothing in memory
+    /// does before this returns. May sleep while others are written.
     ///
     /// # Errors
     /// `EIO`, if other blocks of its page have to be read; `ENOMEM`.
     pub fn fresh(&self, number: u32) -> Result<Block> {
         let block = self.get(number)?;
         ephemeral::map(&block.frame).fill(block.start, self.block_size, 0);
-        self.note(&block, true);
+        let opened = || {
+            let mut changed = self.changed.lock();
+            (!changed.closed).then(|| changed.note(&block, true))
+        };
+        // A sound sleep ends only when what it waits for is there.
+        if let Ok(true) = self.opened.wait(Sleep::SOUND, opened) {
+            self.pages.note_changed();
+        }
         Ok(block)
     }
 
     /// Copies bytes into a block, from byte `at` of it on, and notes that it has changed.
     pub fn store(&self, block: &Block, at: usize, bytes: &[u8]) {
         ephemeral::map(&block.frame).write(block.start + at, bytes);
-        self.note(block, false);
+        if self.changed.lock().note(block, false) {
+            self.pages.note_changed();
+        }
     }
 
     /// Sets the `index`th four-byte word of a block.
@@ -185,29 +235,15 @@ impl Buffers {
         self.store(block, index as usize * 4, &word.to_le_bytes());
     }
 
-    fn note(&self, block: &Block, fresh: bool) {
-        let mut changed = self.changed.lock();
-        let first = changed.is_empty();
-        let change = changed.entry(block.number).or_insert_with(|| Change {
-            frame: block.frame.clone(),
-            fresh,
-        });
-        change.fresh |= fresh;
-        drop(changed);
-        if first {
-            self.pages.note_changed();
-        }
-    }
-
     /// The block is not metadata any more, and is not written as such: the next owner's data will be there.
     pub fn forget(&self, number: u32) {
-        let change = self.changed.lock().remove(&number);
+        let change = self.changed.lock().set.remove(&number);
         drop(change);
     }
 
     /// How many blocks have changed.
     pub fn changed(&self) -> usize {
-        self.changed.lock().len()
+        self.changed.lock().set.len()
     }
 
     /// Writes all that has changed: first what is new, then, when that is where it survives, what leads there. Sleeps. Only one at a time.
@@ -215,25 +251,39 @@ impl Buffers {
     /// # Errors
     /// `EIO`; what could not be written counts as changed still.
     pub fn write_back(&self) -> Result<()> {
-        let (fresh, others): (Changed, Changed) = {
-            let all = core::mem::take(&mut *self.changed.lock());
-            all.into_iter().partition(|(_, change)| change.fresh)
+        let fresh = self.changed.lock().take_fresh();
+        self.write_fresh(fresh)?;
+        // Few have become so meanwhile, and now no others do: whatever the rest leads to is there when it is written.
+        let (fresh, others) = {
+            let mut changed = self.changed.lock();
+            changed.closed = true;
+            (changed.take_fresh(), core::mem::take(&mut changed.set))
         };
-        let any_fresh = !fresh.is_empty();
-        let mut result = self.write_set(fresh);
-        if any_fresh && result.is_ok() {
-            result = self.device.flush();
-        }
-        if result.is_err() {
-            self.take_back(others);
-        } else {
-            result = self.write_set(others);
-        }
+        let result = match self.write_fresh(fresh) {
+            Ok(()) => self.write_set(others),
+            Err(error) => {
+                self.take_back(others);
+                Err(error)
+            }
+        };
+        self.changed.lock().closed = false;
+        self.opened.wake_all();
         result
     }
 
+    /// Writes blocks to which nothing on the disk leads yet, and has the disk keep them.
+    fn write_fresh(&self, fresh: Set) -> Result<()> {
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let all = fresh.clone();
+        self.write_set(fresh)?;
+        // Of what was not kept nobody knows what is there.
+        self.device.flush().inspect_err(|_| self.take_back(all))
+    }
+
     /// Writes blocks, neighbours together, all at once; those that can't be written are put back.
-    fn write_set(&self, set: Changed) -> Result<()> {
+    fn write_set(&self, set: Set) -> Result<()> {
         let batch = Batch::new();
         let mut run: Vec<(u32, Change)> = Vec::new();
         let mut set = set.into_iter().peekable();
@@ -257,10 +307,10 @@ impl Buffers {
         result
     }
 
-    fn take_back(&self, set: Changed) {
+    fn take_back(&self, set: Set) {
         let mut changed = self.changed.lock();
         for (number, old) in set {
-            let change = changed.entry(number).or_insert(Change {
+            let change = changed.set.entry(number).or_insert(Change {
                 frame: old.frame,
                 fresh: old.fresh,
             });

@@ -104,6 +104,8 @@ struct Piece {
     logical: u64,
     first: u32,
     count: u32,
+    /// Those of them that were never written, by their place in the file.
+    unwritten: Vec<Range<u64>>,
 }
 
 impl Content {
@@ -185,9 +187,11 @@ impl Content {
             if write {
                 let (inode, done) = (inode.clone(), transfer.expect());
                 let ended = move |result: Result<()>| {
-                    if result.is_err() {
-                        let blocks = piece.logical..piece.logical + piece.count as u64;
-                        if let Some(pages) = inode.pages() {
+                    if result.is_err()
+                        && let Some(pages) = inode.pages()
+                    {
+                        // The others have what they had, or a part of what they were to get.
+                        for blocks in piece.unwritten {
                             pages.store().note_unwritten(blocks);
                         }
                     }
@@ -227,15 +231,14 @@ impl Content {
                     hole(logical..logical + 1);
                 }
                 Some(first) => {
-                    if write {
-                        self.unwritten.remove_range(logical..logical + count);
-                    } else if let Some(next) = self.unwritten.next(logical..logical + count) {
+                    if !write && let Some(next) = self.unwritten.next(logical..logical + count) {
                         count = next - logical;
                     }
                     pieces.push(Piece {
                         logical,
                         first,
                         count: count as u32,
+                        unwritten: Vec::new(),
                     });
                 }
             }
@@ -244,7 +247,29 @@ impl Content {
         if !write && end < blocks.end {
             hole(end.max(blocks.start)..blocks.end);
         }
+        if write {
+            // All of them are going to be written: nothing can fail any more.
+            for piece in &mut pieces {
+                let blocks = piece.logical..piece.logical + piece.count as u64;
+                piece.unwritten = self.take_unwritten(blocks);
+            }
+        }
         Ok(pieces)
+    }
+
+    /// Takes those of `blocks` that were never written from among all such.
+    fn take_unwritten(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
+        let mut taken: Vec<Range<u64>> = Vec::new();
+        let mut from = blocks.start;
+        while let Some(logical) = self.unwritten.next(from..blocks.end) {
+            self.unwritten.remove(logical);
+            from = logical + 1;
+            match taken.last_mut() {
+                Some(last) if last.end == logical => last.end = from,
+                _ => taken.push(logical..from),
+            }
+        }
+        taken
     }
 
     /// Clears what was reserved and never written, on the disk.
@@ -440,10 +465,8 @@ impl Store for Content {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        let _ = data_only;
         self.clear_unwritten()?;
-        let inode = self.inode()?;
-        inode.sync()
+        self.inode()?.sync(data_only)
     }
 
     fn identity(&self) -> (u64, u64) {

@@ -45,6 +45,8 @@ pub(super) struct Inode {
     removed: AtomicBool,
     /// The commit that has to be over for what [`sync`](Inode::sync) promises; see [`Ext2::commits`].
     commit: AtomicU64,
+    /// Likewise, for the time stamps of its content.
+    times: AtomicU64,
     /// The content of a regular file.
     pages: Option<Arc<FilePages<Content>>>,
     /// What the upper half knows of it.
@@ -228,6 +230,7 @@ impl Inode {
                 state: super::state::State::new(kind),
                 removed: AtomicBool::new(record.links == 0),
                 commit: AtomicU64::new(0),
+                times: AtomicU64::new(0),
                 pages,
                 record: RwLock::new(Rank::FileMap, record),
             }
@@ -290,7 +293,7 @@ impl Inode {
         };
         let result = change(&mut changing);
         let freed = changing.freed;
-        self.store(&record);
+        self.store(&mut record);
         drop(record);
         self.fs.free_all(freed);
         result
@@ -300,36 +303,44 @@ impl Inode {
     pub fn set(&self, change: impl FnOnce(&mut InodeRecord)) {
         let mut record = self.record.write();
         change(&mut record);
-        self.store(&record);
+        self.store(&mut record);
     }
 
-    fn store(&self, record: &InodeRecord) {
+    fn store(&self, record: &mut InodeRecord) {
+        record.fit_times();
         self.home.store(&self.fs, record);
         self.removed.store(record.links == 0, Ordering::Release);
         self.commit.store(self.fs.next_commit(), Ordering::Release);
     }
 
-    /// Its content has changed just now: time stamps, which nobody syncs for their own sake.
+    /// Its content has changed just now: time stamps, without which the content can be read back.
     pub fn touch_modified(&self) {
-        let now = now();
-        let is_noted = {
+        let (now, is_noted) = {
             let record = self.record.read();
-            record.modified == now && record.changed == now
+            let now = record.fit(now());
+            (now, record.modified == now && record.changed == now)
         };
         if !is_noted {
             let mut record = self.record.write();
             record.modified = now;
             record.changed = now;
             self.home.store(&self.fs, &record);
+            self.times.store(self.fs.next_commit(), Ordering::Release);
         }
     }
 
-    /// Brings all that leads to the file and to its blocks onto the medium, and what the device has taken of its pages with it.
+    /// Brings all that leads to the file and to its blocks onto the medium, and what the device has taken of its pages with it; with
+    /// `data_only`, not the times at which the content has changed.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
-    pub fn sync(&self) -> Result<()> {
-        match self.commit.load(Ordering::Acquire) > self.fs.last_commit() {
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        let times = match data_only {
+            true => 0,
+            false => self.times.load(Ordering::Acquire),
+        };
+        let wanted = self.commit.load(Ordering::Acquire).max(times);
+        match wanted > self.fs.last_commit() {
             true => self.fs.commit(),
             false => self.fs.device().flush(),
         }
@@ -343,8 +354,7 @@ impl Inode {
         let Some(pages) = &self.pages else {
             return Ok(());
         };
-        pages.write_out(0..u64::MAX, true)?;
-        pages.wait_written(0..u64::MAX);
+        pages.write_through(0..u64::MAX)?;
         pages.store().clear_unwritten()
     }
 
@@ -372,6 +382,9 @@ impl Inode {
         self.change(|changing| {
             let size = changing.fs.geometry.block_size as u64;
             let logical = u32::try_from(changing.record.size / size).map_err(|_| Errno::EFBIG)?;
+            if changing.record.size + size > self.fs.max_size(self.kind) {
+                return Err(Errno::EFBIG);
+            }
             changing.fill_holes_noting(logical..logical + 1, &mut |_| {})?;
             let extent = changing.fs.locate(changing.record, logical, 1)?;
             let number = extent.first.ok_or(Errno::EIO)?;
@@ -433,7 +446,7 @@ impl InCore for Inode {
     }
 
     fn end(&self) {
-        let _change = self.fs.upper.change();
+        let _turn = self.fs.upper.ends();
         if self.fs.is_read_only() {
             return;
         }

@@ -24,6 +24,7 @@
 //!
 //! ```text
 //! Changing        who changes something; Rename, Directory: names
+//!   Ending      removed files end: who changes something and finds no room waits for that, without this lock
 //! FileMap       an inode's record: its attributes and pointers
 //!   Commit      who writes metadata
 //!     Allocation  one group's bitmaps and counts

@@ -1,7 +1,7 @@
 //! A mounted file system: what there is once.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -51,6 +51,8 @@ pub struct Ext2 {
     /// How many commits have begun, and the last one that ended well.
     begun: AtomicU64,
     ended: AtomicU64,
+    /// How many of them have freed what was pending.
+    released: AtomicU64,
     /// Inodes in memory, which lead to the file system, too: taken out at its end.
     table: SpinLock<Option<Arc<Table<Inode>>>>,
     pub(super) removed: SpinLock<Vec<Removed>>,
@@ -92,6 +94,7 @@ impl Ext2 {
             commit: Mutex::new(Rank::Commit, ()),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
+            released: AtomicU64::new(0),
             table: SpinLock::new(Rank::Leaf, Some(Table::new())),
             removed: SpinLock::new(Rank::Leaf, Vec::new()),
             read_only: AtomicBool::new(true),
@@ -170,7 +173,13 @@ impl Ext2 {
     /// `EIO`, `ENOMEM`. That pages could not be written is told by their files.
     pub fn sync_all(&self) -> Result<()> {
         self.write_files()?;
-        self.sync()
+        let _turn = self.commit.lock();
+        self.commit_once()?;
+        // What it has made free is free on the medium, too. Those who go on changing things are not waited for.
+        match self.buffers.changed() > 0 {
+            true => self.commit_once(),
+            false => Ok(()),
+        }
     }
 
     fn write_files(&self) -> Result<()> {
@@ -249,8 +258,20 @@ impl Ext2 {
             return Err(error);
         }
         self.ended.store(number, Ordering::Release);
-        self.release(taken)?;
-        reaped
+        let released = self.release(taken);
+        self.released.fetch_add(1, Ordering::AcqRel);
+        released.and(reaped)
+    }
+
+    /// How many commits have freed what was pending: waits for one that is under way.
+    pub(super) fn releases_with_next(&self) -> u64 {
+        let _turn = self.commit.lock();
+        self.releases()
+    }
+
+    /// How many commits have freed what was pending.
+    pub(super) fn releases(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
     }
 
     /// The number of the commit that will have what is in the changed blocks now.
@@ -263,7 +284,8 @@ impl Ext2 {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Writes all metadata until nothing is left to write, not even that something was freed.
+    /// Writes all metadata until nothing is left to write, not even that something was freed. The caller sees to it that nobody goes on
+    /// changing any.
     ///
     /// # Errors
     /// As [`commit`](Ext2::commit).
@@ -280,9 +302,9 @@ impl Ext2 {
 
     fn write_metadata(&self) -> Result<()> {
         if self.buffers.changed() > 0 {
-            let count = |count: &AtomicU32| count.load(Ordering::Relaxed).to_le_bytes();
-            self.put_head(field::FREE_BLOCKS, &count(&self.free.blocks));
-            self.put_head(field::FREE_INODES, &count(&self.free.inodes));
+            let inodes = self.free.inodes.load(Ordering::Relaxed);
+            self.put_head(field::FREE_BLOCKS, &self.free.blocks().to_le_bytes());
+            self.put_head(field::FREE_INODES, &inodes.to_le_bytes());
             self.put_head(field::WRITTEN, &seconds());
             self.buffers.write_back()?;
         }
@@ -372,7 +394,7 @@ impl Ext2 {
             magic: MAGIC,
             block_size: geometry.block_size as u64,
             blocks: geometry.blocks as u64 - geometry.first_data_block as u64 - overhead,
-            free: self.free.blocks.load(Ordering::Relaxed) as u64 + blocks as u64,
+            free: self.free.blocks() as u64 + blocks as u64,
             files: geometry.inodes as u64,
             free_files: self.free.inodes.load(Ordering::Relaxed) as u64 + inodes as u64,
             name_max: 255,
@@ -449,8 +471,8 @@ fn read_groups(
             if !geometry.check_group(number, &record) {
                 return Err(Refused::invalid("a group's places are impossible"));
             }
+            free.add_blocks(record.free_blocks as i64);
             let counts = [
-                (&free.blocks, record.free_blocks),
                 (&free.inodes, record.free_inodes),
                 (&free.directories, record.directories),
             ];

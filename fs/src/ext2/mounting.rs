@@ -17,7 +17,7 @@ use core::{
 use abi::{Errno, Result};
 use nucleus::{
     log, random,
-    sync::{CpuReadGuard, CpuRwLock, Mutex, Rank, SpinLock},
+    sync::{CpuReadGuard, CpuRwLock, Mutex, MutexGuard, Rank, SpinLock},
     task::{self, Priority, Sleep, Spawn},
     time,
 };
@@ -89,6 +89,8 @@ pub(super) struct Upper {
     options: SpinLock<Options>,
     /// Held by who changes something, so that the end comes between changes.
     changes: CpuRwLock<()>,
+    /// Held by who ends removed files, and by who lets nothing be changed any more. Not `changes`: who makes a change may wait for such ends.
+    ends: Mutex<()>,
     mounts: AtomicUsize,
     claim: SpinLock<Option<Claim>>,
     /// It was mounted, and has no mount any more.
@@ -110,6 +112,7 @@ impl Upper {
                 },
             ),
             changes: CpuRwLock::new(Rank::Changing, ()),
+            ends: Mutex::new(Rank::Ending, ()),
             mounts: AtomicUsize::new(0),
             claim: SpinLock::new(Rank::Leaf, None),
             ending: AtomicBool::new(false),
@@ -119,6 +122,11 @@ impl Upper {
     /// Enters a change; the end waits for it.
     pub fn change(&self) -> Change<'_> {
         self.changes.read()
+    }
+
+    /// Whose turn it is to end removed files.
+    pub fn ends(&self) -> MutexGuard<'_, ()> {
+        self.ends.lock()
     }
 
     pub fn options(&self) -> Options {
@@ -278,6 +286,7 @@ impl Ext2 {
             self.sync_all()?;
             self.table()?.wait_for_ends();
             let _no_changes = self.upper.changes.write();
+            let _no_ends = self.upper.ends();
             if self.is_written()? {
                 return Err(Errno::EBUSY);
             }
@@ -296,6 +305,7 @@ impl Ext2 {
         }
         self.sync_all()?;
         let _no_changes = self.upper.changes.write();
+        let _no_ends = self.upper.ends();
         let mut result = Ok(());
         self.table()?.for_each(&mut |_, inode| {
             if inode.is_removed() {

@@ -476,7 +476,7 @@ impl Inode {
             _ if self.ino() == ROOT => self.fs.sync_all(),
             (Kind::BlockDevice, _) => device::sync_block_device(self.record().device()),
             (_, Some(pages)) => Cached::sync(&**pages, 0..u64::MAX, data_only),
-            _ => self.sync(),
+            _ => self.sync(data_only),
         }
     }
 }

@@ -62,6 +62,8 @@ pub struct FilePages<S: Store> {
     pub(super) writing_count: AtomicUsize,
     /// Requests to write that are under way.
     pub(super) requests: AtomicUsize,
+    /// Requests to write that were refused for want of memory; their pages are dirty again.
+    pub(super) refused: AtomicU32,
     /// Woken when a request to write is over.
     pub(super) written: WaitQueue,
     /// When the first of the dirty pages became so, in centiseconds since boot, from 1 on; 0 if nothing is dirty.
@@ -185,6 +187,7 @@ impl<S: Store> FilePages<S> {
             dirty_count: AtomicUsize::new(0),
             writing_count: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
+            refused: AtomicU32::new(0),
             written: WaitQueue::new(),
             dirty_since: AtomicU64::new(0),
             errors: ErrorCount::new(),
@@ -489,8 +492,7 @@ impl<S: Store> Cached for FilePages<S> {
     }
 
     fn sync(&self, pages: Range<u64>, data_only: bool) -> Result<()> {
-        self.write_out_pages(pages.clone(), true)?;
-        self.wait_for_written(pages);
+        self.write_through(pages)?;
         self.store.sync(data_only)
     }
 

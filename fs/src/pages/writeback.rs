@@ -24,6 +24,24 @@ impl<S: Store> FilePages<S> {
         self.write_some(pages, again, usize::MAX).map(drop)
     }
 
+    /// Writes what is dirty of `pages`, and waits until the device has taken it.
+    ///
+    /// # Errors
+    /// `ENOMEM`: some of them are dirty still. That pages could not be written is told by [`errors`](super::Cached::errors).
+    pub fn write_through(&self, pages: Range<u64>) -> Result<()> {
+        loop {
+            let before = self.refused.load(Ordering::Acquire);
+            self.write_out_pages(pages.clone(), true)?;
+            self.wait_for_written(pages.clone());
+            if self.refused.load(Ordering::Acquire) == before {
+                return Ok(());
+            }
+            if vm::wait_for_memory() == vm::Supply::None {
+                return Err(Errno::ENOMEM);
+            }
+        }
+    }
+
     /// As [`Cached::flush`](super::Cached::flush).
     pub(super) fn flush_some(&self, most: usize) -> Result<usize> {
         let since = self.dirty_since.swap(0, Ordering::AcqRel);
@@ -135,6 +153,7 @@ impl<S: Store> FilePages<S> {
                         self.mark_dirty(index, &frame);
                     }
                 }
+                self.refused.fetch_add(1, Ordering::AcqRel);
             }
             // What can't be written stays in memory as long as there is room, but is tried no more: who needs to know is told.
             Err(_) => {

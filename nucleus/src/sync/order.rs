@@ -7,7 +7,7 @@
 //!                PipeReading      splice: the reader's side, before what it writes to
 //!                Nesting -> Epoll what one watches is asked with it held; an outer one before an inner one
 //!                  Files -> File  table of descriptors, an open file's offset
-//!                    Changing -> Rename                          a change of a file system on a disk
+//!                    Changing -> Ending -> Rename                a change of a file system on a disk
 //!                      Directory -> Covered -> Vnode             path walks, then contents
 //!                      BlockOpen                                 who closes a block device last writes it back
 //!                      Tty | Pipe                                what a descriptor leads to
@@ -59,9 +59,11 @@ pub enum Rank {
     /// A table of open files.
     Files = 25,
     /// An open file's offset.
-    File = 27,
+    File = 26,
     /// Changes of a file system on a disk; its end waits for those that are under way.
-    Changing = 28,
+    Changing = 27,
+    /// Removed files end, or nothing may be changed any more; not held by who changes something, who may have to wait for an end.
+    Ending = 28,
     /// Renames across directories.
     Rename = 29,
     /// A directory's entries.

@@ -15,6 +15,8 @@ pub(in super::super) const DIRECT: usize = 12;
 pub(in super::super) const MAX_INODE_SIZE: usize = 160;
 /// The record that every revision has.
 const OLD_SIZE: usize = 128;
+/// The byte behind the further parts of the three times that can be set.
+const BEHIND_TIMES: usize = 144;
 /// What a new record says of its further bytes: those up to `MAX_INODE_SIZE` have a meaning.
 const EXTRA_SIZE: u16 = (MAX_INODE_SIZE - OLD_SIZE) as u16;
 
@@ -77,7 +79,7 @@ pub(in super::super) struct InodeRecord {
 impl InodeRecord {
     /// A record for a new file, in records of `inode_size` bytes.
     pub fn new(mode: u16, inode_size: usize, now: Duration) -> InodeRecord {
-        InodeRecord {
+        let mut record = InodeRecord {
             mode,
             uid: 0,
             gid: 0,
@@ -96,7 +98,28 @@ impl InodeRecord {
                 true => EXTRA_SIZE,
                 false => 0,
             },
+        };
+        record.fit_times();
+        record
+    }
+
+    /// A time as the record can say it: without parts of seconds where there is no room for them, and no later than the last one there is.
+    pub fn fit(&self, time: Duration) -> Duration {
+        const SHORT: u64 = i32::MAX as u64;
+        // Two bits more, of which each combination but none adds 2^32 to a signed number.
+        const LONG: u64 = (3 << 32) + SHORT;
+        match OLD_SIZE + self.extra as usize >= BEHIND_TIMES {
+            true if time.as_secs() > LONG => Duration::new(LONG, 999_999_999),
+            true => time,
+            false => Duration::from_secs(time.as_secs().min(SHORT)),
         }
+    }
+
+    /// Makes all its times such that the record can say them.
+    pub fn fit_times(&mut self) {
+        self.accessed = self.fit(self.accessed);
+        self.changed = self.fit(self.changed);
+        self.modified = self.fit(self.modified);
     }
 
     /// Whether the mode says directory.
@@ -254,6 +277,22 @@ mod tests {
                 it,
                 "{seconds:#x}"
             );
+        }
+    }
+
+    /// What a file says of itself is what it says when it was forgotten and read again, whatever it was told.
+    #[test]
+    fn times_that_a_record_can_not_say_are_the_nearest_ones() {
+        for (inode_size, latest) in [(128, 0x7fff_ffff), (256, 0x3_7fff_ffff)] {
+            for seconds in [5, 0x7fff_ffff, 0x8000_0000, 1 << 32, 1 << 34, 1 << 36] {
+                let mut record = InodeRecord::new(0o100_644, inode_size, Duration::ZERO);
+                record.modified = Duration::new(seconds, 7);
+                record.fit_times();
+                assert_eq!(record.modified.as_secs(), seconds.min(latest));
+                let mut bytes = vec![0; inode_size.min(MAX_INODE_SIZE)];
+                record.put(&mut bytes);
+                assert_eq!(InodeRecord::parse(&bytes).modified, record.modified);
+            }
         }
     }
 

@@ -1,9 +1,13 @@
 //! What is left when the power is cut, and when the disk fails.
 
-use std::{sync::Arc, vec::Vec};
+use std::{sync::Arc, time::Duration, vec::Vec};
 
 use fbuf::{BytesSink, BytesSource};
-use nucleus::frame;
+use nucleus::{
+    frame,
+    task::{self, Sleep},
+    time,
+};
 
 use super::{
     super::inode::Inode,
@@ -12,7 +16,7 @@ use super::{
     image::{self, FIRST, Shape},
     mount, on_machines,
 };
-use crate::{ext2::Ext2, pages::Cached};
+use crate::{block::Operation, ext2::Ext2, pages::Cached};
 
 const FILES: u32 = 4;
 
@@ -233,5 +237,121 @@ fn a_lack_of_memory_loses_nothing() {
         for (number, bytes) in bytes.iter().enumerate() {
             assert!(image::content(&content, FIRST + number as u32) == *bytes);
         }
+    });
+}
+
+/// A sync that finds no memory says so, or has kept everything.
+#[test]
+fn a_sync_that_says_it_is_done_is_done_though_memory_is_short() {
+    on_machines(6, |seed| {
+        let mut random = Random(seed);
+        let content = Shape {
+            block: 1024,
+            ..shape(&mut random, 1)
+        };
+        let (device, disk) = device(content.make(), seed);
+        let fs = mount(&device);
+        let mut file = Model {
+            file: open(&fs, FIRST),
+            bytes: Vec::new(),
+        };
+        let mut kept = 0;
+        for _ in 0..40 {
+            // Where the blocks are is to be read again, for which there may be no memory.
+            let at = random.below(600_000);
+            let data = random.bytes(3000);
+            let content = pages(&file.file).clone();
+            let (n, _) = content
+                .write(at as u64, false, &mut BytesSource::new(&data))
+                .unwrap();
+            file.put(at, &data[..n]);
+            fs.commit().unwrap();
+            fs.buffers.give_back(usize::MAX);
+            frame::fail_after(Some(random.below(10) as u64));
+            let synced = content.sync(0..u64::MAX, true);
+            frame::fail_after(None);
+            if synced.is_ok() {
+                kept += 1;
+                let (medium, _) = super::device(disk.after_power_cut(), seed);
+                let left = Ext2::open(medium).unwrap();
+                assert!(read_all(&open(&left, FIRST)) == file.bytes);
+                left.forget();
+            }
+        }
+        assert!(kept > 2, "{kept}");
+        drop(file);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+/// `fsync` keeps the times of the content, too; `fdatasync` need not.
+#[test]
+fn times_are_synced_with_the_content() {
+    on_machines(4, |seed| {
+        let mut random = Random(seed);
+        let content = Shape {
+            inode: 256,
+            ..shape(&mut random, 1)
+        };
+        let (device, disk) = device(content.make(), seed);
+        let fs = mount(&device);
+        let file = open(&fs, FIRST);
+        let write = || {
+            let bytes = b"the same block";
+            let written = pages(&file).write(0, false, &mut BytesSource::new(bytes));
+            written.unwrap();
+        };
+        write();
+        pages(&file).sync(0..u64::MAX, false).unwrap();
+        for _ in 0..5 {
+            let before = file.record().modified;
+            while file.record().modified == before {
+                task::sleep(Sleep {
+                    interruptible: false,
+                    deadline: Some(time::since_boot() + Duration::from_millis(3)),
+                });
+                write();
+            }
+            pages(&file).sync(0..u64::MAX, false).unwrap();
+            let (medium, _) = super::device(disk.after_power_cut(), seed);
+            let left = Ext2::open(medium).unwrap();
+            let wanted = file.record().modified;
+            let kept = open(&left, FIRST).record().modified;
+            assert_eq!(kept, wanted);
+            left.forget();
+        }
+        drop(file);
+        fs.unmount().unwrap();
+    });
+}
+
+/// Bytes that can't be written leave what was there, or a part of what was to be: not zeros.
+#[test]
+fn a_write_that_fails_does_not_take_what_was_there() {
+    on_machines(6, |seed| {
+        let mut random = Random(seed);
+        let (device, disk) = device(shape(&mut random, 1).make(), seed);
+        let fs = mount(&device);
+        let file = open(&fs, FIRST);
+        let content = pages(&file).clone();
+        let put = |byte: u8| {
+            let written = content.write(0, false, &mut BytesSource::new(&[byte; 50_000]));
+            assert_eq!(written, Ok((50_000, 50_000)));
+        };
+        put(b'o');
+        content.sync(0..u64::MAX, false).unwrap();
+        put(b'n');
+        disk.fail_when(|attempt| attempt.operation == Operation::Write);
+        content.write_through(0..u64::MAX).unwrap();
+        disk.fail_no_more();
+        content.sync(0..u64::MAX, false).unwrap();
+        content.give_up(0..u64::MAX, usize::MAX);
+        let left = read_all(&file);
+        let wrong = left.iter().position(|&byte| byte != b'o' && byte != b'n');
+        assert_eq!(wrong, None, "a byte that nobody wrote");
+        drop((content, file));
+        fs.unmount().unwrap();
+        image::check(&disk.content());
     });
 }

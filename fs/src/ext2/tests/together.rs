@@ -1,0 +1,246 @@
+//! Several tasks in one file system at once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+    vec::Vec,
+};
+
+use fbuf::BytesSource;
+use nucleus::{
+    task::{self, Sleep, Spawn, WaitQueue},
+    time,
+};
+
+use super::{
+    device,
+    files::{open, pages},
+    image::{self, FIRST, Shape},
+    mount, on_machines,
+};
+use crate::{ext2::Ext2, pages::Cached};
+
+/// Tasks that run, and who waits for them.
+#[derive(Default)]
+struct Tasks {
+    running: AtomicUsize,
+    ended: WaitQueue,
+}
+
+impl Tasks {
+    fn begin(self: &Arc<Tasks>, run: impl FnOnce() + Send + 'static) {
+        let tasks = self.clone();
+        tasks.running.fetch_add(1, Ordering::SeqCst);
+        let body = move || {
+            run();
+            tasks.running.fetch_sub(1, Ordering::SeqCst);
+            tasks.ended.wake_all();
+        };
+        let spawn = Spawn {
+            name: "together",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+            priority: Default::default(),
+        };
+        drop(task::spawn(spawn, Box::new(body)).unwrap());
+    }
+
+    fn are_running(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0
+    }
+
+    fn wait(&self) {
+        let none = || (!self.are_running()).then_some(());
+        assert!(self.ended.wait(Sleep::SOUND, none).is_ok());
+    }
+}
+
+/// Small blocks: many of them are blocks of pointers.
+const SHAPE: Shape = Shape {
+    kib: 4096,
+    block: 1024,
+    inode: 128,
+    files: 4,
+    more: &[],
+};
+
+/// Fills all that is free with bytes that are pointers to nowhere, and frees it again.
+fn soil(fs: &Arc<Ext2>) {
+    let file = open(fs, FIRST + 3);
+    let content = pages(&file);
+    let data = vec![0xff; 8192];
+    while let Ok((n, _)) = content.write(0, true, &mut BytesSource::new(&data)) {
+        if n < data.len() {
+            break;
+        }
+    }
+    content.sync(0..u64::MAX, false).unwrap();
+    content.truncate(0).unwrap();
+    drop(file);
+    fs.sync_all().unwrap();
+    assert!(fs.space().free > 2000);
+}
+
+/// A block of pointers is on the medium before anything there leads to it, also if it becomes one while others are being written.
+#[test]
+fn nothing_on_the_medium_leads_to_pointers_that_are_not_there() {
+    /// Blocks from one pointer of the second level to the next.
+    const STEP: u32 = 256;
+    const STEPS: u32 = 60;
+    on_machines(8, |seed| {
+        let (device, disk) = device(SHAPE.make(), seed);
+        let fs = mount(&device);
+        soil(&fs);
+        disk.set_delays(true);
+        let tasks = Arc::new(Tasks::default());
+        let writing = fs.clone();
+        tasks.begin(move || {
+            let file = open(&writing, FIRST);
+            for step in 0..STEPS {
+                let at = (12 + STEP + step * STEP) as u64 * 1024;
+                let written = pages(&file).write(at, false, &mut BytesSource::new(b"there"));
+                written.unwrap();
+            }
+        });
+        let check = || {
+            let (medium, _) = super::device(disk.after_power_cut(), seed);
+            let left = Ext2::open(medium).unwrap();
+            let file = open(&left, FIRST);
+            for step in 0..STEPS {
+                let at = 12 + STEP + step * STEP;
+                let found = left.locate(&file.record(), at, STEP);
+                assert!(found.is_ok(), "a block of pointers is something else");
+            }
+            drop(file);
+            left.forget();
+        };
+        while tasks.are_running() {
+            fs.commit().unwrap();
+            check();
+        }
+        tasks.wait();
+        disk.set_delays(false);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+/// While there is room for all, nobody is refused any, whoever else is looking for some or about to free some.
+#[test]
+fn nobody_is_refused_room_that_is_there() {
+    const TASKS: u32 = 3;
+    on_machines(8, |seed| {
+        let shape = Shape { kib: 700, ..SHAPE };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        disk.set_delays(seed % 2 == 0);
+        // Pointers are counted in: one block of them for each 256.
+        let each = fs.space().free / (TASKS as u64 + 1) - 4;
+        let tasks = Arc::new(Tasks::default());
+        for number in 0..TASKS {
+            let fs = fs.clone();
+            tasks.begin(move || {
+                let file = open(&fs, FIRST + number);
+                let data = vec![number as u8; each as usize * 1024];
+                for round in 0..4 {
+                    let written = pages(&file).write(0, false, &mut BytesSource::new(&data));
+                    assert_eq!(written, Ok((data.len(), data.len() as u64)));
+                    if round % 2 == 0 {
+                        pages(&file).sync(0..u64::MAX, false).unwrap();
+                    }
+                    pages(&file).truncate(0).unwrap();
+                }
+            });
+        }
+        tasks.wait();
+        disk.set_delays(false);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+/// `sync` has what was changed before it written; it does not wait for those who go on changing things.
+#[test]
+fn a_sync_ends_though_others_go_on() {
+    const MOST: u32 = 20_000;
+    on_machines(3, |seed| {
+        let (device, disk) = device(SHAPE.make(), seed);
+        let fs = mount(&device);
+        disk.set_delays(true);
+        let tasks = Arc::new(Tasks::default());
+        let synced = Arc::new(AtomicBool::new(false));
+        let (busy, over) = (fs.clone(), synced.clone());
+        tasks.begin(move || {
+            let file = open(&busy, FIRST);
+            let mut times = 0;
+            while !over.load(Ordering::Relaxed) && times < MOST {
+                pages(&file)
+                    .write(0, false, &mut BytesSource::new(b"again"))
+                    .unwrap();
+                pages(&file).truncate(0).unwrap();
+                times += 1;
+            }
+            assert!(times < MOST, "the sync does not end");
+        });
+        for _ in 0..3 {
+            task::yield_now();
+            fs.sync_all().unwrap();
+        }
+        synced.store(true, Ordering::Relaxed);
+        tasks.wait();
+        disk.set_delays(false);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+/// Who finds no room waits for removed files to end; they end, though somebody waits for all changes to be over.
+#[test]
+fn removed_files_end_while_a_remount_waits() {
+    on_machines(3, |seed| {
+        let shape = Shape { kib: 300, ..SHAPE };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        let old = open(&fs, FIRST);
+        let data = vec![1; 200 * 1024];
+        let written = pages(&old).write(0, false, &mut BytesSource::new(&data));
+        assert!(written.is_ok());
+        fs.sync_all().unwrap();
+        let root = fs.root().unwrap();
+        root.remove_entry(b"f0", false).unwrap();
+        let tasks = Arc::new(Tasks::default());
+        let begun = Arc::new(AtomicBool::new(false));
+        let (writing, changes) = (fs.clone(), begun.clone());
+        tasks.begin(move || {
+            let file = open(&writing, FIRST + 1);
+            let data: Vec<u8> = vec![2; 180 * 1024];
+            let _change = writing.begin_change().unwrap();
+            changes.store(true, Ordering::SeqCst);
+            // Until the other one waits for this change to be over.
+            pause();
+            drop(old);
+            // There is room when the removed one has ended.
+            let written = pages(&file).write(0, false, &mut BytesSource::new(&data));
+            assert_eq!(written, Ok((data.len(), data.len() as u64)));
+        });
+        while !begun.load(Ordering::SeqCst) {
+            task::yield_now();
+        }
+        fs.reconfigure(b"", true).unwrap();
+        tasks.wait();
+        drop(root);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
+    });
+}
+
+fn pause() {
+    task::sleep(Sleep {
+        interruptible: false,
+        deadline: Some(time::since_boot() + Duration::from_millis(50)),
+    });
+}
