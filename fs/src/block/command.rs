@@ -13,7 +13,7 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::{Done, Operation, Request, device::Core};
+use super::{Done, Operation, Request, worker::Core};
 
 /// Who wants to know that a request is done.
 pub(super) enum Completion {

@@ -5,10 +5,9 @@ use core::{any::Any, time::Duration};
 
 use abi::{Errno, Result};
 use nucleus::{
-    counters::Counter,
     dma::Part,
     sync::{Mutex, Rank, SpinLock},
-    task::{self, Priority, Sleep, Spawn, WaitQueue},
+    task::{self, Priority, Spawn, WaitQueue},
     time,
 };
 
@@ -16,7 +15,8 @@ use super::{
     Command, Done, Limits, Operation, Request, SECTOR, Statistics,
     cache::Openers,
     command::{Completion, Entries, Entry, Pieces, Sleeper},
-    queue::Queue,
+    pieces::pieces,
+    worker::Core,
 };
 
 /// What a driver implements: a disk that works on several commands at once and finishes them in any order.
@@ -51,179 +51,6 @@ pub trait Disk: Any + Send + Sync {
 /// Requests that a plug holds at most.
 const PLUGGED: usize = 128;
 
-/// What is shared by a device's handle, its task and its commands.
-pub(super) struct Core {
-    disk: Arc<dyn Disk>,
-    limits: Limits,
-    state: SpinLock<State>,
-    /// The task's bell where the disk has none.
-    bell: WaitQueue,
-}
-
-struct State {
-    queue: Queue,
-    /// Entries whose requests are done and whose callers are to be told by the task.
-    done: Entries,
-    statistics: Statistics,
-    /// Nobody has the device any more.
-    dropped: bool,
-}
-
-impl Core {
-    fn bell(&self) -> &WaitQueue {
-        self.disk.bell().unwrap_or(&self.bell)
-    }
-
-    /// Puts requests that came together into the queue, and tells the disk as many as it has room for.
-    fn put(self: &Arc<Core>, mut entries: Entries) {
-        let count = entries.len();
-        {
-            let mut state = self.state.lock();
-            state.statistics.came(count, time::since_boot());
-            while let Some(entry) = entries.pop() {
-                state.queue.put(entry);
-            }
-        }
-        Counter::disk_requests.add(count as u64);
-        self.dispatch();
-    }
-
-    /// Tells the disk as much as it has room for.
-    fn dispatch(self: &Arc<Core>) {
-        loop {
-            let taken = self.state.lock().queue.take(&self.limits);
-            let Some(entries) = taken else { return };
-            let command = Command::new(self.clone(), entries, time::since_boot());
-            self.disk.start(command);
-            if self.disk.patience().is_some() {
-                // The task has to begin looking.
-                self.bell().wake_all();
-            }
-        }
-    }
-
-    /// A command is done.
-    pub(super) fn conclude(
-        self: &Arc<Core>,
-        operation: Operation,
-        mut entries: Entries,
-        result: Result<()>,
-    ) {
-        let now = time::since_boot();
-        let count = entries.len();
-        // One of several has failed, nobody knows which: each has its own try.
-        let again = result.is_err() && count > 1 && operation != Operation::Flush;
-        let (mut ended, mut sectors, mut took) = (Entries::default(), 0, Duration::ZERO);
-        if !again {
-            while let Some(entry) = entries.pop() {
-                sectors += entry.request.sectors;
-                took += now.saturating_sub(entry.since);
-                ended.push(entry);
-            }
-        }
-        {
-            let mut state = self.state.lock();
-            state.queue.landed(operation);
-            while let Some(mut entry) = entries.pop() {
-                entry.alone = true;
-                state.queue.put(entry);
-            }
-            if !again {
-                state.statistics.went(count, now);
-            }
-            let tally = state.statistics.of(operation);
-            tally.commands += 1;
-            if !again {
-                tally.merged += count as u64 - 1;
-            }
-            tally.sectors += sectors;
-            tally.time += took;
-        }
-        match operation {
-            Operation::Read => Counter::disk_sectors_read.add(sectors),
-            Operation::Write => Counter::disk_sectors_written.add(sectors),
-            Operation::Flush => Counter::disk_flushes.add(1),
-            Operation::Discard => {}
-        }
-        // It is counted before anybody hears of it: who asks then finds what he did.
-        let mut calls = Entries::default();
-        while let Some(entry) = ended.pop() {
-            if let Some(entry) = entry.settle(result) {
-                calls.push(entry);
-            }
-        }
-        let ring = {
-            let mut state = self.state.lock();
-            while let Some(entry) = calls.pop() {
-                state.done.push(entry);
-            }
-            state.has_work(&self.limits)
-        };
-        if !again {
-            Counter::disk_merged.add(count as u64 - 1);
-        }
-        if ring {
-            self.bell().wake_all();
-        }
-    }
-
-    /// A request that the disk need not see is done: the task tells its caller.
-    fn refuse(&self, entry: Box<Entry>, result: Result<()>) {
-        if let Some(entry) = entry.settle(result) {
-            self.state.lock().done.push(entry);
-            self.bell().wake_all();
-        }
-    }
-
-    /// The device's task.
-    fn work(self: &Arc<Core>) {
-        loop {
-            self.disk.reap();
-            let mut done = core::mem::take(&mut self.state.lock().done);
-            while let Some(mut entry) = done.pop() {
-                if let Some(Completion::Call(call)) = entry.completion.take() {
-                    call(entry.result);
-                }
-            }
-            self.dispatch();
-            let (ends, busy) = {
-                let state = self.state.lock();
-                (state.ends(), state.queue.in_flight() > 0)
-            };
-            if ends {
-                return;
-            }
-            let patience = self.disk.patience().filter(|_| busy);
-            let how = Sleep {
-                interruptible: false,
-                deadline: patience.map(|patience| time::since_boot() + patience),
-            };
-            // A timeout is only a reason to look.
-            let _ = self.bell().wait(how, || {
-                self.disk.reap();
-                let state = self.state.lock();
-                let looks = busy != (state.queue.in_flight() > 0) && self.disk.patience().is_some();
-                (state.has_work(&self.limits) || looks).then_some(())
-            });
-        }
-    }
-}
-
-impl State {
-    /// Whether the task has something to do.
-    fn has_work(&self, limits: &Limits) -> bool {
-        !self.done.is_empty() || self.queue.has_turn(limits) || self.ends()
-    }
-
-    /// Whether the task has nothing more to do, ever.
-    fn ends(&self) -> bool {
-        self.dropped
-            && self.done.is_empty()
-            && self.queue.in_flight() == 0
-            && self.queue.waiting() == 0
-    }
-}
-
 /// A disk as the rest of the kernel sees it. Requests that are on their way when the last handle goes are done all the same.
 pub struct Device {
     name: String,
@@ -253,20 +80,7 @@ impl Device {
         if !sane {
             return Err(Errno::EINVAL);
         }
-        let core = Arc::new(Core {
-            disk,
-            limits,
-            state: SpinLock::new(
-                Rank::Block,
-                State {
-                    queue: Queue::new(),
-                    done: Entries::default(),
-                    statistics: Statistics::default(),
-                    dropped: false,
-                },
-            ),
-            bell: WaitQueue::new(),
-        });
+        let core = Core::new(disk, limits);
         let worker = core.clone();
         let spawn = Spawn {
             name: "disk",
@@ -323,8 +137,7 @@ impl Device {
 
     /// What it has done.
     pub fn statistics(&self) -> Statistics {
-        let statistics = self.core.state.lock().statistics;
-        statistics.at(time::since_boot())
+        self.core.statistics()
     }
 
     /// Begins `request`, and comes back at once; `done` runs later, in a task of the kernel's. A request may be larger than the disk's
@@ -443,106 +256,9 @@ impl Device {
     }
 }
 
-/// A request in pieces that one command takes each.
-fn pieces(request: Request, limits: &Limits) -> Vec<Request> {
-    let mut pieces = Vec::new();
-    let block = u64::from(limits.block_size) / SECTOR as u64;
-    if request.operation == Operation::Discard {
-        let most = (limits.max_discard / block).max(1) * block;
-        let end = request.sector + request.sectors;
-        let mut sector = request.sector;
-        while sector < end {
-            let count = most.min(end - sector);
-            pieces.push(Request::discard(sector, count));
-            sector += count;
-        }
-        return pieces;
-    }
-    let most = limits.max_sectors / block * block;
-    let mut current = Request {
-        operation: request.operation,
-        sector: request.sector,
-        sectors: 0,
-        parts: Vec::new(),
-    };
-    let mut parts = request.parts.into_iter();
-    let mut rest = parts.next();
-    while let Some(mut part) = rest.take() {
-        let room = (most - current.sectors) as usize * SECTOR;
-        if room == 0 || current.parts.len() == limits.max_parts {
-            // A piece ends with a block of the disk's: what is beyond begins the next one.
-            let next = Request {
-                operation: current.operation,
-                sector: current.sector + current.sectors,
-                sectors: 0,
-                parts: Vec::new(),
-            };
-            let full = core::mem::replace(&mut current, next);
-            let beyond = (full.sectors % block) as usize * SECTOR;
-            let (full, begun) = cut(full, beyond);
-            current.sector -= begun.sectors;
-            current.sectors = begun.sectors;
-            current.parts = begun.parts;
-            pieces.push(full);
-            rest = Some(part);
-            continue;
-        }
-        let len = part.len.min(room);
-        current.parts.push(Part {
-            frame: part.frame.clone(),
-            offset: part.offset,
-            len,
-        });
-        current.sectors += (len / SECTOR) as u64;
-        part.offset += len;
-        part.len -= len;
-        rest = if part.len > 0 {
-            Some(part)
-        } else {
-            parts.next()
-        };
-    }
-    pieces.push(current);
-    pieces
-}
-
-/// Takes the last `bytes` bytes off a request; gives both.
-fn cut(mut request: Request, bytes: usize) -> (Request, Request) {
-    let mut left = bytes;
-    let mut taken = Vec::new();
-    while left > 0 {
-        let Some(last) = request.parts.last_mut() else {
-            break;
-        };
-        if last.len <= left {
-            left -= last.len;
-            taken.extend(request.parts.pop());
-        } else {
-            last.len -= left;
-            taken.push(Part {
-                frame: last.frame.clone(),
-                offset: last.offset + last.len,
-                len: left,
-            });
-            left = 0;
-        }
-    }
-    taken.reverse();
-    let sectors = ((bytes - left) / SECTOR) as u64;
-    request.sectors -= sectors;
-    let rest = Request {
-        operation: request.operation,
-        sector: request.sector + request.sectors,
-        sectors,
-        parts: taken,
-    };
-    (request, rest)
-}
-
 impl Drop for Device {
     fn drop(&mut self) {
-        self.core.state.lock().dropped = true;
-        self.core.bell().wake_all();
+        self.core.let_go();
     }
 }
 

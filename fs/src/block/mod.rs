@@ -5,6 +5,7 @@
 //! - [`request`](Request): what is to be read, written, flushed or discarded, by [parts](nucleus::dma::Part) of frames.
 //! - [`Device`]: takes requests, any number at once; the only way to a disk for the floors above. [`Device::read`] and its like sleep until
 //!   the request is done, [`Device::submit`] comes back at once. [`Plug`] collects requests that belong together.
+//!   One that is too large for the disk goes in `pieces`. `worker`: the device's task, and what happens to a request.
 //! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as one [`Command`].
 //! - [`Disk`]: what a driver implements; it finishes commands in any order.
 //! - `cache`: a device's pages, while it is open as a file; `file`: the open file, [`BlockFile`].
@@ -24,6 +25,7 @@ mod device;
 mod faulty;
 mod file;
 mod memory;
+mod pieces;
 mod pinned;
 mod queue;
 mod registry;
@@ -31,6 +33,7 @@ mod request;
 mod statistics;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub use cache::{DeviceStore, Opened, sync_all};
 pub use command::Command;

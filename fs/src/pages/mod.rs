@@ -2,7 +2,8 @@
 //!
 //! In the order in which a page meets it:
 //!
-//! - `store`: what a file system says and does for a file, [`Store`]; `file`: its pages, [`FilePages`], the vnode's pager.
+//! - `store`: what a file system says and does for a file, [`Store`]; `file`: its pages, [`FilePages`], the vnode's pager;
+//!   `cached`: what others ask of them, [`Cached`].
 //! - `reading`: pages come in, in clusters; `ahead`: how much is read before it is wanted.
 //! - `writing`: bytes go into pages; `cut`: truncation and holes; `set`: which pages are dirty, written, or have blocks.
 //! - `dirty`: how many pages may be dirty; `writeback`: writing them, in clusters; `flusher`: who does so in time;
@@ -19,6 +20,7 @@
 //! ```
 
 mod ahead;
+mod cached;
 mod cut;
 mod daemons;
 pub mod dirty;
@@ -37,10 +39,11 @@ mod writing;
 use nucleus::OutOfMemory;
 
 pub use ahead::Access;
+pub use cached::{Cached, Counts};
 #[cfg(not(target_os = "none"))]
 pub use daemons::stop;
 pub use errors::{ErrorCount, ErrorMark};
-pub use file::{Cached, Counts, FilePages};
+pub use file::FilePages;
 pub use files::{count, reclaim, reclaim_clean};
 pub use flusher::write_all;
 pub use set::PageSet;

@@ -25,8 +25,12 @@ pub struct Text {
     failed: bool,
 }
 
+/// The most digits that [`Text::push_number`] and [`Text::push_hex`] fill up to: no number has more.
+const WIDEST: usize = 24;
+
 impl Text {
     /// Adds bytes as they are.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         if self.bytes.try_reserve(bytes.len()).is_err() {
             self.failed = true;
@@ -55,6 +59,46 @@ impl Text {
                 self.push(b"\\012");
             }
             self.push(part);
+        }
+    }
+
+    /// Adds a number in decimal, with spaces in front if it has fewer than `width` digits, [`WIDEST`] at most. Files with thousands of numbers
+    /// are made so: the formatter of `write!` takes many times as long.
+    pub fn push_number(&mut self, number: u64, width: usize) {
+        self.push_digits::<10>(number, width, b' ');
+    }
+
+    /// Adds a number in hexadecimal, with zeros in front, likewise.
+    pub fn push_hex(&mut self, number: u64, width: usize) {
+        self.push_digits::<16>(number, width, b'0');
+    }
+
+    fn push_digits<const BASE: u64>(&mut self, mut number: u64, width: usize, fill: u8) {
+        debug_assert!(width <= WIDEST);
+        let mut digits = [fill; WIDEST];
+        let mut first = WIDEST;
+        loop {
+            first -= 1;
+            digits[first] = b"0123456789abcdef"[(number % BASE) as usize];
+            number /= BASE;
+            if number == 0 {
+                break;
+            }
+        }
+        self.push(&digits[first.min(WIDEST - width.min(WIDEST))..]);
+    }
+
+    /// Adds spaces until there are `column` bytes behind byte `start`.
+    pub fn pad_to(&mut self, start: usize, column: usize) {
+        const SPACES: [u8; 64] = [b' '; 64];
+        let mut left = (start + column).saturating_sub(self.len());
+        while left > 0 {
+            let now = left.min(SPACES.len());
+            self.push(&SPACES[..now]);
+            if self.failed {
+                return;
+            }
+            left -= now;
         }
     }
 
@@ -184,5 +228,38 @@ impl File for TextFile {
 
     fn attributes(&self) -> Result<Attributes> {
         self.location.attributes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_what_the_formatter_makes_of_them() {
+        let mut number = 0u64;
+        for i in 0..64 {
+            for number in [number, number + 1, !number] {
+                for width in [0, 1, 8, 19, WIDEST] {
+                    let mut text = Text::default();
+                    text.push_number(number, width);
+                    text.push_hex(number, width);
+                    let wanted = format!("{number:>width$}{number:0width$x}");
+                    assert_eq!(text.bytes, wanted.as_bytes());
+                }
+            }
+            number = number << 1 | (i % 3 == 0) as u64;
+        }
+    }
+
+    #[test]
+    fn columns_begin_where_they_shall() {
+        let mut text = Text::default();
+        text.push(b"front");
+        for (column, len) in [(3, 8), (2, 8), (100, 105), (100, 105)] {
+            text.pad_to(5, column);
+            assert_eq!(text.len(), len);
+        }
+        assert!(text.bytes[5..].iter().all(|&byte| byte == b' '));
     }
 }

@@ -39,33 +39,36 @@ fn line(entry: &Entry, out: &mut Text) {
         if entry.prot.contains(prot) {
             letter
         } else {
-            '-'
+            b'-'
         }
     };
     let start = out.len();
-    write!(
-        out,
-        "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {} ",
-        entry.range.start.0,
-        entry.range.end.0,
-        bit(Prot::READ, 'r'),
-        bit(Prot::WRITE, 'w'),
-        bit(Prot::EXEC, 'x'),
-        if entry.shared { 's' } else { 'p' },
-        offset,
-        device::major(description.device),
-        device::minor(description.device),
-        description.inode,
-    );
+    out.push_hex(entry.range.start.0 as u64, 8);
+    out.push(b"-");
+    out.push_hex(entry.range.end.0 as u64, 8);
+    out.push(&[
+        b' ',
+        bit(Prot::READ, b'r'),
+        bit(Prot::WRITE, b'w'),
+        bit(Prot::EXEC, b'x'),
+        if entry.shared { b's' } else { b'p' },
+        b' ',
+    ]);
+    out.push_hex(offset, 8);
+    out.push(b" ");
+    out.push_hex(device::major(description.device).into(), 2);
+    out.push(b":");
+    out.push_hex(device::minor(description.device).into(), 2);
+    out.push(b" ");
+    out.push_number(description.inode, 1);
+    out.push(b" ");
     let name = if description.name.is_empty() {
         entry.label.as_bytes()
     } else {
         &description.name
     };
     if !name.is_empty() {
-        for _ in out.len() - start..NAME_COLUMN {
-            out.push(b" ");
-        }
+        out.pad_to(start, NAME_COLUMN);
         out.push_escaped_newlines(name);
     }
     out.push(b"\n");
@@ -75,8 +78,10 @@ fn line(entry: &Entry, out: &mut Text) {
 fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
     let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
-        let width = 24 - name.len() - 1;
-        writeln!(out, "{name}:{kib:>width$} kB");
+        out.push(name.as_bytes());
+        out.push(b":");
+        out.push_number(kib, 24 - name.len() - 1);
+        out.push(b" kB\n");
     };
     value("Rss", kib(census.resident()));
     value("Pss", census.proportional / 1024);
@@ -121,10 +126,15 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
     let map = shared.space.map();
     map.for_each_entry_counted(&mut |entry, census| {
         line(entry, out);
-        let page = PAGE_SIZE / 1024;
-        writeln!(out, "Size:           {:8} kB", entry.range.len() / 1024);
-        writeln!(out, "KernelPageSize: {page:8} kB");
-        writeln!(out, "MMUPageSize:    {page:8} kB");
+        for (name, bytes) in [
+            (b"Size:           ", entry.range.len()),
+            (b"KernelPageSize: ", PAGE_SIZE),
+            (b"MMUPageSize:    ", PAGE_SIZE),
+        ] {
+            out.push(name);
+            out.push_number((bytes / 1024) as u64, 8);
+            out.push(b" kB\n");
+        }
         counts(
             census,
             entry.anonymous_pages,
@@ -132,7 +142,10 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
             false,
             out,
         );
-        writeln!(out, "THPeligible:    {}", u8::from(entry.large_eligible));
+        out.push(match entry.large_eligible {
+            true => b"THPeligible:    1\n",
+            false => b"THPeligible:    0\n",
+        });
         flags(entry, out);
     });
     Ok(())
@@ -179,9 +192,7 @@ pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
     let start = out.len();
     let first = first.unwrap_or(0);
     write!(out, "{first:08x}-{last:08x} ---p 00000000 00:00 0 ");
-    for _ in out.len() - start..NAME_COLUMN {
-        out.push(b" ");
-    }
+    out.pad_to(start, NAME_COLUMN);
     out.push(b"[rollup]\n");
     counts(&sum, anonymous, locked_bytes, true, out);
     Ok(())

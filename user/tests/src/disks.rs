@@ -338,6 +338,13 @@ fn zeros() -> Outcome {
     for range in [[100u64, 512], [0, 100], [u64::MAX - 511, 512], [0, 1 << 40]] {
         refused!(EINVAL, ioctl(disk, BLKZEROOUT, range.as_ptr()));
     }
+    // Who may only read it may not clear it either.
+    let reader = open("/dev/md0", libc::O_RDONLY)?;
+    for command in [BLKZEROOUT, BLKDISCARD] {
+        let range = [0u64, PAGE as u64];
+        refused!(EBADF, ioctl(reader, command, range.as_ptr()));
+    }
+    close(reader)?;
     close(disk)
 }
 
