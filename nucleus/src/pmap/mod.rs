@@ -38,7 +38,6 @@ use crate::sync::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 pub use extract::Resident;
 use family::Family;
-pub use extract::Resident;
 use format::{ENTRIES, LEAF_SPAN, Pte};
 pub use large::{LargeKind, large_pages, large_shared_pages, large_splits};
 use mapping::{Keep, empty};
