@@ -208,7 +208,7 @@ fn in_order() -> Outcome {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
     for (more, most) in [(0, 3), (MAP_POPULATE, 4), (MAP_STACK, 3)] {
         let memory = map_with(4 * SPAN, PROT_READ | PROT_WRITE, flags | more, -1)?;
-        let is_aligned = (memory as usize).is_multiple_of(SPAN);
+        let is_aligned = memory as usize % SPAN == 0;
         fill(memory, 4 * 512);
         let spans = (large_kib()? - before) / 2048;
         match more {

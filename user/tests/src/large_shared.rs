@@ -26,7 +26,7 @@ fn shared_map(spans: usize, descriptor: c_int) -> Result<*mut u8, String> {
         _ => MAP_SHARED,
     };
     let memory = map_with(spans * SPAN, PROT_READ | PROT_WRITE, flags, descriptor)?;
-    let is_aligned = (memory as usize).is_multiple_of(SPAN);
+    let is_aligned = memory as usize % SPAN == 0;
     ensure!(is_aligned, "{memory:?} is no place for large pages");
     call!(madvise(memory.cast(), spans * SPAN, MADV_HUGEPAGE));
     Ok(memory)
