@@ -215,6 +215,16 @@ impl Slot {
         matches!(self, Slot::Shared(anon) if Arc::strong_count(anon) > 1)
     }
 
+    /// Whether the page here is mapped and may be freed, as no mapping has modified it since that was said.
+    pub fn is_mapped_and_lazy(&self) -> bool {
+        match self {
+            Slot::Sole(location) if location.is_lazy() => location
+                .frame()
+                .is_some_and(|frame| frame.mappings() > 0 && !pmap::is_modified(frame)),
+            _ => false,
+        }
+    }
+
     /// The page here is wanted, whatever was said before: others will see it, too.
     pub fn keep(&mut self) {
         if let Slot::Sole(location) = self

@@ -2,7 +2,7 @@
 
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 
-use crate::{Entry, Map, entry::MapEntry, swap};
+use crate::{Entry, Map, cold, entry::MapEntry, swap};
 
 /// Pages that are mapped, by who else maps them and whether they were written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -21,6 +21,8 @@ pub struct Census {
     pub large: usize,
     /// And in memory that processes share.
     pub large_shared: usize,
+    /// Those that may be freed at leisure, and were not written since (`MADV_FREE`).
+    pub lazy: usize,
     /// Pages that are in swap only; they are mapped nowhere.
     pub swapped: usize,
     /// Bytes of them, each page divided by the number of amaps that refer to it.
@@ -44,6 +46,7 @@ impl Census {
         self.proportional_anonymous += other.proportional_anonymous;
         self.large += other.large;
         self.large_shared += other.large_shared;
+        self.lazy += other.lazy;
         self.swapped += other.swapped;
         self.proportional_swapped += other.proportional_swapped;
     }
@@ -84,6 +87,7 @@ impl Map {
             let mut census = Census::default();
             self.count_pages(entry, entry.range, &mut census);
             entry.count_swapped(&mut census);
+            census.lazy = entry.lazy_pages();
             *match entry.shared {
                 true => &mut census.large_shared,
                 false => &mut census.large,
@@ -139,6 +143,17 @@ impl Map {
 }
 
 impl MapEntry {
+    /// How many of its mapped pages may be freed at leisure.
+    fn lazy_pages(&self) -> usize {
+        let mut count = 0;
+        if let Some(amap) = self.amap.as_ref().filter(|_| cold::may_be_lazy()) {
+            amap.for_each(self.keys(self.range), &mut |_, slot, _| {
+                count += usize::from(slot.is_mapped_and_lazy());
+            });
+        }
+        count
+    }
+
     /// Counts what is in swap only.
     fn count_swapped(&self, census: &mut Census) {
         if swap::usage().used == 0 {

@@ -11,7 +11,7 @@ use abi::{
 };
 use fbuf::{Sink, Source, moved};
 use nucleus::{
-    Frame, PAGE_SIZE, VirtAddr,
+    PAGE_SIZE, VirtAddr,
     dma::Part,
     frame::Contents,
     sync::{Mutex, Rank},
@@ -221,7 +221,7 @@ impl BlockFile {
 
     /// Writes zeros.
     fn zero(&self, mut sector: u64, mut sectors: u64) -> Result<()> {
-        let page = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let page = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
         while sectors > 0 {
             let mut left = sectors.min((FRAMES * PAGE_SIZE / SECTOR) as u64);
             let mut parts = Vec::new();
@@ -253,7 +253,7 @@ fn parts(max: usize) -> Result<Vec<Part>> {
     while left > 0 {
         let len = left.min(PAGE_SIZE);
         parts.push(Part {
-            frame: Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
+            frame: vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
             offset: 0,
             len,
         });

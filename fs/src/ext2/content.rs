@@ -19,7 +19,6 @@ use nucleus::{
     Frame, PAGE_SIZE,
     dma::Part,
     ephemeral,
-    frame::Contents,
     sync::{Rank, SpinLock},
 };
 
@@ -275,12 +274,11 @@ impl Content {
     /// Clears what was reserved and never written, on the disk.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`.
+    /// `EIO`; `ENOMEM` if a map of blocks can't be read.
     pub fn clear_unwritten(&self) -> Result<()> {
         if self.unwritten.next(0..u64::MAX).is_none() {
             return Ok(());
         }
-        let zeros = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
         let inode = self.inode()?;
         // Nobody begins to write any of them meanwhile.
         inode.change(|changing| {
@@ -293,7 +291,7 @@ impl Content {
                 let count = run.unwrap_or(extent.count as u64);
                 if let Some(first) = extent.first {
                     let part = Part {
-                        frame: zeros.clone(),
+                        frame: changing.fs.zeros.clone(),
                         offset: 0,
                         len: 1 << self.block_shift,
                     };

@@ -43,6 +43,8 @@ pub(super) struct Inode {
     record: RwLock<InodeRecord>,
     /// Whether the record has no link: to be looked at where the lock can't be taken.
     removed: AtomicBool,
+    /// Whether it has ended: its number and its blocks may be another one's, and whoever comes late changes nothing of them [lock of the record].
+    ended: AtomicBool,
     /// The commit that has to be over for what [`sync`](Inode::sync) promises; see [`Ext2::commits`].
     commit: AtomicU64,
     /// Likewise, for the time stamps of its content.
@@ -112,6 +114,15 @@ impl Home {
         let (front, behind) = (&bytes[..InodeRecord::DELETED], &bytes[BEHIND..]);
         fs.buffers.store(&self.block, self.offset, front);
         fs.buffers.store(&self.block, self.offset + BEHIND, behind);
+    }
+
+    /// The record as it is there, and the field of the list of orphans.
+    #[cfg(test)]
+    pub fn stored(&self) -> (InodeRecord, u32) {
+        let mut field = [0; 4];
+        self.block
+            .read(self.offset + InodeRecord::DELETED, &mut field);
+        (self.load(), u32::from_le_bytes(field))
     }
 
     /// Clears all of the record's bytes, those behind what is known here as well.
@@ -229,6 +240,7 @@ impl Inode {
                 home,
                 state: super::state::State::new(kind),
                 removed: AtomicBool::new(record.links == 0),
+                ended: AtomicBool::new(false),
                 commit: AtomicU64::new(0),
                 times: AtomicU64::new(0),
                 pages,
@@ -282,9 +294,12 @@ impl Inode {
     /// it gave up are pending afterwards.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// Those of `change`; `ESTALE` if the inode has ended.
     pub fn change<T>(&self, change: impl FnOnce(&mut Changing<'_>) -> Result<T>) -> Result<T> {
         let mut record = self.record.write();
+        if self.has_ended() {
+            return Err(Errno::ESTALE);
+        }
         let mut changing = Changing {
             fs: &self.fs,
             record: &mut record,
@@ -303,7 +318,13 @@ impl Inode {
     pub fn set(&self, change: impl FnOnce(&mut InodeRecord)) {
         let mut record = self.record.write();
         change(&mut record);
-        self.store(&mut record);
+        if !self.has_ended() {
+            self.store(&mut record);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     fn store(&self, record: &mut InodeRecord) {
@@ -324,8 +345,10 @@ impl Inode {
             let mut record = self.record.write();
             record.modified = now;
             record.changed = now;
-            self.home.store(&self.fs, &record);
-            self.times.store(self.fs.next_commit(), Ordering::Release);
+            if !self.has_ended() {
+                self.home.store(&self.fs, &record);
+                self.times.store(self.fs.next_commit(), Ordering::Release);
+            }
         }
     }
 
@@ -355,7 +378,11 @@ impl Inode {
             return Ok(());
         };
         pages.write_through(0..u64::MAX)?;
-        pages.store().clear_unwritten()
+        match pages.store().clear_unwritten() {
+            // It has ended under who went through all files.
+            Err(Errno::ESTALE) => Ok(()),
+            result => result,
+        }
     }
 
     /// Blocks of metadata that its size covers: a directory's, or a link's text.
@@ -453,6 +480,11 @@ impl InCore for Inode {
         if let Some(pages) = &self.pages {
             // Whatever happens, no page is being written any more; blocks that are left are freed below.
             let _ = pages.truncate(0);
+        }
+        {
+            // Who finds it in the table without using it may be about to change it.
+            let _record = self.record.write();
+            self.ended.store(true, Ordering::Release);
         }
         let mut removed = Removed::new(self);
         if removed.free(&self.fs).is_err() {

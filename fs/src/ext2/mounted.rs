@@ -58,6 +58,8 @@ pub struct Ext2 {
     pub(super) removed: SpinLock<Vec<Removed>>,
     read_only: AtomicBool,
     pub(super) upper: Upper,
+    /// Zeros for blocks that were never written: who writes memory back does not need any for it.
+    pub(super) zeros: Frame,
     /// It was valid when mounted, and nothing wrong has been found since.
     sound: AtomicBool,
 }
@@ -84,6 +86,7 @@ impl Ext2 {
         let head = (block, place % geometry.block_size);
         let free = Free::default();
         let groups = read_groups(&buffers, &geometry, &free)?;
+        let zeros = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
         let fs = Arc::new(Ext2 {
             buffers,
             geometry,
@@ -100,6 +103,7 @@ impl Ext2 {
             read_only: AtomicBool::new(true),
             sound: AtomicBool::new(superblock.state == State::VALID),
             upper: Upper::new(superblock.last_orphan),
+            zeros,
             superblock,
         });
         fs.buffers.serve(&fs);
@@ -437,7 +441,7 @@ fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZ
     if len < start + Superblock::SIZE {
         return Err(invalid);
     }
-    let page = Frame::alloc(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+    let page = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
     let part = Part {
         frame: page.clone(),
         offset: 0,

@@ -99,7 +99,7 @@ fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &m
     // No page is ever taken for unused.
     value("Referenced", kib(census.resident()));
     value("Anonymous", kib(anonymous.min(census.resident())));
-    value("LazyFree", 0);
+    value("LazyFree", kib(census.lazy));
     value("AnonHugePages", kib(census.large));
     value("ShmemPmdMapped", kib(census.large_shared));
     for name in ["FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"] {

@@ -1,11 +1,12 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), runs of frames for large pages (`run`), targets for what is to be free (`targets`). A frame has a type (`Writable`, page table of level
+//! pools of page tables kept ready (`cache`), runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page table of level
 //! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod cache;
+mod injection;
 pub(crate) mod record;
 mod run;
 mod targets;
@@ -19,6 +20,9 @@ pub(crate) use buddy::Depth;
 pub(crate) use buddy::MAX_ORDER;
 pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
+use injection::fails;
+#[cfg(not(target_os = "none"))]
+pub use injection::{fail_after, fail_once, failed, seem_scarce_once};
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, available, await_shortage, report_shortage, scattered, targets};
@@ -324,36 +328,17 @@ pub fn usage() -> Usage {
 /// Whether so little memory is left that work which would need more kernel heap must be refused
 /// with `ENOMEM` now, while the reserve still lets everything in progress finish. Two loads.
 pub fn is_scarce() -> bool {
+    #[cfg(not(target_os = "none"))]
+    if injection::seems_scarce() {
+        return true;
+    }
     buddy::free_frames() < buddy::scarce_below()
-}
-
-/// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now on (0
-/// is the next) and all after it fail; `None` stops that. Heap allocations go on.
-#[cfg(not(target_os = "none"))]
-pub fn fail_after(n: Option<u64>) {
-    FAIL_AFTER.store(n.map_or(i64::MAX, |n| n as i64), Ordering::Relaxed);
 }
 
 /// Gives up what this CPU and the pools keep; returns whether that was anything.
 #[cfg(all(test, not(target_os = "none")))]
 pub(crate) fn drain_for_test() -> bool {
     cache::drain()
-}
-
-#[cfg(not(target_os = "none"))]
-static FAIL_AFTER: core::sync::atomic::AtomicI64 = core::sync::atomic::AtomicI64::new(i64::MAX);
-
-/// Whether this allocation is to fail on purpose.
-#[cfg(not(target_os = "none"))]
-fn fails() -> bool {
-    FAIL_AFTER.load(Ordering::Relaxed) != i64::MAX
-        && FAIL_AFTER.fetch_sub(1, Ordering::Relaxed) <= 0
-}
-
-#[cfg(target_os = "none")]
-#[inline(always)]
-fn fails() -> bool {
-    false
 }
 
 /// A run of frames that the firmware reported as usable memory.
@@ -403,7 +388,7 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
         cache::start(count);
     }
     #[cfg(not(target_os = "none"))]
-    fail_after(None);
+    injection::reset();
     HEAP.store(0, Ordering::Relaxed);
     KERNEL.store(0, Ordering::Relaxed);
     let mut total = 0;

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod files;
 mod image;
+mod orphans;
 mod together;
 
 use std::sync::Arc;

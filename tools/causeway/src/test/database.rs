@@ -23,66 +23,78 @@ struct Size {
     memory: u64,
     /// Bytes of the image beside the files of the root.
     room: u64,
+    /// The CPUs of the machines that it is run on.
+    cpus: &'static [u32],
     patience: Duration,
 }
 
 const SHORT: Size = Size {
     memory: 64,
     room: 320 << 20,
+    cpus: &[2],
     patience: Duration::from_secs(240),
 };
 const LONG: Size = Size {
     memory: 256,
     room: 1 << 30,
+    cpus: &[1, 2, 4],
     patience: Duration::from_secs(1500),
 };
 
 /// Transactions that are seen before the machine is killed.
 const CHANGES: u32 = 3;
 
-/// Runs them; with `long`, in a guest of usual size.
+/// Runs them; with `long`, in guests of usual size.
 pub fn run(bench: &Bench, report: &mut Report, long: bool) {
-    if !report.wants("ext2: sqlite3 and mounts of Debian's") {
-        return;
-    }
     let size = if long { LONG } else { SHORT };
-    let image = match image(bench, &size) {
-        Ok(image) => image,
-        Err(error) => return report.note("ext2: Debian's root", Err(format!("{error:#}"))),
-    };
-    report.run("ext2: mount, df, sync and umount", || mounts(bench, &image));
-    let name = format!(
-        "ext2: a database of twice {} MiB, killed and looked at",
-        size.memory
-    );
-    report.run(&name, || database(bench, &image, &size));
-}
-
-/// An image of Debian's root.
-fn image(bench: &Bench, size: &Size) -> anyhow::Result<PathBuf> {
-    let folder = project::home()?.join("target/roots/disk");
-    if !folder.exists() {
-        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
-        debian::make(&folder, &packages, true, false)?;
+    let name = "ext2: mount, df, sync and umount of Debian's";
+    if report.wants(name) {
+        report.run(name, || mounts(bench, &image(bench, &size)?));
     }
-    let image = bench.path("debian.ext2");
-    let files = crate::root::Root::folder(&folder)?.bytes();
-    ext2::make(Some(&folder), &image, Some(files + size.room))?;
-    Ok(image)
+    for &cpus in size.cpus {
+        let name = format!(
+            "ext2: a database of sqlite3's, twice {} MiB, killed and looked at, {cpus} CPUs",
+            size.memory
+        );
+        if report.wants(&name) {
+            report.run(&name, || {
+                database(bench, &image(bench, &size)?, &size, cpus)
+            });
+        }
+    }
 }
 
-/// A machine whose root is the image, which runs a script of bash's.
+/// A new image of Debian's root.
+fn image(bench: &Bench, size: &Size) -> Result<PathBuf, String> {
+    let make = || {
+        let folder = project::home()?.join("target/roots/disk");
+        if !folder.exists() {
+            let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
+            debian::make(&folder, &packages, true, false)?;
+        }
+        let image = bench.path("debian.ext2");
+        if image.exists() {
+            std::fs::remove_file(&image)?;
+        }
+        let files = crate::root::Root::folder(&folder)?.bytes();
+        ext2::make(Some(&folder), &image, Some(files + size.room))?;
+        Ok(image)
+    };
+    make().map_err(|error: anyhow::Error| format!("{error:#}"))
+}
+
+/// A machine of so many CPUs and MiB whose root is the image, which runs a script of bash's.
 fn machine(
     bench: &Bench,
     image: &Path,
-    memory: u64,
+    (cpus, memory): (u32, u64),
     script: &str,
     more: &[Disk],
 ) -> Result<Machine, String> {
     let command = ["/bin/bash", "-c", script];
     let memory = format!("{memory}M");
     let mut plan = Plan::new(image, &command);
-    plan.cpus = 2;
+    plan.cpus = cpus;
     plan.memory = &memory;
     plan.fast = true;
     let command: Vec<String> = command.iter().map(ToString::to_string).collect();
@@ -130,7 +142,7 @@ fn mounts(bench: &Bench, image: &Path) -> Result<(), String> {
     // Twice: what the first boot did on its root is there.
     for _ in 0..2 {
         let disks = [Disk::at(&second)?];
-        let machine = machine(bench, image, 128, MOUNTS, &disks)?;
+        let machine = machine(bench, image, (2, 128), MOUNTS, &disks)?;
         let printed = output(bench, &machine, Duration::from_secs(120))?;
         wanted.push_str("kept\n");
         if printed != wanted {
@@ -161,9 +173,9 @@ done"
     )
 }
 
-fn database(bench: &Bench, image: &Path, size: &Size) -> Result<(), String> {
+fn database(bench: &Bench, image: &Path, size: &Size, cpus: u32) -> Result<(), String> {
     let bytes = 2 * (size.memory << 20);
-    let builds = machine(bench, image, size.memory, &build(bytes), &[])?;
+    let builds = machine(bench, image, (cpus, size.memory), &build(bytes), &[])?;
     let last = format!("change {CHANGES}\n");
     killed_after(&builds, last.as_bytes(), size.patience)?;
     check(image, "-fy", 3)?;
@@ -171,7 +183,7 @@ fn database(bench: &Bench, image: &Path, size: &Size) -> Result<(), String> {
         "cd /root; test $(stat -c %s base) -ge {bytes} && echo large
 sqlite3 base 'pragma integrity_check; select count(*) from change where number <= {CHANGES}'"
     );
-    let looks = machine(bench, image, size.memory, &look, &[])?;
+    let looks = machine(bench, image, (cpus, size.memory), &look, &[])?;
     let found = output(bench, &looks, size.patience)?;
     check(image, "-fn", 0)?;
     // What the machine had said before it was killed is there.

@@ -21,14 +21,15 @@ const MEMORY: &str = "256M";
 const SWAP: &str = "512M";
 
 /// The stressors, with what they use, and how much each does in a short run: by amount and not by time, so that a busy host takes longer and finds
-/// the same. What belongs to a stressor stands behind it, or `stress-ng` takes it for another one's.
+/// the same. What belongs to a stressor stands behind it, or `stress-ng` takes it for another one's. Together they need more than the memory and less
+/// than memory and swap space: `shm` has 32 objects of its size, and as much of its own for each.
 const STRESSORS: [(&str, &str, u32); 9] = [
     ("vm", "2 --vm-bytes 400M", 24),
     ("mmap", "1 --mmap-bytes 32M", 2),
     ("fork", "1", 100),
     ("mremap", "1 --mremap-bytes 16M", 8),
     ("msync", "1 --msync-bytes 8M", 60),
-    ("shm", "1 --shm-bytes 8M", 12),
+    ("shm", "1 --shm-bytes 2M", 48),
     ("swap", "1", 8),
     ("madvise", "1", 1),
     ("fault", "1", 400),
@@ -51,20 +52,19 @@ const MOST: u32 = 400;
 /// # Errors
 /// When the root cannot be made.
 pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
-    if !report.wants("pressure: stress-ng") {
-        return Ok(());
-    }
-    let folder = stress::folder()?;
-    if !long {
-        report.run("pressure: a certain amount, 2 CPUs", || {
-            pressure(bench, &folder, 2, None)
-        });
-        return Ok(());
-    }
-    for cpus in [1, 2, 4] {
-        report.run(&format!("pressure: 600 seconds, {cpus} CPUs"), || {
-            pressure(bench, &folder, cpus, Some(600))
-        });
+    let runs: &[(u32, Option<u32>)] = match long {
+        false => &[(2, None)],
+        true => &[(1, Some(600)), (2, Some(600)), (4, Some(600))],
+    };
+    for &(cpus, seconds) in runs {
+        let name = match seconds {
+            Some(seconds) => format!("pressure: stress-ng for {seconds} seconds, {cpus} CPUs"),
+            None => format!("pressure: a certain amount of stress-ng, {cpus} CPUs"),
+        };
+        if report.wants(&name) {
+            let folder = stress::folder()?;
+            report.run(&name, || pressure(bench, &folder, cpus, seconds));
+        }
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ fn pressure(bench: &Bench, folder: &Path, cpus: u32, seconds: Option<u32>) -> Re
     let finished = finished?;
     // The last command finds nothing.
     match finished.ending {
-        Ending::Status(1) => judge(&finished.text()).and(sound),
+        Ending::Status(1) => judge(&finished.text(), &finished.log).and(sound),
         _ => Err(finished.why(&bench.fast)),
     }
 }
@@ -130,9 +130,12 @@ fn boot(bench: &Bench, image: &Path, cpus: u32, seconds: Option<u32>) -> Result<
     finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
 }
 
-/// What is wrong with what a run printed.
-fn judge(text: &str) -> Result<(), String> {
+/// What is wrong with what a run printed, and with what the kernel had to say.
+fn judge(text: &str, log: &[String]) -> Result<(), String> {
     let mut wrong = stress::complaints(text, STRESSORS.iter().map(|(name, ..)| *name));
+    // There is room for all of them.
+    let killed = log.iter().filter(|line| line.contains("out of memory"));
+    wrong.extend(killed.cloned());
     for kind in ["data", "page_tables", "heap", "kernel"] {
         match (count(text, "before", kind), count(text, "after", kind)) {
             (Some(before), Some(after)) if after <= before + KEPT => {}
@@ -176,7 +179,7 @@ mod tests {
             )
         };
         let before = counts("before", 500, 0);
-        let with = |after: &str| judge(&format!("{text}{before}{after}"));
+        let with = |after: &str| judge(&format!("{text}{before}{after}"), &[]);
         assert_eq!(with(&counts("after", 500 + KEPT, 3)), Ok(()));
         assert!(
             with(&counts("after", 501 + KEPT, 3))
@@ -190,7 +193,7 @@ mod tests {
         );
         assert!(with("").is_err());
         assert!(
-            judge(&text.replace("vm 12", "vm 0"))
+            judge(&text.replace("vm 12", "vm 0"), &[])
                 .unwrap_err()
                 .contains("vm did nothing")
         );
@@ -198,6 +201,13 @@ mod tests {
             "{before}{}stress-ng: fail:  [7] vm: bits\n",
             counts("after", 500, 3)
         );
-        assert!(judge(&(text.clone() + &said)).unwrap_err().contains("bits"));
+        assert!(
+            judge(&(text.clone() + &said), &[])
+                .unwrap_err()
+                .contains("bits")
+        );
+        let good = format!("{text}{before}{}", counts("after", 500, 3));
+        let killed = ["[ 9.1] out of memory: killed process 7 (x)".to_owned()];
+        assert!(judge(&good, &killed).unwrap_err().contains("process 7"));
     }
 }

@@ -24,8 +24,8 @@ const STRESSORS: [(&str, u32); 27] = [
     ("pipe", 3000),
     ("sock", 2),
     ("epoll", 40),
-    ("mmap", 2),
-    ("shm", 8),
+    ("mmap", 20),
+    ("shm", 64),
     ("signal", 3000),
     ("kill", 300),
     ("alarm", 150),
@@ -46,8 +46,9 @@ const STRESSORS: [(&str, u32); 27] = [
     ("sigtrap", 4000),
 ];
 
-/// Bytes of memory for those that would fill a small machine, or would not come round once in a short time.
-const SIZES: &str = "--mmap-bytes 1M --shm-bytes 1M";
+/// Bytes of memory for those that would fill a small machine, or would not come round once in a short time. They stand behind their stressor, or
+/// `stress-ng` takes them for another one's.
+const SIZES: [(&str, &str); 2] = [("mmap", "--mmap-bytes 1M"), ("shm", "--shm-bytes 1M")];
 
 /// It fills a pipe from one process and asks for signals in another one: who fills it first, on Linux too, gets none. So it has no amount, and
 /// runs for a time only.
@@ -121,17 +122,21 @@ fn archive(bench: &Bench) -> Result<PathBuf> {
 fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
     let words: Vec<String> = STRESSORS
         .iter()
-        .filter_map(|&(name, amount)| match run.seconds {
-            Some(_) => Some(format!("--{name} 1")),
-            None if name == MAY_BE_IDLE => None,
-            None => Some(format!("--{name} 1 --{name}-ops {amount}")),
+        .filter_map(|&(name, amount)| {
+            let size = SIZES.iter().find(|(of, _)| *of == name);
+            let size = size.map_or("", |(_, words)| words);
+            match run.seconds {
+                Some(_) => Some(format!("--{name} 1 {size}")),
+                None if name == MAY_BE_IDLE => None,
+                None => Some(format!("--{name} 1 {size} --{name}-ops {amount}")),
+            }
         })
         .collect();
     let seconds = run.seconds.unwrap_or(MOST);
     let line = format!(
         "free() {{ awk '/^MemFree/ {{ print \"free\", $2 }}' /proc/meminfo; }}
          cd /tmp; ls /usr/lib >/dev/null; free
-         stress-ng {} {SIZES} --timeout {} --verify --metrics-brief </dev/null 2>&1; echo status $?
+         stress-ng {} --timeout {} --verify --metrics-brief </dev/null 2>&1; echo status $?
          free; ps -A -o comm= | grep -c stress-ng",
         words.join(" "),
         seconds

@@ -1,0 +1,139 @@
+//! Inodes without a name: the list that the disk has of them, and what becomes of their records.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+    vec::Vec,
+};
+
+use fbuf::BytesSource;
+use nucleus::{
+    ephemeral::{self, Backend},
+    task::{self, Sleep, Spawn, WaitQueue},
+    time,
+};
+
+use super::{
+    super::{
+        Ext2,
+        inode::{Inode, NewInode, ROOT},
+    },
+    Random, device,
+    files::{open, pages, shape},
+    mount, on_machines,
+};
+use crate::pages::InUse;
+
+fn new(fs: &Arc<Ext2>, uid: u32) -> Arc<InUse<Inode>> {
+    let new = NewInode {
+        mode: 0o100_600,
+        uid,
+        gid: 0,
+        device: 0,
+    };
+    fs.new_inode(&open(fs, ROOT), new).unwrap()
+}
+
+/// Long enough for time stamps to differ.
+fn pause() {
+    let _ = task::sleep(Sleep {
+        interruptible: false,
+        deadline: Some(time::since_boot() + Duration::from_millis(20)),
+    });
+}
+
+/// Who went through the inodes in memory, to write what is dirty, may still have one when it has ended and another one has its number.
+#[test]
+fn who_comes_late_does_not_change_the_next_inode() {
+    on_machines(3, |seed| {
+        let (device, _disk) = device(shape(&mut Random(seed), 1).make(), seed);
+        let fs = mount(&device);
+        let first = new(&fs, 1);
+        let late = first.inode().clone();
+        let data = [seed as u8; 9000];
+        pages(&first)
+            .write(0, false, &mut BytesSource::new(&data))
+            .unwrap();
+        drop(first);
+        fs.table().unwrap().wait_for_ends();
+        fs.commit().unwrap();
+        // The number is free again.
+        let mut others = Vec::new();
+        let next = loop {
+            let next = new(&fs, 7);
+            match next.ino() == late.ino() {
+                true => break next,
+                false => others.push(next),
+            }
+            assert!(others.len() < 50, "the number is not used again");
+        };
+        pause();
+        late.touch_modified();
+        late.write_pages().unwrap();
+        late.set(|record| record.gid = 9);
+        let changed = late.change(|changing| {
+            changing.record.size = 5;
+            Ok(())
+        });
+        let (stored, _) = next.home().stored();
+        assert_eq!((stored.uid, stored.gid, stored.size), (7, 0, 0));
+        assert!(changed.is_err());
+        drop((others, next, late));
+        fs.unmount().unwrap();
+    });
+}
+
+/// While one task changes an inode again and again, another one takes older inodes out of the list, in which the field is the list's that says
+/// which one follows.
+#[test]
+fn the_list_and_the_record_do_not_overwrite_each_other() {
+    on_machines(3, |seed| {
+        let (device, _disk) = device(shape(&mut Random(seed), 1).make(), seed);
+        let fs = mount(&device);
+        let kept = new(&fs, 1);
+        let (stop, over) = (Arc::new(AtomicBool::new(false)), Arc::new(WaitQueue::new()));
+        let (inner, told, ended) = (kept.clone(), stop.clone(), over.clone());
+        let run = move || {
+            let mut gid = 0;
+            while !told.load(SeqCst) {
+                gid += 1;
+                inner.set(|record| record.gid = gid);
+            }
+            drop(inner);
+            ended.wake_all();
+        };
+        let spawn = Spawn {
+            name: "changer",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+            priority: Default::default(),
+        };
+        drop(task::spawn(spawn, Box::new(run)).unwrap());
+        let orphans = &fs.upper.orphans;
+        // Mapping a page for a moment is where another CPU may go on.
+        ephemeral::set_backend(Backend::Uncached).unwrap();
+        for _ in 0..20 {
+            let older = new(&fs, 2);
+            orphans.add(&older);
+            orphans.add(&kept);
+            assert_eq!(kept.home().stored().1, older.ino(), "it follows");
+            orphans.remove(&fs, older.ino(), 0);
+            for _ in 0..4 {
+                assert_eq!(kept.home().stored().1, 0, "nothing follows");
+                task::yield_now();
+            }
+            orphans.remove(&fs, kept.ino(), 0);
+        }
+        stop.store(true, SeqCst);
+        let is_over = || (Arc::strong_count(&kept) == 1).then_some(());
+        assert!(over.wait(Sleep::SOUND, is_over).is_ok());
+        ephemeral::set_backend(Backend::Direct).unwrap();
+        drop(kept);
+        fs.table().unwrap().wait_for_ends();
+        fs.unmount().unwrap();
+    });
+}

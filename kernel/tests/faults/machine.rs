@@ -1,0 +1,135 @@
+//! A simulated machine with one faulty disk and the kernel's tasks.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fs::{
+    MountFlags, MountRequest, Namespace,
+    block::{self, Device, FaultyDisk},
+    ext2, pages,
+};
+use nucleus::{
+    frame,
+    sim::{self, Config},
+    task::{self, Sleep},
+    time,
+};
+use vm::swap;
+
+use super::faults::{Faults, Kind};
+
+/// A file's name, and what was in it when it was last synced.
+pub type Synced = Vec<(&'static [u8], Vec<u8>)>;
+
+/// The machine.
+pub struct Machine {
+    pub device: Arc<Device>,
+    pub faults: Faults,
+    /// What is on the disk for sure.
+    pub synced: Mutex<Synced>,
+}
+
+/// What came of a run.
+pub struct Outcome {
+    pub struck: bool,
+    pub synced: Synced,
+}
+
+impl Machine {
+    /// A tree of mounts whose root is the disk, which is unmounted when it is dropped.
+    ///
+    /// # Errors
+    /// Those of mounting.
+    pub fn mount(&self) -> abi::Result<Arc<Namespace>> {
+        let how = MountRequest {
+            source: b"/dev/vda",
+            flags: MountFlags::RELATIVE_ACCESS_TIMES,
+            ..MountRequest::plain("ext2")
+        };
+        let root = ext2::mount(&self.device, b"", false)?;
+        Ok(Namespace::with_root(root, &how))
+    }
+}
+
+/// Sleeps for a millisecond of the machine's.
+pub fn pause() {
+    let how = Sleep {
+        interruptible: false,
+        deadline: Some(time::since_boot() + Duration::from_millis(1)),
+    };
+    // Nothing wakes it but the time.
+    let _ = task::sleep(how);
+}
+
+/// Waits until something is so; it is soon.
+#[track_caller]
+pub fn until(what: &str, so: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if so() {
+            return;
+        }
+        task::reap();
+        pause();
+    }
+    panic!("{what}");
+}
+
+/// Runs `body` on a machine with `content` on its disk, on which a fault strikes. Everything that it took must be back at the end. Returns
+/// what is on the disk then.
+pub fn run(
+    content: Vec<u8>,
+    kind: Kind,
+    place: u64,
+    body: impl FnOnce(&Machine) + Send + 'static,
+) -> (Vec<u8>, Outcome) {
+    let result = Arc::new(Mutex::new(None));
+    let config = Config {
+        cpus: 1,
+        seed: 1,
+        daemons: true,
+        max_points: u64::MAX,
+        ..Config::default()
+    };
+    let slot = result.clone();
+    let ran = sim::run(config, move || {
+        pages::reset();
+        pages::start().expect("there is memory for tasks");
+        vm::start_pagedaemon().expect("there is memory for a task");
+        let before = frame::usage();
+        let disk = FaultyDisk::new(content, 1);
+        let number = fs::device::number(block::VIRTIO_MAJOR, 0);
+        let machine = Machine {
+            device: Device::new("vda", number, disk.clone()).expect("there is memory"),
+            faults: Faults::arm(kind, place, &disk),
+            synced: Mutex::new(Vec::new()),
+        };
+        body(&machine);
+        let struck = machine.faults.struck();
+        machine.faults.disarm();
+        until("the file system is not unmounted", || {
+            machine.device.holder().is_none()
+        });
+        assert_eq!(swap::usage().total, 0, "a swap device is left");
+        let synced = std::mem::take(&mut *machine.synced.lock().unwrap());
+        drop(machine);
+        let what_is_missing = || {
+            let now = frame::usage();
+            let frames = (now.data, now.page_tables) == (before.data, before.page_tables);
+            let dirty = pages::dirty::counts() == (0, 0);
+            (!frames)
+                .then_some("frames")
+                .or((!dirty).then_some("clean pages"))
+        };
+        until("something is missing", || what_is_missing().is_none());
+        pages::stop();
+        vm::stop_pagedaemon();
+        *slot.lock().unwrap() = Some((disk.content(), Outcome { struck, synced }));
+    });
+    if let Err(failure) = ran {
+        panic!("{kind:?} at {place}: {failure}");
+    }
+    let value = result.lock().unwrap().take();
+    value.expect("the body has ended")
+}

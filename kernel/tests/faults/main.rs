@@ -1,0 +1,69 @@
+//! Every single allocation and every single command of the disk fails once, in turn, while a file system, its files' pages, mappings, anonymous
+//! memory and a swap file on that disk are all in use: on the simulated machine, with the kernel's own tasks.
+//!
+//! Whoever is told of an error tries again, and it works; what was read is right each time; what was synced is there at the next mount;
+//! in the end no frame, no page table, no swap slot and no dirty page is missing, and `e2fsck` has nothing to say.
+
+mod faults;
+#[path = "../../../fs/tests/ext2/image.rs"]
+mod image;
+mod life;
+mod machine;
+
+use faults::Kind;
+use life::Life;
+
+/// Runs a life on a machine for each place where a fault of this kind can strike, and returns how many there were. With `SEED`, only that place is
+/// tried; of `every` places one is.
+fn sweep(kind: Kind, every: u64) -> u64 {
+    let base = life::prepared();
+    let only = std::env::var("SEED").ok().and_then(|n| n.parse().ok());
+    let mut place = only.unwrap_or(0);
+    loop {
+        let (content, outcome) = machine::run(base.clone(), kind, place, |machine| {
+            Life::new(machine).live();
+        });
+        let what = format!("{kind:?} at {place}");
+        // A disk that failed has what a machine has that was killed.
+        let content = match kind.is_the_disks() && outcome.struck {
+            true => image::repaired(&content),
+            false => {
+                image::assert_sound(&content, &what);
+                content
+            }
+        };
+        life::look(content, &what, outcome.synced);
+        if !outcome.struck || only.is_some() {
+            return place;
+        }
+        place += every;
+    }
+}
+
+#[test]
+fn every_allocation_fails_once() {
+    let places = sweep(Kind::Allocation, 1);
+    assert!(places > 150, "only {places} allocations");
+}
+
+#[test]
+fn allocations_fail_until_somebody_hears_of_it() {
+    sweep(Kind::Shortage, 3);
+}
+
+#[test]
+fn every_question_for_scarcity_is_answered_wrongly_once() {
+    let places = sweep(Kind::Scarce, 1);
+    assert!(places > 40, "only {places} questions");
+}
+
+#[test]
+fn every_command_of_the_disk_fails_once() {
+    let places = sweep(Kind::Command, 1);
+    assert!(places > 40, "only {places} commands");
+}
+
+#[test]
+fn the_disk_is_gone_from_each_command_on() {
+    sweep(Kind::Gone, 1);
+}
