@@ -267,10 +267,12 @@ impl<I: InCore> Table<I> {
     pub fn put_all_away(&self) -> usize {
         self.wait_for_ends();
         let mut last = 0;
+        // One that can't be written becomes unused anew, behind all others: once round.
+        let end = CLOCK.load(Ordering::Relaxed);
         loop {
             let next = {
                 let inner = self.inner.lock();
-                let mut rest = inner.unused.range(last + 1..);
+                let mut rest = inner.unused.range(last + 1..end.max(last + 1));
                 rest.next().map(|(at, number)| (*at, *number))
             };
             let Some((at, number)) = next else { break };

@@ -19,15 +19,6 @@ pub enum Kind {
     Scarce,
     /// One command of the disk.
     Command,
-    /// That and all after it.
-    Gone,
-}
-
-impl Kind {
-    /// Whether it is the disk that fails.
-    pub fn is_the_disks(self) -> bool {
-        matches!(self, Kind::Command | Kind::Gone)
-    }
 }
 
 /// One fault, armed.
@@ -45,13 +36,10 @@ impl Faults {
             Kind::Allocation => frame::fail_once(place),
             Kind::Shortage => frame::fail_after(Some(place)),
             Kind::Scarce => frame::seem_scarce_once(place),
-            Kind::Command | Kind::Gone => {
+            Kind::Command => {
                 let failed = command_failed.clone();
                 disk.fail_when(move |attempt| {
-                    let fails = match kind {
-                        Kind::Command => attempt.number == place,
-                        _ => attempt.number >= place,
-                    };
+                    let fails = attempt.number == place;
                     failed.fetch_or(fails, SeqCst);
                     fails
                 });
@@ -75,7 +63,7 @@ impl Faults {
         }
     }
 
-    /// Does something until it works. `None` if it never will.
+    /// Does something until it works.
     ///
     /// # Panics
     /// If it fails though nothing has gone wrong, or again and again.
@@ -83,25 +71,22 @@ impl Faults {
         &self,
         what: &str,
         mut step: impl FnMut() -> Result<T, E>,
-    ) -> Option<T> {
+    ) -> T {
         // Each open file is told of what could not be written back, and so is who writes it next.
         const TIMES: usize = 4;
         let mut errors = Vec::new();
         for _ in 0..TIMES {
             match step() {
-                Ok(value) => return Some(value),
+                Ok(value) => return value,
                 Err(error) => errors.push(error),
             }
             assert!(self.struck(), "{what}: {errors:?} for no reason");
             self.heard();
-            if self.kind == Kind::Gone {
-                return None;
-            }
         }
         panic!("{what}: {errors:?} though the fault is over");
     }
 
-    /// Nothing goes wrong any more that has not yet; the disk that is gone stays so.
+    /// No allocation fails any more that has not yet.
     pub fn disarm(&self) {
         frame::fail_after(None);
     }

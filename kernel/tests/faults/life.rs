@@ -164,7 +164,7 @@ impl Life<'_> {
         what: &str,
         step: impl FnMut() -> Result<T, E>,
     ) -> Option<T> {
-        self.machine.faults.insist(what, step)
+        Some(self.machine.faults.insist(what, step))
     }
 
     /// From the mount to the end of the mount.
@@ -186,7 +186,7 @@ impl Life<'_> {
             }
             until("swap slots of nobody", || vm::swap::usage().used == 0);
             if let Some(at) = swap {
-                // There is nothing to read back, so not even a disk that is gone is in the way.
+                // There is nothing to read back.
                 self.machine.faults.disarm();
                 swap::off(&at).expect("an empty swap file");
             }
