@@ -25,7 +25,7 @@ use super::progress::Progress;
 /// After so many boots of a kernel without a word its other experiments are given up.
 const SILENT_BOOTS: u32 = 2;
 
-/// A row has had enough after so many calm turns; it has as many turns in any case.
+/// A row has had enough after so many calm turns.
 const CALM_TURNS: u32 = 2;
 
 /// Passes through the experiments at most.
@@ -37,8 +37,8 @@ const LONG: Duration = Duration::from_millis(300);
 /// However disturbed, no row has another turn after so long.
 const TOO_LONG: Duration = Duration::from_millis(900);
 
-/// What turns beyond those may take in a pair: a bench on a host that is never calm comes to its end as well.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// What the turns after each row's first may take in a pair: a bench on a host that is never calm comes to its end as well.
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// What a guest calls another pass.
 const AGAIN: &str = "again";
@@ -147,7 +147,7 @@ impl Session {
             let took = since.elapsed();
             let calm = calm && host.is_calm();
             let tally = player.tallies.entry(row).or_default();
-            if tally.turns >= CALM_TURNS {
+            if tally.turns > 0 {
                 patience = patience.saturating_sub(took);
             }
             tally.add(calm, took);
@@ -293,8 +293,7 @@ impl Player {
 fn wants(next: &str, pass: u32, tallies: &BTreeMap<String, Tally>, patient: bool) -> bool {
     let more = |row: &&Tally| !row.is_enough(patient);
     if next == AGAIN {
-        let further = patient && pass < MOST_PASSES;
-        return pass < CALM_TURNS || (further && tallies.values().any(|it| more(&it)));
+        return pass < MOST_PASSES && tallies.values().any(|it| more(&it));
     }
     if next.contains('/') {
         return tallies.get(next).is_none_or(|it| more(&it));
@@ -321,8 +320,8 @@ impl Tally {
     /// Whether more turns would say no more, or take too long for who is `patient` or not.
     fn is_enough(&self, patient: bool) -> bool {
         self.calm >= CALM_TURNS
-            || (self.turns >= CALM_TURNS && !patient)
-            || (self.gone >= LONG && (self.calm > 0 || !patient))
+            || (self.turns > 0 && !patient)
+            || (self.gone >= LONG && self.calm > 0)
             || self.gone >= TOO_LONG
     }
 }
@@ -378,10 +377,8 @@ mod tests {
         assert!(!enough(&[false; 6], SHORT));
         assert!(enough(&[true], LONG) && enough(&[false, true], LONG / 2));
         assert!(!enough(&[false], LONG) && enough(&[false], TOO_LONG));
-        // Who is not patient has two turns, and one of a slow row.
-        assert!(!tally(&[false], SHORT).is_enough(false));
-        assert!(tally(&[false, false], SHORT).is_enough(false));
-        assert!(tally(&[false], LONG).is_enough(false));
+        // Who is not patient has one turn.
+        assert!(!tally(&[], SHORT).is_enough(false) && tally(&[false], SHORT).is_enough(false));
     }
 
     #[test]
@@ -395,8 +392,8 @@ mod tests {
         assert!(wants("pipe", 2, true) && wants("pipe/latency", 2, true));
         assert!(wants("pipe/bandwidth", 2, true));
         assert!(!wants("pip", 2, true) && !wants("pipe", 2, false));
-        assert!(wants(AGAIN, 1, false) && wants(AGAIN, 2, true));
-        assert!(!wants(AGAIN, 2, false) && !wants(AGAIN, MOST_PASSES, true));
+        assert!(wants(AGAIN, 1, true) && wants(AGAIN, 2, true));
+        assert!(!wants(AGAIN, 1, false) && !wants(AGAIN, MOST_PASSES, true));
         let done = BTreeMap::from([("fork/0MiB".to_owned(), tally(&[true, true], SHORT))]);
         assert!(!super::wants(AGAIN, 2, &done, true));
     }
