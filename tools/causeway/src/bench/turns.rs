@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_millis(300);
 const TOO_LONG: Duration = Duration::from_millis(900);
 
 /// What the turns after each row's first may take in a pair: a bench on a host that is never calm comes to its end as well.
-const PATIENCE: Duration = Duration::from_secs(45);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a guest calls another pass.
 const AGAIN: &str = "again";
