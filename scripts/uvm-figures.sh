@@ -8,8 +8,8 @@ out=${1:-out/uvm}
 causeway=target/debug/causeway
 root=target/uvm-root
 mkdir -p "$out"
-[ -e $root/.causeway-root ] ||
-    $causeway root debian $root bash coreutils gcc git libc6-dev perl python3 sqlite3 >&2
+[ -e $root/usr/bin/musl-gcc ] ||
+    $causeway root debian --replace $root bash coreutils gcc git libc6-dev musl-tools perl python3 sqlite3 >&2
 
 echo "== Table 3, Figure 6: instructions"
 $causeway bench --icount --full map-fault-unmap fork memory-pressure --out "$out/counted"

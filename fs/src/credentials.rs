@@ -1,11 +1,13 @@
 //! Who asks for a file.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use abi::raw::general::{
     CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, CAP_LAST_CAP, CAP_SYS_ADMIN,
     S_ISGID, S_ISVTX,
 };
+
+use nucleus::sync::OnceBox;
 
 use crate::{Attributes, Kind};
 
@@ -15,6 +17,25 @@ pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 /// May execute, or search.
 pub const EXECUTE: u32 = 1;
+
+/// Calls a function with whom the current task acts for; not at all in a task of the kernel, which acts for nobody.
+pub type Actor = fn(&mut dyn FnMut(&Credentials));
+
+static ACTOR: OnceBox<Actor> = OnceBox::new();
+
+/// Says how it is found whom a task acts for. The first one stays.
+pub fn set_actor(actor: Actor) {
+    ACTOR.get_or_insert(|| Box::new(actor));
+}
+
+/// Whether those whom the current task acts for may do what `may` looks at. The kernel may.
+pub(crate) fn current_may(may: impl Fn(&Credentials) -> bool) -> bool {
+    let mut result = true;
+    if let Some(actor) = ACTOR.get() {
+        actor(&mut |who| result = may(who));
+    }
+    result
+}
 
 /// A set of capabilities, a bit for each `CAP_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -82,6 +82,8 @@ pub struct Space {
     pub block_size: u64,
     pub blocks: u64,
     pub free: u64,
+    /// Free blocks that ordinary users may have.
+    pub available: u64,
     pub files: u64,
     pub free_files: u64,
     pub name_max: u64,
@@ -260,6 +262,11 @@ pub trait Vnode: Any + Send + Sync {
     fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
         let _ = (mode, offset, len);
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether nothing of its content may be changed, and only more be written behind its end (`chattr +a`).
+    fn only_grows(&self) -> bool {
+        false
     }
 
     /// Whether it can be opened for transfers past the cache (`O_DIRECT`).

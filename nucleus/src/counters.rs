@@ -37,6 +37,8 @@ counters! {
     ipi_shootdown,
     /// Interrupts sent to other CPUs to make them reschedule.
     ipi_reschedule,
+    /// Tasks that a CPU without work found in its queue by itself: no interrupt was sent.
+    wakes_seen,
     /// Address-space switches (CR3 loads).
     space_switches,
     /// Task switches.

@@ -1,4 +1,4 @@
-//! What programs call for the time without a system call: a shared object and the page of numbers before it.
+//! What programs call for the time without a system call: a shared object and the page of numbers behind it.
 //!
 //! Every program has both mapped, one after the other; the numbers are the kernel's own, so a program
 //! that asks here gets what a system call gives at that instant.
@@ -12,7 +12,7 @@ use crate::{
 #[cfg(target_os = "none")]
 use crate::{PAGE_SIZE, arch::machine, ephemeral, frame::Contents};
 
-/// The page of numbers, and the object's pages after it.
+/// The object's pages, and the page of numbers after them.
 static PAGES: OnceBox<Vec<Frame>> = OnceBox::new();
 
 /// Who changes the numbers.
@@ -24,26 +24,22 @@ static CHANGING: SpinLock<()> = SpinLock::new(Rank::Leaf, ());
 pub(crate) fn start() {
     let image = machine::vdso_image();
     let mut pages = Vec::new();
-    let count = 1 + image.len().div_ceil(PAGE_SIZE);
-    if pages.try_reserve_exact(count).is_err() {
+    let parts = image.chunks(PAGE_SIZE).chain([&[][..]]);
+    if pages.try_reserve_exact(parts.clone().count()).is_err() {
         return;
     }
-    for at in 0..count {
+    for part in parts {
         let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
             return;
         };
-        if at > 0 {
-            let from = (at - 1) * PAGE_SIZE;
-            let part = &image[from..image.len().min(from + PAGE_SIZE)];
-            ephemeral::map(&frame).write(0, part);
-        }
+        ephemeral::map(&frame).write(0, part);
         pages.push(frame);
     }
     PAGES.get_or_insert(|| alloc::boxed::Box::new(pages));
     crate::time::publish();
 }
 
-/// The page of numbers and the object's pages, to be mapped in this order; empty if there are none.
+/// The object's pages and the page of numbers, to be mapped in this order; empty if there are none.
 pub fn pages() -> &'static [Frame] {
     PAGES.get().map_or(&[], |pages| pages)
 }
@@ -53,10 +49,10 @@ pub(crate) fn publish(change: impl FnOnce() -> u64) {
     let _changing = CHANGING.lock();
     let epoch = change();
     #[cfg(target_os = "none")]
-    if let Some(page) = pages().first() {
+    if let Some(page) = pages().last() {
         let irqs = machine::irqs_disable();
         // SAFETY: the page belongs to these numbers for good, is aligned and zeroed, of which zero is a valid value;
-        // programs only read it.
+        // programs only read it: their writes go to copies of their own.
         let numbers = unsafe { &*page.bytes().cast::<machine::VdsoNumbers>() };
         numbers.set(epoch);
         machine::irqs_restore(irqs);

@@ -1,6 +1,6 @@
 # Map entries and page faults of programs (`uvm.txt`, Tables 1 and 2): for
 #   causeway compare-linux --pairs 1 --mem 2G --root DIR --append faultahead=0,0 --script tools/compare/faults.sh
-# The root has bash, coreutils, gcc, git, perl, python3, sqlite3.
+# The root has bash, coreutils, gcc, git, libc6-dev, musl-tools, perl, python3, sqlite3.
 
 # The entries of a program that waits for its input.
 entries() {
@@ -34,6 +34,42 @@ PYTHON
 cd /tmp || exit
 printf '#include <stdio.h>\nint main(void) { printf("hello, world\\n"); return 0; }\n' >hello.c
 
+# Programs of the paper's shape: two segments, and a C library (musl) that is its own loader.
+cat >cat.c <<'C'
+#include <unistd.h>
+int main(void)
+{
+    char bytes[4096];
+    ssize_t count;
+    while ((count = read(0, bytes, sizeof bytes)) > 0)
+        write(1, bytes, count);
+    return 0;
+}
+C
+cat >od.c <<'C'
+#include <stdio.h>
+int main(void)
+{
+    unsigned char bytes[16];
+    size_t count, at = 0;
+    while ((count = fread(bytes, 1, sizeof bytes, stdin)) > 0) {
+        printf("%07zo", at);
+        for (size_t i = 0; i < count; i++)
+            printf(" %03o", bytes[i]);
+        putchar('\n');
+        at += count;
+    }
+    return 0;
+}
+C
+segments="-O2 -no-pie -Wl,-z,noseparate-code -Wl,-z,norelro"
+# shellcheck disable=SC2086 # A list of words.
+musl-gcc $segments -static cat.c -o cat-two && gcc $segments -static cat.c -o cat-glibc && musl-gcc $segments od.c -o od-two
+printf 'a line\n' | ./od-two
+
+entries cat-two-segments ./cat-two
+entries cat-two-segments-glibc ./cat-glibc
+entries od-two-segments ./od-two
 entries cat-static /busybox cat
 entries cat-dynamic cat
 entries od-dynamic od

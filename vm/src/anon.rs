@@ -96,6 +96,16 @@ impl Content for Slot {
         self.is_empty()
     }
 
+    #[inline]
+    fn into_frame(self) -> Option<Frame> {
+        let location = match self {
+            Slot::Empty => return None,
+            Slot::Sole(location) => location,
+            Slot::Shared(anon) => Arc::into_inner(anon)?.location.into_inner(),
+        };
+        location.into_frame()
+    }
+
     fn registry() -> Option<&'static Registry<Chunk<Slot>>> {
         Some(&CHUNKS)
     }

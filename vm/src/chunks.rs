@@ -18,7 +18,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use nucleus::frame;
+use nucleus::frame::{self, Bundle, Frame};
 use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
 
 use crate::pagedaemon::{Registry, Token};
@@ -41,6 +41,9 @@ pub trait Content: Default + 'static {
 
     /// Whether it is as by default, so that there is nothing to drop.
     fn is_vacant(&self) -> bool;
+
+    /// The handle of a frame that goes with this. All else of it is dropped.
+    fn into_frame(self) -> Option<Frame>;
 
     /// How many bits of [`aged`](Chunk::aged) are set in all chunks that are in no registry.
     fn aged_unlisted() -> Option<&'static AtomicUsize> {
@@ -195,11 +198,7 @@ impl<T: Content> Chunk<T> {
 
 impl<T: Content> Drop for Chunk<T> {
     fn drop(&mut self) {
-        for slot in self.slots.get_mut().iter_mut() {
-            if !slot.is_vacant() {
-                *slot = T::default();
-            }
-        }
+        drop_all(&mut self.slots.get_mut()[..]);
         let aged = *self.aged.get_mut();
         if aged != 0
             && self.token.is_nowhere()
@@ -209,6 +208,18 @@ impl<T: Content> Drop for Chunk<T> {
         }
         if let Some(registry) = T::registry() {
             registry.withdraw(&mut self.token, aged.count_ones());
+        }
+    }
+}
+
+/// Empties these slots; what they held goes together.
+pub fn drop_all<T: Content>(slots: &mut [T]) {
+    let mut bundle = Bundle::new();
+    for slot in slots {
+        if !slot.is_vacant()
+            && let Some(frame) = core::mem::take(slot).into_frame()
+        {
+            bundle.add(frame);
         }
     }
 }

@@ -202,9 +202,12 @@ impl Map {
                         let first = entry.index(object, va) & !(RUN_FRAMES as u64 - 1);
                         (object.pager.clone(), first)
                     });
+                    let writable = entry.prot.contains(Prot::WRITE);
                     drop(space);
                     match shared {
-                        Some((pager, first)) => self.make_shared_large(va, access, &pager, first),
+                        Some((pager, first)) => {
+                            self.make_shared_large(va, access, &pager, first, writable);
+                        }
                         None => self.make_large(va, access)?,
                     }
                 }
@@ -537,18 +540,23 @@ impl Attempt<'_> {
     /// A shared mapping. A page is mapped writable at the first write only, so that the object
     /// hears of it.
     fn map_shared(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
-        if self.access != Access::Write {
-            return self.map_object(object);
-        }
+        let write = self.access == Access::Write;
         let index = self.entry.index(object, self.va);
-        match object.pager.about_to_write(index) {
-            Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
-            ready => ready?,
+        if write {
+            match object.pager.about_to_write(index) {
+                Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
+                ready => ready?,
+            }
         }
         if self.wants_large() {
             return Ok(Outcome::NeedsLarge);
         }
-        self.map_page(object, self.entry.rights())
+        let rights = self.entry.rights();
+        let prot = match write {
+            true => rights,
+            false => rights - Prot::WRITE,
+        };
+        self.map_page(object, prot)
     }
 
     fn map_page(&self, object: &ObjectRef, prot: Prot) -> Result<Outcome, Fault> {

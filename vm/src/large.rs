@@ -11,7 +11,8 @@
 //!   the last 256 KiB before it in a row, or wants the whole span now (`MAP_POPULATE`, `mlock`)
 //! ```
 //! The last rule is what keeps memory from being wasted: one page of a span is no promise of the other 511, while who fills
-//! memory in order goes on, as zero-fill ahead assumes as well (`ahead.rs`). Code is never in large pages: some processors take a machine
+//! memory in order goes on, as zero-fill ahead assumes as well (`ahead.rs`). Reads make none: who only looks at memory that was never
+//! written would pay for 2 MiB of zeros; but shared memory that is there is mapped so for reads, too. Code is never in large pages: some processors take a machine
 //! check when its page size changes.
 //!
 //! *After that nothing is large but the mapping.* The 512 anons lie in the amap as always, each with its frame, so that
@@ -116,22 +117,25 @@ impl MapEntry {
                 LargeAdvice::Wanted => true,
                 LargeAdvice::Refused => false,
             }
-            && access == Access::Write
-            && self.is_worth_large(pmap, va, wanted)
+            && (access == Access::Write || self.shared)
+            && self.is_worth_large(pmap, va, access, wanted)
     }
 
     /// As [`wants_large`](MapEntry::wants_large), but for what that has looked at.
     #[cold]
-    fn is_worth_large(&self, pmap: &Pmap, va: VirtAddr, wanted: usize) -> bool {
+    fn is_worth_large(&self, pmap: &Pmap, va: VirtAddr, access: Access, wanted: usize) -> bool {
         let span = span_around(va);
+        let is_to_come = || {
+            access == Access::Write
+                && (self.large == LargeAdvice::Wanted
+                    || wanted >= RUN_FRAMES - 1
+                    || ahead::writes_on(pmap, self, va))
+        };
         (self.may_be_large() || self.may_share_large())
             && self.range.start <= span.start
             && span.end <= self.range.end
             && self.fits_large(span)
-            && (self.large == LargeAdvice::Wanted
-                || wanted >= RUN_FRAMES - 1
-                || ahead::writes_on(pmap, self, va)
-                || self.may_have_run(span))
+            && (is_to_come() || self.may_have_run(span))
             && !pmap.has_table(va)
             && frame::available() >= frame::targets().high + RUN_FRAMES
     }
@@ -171,7 +175,7 @@ impl MapEntry {
         if !pmap.enter_large(span.start, &run, rights, LargeKind::Private)? {
             return Ok(false);
         }
-        amap.fill(keys.start, run.into_frames());
+        amap.fill(keys, run.into_frames());
         Ok(true)
     }
 }

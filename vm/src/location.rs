@@ -46,6 +46,12 @@ impl Location {
         self.frame.as_ref()
     }
 
+    /// The frame, if the page was in memory. The slot is given up.
+    #[inline]
+    pub fn into_frame(self) -> Option<Frame> {
+        self.frame
+    }
+
     /// The slot, if the page has one.
     pub fn slot(&self) -> Option<&SwapSlot> {
         self.slot.as_ref()

@@ -91,6 +91,14 @@ impl Content for Page {
         matches!(self, Page::Absent)
     }
 
+    #[inline]
+    fn into_frame(self) -> Option<Frame> {
+        match self {
+            Page::At(location) => location.into_frame(),
+            _ => None,
+        }
+    }
+
     fn registry() -> Option<&'static Registry<Chunk<Page>>> {
         Some(&CHUNKS)
     }

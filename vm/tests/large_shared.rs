@@ -319,6 +319,56 @@ fn who_shares_them() {
     });
 }
 
+/// What was never written is not read 2 MiB at a time, but what is there is, with the rights that the mapping has.
+#[test]
+fn who_reads_them() {
+    let config = Config {
+        pages: 12 * 1024,
+        ..Config::default()
+    };
+    sim::check("who reads them", 0..1, config, || {
+        let before = frame::usage();
+        let entered = || Counter::large_shared_entered.total();
+        set_large_pages(LargePages::Advised);
+        let memory = Memory::new();
+        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
+        let fault = |map: &Map, i: usize, access| map.fault(page(i), access).expect("memory");
+        let mapped = |i: usize| other.pmap().extract(page(i));
+        let there = |i: usize| memory.object.resident(i as u64);
+        let start = entered();
+        fault(&other, 3, Access::Read);
+        assert_eq!(memory.object.resident_count(), 1);
+        fault(&one, 700, Access::Write);
+        assert_eq!(entered() - start, 1, "the first span is begun");
+        for (turn, rights) in [RW, Prot::READ].into_iter().enumerate() {
+            other.unmap(all()).expect("it is mapped");
+            let request = MapRequest {
+                place: Place::Fixed(HERE),
+                backing: Backing::Object {
+                    pager: memory.clone(),
+                    offset: 0,
+                },
+                shared: true,
+                large: vm::LargeAdvice::Wanted,
+                ..MapRequest::zero(PAGES * PAGE_SIZE, rights)
+            };
+            other.map(request).expect("room");
+            fault(&other, 900, Access::Read);
+            assert_eq!(entered() - start, 2 + turn as u64, "{rights:?}");
+            assert_eq!(mapped(1000), there(1000).zip(Some(rights)));
+        }
+        // Who may write from now on gets the page that the others have.
+        other.protect(all(), RW).expect("it is mapped");
+        fault(&other, 700, Access::Write);
+        assert_eq!(mapped(700), there(700).zip(Some(RW)));
+        assert_eq!(mapped(701), there(701).zip(Some(Prot::READ)));
+        drop((one, other));
+        drop(memory);
+        set_large_pages(LargePages::Off);
+        support::expect_all_back(before);
+    });
+}
+
 /// What is mapped anywhere lies so that large pages fit in, and small things go where room is left.
 #[test]
 fn places_fit() {
@@ -413,9 +463,59 @@ fn what_goes_to_swap_is_written_by_another() {
         worker.end();
         drop((one, other, memory));
         while swap::usage().used > 0 {
+            // The worker's task may have the map still.
+            task::reap();
             task::yield_now();
         }
         swap::remove(device, &|| false).expect("nothing is in it");
+        set_large_pages(LargePages::Off);
+        support::expect_all_back(before);
+    });
+}
+
+/// A page that comes into the file while a large page is made for its place stays what it is.
+#[test]
+fn a_page_that_comes_meanwhile_stays() {
+    let config = Config {
+        cpus: 2,
+        pages: 8 * 1024,
+        ..Config::default()
+    };
+    sim::check("comes meanwhile", 0..20, config, || {
+        let before = frame::usage();
+        set_large_pages(LargePages::Advised);
+        let mut numbers = Numbers::new(sim::random_u64());
+        for _ in 0..4 {
+            let memory = Memory::new();
+            let map = map_of(&memory, true);
+            let index = numbers.below(512) as u64;
+            let number = Arc::new(AtomicU64::new(0));
+            let (theirs, file) = (number.clone(), memory.clone());
+            task::spawn(
+                task::Spawn {
+                    name: "other",
+                    pmap: None,
+                    attachment: None,
+                    cpus: 2,
+                    priority: Default::default(),
+                },
+                Box::new(move || {
+                    let frame = file.get(index).expect("memory");
+                    drop(file);
+                    theirs.store(frame.number(), SeqCst);
+                }),
+            )
+            .expect("a task");
+            map.fault(page(5), Access::Write).expect("memory");
+            while number.load(SeqCst) == 0 {
+                task::yield_now();
+            }
+            let now = memory.object.resident(index).expect("it came");
+            assert_eq!(now.number(), number.load(SeqCst), "page {index}");
+            let count = (0..PAGES as u64).filter(|&i| memory.object.has(i)).count();
+            assert_eq!(memory.object.resident_count(), count);
+            assert_eq!(memory.room.load(SeqCst) + count, PAGES + 64);
+        }
         set_large_pages(LargePages::Off);
         support::expect_all_back(before);
     });

@@ -6,7 +6,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{
     Frame, PAGE_SIZE,
     dma::Part,
@@ -15,7 +15,7 @@ use nucleus::{
 };
 use vm::{Description, Object, Pager, PagerError};
 
-use super::{Claim, Device, Done, Request, SECTOR};
+use super::{Claim, Device, Done, Request, SECTOR, Transfer, make_room};
 use crate::pages::{Cached, FilePages, Store};
 
 const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
@@ -38,9 +38,7 @@ impl DeviceStore {
     /// The parts of the frames that these sectors fill, from the first one on.
     fn parts(frames: &[Frame], sectors: &Range<u64>) -> Result<Vec<Part>> {
         let mut parts = Vec::new();
-        parts
-            .try_reserve_exact(frames.len())
-            .map_err(|_| Errno::ENOMEM)?;
+        make_room(&mut parts, frames.len())?;
         let mut left = (sectors.end - sectors.start) as usize * SECTOR;
         for frame in frames {
             let len = left.min(PAGE_SIZE);
@@ -56,6 +54,28 @@ impl DeviceStore {
         }
         Ok(parts)
     }
+
+    /// Begins a transfer of frames, as a whole, or where memory does not suffice for that in halves of halves.
+    fn transfer(
+        &self,
+        request: fn(u64, Vec<Part>) -> Request,
+        first: u64,
+        frames: &[Frame],
+        done: Done,
+    ) {
+        let sectors = self.sectors(first, frames.len());
+        match DeviceStore::parts(frames, &sectors) {
+            Ok(parts) => self.0.submit(request(sectors.start, parts), done),
+            Err(_) if frames.len() > 1 => {
+                let transfer = Transfer::new(done);
+                let (front, rest) = frames.split_at(frames.len() / 2);
+                self.transfer(request, first, front, transfer.expect());
+                self.transfer(request, first + front.len() as u64, rest, transfer.expect());
+                transfer.end(Ok(()));
+            }
+            Err(error) => done(Err(error)),
+        }
+    }
 }
 
 impl Store for DeviceStore {
@@ -68,18 +88,11 @@ impl Store for DeviceStore {
                 ephemeral::map(frame).fill(has, PAGE_SIZE - has, 0);
             }
         }
-        match DeviceStore::parts(frames, &sectors) {
-            Ok(parts) => self.0.submit(Request::read(sectors.start, parts), done),
-            Err(error) => done(Err(error)),
-        }
+        self.transfer(Request::read, first, frames, done);
     }
 
     fn write(&self, first: u64, frames: &[Frame], done: Done) {
-        let sectors = self.sectors(first, frames.len());
-        match DeviceStore::parts(frames, &sectors) {
-            Ok(parts) => self.0.submit(Request::write(sectors.start, parts), done),
-            Err(error) => done(Err(error)),
-        }
+        self.transfer(Request::write, first, frames, done);
     }
 
     fn sync(&self, _: bool) -> Result<()> {

@@ -6,6 +6,7 @@
 //! - [`Device`]: takes requests, any number at once; the only way to a disk for the floors above. [`Device::read`] and its like sleep until
 //!   the request is done, [`Device::submit`] comes back at once. [`Plug`] collects requests that belong together.
 //!   One that is too large for the disk goes in `pieces`. `worker`: the device's task, and what happens to a request.
+//! - `transfer`: many pages in several requests, and shorter ones where there is no memory for long ones.
 //! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as one [`Command`].
 //! - [`Disk`]: what a driver implements; it finishes commands in any order.
 //! - `cache`: a device's pages, while it is open as a file; `file`: the open file, [`BlockFile`].
@@ -33,6 +34,7 @@ mod request;
 mod statistics;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod worker;
 
 pub use cache::{DeviceStore, Opened, sync_all};
@@ -46,6 +48,7 @@ pub use pinned::{PinnedBlocks, Run};
 pub use registry::{all, by_name, by_number, register, unregister};
 pub use request::{Done, Limits, Operation, Request};
 pub use statistics::{Statistics, Tally};
+pub(crate) use transfer::{Transfer, make_room};
 
 /// Bytes of a sector, the unit of all addresses here, whatever the disk's own blocks are.
 pub const SECTOR: usize = 512;

@@ -3,6 +3,8 @@
 //! Reads and writes stand apart, each sorted by sector, and leave in one direction, as a lift goes; at the end it begins anew. Somebody waits for
 //! a read, as a rule, so reads go first, but for a turn of the writes now and then, and writes never take all of the disk's room. The
 //! neighbours of what leaves go with it.
+//!
+//! Nothing here needs memory once the queue is there: it is on the way of pages that leave memory because there is none.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -13,7 +15,7 @@ use super::{
 
 /// Commands that read in a row while somebody waits to write.
 const READS_IN_A_ROW: u32 = 16;
-/// Entries for which there is room from the start.
+/// Entries of a lane that are sorted at most, for which there is room from the start.
 const ROOM: usize = 256;
 
 /// Entries of one direction by sector.
@@ -23,6 +25,8 @@ struct Lane {
         reason = "an entry goes in between others, and is linked to others later"
     )]
     sorted: Vec<Box<Entry>>,
+    /// Those for which there is no room there yet, in the order in which they came. None while there is.
+    behind: Entries,
     /// The sector behind what left last.
     at: u64,
 }
@@ -31,11 +35,27 @@ impl Lane {
     fn new() -> Lane {
         Lane {
             sorted: Vec::with_capacity(ROOM),
+            behind: Entries::default(),
             at: 0,
         }
     }
 
+    fn len(&self) -> usize {
+        self.sorted.len() + self.behind.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
     fn put(&mut self, entry: Box<Entry>) {
+        match self.sorted.len() < ROOM {
+            true => self.sort_in(entry),
+            false => self.behind.push(entry),
+        }
+    }
+
+    fn sort_in(&mut self, entry: Box<Entry>) {
         let sector = entry.request.sector;
         let at = self
             .sorted
@@ -79,6 +99,11 @@ impl Lane {
         self.sorted
             .drain(from..from + count)
             .for_each(|entry| taken.push(entry));
+        while self.sorted.len() < ROOM
+            && let Some(entry) = self.behind.pop()
+        {
+            self.sort_in(entry);
+        }
         Some(taken)
     }
 }
@@ -114,7 +139,7 @@ impl Queue {
 
     /// Requests that the disk does not have yet.
     pub(super) fn waiting(&self) -> usize {
-        self.reads.sorted.len() + self.writes.sorted.len() + self.flushes.len()
+        self.reads.len() + self.writes.len() + self.flushes.len()
     }
 
     pub(super) fn put(&mut self, entry: Box<Entry>) {
@@ -132,8 +157,8 @@ impl Queue {
 
     /// Whether [`take`](Queue::take) would give something.
     pub(super) fn has_turn(&self, limits: &Limits) -> bool {
-        let changes = !self.writes.sorted.is_empty() || !self.flushes.is_empty();
-        !self.reads.sorted.is_empty() && self.in_flight < limits.depth
+        let changes = !self.writes.is_empty() || !self.flushes.is_empty();
+        !self.reads.is_empty() && self.in_flight < limits.depth
             || changes && self.may_change(limits)
     }
 
@@ -142,10 +167,10 @@ impl Queue {
         if self.in_flight >= limits.depth {
             return None;
         }
-        let waits = self.may_change(limits) && !self.writes.sorted.is_empty();
+        let waits = self.may_change(limits) && !self.writes.is_empty();
         let changes = self.may_change(limits) && !self.flushes.is_empty()
             || waits && self.reads_in_a_row >= READS_IN_A_ROW
-            || self.reads.sorted.is_empty() && waits;
+            || self.reads.is_empty() && waits;
         if !changes {
             let taken = self.reads.take(limits)?;
             self.reads_in_a_row = match waits {
@@ -171,5 +196,56 @@ impl Queue {
         if operation != Operation::Read {
             self.changes_in_flight -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{super::command::Completion, *};
+    use crate::block::Request;
+
+    #[test]
+    fn what_there_is_no_room_for_has_its_turn_all_the_same() {
+        let limits = Limits {
+            max_discard: 1 << 10,
+            ..Limits::plain(1 << 20)
+        };
+        let mut queue = Queue::new();
+        let mut waiting = BTreeSet::new();
+        let mut seed = 7u64;
+        let mut random = move |n: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % n
+        };
+        let mut most = 0;
+        for step in 0..20_000 {
+            // Now more come, now more leave.
+            if random(10) < if step / 2000 % 2 == 0 { 8 } else { 3 } {
+                let sector = random(100_000);
+                if waiting.insert(sector) {
+                    let done = Completion::Call(Box::new(|_| {}));
+                    let request = Request::discard(sector, 1);
+                    queue.put(Entry::new(request, done, Default::default()));
+                }
+            } else if let Some(mut taken) = queue.take(&limits) {
+                let mut last = None;
+                while let Some(entry) = taken.pop() {
+                    let sector = entry.request.sector;
+                    assert!(waiting.remove(&sector), "{sector} leaves twice");
+                    assert!(last.is_none_or(|last| last + 1 == sector));
+                    last = Some(sector);
+                }
+                queue.landed(Operation::Discard);
+            }
+            assert_eq!(queue.waiting(), waiting.len());
+            assert_eq!(queue.has_turn(&limits), !waiting.is_empty());
+            assert_eq!(queue.writes.sorted.capacity(), ROOM, "that took memory");
+            most = most.max(waiting.len());
+        }
+        assert!(most > 3 * ROOM, "only {most} waited at once");
     }
 }

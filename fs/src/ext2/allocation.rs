@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::CAP_SYS_RESOURCE};
 
 use super::{
     Ext2,
@@ -10,6 +10,7 @@ use super::{
     layout::{Geometry, Slot},
     pending::{Pending, Run},
 };
+use crate::credentials;
 
 /// What is free in the whole file system. What is pending counts as in use.
 #[derive(Default)]
@@ -51,14 +52,16 @@ impl Free {
 }
 
 impl Ext2 {
-    /// Takes up to `most` neighbouring blocks, as near behind `goal` as there are.
+    /// Takes up to `most` neighbouring blocks, as near behind `goal` as there are, for whom the current task acts for: ordinary users leave
+    /// the reserve alone.
     ///
     /// # Errors
     /// `ENOSPC`; `EIO`, `ENOMEM`.
     pub(super) fn take_blocks(&self, goal: u32, most: u32) -> Result<Run> {
         loop {
             let before = self.releases();
-            if self.free.blocks() > 0
+            let most = most.min(self.blocks_to_take(most));
+            if most > 0
                 && let Some(run) = self.search_blocks(goal, most)?
             {
                 self.free.add_blocks(-(run.count as i64));
@@ -66,6 +69,23 @@ impl Ext2 {
             }
             self.free_more(before, |pending| pending.block_count())?;
         }
+    }
+
+    /// How many of the free blocks the current task may take, or `enough`.
+    fn blocks_to_take(&self, enough: u32) -> u32 {
+        let (free, reserve) = (self.free.blocks(), self.superblock.reserved_blocks);
+        let above = free.saturating_sub(reserve);
+        if above >= enough || above == free {
+            return above;
+        }
+        let options = self.upper.options();
+        let uid = options.reserved_uid.unwrap_or(self.superblock.reserved_uid);
+        let gid = options.reserved_gid.unwrap_or(self.superblock.reserved_gid);
+        let may = credentials::current_may(|who| {
+            // That it is root's group does not let a group of users have it.
+            who.may_use(CAP_SYS_RESOURCE) || who.uid == uid || gid != 0 && who.in_group(gid)
+        });
+        if may { free } else { above }
     }
 
     /// Frees what is pending, and what removed files have, now that nothing was found; `before` is how many [releases](Ext2::releases) there

@@ -4,31 +4,22 @@
 //! found before anybody's bytes are taken. Their old bytes are some other file's until the page is written. Until then they are *unwritten*: they
 //! read as zeros, and those that nobody has written when the file is synced, or leaves memory, are cleared on the disk.
 
-use alloc::{
-    boxed::Box,
-    sync::{Arc, Weak},
-    vec::Vec,
-};
+use alloc::sync::{Arc, Weak};
 use core::{
     ops::Range,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use abi::{Errno, Result};
-use nucleus::{
-    Frame, PAGE_SIZE,
-    dma::Part,
-    ephemeral,
-    sync::{Rank, SpinLock},
-};
+use nucleus::{Frame, PAGE_SIZE, dma::Part};
 
 use super::inode::{Changing, Inode};
 use crate::{
-    block::{Done, Request},
+    block::{Done, Transfer},
     pages::{PageSet, Store},
 };
 
-const PAGE: u64 = PAGE_SIZE as u64;
+pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// Blocks that are reserved at once at most, so that others have their turn at the file.
 const MOST_RESERVED: u64 = 4096;
 /// Parts of a request that clears blocks.
@@ -39,72 +30,13 @@ pub(super) struct Content {
     /// Always there but for pages that outlive a forgotten file.
     inode: Weak<Inode>,
     /// Blocks of the file, by their place in it, that have one on the disk which was never written.
-    unwritten: PageSet,
+    pub(super) unwritten: PageSet,
     /// There may be blocks behind the end, which [`cut`](Store::cut) could not free.
     uncut: AtomicBool,
     /// The file system's device, and the inode's number.
     identity: (u64, u64),
-    size_max: u64,
-    block_shift: u32,
-}
-
-/// A transfer in several requests.
-struct Transfer {
-    state: SpinLock<TransferState>,
-}
-
-struct TransferState {
-    /// And one for who begins them.
-    under_way: usize,
-    result: Result<()>,
-    done: Option<Done>,
-}
-
-impl Transfer {
-    fn new(done: Done) -> Arc<Transfer> {
-        Arc::new(Transfer {
-            state: SpinLock::new(
-                Rank::Leaf,
-                TransferState {
-                    under_way: 1,
-                    result: Ok(()),
-                    done: Some(done),
-                },
-            ),
-        })
-    }
-
-    /// What one more request calls at its end.
-    fn expect(self: &Arc<Transfer>) -> Done {
-        self.state.lock().under_way += 1;
-        let transfer = self.clone();
-        Box::new(move |result| transfer.end(result))
-    }
-
-    fn end(&self, result: Result<()>) {
-        let mut state = self.state.lock();
-        state.under_way -= 1;
-        if result.is_err() {
-            state.result = result;
-        }
-        let told = match state.under_way {
-            0 => state.done.take().map(|done| (done, state.result)),
-            _ => None,
-        };
-        drop(state);
-        if let Some((done, result)) = told {
-            done(result);
-        }
-    }
-}
-
-/// Blocks of a file on their way, `count` from `logical` on, which begin at `first` on the disk.
-struct Piece {
-    logical: u64,
-    first: u32,
-    count: u32,
-    /// Those of them that were never written, by their place in the file.
-    unwritten: Vec<Range<u64>>,
+    pub(super) size_max: u64,
+    pub(super) block_shift: u32,
 }
 
 impl Content {
@@ -125,150 +57,23 @@ impl Content {
         }
     }
 
-    fn inode(&self) -> Result<Arc<Inode>> {
+    /// The inode.
+    ///
+    /// # Errors
+    /// `EIO` after the end of the file system.
+    pub(super) fn inode(&self) -> Result<Arc<Inode>> {
         self.inode.upgrade().ok_or(Errno::EIO)
     }
 
     /// Blocks that `pages` have.
-    fn blocks(&self, pages: Range<u64>) -> Range<u64> {
+    pub(super) fn blocks(&self, pages: Range<u64>) -> Range<u64> {
         let shift = PAGE.trailing_zeros() - self.block_shift;
         pages.start << shift..pages.end.saturating_mul(1 << shift)
     }
 
     /// Blocks that `size` bytes have, the last one maybe in part.
-    fn blocks_of(&self, size: u64) -> u64 {
+    pub(super) fn blocks_of(&self, size: u64) -> u64 {
         size.div_ceil(1 << self.block_shift)
-    }
-
-    /// The parts of `frames`, of which the first one begins with block `start` of the file, for blocks of it.
-    fn parts(&self, frames: &[Frame], start: u64, logical: u64, count: u32) -> Vec<Part> {
-        let mut parts = Vec::new();
-        let mut at = (logical - start) << self.block_shift;
-        let end = at + ((count as u64) << self.block_shift);
-        while at < end {
-            let offset = at % PAGE;
-            let len = (PAGE - offset).min(end - at);
-            parts.push(Part {
-                frame: frames[(at / PAGE) as usize].clone(),
-                offset: offset as usize,
-                len: len as usize,
-            });
-            at += len;
-        }
-        parts
-    }
-
-    /// Begins a transfer of frames. For a read, what has no block that was written is filled with zeros.
-    fn transfer(
-        &self,
-        write: bool,
-        first: u64,
-        frames: &[Frame],
-        transfer: &Arc<Transfer>,
-    ) -> Result<()> {
-        let inode = self.inode()?;
-        if write {
-            // Its blocks have something else by now.
-            inode.require_unpinned()?;
-        }
-        let blocks = self.blocks(first..first + frames.len() as u64);
-        let pieces = self.pieces(&inode, write, blocks.clone(), |hole: Range<u64>| {
-            let count = (hole.end - hole.start) as u32;
-            for part in self.parts(frames, blocks.start, hole.start, count) {
-                ephemeral::map(&part.frame).fill(part.offset, part.len, 0);
-            }
-        })?;
-        let sectors = inode.fs.geometry.sectors() as u64;
-        let device = inode.fs.device();
-        for piece in pieces {
-            let parts = self.parts(frames, blocks.start, piece.logical, piece.count);
-            let sector = piece.first as u64 * sectors;
-            if write {
-                let (inode, done) = (inode.clone(), transfer.expect());
-                let ended = move |result: Result<()>| {
-                    if result.is_err()
-                        && let Some(pages) = inode.pages()
-                    {
-                        // The others have what they had, or a part of what they were to get.
-                        for blocks in piece.unwritten {
-                            pages.store().note_unwritten(blocks);
-                        }
-                    }
-                    done(result);
-                };
-                device.submit(Request::write(sector, parts), Box::new(ended));
-            } else {
-                device.submit(Request::read(sector, parts), transfer.expect());
-            }
-        }
-        Ok(())
-    }
-
-    /// What of `blocks` is to be transferred, and calls `hole` for what is not when it is to be read. What is to be written is
-    /// not unwritten from now on.
-    fn pieces(
-        &self,
-        inode: &Inode,
-        write: bool,
-        blocks: Range<u64>,
-        hole: impl Fn(Range<u64>),
-    ) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        // Who clears unwritten blocks holds the lock for writing.
-        let record = inode.record();
-        let end = blocks.end.min(self.blocks_of(self.size_max));
-        let mut logical = blocks.start;
-        while logical < end {
-            let most = (end - logical).min(u32::MAX as u64) as u32;
-            let extent = inode.fs.locate(&record, logical as u32, most)?;
-            let mut count = extent.count as u64;
-            match extent.first {
-                None if write => {}
-                None => hole(logical..logical + count),
-                Some(_) if !write && self.unwritten.contains(logical) => {
-                    count = 1;
-                    hole(logical..logical + 1);
-                }
-                Some(first) => {
-                    if !write && let Some(next) = self.unwritten.next(logical..logical + count) {
-                        count = next - logical;
-                    }
-                    pieces.push(Piece {
-                        logical,
-                        first,
-                        count: count as u32,
-                        unwritten: Vec::new(),
-                    });
-                }
-            }
-            logical += count;
-        }
-        if !write && end < blocks.end {
-            hole(end.max(blocks.start)..blocks.end);
-        }
-        if write {
-            // All of them are going to be written: nothing can fail any more.
-            for piece in &mut pieces {
-                let blocks = piece.logical..piece.logical + piece.count as u64;
-                piece.unwritten = self.take_unwritten(blocks);
-            }
-        }
-        Ok(pieces)
-    }
-
-    /// Takes those of `blocks` that were never written from among all such.
-    fn take_unwritten(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
-        let mut taken: Vec<Range<u64>> = Vec::new();
-        let mut from = blocks.start;
-        while let Some(logical) = self.unwritten.next(from..blocks.end) {
-            self.unwritten.remove(logical);
-            from = logical + 1;
-            match taken.last_mut() {
-                Some(last) if last.end == logical => last.end = from,
-                _ => taken.push(logical..from),
-            }
-        }
-        taken
     }
 
     /// Clears what was reserved and never written, on the disk.

@@ -210,7 +210,7 @@ impl Inode {
                 (false, true) => return Err(Errno::ENOTDIR),
                 _ => {}
             }
-            child.require_removable()?;
+            child.require_removable(self)?;
             if let Ok(own) = child.directory() {
                 own.load(&child)?;
             }

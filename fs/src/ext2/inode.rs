@@ -27,6 +27,7 @@ use super::{
     layout::{Flags, InodeRecord, MAX_INODE_SIZE, Slot},
     pending::Pending,
     removed::Removed,
+    state::Hangs,
 };
 use crate::{
     Kind,
@@ -493,10 +494,15 @@ impl InCore for Inode {
     }
 
     fn put_away(&self) -> Result<()> {
-        self.write_pages()?;
-        match &self.pages {
+        let written = self.write_pages().and_then(|()| match &self.pages {
             Some(pages) => pages.store().cut_again(),
             None => Ok(()),
+        });
+        if written.is_err() {
+            // Who finds it again comes by its directory. Until then nobody does, and the directory is not in use for it: a disk that is
+            // gone can be unmounted.
+            self.hang(Hangs::Nowhere);
         }
+        written
     }
 }

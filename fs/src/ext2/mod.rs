@@ -5,7 +5,8 @@
 //! - `layout`: the bytes on the disk, checked. `buffer`: blocks of metadata in memory, and which of them have changed.
 //! - `bitmap`, `group`, `allocation`: which blocks and inodes are free, and which are taken next. `pending`: what was freed and is not
 //!   free yet.
-//! - `map`: where a file's blocks are. `inode`: inodes in memory; `removed`: their end. `content`: the bytes of regular files, for their pages.
+//! - `map`: where a file's blocks are. `inode`: inodes in memory; `removed`: their end. `content`: the bytes of regular files, for their pages;
+//!   `transfer`: those on their way.
 //! - `mounted`: what there is once, the superblock's state, and when metadata are written.
 //! - `directory`: records and names; `entries`: names that come and go; `rename`; `link`: the text of symbolic links; `orphans`: what
 //!   lost its last name while in use.
@@ -53,6 +54,7 @@ mod pinned;
 mod removed;
 mod rename;
 mod state;
+mod transfer;
 
 #[cfg(test)]
 mod tests;

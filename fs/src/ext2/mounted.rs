@@ -394,11 +394,13 @@ impl Ext2 {
         let overhead: u64 = (0..geometry.groups)
             .map(|group| geometry.head(group).len() as u64 + 2 + geometry.table_blocks as u64)
             .sum();
+        let free = self.free.blocks() as u64 + blocks as u64;
         Space {
             magic: MAGIC,
             block_size: geometry.block_size as u64,
             blocks: geometry.blocks as u64 - geometry.first_data_block as u64 - overhead,
-            free: self.free.blocks() as u64 + blocks as u64,
+            free,
+            available: free.saturating_sub(self.superblock.reserved_blocks as u64),
             files: geometry.inodes as u64,
             free_files: self.free.inodes.load(Ordering::Relaxed) as u64 + inodes as u64,
             name_max: 255,

@@ -17,7 +17,7 @@ use core::{
 use abi::{Errno, Result};
 use nucleus::{
     log, random,
-    sync::{CpuReadGuard, CpuRwLock, Mutex, MutexGuard, Rank, SpinLock},
+    sync::{CpuReadGuard, CpuRwLock, CpuWriteGuard, Mutex, MutexGuard, Rank, SpinLock},
     task::{self, Priority, Sleep, Spawn},
     time,
 };
@@ -42,26 +42,35 @@ const HOLDER: &str = "ext2";
 static IN_USE: Mutex<Vec<Weak<Ext2>>> = Mutex::new(Rank::Files, Vec::new());
 
 /// What `mount -o` says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Options {
     /// The group of a directory goes down to all that is made in it (`grpid`).
     pub groups_go_down: bool,
     /// Damage that is found does not make it read-only (`errors=continue`).
     pub goes_on: bool,
+    /// Who may have the reserved blocks, if not those whom the superblock names (`resuid=UID`, `resgid=GID`).
+    pub reserved_uid: Option<u32>,
+    pub reserved_gid: Option<u32>,
 }
 
 impl Options {
-    /// Reads the options of `mount -t ext2`: `errors=continue|remount-ro`, `grpid` and `nogrpid` by both their names, and what
-    /// says how things are anyway.
+    /// Reads the options of `mount -t ext2`: `errors=continue|remount-ro`, `grpid` and `nogrpid` by both their names, `resuid=UID`,
+    /// `resgid=GID`, and what says how things are anyway.
     ///
     /// # Errors
     /// `EINVAL` for others.
     pub fn parse(text: &[u8]) -> Result<Options> {
-        let mut options = Options {
-            groups_go_down: false,
-            goes_on: false,
-        };
+        let mut options = Options::default();
+        let number = |text: &[u8]| core::str::from_utf8(text).ok()?.parse().ok();
         for word in text.split(|&b| b == b',') {
+            if let Some(uid) = word.strip_prefix(b"resuid=") {
+                options.reserved_uid = Some(number(uid).ok_or(Errno::EINVAL)?);
+                continue;
+            }
+            if let Some(gid) = word.strip_prefix(b"resgid=") {
+                options.reserved_gid = Some(number(gid).ok_or(Errno::EINVAL)?);
+                continue;
+            }
             match word {
                 b"errors=continue" => options.goes_on = true,
                 b"errors=remount-ro" => options.goes_on = false,
@@ -104,13 +113,7 @@ impl Upper {
             orphans: Orphans::new(last_orphan),
             rename: Mutex::new(Rank::Rename, ()),
             seed: random::u64(),
-            options: SpinLock::new(
-                Rank::Leaf,
-                Options {
-                    groups_go_down: false,
-                    goes_on: false,
-                },
-            ),
+            options: SpinLock::new(Rank::Leaf, Options::default()),
             changes: CpuRwLock::new(Rank::Changing, ()),
             ends: Mutex::new(Rank::Ending, ()),
             mounts: AtomicUsize::new(0),
@@ -122,6 +125,11 @@ impl Upper {
     /// Enters a change; the end waits for it.
     pub fn change(&self) -> Change<'_> {
         self.changes.read()
+    }
+
+    /// Waits for all changes, and holds others off.
+    pub fn no_changes(&self) -> CpuWriteGuard<'_, ()> {
+        self.changes.write()
     }
 
     /// Whose turn it is to end removed files.
@@ -285,7 +293,7 @@ impl Ext2 {
         if read_only && !self.is_read_only() {
             self.sync_all()?;
             self.table()?.wait_for_ends();
-            let _no_changes = self.upper.changes.write();
+            let _no_changes = self.upper.no_changes();
             let _no_ends = self.upper.ends();
             if self.is_written()? {
                 return Err(Errno::EBUSY);
@@ -304,7 +312,7 @@ impl Ext2 {
             return self.stop_writing();
         }
         self.sync_all()?;
-        let _no_changes = self.upper.changes.write();
+        let _no_changes = self.upper.no_changes();
         let _no_ends = self.upper.ends();
         let mut result = Ok(());
         self.table()?.for_each(&mut |_, inode| {

@@ -274,8 +274,8 @@ impl Vnode for Node {
 
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
         let pages = self.content()?;
-        self.require_unpinned()?;
         let _change = self.fs.begin_change()?;
+        self.require_unpinned()?;
         pages.write(offset, append, from)
     }
 
@@ -293,7 +293,8 @@ impl Vnode for Node {
             error => error,
         })?;
         let _change = self.fs.begin_change()?;
-        self.require_mutable(false)?;
+        // What only grows may get blocks, but lose nothing.
+        self.require_mutable(mode & !FALLOC_FL_KEEP_SIZE != 0)?;
         self.require_unpinned()?;
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
@@ -328,6 +329,10 @@ impl Vnode for Node {
         if stale && !self.fs.is_read_only() {
             self.set(|record| record.accessed = now());
         }
+    }
+
+    fn only_grows(&self) -> bool {
+        self.record().flags.contains(Flags::APPEND_ONLY)
     }
 
     fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
@@ -470,7 +475,7 @@ impl Inode {
     }
 
     /// As [`Vnode::sync`], or with `data_only` [`Vnode::sync_data`].
-    fn sync_inode(&self, data_only: bool) -> Result<()> {
+    pub(super) fn sync_inode(&self, data_only: bool) -> Result<()> {
         match (self.kind(), self.pages()) {
             // The root stands for all: `sync` and `syncfs`.
             _ if self.ino() == ROOT => self.fs.sync_all(),

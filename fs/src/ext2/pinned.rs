@@ -6,10 +6,11 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use abi::{Errno, Result};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE};
 
-use super::{inode::Inode, node::Node, state::Body};
+use super::{content::Content, inode::Inode, node::Node, state::Body};
 use crate::{
-    Kind, Vnode,
+    Kind,
     block::{Device, PinnedBlocks, Run},
+    pages::{Cached, FilePages},
 };
 
 /// A file that is pinned until this is dropped.
@@ -46,20 +47,25 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
         return Err(Errno::EROFS);
     }
     node.require_mutable(true)?;
-    node.sync()?;
-    if node.set_pinned(true) {
-        return Err(Errno::ETXTBSY);
-    }
-    let mut pinned = Pinned {
-        node,
-        runs: Vec::new(),
+    // Most of it with nobody in the way of it.
+    node.sync_whole()?;
+    let mut pinned = {
+        // Nobody writes it from here on but by a mapping, until nobody does at all.
+        let fs = node.fs.clone();
+        let _no_changes = fs.upper.no_changes();
+        node.sync_whole()?;
+        if node.set_pinned(true) {
+            return Err(Errno::ETXTBSY);
+        }
+        Pinned {
+            node,
+            runs: Vec::new(),
+        }
     };
-    // From here on nothing of it is written back: what was written just now would be lost, or is so by a mapping later.
-    let mapped = pinned
-        .node
-        .pages()
-        .is_some_and(|it| it.is_mapped_writable());
-    if mapped || pinned.node.sync().is_err() {
+    // What a mapping has written since would be lost.
+    let is_changed =
+        |pages: &Arc<FilePages<Content>>| pages.is_mapped_writable() || pages.counts().dirty > 0;
+    if pinned.node.pages().is_some_and(is_changed) {
         return Err(Errno::ETXTBSY);
     }
     pinned.runs = pinned.node.runs()?;
@@ -86,16 +92,31 @@ impl Inode {
         }
     }
 
-    /// Whether a name of it may be taken away: not if its flags keep it from changes, nor while its blocks are swap space, which is
-    /// given up by name.
+    /// Whether a name of it may be taken away from `directory`: not if the flags of either keep it from changes, nor while its blocks are
+    /// swap space, which is given up by name.
     ///
     /// # Errors
     /// `EPERM`.
-    pub(super) fn require_removable(&self) -> Result<()> {
+    pub(super) fn require_removable(&self, directory: &Inode) -> Result<()> {
+        directory.require_mutable(true)?;
         self.require_mutable(true)?;
         match self.is_pinned() {
             true => Err(Errno::EPERM),
             false => Ok(()),
+        }
+    }
+
+    /// Writes all of it onto the medium.
+    ///
+    /// # Errors
+    /// `EIO`, also for what could not be written while this was under way; `ENOMEM`.
+    fn sync_whole(&self) -> Result<()> {
+        let errors = || self.pages().map_or(0, |pages| pages.errors().count());
+        let before = errors();
+        self.sync_inode(false)?;
+        match errors() == before {
+            true => Ok(()),
+            false => Err(Errno::EIO),
         }
     }
 

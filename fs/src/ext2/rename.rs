@@ -128,7 +128,7 @@ impl Inode {
         };
         let found = pair.from().find(name)?;
         let source = self.child(found.inode, name)?;
-        source.require_removable()?;
+        source.require_removable(self)?;
         let target = match pair.to().find(to_name) {
             Ok(found) => Some((found, to.child(found.inode, to_name)?)),
             Err(Errno::ENOENT) => None,
@@ -152,7 +152,7 @@ impl Inode {
             Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EEXIST),
             Some((_, target)) if Arc::ptr_eq(&source, target) => return Ok(()),
             Some((there, target)) if flags & RENAME_EXCHANGE != 0 => {
-                target.require_removable()?;
+                target.require_removable(to)?;
                 self.exchange(
                     &mut pair,
                     (name, &found, &source),
@@ -196,7 +196,7 @@ impl Inode {
         let (number, kind) = (source.ino(), source.kind());
         let to_handle = to.handle()?;
         if let Some((_, target)) = target {
-            target.require_removable()?;
+            target.require_removable(to)?;
             match (source.is_directory(), target.directory()) {
                 (true, Ok(_)) | (false, Err(_)) => {}
                 (true, Err(_)) => return Err(Errno::ENOTDIR),

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    IN_MODIFY, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_TMPFILE,
-    O_TRUNC, S_IFMT,
+    IN_MODIFY, O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH,
+    O_TMPFILE, O_TRUNC, S_IFMT,
 };
 use abi::{Errno, Result};
 
@@ -80,6 +80,10 @@ impl Walk<'_> {
         };
         let want = want | if flags.has(O_TRUNC) { WRITE } else { 0 };
         place.vnode.access(self.who, want)?;
+        let changes = flags.writes() && !flags.has(O_APPEND) || flags.has(O_TRUNC);
+        if changes && place.vnode.only_grows() {
+            return Err(Errno::EPERM);
+        }
         if writes && kind == Kind::Regular {
             place.writable()?;
         }

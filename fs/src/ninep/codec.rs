@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
     pub fn space(&mut self) -> Result<Space> {
         let (magic, block_size) = (self.u32()?, self.u32()?);
         let (blocks, free) = (self.u64()?, self.u64()?);
-        let _available = self.u64()?;
+        let available = self.u64()?;
         let (files, free_files) = (self.u64()?, self.u64()?);
         let _id = self.u64()?;
         Ok(Space {
@@ -207,6 +207,7 @@ impl<'a> Reader<'a> {
             block_size: block_size.into(),
             blocks,
             free,
+            available,
             files,
             free_files,
             name_max: self.u32()?.into(),

@@ -58,8 +58,8 @@ pub struct FilePages<S: Store> {
     pub(super) writing_count: AtomicUsize,
     /// Requests to write that are under way.
     pub(super) requests: AtomicUsize,
-    /// Requests to write that were refused for want of memory; their pages are dirty again.
-    pub(super) refused: AtomicU32,
+    /// Pages whose writing was refused for want of memory: they are dirty again.
+    pub(super) refused: AtomicUsize,
     /// Woken when a request to write is over.
     pub(super) written: WaitQueue,
     /// When the first of the dirty pages became so, in centiseconds since boot, from 1 on; 0 if nothing is dirty.
@@ -119,7 +119,7 @@ impl<S: Store> FilePages<S> {
             dirty_count: AtomicUsize::new(0),
             writing_count: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
-            refused: AtomicU32::new(0),
+            refused: AtomicUsize::new(0),
             written: WaitQueue::new(),
             dirty_since: AtomicU64::new(0),
             errors: ErrorCount::new(),

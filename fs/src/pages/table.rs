@@ -39,7 +39,7 @@ pub trait InCore: Send + Sync + 'static {
     /// forgotten. Nobody uses it. May sleep.
     ///
     /// # Errors
-    /// It stays in memory.
+    /// It stays in memory, but has let go of every other inode.
     fn put_away(&self) -> Result<()>;
 }
 
@@ -263,28 +263,29 @@ impl<I: InCore> Table<I> {
         let _ = self.changed.wait(Sleep::SOUND, none);
     }
 
-    /// Puts all inodes away that nobody uses, for an unmount; returns how many stay, because somebody uses them or because of an error.
+    /// Puts all inodes away that nobody uses, for an unmount, also those that become unused by that; returns how many stay, because
+    /// somebody uses them or because of an error.
     pub fn put_all_away(&self) -> usize {
         self.wait_for_ends();
         let mut last = 0;
-        // One that can't be written becomes unused anew, behind all others: once round.
-        let end = CLOCK.load(Ordering::Relaxed);
-        loop {
+        // Each has its turn once, whatever others do meanwhile.
+        let turns = self.inner.lock().slots.len();
+        for _ in 0..turns {
             let next = {
                 let inner = self.inner.lock();
-                let mut rest = inner.unused.range(last + 1..end.max(last + 1));
+                let mut rest = inner.unused.range(last + 1..);
                 rest.next().map(|(at, number)| (*at, *number))
             };
             let Some((at, number)) = next else { break };
-            self.put_away(number);
+            self.put_away(number, Stays::WhereItWas);
             last = at;
         }
         self.inner.lock().slots.len()
     }
 
     /// Puts an inode away that nobody uses; false if that is not so, or if it can't be written.
-    fn put_away(&self, number: u64) -> bool {
-        let Some(inode) = self.reserve_unused(number) else {
+    fn put_away(&self, number: u64, stays: Stays) -> bool {
+        let Some((inode, was)) = self.reserve_unused(number) else {
             return false;
         };
         let kept = match inode.put_away() {
@@ -302,7 +303,11 @@ impl<I: InCore> Table<I> {
                 true
             }
             Some(inode) => {
-                let at = CLOCK.fetch_add(1, Ordering::Relaxed);
+                let at = match stays {
+                    // 0 if who used it has only just let go of it.
+                    Stays::WhereItWas if was != 0 => was,
+                    _ => CLOCK.fetch_add(1, Ordering::Relaxed),
+                };
                 inner.unused.insert(at, number);
                 let here = Slot::Here {
                     inode,
@@ -318,8 +323,8 @@ impl<I: InCore> Table<I> {
         gone
     }
 
-    /// Takes an inode that nobody uses out, its slot busy.
-    fn reserve_unused(&self, number: u64) -> Option<Arc<I>> {
+    /// Takes an inode that nobody uses out, its slot busy; gives also since when it was unused.
+    fn reserve_unused(&self, number: u64) -> Option<(Arc<I>, u64)> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let slot = inner.slots.get_mut(&number)?;
@@ -332,7 +337,7 @@ impl<I: InCore> Table<I> {
         };
         drop(guard);
         match taken {
-            Slot::Here { inode, .. } => Some(inode),
+            Slot::Here { inode, unused, .. } => Some((inode, unused)),
             Slot::Busy => None,
         }
     }
@@ -363,6 +368,13 @@ impl<I: InCore> Table<I> {
         let inner = self.inner.lock();
         (inner.slots.len(), inner.unused.len())
     }
+}
+
+/// Where an inode goes, among those that nobody uses, that could not be put away.
+enum Stays {
+    WhereItWas,
+    /// Behind all others.
+    Behind,
 }
 
 enum Found<I: InCore> {
@@ -402,12 +414,12 @@ impl<I: InCore> Recycler for Table<I> {
             }
         }
         drop(inode);
-        self.put_away(number);
+        self.put_away(number, Stays::Behind);
         given
     }
 
     fn end(&self, number: u64) {
-        if let Some(inode) = self.reserve_removed(number) {
+        if let Some((inode, _)) = self.reserve_removed(number) {
             inode.end();
             drop(inode);
             self.inner.lock().slots.remove(&number);
@@ -432,7 +444,7 @@ impl<I: InCore> Table<I> {
     }
 
     /// As [`reserve_unused`](Table::reserve_unused), if it has no name.
-    fn reserve_removed(&self, number: u64) -> Option<Arc<I>> {
+    fn reserve_removed(&self, number: u64) -> Option<(Arc<I>, u64)> {
         let is_removed = match self.inner.lock().slots.get(&number) {
             Some(Slot::Here { inode, .. }) => inode.is_removed(),
             _ => false,

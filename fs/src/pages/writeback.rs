@@ -17,6 +17,9 @@ use super::{FilePages, Store, dirty, flusher};
 pub(super) const CLUSTER: usize = 256;
 /// Requests of one file that are under way at most.
 const REQUESTS: usize = 8;
+/// How often in a row not one page may be written though there was memory again, which [`vm::wait_for_memory`] takes up to 50 ms each to
+/// find. A write takes some hundred bytes of the kernel's heap: a writer to which others leave not even those so often is told.
+const IN_VAIN: usize = 16;
 
 impl<S: Store> FilePages<S> {
     /// As [`Cached::write_out`](super::Cached::write_out).
@@ -24,19 +27,25 @@ impl<S: Store> FilePages<S> {
         self.write_some(pages, again, usize::MAX).map(drop)
     }
 
-    /// Writes what is dirty of `pages`, and waits until the device has taken it.
+    /// Writes what is dirty of `pages`, and waits until the device has taken it. What was refused memory is tried again as long as the
+    /// pagedaemon finds some, and that helps.
     ///
     /// # Errors
     /// `ENOMEM`: some of them are dirty still. That pages could not be written is told by [`errors`](super::Cached::errors).
     pub fn write_through(&self, pages: Range<u64>) -> Result<()> {
+        let mut in_vain = 0;
         loop {
             let before = self.refused.load(Ordering::Acquire);
-            self.write_out_pages(pages.clone(), true)?;
+            let begun = self.write_some(pages.clone(), true, usize::MAX);
             self.wait_for_written(pages.clone());
-            if self.refused.load(Ordering::Acquire) == before {
-                return Ok(());
+            let refused = self.refused.load(Ordering::Acquire).wrapping_sub(before);
+            match begun {
+                Ok(_) if refused == 0 => return Ok(()),
+                Ok(begun) if begun > refused => in_vain = 0,
+                Ok(_) | Err(Errno::ENOMEM) => in_vain += 1,
+                Err(error) => return Err(error),
             }
-            if vm::wait_for_memory() == vm::Supply::None {
+            if in_vain == IN_VAIN || vm::wait_for_memory() == vm::Supply::None {
                 return Err(Errno::ENOMEM);
             }
         }
@@ -153,7 +162,7 @@ impl<S: Store> FilePages<S> {
                         self.mark_dirty(index, &frame);
                     }
                 }
-                self.refused.fetch_add(1, Ordering::AcqRel);
+                self.refused.fetch_add(count, Ordering::AcqRel);
             }
             // What can't be written stays in memory as long as there is room, but is tried no more: who needs to know is told.
             Err(_) => {

@@ -159,6 +159,7 @@ impl Ramfs {
             block_size: PAGE_SIZE as u64,
             blocks: self.max_pages.load(Ordering::Relaxed),
             free: self.free_pages(),
+            available: self.free_pages(),
             files: self.max_nodes.load(Ordering::Relaxed),
             free_files: self
                 .max_nodes

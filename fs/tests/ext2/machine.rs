@@ -39,6 +39,12 @@ impl Machine {
         Ok(Namespace::with_root(root, &how))
     }
 
+    /// To be written, with options.
+    pub fn mount_with(&self, options: &[u8]) -> Arc<Namespace> {
+        let root = ext2::mount(&self.device, options, false).expect("it can be mounted");
+        Namespace::with_root(root, &MountRequest::plain("ext2"))
+    }
+
     /// As [`try_mount`](Machine::try_mount), to be written.
     pub fn mount(&self) -> Arc<Namespace> {
         self.try_mount(false).expect("it can be mounted")

@@ -9,6 +9,7 @@ mod machine;
 #[path = "../tree_model/model.rs"]
 mod model;
 mod pinned;
+mod rights;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;

@@ -1,5 +1,10 @@
 //! Files whose blocks are used past the file system.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
 use abi::{
     Errno,
     raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, O_CREAT, O_RDWR, RENAME_EXCHANGE},
@@ -9,7 +14,7 @@ use fs::OpenFlags;
 use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral, frame::Contents};
 
 use super::{
-    image::{self, assert_sound},
+    image::{self, assert_sound, repaired},
     machine,
     support::Random,
     tree::with_walk,
@@ -85,5 +90,57 @@ fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
             });
         });
         assert_sound(&content, &format!("blocks of {block_size}"));
+    }
+}
+
+/// Each command of the disk fails in turn while a file that has just been written is pinned.
+#[test]
+fn a_disk_that_fails_is_told_as_such() {
+    let empty = image::make(image::Make {
+        block_size: 1024,
+        size: 2048,
+        inodes: 64,
+        more: &[],
+    });
+    let (mut place, mut told) = (0, 0);
+    loop {
+        let (content, (struck, error)) = machine::run(1, 1, empty.clone(), move |machine| {
+            let namespace = machine.mount();
+            let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
+            with_walk(&namespace, |walk| {
+                let file = walk.open(b"/swap", flags, 0o600).unwrap();
+                let bytes = vec![0x5a; PAGES * PAGE_SIZE];
+                let write = || file.write(Some(0), flags, &mut BytesSource::new(&bytes));
+                write().unwrap();
+                let vnode = file.location().unwrap().vnode().clone();
+                let struck = Arc::new(AtomicBool::new(false));
+                let (mut number, strikes) = (0, struck.clone());
+                machine.disk.fail_when(move |_| {
+                    number += 1;
+                    strikes.fetch_or(number > place, SeqCst);
+                    number == place + 1
+                });
+                let error = vnode.clone().pin_blocks().err();
+                machine.disk.fail_no_more();
+                // It is not pinned any more.
+                assert_eq!(write(), Ok(bytes.len()), "command {place}");
+                (struck.load(SeqCst), error)
+            })
+        });
+        repaired(&content);
+        match error {
+            // What fails together with its neighbours is tried again by itself.
+            None => {}
+            Some(error) => {
+                assert!(struck, "command {place}: {error:?} for no reason");
+                assert_eq!(error, Errno::EIO, "command {place}");
+                told += 1;
+            }
+        }
+        if !struck {
+            assert!(told > 2, "told {told} times, of {place} commands");
+            return;
+        }
+        place += 1;
     }
 }

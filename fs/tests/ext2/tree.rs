@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use abi::Errno;
 use fs::{Credentials, Kind, Namespace, Vnode, Walk, vnode::Make};
 
 use super::{
@@ -104,6 +105,27 @@ fn what_was_made_is_there_after_the_next_mount() {
         });
         assert_sound(&content, "looked at");
     }
+}
+
+/// Directories are in use by what is below them, and only as long as that is.
+#[test]
+fn a_deep_tree_that_nobody_uses_is_unmounted() {
+    let (content, ()) = machine::run(3, 1, image::make(SMALL), |machine| {
+        let namespace = machine.mount();
+        let root = namespace.root().vnode().clone();
+        let mut path = Vec::new();
+        with_walk(&namespace, |walk| {
+            for _ in 0..12 {
+                path.extend_from_slice(b"/d");
+                walk.make(&path, Make::Directory, 0o755).unwrap();
+            }
+            let bottom = walk.resolve(&path, false).unwrap();
+            assert_eq!(root.retire(), Err(Errno::EBUSY));
+            drop(bottom);
+        });
+        assert_eq!(root.retire(), Ok(()));
+    });
+    assert_sound(&content, "unmounted");
 }
 
 /// A random tree with files, operated through both, then after the next mount.

@@ -36,6 +36,8 @@ pub struct Inode {
     /// Requests to read, and pages in them.
     pub reads: AtomicUsize,
     pub pages_read: AtomicUsize,
+    /// Requests to write that are still to be refused for want of memory.
+    pub refuses: AtomicUsize,
 }
 
 pub struct DiskStore(pub Arc<Inode>);
@@ -56,6 +58,7 @@ pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
         syncs: AtomicUsize::new(0),
         reads: AtomicUsize::new(0),
         pages_read: AtomicUsize::new(0),
+        refuses: AtomicUsize::new(0),
     };
     (disk, Arc::new(inode))
 }
@@ -140,6 +143,15 @@ impl Store for DiskStore {
     }
 
     fn write(&self, first: u64, frames: &[Frame], done: Done) {
+        let one_less = |left: usize| left.checked_sub(1);
+        if self
+            .0
+            .refuses
+            .fetch_update(SeqCst, SeqCst, one_less)
+            .is_ok()
+        {
+            return done(Err(Errno::ENOMEM));
+        }
         self.0.transfer(first, frames, true, done);
     }
 

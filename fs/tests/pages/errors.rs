@@ -186,3 +186,26 @@ fn at_every_command_that_fails_nothing_else_is_lost() {
         });
     }
 }
+
+/// There is memory, and still a write is refused some: it is tried again, but not for ever.
+#[test]
+fn a_write_that_is_always_refused_memory_ends() {
+    on_machines(2, 2, 4096, |seed| {
+        vm::start_pagedaemon().unwrap();
+        let (_, inode) = disk::inode(700, seed);
+        let file = disk::open(&inode);
+        inode.refuses.store(5, SeqCst);
+        fill(&file, 700);
+        assert_eq!(file.sync(0..u64::MAX, false), Ok(()));
+        assert_eq!(file.counts().dirty, 0);
+        inode.refuses.store(usize::MAX, SeqCst);
+        fill(&file, 700);
+        assert_eq!(file.sync(0..u64::MAX, false), Err(Errno::ENOMEM));
+        assert_eq!(file.counts().dirty, 700, "nothing is lost");
+        inode.refuses.store(0, SeqCst);
+        assert_eq!(file.sync(0..u64::MAX, false), Ok(()));
+        assert_eq!(file.counts().dirty, 0);
+        drop(file);
+        vm::stop_pagedaemon();
+    });
+}

@@ -170,6 +170,11 @@ impl Thread {
         self.shared.lock().clone()
     }
 
+    /// Its credentials; `None` when it has ended.
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+        self.shared.lock().as_ref().map(|s| s.credentials.clone())
+    }
+
     /// The address space it runs in; `None` when it has ended.
     pub fn space(&self) -> Option<Arc<Space>> {
         self.shared.lock().as_ref().map(|s| s.space.clone())

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, Prot, VirtAddr, sync::OnceBox, vdso};
-use vm::{Backing, Map, MapRequest, Object, Pager, PagerError, Place};
+use vm::{Backing, Map, MapRequest, Object, Pager, PagerError};
 
 use super::image::no_memory;
 
@@ -27,14 +27,17 @@ impl Pager for Pages {
     }
 }
 
-/// Maps the numbers and the object; gives the object's address, 0 if this machine has none.
+/// Maps the object and the numbers behind it; gives the object's address, 0 if this machine has none.
+///
+/// One entry has both (`uvm.txt` 3.2: a map with fewer entries is searched, copied and torn down sooner), so a program could run the
+/// numbers as well as read them. Private as it is, what it writes there after an `mprotect` is its own.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub fn map(map: &Map) -> Result<VirtAddr> {
     static PAGES: OnceBox<Arc<Pages>> = OnceBox::new();
     let count = vdso::pages().len();
-    if count < 2 {
+    if count == 0 {
         return Ok(VirtAddr(0));
     }
     let pager = PAGES.get_or_insert(|| {
@@ -42,27 +45,13 @@ pub fn map(map: &Map) -> Result<VirtAddr> {
             object: Object::new(),
         }))
     });
-    let part = |first: usize, pages: usize, prot: Prot| MapRequest {
+    let request = MapRequest {
         backing: Backing::Object {
             pager: pager.clone(),
-            offset: (first * PAGE_SIZE) as u64,
+            offset: 0,
         },
-        ..MapRequest::zero(pages * PAGE_SIZE, prot)
-    };
-    // Room for both, of which the object then takes its part.
-    let numbers = map
-        .map(MapRequest {
-            max_prot: Prot::READ,
-            label: "[vvar]",
-            ..part(0, count, Prot::READ)
-        })
-        .map_err(no_memory)?;
-    let object = numbers + PAGE_SIZE;
-    map.map(MapRequest {
-        place: Place::Fixed(object),
         label: "[vdso]",
-        ..part(1, count - 1, Prot::READ | Prot::EXEC)
-    })
-    .map_err(no_memory)?;
-    Ok(object)
+        ..MapRequest::zero(count * PAGE_SIZE, Prot::READ | Prot::EXEC)
+    };
+    map.map(request).map_err(no_memory)
 }

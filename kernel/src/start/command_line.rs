@@ -19,6 +19,8 @@ pub struct Options {
     /// How many pages the fault routine maps behind and ahead of a fault (`faultahead=N,M`), if not
     /// its default.
     pub fault_ahead: Option<(u16, u16)>,
+    /// For how many microseconds a CPU without work looks for some before it sleeps, at most (`idlelook=N`), if not as it comes.
+    pub longest_look: Option<u32>,
     /// Where short-lived kernel mappings come from (`ephemeral=direct|uncached`).
     pub ephemeral: Backend,
     /// Which CPUs are told that a mapping has changed (`shootdown=precise|broadcast`).
@@ -81,6 +83,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         onlcr: true,
         echo: true,
         fault_ahead: None,
+        longest_look: None,
         ephemeral: Backend::Direct,
         shootdown: Coherence::Precise,
         page_table_cache: true,
@@ -114,6 +117,17 @@ pub fn parse(line: &str) -> Result<Options, String> {
                 options.fault_ahead = Some(window.ok_or_else(|| {
                     format!("option '{word}': faultahead wants two numbers of pages, as in 3,4")
                 })?);
+            }
+            ("idlelook", value) => {
+                let micros = value.and_then(|value| value.parse().ok());
+                let micros = micros
+                    .filter(|micros| *micros <= LONGEST_LOOK)
+                    .ok_or_else(|| {
+                        format!(
+                            "option '{word}': idlelook wants microseconds, up to {LONGEST_LOOK}"
+                        )
+                    })?;
+                options.longest_look = Some(micros);
             }
             ("ephemeral", Some("direct")) => options.ephemeral = Backend::Direct,
             ("ephemeral", Some("uncached")) => options.ephemeral = Backend::Uncached,
@@ -283,6 +297,9 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// The most of `idlelook`: a tick, behind which other CPUs ask for help.
+const LONGEST_LOOK: u32 = 10_000;
+
 /// `N,M`: pages behind and ahead, each less than a page table maps.
 fn fault_ahead(value: &str) -> Option<(u16, u16)> {
     let (behind, ahead) = value.split_once(',')?;
@@ -375,6 +392,7 @@ mod tests {
                 onlcr: true,
                 echo: true,
                 fault_ahead: None,
+                longest_look: None,
                 ephemeral: Backend::Direct,
                 shootdown: Coherence::Precise,
                 page_table_cache: true,
@@ -394,9 +412,10 @@ mod tests {
 
     #[test]
     fn options_and_a_quoted_command() {
-        let options = parse("onlcr=0 faultahead=7,8 init=/sbin/init -- a").unwrap();
+        let options = parse("onlcr=0 faultahead=7,8 idlelook=50 init=/sbin/init -- a").unwrap();
         assert!(!options.onlcr);
         assert_eq!(options.fault_ahead, Some((7, 8)));
+        assert_eq!(options.longest_look, Some(50));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
         let options =
             parse("ephemeral=uncached shootdown=broadcast ptcache=off fork=copy").unwrap();
@@ -466,6 +485,8 @@ mod tests {
             ("echo=on", "echo=on"),
             ("faultahead=3", "faultahead=3"),
             ("faultahead=3,600", "faultahead=3,600"),
+            ("idlelook=", "idlelook="),
+            ("idlelook=10001", "idlelook=10001"),
             ("onlcr", "onlcr"),
             ("ephemeral=window", "direct or uncached"),
             ("ephemeral", "direct or uncached"),

@@ -29,6 +29,9 @@ pub fn start() -> ! {
         Ok(options) => options,
         Err(message) => give_up(&message),
     };
+    if let Some(micros) = options.longest_look {
+        nucleus::task::set_longest_look(u64::from(micros) * 1000);
+    }
     if let Some((behind, ahead)) = options.fault_ahead {
         vm::set_fault_ahead(behind, ahead);
     }
@@ -45,6 +48,12 @@ pub fn start() -> ! {
     if let Some(release) = &options.release {
         syscall::set_release(release);
     }
+    fs::credentials::set_actor(|see| {
+        let who = process::thread::with_current(|thread| thread.credentials());
+        if let Some(who) = who.flatten() {
+            see(&who.fs);
+        }
+    });
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
         .and_then(|()| sigio::start())

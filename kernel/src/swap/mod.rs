@@ -16,10 +16,7 @@ use nucleus::{
     sync::{Rank, SpinLock},
     task,
 };
-use vm::{
-    Supply,
-    swap::{self, DeviceId, SwapError},
-};
+use vm::swap::{self, DeviceId, SwapError};
 
 use header::Header;
 use store::DiskStore;
@@ -67,9 +64,6 @@ pub struct Shown {
     pub priority: i32,
 }
 
-/// How often memory is waited for until there is enough to add swap space, which is what would make more of it.
-const ATTEMPTS: usize = 20;
-
 /// Gives the block device or regular file at `at` to the swap space, with `priority`, or with one below those of all others. With
 /// `discard`, its disk is told first that nothing in it is needed.
 ///
@@ -77,18 +71,8 @@ const ATTEMPTS: usize = 20;
 /// `EINVAL` for what is neither, has holes, or has not been made a swap space, `EBUSY` for what is in use, `EPERM` if there are as many as
 /// there can be, `ENOMEM` if nothing can be freed, `EIO`, and what pinning a file's blocks gives.
 pub fn on(at: Location, priority: Option<i32>, discard: bool) -> Result<()> {
-    for _ in 1..ATTEMPTS {
-        match add(&at, priority, discard) {
-            Err(Errno::ENOMEM) if vm::wait_for_memory() == Supply::Some => {}
-            result => return result,
-        }
-    }
-    add(&at, priority, discard)
-}
-
-/// As [`on`], with the memory that there is.
-fn add(at: &Location, priority: Option<i32>, discard: bool) -> Result<()> {
-    let name = Name::of(at)?;
+    // Each step waits for its memory by itself, and keeps what it has: this is what would make more of it.
+    let name = Name::of(&at)?;
     if AREAS.lock().iter().any(|area| area.name == name) {
         return Err(Errno::EBUSY);
     }
@@ -112,7 +96,6 @@ fn add(at: &Location, priority: Option<i32>, discard: bool) -> Result<()> {
         "swap: {kib} KiB on {}, priority {priority}",
         at.path_without_locks().escape_ascii(),
     );
-    let at = at.clone();
     AREAS.lock().push(Area { id, at, name });
     Ok(())
 }

@@ -8,7 +8,8 @@ use abi::{
         F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK,
         F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETLK, F_SETLKW, F_SETOWN,
         F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FASYNC, FD_CLOEXEC, LOCK_EX,
-        LOCK_NB, LOCK_SH, LOCK_UN, O_DIRECT, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
+        LOCK_NB, LOCK_SH, LOCK_UN, O_APPEND, O_DIRECT, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex,
+        flock,
     },
 };
 use nucleus::{PAGE_SIZE, user};
@@ -106,6 +107,12 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
                 .is_some_and(|place| place.vnode().takes_direct());
             if direct != 0 && !is_pipe && !takes {
                 return Err(Errno::EINVAL);
+            }
+            let only_grows = open
+                .location()
+                .is_some_and(|place| place.vnode().only_grows());
+            if only_grows && (argument as u32 ^ open.flags().bits()) & O_APPEND != 0 {
+                return Err(Errno::EPERM);
             }
             open.set_flag(O_DIRECT, direct != 0);
             let on = argument as u32 & FASYNC != 0;

@@ -164,6 +164,14 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
             }
             request.max_prot = Prot::READ | Prot::EXEC;
         }
+        // A mapping could write what is there already.
+        if shared
+            && open.flags().writes()
+            && let Some(place) = open.location()
+            && place.vnode().only_grows()
+        {
+            return Err(Errno::EACCES);
+        }
         if shared {
             request.max_prot = memfd::check_mapping(&open, prot, request.max_prot)?;
         }

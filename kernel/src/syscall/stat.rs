@@ -294,7 +294,7 @@ fn put_statfs(to: VirtAddr, place: Option<&Location>) -> Result<usize> {
             out.f_frsize = space.block_size as i64;
             out.f_blocks = space.blocks as i64;
             out.f_bfree = space.free as i64;
-            out.f_bavail = space.free as i64;
+            out.f_bavail = space.available as i64;
             out.f_files = space.files as i64;
             out.f_ffree = space.free_files as i64;
             out.f_namelen = space.name_max as i64;

@@ -19,6 +19,20 @@ pub enum Kind {
     Scarce,
     /// One command of the disk.
     Command,
+    /// That and some after it.
+    Away,
+    /// That and all after it.
+    Gone,
+}
+
+/// Commands that fail while the disk is away.
+const AWAY: u64 = 7;
+
+impl Kind {
+    /// Whether it is the disk that fails.
+    pub fn is_the_disks(self) -> bool {
+        matches!(self, Kind::Command | Kind::Away | Kind::Gone)
+    }
 }
 
 /// One fault, armed.
@@ -36,10 +50,15 @@ impl Faults {
             Kind::Allocation => frame::fail_once(place),
             Kind::Shortage => frame::fail_after(Some(place)),
             Kind::Scarce => frame::seem_scarce_once(place),
-            Kind::Command => {
+            Kind::Command | Kind::Away | Kind::Gone => {
                 let failed = command_failed.clone();
                 disk.fail_when(move |attempt| {
-                    let fails = attempt.number == place;
+                    let many = match kind {
+                        Kind::Command => 1,
+                        Kind::Away => AWAY,
+                        _ => u64::MAX,
+                    };
+                    let fails = (place..place.saturating_add(many)).contains(&attempt.number);
                     failed.fetch_or(fails, SeqCst);
                     fails
                 });
@@ -63,7 +82,7 @@ impl Faults {
         }
     }
 
-    /// Does something until it works.
+    /// Does something until it works. `None` if it never will.
     ///
     /// # Panics
     /// If it fails though nothing has gone wrong, or again and again.
@@ -71,22 +90,29 @@ impl Faults {
         &self,
         what: &str,
         mut step: impl FnMut() -> Result<T, E>,
-    ) -> T {
+    ) -> Option<T> {
         // Each open file is told of what could not be written back, and so is who writes it next.
         const TIMES: usize = 4;
+        let times = match self.kind {
+            Kind::Away => TIMES + AWAY as usize,
+            _ => TIMES,
+        };
         let mut errors = Vec::new();
-        for _ in 0..TIMES {
+        for _ in 0..times {
             match step() {
-                Ok(value) => return value,
+                Ok(value) => return Some(value),
                 Err(error) => errors.push(error),
             }
             assert!(self.struck(), "{what}: {errors:?} for no reason");
             self.heard();
+            if self.kind == Kind::Gone {
+                return None;
+            }
         }
         panic!("{what}: {errors:?} though the fault is over");
     }
 
-    /// No allocation fails any more that has not yet.
+    /// Nothing goes wrong any more that has not yet; the disk that is gone stays so.
     pub fn disarm(&self) {
         frame::fail_after(None);
     }

@@ -164,7 +164,7 @@ impl Life<'_> {
         what: &str,
         step: impl FnMut() -> Result<T, E>,
     ) -> Option<T> {
-        Some(self.machine.faults.insist(what, step))
+        self.machine.faults.insist(what, step)
     }
 
     /// From the mount to the end of the mount.
@@ -186,7 +186,7 @@ impl Life<'_> {
             }
             until("swap slots of nobody", || vm::swap::usage().used == 0);
             if let Some(at) = swap {
-                // There is nothing to read back.
+                // There is nothing to read back, so not even a disk that is gone is in the way.
                 self.machine.faults.disarm();
                 swap::off(&at).expect("an empty swap file");
             }

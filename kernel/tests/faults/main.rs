@@ -1,5 +1,6 @@
 //! Every single allocation and every single command of the disk fails once, in turn, while a file system, its files' pages, mappings, anonymous
-//! memory and a swap file on that disk are all in use: on the simulated machine, with the kernel's own tasks.
+//! memory and a swap file on that disk are all in use: on the simulated machine, with the kernel's own tasks. Or the disk is away from each command on,
+//! for a while or for good.
 //!
 //! Whoever is told of an error tries again, and it works; what was read is right each time; what was synced is there at the next mount;
 //! in the end no frame, no page table, no swap slot and no dirty page is missing, and `e2fsck` has nothing to say.
@@ -27,7 +28,7 @@ fn sweep(kind: Kind, step: u64) -> u64 {
         });
         let what = format!("{kind:?} at {place}");
         // A disk that failed has what a machine has that was killed.
-        let content = match kind == Kind::Command && outcome.struck {
+        let content = match kind.is_the_disks() && outcome.struck {
             true => image::repaired(&content),
             false => {
                 image::assert_sound(&content, &what);
@@ -64,4 +65,15 @@ fn every_question_for_scarcity_is_answered_wrongly_once() {
 fn every_command_of_the_disk_fails_once() {
     let places = sweep(Kind::Command, 4);
     assert!(places > 40, "only {places} commands");
+}
+
+#[test]
+fn the_disk_is_away_from_each_command_on_for_a_while() {
+    sweep(Kind::Away, 6);
+}
+
+/// What is in memory still works, and nothing waits for ever: it is unmounted like any other, and nothing is left of it.
+#[test]
+fn the_disk_is_gone_from_each_command_on() {
+    sweep(Kind::Gone, 6);
 }

@@ -1,6 +1,7 @@
 //! Blocks of 2^order frames, aligned to their size, on one free list per order. The lists run
 //! through the records of the free blocks' first frames.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::record::{NONE, Type, managed, record};
@@ -107,15 +108,27 @@ fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u3
     Some(index)
 }
 
-/// Takes up to `to.len()` single frames with the lock taken once; returns how many. Out of the reserve
-/// comes only the first: the others will be had by whoever asks this CPU next.
+/// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in blocks, of which the smallest are
+/// used up first. Out of the reserve comes only one frame: the others will be had by whoever asks this CPU next.
 pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
-    while n < to.len() && buddy.free > floor(if n == 0 { depth } else { Depth::Data }) {
-        let Some(index) = buddy.take(0) else { break };
-        to[n] = index;
-        n += 1;
+    while n < to.len() {
+        let spare = buddy.free.saturating_sub(floor(Depth::Data));
+        let most = match n == 0 && buddy.free > floor(depth) {
+            true => spare.max(1),
+            false => spare,
+        };
+        let Some(order) = most.min(to.len() - n).checked_ilog2() else {
+            break;
+        };
+        let Some((first, order)) = buddy.take_smallest(order as usize) else {
+            break;
+        };
+        for (to, index) in to[n..].iter_mut().zip(first..first + (1 << order)) {
+            *to = index;
+        }
+        n += 1 << order;
     }
     FREE.store(buddy.free, Ordering::Relaxed);
     n
@@ -128,25 +141,28 @@ pub(super) fn give(index: u32, order: usize) {
     FREE.store(buddy.free, Ordering::Relaxed);
 }
 
-/// Gives single frames back with the lock taken once.
+/// Gives single frames back with the lock taken once. Neighbours that come one after the other, upwards or downwards, go as blocks.
 pub(super) fn give_batch(frames: impl Iterator<Item = u32>) {
     let mut buddy = BUDDY.lock_irq();
+    let mut run = 0..0;
     for index in frames {
-        buddy.give(index, 0);
+        if index + 1 == run.start {
+            run.start = index;
+        } else if index == run.end {
+            run.end = index + 1;
+        } else {
+            buddy.give_run(run);
+            run = index..index + 1;
+        }
     }
+    buddy.give_run(run);
     FREE.store(buddy.free, Ordering::Relaxed);
 }
 
 /// Gives back any run of frames, as the largest aligned blocks it consists of.
-pub(super) fn give_run(mut index: u32, end: u32) {
+pub(super) fn give_run(frames: Range<u32>) {
     let mut buddy = BUDDY.lock_irq();
-    while index < end {
-        let aligned = index.trailing_zeros() as usize;
-        let fits = (end - index).ilog2() as usize;
-        let order = aligned.min(fits).min(MAX_ORDER);
-        buddy.give(index, order);
-        index += 1 << order;
-    }
+    buddy.give_run(frames);
     FREE.store(buddy.free, Ordering::Relaxed);
 }
 
@@ -168,6 +184,24 @@ impl Buddy {
         }
         self.free -= 1 << order;
         Some(index)
+    }
+
+    /// Takes 2^`most` frames of the smallest block that there is, or all of it if it has no more. Returns the first and the order.
+    fn take_smallest(&mut self, most: usize) -> Option<(u32, usize)> {
+        let smallest = (0..=MAX_ORDER).find(|&o| self.lists[o] != NONE)?;
+        let order = smallest.min(most);
+        Some((self.take(order)?, order))
+    }
+
+    fn give_run(&mut self, run: Range<u32>) {
+        let mut index = run.start;
+        while index < run.end {
+            let aligned = index.trailing_zeros() as usize;
+            let fits = (run.end - index).ilog2() as usize;
+            let order = aligned.min(fits).min(MAX_ORDER);
+            self.give(index, order);
+            index += 1 << order;
+        }
     }
 
     fn give(&mut self, mut index: u32, mut order: usize) {

@@ -8,6 +8,7 @@
 //! its last entry out. A CPU keeps a few of each level; what it has too many of goes to a pool
 //! that all CPUs share, and from there to the buddy allocator.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::buddy::{self, Depth};
@@ -175,6 +176,14 @@ pub(super) fn give(index: u32) {
         }
         cache.frames.push(index);
     })
+}
+
+/// Gives neighbouring frames of type `Free` back: to the buddy allocator if they are as many as it would get at once anyway.
+pub(super) fn give_run(frames: Range<u32>) {
+    match frames.len() >= BATCH {
+        true => buddy::give_run(frames),
+        false => frames.for_each(give),
+    }
 }
 
 /// Frames that CPUs keep, those in page tables kept ready included.

@@ -1,10 +1,11 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page table of level
+//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page table of level
 //! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
+mod bundle;
 mod cache;
 mod injection;
 pub(crate) mod record;
@@ -18,6 +19,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 pub(crate) use buddy::Depth;
 #[cfg(any(target_os = "none", test))]
 pub(crate) use buddy::MAX_ORDER;
+pub use bundle::Bundle;
 pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
 use injection::fails;
@@ -143,9 +145,7 @@ impl Drop for Frame {
         debug_assert!(before > 0, "a frame was given up once too often");
         if before == 1 {
             fence(Ordering::Acquire);
-            machine::frame_freed(address(self.index));
-            r.set_kind(Type::Writable, Type::Free);
-            junk(self.index);
+            make_free(self.index);
             cache::give(self.index);
         }
     }
@@ -163,6 +163,14 @@ impl core::fmt::Debug for Frame {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "frame {:#x}", self.index)
     }
+}
+
+/// A data frame without a handle becomes a free one, which the caller puts to the others.
+#[inline]
+fn make_free(index: u32) {
+    machine::frame_freed(address(index));
+    record(index).set_kind(Type::Writable, Type::Free);
+    junk(index);
 }
 
 /// What freed frames are filled with in builds with assertions, so that a use after the free shows.
@@ -275,7 +283,7 @@ pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
     if frames.len() == 1 {
         cache::give(frames.start);
     } else {
-        buddy::give_run(frames.start, frames.end);
+        buddy::give_run(frames);
     }
 }
 
@@ -418,7 +426,7 @@ fn add_free(frames: core::ops::Range<u32>) {
     for index in frames.clone() {
         record(index).set_kind(Type::Absent, Type::Free);
     }
-    buddy::give_run(frames.start, frames.end);
+    buddy::give_run(frames);
 }
 
 /// Gives the allocator memory that was in use at [`init`]: the root archive, the loader's data.

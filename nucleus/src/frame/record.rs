@@ -188,7 +188,7 @@ impl Record {
     #[inline]
     pub(crate) fn set_kind(&self, from: Type, to: Type) {
         debug_assert_eq!(self.kind(), from, "a frame is not what its owner thinks");
-        assert!(self.type_count() == 0, "type change of a frame in use");
+        assert!(self.count_as(from) == 0, "type change of a frame in use");
         if from.is_open() != to.is_open() && from != Type::Absent {
             Counter::frame_type_changes.add(1);
         }
@@ -198,7 +198,13 @@ impl Record {
     /// How often the frame is used as what its type says.
     #[inline]
     pub(crate) fn type_count(&self) -> u32 {
-        match self.kind() {
+        self.count_as(self.kind())
+    }
+
+    /// As [`type_count`](Record::type_count) of a frame that is known to be of this type.
+    #[inline]
+    fn count_as(&self, kind: Type) -> u32 {
+        match kind {
             Type::PageTable1 => self.b.load(Ordering::Relaxed) as u32,
             Type::PageTable2 | Type::PageTable3 | Type::PageTable4 => {
                 self.handles.load(Ordering::Relaxed)
@@ -273,21 +279,25 @@ pub(crate) struct Mappings<'a> {
 
 impl Mappings<'_> {
     /// The slot of the first mapping, or [`NONE`].
+    #[inline]
     pub(crate) fn first(&self) -> u32 {
         self.map as u32
     }
 
     /// How many there are.
+    #[inline]
     pub(crate) fn count(&self) -> u32 {
         (self.map >> 32) as u32
     }
 
     /// Replaces the first slot.
+    #[inline]
     pub(crate) fn set_first(&mut self, slot: u32) {
         self.map = (self.map & !(NONE as u64)) | slot as u64;
     }
 
     /// One mapping more, which is the first now.
+    #[inline]
     pub(crate) fn add(&mut self, slot: u32) {
         self.map += MAPPING;
         self.set_first(slot);
@@ -299,7 +309,15 @@ impl Mappings<'_> {
         self.map -= MAPPING;
     }
 
+    /// The only mapping is gone.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(self.count() == 1);
+        self.map = UNMAPPED;
+    }
+
     /// Remembers that the frame was referenced, or written, through a mapping that is gone.
+    #[inline]
     pub(crate) fn note(&self, referenced: bool, modified: bool) {
         let old = self.record.word.load(Ordering::Relaxed);
         let new =
@@ -316,6 +334,7 @@ impl Mappings<'_> {
     }
 
     /// Changes [`may_be_in_large`](Mappings::may_be_in_large).
+    #[inline]
     pub(crate) fn set_in_large(&self, large: bool) {
         let word = self.record.word.load(Ordering::Relaxed) & !IN_LARGE;
         let new = word | if large { IN_LARGE } else { 0 };

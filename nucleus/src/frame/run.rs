@@ -4,7 +4,7 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 
 use super::record::{Type, bytes, record};
-use super::{Contents, Frame, OutOfMemory, buddy, check_junk, fails, targets};
+use super::{Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, fails, targets};
 use crate::PAGE_SIZE;
 use crate::counters::Counter;
 
@@ -127,7 +127,8 @@ impl Iterator for Frames {
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        self.for_each(drop);
+        let mut bundle = Bundle::new();
+        self.for_each(|frame| bundle.add(frame));
     }
 }
 

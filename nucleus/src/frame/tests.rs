@@ -115,17 +115,45 @@ fn blocks_split_and_merge() {
         // What the machine kept in caches stays there meanwhile.
         let orders = largest();
         let mut held: BTreeMap<u32, usize> = BTreeMap::new();
+        let hold = |held: &mut BTreeMap<u32, usize>, index: u32, order: usize| {
+            let end = index + (1 << order);
+            let below = held.range(..end).next_back();
+            assert!(below.is_none_or(|(&at, &o)| at + (1 << o) <= index));
+            held.insert(index, order);
+        };
         for _ in 0..400 {
-            if below(2) == 0 {
+            let kind = below(6);
+            if kind == 0 {
+                let mut batch = [0; 40];
+                let free = buddy::free_frames();
+                let want = 1 + below(batch.len());
+                let n = buddy::take_batch(&mut batch[..want], Depth::Data);
+                assert_eq!(n, want.min(free.saturating_sub(buddy::floor(Depth::Data))));
+                assert_eq!(buddy::free_frames(), free - n);
+                for &index in &batch[..n] {
+                    hold(&mut held, index, 0);
+                }
+            } else if kind == 1 {
+                // Upwards, downwards, or in any order.
+                let singles = held.iter().filter(|(_, order)| **order == 0);
+                let mut some: Vec<u32> = singles.map(|(&index, _)| index).collect();
+                match below(3) {
+                    0 => some.reverse(),
+                    1 => some.sort_by_cached_key(|_| random_u64()),
+                    _ => {}
+                }
+                some.truncate(below(50));
+                some.iter().for_each(|index| {
+                    held.remove(index);
+                });
+                buddy::give_batch(some.into_iter());
+            } else if kind < 4 {
                 let order = below(6);
                 let Some(index) = buddy::take(order, Depth::Heap) else {
                     continue;
                 };
                 assert_eq!(index % (1 << order), 0);
-                let end = index + (1 << order);
-                let below = held.range(..end).next_back();
-                assert!(below.is_none_or(|(&at, &o)| at + (1 << o) <= index));
-                held.insert(index, order);
+                hold(&mut held, index, order);
             } else if let Some(&index) = held.keys().nth(below(held.len().max(1))) {
                 let order = held.remove(&index).unwrap();
                 buddy::give(index, order);
@@ -134,7 +162,7 @@ fn blocks_split_and_merge() {
         for (index, order) in held {
             // Any way of cutting a block up gives the same frames back.
             if order > 0 && below(2) == 0 {
-                buddy::give_run(index + 1, index + (1 << order));
+                buddy::give_run(index + 1..index + (1 << order));
                 buddy::give(index, 0);
             } else {
                 buddy::give(index, order);

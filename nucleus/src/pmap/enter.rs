@@ -110,23 +110,16 @@ impl Pmap {
         range: VirtRange,
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
-        debug_assert!(range.is_empty() || range.end <= USER_END);
-        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
-            return 0;
-        };
-        let mut mapped = 0;
-        for va in range.pages() {
-            let i = index(va, 1);
+        self.count_changes(range, |leaf, i, va| {
             if load(leaf.entry(i)) != Pte::ZERO {
-                continue;
+                return false;
             }
-            if let Some((frame, prot)) = page(va) {
+            page(va).is_some_and(|(frame, prot)| {
                 let frame = frame.into();
                 let pte = Pte::page(frame.index(), prot, false);
-                mapped += usize::from(install(&leaf, i, frame, pte));
-            }
-        }
-        mapped
+                install(leaf, i, frame, pte)
+            })
+        })
     }
 
     /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page` is
@@ -137,29 +130,39 @@ impl Pmap {
         range: VirtRange,
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
+        self.count_changes(range, |leaf, i, va| {
+            let entry = leaf.entry(i);
+            let old = load(entry);
+            if !old.is_present() || old.permits(Access::Write) {
+                return false;
+            }
+            let Some((frame, prot)) = page(va) else {
+                return false;
+            };
+            let new = old.with_rights(old.prot() | prot);
+            if old.frame() != frame.index() || new == old {
+                return false;
+            }
+            machine::point();
+            entry
+                .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    }
+
+    /// Calls `change` with the table's entry for each page of `range`, which lies in what one table of level 1 maps, and counts how often
+    /// it says that it changed the entry: never if there is no table, or others share it.
+    #[inline]
+    fn count_changes(
+        &self,
+        range: VirtRange,
+        mut change: impl FnMut(&Leaf, usize, VirtAddr) -> bool,
+    ) -> usize {
         debug_assert!(range.is_empty() || range.end <= USER_END);
         let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
             return 0;
         };
-        let mut widened = 0;
-        for va in range.pages() {
-            let entry = leaf.entry(index(va, 1));
-            let old = load(entry);
-            if !old.is_present() || old.permits(Access::Write) {
-                continue;
-            }
-            let Some((frame, prot)) = page(va) else {
-                continue;
-            };
-            let new = old.with_rights(old.prot() | prot);
-            if old.frame() == frame.index() && new != old {
-                machine::point();
-                let changed = entry
-                    .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok();
-                widened += usize::from(changed);
-            }
-        }
-        widened
+        let pages = range.pages();
+        pages.filter(|&va| change(&leaf, index(va, 1), va)).count()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Access, Prot};
 use crate::frame::record::address;
-use crate::{PAGE_SHIFT, VirtAddr};
+use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// Entries in a table.
 pub(crate) const ENTRIES: usize = 512;
@@ -77,6 +77,12 @@ impl Pte {
 
     /// The bit that lets a program write.
     pub(crate) const WRITE_BIT: u64 = WRITABLE;
+
+    /// The same for the frame that is so many behind this one.
+    #[inline]
+    pub(crate) fn further(self, frames: usize) -> Pte {
+        Pte(self.0 + (frames as u64 * PAGE_SIZE as u64))
+    }
 
     /// The frame of a removed mapping that is pending.
     pub(crate) fn pending(self) -> Pte {

@@ -108,12 +108,13 @@ impl Pmap {
                 LargeKind::Shared => LARGE | LARGE_SHARED,
             };
             r.b.fetch_add(mark | ENTRIES as u64, Ordering::Relaxed);
+            let first = Pte::page(run.first(), prot, true).dirty();
             for i in 0..ENTRIES {
-                let frame = run.first() + i as u32;
-                record(frame).handles.fetch_add(1, Ordering::Relaxed);
-                let pte = Pte::page(frame, prot, true).dirty();
+                let r = record(run.first() + i as u32);
+                r.handles.fetch_add(1, Ordering::Relaxed);
+                let pte = first.further(i);
                 leaf.entry(i).store(pte.0, Ordering::Relaxed);
-                let mut mappings = record(frame).lock_mappings();
+                let mut mappings = r.lock_mappings();
                 mappings.set_in_large(true);
                 reverse::link(&mut mappings, leaf.table, i);
             }

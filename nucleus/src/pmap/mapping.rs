@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
+use super::format::{LEAF_SPAN, Pte, index};
 use super::table::{self, Leaf, load};
 use super::{Prot, page, reverse};
 use crate::arch::machine;
@@ -42,25 +42,29 @@ pub(super) fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
 /// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
 /// and says what becomes of the frame's handle.
 pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
-    let mut i = 0;
-    // While it lasts, another walker that was here before the table was marked may still add an
-    // entry, or be about to finish taking one out.
-    while leaf.entries() > 0 {
-        let Some(next) = leaf.next_entry(i, ENTRIES) else {
-            machine::spin_hint();
-            i = 0;
-            continue;
-        };
-        i = next;
-        // The frame's name goes in with the exchange, so that it is never nowhere.
-        let Some(old) = unmap_keeping(leaf.table, i) else {
-            continue;
-        };
-        if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
-            leaf.entry(i).store(0, Ordering::Relaxed);
-            drop(Frame::from_index(old.frame()));
+    loop {
+        let there = leaf.entries();
+        if there == 0 {
+            return;
         }
-        leaf.remove_entry();
+        let mut taken = 0;
+        leaf.walk_entries(|i| {
+            // The frame's name goes in with the exchange, so that it is never nowhere.
+            if let Some(old) = unmap_keeping(leaf.table, i) {
+                if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
+                    leaf.entry(i).store(0, Ordering::Relaxed);
+                    drop(Frame::from_index(old.frame()));
+                }
+                taken += 1;
+            }
+            taken == there
+        });
+        leaf.remove_entries(taken);
+        if taken < there {
+            // Another walker that was here before the table was marked may still add an entry, or be about to finish taking
+            // one out.
+            machine::spin_hint();
+        }
     }
 }
 

@@ -19,6 +19,7 @@ struct Link {
 
 const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
 
+#[inline]
 fn slot(table: u32, index: usize) -> u32 {
     (table - managed().start) * ENTRIES as u32 + index as u32
 }
@@ -45,6 +46,7 @@ fn link_beside(table: u32, index: usize) -> &'static Link {
 }
 
 /// Adds the entry to the frame's list.
+#[inline]
 pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     let slot = slot(table, index);
     let next = mappings.first();
@@ -58,7 +60,22 @@ pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 }
 
 /// Takes the entry out of the frame's list.
+#[inline]
 pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
+    if mappings.count() == 1 {
+        // Most frames are mapped once, and what stands in the link of the only one is of no interest.
+        debug_assert_eq!(
+            mappings.first(),
+            slot(table, index),
+            "reverse mappings are damaged"
+        );
+        return mappings.clear();
+    }
+    unlink_from(mappings, table, index);
+}
+
+/// As [`unlink`] where the list has others.
+fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     let link = link_beside(table, index);
     let next = link.next.load(Ordering::Relaxed);
     let previous = link.previous.load(Ordering::Relaxed);

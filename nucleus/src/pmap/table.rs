@@ -169,6 +169,12 @@ impl Leaf {
         next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
     }
 
+    /// Calls `f` with each entry that may be in use, all those of groups in use, until it says that it was the last.
+    #[inline]
+    pub(super) fn walk_entries(&self, f: impl FnMut(usize) -> bool) {
+        walk_entries(record(self.table).handles.load(Ordering::Acquire), f);
+    }
+
     /// Whether any entry from `first` to before `end` gives a right that is not in `rights`.
     pub(super) fn any_beyond(&self, rights: Prot, first: usize, end: usize) -> bool {
         let mut i = first;
@@ -185,6 +191,18 @@ impl Leaf {
     #[inline]
     pub(super) fn remove_entry(&self) {
         release(self.table);
+    }
+
+    /// As [`remove_entry`](Leaf::remove_entry) for so many, all of which were cleared and unlinked.
+    pub(super) fn remove_entries(&self, count: usize) {
+        machine::point();
+        let old = record(self.table)
+            .b
+            .fetch_sub(count as u64, Ordering::Release);
+        debug_assert!(
+            old & COUNT >= count as u64,
+            "a page table was released twice"
+        );
     }
 
     /// Entries in use, other walkers included.
@@ -625,17 +643,26 @@ fn forget_group(table: u32, index: usize) {
 
 /// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
 pub(super) fn give_up_entries(table: u32) {
-    let mut groups = record(table).handles.swap(0, Ordering::Relaxed);
+    let groups = record(table).handles.swap(0, Ordering::Relaxed);
+    walk_entries(groups, |i| {
+        let entry = entry(table, i);
+        let pte = Pte(entry.load(Ordering::Relaxed));
+        if pte.is_pending() {
+            entry.store(0, Ordering::Relaxed);
+            drop(Frame::from_index(pte.frame()));
+        }
+        false
+    });
+}
+
+/// Calls `f` with each entry of these groups of a table of level 1, until it says that it was the last.
+#[inline]
+fn walk_entries(mut groups: u32, mut f: impl FnMut(usize) -> bool) {
     while groups != 0 {
         let first = (groups.trailing_zeros() as usize) << LEAF_GROUP;
         groups &= groups - 1;
-        for i in first..first + (1 << LEAF_GROUP) {
-            let entry = entry(table, i);
-            let pte = Pte(entry.load(Ordering::Relaxed));
-            if pte.is_pending() {
-                entry.store(0, Ordering::Relaxed);
-                drop(Frame::from_index(pte.frame()));
-            }
+        if (first..first + (1 << LEAF_GROUP)).any(&mut f) {
+            return;
         }
     }
 }

@@ -176,6 +176,7 @@ impl<T> CpuRwLock<T> {
 
     /// Takes the lock alone.
     #[track_caller]
+    #[inline]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
         let writer = self.writer.lock();
         self.writing.store(true, Ordering::SeqCst);

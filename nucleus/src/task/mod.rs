@@ -3,12 +3,14 @@
 //! - `task.rs`: [`Task`], [`spawn`] and what a task may ask of itself.
 //! - `priority.rs`: how urgent a task is, [`Priority`].
 //! - `run_queue.rs`: a CPU's tasks in the order in which they are to run.
-//! - `scheduler.rs`: switching, sleeping, preempting, the tick, the idle loop.
+//! - `scheduler.rs`: switching, sleeping, preempting, the tick.
+//! - `idle.rs`: what a CPU without work does.
 //! - `placement.rs`: waking, and which CPU a task goes to.
 //! - `waiter.rs`, `queue.rs`: sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`].
 //! - `observer.rs`: who is told of a queue's wake-ups without sleeping on it.
 //! - `reaper.rs`: giving back the stacks of tasks that have ended.
 
+mod idle;
 mod observer;
 mod placement;
 mod priority;
@@ -20,6 +22,7 @@ pub(crate) mod scheduler;
 mod task;
 mod waiter;
 
+pub use idle::set_longest_look;
 pub use observer::{Observation, Observer, ObserverSet};
 pub(crate) use placement::wake;
 pub use priority::{Priority, TURN};
@@ -51,5 +54,6 @@ pub(crate) use task::registry::report;
 pub(crate) fn reset() {
     run_queue::reset();
     reaper::reset();
+    idle::reset();
     task::reset();
 }

@@ -173,7 +173,7 @@ pub(super) fn place(task: &Task) {
         // A CPU's own timer can be set to the end of the run that it lets its task finish.
         let run_ends = inner.switched_at + LEAST_RUN;
         let later = soon && here && !urgent && !current.idle && now < run_ends;
-        let kick = soon && !later && !inner.kicked;
+        let kick = soon && !later && !inner.kicked && !inner.looks;
         inner.kicked |= kick;
         queue.unlock();
         if later {

@@ -109,6 +109,10 @@ pub(super) struct Inner {
     pub(super) switched_at: u64,
     /// Whether `current` has been asked to give way and has not yet.
     pub(super) kicked: bool,
+    /// This CPU has nothing to do and looks into this queue: no interrupt need tell it.
+    pub(super) looks: bool,
+    /// When the idle task was last switched away from: nanoseconds since boot.
+    pub(super) idle_left_at: u64,
     /// Who was switched away from and must not go into this heap: dead, or not allowed here.
     pub(super) leaving: *const Task,
 }
@@ -136,6 +140,8 @@ impl RunQueue {
                 ticked_at: 0,
                 switched_at: 0,
                 kicked: false,
+                looks: false,
+                idle_left_at: 0,
                 leaving: ptr::null(),
             }),
             queued: AtomicUsize::new(0),

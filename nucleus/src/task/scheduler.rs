@@ -1,7 +1,6 @@
-//! Who runs, and for how long: switching, sleeping, preempting, the tick, the idle loop.
+//! Who runs, and for how long: switching, sleeping, preempting, the tick.
 //!
-//! A CPU that has nothing to do takes a task from another, or sleeps until an interrupt; its bit is
-//! set in [`IDLE`] then, and who wakes a task looks there first. A CPU with work has a tick, a
+//! The bit of a CPU that has nothing to do is set in [`IDLE`], and who wakes a task looks there first. A CPU with work has a tick, a
 //! hundred times a second, which ends time slices and evens out the queues.
 
 use alloc::{boxed::Box, sync::Arc};
@@ -12,6 +11,7 @@ use core::{
 
 use super::{
     Task,
+    idle::idle,
     placement::{allowed, has_room_elsewhere, place, pull, steal, take_over},
     reaper,
     run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, gives_way},
@@ -126,7 +126,7 @@ pub(super) fn leave_for_ever() -> ! {
 
 /// Switches to the task that is to run now, which may be the current one. Interrupts off,
 /// preemption not disabled. Returns when the current task runs again.
-fn schedule() {
+pub(super) fn schedule() {
     debug_assert!(
         machine::preempt_count() == 0,
         "a task is switched away from while it holds a spin lock"
@@ -187,6 +187,10 @@ fn schedule() {
     }
     if previous.idle {
         IDLE.fetch_and(!here, Ordering::SeqCst);
+
+        // From here on who wakes a task for this CPU has to tell it.
+        inner.looks = false;
+        inner.idle_left_at = now;
     }
     inner.current = next;
     inner.switched_at = now;
@@ -325,36 +329,4 @@ pub(crate) fn run_boot_cpu(main: Box<dyn FnOnce() + Send>) -> ! {
 pub(crate) fn run_on_this_cpu() -> ! {
     join();
     idle()
-}
-
-/// What a CPU does when there is nothing to do. The interrupt that ends its sleep reschedules on
-/// its way out, so the loop goes round when all work is done again.
-fn idle() -> ! {
-    let cpu = machine::cpu();
-    let queue = &*QUEUES[cpu];
-    loop {
-        machine::irqs_disable();
-        if queue.queued.load(Ordering::SeqCst) == 0
-            && let Some(task) = steal(cpu, 1)
-        {
-            take_over(cpu, task);
-        }
-        if queue.queued.load(Ordering::SeqCst) != 0 {
-            schedule();
-            continue;
-        }
-        if reaper::is_wanted() && reaper::wake() {
-            continue;
-        }
-        // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the
-        // other. The interrupt that it sends then ends the wait, even if it comes before it.
-        IDLE.fetch_or(1 << cpu, Ordering::SeqCst);
-        machine::point();
-        if queue.queued.load(Ordering::SeqCst) == 0 && !machine::reschedule_wanted() {
-            machine::wait_for_interrupt();
-        }
-        IDLE.fetch_and(!(1 << cpu), Ordering::SeqCst);
-        machine::irqs_restore(true);
-        preempt();
-    }
 }

@@ -1,6 +1,7 @@
 //! Disks of the guest: files of the host's, behind a virtio device each.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -61,6 +62,34 @@ impl Disk {
         }
     }
 
+    /// A disk with the same bytes and rights in a new file. What is zero there is a hole.
+    ///
+    /// # Errors
+    /// When this one can't be read, or the new one can't be written.
+    pub fn copy(&self, to: &Path) -> io::Result<Self> {
+        let mut from = File::open(&self.file)?;
+        let mut copy = File::create_new(to)?;
+        let mut buffer = vec![0; 1 << 20];
+        let mut bytes = 0;
+        loop {
+            let count = from.read(&mut buffer)?;
+            if count == 0 {
+                break;
+            }
+            let some = &buffer[..count];
+            if some.iter().any(|&byte| byte != 0) {
+                copy.seek(SeekFrom::Start(bytes))?;
+                copy.write_all(some)?;
+            }
+            bytes += count as u64;
+        }
+        copy.set_len(bytes)?;
+        Ok(Self {
+            file: fs::canonicalize(to)?,
+            read_only: self.read_only,
+        })
+    }
+
     /// Where it is here.
     pub fn file(&self) -> &Path {
         &self.file
@@ -103,6 +132,25 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_has_the_bytes_and_the_rights() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("disk");
+        let mut bytes = vec![0; 3 << 20];
+        bytes[(2 << 20) + 7] = 1;
+        bytes.extend([2; 512]);
+        bytes.extend([0; 512]);
+        fs::write(&file, &bytes).unwrap();
+        let disk: Disk = format!("{}:ro", file.display()).parse().unwrap();
+        let to = folder.path().join("copy");
+        let copy = disk.copy(&to).unwrap();
+        assert!(!copy.is_writable());
+        assert_ne!(copy.file(), disk.file());
+        assert!(fs::read(copy.file()).unwrap() == bytes);
+        // What is there already is not overwritten.
+        assert!(disk.copy(&to).is_err());
+    }
 
     #[test]
     fn files_are_checked_and_quoted() {

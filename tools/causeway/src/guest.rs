@@ -101,6 +101,11 @@ impl Guest {
         Killer(self.process)
     }
 
+    /// QEMU's process.
+    pub fn process(&self) -> Pid {
+        self.process
+    }
+
     /// Ends the machine at once.
     pub fn kill(&mut self) {
         // It may have ended by itself.

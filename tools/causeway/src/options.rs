@@ -234,7 +234,7 @@ pub enum System {
         #[arg(value_name = "DIR")]
         folder: PathBuf,
         /// Debian's packages; NAME:i386 for a 32-bit one [default: bash coreutils findutils grep
-        /// sed gawk tar gzip procps python3 sqlite3]
+        /// mount sed gawk tar gzip procps python3 sqlite3]
         packages: Vec<String>,
         /// Make the folder anew if it is such a root already: what was changed in it is lost
         #[arg(long)]
@@ -345,7 +345,7 @@ pub struct Image {
 #[derive(Args, Debug)]
 pub struct Test {
     /// How long the program of random system calls runs, in seconds
-    #[arg(long, value_name = "S", default_value_t = 60)]
+    #[arg(long, value_name = "S", default_value_t = 40)]
     pub seconds: u64,
     /// Run also what takes too long for every day
     #[arg(long)]
@@ -388,6 +388,12 @@ pub struct Compare {
         allow_hyphen_values = true
     )]
     pub append: Vec<String>,
+    /// Give each kernel a copy of this file as a disk, made anew for each run of the script (the first one is /dev/vda), `:ro` behind it for reading only; may be repeated
+    #[arg(long = "disk", value_name = "FILE", requires = "script")]
+    pub disks: Vec<Disk>,
+    /// Give each kernel swap space: a new one of SIZE (in K, M or G), or a copy of a FILE that `mkswap` has prepared; it becomes the last disk
+    #[arg(long = "swap", value_name = "SIZE|FILE", requires = "script")]
+    pub swap: Option<Swap>,
     /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
     #[arg(long, value_name = "FILE")]
     pub linux: Option<PathBuf>,
@@ -435,6 +441,40 @@ mod tests {
         };
         assert_eq!(run.command, ["ls", "-l", "--log"]);
         assert!(!run.log);
+    }
+
+    #[test]
+    fn disks_are_compared_by_a_script() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("disk");
+        fs::write(&file, [0; 1024]).unwrap();
+        let disk = file.display().to_string();
+        let parse = |words: &[&str]| {
+            let all = ["causeway", "compare-linux"].iter().chain(words);
+            Options::try_parse_from(all)
+        };
+        let script = ["--root", "/", "--script", "script.sh"];
+        let wanted = [
+            "--disk",
+            &disk,
+            "--disk",
+            &format!("{disk}:ro"),
+            "--swap",
+            "1M",
+        ];
+        let Ok(Options {
+            command: Command::CompareLinux(compare),
+        }) = parse(&[&script[..], &wanted].concat())
+        else {
+            panic!("the options are refused")
+        };
+        let writable: Vec<_> = compare.disks.iter().map(Disk::is_writable).collect();
+        assert_eq!(writable, [true, false]);
+        assert_eq!(compare.swap, Some(Swap::Size(1 << 20)));
+        let refused = |words: &[&str]| parse(words).unwrap_err().to_string();
+        assert!(refused(&wanted).contains("--script"));
+        assert!(refused(&[&script[..], &["--disk", "/nowhere"]].concat()).contains("/nowhere"));
+        assert!(refused(&[&script[..], &["--swap", &disk]].concat()).contains("mkswap"));
     }
 
     #[test]

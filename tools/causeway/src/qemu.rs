@@ -125,6 +125,9 @@ impl Machine {
                 qemu.arg("-kernel")
                     .arg(kernel)
                     .args(["-append", command_line]);
+                // The BIOS leaves the disks alone, which nothing boots from: with three of them it would keep memory for
+                // its drivers that QEMU has put the root into.
+                qemu.args(["-boot", "strict=on"]);
                 if let Some(root) = root {
                     qemu.arg("-initrd").arg(root);
                 }

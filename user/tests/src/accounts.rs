@@ -13,6 +13,7 @@ pub const TESTS: &[Test] = &[
     ("accounts: a process's memory as a file", memory),
     ("accounts: which pages are there", pages),
     ("accounts: sums over the mappings", rollup),
+    ("accounts: pages freed at leisure", leisure),
     ("accounts: bytes that calls moved", transfers),
     ("accounts: out of memory, login, slack", judged),
     ("accounts: children and name spaces", family),
@@ -137,6 +138,28 @@ fn rollup() -> Outcome {
         rolled.abs_diff(sum) < 400,
         "smaps has {sum} kB, the rollup {rolled}"
     );
+    Ok(())
+}
+
+fn leisure() -> Outcome {
+    let count = || number(&read("/proc/self/smaps_rollup")?, "LazyFree");
+    let kib = PAGE as u64 / 1024;
+    let area = map(40 * PAGE)?;
+    (0..40).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
+    ensure!(count()? == 0, "{} kB before any was freed", count()?);
+    call!(madvise(area.cast(), 30 * PAGE, libc::MADV_FREE));
+    // The machine is not short of memory.
+    ensure!(count()? == 30 * kib, "{} kB of 30 pages", count()?);
+    // What is written is kept, and what goes is nowhere.
+    poke(area.wrapping_add(3 * PAGE), 2);
+    call!(madvise(
+        area.wrapping_add(20 * PAGE).cast(),
+        20 * PAGE,
+        libc::MADV_DONTNEED
+    ));
+    ensure!(count()? == 19 * kib, "{} kB of 19 pages", count()?);
+    call!(munmap(area.cast(), 40 * PAGE));
+    ensure!(count()? == 0, "{} kB that are unmapped", count()?);
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod cached;
 mod causeway;
 mod clock;
 mod disks;
+mod entries;
 mod epoll;
 mod events;
 mod exhaustion;
@@ -136,6 +137,7 @@ fn main() {
         events::TESTS,
         inotify::TESTS,
         disks::TESTS,
+        entries::TESTS,
         cached::TESTS,
         mounted::TESTS,
         swap::TESTS,

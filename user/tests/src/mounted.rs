@@ -9,7 +9,7 @@ use std::ptr::{null, null_mut};
 
 use libc::{c_int, off_t};
 
-use crate::support::{Numbers, Outcome, PAGE, c, fault_of, faults, peek, poke};
+use crate::support::{End, Numbers, Outcome, PAGE, c, fault_of, faults, peek, poke, spawn, wait};
 use crate::{SKIP, Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
@@ -17,6 +17,8 @@ pub const TESTS: &[Test] = &[
     ("ext2: a full disk under a mapping", full),
     ("ext2: large files and holes", large),
     ("ext2: a directory with 100000 names", many_names),
+    ("ext2: a file that only grows", only_grows),
+    ("ext2: the reserve", reserve),
     ("bad sector: a page that can't be read", unreadable),
     ("bad sector: a page that can't be written", unwritable),
 ];
@@ -59,11 +61,16 @@ impl Mounted {
         fs::remove_file(format!("{HERE}/{name}")).map_err(text)
     }
 
-    /// Bytes that are free.
-    fn free(&self) -> Result<u64, String> {
+    fn about(&self) -> Result<libc::statfs, String> {
         // SAFETY: all zeros is a valid one.
         let mut about: libc::statfs = unsafe { std::mem::zeroed() };
         call!(statfs(c(HERE).as_ptr(), &mut about));
+        Ok(about)
+    }
+
+    /// Bytes that are free.
+    fn free(&self) -> Result<u64, String> {
+        let about = self.about()?;
         Ok(about.f_bfree * about.f_bsize as u64)
     }
 
@@ -269,6 +276,92 @@ fn many_names() -> Outcome {
         call!(unlink(path(name).as_ptr()));
     }
     fs::remove_dir(format!("{HERE}/many")).map_err(text)?;
+    disk.end()
+}
+
+/// The host made `log` append-only.
+fn only_grows() -> Outcome {
+    let disk = Mounted::new()?;
+    let log = c(&format!("{HERE}/log"));
+    let log = log.as_ptr();
+    refused!(EPERM, open(log, libc::O_RDWR));
+    refused!(
+        EPERM,
+        open(log, libc::O_WRONLY | libc::O_APPEND | libc::O_TRUNC)
+    );
+    refused!(EPERM, truncate(log, 0));
+    refused!(EPERM, unlink(log));
+    let file = call!(open(log, libc::O_RDWR | libc::O_APPEND));
+    ensure!(
+        call!(pwrite(file, b"more\n".as_ptr().cast(), 5, 0)) == 5,
+        "a write"
+    );
+    let size = call!(lseek(file, 0, libc::SEEK_END));
+    ensure!(size == 10, "{size} bytes");
+    refused!(EPERM, fcntl(file, libc::F_SETFL, 0));
+    call!(fcntl(
+        file,
+        libc::F_SETFL,
+        libc::O_APPEND | libc::O_NONBLOCK
+    ));
+    let map = |how| {
+        // SAFETY: nothing is there yet.
+        unsafe { libc::mmap(null_mut(), PAGE, libc::PROT_READ, how, file, 0) }
+    };
+    let error = || std::io::Error::last_os_error().raw_os_error();
+    ensure!(map(libc::MAP_SHARED) == libc::MAP_FAILED, "mapped shared");
+    ensure!(error() == Some(libc::EACCES), "{:?}", error());
+    let own = map(libc::MAP_PRIVATE);
+    ensure!(
+        own != libc::MAP_FAILED && peek(own.cast()) == b'l',
+        "not mapped"
+    );
+    call!(munmap(own, PAGE));
+    call!(close(file));
+    disk.end()
+}
+
+/// A user leaves the reserve free, and root has it.
+fn reserve() -> Outcome {
+    const USER: u32 = 1000;
+    let disk = Mounted::new()?;
+    let about = disk.about()?;
+    let reserve = about.f_bfree - about.f_bavail;
+    ensure!(reserve > 100, "a reserve of {reserve} blocks");
+    let file = disk.file("taken")?;
+    let number = file.as_raw_fd();
+    let take = || {
+        // A MiB at a time, then a page.
+        let mut end = file.metadata().map_err(text)?.size() as off_t;
+        for step in [1 << 20, PAGE as off_t] {
+            // SAFETY: a plain call.
+            while unsafe { libc::posix_fallocate(number, end, step) } == 0 {
+                end += step;
+            }
+        }
+        refused!(ENOSPC, fallocate(number, 0, end, PAGE as off_t));
+        Ok(())
+    };
+    let child = spawn(|| {
+        call!(setgid(USER));
+        call!(setuid(USER));
+        take()
+    })?;
+    let ended = wait(child)?;
+    ensure!(ended == End::Exit(0), "{ended:?}");
+    let left = disk.about()?;
+    ensure!(
+        left.f_bavail == 0 && left.f_bfree == reserve,
+        "{} blocks of {reserve} are left, {} for users",
+        left.f_bfree,
+        left.f_bavail
+    );
+    take()?;
+    let left = disk.about()?;
+    ensure!(left.f_bfree < 8, "{} blocks are left to root", left.f_bfree);
+    drop(file);
+    disk.remove("taken")?;
+    ensure!(disk.about()?.f_bavail == about.f_bavail, "room lost");
     disk.end()
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use libc::{c_char, c_int, c_long, timespec, timeval};
 
-use crate::support::{Outcome, code, errno, faults, poke};
-use crate::{Test, call, ensure, refused};
+use crate::support::{End, Outcome, code, errno, exit, faults, poke, spawn, wait};
+use crate::{Test, call, ensure};
 
 pub const TESTS: &[Test] = &[
     ("vdso: an object with the names of Linux", names),
@@ -309,28 +309,47 @@ fn cpu() -> Outcome {
 
 fn protected() -> Outcome {
     let base = base()?;
-    let numbers = base - 4096;
+    let numbers = numbers()?;
     faults(libc::SIGSEGV, code::SEGV_ACCERR, numbers, || {
         poke(numbers as *mut u8, 1)
     })?;
     faults(libc::SIGSEGV, code::SEGV_ACCERR, base, || {
         poke(base as *mut u8, 1)
     })?;
-    refused!(
-        EACCES,
-        mprotect(numbers as *mut _, 4096, libc::PROT_READ | libc::PROT_WRITE)
+    // A copy of one's own may be made of either, as debuggers do of the code.
+    let child = spawn(|| {
+        for (page, byte) in [(numbers, 0x55), (base, 0x7f)] {
+            let all = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: pages of this process, which nobody reads meanwhile.
+            if unsafe { libc::mprotect(page as *mut _, 4096, all) } != 0 {
+                exit(1);
+            }
+            poke(page as *mut u8, byte);
+        }
+        exit(0)
+    })?;
+    let end = wait(child)?;
+    ensure!(end == End::Exit(0), "{end:?}");
+    // Nobody else sees them.
+    let gettime = gettime()?;
+    let before = by_call(libc::CLOCK_MONOTONIC)?;
+    let between = by_object(gettime, libc::CLOCK_MONOTONIC)?;
+    let after = by_call(libc::CLOCK_MONOTONIC)?;
+    ensure!(
+        (before..=after).contains(&between),
+        "{between} ns by the object, {before} and {after} by the calls"
     );
-    // A copy of one's own may be made of the code, as debuggers do.
-    call!(mprotect(
-        base as *mut _,
-        4096,
-        libc::PROT_READ | libc::PROT_WRITE
-    ));
-    poke(base as *mut u8, 0x7f);
-    call!(mprotect(
-        base as *mut _,
-        4096,
-        libc::PROT_READ | libc::PROT_EXEC
-    ));
     Ok(())
+}
+
+/// Where the numbers are: the last page of the entry that has the object.
+fn numbers() -> Result<usize, String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    let ours: Vec<_> = maps.lines().filter(|line| line.contains("[v")).collect();
+    let [line] = ours[..] else {
+        return Err(format!("the kernel's own entries: {ours:?}"));
+    };
+    let end = line.split(['-', ' ']).nth(1).unwrap_or_default();
+    let end = usize::from_str_radix(end, 16).map_err(|_| format!("a line {line:?}"))?;
+    Ok(end - 4096)
 }

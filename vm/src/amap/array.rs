@@ -12,7 +12,7 @@ use nucleus::{
 use super::hash::Hash;
 use super::{Key, Refused, Slots, common, first_key, group};
 use crate::anon::Slot;
-use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS};
+use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, drop_all};
 
 /// Trees of an amap: 64^6 chunks are more than an address space has.
 const TREES: usize = 6;
@@ -433,6 +433,7 @@ impl Array {
             let mut freed: [Slot; SLOTS] = Default::default();
             let range = slots_of(number, &keys);
             freed[range.clone()].swap_with_slice(&mut chunk.lock()[range]);
+            drop_all(&mut freed);
             true
         });
     }

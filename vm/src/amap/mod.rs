@@ -211,17 +211,17 @@ impl Amap {
         Ok(())
     }
 
-    /// Puts sole anons of these frames into the slots from `first` on, which are empty and for which there is [room](Amap::make_all).
-    pub fn fill(&mut self, first: Key, frames: impl Iterator<Item = Frame>) {
-        let mut slots: Option<Slots<'_>> = None;
-        for (key, frame) in (first..).zip(frames) {
-            if slots.as_ref().is_none_or(|slots| !slots.holds(key)) {
-                // The lock before is given back first.
-                drop(slots.take());
-                slots = self.lock_present(key);
-            }
-            if let Some(slots) = &mut slots {
-                slots.get(key).fill(frame);
+    /// Puts sole anons of these frames into the slots of `keys`, of which there are as many, which are empty, and for which there is
+    /// [room](Amap::make_all).
+    pub fn fill(&mut self, keys: Range<Key>, mut frames: impl Iterator<Item = Frame>) {
+        let mut key = keys.start;
+        while key < keys.end
+            && let Some(mut slots) = self.lock_present(key)
+        {
+            let places = slots.from(key);
+            key += places.len() as Key;
+            for (slot, frame) in places.iter_mut().zip(&mut frames) {
+                slot.fill(frame);
             }
         }
     }
@@ -447,6 +447,14 @@ impl Slots<'_> {
     pub fn behind(&mut self, key: Key) -> &mut [Slot] {
         debug_assert!(!self.common, "others see a change of these slots, too");
         let first = SLOTS - self.after(key);
+        &mut self.slots[first..]
+    }
+
+    /// The slot of `key`, which is among these, and those behind it, in order. They are an array's, and not
+    /// [common](Slots::are_common).
+    fn from(&mut self, key: Key) -> &mut [Slot] {
+        debug_assert!(!self.common && self.keys.is_none() && self.holds(key));
+        let first = (key - self.first) as usize;
         &mut self.slots[first..]
     }
 

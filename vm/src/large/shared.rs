@@ -3,7 +3,8 @@
 //!
 //! The object has 512 pages as always, but in a row of frames. They come into it all at once, where it has none of
 //! them; or they came so by a fault of another process, and have stayed together. Then each who maps them has a large page of its own, which is
-//! split where one of them is truncated, replaced, or goes to swap.
+//! split where one of them is truncated, replaced, or goes to swap. Who may write the mapping gets it writable at once, be it by a read:
+//! the right could not be added later without a split.
 //!
 //! *Races.* All chunks of the span are locked while it is looked at, filled and mapped, so no fault of another space and no
 //! truncation comes in between. Each is taken only if it is free: whoever has one may wait for another.
@@ -32,7 +33,7 @@ impl MapEntry {
     pub(super) fn may_share_large(&self) -> bool {
         self.shared
             && self.large != LargeAdvice::Refused
-            && self.prot & (Prot::WRITE | Prot::EXEC) == Prot::WRITE
+            && !self.prot.contains(Prot::EXEC)
             && self
                 .object
                 .as_ref()
@@ -61,14 +62,15 @@ impl MapEntry {
 }
 
 impl Map {
-    /// As [`make_large`](Map::make_large) for shared memory of `pager`, whose page `first` lies where the large page begins. It may
-    /// do nothing.
+    /// As [`make_large`](Map::make_large) for shared memory of `pager`, whose page `first` lies where the large page begins, and which may be
+    /// written or not. It may do nothing.
     pub(crate) fn make_shared_large(
         &self,
         va: VirtAddr,
         access: Access,
         pager: &Arc<dyn Pager>,
         first: u64,
+        writable: bool,
     ) {
         let object = pager.object();
         let pages = first..first + RUN_FRAMES as u64;
@@ -76,6 +78,7 @@ impl Map {
             .next_resident(first)
             .is_none_or(|index| index >= pages.end);
         let run = match is_new {
+            true if access != Access::Write => return,
             // Zeroed while nobody waits.
             true => match Run::alloc(Contents::Zeroed) {
                 Ok(run) => Some(run),
@@ -83,7 +86,7 @@ impl Map {
             },
             false => None,
         };
-        let is_ready = |index| is_new || pager.about_to_write(index).is_ok();
+        let is_ready = |index| is_new || !writable || pager.about_to_write(index).is_ok();
         let has_place = |index: u64| object.make_place(index).is_ok();
         if !pages.clone().all(is_ready) || !pages.step_by(SLOTS).all(has_place) {
             return;
@@ -100,6 +103,7 @@ impl Map {
             && entry.allows(access)
             && entry.wants_large(&self.pmap, va, access, RUN_FRAMES)
             && entry.shared
+            && entry.prot.contains(Prot::WRITE) == writable
             && Some(entry).filter(is_same).is_some()
         {
             enter_run(&self.pmap, span.start, &**pager, first, run, entry.rights());
@@ -127,11 +131,15 @@ fn enter_run(
     let Some(run) = run else {
         let mut indexes = pages.clone();
         let chunk_of = |index: u64| ((index - first) as usize) / SLOTS;
+        // To be written: what swap has of it does not count any more.
+        let access = match rights.contains(Prot::WRITE) {
+            true => Access::Write,
+            false => Access::Read,
+        };
         let is_there = indexes.all(|index| {
-            // To be written: what swap has of it does not count any more.
             chunks[chunk_of(index)]
                 .as_mut()
-                .is_some_and(|chunk| chunk.get_for(index, Access::Write).is_some())
+                .is_some_and(|chunk| chunk.get_for(index, access).is_some())
         });
         let frames = pages.filter_map(|index| chunks[chunk_of(index)].as_ref()?.get(index));
         if is_there && let Some(run) = Run::of(frames) {

@@ -2,6 +2,8 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
+use crate::pagedaemon::{Supply, wait_for_memory};
+
 /// Words of a group's bitmaps: 960 slots, almost 4 MiB of swap, of which 488 bytes are noted.
 const WORDS: usize = 15;
 /// Slots of a group.
@@ -48,14 +50,21 @@ impl Group {
 }
 
 impl Bitmap {
-    /// `slots` free slots; `None` if there is no memory for that.
+    /// `slots` free slots; `None` if there is no memory for that. Waits for memory as long as the pagedaemon finds some: there is least of
+    /// it when swap space is added. What it has got by then it keeps, so that what is free at once never has to be enough for all.
     pub fn new(slots: u32) -> Option<Bitmap> {
         let count = slots.div_ceil(GROUP) as usize;
         let mut groups = Vec::new();
-        groups.try_reserve_exact(count).ok()?;
-        for _ in 0..count {
-            if nucleus::frame::is_scarce() {
+        while groups.try_reserve_exact(count).is_err() {
+            if wait_for_memory() == Supply::None {
                 return None;
+            }
+        }
+        for _ in 0..count {
+            while nucleus::frame::is_scarce() {
+                if wait_for_memory() == Supply::None {
+                    return None;
+                }
             }
             groups.push(Box::new(Group {
                 marks: [[0; WORDS]; 4],

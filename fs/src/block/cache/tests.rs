@@ -148,3 +148,26 @@ fn errors_are_told_once() {
         pages::reset();
     });
 }
+
+/// Pages that are too many for the memory at hand, in one piece, come and go in shorter rows.
+#[test]
+fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
+    const PAGES: usize = 180;
+    sim::check("device rows", 0..4, Config::default(), || {
+        pages::reset();
+        let disk = FaultyDisk::new(vec![0; PAGES * PAGE_SIZE], random_u64());
+        disk.set_delays(true);
+        let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
+        let opened = device.open();
+        let bytes: Vec<u8> = (0..PAGES * PAGE_SIZE).map(|at| (at / 999) as u8).collect();
+        assert_eq!(write(&opened, 0, &bytes), bytes.len());
+        // The first question is for a list of all of them.
+        frame::seem_scarce_once(0);
+        assert_eq!(device.sync(), Ok(()));
+        assert_eq!(frame::failed(), 1);
+        assert_eq!(disk.after_power_cut(), bytes);
+        drop(opened);
+        assert_eq!(read(&device.open(), 0, bytes.len()), bytes);
+        pages::reset();
+    });
+}

@@ -84,12 +84,16 @@ pub(in super::super) mod field {
 pub(in super::super) struct Superblock {
     pub inodes: u32,
     pub blocks: u32,
+    /// Blocks that ordinary users leave free.
     pub reserved_blocks: u32,
     pub first_data_block: u32,
     /// Bytes of a block: 1024, 2048 or 4096.
     pub block_size: usize,
     pub blocks_per_group: u32,
     pub inodes_per_group: u32,
+    /// The user and the group that may have the reserved blocks as well.
+    pub reserved_uid: u32,
+    pub reserved_gid: u32,
     /// Times it was mounted since it was checked.
     pub mounts: u16,
     pub state: State,
@@ -147,6 +151,8 @@ impl Superblock {
             block_size: 1024 << word(24),
             blocks_per_group: word(32),
             inodes_per_group: word(40),
+            reserved_uid: half(80) as u32,
+            reserved_gid: half(82) as u32,
             mounts: half(field::MOUNTS),
             state: State::from_bits_retain(half(field::STATE)),
             first_inode: if old { 11 } else { word(84) },

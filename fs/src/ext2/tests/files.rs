@@ -5,6 +5,7 @@ use std::{sync::Arc, vec::Vec};
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
 use nucleus::{
+    frame,
     sync::{Rank, SpinLock},
     task::{self, Sleep, Spawn, WaitQueue},
 };
@@ -331,5 +332,48 @@ fn several_tasks_change_files_at_once() {
         finish(&fs, &device);
         drop((fs, device));
         compare(disk.content(), seed, &bytes);
+    });
+}
+
+/// A row of pages that is too long for the memory at hand goes to the disk in shorter ones.
+#[test]
+fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
+    on_machines(2, |seed| {
+        // With blocks of this size a block of pointers has all of the file's.
+        let shape = Shape {
+            kib: 4096,
+            block: 4096,
+            inode: 128,
+            files: 1,
+            more: &[],
+        };
+        let (device, disk) = device(shape.make(), seed);
+        let fs = mount(&device);
+        let mut model = Model {
+            file: open(&fs, FIRST),
+            bytes: Vec::new(),
+        };
+        let content = pages(&model.file).clone();
+        for round in 0..4u8 {
+            for at in (0..240).map(|block| block * 3000) {
+                model.put(at, &[at as u8 ^ round; 1000]);
+                let written = content.write(
+                    at as u64,
+                    false,
+                    &mut BytesSource::new(&model.bytes[at..at + 1000]),
+                );
+                assert!(written.is_ok());
+            }
+            // The first question is for a list of all of them.
+            frame::seem_scarce_once(0);
+            content.sync(0..u64::MAX, false).unwrap();
+            assert_eq!(frame::failed(), u64::from(round) + 1);
+            content.give_up(0..u64::MAX, usize::MAX);
+            assert!(read_all(&model.file) == model.bytes, "round {round}");
+        }
+        drop(content);
+        drop(model);
+        fs.unmount().unwrap();
+        image::check(&disk.content());
     });
 }

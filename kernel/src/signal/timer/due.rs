@@ -113,14 +113,21 @@ fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
 /// Timers that wait for their signals, and of which `which` says so, go on after `now`. Gives for how many expiries the last one was late.
 fn go_on(process: &Arc<Process>, which: impl Fn(&Timer) -> bool, now: Duration) -> i32 {
     let mut last = 0;
+    // All of them are told at once: one that is in the queue again may expire and wait for its next signal before the others are there.
+    for timer in process.timers.list.lock().iter_mut() {
+        if timer.awaits && which(timer) {
+            timer.awaits = false;
+            last = timer.advance(now);
+            timer.overrun = last;
+            timer.goes_on = true;
+        }
+    }
     loop {
         let next = {
             let mut list = process.timers.list.lock();
-            let waiting = list.iter_mut().find(|timer| timer.awaits && which(timer));
-            waiting.map(|timer| {
-                timer.awaits = false;
-                last = timer.advance(now);
-                timer.overrun = last;
+            let next = list.iter_mut().find(|timer| timer.goes_on);
+            next.map(|timer| {
+                timer.goes_on = false;
                 (timer.id, timer.deadline, timer.generation)
             })
         };

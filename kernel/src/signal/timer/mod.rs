@@ -85,6 +85,8 @@ struct Timer {
     awaits: bool,
     /// Expiries that the signal which was delivered last stood for besides its own.
     overrun: i32,
+    /// It goes on after its signal, and is not in the queue yet.
+    goes_on: bool,
     /// What its user is charged for its signal.
     _charge: Option<WaitingSignal>,
 }
@@ -169,6 +171,7 @@ impl Timers {
             generation: 0,
             awaits: false,
             overrun: 0,
+            goes_on: false,
             _charge: Some(charge),
         });
         Ok(id)
@@ -323,6 +326,7 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
                 generation: 0,
                 awaits: false,
                 overrun: 0,
+                goes_on: false,
                 _charge: None,
             });
         }
@@ -357,6 +361,7 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         timer.generation = generation;
         timer.awaits = false;
         timer.overrun = 0;
+        timer.goes_on = false;
         before
     };
     match clock {
@@ -395,6 +400,7 @@ mod tests {
             generation: 1,
             awaits: false,
             overrun: 0,
+            goes_on: false,
             _charge: None,
         };
         assert_eq!(timer.advance(Duration::from_millis(100)), 0);

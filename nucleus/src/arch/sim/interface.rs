@@ -115,6 +115,13 @@ pub fn point() {
     }
 }
 
+/// A point in a loop that waits for another CPU for a while: whether to go on.
+pub(crate) fn look_again(until: u64) -> bool {
+    point();
+    // Looks of any number are tried, not many: time hardly goes on meanwhile.
+    machine().is_some_and(|m| m.clock.get() < until && m.random.below(32) != 0)
+}
+
 /// A point in a loop that waits for another CPU, which therefore must go on.
 pub(crate) fn spin_hint() {
     let Some(m) = machine() else {

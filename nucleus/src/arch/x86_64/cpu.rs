@@ -336,6 +336,13 @@ pub fn halt() -> ! {
     }
 }
 
+/// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before `until`, nanoseconds since boot.
+#[inline]
+pub fn look_again(until: u64) -> bool {
+    spin_hint();
+    super::clock::nanoseconds() < until
+}
+
 /// Tells the CPU that this is a loop that waits for another one.
 #[inline]
 pub fn spin_hint() {

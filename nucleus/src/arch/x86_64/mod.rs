@@ -45,7 +45,9 @@ pub(crate) use clock::{epoch_at_boot, nanoseconds, random_seed, set_timer};
 pub(crate) use context::Context;
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use cpu::{caches, processor};
-pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
+pub(crate) use cpu::{
+    irqs_disable, irqs_enabled, irqs_restore, look_again, spin_hint, wait_for_interrupt,
+};
 pub(crate) use floor::measure_floors;
 pub(crate) use fpu::UserState;
 pub(crate) use irq::add_handler;

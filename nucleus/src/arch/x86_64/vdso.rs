@@ -2,7 +2,7 @@
 //!
 //! The object is written here as its assembler source, headers and tables included, so that it is made by no
 //! linker: the assembler knows all distances. Programs find it by `AT_SYSINFO_EHDR`; the page with the
-//! numbers is mapped just before it. Its functions compute what the system calls compute, from the same numbers, and call
+//! numbers is mapped just behind it. Its functions compute what the system calls compute, from the same numbers, and call
 //! them for what they don't know.
 
 use core::arch::global_asm;
@@ -161,7 +161,7 @@ vdso_dynamic_end:
     /* rax: nanoseconds since boot, plus the number at `of`, if any. r8, r9 and rdx are lost. No read of
        the counter is begun before the reads before it, nor does it wait for those after it. */
     .macro VDSO_TIME of
-    lea r8, [rip + vdso_image_start - 4096]
+    lea r8, [rip + vdso_numbers]
 9001:
     mov r9d, [r8]
     test r9d, 1
@@ -287,6 +287,8 @@ vdso_clock_getres_end:
     .globl vdso_image_end
 vdso_image_end:
     .balign 4096
+    /* In programs; nothing of them is here. */
+vdso_numbers:
     .popsection
     "#,
     start = const core::mem::offset_of!(Numbers, start),

@@ -8,7 +8,9 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::pin::processors;
 
 /// A look that took so many times the best one found the host disturbed. A quiet host's own looks differ by half of it.
 const DISTURBED: f64 = 1.2;
@@ -32,10 +34,9 @@ pub struct Host {
 impl Host {
     /// Looks at the host for a tenth of a second to learn what its best is; later looks may find better.
     pub fn new() -> Self {
-        let allowed = sched_getaffinity(None).unwrap_or_default();
-        let numbers = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
+        let processors = processors().into_iter();
         let mut host = Self {
-            processors: numbers.map(|number| (number, Duration::MAX)).collect(),
+            processors: processors.map(|number| (number, Duration::MAX)).collect(),
         };
         for _ in 0..FIRST_LOOKS {
             host.is_calm();

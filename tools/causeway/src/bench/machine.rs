@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::experiments;
 use super::lines::{self, Line};
+use super::pin;
 use super::results::Kernel;
 use crate::compare::Ground;
 use crate::disk::Disk;
@@ -142,6 +143,7 @@ impl Stage {
             }
         };
         let mut machine = self.ground.machine(file, &self.archive, &line);
+        machine.extra.extend(pin::FLAGS.map(Into::into));
         let words = disks.iter().enumerate();
         let words = words.flat_map(|(number, disk)| disk.qemu(number));
         machine.extra.extend(words);
@@ -187,6 +189,7 @@ impl Stage {
             file: side.file().map(Path::to_owned),
             limit: self.limit,
             others: VecDeque::new(),
+            pinned: false,
         })
     }
 }
@@ -201,6 +204,8 @@ pub struct Boot {
     limit: Duration,
     /// The console's last lines of other kinds.
     others: VecDeque<String>,
+    /// The CPUs have been given their processors.
+    pinned: bool,
     /// The disks of this boot stand in it.
     _scratch: TempDir,
 }
@@ -230,7 +235,13 @@ impl Boot {
                         let why = format!("the bench's program ended with status {status}");
                         return self.end(self.broken(why));
                     }
-                    Some(line) => return Ok(Ok(line)),
+                    Some(line) => {
+                        // All CPUs are there when a program runs.
+                        if !std::mem::replace(&mut self.pinned, true) {
+                            pin::pin(self.guest.process());
+                        }
+                        return Ok(Ok(line));
+                    }
                     None => {
                         if !line.trim().is_empty() {
                             self.others.push_back(line.trim_end().to_owned());

@@ -17,6 +17,7 @@ mod machine;
 mod names;
 mod number;
 pub mod options;
+mod pin;
 mod progress;
 pub mod report;
 pub mod results;

@@ -32,10 +32,14 @@ impl Pair {
         self.ground.machine(&self.kernel, archive, command_line)
     }
 
-    /// The machine with Linux, which runs `/init` of the archive.
-    fn theirs(&self, archive: &Path) -> Machine {
+    /// The machine with Linux, which runs `/init` of the archive, with these further words on its command line.
+    fn theirs(&self, archive: &Path, words: &[String]) -> Machine {
         let accelerator = self.ground.accelerator;
-        let line = self.linux.command_line(Mitigations::Default, accelerator);
+        let mut line = self.linux.command_line(Mitigations::Default, accelerator);
+        for word in words {
+            line.push(' ');
+            line.push_str(word);
+        }
         self.ground.machine(&self.linux.kernel, archive, &line)
     }
 }

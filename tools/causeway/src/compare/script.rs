@@ -3,6 +3,8 @@
 //! A line `RESULT NAME MICROSECONDS` is a measurement, and so is `COUNT NAME NUMBER`, of something else than time; the other lines
 //! must be the same in both. The script may call `measure NAME COMMAND`, which runs the command and prints a line with the time
 //! that it took.
+//!
+//! Each run gets copies of the disks and of the swap space that were asked for, made for it: no run finds what another left.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +14,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::{Pair, Screen, Watch};
+use crate::disk::Disk;
 use crate::guest::Guest;
 use crate::options;
 use crate::qemu::Machine;
 use crate::root::{BUSYBOX, Root};
 use crate::run::Console;
+use crate::swap::Swap;
 
 /// How long a script may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -25,7 +29,11 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 const BEGIN: &str = "=== the script begins ===";
 const END: &str = "=== the script ended ===";
 
-/// What both kernels run as their first program. Linux has nothing mounted then.
+/// The modules of Linux that disks and their file systems need: its ext4 is its ext2 as well. Causeway has its own inside.
+const MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
+
+/// What both kernels run as their first program. Linux has nothing mounted then, and leaves `swap=` of its command line to the
+/// environment.
 const INIT: &str = r#"#!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root USER=root LC_ALL=C.UTF-8 TERM=linux
 mkdir -p /proc /sys /dev /tmp
@@ -38,6 +46,11 @@ grep -q ' /dev/shm ' /proc/mounts || /busybox mount -t tmpfs shm /dev/shm
 grep -q ' /tmp ' /proc/mounts || /busybox mount -t tmpfs tmp /tmp
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 /busybox ip link set lo up 2>/dev/null
+if [ -d /linux-modules ] && ! [ -e /proc/causeway ]; then
+    for module in /linux-modules/*; do /busybox insmod "$module"; done
+fi
+[ -z "$swap" ] || grep -q "^$swap " /proc/swaps || /busybox swapon "$swap"
+unset module swap
 cd /root
 measure() {
     local name=$1 begin end
@@ -117,10 +130,15 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
     root.host_file("measured-script", script, 0o644)?;
     root.host_file("busybox", Path::new(BUSYBOX), 0o755)?;
     root.file("init", 0o755, INIT);
+    let disks = Disks::of(options);
+    if !disks.is_empty() {
+        pair.linux.add_modules(&mut root, &MODULES)?;
+    }
     root.write(&archive)?;
     let command = ["/bin/bash".to_owned(), "/init".to_owned()];
+    let swap: Vec<String> = disks.option().into_iter().collect();
     let ours = |options: &[String]| {
-        let line = Console::pipes().command_line(options, &command);
+        let line = Console::pipes().command_line(&[&swap, options].concat(), &command);
         pair.ours(&archive, &line)
     };
     // The first is held against the last.
@@ -131,12 +149,14 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
             ours(&options.append),
         ));
     }
-    sides.push(("Linux".to_owned(), pair.theirs(&archive)));
+    // Linux's own words for what the script tries do not stand between its lines.
+    let words = [&swap[..], &["loglevel=1".to_owned()]].concat();
+    sides.push(("Linux".to_owned(), pair.theirs(&archive, &words)));
     let mut rows: BTreeMap<String, Vec<Vec<Measured>>> = BTreeMap::new();
     for number in 1..=options.pairs {
         let mut outputs: Vec<String> = Vec::new();
         for (at, (name, machine)) in sides.iter().enumerate() {
-            let run = run(machine)?;
+            let run = run(machine, &disks)?;
             match outputs.first() {
                 None if number == 1 => print!("{}", run.output),
                 Some(first) if *first != run.output => bail!(
@@ -191,9 +211,58 @@ fn table(systems: &[&str], rows: BTreeMap<String, Vec<Vec<Measured>>>) -> Result
     Ok(text)
 }
 
-/// One run.
-fn run(machine: &Machine) -> Result<Run> {
-    let (mut guest, _keys, screen) = Guest::start(machine, false)?;
+/// The disks that each run has copies of.
+struct Disks<'a> {
+    disks: &'a [Disk],
+    /// The last disk.
+    swap: Option<&'a Swap>,
+}
+
+impl<'a> Disks<'a> {
+    fn of(options: &'a options::Compare) -> Self {
+        Self {
+            disks: &options.disks,
+            swap: options.swap.as_ref(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.disks.is_empty() && self.swap.is_none()
+    }
+
+    /// The word of a kernel's command line that names the swap space.
+    fn option(&self) -> Option<String> {
+        let name = Disk::name(self.disks.len());
+        self.swap.map(|_| format!("swap=/dev/{name}"))
+    }
+
+    /// QEMU's words for copies that stand in `folder`.
+    ///
+    /// # Errors
+    /// When they can't be made there.
+    fn copied(&self, folder: &Path) -> Result<Vec<String>> {
+        let copy = |(number, disk): (usize, &Disk)| {
+            let copy = disk.copy(&folder.join(Disk::name(number)));
+            copy.with_context(|| format!("cannot copy {}", disk.file().display()))
+        };
+        let copies = self.disks.iter().enumerate().map(copy);
+        let mut copies: Vec<Disk> = copies.collect::<Result<_>>()?;
+        match self.swap {
+            Some(Swap::File(disk)) => copies.push(copy((copies.len(), disk))?),
+            Some(made) => copies.push(made.disk(folder)?),
+            None => {}
+        }
+        let words = copies.iter().enumerate();
+        Ok(words.flat_map(|(number, disk)| disk.qemu(number)).collect())
+    }
+}
+
+/// One run, with disks of its own.
+fn run(machine: &Machine, disks: &Disks) -> Result<Run> {
+    let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let mut machine = machine.clone();
+    machine.extra.extend(disks.copied(scratch.path())?);
+    let (mut guest, _keys, screen) = Guest::start(&machine, false)?;
     let watch = Watch::new(guest.killer(), PATIENCE);
     let mut screen = Screen::new(screen);
     screen.read_until(BEGIN)?;
@@ -236,6 +305,40 @@ mod tests {
         assert_eq!(of("RESULTS a 1"), None);
         assert!(Measured::of_line("COUNT a b").is_err());
         assert!(Measured::of_line("RESULT a -1").is_err());
+    }
+
+    #[test]
+    fn each_run_has_disks_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("disk");
+        std::fs::write(&file, [7; 1024]).unwrap();
+        let given: Disk = format!("{}:ro", file.display()).parse().unwrap();
+        let swap = Swap::Size(1 << 20);
+        let disks = Disks {
+            disks: &[given],
+            swap: Some(&swap),
+        };
+        assert_eq!(disks.option().as_deref(), Some("swap=/dev/vdb"));
+        let drives = || {
+            let scratch = tempfile::tempdir_in(&folder).unwrap();
+            let words = disks.copied(scratch.path()).unwrap();
+            assert_eq!(
+                std::fs::read(scratch.path().join("vda")).unwrap(),
+                [7; 1024]
+            );
+            assert!(std::fs::read(scratch.path().join("swap")).unwrap().len() == 1 << 20);
+            words
+        };
+        let (first, second) = (drives(), drives());
+        assert_eq!(first.len(), 8);
+        assert!(first[1].ends_with("readonly=on") && !first[5].contains("readonly"));
+        // The files' names differ, the devices' do not.
+        assert!(first[1] != second[1] && first[5] != second[5] && first[7] == second[7]);
+        let none = Disks {
+            disks: &[],
+            swap: None,
+        };
+        assert!(none.is_empty() && none.option().is_none());
     }
 
     #[test]

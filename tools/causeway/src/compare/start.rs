@@ -51,7 +51,7 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair) -> Result<()> {
     root.file("init", 0o755, INIT);
     root.write(&archive)?;
     let ours = pair.ours(&archive, &Console::person().command_line(&[], &[]));
-    let theirs = pair.theirs(&archive);
+    let theirs = pair.theirs(&archive, &[]);
     println!("| pair | Causeway, s | Linux, s | ratio | Causeway, MiB | Linux, MiB |");
     println!("|---|---|---|---|---|---|");
     let mut ratios = Vec::new();

@@ -21,11 +21,12 @@ use anyhow::{Context, Result, bail};
 use super::{MARK, cache};
 
 /// What a root has when the user names no packages.
-pub const DEFAULT: [&str; 11] = [
+pub const DEFAULT: [&str; 12] = [
     "bash",
     "coreutils",
     "findutils",
     "grep",
+    "mount",
     "sed",
     "gawk",
     "tar",

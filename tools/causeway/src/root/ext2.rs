@@ -53,6 +53,17 @@ pub fn check(image: &Path) -> Result<()> {
     run(tool("e2fsck").arg("-fn").arg(image)).map(drop)
 }
 
+/// Has `debugfs` change an image by these commands, a line each.
+///
+/// # Errors
+/// What it says, if it can't.
+pub fn edit(image: &Path, commands: &[u8]) -> Result<()> {
+    let mut script = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    script.write_all(commands)?;
+    let mut debugfs = tool("debugfs");
+    run(debugfs.arg("-w").arg("-f").arg(script.path()).arg(image)).map(drop)
+}
+
 /// The bytes of a size in words: a number of M or G.
 ///
 /// # Errors
@@ -80,11 +91,7 @@ impl Root {
         let mut mke2fs = tool("mke2fs");
         mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "4096", "-L", "root", "-d"]);
         run(mke2fs.arg(&from).arg(image))?;
-        let script = temporary.path().join("owners");
-        fs::write(&script, self.owners(folder.is_some())?)?;
-        let mut debugfs = tool("debugfs");
-        run(debugfs.arg("-w").arg("-f").arg(&script).arg(image))?;
-        Ok(())
+        edit(image, &self.owners(folder.is_some())?)
     }
 
     /// Writes the tree into a folder that is not there yet. Owners are left to [`owners`](Root::owners).

@@ -64,14 +64,23 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) {
     }
 }
 
+/// The folder with Debian's root, made if need be.
+///
+/// # Errors
+/// When it can't be made.
+pub fn folder() -> anyhow::Result<PathBuf> {
+    let folder = project::home()?.join("target/roots/disk");
+    if !folder.exists() {
+        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
+        debian::make(&folder, &packages, true, false)?;
+    }
+    Ok(folder)
+}
+
 /// A new image of Debian's root.
 fn image(bench: &Bench, size: &Size) -> Result<PathBuf, String> {
     let make = || {
-        let folder = project::home()?.join("target/roots/disk");
-        if !folder.exists() {
-            let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
-            debian::make(&folder, &packages, true, false)?;
-        }
+        let folder = folder()?;
         let image = bench.path("debian.ext2");
         if image.exists() {
             std::fs::remove_file(&image)?;

@@ -42,6 +42,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         report.run(&name, || bad_sector(bench, &root, cpus));
     }
     report.run("disk: one that goes away", || gone(bench, &root));
+    report.run("disk: eight of them", || many(bench, &root));
     report.run("disk: Debian's view", || shown(bench, &root));
     report.run("disk: a root that is kept", || root_on_disk(bench, &root));
 }
@@ -217,6 +218,27 @@ fn shown(bench: &Bench, root: &Path) -> Result<(), String> {
     let finished = with_words(bench, root, (1, "md=64K,1M"), &command, Vec::new())?;
     let wanted = "brw-rw----\nmajor minor  #blocks  name\n\n   9        0         64 md0\n   9        1       1024 md1\n  9 md\n128\n2048\n";
     match finished.text() == wanted {
+        true => Ok(()),
+        false => Err(format!(
+            "{:?}; {}",
+            finished.text(),
+            finished.why(&bench.checked)
+        )),
+    }
+}
+
+/// More disks than the BIOS has room for beside a root in memory.
+fn many(bench: &Bench, root: &Path) -> Result<(), String> {
+    let file = image(bench, "disk-many", &[b'm'; 4096])?;
+    let disk: Disk = format!("{}:ro", file.display()).parse()?;
+    let words = (0..8).flat_map(|number| disk.qemu(number)).collect();
+    let command = [
+        "/bin/sh",
+        "-c",
+        "cat /dev/vd? | tr -d m | wc -c; ls /dev/vd? | wc -l",
+    ];
+    let finished = with_words(bench, root, (1, ""), &command, words)?;
+    match finished.text() == "0\n8\n" {
         true => Ok(()),
         false => Err(format!(
             "{:?}; {}",

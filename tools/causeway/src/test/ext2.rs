@@ -195,9 +195,14 @@ while true; do cp -r /kept /more; rm -r /more; done";
 fn files(bench: &Bench, root: &Path, cpus: u32, fast: bool) -> Result<(), String> {
     const FEW_CALLS: [&str; 3] = ["ext2: a mapping", "ext2: a full", "ext2: large"];
     let image = bench.path(&format!("ext2-files-{cpus}"));
-    let empty = bench.fresh_folder("ext2-empty");
-    let empty = empty.map_err(|error| format!("{error:#}"))?;
-    ext2::make(Some(&empty), &image, Some(2 * SIZE)).map_err(|error| format!("{error:#}"))?;
+    let prepare = || {
+        let folder = bench.fresh_folder("ext2-almost-empty")?;
+        std::fs::write(folder.join("log"), "line\n")?;
+        ext2::make(Some(&folder), &image, Some(2 * SIZE))?;
+        // Append-only.
+        ext2::edit(&image, b"set_inode_field /log flags 0x20\n")
+    };
+    prepare().map_err(|error| format!("{error:#}"))?;
     let mut command = vec!["/tests/guest-tests"];
     match fast {
         true => command.push("ext2:"),

@@ -5,6 +5,7 @@
 //! [`disk`] gives guests disks and looks at what they leave there, [`ext2`] does so with roots that stay, or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small ones swap space,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
 //! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
+//! [`compare`] lets `causeway compare-linux` do so with a script, where there is a Linux,
 //! [`icount`] compares counts of instructions with the last release's,
 //! [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too small for it, [`python`] runs Python's own tests and compares their outcomes with Linux's,
 //! [`report`] opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
@@ -12,6 +13,7 @@
 
 mod bench;
 mod boot;
+mod compare;
 mod database;
 mod debian;
 mod disk;
@@ -123,6 +125,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     disk::run(&bench, &mut report);
     ext2::run(&bench, &mut report);
     database::run(&bench, &mut report, options.long);
+    compare::run(&bench, &mut report);
     swap::run(&bench, &mut report);
     session::run(&bench, &mut report);
     strangers::run(&bench, &mut report)?;

@@ -94,7 +94,7 @@ fn method(view: &View) -> Markup {
         ul.method {
             li { "Each row is warmed up, then measured in batches of a fixed number of operations; the value of a boot is the median of its batches." }
             @if view.is_pair() {
-                li { "The kernels are alive at once and measure row by row in turn: what slows the host for a while slows both. They pass through all rows again and again, until each had two turns while a fixed piece of work, before and after, showed the host to be calm, or there was no time for more. Of a kernel's turns for a row in one boot the best counts. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
+                li { "The kernels are alive at once and measure row by row in turn: what slows the host for a while slows both. They pass through all rows again and again, until each had two turns while a fixed piece of work, before and after, showed the host to be calm, or there was no time for more. Each CPU of theirs keeps to one processor of the host, where it has as many. Of a kernel's turns for a row in one boot the best counts. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
             }
             @if matches!(view.results.machine.clock, Clock::Icount) {
                 li { "A time is a number of instructions (instr), and a second in a rate is a billion of them." }

@@ -1,0 +1,217 @@
+//! What a CPU does when there is nothing to do: it takes a task from another, looks for a while whether it is given one, and
+//! then sleeps until an interrupt.
+//!
+//! Who wakes a task for a CPU that looks has only to put it into the queue: no interrupt is sent, and none taken. A virtual machine
+//! pays for both, and more for a CPU that must be started again, with many times what the task switch costs. But a CPU that
+//! looks takes time from others on the same host, so it looks only where its last sleeps say that this is worth it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{
+    placement::{steal, take_over},
+    reaper,
+    run_queue::{IDLE, QUEUES},
+    scheduler::{preempt, schedule},
+};
+use crate::{arch::machine, counters::Counter};
+
+/// The longest look, in nanoseconds; 0 for none.
+static LONGEST: AtomicU64 = AtomicU64::new(USUAL);
+const USUAL: u64 = 200_000;
+
+/// The first look of a CPU that did not look before, in nanoseconds: some interrupts' time.
+const FIRST: u64 = 25_000;
+
+/// Sets the longest time for which a CPU without work looks for some before it sleeps; 0 for none.
+pub fn set_longest_look(nanoseconds: u64) {
+    LONGEST.store(nanoseconds, Ordering::Relaxed);
+}
+
+/// As at the start, for a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(super) fn reset() {
+    set_longest_look(USUAL);
+}
+
+/// How long a CPU looks before it sleeps, learned from how long it had nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Patience(u64);
+
+impl Patience {
+    /// It slept, and had nothing to do for `span` nanoseconds in all.
+    fn learn(&mut self, span: u64, longest: u64) {
+        self.0 = match span <= longest {
+            true => (self.0 * 2).max(FIRST),
+            false if self.0 > FIRST => self.0 / 2,
+            false => 0,
+        }
+        .min(longest);
+    }
+}
+
+/// What a CPU does when there is nothing to do. The interrupt that ends its sleep reschedules on
+/// its way out, so the loop goes round when all work is done again.
+pub(super) fn idle() -> ! {
+    let cpu = machine::cpu();
+    let queue = &*QUEUES[cpu];
+    let mut patience = Patience::default();
+    // Since when there has been nothing, if this CPU has looked in vain since.
+    let mut since = None;
+    loop {
+        machine::irqs_disable();
+        // An interrupt that brought no task ends no spell: it says nothing of how soon one comes.
+        if let Some(began) = since {
+            let left_at = queue.lock().idle_left_at;
+            queue.unlock();
+            if left_at > began {
+                patience.learn(left_at - began, LONGEST.load(Ordering::Relaxed));
+                since = None;
+            }
+        }
+        if queue.queued.load(Ordering::SeqCst) == 0
+            && let Some(task) = steal(cpu, 1)
+        {
+            take_over(cpu, task);
+        }
+        if queue.queued.load(Ordering::SeqCst) != 0 {
+            schedule();
+            continue;
+        }
+        if reaper::is_wanted() && reaper::wake() {
+            continue;
+        }
+        // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the
+        // other. The interrupt that it sends then ends the wait, even if it comes before it.
+        IDLE.fetch_or(1 << cpu, Ordering::SeqCst);
+        machine::point();
+        let longest = LONGEST.load(Ordering::Relaxed);
+        match since {
+            None if longest != 0 && machine::cpu_count() > 1 => {
+                let now = machine::nanoseconds();
+                since = look(cpu, now + patience.0).then_some(now);
+            }
+            _ if queue.queued.load(Ordering::SeqCst) != 0 || machine::reschedule_wanted() => {}
+            _ => machine::wait_for_interrupt(),
+        }
+        IDLE.fetch_and(!(1 << cpu), Ordering::SeqCst);
+        machine::irqs_restore(true);
+        preempt();
+    }
+}
+
+/// Looks for a task in this CPU's queue until then. Called with interrupts off; gives them back so, but takes them meanwhile. Returns
+/// whether it was in vain: no task is there, nor has an interrupt brought one meanwhile.
+fn look(cpu: usize, until: u64) -> bool {
+    let queue = &*QUEUES[cpu];
+    let looks = |looks| {
+        let inner = queue.lock();
+        inner.looks = looks;
+        let left_at = inner.idle_left_at;
+        queue.unlock();
+        left_at
+    };
+    let before = looks(true);
+    machine::irqs_restore(true);
+    while queue.queued.load(Ordering::Relaxed) == 0 && machine::look_again(until) {}
+    machine::irqs_disable();
+    // Who put a task there under the lock before this sent no interrupt, and what it put is seen behind this.
+    let after = looks(false);
+    let found = queue.queued.load(Ordering::SeqCst) != 0;
+    Counter::wakes_seen.add(u64::from(found));
+    !found && after == before
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::{
+        sim::{self, Config},
+        task::{Sleep, Spawn, Task, WaitQueue, spawn},
+    };
+    use alloc::{boxed::Box, sync::Arc, vec::Vec};
+
+    #[test]
+    fn a_cpu_looks_as_long_as_it_is_worth() {
+        const SPANS: [u64; 9] = [1, 60, 60, 60, 60, 900, 900, 900, 900];
+        let mut patience = Patience::default();
+        let after = SPANS.map(|span| {
+            patience.learn(span * 1000, 200_000);
+            patience.0 / 1000
+        });
+        assert_eq!(after, [25, 50, 100, 200, 200, 100, 50, 25, 0]);
+        patience.learn(5_000, 10_000);
+        assert_eq!(patience, Patience(10_000));
+    }
+
+    fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
+        let how = Spawn {
+            name: "test",
+            pmap: None,
+            attachment: None,
+            cpus: 1 << cpu,
+            priority: Default::default(),
+        };
+        spawn(how, Box::new(body)).unwrap()
+    }
+
+    /// Players on several CPUs pass a ball round: each waits for his turn and wakes the next one. Whoever was missed would sleep for ever.
+    fn pass_a_ball(cpus: usize) {
+        const ROUNDS: usize = 40;
+        let ball = Arc::new((AtomicUsize::new(0), WaitQueue::new()));
+        let players: Vec<_> = (0..cpus)
+            .map(|player| {
+                let ball = ball.clone();
+                spawn_on(player, move || {
+                    for round in 0..ROUNDS {
+                        let turn = round * cpus + player;
+                        let mine = || (ball.0.load(Ordering::SeqCst) == turn).then_some(());
+                        ball.1.wait(Sleep::SOUND, mine).unwrap();
+                        ball.0.store(turn + 1, Ordering::SeqCst);
+                        ball.1.wake_all();
+                    }
+                })
+            })
+            .collect();
+        let end = || (ball.0.load(Ordering::SeqCst) == cpus * ROUNDS).then_some(());
+        ball.1.wait(Sleep::SOUND, end).unwrap();
+        drop(players);
+    }
+
+    #[test]
+    fn who_looks_is_told_without_an_interrupt_and_nobody_is_missed() {
+        static SEEN: AtomicU64 = AtomicU64::new(0);
+        for cpus in 2..=4 {
+            let config = Config {
+                cpus,
+                pages: 256,
+                ..Config::default()
+            };
+            sim::check(&format!("a ball on {cpus}"), 0..200, config, move || {
+                pass_a_ball(cpus);
+                SEEN.fetch_add(Counter::wakes_seen.total(), Ordering::Relaxed);
+            });
+        }
+        let seen = SEEN.load(Ordering::Relaxed);
+        assert!(seen > 1000, "only {seen} tasks were found by looking");
+    }
+
+    #[test]
+    fn without_a_look_there_is_an_interrupt() {
+        let config = Config {
+            cpus: 2,
+            ..Config::default()
+        };
+        sim::check("asleep", 0..20, config, || {
+            set_longest_look(0);
+            let told = || [Counter::wakes_seen, Counter::ipi_reschedule].map(Counter::total);
+            // Who had begun to look sleeps afterwards.
+            pass_a_ball(2);
+            let [seen, interrupts] = told();
+            pass_a_ball(2);
+            assert_eq!(told()[0], seen);
+            assert!(told()[1] > interrupts);
+        });
+    }
+}

@@ -1,0 +1,122 @@
+//! How many map entries a program needs (`uvm.txt` 3.2, Table 1).
+
+use std::arch::global_asm;
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use crate::support::{Outcome, folder};
+use crate::{Test, ensure};
+
+pub const TESTS: &[Test] = &[("entries: cat in two segments", cat)];
+
+const PAGE: usize = 4096;
+/// Where its text is; a page of data and pages of zeros follow.
+const TEXT: usize = 0x40_0000;
+const DATA: usize = TEXT + PAGE;
+const ZEROS: usize = DATA + PAGE;
+const ZEROS_LEN: usize = 2 * PAGE;
+
+// It takes a page of heap, then writes what it reads, by way of the zeros.
+global_asm!(
+    r#"
+    .pushsection .rodata
+entries_cat:
+    mov eax, {brk}
+    xor edi, edi
+    syscall
+    lea rdi, [rax + {page}]
+    mov eax, {brk}
+    syscall
+1:  xor eax, eax
+    xor edi, edi
+    mov esi, {zeros}
+    mov edx, {page}
+    syscall
+    test eax, eax
+    jle 2f
+    mov edx, eax
+    mov eax, {write}
+    mov edi, 1
+    mov esi, {zeros}
+    syscall
+    jmp 1b
+2:  mov eax, {exit}
+    xor edi, edi
+    syscall
+entries_cat_end:
+    .popsection
+    "#,
+    brk = const libc::SYS_brk,
+    write = const libc::SYS_write,
+    exit = const libc::SYS_exit,
+    page = const PAGE,
+    zeros = const ZEROS,
+);
+
+unsafe extern "C" {
+    static entries_cat: u8;
+    static entries_cat_end: u8;
+}
+
+/// The program as linkers of the paper's time made it: text, and data with zeros beyond it.
+fn program() -> Vec<u8> {
+    let (start, end) = (&raw const entries_cat, &raw const entries_cat_end);
+    // SAFETY: the assembler put the code between the two, in memory that never changes.
+    let code = unsafe { std::slice::from_raw_parts(start, end as usize - start as usize) };
+    let headers = 64 + 2 * 56;
+    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    // An executable for x86-64.
+    bytes.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+    for value in [TEXT + headers, 64, 0] {
+        bytes.extend(value.to_le_bytes());
+    }
+    for value in [0, 0, 64u16, 56, 2, 0, 0, 0] {
+        bytes.extend(value.to_le_bytes());
+    }
+    let mut segment = |rights: u32, offset: usize, address: usize, len: usize, memory: usize| {
+        bytes.extend([1u32, rights].map(u32::to_le_bytes).concat());
+        for value in [offset, address, address, len, memory, PAGE] {
+            bytes.extend(value.to_le_bytes());
+        }
+    };
+    let text = headers + code.len();
+    segment(5, 0, TEXT, text, text);
+    segment(6, PAGE, DATA, PAGE, PAGE + ZEROS_LEN);
+    bytes.extend(code);
+    bytes.resize(2 * PAGE, 0);
+    bytes
+}
+
+/// The paper's `cat` has six entries: text, data, zeros, heap, stack, and what the kernel puts there itself.
+fn cat() -> Outcome {
+    let wrong = |error: std::io::Error| error.to_string();
+    let path = format!("{}/cat", folder("entries")?);
+    fs::write(&path, program()).map_err(wrong)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(wrong)?;
+    let mut child = Command::new(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(wrong)?;
+    let (mut to, mut from) = match (child.stdin.take(), child.stdout.take()) {
+        (Some(to), Some(from)) => (to, from),
+        _ => return Err("no pipes".into()),
+    };
+    // Once it has answered it has all that it needs.
+    to.write_all(b"hello").map_err(wrong)?;
+    let mut answer = [0; 5];
+    from.read_exact(&mut answer).map_err(wrong)?;
+    ensure!(&answer == b"hello", "it answers {answer:?}");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).map_err(wrong)?;
+    drop(to);
+    let end = child.wait().map_err(wrong)?;
+    ensure!(end.success(), "it ends with {end}");
+    let count = maps.lines().count();
+    ensure!(count <= 6, "{count} entries:\n{maps}");
+    for name in ["/cat", "[heap]", "[stack]", "[vdso]"] {
+        ensure!(maps.contains(name), "no {name}:\n{maps}");
+    }
+    Ok(())
+}

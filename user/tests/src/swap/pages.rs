@@ -1,0 +1,80 @@
+//! Pages that go to swap and come back, each to whom it belongs.
+
+use super::state::{byte, check, expect_slots, fill, needs_swap, number, send_away};
+use crate::support::{Outcome, PAGE, child, map, poke, shared_map};
+use crate::{call, ensure};
+
+pub fn away() -> Outcome {
+    needs_swap()?;
+    expect_slots(Some(0))?;
+    let pages = 500;
+    for shared in [false, true] {
+        let memory = if shared {
+            shared_map(pages * PAGE)?
+        } else {
+            map(pages * PAGE)?
+        };
+        fill(memory, pages, 3);
+        send_away(memory, pages)?;
+        let out = number("/proc/meminfo", "SwapTotal")? - number("/proc/meminfo", "SwapFree")?;
+        ensure!(out >= 1900, "only {out} KiB went");
+        let mut residency = vec![0u8; pages];
+        call!(mincore(memory.cast(), pages * PAGE, residency.as_mut_ptr()));
+        let gone = residency.iter().filter(|it| **it & 1 == 0).count();
+        ensure!(gone > 450, "{gone} pages are gone");
+        if !shared {
+            let swapped = number("/proc/self/status", "VmSwap")?;
+            ensure!(swapped >= 1800, "VmSwap is {swapped}");
+        }
+        // From the end: read, then write every other.
+        for page in (0..pages).rev() {
+            check(memory, page, 3)?;
+        }
+        for page in (0..pages).step_by(2) {
+            let at = memory.wrapping_add(page * PAGE + page % PAGE);
+            poke(at, byte(page, 9));
+        }
+        send_away(memory, pages)?;
+        for page in 0..pages {
+            check(memory, page, if page % 2 == 0 { 9 } else { 3 })?;
+        }
+        call!(munmap(memory.cast(), pages * PAGE));
+        expect_slots(Some(0))?;
+    }
+    Ok(())
+}
+
+/// Children that write, go to swap and exit, of parents that do.
+pub fn fork_tree() -> Outcome {
+    needs_swap()?;
+    expect_slots(Some(0))?;
+    let pages = 64;
+    let memory = map(pages * PAGE)?;
+    fill(memory, pages, 1);
+    for round in 0..6 {
+        child(|| {
+            send_away(memory, pages)?;
+            fill(memory, pages / 2, 20 + round);
+            child(|| {
+                for page in 0..pages {
+                    check(memory, page, if page < pages / 2 { 20 + round } else { 1 })?;
+                }
+                fill(memory, pages, 40);
+                send_away(memory, pages)
+            })?;
+            for page in 0..pages {
+                check(memory, page, if page < pages / 2 { 20 + round } else { 1 })?;
+            }
+            expect_slots(None)
+        })?;
+        for page in 0..pages {
+            check(memory, page, 1)?;
+        }
+        if round % 2 == 0 {
+            fill(memory, pages, 1);
+        }
+        expect_slots(None)?;
+    }
+    call!(munmap(memory.cast(), pages * PAGE));
+    expect_slots(Some(0))
+}
