@@ -113,6 +113,8 @@ impl Entry {
     /// Tells who waits, and gives the entry back if it is to be called in the device's task.
     pub(super) fn settle(mut self: Box<Entry>, result: Result<()>) -> Option<Box<Entry>> {
         let mut outcome = (result, self.completion.take()?);
+        // Before anybody is told, for all of the frames are the caller's again then, those of other pieces, too.
+        self.request.parts.clear();
         while let Completion::Piece(pieces) = outcome.1 {
             outcome = pieces.done(outcome.0)?;
         }
@@ -124,8 +126,6 @@ impl Entry {
             completion => {
                 self.result = outcome.0;
                 self.completion = Some(completion);
-                // The frames are the caller's again.
-                self.request.parts.clear();
                 Some(self)
             }
         }

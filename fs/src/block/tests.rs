@@ -67,6 +67,14 @@ fn parts(sectors: usize) -> Vec<Part> {
     parts
 }
 
+/// Nobody else has a handle of the frames.
+fn assert_own(parts: &[Part]) {
+    assert!(
+        parts.iter().all(|part| part.frame.handles() == 1),
+        "a request that is done has its frames still"
+    );
+}
+
 /// Each sector is its stamp again and again.
 fn put_stamps(parts: &[Part], stamps: &[u64]) {
     let mut stamps = stamps.iter();
@@ -145,7 +153,9 @@ fn use_disk(device: &Device, disk: &FaultyDisk, mine: usize, known: &SpinLock<Ve
         match below(8) {
             0..3 => {
                 let parts = parts(count);
-                match perform(device, Request::read(first as u64, parts.clone())) {
+                let result = perform(device, Request::read(first as u64, parts.clone()));
+                assert_own(&parts);
+                match result {
                     Ok(()) => {
                         let known = known.lock();
                         for (i, found) in get_stamps(&parts).into_iter().enumerate() {
@@ -171,7 +181,8 @@ fn use_disk(device: &Device, disk: &FaultyDisk, mine: usize, known: &SpinLock<Ve
                         known[first + i].medium.insert(stamp);
                     }
                 }
-                let result = perform(device, Request::write(first as u64, parts));
+                let result = perform(device, Request::write(first as u64, parts.clone()));
+                assert_own(&parts);
                 let mut known = known.lock();
                 for (i, &stamp) in stamps.iter().enumerate() {
                     known[first + i].current = result.is_ok().then_some(stamp);
