@@ -12,7 +12,7 @@ use nucleus::{
     trap::{self, Selectors},
 };
 
-use super::{Own, Thread, family, load::Loaded};
+use super::{Own, Thread, family, load::Loaded, space::Leaving};
 use crate::{elf::Class, files, futex};
 
 /// Makes the current thread run what was loaded: the other threads of its process end, and what does not
@@ -65,11 +65,13 @@ pub fn replace(
     if process.large_pages_disabled.load(Relaxed) {
         loaded.space.map().allow_large_pages(false);
     }
+    let leaving = Leaving::begin();
     let old = core::mem::replace(&mut own.space, loaded.space);
     thread.publish(Some(own.shared()));
     task::set_pmap(Some(own.space.map().pmap().clone()));
     // Torn down here unless others still run in it.
     drop(old);
+    drop(leaving);
     if let Some(release) = own.vfork.take() {
         release.release();
     }

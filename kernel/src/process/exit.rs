@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::raw::general::{SIGCONT, SIGHUP};
 use nucleus::task;
 
-use super::{Own, Process, Thread, family};
+use super::{Own, Process, Thread, family, space::Leaving};
 use crate::{
     futex,
     signal::{self, Info},
@@ -28,12 +28,14 @@ pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     }
     process.add_thread_usage(&thread.usage());
     thread.signals.set_task(None);
+    let leaving = Leaving::begin();
     thread.publish(None);
     // The address space is torn down by its last user, who must not run in it any more.
     task::set_pmap(None);
     drop(own);
 
     let ended = process.signals.remove_thread(&thread, status);
+    drop(leaving);
     if ended.is_some() {
         process.set_last_name(thread.name());
     }

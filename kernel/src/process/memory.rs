@@ -21,7 +21,7 @@ use vm::{Fault, Map, Supply};
 
 use abi::raw::general as raw;
 
-use super::{Process, Thread, space, thread};
+use super::{Process, Thread, space::Leaving, thread};
 use crate::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
@@ -97,7 +97,7 @@ pub fn kill_largest() -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
     }
-    let answer = victim_is_leaving() || space::is_any_leaving() || choose();
+    let answer = victim_is_leaving() || choose();
     CHOOSING.store(false, Release);
     answer
 }
@@ -137,10 +137,13 @@ pub fn oom_score(process: &Process) -> i64 {
 }
 
 fn choose() -> bool {
+    let Some(left) = Leaving::none() else {
+        return true;
+    };
     let mut largest = None;
     let mut most = i64::MIN;
     for process in Process::all() {
-        // The address space of a process that has just ended comes back by itself.
+        // A kernel task's, or a zombie.
         let Some(space) = process.leader().and_then(|leader| leader.space()) else {
             continue;
         };
@@ -155,6 +158,10 @@ fn choose() -> bool {
     let Some((victim, space)) = largest else {
         return false;
     };
+    // Who has begun to leave meanwhile may be the largest, and was not found.
+    if Leaving::none() != Some(left) {
+        return true;
+    }
     let until = time::since_boot() + GRACE;
     *VICTIM.lock() = Some((Arc::downgrade(space.map()), until));
     if !matches!(victim.signals.ending(), Some(Ending::Exit(_))) {
@@ -164,6 +171,7 @@ fn choose() -> bool {
             String::from_utf8_lossy(&victim.name()),
             space.map().sizes().resident,
         );
+        nucleus::log!("memory in pages: {:?}", frame::usage());
         Counter::out_of_memory_kills.add(1);
         victim.signals.end(raw::SIGKILL as i32);
     }

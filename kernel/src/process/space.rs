@@ -1,7 +1,10 @@
 //! An address space and what `execve` put into it.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use abi::{Errno, Result};
 use fs::{Location, Running};
@@ -18,12 +21,30 @@ pub struct Space {
     barriers: AtomicU32,
 }
 
-/// Address spaces that are being torn down now.
-static LEAVING: AtomicUsize = AtomicUsize::new(0);
+/// How many have begun to leave, and how many of these are done: see [`Leaving`].
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+static DONE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the memory of an address space is on its way back, so that nobody need be ended for memory.
-pub fn is_any_leaving() -> bool {
-    LEAVING.load(Relaxed) > 0
+/// Somebody gives up an address space, and is not found as one of its users any more: nobody need be ended for memory as long as it lives.
+pub struct Leaving(());
+
+impl Leaving {
+    pub fn begin() -> Leaving {
+        BEGUN.fetch_add(1, Relaxed);
+        Leaving(())
+    }
+
+    /// How many have begun, if all of them are done. As long as this stays the same, each address space has a user who is found.
+    pub fn none() -> Option<usize> {
+        let begun = BEGUN.load(Acquire);
+        (begun == DONE.load(Acquire)).then_some(begun)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        DONE.fetch_add(1, Release);
+    }
 }
 
 /// What `execve` put into an address space.
@@ -112,8 +133,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        LEAVING.fetch_add(1, Relaxed);
+        let _leaving = Leaving::begin();
         self.map.tear_down();
-        LEAVING.fetch_sub(1, Relaxed);
     }
 }

@@ -5,7 +5,7 @@ use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use abi::{Errno, raw::general as raw};
 use fs::{Namespace, ramfs};
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
     sim::{self, Config},
     sync::{Rank, SpinLock},
     task::{self, Spawn},
@@ -14,9 +14,9 @@ use nucleus::{
 use vm::{Limits, Map, MapRequest};
 
 use super::{
-    FsContext, Layout, Own, Pid, Process, Shared, Space, Thread,
+    FsContext, Layout, Own, Pid, Process, Shared, Space, Thread, exit,
     family::{self, Change, Clones, Wanted, Which},
-    fork, wait,
+    fork, memory, wait,
 };
 use crate::{
     files,
@@ -213,9 +213,17 @@ fn resolve(address: VirtAddr, access: Access) -> bool {
 }
 
 fn space() -> (Arc<Space>, VirtAddr) {
+    space_of(1)
+}
+
+/// An address space with so many pages of memory.
+fn space_of(pages: usize) -> (Arc<Space>, VirtAddr) {
     let map = Map::new(Limits::NONE, false).unwrap();
     let page = map
-        .map(MapRequest::zero(PAGE_SIZE, Prot::READ | Prot::WRITE))
+        .map(MapRequest::zero(
+            pages * PAGE_SIZE,
+            Prot::READ | Prot::WRITE,
+        ))
         .unwrap();
     let root = Namespace::new(ramfs::root(ramfs::Options::default()), "ramfs").root();
     *MAP.lock() = Some(map.clone());
@@ -303,5 +311,61 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
             });
         }
         let _: Own = Own::new(shared);
+    });
+}
+
+/// When memory is wanted, nobody is ended while that of a process that ends by itself is on its way back.
+#[test]
+fn who_ends_by_itself_is_waited_for() {
+    const LARGE: usize = 64;
+    let config = Config {
+        cpus: 3,
+        ..Config::default()
+    };
+    sim::check("a user who ends", 0..100, config, || {
+        let make_user = |pages| {
+            let (space, at) = space_of(pages);
+            for page in 0..pages {
+                let fault = space.map().fault(at + page * PAGE_SIZE, Access::Write);
+                assert!(fault.is_ok());
+            }
+            let shared = Shared {
+                fs: FsContext::new(space.exe().clone()),
+                files: files::Table::new(),
+                credentials: Arc::new(super::Credentials::default()),
+                space,
+            };
+            let id = family::new_id().unwrap();
+            let thread = fork::make_process(id.get(), None, false, Some(shared.clone()));
+            (thread.unwrap(), Own::new(shared))
+        };
+        // The first process is never ended.
+        let first = make(None);
+        let before = frame::usage().data;
+        let (small, small_own) = make_user(1);
+        let (large, large_own) = make_user(LARGE);
+        *MAP.lock() = None;
+        let wanting = small.clone();
+        task(&small, move || {
+            for _ in 0..200 {
+                memory::kill_largest();
+                if wanting.process().signals.ending().is_some() {
+                    let left = frame::usage().data - before;
+                    assert!(left < LARGE, "it is ended, and {left} pages come back");
+                    break;
+                }
+                task::yield_now();
+            }
+            exit::end_thread(wanting.clone(), small_own, 0);
+            family::remove_unborn(wanting.process().pid());
+        });
+        let leaving = large.clone();
+        task(&large, move || {
+            let pid = leaving.process().pid();
+            exit::end_thread(leaving, large_own, 0);
+            family::remove_unborn(pid);
+        });
+        end(&first, 0);
+        family::remove_unborn(first.process().pid());
     });
 }
