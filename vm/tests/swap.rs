@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
+    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, fail_after},
     sim::{self, Config},
+    sync::{Rank, SpinLock},
     task::{self, Spawn},
     user,
 };
 use support::{Numbers, resolve, swap::Store, swap::expect_empty};
-use vm::swap::{self, DeviceId, SwapError};
+use vm::swap::{self, DeviceId, Done, SwapError, SwapStore};
 use vm::{Advice, Fault, Limits, Map, MapRequest, Place};
 
 const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
@@ -419,4 +420,84 @@ fn devices_come_and_go_under_those_who_use_them() {
             support::expect_all_back(before);
         });
     }
+}
+
+/// A store that still has to do after it has said that a write is over.
+struct Late {
+    pages: SpinLock<Vec<Option<Box<[u8; PAGE_SIZE]>>>>,
+    said: Arc<AtomicBool>,
+}
+
+impl SwapStore for Late {
+    fn slots(&self) -> u64 {
+        self.pages.lock().len() as u64
+    }
+
+    fn read(&self, slot: u64, frames: &[Frame], done: Done) {
+        for (i, frame) in frames.iter().enumerate() {
+            let page = self.pages.lock()[slot as usize + i].clone();
+            ephemeral::map(frame).write(0, &page.expect("it was written before")[..]);
+        }
+        done(Ok(()));
+    }
+
+    fn write(&self, slot: u64, frames: Vec<Frame>, done: Done) {
+        for (i, frame) in frames.into_iter().enumerate() {
+            let mut page = Box::new([0; PAGE_SIZE]);
+            ephemeral::map(&frame).read(0, &mut page[..]);
+            self.pages.lock()[slot as usize + i] = Some(page);
+        }
+        done(Ok(()));
+        self.said.store(true, SeqCst);
+        for _ in 0..300 {
+            task::yield_now();
+        }
+    }
+}
+
+/// Who gives a device up has it back, whatever those do who have just written to it.
+#[test]
+fn nobody_has_a_device_that_was_given_up() {
+    sim::check("given up", 0..5, with_cpus(2), || {
+        user::set_fault_hook(resolve);
+        let said = Arc::new(AtomicBool::new(false));
+        let store: Arc<dyn SwapStore> = Arc::new(Late {
+            pages: SpinLock::new(Rank::Leaf, vec![None; 100]),
+            said: said.clone(),
+        });
+        let kept = Arc::downgrade(&store);
+        let id = swap::add(store, 0).expect("a swap device");
+        let map = new_map();
+        for i in 0..PAGES {
+            write(&map, page(i), 7);
+        }
+        let out = map.clone();
+        let spawn = Spawn {
+            name: "pageout",
+            pmap: None,
+            attachment: None,
+            cpus: u64::MAX,
+            priority: Default::default(),
+        };
+        let ended = Arc::new(AtomicBool::new(false));
+        let tells = ended.clone();
+        let body = move || {
+            out.page_out(all()).expect("mapped");
+            drop(out);
+            tells.store(true, SeqCst);
+        };
+        task::spawn(spawn, Box::new(body)).expect("a task");
+        while !said.load(SeqCst) {
+            task::yield_now();
+        }
+        swap::remove(id, &|| false).expect("room for all pages");
+        assert!(kept.upgrade().is_none(), "somebody has the device yet");
+        for i in 0..PAGES {
+            expect(&map, page(i), 7);
+        }
+        while !ended.load(SeqCst) {
+            task::yield_now();
+        }
+        map.tear_down();
+    });
 }

@@ -6,7 +6,10 @@
 //! two writes to one place at the same time could end in any order.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::{
+    ops::Deref,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue},
@@ -47,6 +50,8 @@ struct Device {
     owned: u32,
     busy: u32,
     bad: u32,
+    /// Those who have the store in their hands.
+    users: u32,
     /// Where the search for free slots goes on.
     next: u32,
     /// When slots were last taken from it, for the turns of devices of equal priority.
@@ -83,6 +88,7 @@ impl Device {
             owned: 0,
             busy: 0,
             bad,
+            users: 0,
             next: 0,
             turn: 0,
             draining: None,
@@ -137,6 +143,30 @@ impl Table {
 pub(crate) struct Run {
     first: SlotNumber,
     len: u32,
+}
+
+/// A device's store, in the hands of who reads or writes it. The device stays until it is given back, which may be after the last read or write has
+/// ended.
+pub(crate) struct StoreInUse {
+    store: Option<Arc<dyn SwapStore>>,
+    /// Any of the device's.
+    slot: SlotNumber,
+}
+
+impl Deref for StoreInUse {
+    type Target = dyn SwapStore;
+
+    fn deref(&self) -> &Self::Target {
+        self.store.as_deref().expect("it is taken at the end only")
+    }
+}
+
+impl Drop for StoreInUse {
+    fn drop(&mut self) {
+        // Before the device may go: who has taken it out is the last to hold its store.
+        drop(self.store.take());
+        TABLE.lock().device(self.slot).users -= 1;
+    }
 }
 
 /// Why a slot can't be had for reading now.
@@ -255,9 +285,14 @@ impl Run {
     }
 
     /// Where they are, and which slot of it is the first.
-    pub(crate) fn store(&self) -> (Arc<dyn SwapStore>, u64) {
+    pub(crate) fn store(&self) -> (StoreInUse, u64) {
         let mut table = TABLE.lock();
-        let store = table.device(self.first).store.clone();
+        let device = table.device(self.first);
+        device.users += 1;
+        let store = StoreInUse {
+            store: Some(device.store.clone()),
+            slot: self.first,
+        };
         (store, self.first.slot() as u64)
     }
 
@@ -467,8 +502,9 @@ pub(crate) fn refuse_removals() -> bool {
 pub(super) fn take_out(removal: &Removal) -> bool {
     let taken = {
         let mut table = TABLE.lock();
-        let is_unused =
-            |it: &mut Device| it.draining == Some(removal.number) && it.owned == 0 && it.busy == 0;
+        let is_unused = |it: &mut Device| {
+            it.draining == Some(removal.number) && it.owned == 0 && it.busy == 0 && it.users == 0
+        };
         match table.devices.get_mut(removal.id.0) {
             Some(device) => device.take_if(is_unused),
             None => None,
