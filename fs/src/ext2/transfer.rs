@@ -58,10 +58,11 @@ impl Content {
         for piece in pieces {
             let sector = piece.first as u64 * sectors;
             if write {
-                let (inode, done) = (inode.clone(), transfer.expect());
+                // Not the inode: its last holder ends the file system, which must not wait in the disk's own task.
+                let (pages, done) = (inode.pages().cloned(), transfer.expect());
                 let ended = move |result: Result<()>| {
                     if result.is_err()
-                        && let Some(pages) = inode.pages()
+                        && let Some(pages) = pages
                     {
                         // The others have what they had, or a part of what they were to get.
                         for blocks in piece.unwritten {

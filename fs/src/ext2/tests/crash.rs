@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration, vec::Vec};
 use fbuf::{BytesSink, BytesSource};
 use nucleus::{
     frame,
+    sim::{self, Config},
     task::{self, Sleep},
     time,
 };
@@ -353,5 +354,37 @@ fn a_write_that_fails_does_not_take_what_was_there() {
         drop((content, file));
         fs.unmount().unwrap();
         image::check(&disk.content());
+    });
+}
+
+/// A request that is under way may be the last that leads to the file system, which must not end in the disk's task then: it would wait for itself.
+#[test]
+fn a_file_system_may_end_while_its_files_are_written() {
+    let config = Config {
+        cpus: 2,
+        max_points: 1_000_000,
+        ..Config::default()
+    };
+    let image = shape(&mut Random(1), 1).make();
+    sim::check("end", 0..4, config, move || {
+        crate::pages::reset();
+        let (device, disk) = device(image.clone(), 1);
+        let fs = mount(&device);
+        let file = open(&fs, FIRST);
+        let content = pages(&file).clone();
+        let data = vec![7; 40_000];
+        content
+            .write(0, false, &mut BytesSource::new(&data))
+            .unwrap();
+        disk.set_delays(true);
+        content.write_out(0..u64::MAX, false).unwrap();
+        drop(file);
+        fs.forget();
+        drop(fs);
+        content.wait_written(0..u64::MAX);
+        drop(content);
+        assert_eq!(device.flush(), Ok(()));
+        drop(device);
+        crate::pages::reset();
     });
 }
