@@ -27,6 +27,7 @@ pub mod namespace;
 pub mod ninep;
 pub mod notify;
 pub mod pages;
+mod passed;
 pub mod ramfs;
 pub mod synthetic;
 mod text;

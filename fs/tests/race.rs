@@ -10,14 +10,18 @@ use std::sync::{
 
 use abi::Errno;
 use abi::raw::general::{O_APPEND, O_CREAT, O_RDWR, RENAME_EXCHANGE};
-use fbuf::{BytesSink, BytesSource};
+use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Source};
 use fs::{
     Credentials, File, Kind, Namespace, OpenFlags, Vnode, Walk,
     ramfs::{self, Options},
     vnode::Make,
 };
-use nucleus::task::{self, Sleep, Spawn, WaitQueue};
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral,
+    task::{self, Sleep, Spawn, WaitQueue},
+};
 use support::Random;
+use vm::Pager;
 
 const FLAGS: OpenFlags = OpenFlags::from_bits_retain(O_RDWR | O_CREAT);
 
@@ -260,5 +264,58 @@ fn deep_trees_go_without_recursion() {
             Some(Errno::ENOENT)
         );
         drop(at);
+    });
+}
+
+/// Bytes that somebody stores next to, through a mapping, while they are on their way.
+struct BesideStore<'a> {
+    pager: &'a dyn Pager,
+    bytes: &'a [u8],
+}
+
+impl Source for BesideStore<'_> {
+    fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> abi::Result<usize> {
+        let (now, later) = self.bytes.split_at(len.min(self.bytes.len()));
+        self.bytes = later;
+        // What a fault asks for.
+        self.pager.about_to_write(0).unwrap();
+        ephemeral::map(frame).write(offset, now);
+        Ok(now.len())
+    }
+
+    fn take_bytes(&mut self, _: &mut [u8]) -> abi::Result<usize> {
+        unreachable!("pages are asked for")
+    }
+}
+
+/// Who writes has a handle of the page, and is not one who keeps it.
+#[test]
+fn a_write_into_a_page_that_is_stored_into_meanwhile_is_not_lost() {
+    support::on_machines(1, 1, |_| {
+        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        with_walk(&namespace, |walk| {
+            let file = walk.open(b"/file", FLAGS, 0o644).unwrap();
+            let vnode = file.location().unwrap().vnode().clone();
+            let write = |source: &mut dyn Source| vnode.write(0, false, source).unwrap();
+            write(&mut BytesSource::new(&[1; PAGE_SIZE]));
+            // Passed on once, and kept by nobody now.
+            let mut passed = Aggregate::new();
+            let mut sink = AggregateSink::new(&mut passed, PAGE_SIZE);
+            assert_eq!(vnode.read(0, &mut sink), Ok(PAGE_SIZE));
+            drop(passed);
+            let pager = file.pager().unwrap();
+            write(&mut BesideStore {
+                pager: &*pager,
+                bytes: &[2; 100],
+            });
+            let mut found = [0; 200];
+            assert_eq!(vnode.read(0, &mut BytesSink::new(&mut found)), Ok(200));
+            assert_eq!(found[..100], [2; 100]);
+            assert_eq!(found[100..], [1; 100]);
+        });
     });
 }

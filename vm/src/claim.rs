@@ -208,6 +208,9 @@ impl<O: HasObject> Claim<O> {
             return 0;
         }
         let mut published = 0;
+        // Before anybody sees one, who may take it out again.
+        let most = count.min(self.frames.len());
+        self.object.object().count_more(most);
         for (i, frame) in self.frames.drain(..).enumerate() {
             let index = self.first + i as u64;
             // It was made when the page was claimed.
@@ -226,7 +229,7 @@ impl<O: HasObject> Claim<O> {
                 Page::Absent
             };
         }
-        self.object.object().count_more(published);
+        self.object.object().count_less(most - published);
         self.object.object().waiters().wake_all();
         published
     }

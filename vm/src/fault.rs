@@ -569,6 +569,9 @@ impl Attempt<'_> {
                 if self.is_spurious() {
                     return Ok(Outcome::Mapped(Neighbours::None));
                 }
+                if self.access == Access::Write && !object.pager.may_still_be_written(index) {
+                    return Ok(Outcome::NeedsRoom(index));
+                }
                 if !asked {
                     Counter::fault_object.add(1);
                 }

@@ -18,7 +18,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nucleus::{
-    Access, Frame, Prot, frame,
+    Access, Frame, PAGE_SIZE, Prot, ephemeral, frame,
     pmap::{self, Pending},
     sync::{MutexGuard, Rank},
 };
@@ -443,6 +443,30 @@ impl Object {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
         Ok(old.is_there())
+    }
+
+    /// Puts `copy` in the place of page `index`, if that is `old` still, with its bytes: every mapping of the old one is removed before they
+    /// are copied, so that no store into it is missed. Returns whether it did. The copy counts as modified if the old one did.
+    pub fn replace_by_copy(&self, index: u64, old: &Frame, copy: Frame) -> bool {
+        let Some(mut pages) = self.lock(index) else {
+            return false;
+        };
+        let page = pages.page_mut(index);
+        if page.frame() != Some(old) {
+            return false;
+        }
+        if old.mappings() != 0 {
+            // No new mapping can appear: the chunk is locked.
+            let mut pending = Pending::new();
+            pmap::page_protect(old, Prot::empty(), &mut pending);
+            pending.flush();
+        }
+        ephemeral::map(&copy).copy_from(0, &ephemeral::map(old), 0, PAGE_SIZE);
+        if pmap::is_modified(old) {
+            pmap::set_modified(&copy);
+        }
+        *page = Page::resident(copy);
+        true
     }
 
     /// The index of the first page from `first` on that the object has.

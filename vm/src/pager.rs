@@ -120,6 +120,13 @@ pub trait Pager: Send + Sync {
         Ok(())
     }
 
+    /// Whether what [`about_to_write`](Pager::about_to_write) said of page `index` still holds, which is resident: what it was said of may have been cut
+    /// off, and another page be in its place. Called with the page's chunk locked; takes no sleeping lock.
+    fn may_still_be_written(&self, index: u64) -> bool {
+        let _ = index;
+        true
+    }
+
     /// A shared mapping may write page `index` from now on, or has just written it: it is dirty, even if it was written back
     /// since [`about_to_write`](Pager::about_to_write). Called with the page's chunk locked; takes no sleeping lock.
     fn may_be_written(&self, index: u64) {

@@ -64,6 +64,17 @@ impl Object {
     /// Takes up to `most` pages of `range` out that nobody uses and that can be read again: not mapped, not modified, held
     /// by nobody else. Returns how many, and the page where it stopped, if it did before the range's end.
     pub fn evict(&self, range: Range<u64>, most: usize) -> (usize, Option<u64>) {
+        self.evict_but(range, most, &|_| false)
+    }
+
+    /// As [`evict`](Object::evict), but for pages that are `kept`: they may be modified again by who has them written. Called with their chunk
+    /// locked; takes no sleeping lock.
+    pub fn evict_but(
+        &self,
+        range: Range<u64>,
+        most: usize,
+        kept: &dyn Fn(u64) -> bool,
+    ) -> (usize, Option<u64>) {
         let mut count = 0;
         let mut stopped = None;
         self.walk(&range, &mut |first, chunk, slots| {
@@ -74,9 +85,14 @@ impl Object {
                     stopped = Some(first + i as u64);
                     break;
                 }
-                // With the chunk locked nobody can come to hold or map it.
+                // With the chunk locked nobody can come to hold or map it. Who had it written, and it was kept until then, may have made it
+                // modified in between.
                 let unused = |frame: &Frame| {
-                    frame.handles() == 1 && frame.mappings() == 0 && !pmap::is_modified(frame)
+                    frame.handles() == 1
+                        && frame.mappings() == 0
+                        && !pmap::is_modified(frame)
+                        && !kept(first + i as u64)
+                        && !pmap::is_modified(frame)
                 };
                 if pages[i].frame().is_some_and(unused) {
                     core::mem::swap(&mut removed[i], &mut pages[i]);
@@ -88,6 +104,41 @@ impl Object {
         });
         self.count_less(count);
         (count, stopped)
+    }
+
+    /// Takes all pages of `range` out that can be read again, mapped or not, and whoever reads one gives it up: what they hold may not be what the
+    /// backing store has any more. What was modified stays, what somebody holds, and what is `kept`, as for [`evict_but`](Object::evict_but). Returns how
+    /// many pages that were.
+    pub fn invalidate(&self, range: Range<u64>, kept: &dyn Fn(u64) -> bool) -> usize {
+        let mut count = 0;
+        self.walk(&range, &mut |first, chunk, slots| {
+            let mut removed: [Page; SLOTS] = Default::default();
+            let mut pages = chunk.lock();
+            let mut pending = Pending::new();
+            for frame in pages[slots.clone()].iter().filter_map(Page::frame) {
+                // With the chunk locked no new mapping can appear, and from the flush on it is known what was stored.
+                if frame.mappings() != 0 {
+                    pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+            }
+            pending.flush();
+            for i in slots {
+                let stays = |frame: &Frame| {
+                    frame.handles() > 1
+                        || pmap::is_modified(frame)
+                        || kept(first + i as u64)
+                        || pmap::is_modified(frame)
+                };
+                if !pages[i].frame().is_some_and(stays) {
+                    core::mem::swap(&mut removed[i], &mut pages[i]);
+                    count += usize::from(removed[i].frame().is_some());
+                }
+            }
+            drop(pages);
+            true
+        });
+        self.count_less(count);
+        count
     }
 
     /// Takes all pages of `range` out that were not modified, and whoever reads one gives it up: what they hold is not what

@@ -113,6 +113,10 @@ impl Pager for Mapped {
         self.pager.prepare_write(index)
     }
 
+    fn may_still_be_written(&self, index: u64) -> bool {
+        self.pager.may_still_be_written(index)
+    }
+
     fn may_be_written(&self, index: u64) {
         self.pager.may_be_written(index);
     }

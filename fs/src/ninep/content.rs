@@ -319,15 +319,8 @@ impl Pager for Node {
         let Some(content) = &self.content else {
             return Ok(());
         };
-        if content.passed.load(Ordering::SeqCst)
-            && let Some(frame) = content.object.resident(index)
-            && !content.is_own(&frame)
-        {
-            content
-                .replace_by_copy(index, &frame)
-                .map_err(|_| PagerError::OutOfMemory)?;
-        }
-        Ok(())
+        let own = content.page_to_write(index);
+        own.map(drop).map_err(|_| PagerError::OutOfMemory)
     }
 
     fn describe(&self) -> Description {

@@ -15,15 +15,14 @@ use vm::PagerError;
 use super::{
     cache,
     client::{Fid, SetAttr},
-    content::{Content, PAGE, errno},
+    content::{Content, PAGE},
     node::Node,
     reading::slices_of,
 };
+use crate::passed;
 
 /// The largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
-/// The handles of a page that nobody but the file knows: the object's, and that of who asks.
-const OWN_HANDLES: u32 = 2;
 
 /// Bytes on their way to the server.
 struct Batch {
@@ -186,6 +185,9 @@ impl Content {
             None => (new_page()?, false),
         };
         let n = from.take_into(&frame, at, n)?;
+        if in_memory {
+            self.settle_part(index, &frame, at, n)?;
+        }
         if n > 0 {
             batch.add(&frame, at, n);
             batch.note_part(index, in_memory);
@@ -218,27 +220,32 @@ impl Content {
     }
 
     /// The resident page `index`, none but the file's own and its mappings'.
-    fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
-        let Some(frame) = self.object.resident(index) else {
-            return Ok(None);
-        };
-        if !self.passed.load(Ordering::SeqCst) || self.is_own(&frame) {
-            return Ok(Some(frame));
+    pub(super) fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
+        loop {
+            let frame = match self.object.resident(index) {
+                Some(frame) if self.is_kept(&frame) => frame,
+                found => return Ok(found),
+            };
+            let own = new_page()?;
+            if self.object.replace_by_copy(index, &frame, own.clone()) {
+                return Ok(Some(own));
+            }
         }
-        self.replace_by_copy(index, &frame).map(Some)
     }
 
-    /// Whether nobody holds the page but the file, its mappings and who asks.
-    pub(super) fn is_own(&self, frame: &Frame) -> bool {
-        frame.handles().saturating_sub(frame.mappings()) <= OWN_HANDLES
+    /// Whether others may keep a page: it is left to them, and a copy takes its place before it is written.
+    fn is_kept(&self, frame: &Frame) -> bool {
+        self.passed.load(Ordering::SeqCst) && !passed::is_own(frame)
     }
 
-    /// Leaves `frame` to who keeps it.
-    pub(super) fn replace_by_copy(&self, index: u64, frame: &Frame) -> Result<Frame> {
-        let own = new_page()?;
-        ephemeral::map(&own).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
-        self.object.replace(index, own.clone()).map_err(errno)?;
-        Ok(own)
+    /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now, by who holds `writers`: the page has them, even if a fault has put a
+    /// copy in its place meanwhile.
+    fn settle_part(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
+        if !self.passed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let page = || Ok(self.object.resident(index));
+        passed::settle(frame, at, len, page, |_| {})
     }
 
     /// Clears what mappings may have written behind the end, before the end moves on.
@@ -256,6 +263,7 @@ impl Content {
             && let Some(frame) = self.page_to_write(end / PAGE)?
         {
             ephemeral::map(&frame).fill(in_page, PAGE_SIZE - in_page, 0);
+            self.settle_part(end / PAGE, &frame, in_page, PAGE_SIZE - in_page)?;
         }
         Ok(())
     }

@@ -103,7 +103,7 @@ impl<S: Store> Cached for FilePages<S> {
     }
 
     fn give_up(&self, pages: Range<u64>, most: usize) -> usize {
-        self.object.evict(pages, most).0
+        self.evict(pages, most).0
     }
 
     fn set_access(&self, access: Access) {
@@ -129,7 +129,8 @@ impl<S: Store> Cached for FilePages<S> {
     fn age(&self, scan: &mut Scan) {
         let from = self.give_from.load(Ordering::Relaxed);
         let mut fate = |index: u64, _: &Frame, modified: bool| {
-            let is_dirty = modified || self.dirty.contains(index) || self.writing.contains(index);
+            // In this order: what could not be written is dirty before it is in `writing` no more.
+            let is_dirty = modified || self.writing.contains(index) || self.dirty.contains(index);
             match is_dirty {
                 true => Fate::Keep,
                 false => Fate::Drop,
@@ -142,11 +143,11 @@ impl<S: Store> Cached for FilePages<S> {
 
     fn give_back(&self, most: usize) -> usize {
         let from = self.give_from.load(Ordering::Relaxed);
-        let (mut given, stopped) = self.object.evict(from..u64::MAX, most);
+        let (mut given, stopped) = self.evict(from..u64::MAX, most);
         self.give_from
             .store(stopped.unwrap_or(0), Ordering::Relaxed);
         if stopped.is_none() && from > 0 {
-            given += self.object.evict(0..from, most - given).0;
+            given += self.evict(0..from, most - given).0;
         }
         given
     }

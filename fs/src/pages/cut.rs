@@ -63,7 +63,11 @@ impl<S: Store> FilePages<S> {
             if !pages.is_empty() {
                 let _end = self.end.lock();
                 self.drop_pages(pages.clone());
-                self.store().release(pages)?;
+                let released = self.store().release(pages.clone());
+                // What was read until then is what the blocks had. Nothing of it is dirty: who stores into a page of a hole waits for `end`.
+                self.object
+                    .remove_pages(pages.start, pages.end - pages.start);
+                released?;
             }
         }
         self.store().changed();
@@ -107,7 +111,7 @@ impl<S: Store> FilePages<S> {
             while !self.backed.contains(index) {
                 if index * PAGE < self.size() {
                     self.page(index)?;
-                    if let Some(frame) = self.page_to_write(index)? {
+                    if let Some(frame) = self.own_page(index)? {
                         dirty::throttle();
                         self.back(index, &frame)?;
                     }
@@ -138,7 +142,7 @@ impl<S: Store> FilePages<S> {
         // Also if it was not reserved before: a fault that reserves it now does so up to the old end. And what is in a new piece must
         // never be read.
         loop {
-            let Some(frame) = self.page_to_write(index)? else {
+            let Some(frame) = self.own_page(index)? else {
                 self.page(index)?;
                 continue;
             };
@@ -156,16 +160,17 @@ impl<S: Store> FilePages<S> {
         let _ = self.store().cut(self.size());
     }
 
-    /// Takes pages out for good: neither in memory, nor dirty, nor being written when this returns. Nobody brings one back
-    /// meanwhile.
+    /// Takes pages out for good: neither in memory, nor dirty, nor being written when this returns. Of pages behind the end nobody brings one
+    /// back meanwhile.
     fn drop_pages(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
+        // Before they go: no fault that has found one ready finds another one in its place and writes that.
+        self.backed.remove_range(pages.clone());
         self.object.remove_pages(pages.start, count);
         self.forget_dirty(pages.clone());
         self.wait_for_written(pages.clone());
         // A write that was refused memory has made its pages dirty again.
-        self.forget_dirty(pages.clone());
-        self.backed.remove_range(pages);
+        self.forget_dirty(pages);
     }
 
     fn forget_dirty(&self, pages: Range<u64>) {

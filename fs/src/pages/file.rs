@@ -18,10 +18,9 @@ use nucleus::{
 use vm::{Description, Object, Pager, PagerError};
 
 use super::{Cached, ErrorCount, PageSet, Store, ahead::Streams, dirty, files, flusher};
+use crate::passed;
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
-/// The handles of a page that nobody but the file knows: the object's, and that of who asks.
-pub(super) const OWN_HANDLES: u32 = 2;
 
 /// The bytes of one file: what of them is in memory, and how it gets there and back. To be embedded in a vnode by an `Arc`; it is
 /// the vnode's pager.
@@ -245,26 +244,49 @@ impl<S: Store> FilePages<S> {
         }
     }
 
-    /// Whether nobody holds the page but the file, its mappings and who asks.
-    pub(super) fn is_own(&self, frame: &Frame) -> bool {
-        frame.handles().saturating_sub(frame.mappings()) <= OWN_HANDLES
+    /// The resident page `index`, none but the file's own and its mappings': one that others keep is left to them, and a copy takes its place.
+    /// Who writes and who faults may copy in vain: see [`settle`](FilePages::settle).
+    pub(super) fn own_page(&self, index: u64) -> Result<Option<Frame>> {
+        loop {
+            let frame = match self.object.resident(index) {
+                Some(frame) if self.passed.load(Ordering::SeqCst) && !passed::is_own(&frame) => {
+                    frame
+                }
+                found => return Ok(found),
+            };
+            let own = new_page()?;
+            // Who keeps it may be the device, which is writing it: were the copy clean, it could leave memory before that is done, and
+            // what the block had before be read.
+            let has_place = self.backed.contains(index);
+            if has_place {
+                pmap::set_modified(&own);
+            }
+            if self.object.replace_by_copy(index, &frame, own.clone()) {
+                if has_place {
+                    self.note_dirty(index);
+                }
+                return Ok(Some(own));
+            }
+        }
     }
 
-    /// Leaves `frame` to who keeps it.
-    pub(super) fn replace_by_copy(&self, index: u64, frame: &Frame) -> Result<Frame> {
-        let own = new_page()?;
-        ephemeral::map(&own).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
-        // Who keeps it may be the device, which is writing it: were the copy clean, it could leave memory before that is done, and
-        // what the block had before be read.
-        let has_place = self.backed.contains(index);
-        if has_place || pmap::is_modified(frame) {
-            pmap::set_modified(&own);
+    /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now, by who holds `writers`: sees to it that the page has them, if
+    /// a fault has put a copy in its place meanwhile.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    #[inline]
+    pub(super) fn settle(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
+        match self.passed.load(Ordering::SeqCst) {
+            true => self.settle_copied(index, frame, at, len),
+            false => Ok(()),
         }
-        self.object.replace(index, own.clone()).map_err(errno)?;
-        if has_place {
-            self.note_dirty(index);
-        }
-        Ok(own)
+    }
+
+    #[cold]
+    fn settle_copied(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
+        let changed = |now: &Frame| self.mark_dirty(index, now);
+        passed::settle(frame, at, len, || self.page(index).map(Some), changed)
     }
 
     /// Reserves room for page `index` of a file that will end at `end`, or has its end there. The page is in memory, or is put there next, and is made
@@ -321,7 +343,7 @@ impl<S: Store> Pager for FilePages<S> {
     fn let_go(&self, pages: Range<u64>) {
         // What is dirty goes another time, when it has been written.
         let _ = self.write_out_pages(pages.clone(), false);
-        self.object.evict(pages, usize::MAX);
+        self.evict(pages, usize::MAX);
     }
 
     fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
@@ -358,7 +380,7 @@ impl<S: Store> Pager for FilePages<S> {
                 || self
                     .object
                     .resident(index)
-                    .is_none_or(|frame| self.is_own(&frame)));
+                    .is_none_or(|frame| passed::is_own(&frame)));
         match is_ready {
             true => Ok(()),
             false if index >= self.pages() => Err(PagerError::BeyondEnd),
@@ -379,13 +401,11 @@ impl<S: Store> Pager for FilePages<S> {
                 self.back(index, &frame).map_err(pager_error)?;
             }
         }
-        if self.passed.load(Ordering::SeqCst)
-            && let Some(frame) = self.object.resident(index)
-            && !self.is_own(&frame)
-        {
-            self.replace_by_copy(index, &frame).map_err(pager_error)?;
-        }
-        Ok(())
+        self.own_page(index).map(drop).map_err(pager_error)
+    }
+
+    fn may_still_be_written(&self, index: u64) -> bool {
+        self.backed.contains(index)
     }
 
     fn may_be_written(&self, index: u64) {

@@ -177,6 +177,21 @@ impl<S: Store> FilePages<S> {
         self.written.wake_all();
     }
 
+    /// As [`Object::evict`](vm::Object::evict), but for pages that are being written: one whose write is refused is dirty again only when all of
+    /// its request has ended, and is held by nobody by then.
+    pub(super) fn evict(&self, pages: Range<u64>, most: usize) -> (usize, Option<u64>) {
+        let is_written = |index| self.writing.contains(index);
+        self.object.evict_but(pages, most, &is_written)
+    }
+
+    /// Takes all of `pages` out that can be read again, mapped or not: what the device has was written past them.
+    pub(crate) fn invalidate(&self, pages: Range<u64>) {
+        // Who writes into a page has not said so yet.
+        let _turn = self.writers.lock();
+        let is_written = |index| self.writing.contains(index);
+        self.object.invalidate(pages, &is_written);
+    }
+
     /// Waits while too many requests are under way.
     fn wait_for_turn(&self) {
         let free = || (self.requests.load(Ordering::Acquire) < REQUESTS).then_some(());

@@ -115,13 +115,14 @@ impl<S: Store> FilePages<S> {
         n: usize,
         fill: &mut dyn FnMut(&Frame, usize, usize) -> Result<usize>,
     ) -> Result<usize> {
-        let Some(frame) = self.page_to_write(index)? else {
+        let Some(frame) = self.own_page(index)? else {
             return self.fill_absent(index, at, n, fill);
         };
         self.back(index, &frame)?;
         let n = fill(&frame, at, n)?;
         if n > 0 {
             self.mark_dirty(index, &frame);
+            self.settle(index, &frame, at, n)?;
             self.hold_back();
         }
         Ok(n)
@@ -176,6 +177,7 @@ impl<S: Store> FilePages<S> {
             self.back(index, &resident)?;
             ephemeral::map(&resident).copy_from(at, &ephemeral::map(&frame), at, filled);
             self.mark_dirty(index, &resident);
+            self.settle(index, &resident, at, filled)?;
             return Ok(filled);
         }
         let page = ephemeral::map(&frame);
@@ -201,6 +203,7 @@ impl<S: Store> FilePages<S> {
             page.copy_from(new.start, &ephemeral::map(frame), new.start, new.len());
             drop(page);
             self.mark_dirty(index, &resident);
+            self.settle(index, &resident, new.start, new.len())?;
         } else {
             self.note_dirty(index);
         }
@@ -221,17 +224,6 @@ impl<S: Store> FilePages<S> {
         if dirty::is_over() {
             dirty::throttle();
         }
-    }
-
-    /// The resident page `index`, none but the file's own and its mappings'.
-    pub(super) fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
-        let Some(frame) = self.object.resident(index) else {
-            return Ok(None);
-        };
-        if !self.passed.load(Ordering::SeqCst) || self.is_own(&frame) {
-            return Ok(Some(frame));
-        }
-        self.replace_by_copy(index, &frame).map(Some)
     }
 
     /// The end is about to move on from `old`, by a write that begins at `start`, or to there: what lies behind it in its page must be
@@ -262,7 +254,7 @@ impl<S: Store> FilePages<S> {
     /// As [`clear`](FilePages::clear), with `always` also if they are zeros: the page is written then.
     fn clear_if(&self, index: u64, from: usize, to: usize, always: bool) -> Result<()> {
         loop {
-            let Some(frame) = self.page_to_write(index)? else {
+            let Some(frame) = self.own_page(index)? else {
                 self.page(index)?;
                 continue;
             };
@@ -270,6 +262,7 @@ impl<S: Store> FilePages<S> {
                 self.back(index, &frame)?;
                 ephemeral::map(&frame).fill(from, to - from, 0);
                 self.mark_dirty(index, &frame);
+                self.settle(index, &frame, from, to - from)?;
             }
             return Ok(());
         }

@@ -26,7 +26,7 @@ use super::{
     Ramfs,
     node::{Body, Node},
 };
-use crate::{TextUse, Vnode};
+use crate::{TextUse, Vnode, passed};
 
 /// The largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -56,9 +56,6 @@ const NO_WRITE: u32 = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
 /// What the object of a node is that is no regular file; nobody maps it.
 static NO_OBJECT: Object = Object::new();
-
-/// The handles of a page that nobody but the file knows: the object's, and that of who asks.
-const OWN_HANDLES: u32 = 2;
 
 impl Regular {
     /// Empty, and never to be sealed.
@@ -248,7 +245,9 @@ impl Regular {
         fill: &mut dyn FnMut(&Frame, usize, usize) -> Result<usize>,
     ) -> Result<usize> {
         if let Some(frame) = self.page_to_write(index)? {
-            return fill(&frame, at, n);
+            let n = fill(&frame, at, n)?;
+            self.settle(index, &frame, at, n)?;
+            return Ok(n);
         }
         // Nobody sees the new page before it is complete, so only what is not written need be cleared.
         fs.take_page()?;
@@ -282,7 +281,9 @@ impl Regular {
                 fs.give_pages(1);
                 let mut slice = Slice::whole(frame);
                 slice.offset = at;
-                copy(&slice, &resident, at, n)
+                copy(&slice, &resident, at, n)?;
+                self.settle(index, &resident, at, n)?;
+                Ok(n)
             }
             Err(error) => {
                 fs.give_pages(1);
@@ -293,21 +294,33 @@ impl Regular {
 
     /// Page `index`, none but the file's own and its mappings', brought back if it is in swap.
     fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
-        let Some(frame) = self.object.bring_in_to_write(index).map_err(errno)? else {
-            return Ok(None);
-        };
-        if !self.passed.load(Ordering::SeqCst) || is_own(&frame, OWN_HANDLES) {
-            return Ok(Some(frame));
+        loop {
+            let Some(frame) = self.object.bring_in_to_write(index).map_err(errno)? else {
+                return Ok(None);
+            };
+            if !self.is_kept(&frame) {
+                return Ok(Some(frame));
+            }
+            let own = new_page()?;
+            if self.object.replace_by_copy(index, &frame, own.clone()) {
+                return Ok(Some(own));
+            }
         }
-        self.replace_by_copy(index, &frame).map(Some)
     }
 
-    /// Leaves `frame` to who keeps it.
-    fn replace_by_copy(&self, index: u64, frame: &Frame) -> Result<Frame> {
-        let own = new_page()?;
-        ephemeral::map(&own).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
-        self.object.replace(index, own.clone()).map_err(errno)?;
-        Ok(own)
+    /// Whether others may keep a page: it is left to them, and a copy takes its place before it is written.
+    fn is_kept(&self, frame: &Frame) -> bool {
+        self.passed.load(Ordering::SeqCst) && !passed::is_own(frame)
+    }
+
+    /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now, by who holds `writers`: the page has them, even if a fault has put a
+    /// copy in its place meanwhile.
+    fn settle(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
+        if !self.passed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let page = || self.object.bring_in_to_write(index).map_err(errno);
+        passed::settle(frame, at, len, page, |_| {})
     }
 
     /// Clears what mappings may have written behind the end, before the end moves on.
@@ -323,7 +336,9 @@ impl Regular {
         if from < to
             && let Some(frame) = self.page_to_write(from / PAGE)?
         {
-            ephemeral::map(&frame).fill((from % PAGE) as usize, (to - from) as usize, 0);
+            let (at, len) = ((from % PAGE) as usize, (to - from) as usize);
+            ephemeral::map(&frame).fill(at, len, 0);
+            self.settle(from / PAGE, &frame, at, len)?;
         }
         Ok(())
     }
@@ -476,11 +491,6 @@ fn copy(from: &Slice, to: &Frame, at: usize, n: usize) -> Result<usize> {
     Ok(n)
 }
 
-/// Whether nobody holds `frame` but its mappings and `handles` handles known of.
-fn is_own(frame: &Frame, handles: u32) -> bool {
-    frame.handles().saturating_sub(frame.mappings()) <= handles
-}
-
 /// A frame for a page, bytes of its last owner in it.
 fn new_page() -> Result<Frame> {
     vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)
@@ -547,12 +557,11 @@ impl Pager for Node {
             return Err(PagerError::Io);
         }
         self.touch_modified();
-        if file.passed.load(Ordering::SeqCst)
-            && let Some(frame) = file.object.resident(index)
-            && !is_own(&frame, OWN_HANDLES)
+        while let Some(frame) = file.object.resident(index)
+            && file.is_kept(&frame)
         {
-            file.replace_by_copy(index, &frame)
-                .map_err(|_| PagerError::OutOfMemory)?;
+            let own = new_page().map_err(|_| PagerError::OutOfMemory)?;
+            file.object.replace_by_copy(index, &frame, own);
         }
         Ok(())
     }

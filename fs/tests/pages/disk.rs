@@ -38,6 +38,10 @@ pub struct Inode {
     pub pages_read: AtomicUsize,
     /// Requests to write that are still to be refused for want of memory.
     pub refuses: AtomicUsize,
+    /// Requests to write of which only the first half is still to be written, and the rest refused for want of memory.
+    pub halves: AtomicUsize,
+    /// Called before blocks are given back.
+    pub before_release: SpinLock<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 pub struct DiskStore(pub Arc<Inode>);
@@ -59,6 +63,8 @@ pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
         reads: AtomicUsize::new(0),
         pages_read: AtomicUsize::new(0),
         refuses: AtomicUsize::new(0),
+        halves: AtomicUsize::new(0),
+        before_release: SpinLock::new(Rank::Leaf, None),
     };
     (disk, Arc::new(inode))
 }
@@ -87,13 +93,21 @@ impl Inode {
         }
     }
 
-    fn transfer(&self, first: u64, frames: &[Frame], write: bool, done: Done) {
+    /// Of `frames` the first `count` are transferred, and then that ends with `result`.
+    fn transfer(
+        &self,
+        first: u64,
+        frames: &[Frame],
+        write: bool,
+        (count, result): (usize, Result<()>),
+        done: Done,
+    ) {
         let _map = self.map.lock();
         let join = Arc::new(Join {
             left: AtomicUsize::new(1),
             end: SpinLock::new(Rank::Leaf, (Ok(()), Some(done))),
         });
-        self.runs(first, frames.len(), |run, has| {
+        self.runs(first, count, |run, has| {
             if !has {
                 assert!(!write, "a page without a block is written");
                 for frame in &frames[run] {
@@ -112,7 +126,7 @@ impl Inode {
             self.device
                 .submit(request, Box::new(move |result| join.end(result)));
         });
-        join.end(Ok(()));
+        join.end(result);
     }
 }
 
@@ -139,20 +153,23 @@ impl Store for DiskStore {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         self.0.reads.fetch_add(1, SeqCst);
         self.0.pages_read.fetch_add(frames.len(), SeqCst);
-        self.0.transfer(first, frames, false, done);
+        let all = (frames.len(), Ok(()));
+        self.0.transfer(first, frames, false, all, done);
     }
 
     fn write(&self, first: u64, frames: &[Frame], done: Done) {
-        let one_less = |left: usize| left.checked_sub(1);
-        if self
-            .0
-            .refuses
-            .fetch_update(SeqCst, SeqCst, one_less)
-            .is_ok()
-        {
+        let counts = |left: &AtomicUsize| {
+            let one_less = |left: usize| left.checked_sub(1);
+            left.fetch_update(SeqCst, SeqCst, one_less).is_ok()
+        };
+        if counts(&self.0.refuses) {
             return done(Err(Errno::ENOMEM));
         }
-        self.0.transfer(first, frames, true, done);
+        let some = match counts(&self.0.halves) {
+            true => (frames.len() / 2, Err(Errno::ENOMEM)),
+            false => (frames.len(), Ok(())),
+        };
+        self.0.transfer(first, frames, true, some, done);
     }
 
     fn reserve(&self, pages: Range<u64>, _end: u64) -> Result<u64> {
@@ -186,6 +203,10 @@ impl Store for DiskStore {
     }
 
     fn release(&self, pages: Range<u64>) -> Result<()> {
+        let before = self.0.before_release.lock().take();
+        if let Some(before) = before {
+            before();
+        }
         let _map = self.0.map.lock();
         let mut blocks = self.0.blocks.lock();
         let gone: Vec<u64> = blocks.range(pages).copied().collect();

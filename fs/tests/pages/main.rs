@@ -5,6 +5,7 @@ mod ahead;
 mod disk;
 mod errors;
 mod model;
+mod order;
 mod pressure;
 mod shared;
 #[path = "../support/mod.rs"]
