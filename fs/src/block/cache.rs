@@ -162,7 +162,7 @@ impl Device {
         }
     }
 
-    /// Writes back what was written to it as a file, and lets go of all pages that nobody uses: what is past them and they agree.
+    /// Writes back what was written to it as a file, and lets go of all pages: what is past them and they agree.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -171,7 +171,7 @@ impl Device {
             return Ok(());
         };
         pages.write_through(0..u64::MAX)?;
-        pages.give_up(0..u64::MAX, usize::MAX);
+        pages.invalidate(0..u64::MAX);
         Ok(())
     }
 }
@@ -193,19 +193,28 @@ impl Opened {
         &self.pages
     }
 
-    /// Sees to it that bytes `bytes` of the device and of its pages agree, and that no page is there that nobody uses: for a transfer past
-    /// them.
+    /// Sees to it that bytes `bytes` of the device are what its pages have: for a read past them.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn write_through(&self, bytes: Range<u64>) -> Result<()> {
+        self.pages.write_through(Opened::pages_of(&bytes))
+    }
+
+    /// As [`write_through`](Opened::write_through), and has no page there that could be read again, nor any that is being read, but what programs store into it
+    /// just now: before and after a change past them.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn settle(&self, bytes: Range<u64>) -> Result<()> {
-        let page = PAGE_SIZE as u64;
-        let pages = bytes.start / page..bytes.end.div_ceil(page);
-        if self.pages.counts().resident > 0 {
-            self.pages.write_through(pages.clone())?;
-            self.pages.give_up(pages, usize::MAX);
-        }
+        self.write_through(bytes.clone())?;
+        self.pages.invalidate(Opened::pages_of(&bytes));
         Ok(())
+    }
+
+    fn pages_of(bytes: &Range<u64>) -> Range<u64> {
+        let page = PAGE_SIZE as u64;
+        bytes.start / page..bytes.end.div_ceil(page)
     }
 }
 
@@ -273,6 +282,10 @@ impl Pager for Opened {
 
     fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
         self.pages.prepare_write(index)
+    }
+
+    fn may_still_be_written(&self, index: u64) -> bool {
+        self.pages.may_still_be_written(index)
     }
 
     fn may_be_written(&self, index: u64) {

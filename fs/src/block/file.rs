@@ -118,7 +118,7 @@ impl BlockFile {
             .size()
             .saturating_sub(at)
             .min(to.room() as u64);
-        self.opened.settle(at..at + len)?;
+        self.opened.write_through(at..at + len)?;
         let mut done = 0;
         while done < len as usize {
             let parts = match parts(len as usize - done) {
@@ -217,6 +217,14 @@ impl BlockFile {
             }
             false => Err(Errno::EINVAL),
         }
+    }
+
+    /// What was read of these sectors while they were changed is old.
+    fn changed_past(&self, sector: u64, sectors: u64) -> Result<usize> {
+        let size = SECTOR as u64;
+        self.opened
+            .settle(sector * size..(sector + sectors) * size)?;
+        Ok(0)
     }
 
     /// Writes zeros.
@@ -374,12 +382,12 @@ impl File for BlockFile {
             control::BLKDISCARD => {
                 let (sector, sectors) = self.range(argument)?;
                 device.discard(sector, sectors)?;
-                Ok(0)
+                self.changed_past(sector, sectors)
             }
             control::BLKZEROOUT => {
                 let (sector, sectors) = self.range(argument)?;
                 self.zero(sector, sectors)?;
-                Ok(0)
+                self.changed_past(sector, sectors)
             }
             _ => Err(Errno::ENOTTY),
         }

@@ -5,12 +5,13 @@ use std::vec::Vec;
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
 use nucleus::{
-    Frame, PAGE_SIZE,
+    Frame, PAGE_SIZE, Prot,
     dma::Part,
     ephemeral,
     frame::{self, Contents},
     sim::{self, Config, random_u64},
 };
+use vm::{Backing, Limits, Map, MapRequest};
 
 use super::*;
 use crate::{
@@ -169,5 +170,49 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
         drop(opened);
         assert_eq!(read(&device.open(), 0, bytes.len()), bytes);
         pages::reset();
+    });
+}
+
+/// What is written past pages is seen by who maps them, and by who reads after one who began before that.
+#[test]
+fn nobody_keeps_what_was_written_past() {
+    sim::check("device past", 0..12, Config::default(), || {
+        pages::reset();
+        let data = frame::usage().data;
+        let disk = FaultyDisk::new(vec![1; SIZE], random_u64());
+        let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
+        let opened = device.open();
+        let map = Map::new(Limits::NONE, true).unwrap();
+        let request = MapRequest {
+            backing: Backing::Object {
+                pager: opened.clone(),
+                offset: 0,
+            },
+            shared: true,
+            ..MapRequest::zero(2 * PAGE_SIZE, Prot::READ | Prot::WRITE)
+        };
+        let window = map.map(request).unwrap();
+        let see = |at: usize| {
+            let mut byte = [0];
+            assert_eq!(map.read(window + at, &mut byte), 1);
+            byte[0]
+        };
+        // One is mapped, one is mapped and modified, others are on their way.
+        assert_eq!(see(0), 1);
+        assert_eq!(map.write(window + PAGE_SIZE, &[2]), 1);
+        disk.set_delays(true);
+        opened.pages().prefetch(2..8);
+        write_past(&opened, 0, &vec![3; 8 * PAGE_SIZE]);
+        disk.set_delays(false);
+        assert!(read(&opened, 0, 8 * PAGE_SIZE).iter().all(|&it| it == 3));
+        assert_eq!((see(0), see(PAGE_SIZE)), (3, 3));
+        map.tear_down();
+        drop(map);
+        drop(opened);
+        drop(device);
+        pages::reset();
+        while frame::usage().data != data {
+            nucleus::task::yield_now();
+        }
     });
 }
