@@ -61,6 +61,9 @@ pub struct Change {
     pub gid: Option<u32>,
     pub accessed: Option<Duration>,
     pub modified: Option<Duration>,
+    /// It is what the use of a file brings with it, a touch or a write that takes set-id bits away: a file that [only grows](Vnode::only_grows) allows
+    /// that much.
+    pub by_use: bool,
 }
 
 /// What a new vnode shall be.

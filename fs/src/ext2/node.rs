@@ -213,7 +213,7 @@ impl Vnode for Node {
 
     fn set_attributes(&self, change: Change) -> Result<()> {
         let _change = self.fs.begin_change()?;
-        self.require_mutable(true)?;
+        self.require_mutable(!change.by_use)?;
         self.set(|record| {
             if let Some(mode) = change.mode {
                 record.mode = record.mode & !0o7777 | (mode & 0o7777) as u16;
@@ -429,8 +429,24 @@ impl Pager for Node {
         self.pages().ok_or(PagerError::Io)?.read_in(index, window)
     }
 
+    fn will_need(&self, pages: Range<u64>) {
+        if let Some(it) = self.pages() {
+            it.will_need(pages);
+        }
+    }
+
+    fn let_go(&self, pages: Range<u64>) {
+        if let Some(it) = self.pages() {
+            it.let_go(pages);
+        }
+    }
+
     fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
         self.pages().map_or(Ok(()), |it| it.put(pages))
+    }
+
+    fn begin_put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.begin_put(pages))
     }
 
     fn reference(&self, writable: bool) {
@@ -452,6 +468,10 @@ impl Pager for Node {
 
     fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
         self.pages().map_or(Ok(()), |it| it.prepare_write(index))
+    }
+
+    fn may_still_be_written(&self, index: u64) -> bool {
+        self.pages().is_none_or(|it| it.may_still_be_written(index))
     }
 
     fn may_be_written(&self, index: u64) {

@@ -67,6 +67,7 @@ impl VnodeFile {
         if cleared != mode {
             self.location.vnode().set_attributes(Change {
                 mode: Some(cleared),
+                by_use: true,
                 ..Change::default()
             })?;
         }

@@ -383,6 +383,7 @@ impl Location {
         self.set_attributes(Change {
             accessed,
             modified,
+            by_use: to_now,
             ..Change::default()
         })
     }

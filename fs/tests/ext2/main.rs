@@ -1,5 +1,6 @@
 //! ext2 on the simulated machine, judged by the host's own tools.
 
+mod advice;
 #[path = "../tree_model/both.rs"]
 mod both;
 mod crash;

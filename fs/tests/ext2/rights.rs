@@ -1,8 +1,11 @@
 //! What not everybody may do with a file system: flags of files, and the blocks that ordinary users leave free.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 use abi::{
@@ -94,6 +97,16 @@ fn what_only_grows_or_stays_is_opened_accordingly() {
                 assert_eq!(walk.rename(name, walk, b"/new", 0), Err(Errno::EPERM));
                 let vnode = walk.resolve(name, false).unwrap().vnode().clone();
                 assert_eq!(vnode.truncate(1), Err(Errno::EPERM));
+                let place = walk.resolve(name, false).unwrap();
+                let time = Some(Duration::from_secs(1));
+                let set = |to_now| place.change_times(walk.who, time, time, to_now);
+                assert_eq!(set(false), Err(Errno::EPERM));
+                // What a write to it would do, too.
+                match vnode.only_grows() {
+                    true => assert_eq!(set(true), Ok(())),
+                    false => assert_eq!(set(true), Err(Errno::EPERM)),
+                }
+                assert_eq!(place.change_mode(walk.who, 0o644), Err(Errno::EPERM));
             }
             let how = O_WRONLY | O_APPEND;
             let log = open(b"/log", how).unwrap();

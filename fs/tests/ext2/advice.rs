@@ -1,0 +1,59 @@
+//! What programs say of how they use a mapped file.
+
+use abi::raw::general::{O_CREAT, O_RDWR};
+use fbuf::BytesSource;
+use fs::{OpenFlags, block::Operation};
+use nucleus::PAGE_SIZE;
+
+use super::{
+    image::{self, assert_sound},
+    machine,
+    tree::with_walk,
+};
+
+const PAGES: u64 = 64;
+
+#[test]
+fn it_reaches_the_pages_of_the_file() {
+    let empty = image::make(image::Make {
+        block_size: 1024,
+        size: 4096,
+        inodes: 64,
+        more: &[],
+    });
+    let (content, ()) = machine::run(1, 2, empty, |machine| {
+        let namespace = machine.mount();
+        let disk = machine.disk.clone();
+        with_walk(&namespace, |walk| {
+            let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
+            let file = walk.open(b"/file", flags, 0o600).unwrap();
+            let bytes = vec![5; PAGES as usize * PAGE_SIZE];
+            let write = |len: usize| {
+                let mut source = BytesSource::new(&bytes[..len]);
+                assert_eq!(file.write(Some(0), flags, &mut source), Ok(len));
+            };
+            write(bytes.len());
+            assert_eq!(file.sync(false), Ok(()));
+            let (pages, mapped) = (file.cached().unwrap(), file.pager().unwrap());
+            assert_eq!(pages.give_up(0..PAGES, usize::MAX), PAGES as usize);
+            mapped.will_need(0..PAGES);
+            for page in 0..PAGES {
+                pages.object().wait_until_read(page);
+            }
+            assert_eq!(pages.counts().resident, PAGES as usize);
+            mapped.let_go(0..PAGES / 2);
+            assert_eq!(pages.counts().resident, PAGES as usize / 2);
+            // To begin is not to wait for the medium.
+            write(PAGE_SIZE);
+            let before = disk.count(Operation::Flush);
+            assert_eq!(mapped.begin_put(0..PAGES), Ok(()));
+            pages.wait_written(0..PAGES);
+            assert_eq!(pages.counts().dirty, 0);
+            assert_eq!(disk.count(Operation::Flush), before);
+            write(PAGE_SIZE);
+            assert_eq!(mapped.put(0..PAGES), Ok(()));
+            assert!(disk.count(Operation::Flush) > before);
+        });
+    });
+    assert_sound(&content, "advice");
+}
