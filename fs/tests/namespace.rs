@@ -475,3 +475,20 @@ fn synthetic_directories_answer() {
         assert_eq!(names, [".", "..", "value", "self", "away", "inner"]);
     });
 }
+
+#[test]
+fn who_goes_round_file_systems_keeps_none_busy() {
+    support::on_machines(1, 1, |_| {
+        let w = World::new();
+        w.mkdir("a", 0o755).unwrap();
+        w.mount("a", "rw").unwrap();
+        let roots = w.namespace.roots();
+        assert_eq!(roots.len(), 2);
+        assert_eq!(w.unmount("a", false), Ok(()));
+        w.mount("a", "rw").unwrap();
+        let mounts = w.namespace.all();
+        assert_eq!(w.unmount("a", false), Err(Errno::EBUSY));
+        drop((roots, mounts));
+        assert_eq!(w.unmount("a", false), Ok(()));
+    });
+}

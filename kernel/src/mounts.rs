@@ -76,9 +76,9 @@ pub fn known() -> Vec<FileSystem> {
 
 /// The machine is about to stop: everything is written back, and nothing changes on disks after this.
 pub fn shut_down() {
-    for mount in namespace().all() {
+    for root in namespace().roots() {
         // Nobody is left who could be told of an error.
-        let _ = mount.root().sync();
+        let _ = root.sync();
     }
     ext2::shut_down();
     block::sync_all();

@@ -379,7 +379,14 @@ impl Namespace {
         self.unmount(at, false)
     }
 
-    /// All mounts, in the order of mounting.
+    /// The roots of all mounts, in the order of mounting: who goes round file systems, and takes long for it, keeps no mount busy with these.
+    pub fn roots(&self) -> Vec<Arc<dyn Vnode>> {
+        let table = self.table.lock();
+        let roots = table.mounts.iter().map(|mount| mount.root().clone());
+        roots.collect()
+    }
+
+    /// All mounts, in the order of mounting. None can be unmounted while it is among these.
     pub fn all(&self) -> Vec<Arc<Mount>> {
         self.table.lock().mounts.clone()
     }

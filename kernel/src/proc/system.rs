@@ -296,11 +296,11 @@ const TMPFS: u64 = 0x0102_1994;
 fn files_kib() -> u64 {
     let mut seen = Vec::new();
     let mut total = 0;
-    for mount in mounts::namespace().all() {
-        let device = mount.root().attributes().map_or(0, |a| a.device);
+    for root in mounts::namespace().roots() {
+        let device = root.attributes().map_or(0, |a| a.device);
         if !seen.contains(&device) {
             seen.push(device);
-            let space = mount.root().space();
+            let space = root.space();
             if space.magic != TMPFS {
                 continue;
             }

@@ -12,7 +12,7 @@ use abi::{
 };
 use alloc::sync::Arc;
 use core::time::Duration;
-use fs::{Attributes, Kind, Location, MountFlags, device};
+use fs::{Attributes, Kind, Location, MountFlags, Vnode, device};
 use nucleus::{VirtAddr, user};
 
 use super::{
@@ -341,13 +341,13 @@ fn fstatfs(call: &mut Call<'_>) -> Result<usize> {
 /// inodes in its second word; the names behind them are always empty.
 fn ustat(call: &mut Call<'_>) -> Result<usize> {
     let device = u64::from(call.unsigned(0));
-    let is_it = |mount: &Arc<fs::Mount>| {
-        let attributes = mount.root().attributes();
+    let is_it = |root: &Arc<dyn Vnode>| {
+        let attributes = root.attributes();
         attributes.is_ok_and(|a| a.device == device)
     };
-    let mounts = mounts::namespace().all();
-    let mount = mounts.iter().find(|mount| is_it(mount));
-    let space = mount.ok_or(Errno::EINVAL)?.root().space();
+    let roots = mounts::namespace().roots();
+    let root = roots.iter().find(|root| is_it(root));
+    let space = root.ok_or(Errno::EINVAL)?.space();
     let words = [space.free as u32 as u64, space.free_files, 0, 0];
     call.write(1, &words)?;
     Ok(0)
