@@ -1,6 +1,7 @@
 //! The project's own folder and what is built in it: the kernel, the guest programs.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -112,7 +113,22 @@ fn guest_build(words: &[&str], what: &str) -> Result<PathBuf> {
 
 /// Cargo in `folder`.
 pub fn cargo(folder: &Path) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo_by(Command::new(cargo_name()), folder)
+}
+
+/// Cargo in `folder`, which gets what other programs leave of the processors, and a tenth of a processor that is never idle.
+pub fn cargo_at_low_priority(folder: &Path) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "10"]).arg(cargo_name());
+    cargo_by(command, folder)
+}
+
+fn cargo_name() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Cargo in `folder`, started by this command.
+fn cargo_by(mut cargo: Command, folder: &Path) -> Command {
     // What a cargo that started this program has set for itself is not meant for this one.
     cargo
         .env_remove("CARGO_MANIFEST_DIR")

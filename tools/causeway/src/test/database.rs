@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::Report;
 use super::boot::{Bench, Plan, finish};
 use super::ext2::{check, killed_after};
+use super::roots;
 use crate::disk::Disk;
 use crate::guest::Ending;
-use crate::project;
 use crate::qemu::{Boot, Machine};
-use crate::root::{debian, ext2};
+use crate::root::ext2;
 use crate::run::Console;
 
 /// What the root has besides what Debian calls essential.
@@ -69,12 +69,7 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) {
 /// # Errors
 /// When it can't be made.
 pub fn folder() -> anyhow::Result<PathBuf> {
-    let folder = project::home()?.join("target/roots/disk");
-    if !folder.exists() {
-        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
-        debian::make(&folder, &packages, true, false)?;
-    }
-    Ok(folder)
+    roots::folder("disk", PACKAGES)
 }
 
 /// A new image of Debian's root.

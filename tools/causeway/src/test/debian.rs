@@ -12,13 +12,14 @@ use anyhow::{Context, Result};
 
 use super::Report;
 use super::boot::{self, Bench, Plan};
+use super::roots;
 use super::strangers::same;
 use crate::guest::Ending;
 use crate::linux::Linux;
 use crate::options;
 use crate::project;
 use crate::qemu::{Boot, Machine};
-use crate::root::{Root, debian};
+use crate::root::Root;
 
 /// A root of Debian's packages, and what runs in it.
 struct System {
@@ -30,6 +31,22 @@ struct System {
     batches: &'static [Batch],
     /// Only with `--long`, or when a script of it is named.
     long: bool,
+}
+
+impl System {
+    /// Its folder.
+    fn folder(&self) -> Result<PathBuf> {
+        let packages: Vec<&str> = self.packages.split_whitespace().collect();
+        roots::folder(self.name, &packages)
+    }
+}
+
+/// The folder of the root of every day.
+///
+/// # Errors
+/// When it cannot be made.
+pub(super) fn folder() -> Result<PathBuf> {
+    SYSTEMS[0].folder()
 }
 
 /// Scripts that run in one boot, each in a folder of its own.
@@ -199,16 +216,7 @@ fn run_in(
 
 /// The archive of the root with the scripts.
 fn archive(bench: &Bench, system: &System, scripts: &Path) -> Result<PathBuf> {
-    let folder = project::home()?.join("target/roots").join(system.name);
-    let packages: Vec<String> = system.packages.split_whitespace().map(Into::into).collect();
-    // Beside the folder, so that a root of other packages is made anew.
-    let list = folder.with_extension("packages");
-    let wanted = packages.join("\n");
-    if fs::read_to_string(&list).ok().as_ref() != Some(&wanted) {
-        debian::make(&folder, &packages, true, false)?;
-        fs::write(&list, wanted)?;
-    }
-    let mut root = Root::folder(&folder)?;
+    let mut root = Root::folder(&system.folder()?)?;
     root.directory("strangers", 0o755);
     for entry in fs::read_dir(scripts).context("no scripts")? {
         let path = entry?.path();

@@ -1,4 +1,7 @@
 //! The workspace's own tests, and what the compiler and its helpers think of the code.
+//!
+//! All of it is work for processors alone, whose only clock is a simulated one. So it is done beside the guests, of which most leave a processor
+//! idle: nobody's load makes it fail, and at its low priority it delays them little.
 
 use std::process::{Command, Stdio};
 
@@ -14,7 +17,7 @@ use crate::project;
 pub fn run(report: &mut Report) -> Result<()> {
     let home = project::home()?;
     if report.wants("host: tests of the workspace") {
-        let output = project::cargo(&home)
+        let output = project::cargo_at_low_priority(&home)
             .args(["test", "--workspace", "--quiet"])
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
@@ -48,24 +51,24 @@ pub fn run(report: &mut Report) -> Result<()> {
         let user = home.join("user");
         let kernel = ["--package", "kernel", "--target", project::TARGET];
         for (name, folder, words) in [
-            ("format", &home, vec!["fmt", "--all", "--check"]),
+            ("host: format", &home, vec!["fmt", "--all", "--check"]),
             (
-                "format of the guest programs",
+                "host: format of the guest programs",
                 &user,
                 vec!["fmt", "--all", "--check"],
             ),
             (
-                "lints",
+                "host: lints",
                 &home,
                 vec!["clippy", "--quiet", "--workspace", "--all-targets"],
             ),
             (
-                "lints of the kernel",
+                "host: lints of the kernel",
                 &home,
                 [&["clippy", "--quiet"][..], &kernel].concat(),
             ),
             (
-                "lints of the guest programs",
+                "host: lints of the guest programs",
                 &user,
                 vec!["clippy", "--quiet", "--all-targets"],
             ),
@@ -78,7 +81,7 @@ pub fn run(report: &mut Report) -> Result<()> {
                 println!("skip: {name}: this Rust has the kernel's library as source only");
                 continue;
             }
-            let mut command = project::cargo(folder);
+            let mut command = project::cargo_at_low_priority(folder);
             command.args(&words);
             if words[0] == "clippy" {
                 command.args(["--", "-D", "warnings"]);

@@ -1,6 +1,6 @@
 //! `causeway test`: everything that `make test` runs, with one line for each thing tested.
 //!
-//! [`host`] runs the tests of the workspace, [`programs`] boots guests that run the test programs of
+//! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run the test programs of
 //! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
 //! [`disk`] gives guests disks and looks at what they leave there, [`ext2`] does so with roots that stay, or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small ones swap space,
 //! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
@@ -25,6 +25,7 @@ mod pressure;
 mod programs;
 mod python;
 mod report;
+mod roots;
 mod session;
 mod shares;
 mod starts;
@@ -33,9 +34,10 @@ mod stress;
 mod swap;
 
 use std::path::PathBuf;
+use std::thread;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 
 use crate::options;
 use crate::project::{self, Profile};
@@ -46,14 +48,39 @@ pub struct Report {
     failed: Vec<String>,
     /// Only what has one of these words in its name is run.
     words: Vec<String>,
+    /// Whether there was such a group.
+    any: bool,
 }
 
 impl Report {
+    /// Of the groups with one of these words in their names, or of all.
+    fn new(words: &[String]) -> Self {
+        Self {
+            passed: 0,
+            failed: Vec::new(),
+            words: words.to_vec(),
+            any: false,
+        }
+    }
+
+    /// One for tests that run beside these.
+    fn beside(&self) -> Self {
+        Self::new(&self.words)
+    }
+
+    /// Adds what was counted beside.
+    fn add(&mut self, beside: Self) {
+        self.passed += beside.passed;
+        self.failed.extend(beside.failed);
+        self.any |= beside.any;
+    }
+
     /// Whether a group of tests is to be run.
-    pub fn wants(&self, group: &str) -> bool {
+    pub fn wants(&mut self, group: &str) -> bool {
         let wanted =
             self.words.is_empty() || self.words.iter().any(|word| group.contains(word.as_str()));
         if wanted {
+            self.any = true;
             println!("== {group}");
         }
         wanted
@@ -95,11 +122,7 @@ impl Report {
 /// When something that the tests need cannot be built.
 pub fn test(options: &options::Test) -> Result<u8> {
     let start = Instant::now();
-    let mut report = Report {
-        passed: 0,
-        failed: Vec::new(),
-        words: options.groups.clone(),
-    };
+    let mut report = Report::new(&options.groups);
     if options.record {
         let kernel = project::kernel(Profile::Release)?;
         let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
@@ -112,29 +135,26 @@ pub fn test(options: &options::Test) -> Result<u8> {
         icount::run(&bench, &mut report, true);
         return Ok(u8::from(!report.failed.is_empty()));
     }
-    host::run(&mut report)?;
-    report::run(&mut report);
-    let kernel = project::kernel(Profile::Checked)?;
-    let fast_kernel = project::kernel(Profile::Release)?;
-    let programs = project::guest_programs()?;
-    let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
-    bench::run(&bench, &mut report);
-    icount::run(&bench, &mut report, false);
-    starts::run(&bench, &mut report);
-    shares::run(&bench, &mut report);
-    disk::run(&bench, &mut report);
-    ext2::run(&bench, &mut report);
-    database::run(&bench, &mut report, options.long);
-    compare::run(&bench, &mut report);
-    swap::run(&bench, &mut report);
-    session::run(&bench, &mut report);
-    strangers::run(&bench, &mut report)?;
-    debian::run(&bench, &mut report, options)?;
-    stress::run(&bench, &mut report, options.long)?;
-    pressure::run(&bench, &mut report, options.long)?;
-    python::run(&bench, &mut report, options.long)?;
-    experiments::run(&bench, &mut report);
-    programs::run(&bench, &mut report, options.seconds);
+    // Debian's roots beside the builds of the kernels, if all of them are needed.
+    let all = options.groups.is_empty();
+    let roots = thread::spawn(move || all.then(roots::prepare));
+    // The host's own tests beside the guests, which leave half of the processors idle.
+    let mut beside = report.beside();
+    let host = thread::spawn(move || host::run(&mut beside).map(|()| beside));
+    let guests = guests(&mut report, options);
+    let host = host
+        .join()
+        .map_err(|_| anyhow!("the thread of the host's tests panicked"))?;
+    // It has said nothing, and leaves no program behind that still makes one.
+    let _ = roots.join();
+    guests?;
+    report.add(host?);
+    if !report.any {
+        bail!(
+            "no group of tests has a name with {}",
+            options.groups.join(" or ")
+        );
+    }
     println!();
     for name in &report.failed {
         println!("failed: {name}");
@@ -148,4 +168,31 @@ pub fn test(options: &options::Test) -> Result<u8> {
         time % 60
     );
     Ok(u8::from(!report.failed.is_empty()))
+}
+
+/// Runs all but what [`host`] does.
+fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
+    report::run(report);
+    let kernel = project::kernel(Profile::Checked)?;
+    let fast_kernel = project::kernel(Profile::Release)?;
+    let programs = project::guest_programs()?;
+    let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    bench::run(&bench, report);
+    icount::run(&bench, report, false);
+    starts::run(&bench, report);
+    shares::run(&bench, report);
+    disk::run(&bench, report);
+    ext2::run(&bench, report);
+    database::run(&bench, report, options.long);
+    compare::run(&bench, report);
+    swap::run(&bench, report);
+    session::run(&bench, report);
+    strangers::run(&bench, report)?;
+    debian::run(&bench, report, options)?;
+    stress::run(&bench, report, options.long)?;
+    pressure::run(&bench, report, options.long)?;
+    python::run(&bench, report, options.long)?;
+    experiments::run(&bench, report);
+    programs::run(&bench, report, options.seconds);
+    Ok(())
 }

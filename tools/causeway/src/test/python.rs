@@ -6,16 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::Report;
 use super::boot::{Bench, Plan};
+use super::roots;
 use crate::guest::Ending;
 use crate::project;
-use crate::root::{Root, debian};
+use crate::root::Root;
 
 /// What the root has besides what every Debian root has.
 const PACKAGES: [&str; 4] = ["python3", "libpython3.11-testsuite", "procps", "netbase"];
@@ -135,6 +136,14 @@ struct Expected {
     known: Outcomes,
 }
 
+/// The folder of the root.
+///
+/// # Errors
+/// When it cannot be made.
+pub(super) fn folder() -> Result<PathBuf> {
+    roots::folder("python", &PACKAGES)
+}
+
 /// Runs them: the short batches, or all.
 ///
 /// # Errors
@@ -150,12 +159,7 @@ pub fn run(bench: &Bench, report: &mut Report, all: bool) -> Result<()> {
     let home = project::home()?;
     let scripts = home.join("user/strangers/python");
     let expected = read_expected(&scripts)?;
-    let folder = home.join("target/roots/python");
-    if !folder.exists() {
-        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
-        debian::make(&folder, &packages, true, false)?;
-    }
-    let mut root = Root::folder(&folder)?;
+    let mut root = Root::folder(&folder()?)?;
     root.directory("python-tests", 0o755);
     for name in ["run.sh", "report.py"] {
         root.host_file(

@@ -148,7 +148,7 @@ fn compare(
 }
 
 /// Debian's `busybox-static` for i386, fetched the first time; none where that fails.
-fn busybox_32() -> Result<Option<PathBuf>> {
+pub(super) fn busybox_32() -> Result<Option<PathBuf>> {
     let output = Command::new(project::home()?.join("scripts/busybox-i386.sh"))
         .stderr(Stdio::inherit())
         .output()

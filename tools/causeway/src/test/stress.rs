@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::Report;
 use super::boot::{Bench, Plan};
+use super::roots;
 use crate::guest::Ending;
-use crate::project;
-use crate::root::{Root, debian};
+use crate::root::Root;
 
 /// What the root has besides what every Debian root has.
 const PACKAGES: [&str; 2] = ["stress-ng", "procps"];
@@ -103,12 +103,7 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
 /// # Errors
 /// When it cannot be made.
 pub(super) fn folder() -> Result<PathBuf> {
-    let folder = project::home()?.join("target/roots/stress");
-    if !folder.exists() {
-        let packages: Vec<String> = PACKAGES.iter().map(ToString::to_string).collect();
-        debian::make(&folder, &packages, true, false)?;
-    }
-    Ok(folder)
+    roots::folder("stress", &PACKAGES)
 }
 
 /// The archive of the root.

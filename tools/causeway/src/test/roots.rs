@@ -1,0 +1,42 @@
+//! The roots of Debian's packages that guests of several groups run in.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+
+use super::{database, debian, python, strangers, stress};
+use crate::project;
+use crate::root::debian::make;
+
+/// One is made at a time, and by one thread.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// The folder in `target/roots` with these packages and what Debian calls essential, made if need be.
+///
+/// # Errors
+/// When it can't be made.
+pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = project::home()?.join("target/roots").join(name);
+    // Beside the folder, so that a root of other packages is made anew.
+    let list = folder.with_extension("packages");
+    let wanted = packages.join("\n");
+    if !folder.exists() || fs::read_to_string(&list).ok().as_ref() != Some(&wanted) {
+        let packages: Vec<String> = packages.iter().map(ToString::to_string).collect();
+        make(&folder, &packages, true, false)?;
+        fs::write(&list, wanted)?;
+    }
+    Ok(folder)
+}
+
+/// Makes and fetches all that the tests of a whole run need of Debian, in the order in which they need it: beside the kernels' builds, since most
+/// of the time it waits for a network and for scripts of packages. Who finds nothing made later tries again, and says why it fails.
+pub fn prepare() {
+    let _ = database::folder();
+    let _ = strangers::busybox_32();
+    let _ = debian::folder();
+    let _ = stress::folder();
+    let _ = python::folder();
+}
