@@ -34,6 +34,8 @@ pub enum Ending {
     Killed,
     /// The emulator ended for a reason of its own.
     Lost(String),
+    /// The emulator would not start the machine, and has said why.
+    Refused,
 }
 
 /// A started machine.
@@ -152,6 +154,7 @@ impl Guest {
                 "the machine was reset without a word (a triple fault, or QEMU was asked to quit)"
                     .into(),
             ),
+            Some(1) if self.log().is_empty() => Ending::Refused,
             _ => Ending::Lost(format!("QEMU ended with {ended}")),
         })
     }

@@ -20,8 +20,13 @@ pub fn image(options: &options::Image) -> Result<()> {
     fs::create_dir_all(boot.join("grub"))?;
     fs::copy(&kernel, boot.join("causeway-kernel"))
         .with_context(|| format!("cannot copy {}", kernel.display()))?;
-    if !options.guest.disks.is_empty() || options.guest.swap.is_some() {
+    if !options.guest.disks.is_empty() {
         bail!("an image has no disks of its own: give them to `causeway run --image`");
+    }
+    if options.guest.swap.is_some() {
+        bail!(
+            "an image has no swap space of its own: give `causeway run --image` a disk for it, and use `swapon`"
+        );
     }
     if !options.guest.shares.is_empty() {
         bail!("an image has no shares: they are folders of the machine that runs the guest");
@@ -38,7 +43,7 @@ pub fn image(options: &options::Image) -> Result<()> {
         .output()
         .context(
             "cannot run grub-mkrescue: install Debian's packages grub-common, grub-pc-bin, \
-             xorriso and mtools (`make setup` does)",
+             xorriso and mtools (`make setup-test` does)",
         )?;
     if !output.status.success() {
         bail!(

@@ -65,7 +65,7 @@ pub struct Guest {
     /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
     #[arg(long = "share", value_name = "HOSTDIR:GUESTDIR")]
     pub shares: Vec<Share>,
-    /// Give the guest this file as a disk (the first one is /dev/vda), `:ro` behind it for reading only; may be repeated
+    /// Give the guest this file as a disk (the first one is /dev/vda, or /dev/vdb beside a root that is a disk), `:ro` behind it for reading only; may be repeated
     #[arg(long = "disk", value_name = "FILE")]
     pub disks: Vec<Disk>,
     /// Give the guest swap space: a new one of SIZE (in K, M or G), or a FILE that `mkswap` has prepared; it becomes the last disk
@@ -345,7 +345,7 @@ pub struct Image {
 #[derive(Args, Debug)]
 pub struct Test {
     /// How long the program of random system calls runs, in seconds
-    #[arg(long, value_name = "S", default_value_t = 40)]
+    #[arg(long, value_name = "S", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Run also what takes too long for every day
     #[arg(long)]
@@ -371,7 +371,7 @@ pub struct Compare {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: u32,
-    /// Memory, as QEMU counts it
+    /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
     pub memory: String,
     /// Run this bash script in both and compare its `RESULT name microseconds` and `COUNT name number` lines, in place of the start

@@ -22,7 +22,7 @@ Exit status:
   0                  the guest was powered off or restarted from inside
   121                the guest was ended with Ctrl-A x, or its output was closed
   122                the kernel could not start: bad options, archive or program
-  123                the kernel panicked; its text and a backtrace are on standard error
+  123                the kernel panicked, or the machine went away; what is known is on standard error
   124                the guest did not end within --timeout
   125                causeway itself failed; the message says what to do
 
@@ -37,5 +37,6 @@ pub fn status(ending: &Ending) -> u8 {
         Ending::BadStart => BAD_START,
         Ending::Timeout => TIMEOUT,
         Ending::Killed => KILLED,
+        Ending::Refused => FAILURE,
     }
 }

@@ -184,6 +184,10 @@ pub fn kibibytes(size: &str) -> Result<u64> {
     let number: u64 = digits
         .parse()
         .with_context(|| format!("the memory {size:?} is no size"))?;
+    // QEMU would take none for an amount of its own.
+    if number == 0 {
+        bail!("the memory {size:?} is none");
+    }
     number
         .checked_mul(unit)
         .with_context(|| format!("the memory {size:?} is too much"))
@@ -296,6 +300,8 @@ mod tests {
         assert!(check_memory("1G", 600 << 20).is_ok());
         let error = check_memory("512M", 600 << 20).unwrap_err().to_string();
         assert!(error.contains("--mem"), "{error}");
-        assert!(check_memory("512K", 0).is_err());
+        for wrong in ["512K", "0M", "0", "-1M", "", "M", "99999999999999999999G"] {
+            assert!(check_memory(wrong, 0).is_err(), "{wrong}");
+        }
     }
 }

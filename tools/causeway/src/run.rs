@@ -247,6 +247,7 @@ pub fn explain(ending: &Ending, log: &[String], kernel: &Path, log_shown: bool) 
     let lines = match ending {
         Ending::Status(_) | Ending::Restart => return,
         Ending::Killed => vec!["the machine was ended from outside".into()],
+        Ending::Refused => vec!["QEMU cannot start this machine and says why above".into()],
         Ending::Panic => {
             let mut lines = vec!["the kernel panicked:".into()];
             lines.extend(symbols::panic_report(log, Some(kernel)));

@@ -40,6 +40,11 @@ impl FromStr for Swap {
                 )),
             };
         }
+        if !Path::new(text.trim_end_matches(":ro")).exists() {
+            return Err(format!(
+                "`{text}` is no size, which is a number of K, M or G, and no file"
+            ));
+        }
         let disk: Disk = text.parse()?;
         let mut page = [0; PAGE];
         let header = File::open(disk.file()).and_then(|mut file| file.read_exact(&mut page));
@@ -122,6 +127,11 @@ mod tests {
         );
         std::fs::write(&name, [0; 8192]).unwrap();
         assert!(parse(&name).unwrap_err().contains("mkswap"));
-        assert!(parse("/nowhere/swap").is_err());
+        for neither in ["/nowhere/swap", "64", "64MB", "-1M", "1.5G", "M", ""] {
+            assert!(
+                parse(neither).unwrap_err().contains("K, M or G"),
+                "{neither}"
+            );
+        }
     }
 }

@@ -308,6 +308,7 @@ fn reason(ending: &Ending) -> String {
         Ending::Restart => "the guest asked for a restart".into(),
         Ending::Timeout | Ending::Killed => "the guest was ended from outside".into(),
         Ending::Lost(why) => why.clone(),
+        Ending::Refused => "QEMU cannot start this machine and says why above".into(),
     }
 }
 

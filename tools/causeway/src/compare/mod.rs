@@ -77,6 +77,7 @@ impl Ground {
 /// # Errors
 /// When a kernel is missing, or does not do what it is asked to.
 pub fn compare(options: &options::Compare) -> Result<()> {
+    qemu::kibibytes(&options.memory)?;
     let kernel = project::kernel(Profile::Release)?;
     let linux = Linux::find(options.linux.as_deref())?;
     let (accelerator, why) = qemu::choose(Accelerator::Auto, &kernel)?;

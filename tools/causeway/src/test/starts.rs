@@ -306,6 +306,19 @@ fn host_command(bench: &Bench, report: &mut Report) {
         let output = run(&["--append", "nonsense=1", "--", "true"])?;
         ended(&output, outcome::BAD_START)
     });
+    report.run("host command: a machine that QEMU refuses", || {
+        let image = bench.path("twice");
+        fs::write(&image, [0; 4096]).map_err(|error| error.to_string())?;
+        let disk = image.display().to_string();
+        // Of two disks with one file the second one finds it locked.
+        let output = run(&["--disk", &disk, "--disk", &disk, "--", "true"])?;
+        ended(&output, outcome::FAILURE)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        match errors.contains(&disk) && errors.contains("causeway: QEMU cannot start") {
+            true => Ok(()),
+            false => Err(errors.into_owned()),
+        }
+    });
     report.run("host command: a root that is not there", || {
         let output = run(&["--root", "/does/not/exist", "--", "true"])?;
         ended(&output, outcome::FAILURE)?;
