@@ -1,7 +1,7 @@
 # make run                 a shell in a guest; `exit` or `poweroff` ends it, Ctrl-A x kills it
 # make run CMD='ls | wc'   one command: its output, and its status as make's own
 # make run ROOT=debian     the same with Debian's own programs, and bash (makes target/debian once)
-# make run ROOT=DIR        the same with this folder as the guest's root
+# make run ROOT=DIR        the same with this folder, or this disk, as the guest's root
 # make test                every test; the last line counts them
 # make bench               the papers' experiments here and on Linux: a table, out/bench/report.html
 # make image               causeway.iso: boots by GRUB

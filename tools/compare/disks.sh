@@ -1,7 +1,7 @@
 # Files on a disk, and swap space (the first disk has an ext2 file system, the second one is empty): for
 #   truncate -s 256M files.img; mke2fs -q -t ext2 -b 4096 files.img; truncate -s 64M empty.img
+#   causeway root debian DIR bash coreutils mount procps python3 sqlite3 tar util-linux
 #   causeway compare-linux --pairs 1 --mem 1G --root DIR --disk files.img --disk empty.img --swap 128M --script tools/compare/disks.sh
-# The root has bash, coreutils, mount, procps, python3, sqlite3, tar, util-linux.
 
 # What stands in /proc/swaps, but for what is in use just now.
 swaps() { awk '{ print $1, $2, $3, $5 < 0 ? "by itself" : $5 }' /proc/swaps; }

@@ -9,7 +9,7 @@ pub const PLACE: Place = Place {
     paper: Paper::Ephemeral,
     section: "section 6.5.2, Figures 15 to 20",
     see: "Files that go out by sendfile are mapped for a moment, or not at all where the card sums the packets itself.",
-    is_here: false,
+    is_here: true,
     published: &[Published {
         place: "Figures 15 and 16",
         title: "web server throughput, the sf_buf kernel in the original one",
