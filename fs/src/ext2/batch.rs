@@ -43,16 +43,14 @@ impl<T: Send + 'static> Batch<T> {
         self.0.state.lock().under_way += 1;
         let shared = self.0.clone();
         Box::new(move |result| {
+            // What is not given back goes before who waits may see the end.
+            let failed = result.is_err().then_some(it);
             let mut state = shared.state.lock();
             state.under_way -= 1;
-            let mut done = Some(it);
-            if let Err(error) = result {
-                state.result = Err(error);
-                state.failed.extend(done.take());
-            }
+            state.result = state.result.and(result);
+            state.failed.extend(failed);
             let last = state.under_way == 0;
             drop(state);
-            drop(done);
             if last {
                 shared.queue.wake_all();
             }
@@ -72,5 +70,57 @@ impl<T: Send + 'static> Batch<T> {
                 return result;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use abi::Errno;
+    use nucleus::{
+        sim::{self, Config},
+        task::{self, Spawn},
+    };
+
+    use super::*;
+
+    /// What takes long to go.
+    struct Carried(Arc<AtomicUsize>);
+
+    impl Drop for Carried {
+        fn drop(&mut self) {
+            for _ in 0..50 {
+                task::yield_now();
+            }
+            self.0.fetch_sub(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn who_waited_finds_nothing_that_was_carried() {
+        let config = Config {
+            cpus: 2,
+            ..Config::default()
+        };
+        sim::check("batch", 0..4, config, || {
+            let left = Arc::new(AtomicUsize::new(3));
+            let batch = Batch::new();
+            for result in [Ok(()), Err(Errno::EIO), Ok(())] {
+                let done = batch.expect(Carried(left.clone()));
+                let spawn = Spawn {
+                    name: "disk",
+                    pmap: None,
+                    attachment: None,
+                    cpus: u64::MAX,
+                    priority: Default::default(),
+                };
+                task::spawn(spawn, Box::new(move || done(result))).unwrap();
+            }
+            let (result, failed) = batch.wait();
+            assert_eq!((result, failed.len()), (Err(Errno::EIO), 1));
+            assert_eq!(left.load(SeqCst), 1, "only what failed is there yet");
+            drop(failed);
+        });
     }
 }
