@@ -25,7 +25,11 @@ impl<S: Store> FilePages<S> {
             self.store().grown(size);
         } else if size < old {
             let (last, in_page) = (size / PAGE, (size % PAGE) as usize);
-            let cleared = (old - last * PAGE).min(PAGE) as usize;
+            // Mappings may have written behind the old end, too.
+            let cleared = match self.was_mapped_writable.load(Ordering::Acquire) {
+                true => PAGE,
+                false => (old - last * PAGE).min(PAGE),
+            } as usize;
             if in_page > 0 {
                 self.clear(last, in_page, cleared)?;
             }

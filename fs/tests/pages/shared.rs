@@ -109,6 +109,30 @@ fn check_on_disk(file: &disk::Pages, mine: &[Vec<u8>], task: usize) {
     }
 }
 
+/// A mapping sees zeros behind the end of a file that was cut off, whatever it wrote there before.
+#[test]
+fn bytes_behind_the_end_are_zeros_when_the_file_was_cut() {
+    on_machines(2, 1, 1024, |seed| {
+        let (_disk, inode) = disk::inode(16, seed);
+        let file = disk::open(&inode);
+        file.write(0, false, &mut BytesSource::new(&[1; 100]))
+            .unwrap();
+        let inner = file.clone();
+        in_tasks(1, move |map, _| {
+            let window = map_file(map, inner.clone(), PAGE_SIZE, true);
+            user::copy_out(window + 40, &[2; 3000]).unwrap();
+            inner.truncate(50).unwrap();
+            let mut bytes = [9; 3100];
+            user::copy_in(&mut bytes, window).unwrap();
+            assert!(bytes[..40] == [1; 40] && bytes[40..50] == [2; 10]);
+            assert!(bytes[50..].iter().all(|&byte| byte == 0));
+            map.unmap(VirtRange::new(window, window + PAGE_SIZE))
+                .unwrap();
+        });
+        drop(file);
+    });
+}
+
 /// What a mapping writes behind the end goes to the device with the rest of its page, and is not there when the file grows.
 #[test]
 fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
