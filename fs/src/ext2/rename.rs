@@ -49,6 +49,9 @@ struct Move<'a> {
     to: &'a Inode,
     /// Of a directory that gets another one above: where it says so.
     above: Option<Found>,
+    /// There is one directory more where it goes, and one less where it was: unless another one comes or goes in turn.
+    comes: bool,
+    goes: bool,
 }
 
 impl<'a> Move<'a> {
@@ -60,20 +63,22 @@ impl<'a> Move<'a> {
             from,
             to,
             above: goes_over.then(|| inode.find_above()).transpose()?,
+            comes: goes_over,
+            goes: goes_over,
         })
     }
 
     /// Counts the directory where it goes.
     fn begin(&self) -> Result<()> {
-        match self.above {
-            Some(_) => self.to.add_link(),
-            None => Ok(()),
+        match self.comes {
+            true => self.to.add_link(),
+            false => Ok(()),
         }
     }
 
     /// Takes [`begin`](Move::begin) back.
     fn cancel(&self) {
-        if self.above.is_some() {
+        if self.comes {
             self.to.drop_link();
         }
     }
@@ -83,6 +88,8 @@ impl<'a> Move<'a> {
         let mut result = Ok(());
         if let Some(above) = &self.above {
             result = self.inode.set_above(above, self.to.ino());
+        }
+        if self.goes {
             self.from.drop_link();
         }
         self.inode.set(|record| record.changed = now());
@@ -162,8 +169,9 @@ impl Inode {
             }
             None if flags & RENAME_EXCHANGE != 0 => return Err(Errno::ENOENT),
             _ => {
-                let step = Move::prepare(&source, self, to)?;
+                let mut step = Move::prepare(&source, self, to)?;
                 let target = target.as_ref().map(|(found, target)| (found, target));
+                step.comes &= target.is_none_or(|(_, target)| !target.is_directory());
                 self.replace(
                     &mut pair,
                     (name, &found),
@@ -245,7 +253,7 @@ impl Inode {
             return Err(error);
         }
         if let Some((_, target)) = target {
-            if target.is_directory() {
+            if target.is_directory() && step.above.is_none() {
                 to.drop_link();
             }
             target.lose_name(&to_handle, to_name);
@@ -264,8 +272,12 @@ impl Inode {
         to: &Inode,
         (to_name, there, target): (&[u8], &Found, &Arc<Node>),
     ) -> Result<()> {
-        let out = Move::prepare(source, self, to)?;
-        let back = Move::prepare(target, to, self)?;
+        let mut out = Move::prepare(source, self, to)?;
+        let mut back = Move::prepare(target, to, self)?;
+        if out.comes && back.comes {
+            (out.comes, out.goes) = (false, false);
+            (back.comes, back.goes) = (false, false);
+        }
         out.begin()?;
         back.begin().inspect_err(|_| out.cancel())?;
         let named = pair.to().replace(there, source.ino(), source.kind());

@@ -167,3 +167,54 @@ pub fn seeds(usual: u64) -> u64 {
     let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
     wanted.unwrap_or(usual)
 }
+
+/// Sets how many links an inode of the first group has, in an image with blocks of 1 KiB.
+fn set_links(image: &mut [u8], inode: u64, links: u16) {
+    let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
+    let size = word(1024 + 88) & 0xffff;
+    let at = word(2048 + 8) * 1024 + (inode as usize - 1) * size + 26;
+    image[at..at + 2].copy_from_slice(&links.to_le_bytes());
+}
+
+/// A directory that has as many as it may have takes one for another.
+#[test]
+fn the_most_directories_may_change_places() {
+    const MOST: u16 = 32_000;
+    let empty = image::make(SMALL);
+    let (mut content, full) = machine::run(1, 1, empty, |machine| {
+        let namespace = machine.mount();
+        with_walk(&namespace, |walk| {
+            for path in ["/full", "/full/a", "/full/b", "/c", "/d", "/e"] {
+                walk.make(path.as_bytes(), Make::Directory, 0o755).unwrap();
+            }
+            walk.resolve(b"/full", true)
+                .unwrap()
+                .attributes()
+                .unwrap()
+                .inode
+        })
+    });
+    set_links(&mut content, full, MOST);
+    let (mut content, ()) = machine::run(1, 1, content, move |machine| {
+        let namespace = machine.mount();
+        with_walk(&namespace, |walk| {
+            let links = || {
+                let full = walk.resolve(b"/full", true).unwrap();
+                full.attributes().unwrap().links
+            };
+            let made = walk.make(b"/full/f", Make::Directory, 0o755);
+            assert_eq!(made.err(), Some(Errno::EMLINK));
+            assert_eq!(walk.rename(b"/c", walk, b"/full/f", 0), Err(Errno::EMLINK));
+            assert_eq!(walk.rename(b"/c", walk, b"/full/a", 0), Ok(()));
+            let exchange = abi::raw::general::RENAME_EXCHANGE;
+            assert_eq!(walk.rename(b"/d", walk, b"/full/b", exchange), Ok(()));
+            assert_eq!(links(), u32::from(MOST));
+            assert_eq!(walk.rename(b"/full/b", walk, b"/full/a", 0), Ok(()));
+            assert_eq!(links(), u32::from(MOST) - 1);
+            assert_eq!(walk.rename(b"/full/a", walk, b"/e", 0), Ok(()));
+            assert_eq!(links(), u32::from(MOST) - 2);
+        });
+    });
+    set_links(&mut content, full, 2);
+    assert_sound(&content, "links");
+}
