@@ -274,7 +274,8 @@ impl Ext2 {
     /// Ends it: nobody uses it.
     fn finish(&self) {
         // What can't be written stays unwritten; the next check finds that it was not unmounted.
-        if let Err(error) = self.shut_down() {
+        let ended = self.shut_down();
+        if let Err(error) = ended {
             log!(
                 "ext2 on {}: can't be unmounted in order: {}",
                 self.device().name(),
@@ -285,6 +286,10 @@ impl Ext2 {
         let claim = self.upper.claim.lock().take();
         // With no lock held: the device's own pages are looked after.
         drop(claim);
+        if ended.is_ok() {
+            // The device is anybody's, though somebody may hold this for a moment yet: who writes back, or goes round all file systems.
+            IN_USE.lock().retain(|fs| !core::ptr::eq(fs.as_ptr(), self));
+        }
     }
 
     /// As [`Vnode::reconfigure`].

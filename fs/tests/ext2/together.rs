@@ -11,7 +11,11 @@ use std::{
 
 use abi::raw::general::{O_CREAT, O_RDWR, RENAME_EXCHANGE};
 use fbuf::{BytesSink, BytesSource};
-use fs::{Kind, Namespace, OpenFlags, vnode::Make};
+use fs::{
+    Kind, MountRequest, Namespace, OpenFlags, ext2,
+    ramfs::{self, Options},
+    vnode::Make,
+};
 use nucleus::{
     task::{self, Priority, Sleep, Spawn},
     time,
@@ -153,4 +157,33 @@ fn tasks_do_not_harm_each_other() {
         most = most.max(before.len());
     }
     assert!(most > 5, "the trees are small: {most}");
+}
+
+/// Somebody who has just looked at a file system does not keep its disk from being mounted again.
+#[test]
+fn a_disk_that_was_unmounted_can_be_mounted() {
+    let empty = image::make(image::Make {
+        block_size: 1024,
+        size: 2048,
+        inodes: 64,
+        more: &[],
+    });
+    let (content, ()) = machine::run(1, 2, empty, |machine| {
+        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        with_walk(&namespace, |walk| {
+            walk.make(b"/disk", Make::Directory, 0o755).unwrap();
+            let at = || walk.resolve(b"/disk", true).unwrap();
+            let mount = || {
+                let root = ext2::mount(&machine.device, b"", false)?;
+                namespace.mount(&at(), root, &MountRequest::plain("ext2"))
+            };
+            assert_eq!(mount(), Ok(()));
+            let roots = namespace.roots();
+            assert_eq!(namespace.unmount(&at(), false), Ok(()));
+            assert_eq!(mount(), Ok(()));
+            drop(roots);
+            assert_eq!(namespace.unmount(&at(), false), Ok(()));
+        });
+    });
+    assert_sound(&content, "again");
 }
