@@ -18,15 +18,21 @@ static MAKING: Mutex<()> = Mutex::new(());
 /// # Errors
 /// When it can't be made.
 pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
-    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = project::home()?.join("target/roots").join(name);
     // Beside the folder, so that a root of other packages is made anew.
     let list = folder.with_extension("packages");
     let wanted = packages.join("\n");
-    if !folder.exists() || fs::read_to_string(&list).ok().as_ref() != Some(&wanted) {
+    let is_made =
+        || folder.exists() && fs::read_to_string(&list).is_ok_and(|packages| packages == wanted);
+    if is_made() {
+        return Ok(folder);
+    }
+    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Another thread may have made it meanwhile.
+    if !is_made() {
         let packages: Vec<String> = packages.iter().map(ToString::to_string).collect();
         make(&folder, &packages, true, false)?;
-        fs::write(&list, wanted)?;
+        fs::write(&list, wanted.as_str())?;
     }
     Ok(folder)
 }
