@@ -364,7 +364,8 @@ impl Attempt<'_> {
     /// Whether another thread resolved the same fault before, or this CPU's TLB was behind.
     fn is_spurious(&self) -> bool {
         let spurious = self.pmap.permits(self.va, self.access);
-        if spurious {
+        // A large page that this fault has made itself is there as well.
+        if spurious && self.may_be_large {
             Counter::fault_spurious.add(1);
         }
         spurious
