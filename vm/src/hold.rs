@@ -33,13 +33,9 @@ impl Map {
         if range.end > USER_END {
             return Err(Fault::NotMapped);
         }
-        let mut held = Held {
-            map: self.clone(),
-            access,
-            parts: Vec::new(),
-        };
         let pages = range.len().div_ceil(PAGE_SIZE) + 1;
-        held.parts
+        let mut parts = Vec::new();
+        parts
             .try_reserve_exact(pages)
             .map_err(|_| Fault::OutOfMemory)?;
         {
@@ -49,6 +45,12 @@ impl Map {
                 self.held.fetch_add(1, SeqCst);
             }
         }
+        // From here on its end tells those who wait.
+        let mut held = Held {
+            map: self.clone(),
+            access,
+            parts,
+        };
         let mut at = range.start;
         while at < range.end {
             let (offset, page) = (at.page_offset(), at.page_floor());

@@ -8,7 +8,9 @@ use std::sync::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral, frame, pmap,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    addr::USER_END,
+    ephemeral, frame, pmap,
     sim::{self, Config},
     task::{self, Spawn},
 };
@@ -65,6 +67,20 @@ fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
         assert_eq!(map.sizes().locked, 2);
         drop(map);
         support::expect_all_back(before);
+    });
+}
+
+/// Nothing was held, so nobody has to wait for its end.
+#[test]
+fn a_fork_does_not_wait_for_what_could_not_be_held() {
+    on_one_cpu("not-held", || {
+        let map = limited(1);
+        place(&map, pages(0, 3)).expect("room");
+        // More than any list has room for, and more than is mapped.
+        for range in [VirtRange::new(VirtAddr(0), USER_END), pages(0, 4)] {
+            assert!(map.hold(range, Access::Write).is_err());
+            map.fork().expect("memory").tear_down();
+        }
     });
 }
 
