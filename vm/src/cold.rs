@@ -84,15 +84,15 @@ fn deactivate(space: &crate::space::Space, range: VirtRange) {
     for entry in space.overlapping(range) {
         entry.for_each_chunk(entry.range.intersect(range), &mut |part| match part {
             Part::Anons(chunk, which) => set_unused(&chunk, which, Some(&anon::INACTIVE)),
-            // Pages with a backing store begin as inactive ones.
             Part::Pages(chunk, which, true) => set_unused(&chunk, which, Some(&object::INACTIVE)),
+            // Pages with a backing store begin as inactive ones.
             Part::Pages(chunk, which, false) => set_unused(&chunk, which, None),
         });
     }
 }
 
 /// Makes pages of a chunk inactive, and forgets that they were used. `inactive` counts those that are, where pages begin as
-/// active ones.
+/// active ones; where they begin as inactive ones, [`object::ACTIVE`] counts the others.
 fn set_unused<T: Paged>(chunk: &Chunk<T>, which: u32, inactive: Option<&AtomicUsize>) {
     let mut slots = chunk.lock();
     let mut resident = 0;
@@ -111,6 +111,10 @@ fn set_unused<T: Paged>(chunk: &Chunk<T>, which: u32, inactive: Option<&AtomicUs
             let more = (resident & !before).count_ones();
             inactive.fetch_add(more as usize, Relaxed);
         }
-        None => chunk.set_aged(before & !resident),
+        None => {
+            chunk.set_aged(before & !resident);
+            let fewer = (resident & before).count_ones();
+            object::ACTIVE.fetch_sub(fewer as usize, Relaxed);
+        }
     }
 }

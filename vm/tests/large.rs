@@ -283,7 +283,7 @@ fn memory_is_what_it_was_told() {
             pmap::set_fork(*numbers.pick(&[Fork::Share, Fork::Share, Fork::Copy]));
             set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
             let store = support::swap::Store::new(numbers.next(), 1500);
-            let device = swap::add(store, 0).expect("a swap device");
+            let device = swap::add(store, 0, &|| false).expect("a swap device");
             let entered = Counter::large_entered.total();
             let mut model = Model {
                 numbers,

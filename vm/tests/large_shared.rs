@@ -148,7 +148,7 @@ fn against_model(cpus: usize) {
     let mut numbers = Numbers::new(sim::random_u64());
     set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
     let store = support::swap::Store::new(numbers.next(), 3000);
-    let device = swap::add(store, 0).expect("a swap device");
+    let device = swap::add(store, 0, &|| false).expect("a swap device");
     let entered = Counter::large_shared_entered.total();
     let memory = Memory::new();
     let mut end = PAGES;
@@ -435,7 +435,7 @@ fn what_goes_to_swap_is_written_by_another() {
         let before = frame::usage();
         set_large_pages(LargePages::Advised);
         let store = support::swap::Store::new(sim::random_u64(), 2000);
-        let device = swap::add(store, 0).expect("a swap device");
+        let device = swap::add(store, 0, &|| false).expect("a swap device");
         let memory = Memory::new();
         let (one, other) = (map_of(&memory, true), map_of(&memory, true));
         let span = VirtRange::new(page(0), page(512));

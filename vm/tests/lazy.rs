@@ -38,7 +38,7 @@ fn against_model(seed: u64) {
     let before = frame::usage();
     let mut numbers = Numbers::new(seed);
     let store = support::swap::Store::new(seed, 64);
-    let device = swap::add(store, 0).expect("a swap device");
+    let device = swap::add(store, 0, &|| false).expect("a swap device");
     let map = Map::new(Limits::NONE, false).expect("a map");
     map.map(MapRequest {
         place: Place::Fixed(HERE),
@@ -133,7 +133,8 @@ fn what_is_freed_at_leisure_is_whole_or_gone() {
 #[test]
 fn what_is_locked_or_kept_does_not_leave() {
     sim::check("kept", 0..1, Config::default(), || {
-        let device = swap::add(support::swap::Store::new(1, 64), 0).expect("a swap device");
+        let device =
+            swap::add(support::swap::Store::new(1, 64), 0, &|| false).expect("a swap device");
         let map = Map::new(Limits::NONE, true).expect("a map");
         for (i, shared) in [(0, false), (8, true), (16, false)] {
             map.map(MapRequest {

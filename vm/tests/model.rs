@@ -161,7 +161,7 @@ impl Model {
                     let priority = i32::from(i == 0);
                     // What can't be written stays.
                     store.failing_writes.store(10, Ordering::SeqCst);
-                    let id = swap::add(store.clone(), priority).expect("a swap device");
+                    let id = swap::add(store.clone(), priority, &|| false).expect("a swap device");
                     (id, store, priority)
                 })
                 .collect(),
@@ -534,7 +534,7 @@ impl Model {
         let i = self.numbers.below(self.devices.len());
         let (id, store, priority) = self.devices[i].clone();
         swap::remove(id, &|| false).expect("memory enough");
-        self.devices[i].0 = swap::add(store, priority).expect("a swap device");
+        self.devices[i].0 = swap::add(store, priority, &|| false).expect("a swap device");
     }
 
     fn truncate(&mut self) {

@@ -16,7 +16,7 @@ use nucleus::{
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use support::{Disk, Numbers, TestFile, swap::Store};
+use support::{Disk, Numbers, TestFile, Worker, swap::Store};
 use vm::{Advice, Backing, Fate, Fault, Limits, Map, MapRequest, Pager, Place, Scan, Supply, swap};
 
 const MEMORY: VirtAddr = VirtAddr(0x20_0000_0000);
@@ -170,7 +170,7 @@ fn with_swap(slots: usize, failing: usize, body: impl FnOnce()) {
     let before = frame::usage();
     let store = Store::new(7, slots);
     store.failing_writes.store(failing, Ordering::SeqCst);
-    let device = swap::add(store, 0).expect("a device");
+    let device = swap::add(store, 0, &|| false).expect("a device");
     vm::start_pagedaemon().expect("a task");
     body();
     vm::stop_pagedaemon();
@@ -359,7 +359,7 @@ fn a_device_goes_when_there_is_room() {
     sim::check("off", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
         let before = frame::usage();
-        let first = swap::add(Store::new(7, 2000), 0).expect("a device");
+        let first = swap::add(Store::new(7, 2000), 0, &|| false).expect("a device");
         vm::start_pagedaemon().expect("a task");
         let running = Arc::new(Running::default());
         let map = Map::new(Limits::NONE, false).expect("a map");
@@ -397,7 +397,7 @@ fn a_device_goes_when_there_is_room() {
             Err(swap::SwapError::NoMemory)
         );
         done(2);
-        let second = swap::add(Store::new(8, 2000), 0).expect("a device");
+        let second = swap::add(Store::new(8, 2000), 0, &|| false).expect("a device");
         go_on();
         swap::remove(first, &|| false).expect("room on the other device");
         done(3);
@@ -482,4 +482,42 @@ fn go_through(pages: usize) {
         (0..pages).for_each(|page| model.check(page));
     });
     running.wait();
+}
+
+/// `MADV_COLD` makes active pages of a file inactive, and they are counted so.
+#[test]
+fn what_a_program_will_not_need_soon_is_not_active() {
+    sim::check("cold", 0..1, CONFIG, || {
+        let pages = 40;
+        let before = vm::active_in_objects();
+        let disk = Disk::new(3, pages, 0);
+        let map = Map::new(Limits::NONE, false).expect("a map");
+        let request = MapRequest {
+            place: Place::Fixed(MEMORY),
+            backing: Backing::Object {
+                pager: disk.clone(),
+                offset: 0,
+            },
+            ..MapRequest::zero(pages as usize * PAGE_SIZE, Prot::READ)
+        };
+        map.map(request).expect("room");
+        let range = VirtRange::new(MEMORY, MEMORY + pages as usize * PAGE_SIZE);
+        user::set_fault_hook(resolve);
+        map.populate(range).expect("memory");
+        let worker = Worker::new(&map, 0);
+        for page in range.pages() {
+            worker.read(page, 1).expect("memory");
+        }
+        worker.end();
+        let mut scan = Scan::new(1, usize::MAX, vm::Urgency::Pressing);
+        disk.object().age(0, &mut scan, &mut |_, _, _| Fate::Keep);
+        let active = vm::active_in_objects() - before;
+        assert_eq!(active, pages as usize, "all were used just now");
+        map.advise(range, Advice::Cold).expect("mapped");
+        assert_eq!(vm::active_in_objects(), before);
+        map.tear_down();
+        disk.set_pages(0);
+        drop((map, disk));
+        assert_eq!(vm::active_in_objects(), before);
+    });
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use nucleus::{
     Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
-    frame::{self, fail_after},
+    frame::{self, fail_after, seem_scarce_after, seem_scarce_once},
     sim::{self, Config},
     sync::{Rank, SpinLock},
     task::{self, Spawn},
@@ -95,7 +95,7 @@ fn swapped(map: &Map) -> usize {
 
 fn add(seed: u64, slots: usize) -> (DeviceId, Arc<Store>) {
     let store = Store::new(seed, slots);
-    let id = swap::add(store.clone(), 0).expect("a swap device");
+    let id = swap::add(store.clone(), 0, &|| false).expect("a swap device");
     (id, store)
 }
 
@@ -407,7 +407,7 @@ fn devices_come_and_go_under_those_who_use_them() {
                 }
                 let i = round % 2;
                 swap::remove(ids[i], &|| false).expect("memory enough");
-                ids[i] = swap::add(devices[i].1.clone(), 0).expect("a swap device");
+                ids[i] = swap::add(devices[i].1.clone(), 0, &|| false).expect("a swap device");
             }
             stop.store(true, SeqCst);
             while running.load(SeqCst) > 0 {
@@ -466,7 +466,7 @@ fn nobody_has_a_device_that_was_given_up() {
             said: said.clone(),
         });
         let kept = Arc::downgrade(&store);
-        let id = swap::add(store, 0).expect("a swap device");
+        let id = swap::add(store, 0, &|| false).expect("a swap device");
         let map = new_map();
         for i in 0..PAGES {
             write(&map, page(i), 7);
@@ -499,5 +499,110 @@ fn nobody_has_a_device_that_was_given_up() {
             task::yield_now();
         }
         map.tear_down();
+    });
+}
+
+/// A device whose first slots can't be used.
+struct Behind {
+    store: Arc<Store>,
+    bad: Vec<u64>,
+}
+
+impl SwapStore for Behind {
+    fn slots(&self) -> u64 {
+        self.store.slots()
+    }
+
+    fn bad_slots(&self) -> &[u64] {
+        &self.bad
+    }
+
+    fn read(&self, slot: u64, frames: &[Frame], done: Done) {
+        self.store.read(slot, frames, done);
+    }
+
+    fn write(&self, slot: u64, frames: Vec<Frame>, done: Done) {
+        self.store.write(slot, frames, done);
+    }
+}
+
+/// Who is about to read a slot, or waits for it, finds in its device's place another one, which has no such slot.
+#[test]
+fn a_smaller_device_takes_the_place_of_a_larger_one() {
+    const FEW: usize = 1;
+    sim::check("smaller", 0..40, with_cpus(2), || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        let large = Arc::new(Behind {
+            store: Store::new(1, 3000),
+            bad: (0..2900).collect(),
+        });
+        let small = Store::new(2, 20);
+        let map = new_map();
+        (0..FEW).for_each(|i| write(&map, page(i), i as u8 + 1));
+        let stop = Arc::new(AtomicBool::new(false));
+        let running = Arc::new(AtomicUsize::new(1));
+        let (theirs, stopped, ends) = (map.clone(), stop.clone(), running.clone());
+        let body = move || {
+            while !stopped.load(SeqCst) {
+                (0..FEW).for_each(|i| expect(&theirs, page(i), i as u8 + 1));
+                task::yield_now();
+            }
+            drop(theirs);
+            ends.fetch_sub(1, SeqCst);
+        };
+        let spawn = Spawn {
+            name: "reader",
+            pmap: None,
+            attachment: None,
+            cpus: 2,
+            priority: Default::default(),
+        };
+        task::spawn(spawn, Box::new(body)).expect("a task");
+        for _ in 0..20 {
+            let id = swap::add(large.clone(), 0, &|| false).expect("a swap device");
+            map.page_out(all()).expect("mapped");
+            pause();
+            swap::remove(id, &|| false).expect("memory enough");
+            let id = swap::add(small.clone(), 0, &|| false).expect("a swap device");
+            task::yield_now();
+            swap::remove(id, &|| false).expect("memory enough");
+        }
+        stop.store(true, SeqCst);
+        while running.load(SeqCst) > 0 {
+            task::yield_now();
+        }
+        map.tear_down();
+        drop(map);
+        support::expect_all_back(before);
+    });
+}
+
+/// Swap space for which others leave no memory is refused, though the pagedaemon finds some each time; a moment without is waited for.
+#[test]
+fn a_device_does_not_wait_for_memory_for_ever() {
+    let config = Config {
+        max_points: 500_000,
+        ..with_cpus(2)
+    };
+    sim::check("starved", 0..4, config, || {
+        let before = frame::usage();
+        vm::start_pagedaemon().expect("a task");
+        let store = Store::new(1, 5000);
+        for groups in [0, 1, 5] {
+            seem_scarce_after(Some(groups));
+            let refused = swap::add(store.clone(), 0, &|| false);
+            assert_eq!(refused, Err(SwapError::NoMemory));
+            let asked = AtomicUsize::new(0);
+            let interrupted = || asked.fetch_add(1, SeqCst) == 3;
+            let refused = swap::add(store.clone(), 0, &interrupted);
+            assert_eq!(refused, Err(SwapError::Interrupted));
+            seem_scarce_after(None);
+        }
+        seem_scarce_once(2);
+        let id = swap::add(store, 0, &|| false).expect("memory enough");
+        remove(id);
+        vm::stop_pagedaemon();
+        support::expect_all_back(before);
     });
 }

@@ -33,10 +33,10 @@ impl Header {
         }
     }
 
-    /// Reads it of a device or file that has `pages` pages. One that is smaller than it says is used as far as it goes.
+    /// Reads it of a device or file that has `pages` pages.
     ///
     /// # Errors
-    /// `EINVAL` if it is no such header, or says what can't be; `ENOMEM`.
+    /// `EINVAL` if it is no such header, or says what can't be, as more pages than there are; `ENOMEM`.
     pub fn read(page: &[u8; PAGE_SIZE], pages: u64) -> Result<Header> {
         if !page.ends_with(MAGIC) {
             return Err(Errno::EINVAL);

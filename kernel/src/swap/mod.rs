@@ -69,7 +69,8 @@ pub struct Shown {
 ///
 /// # Errors
 /// `EINVAL` for what is neither, has holes, or has not been made a swap space, `EBUSY` for what is in use, `EPERM` if there are as many as
-/// there can be, `ENOMEM` if nothing can be freed, `EIO`, and what pinning a file's blocks gives.
+/// there can be, `ENOMEM` if nothing can be freed, or others take all that is, `EINTR` for a signal while it waits for memory, `EIO`, and what
+/// pinning a file's blocks gives.
 pub fn on(at: Location, priority: Option<i32>, discard: bool) -> Result<()> {
     // Each step waits for its memory by itself, and keeps what it has: this is what would make more of it.
     let name = Name::of(&at)?;
@@ -91,7 +92,8 @@ pub fn on(at: Location, priority: Option<i32>, discard: bool) -> Result<()> {
     let kib = header.slots * (PAGE_SIZE as u64 / 1024);
     let store = Arc::new(disk.with_header(header));
     let priority = priority.unwrap_or_else(lowest_priority);
-    let id = swap::add(store, priority).map_err(errno)?;
+    let current = task::current();
+    let id = swap::add(store, priority, &|| current.is_interrupted()).map_err(errno)?;
     log!(
         "swap: {kib} KiB on {}, priority {priority}",
         at.path_without_locks().escape_ascii(),

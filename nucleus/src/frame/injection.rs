@@ -1,7 +1,7 @@
 //! Memory that is short on purpose, for tests on the simulated machine. On a real one nothing of this exists.
 
 #[cfg(not(target_os = "none"))]
-pub use host::{fail_after, fail_once, failed, seem_scarce_once};
+pub use host::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 #[cfg(not(target_os = "none"))]
 pub(super) use host::{fails, reset, seems_scarce};
 
@@ -26,8 +26,10 @@ mod host {
     static ALLOCATIONS: AtomicI64 = AtomicI64::new(OFF);
     /// Whether only that one fails.
     static ONCE: AtomicBool = AtomicBool::new(false);
-    /// Questions whether memory is scarce before the one that is answered wrongly.
+    /// Questions whether memory is scarce before the one that is answered wrongly; below zero afterwards.
     static QUESTIONS: AtomicI64 = AtomicI64::new(OFF);
+    /// Whether only that one is.
+    static ONE_QUESTION: AtomicBool = AtomicBool::new(false);
     static FAILED: AtomicU64 = AtomicU64::new(0);
 
     /// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now on (0
@@ -46,7 +48,14 @@ mod host {
     /// The `n`th time from now on (0 is the next) that it is asked for, [`is_scarce`](crate::frame::is_scarce) says yes though memory is not
     /// scarce: so what would need more of the kernel's heap is refused, once.
     pub fn seem_scarce_once(n: u64) {
+        ONE_QUESTION.store(true, SeqCst);
         QUESTIONS.store(n as i64, SeqCst);
+    }
+
+    /// As [`seem_scarce_once`], that time and all times after it; `None` stops that.
+    pub fn seem_scarce_after(n: Option<u64>) {
+        ONE_QUESTION.store(false, SeqCst);
+        QUESTIONS.store(n.map_or(OFF, |n| n as i64), SeqCst);
     }
 
     /// How many allocations failed on purpose, and questions were answered wrongly, since the machine started.
@@ -57,7 +66,7 @@ mod host {
     /// For a new machine.
     pub fn reset() {
         fail_after(None);
-        QUESTIONS.store(OFF, SeqCst);
+        seem_scarce_after(None);
         FAILED.store(0, SeqCst);
     }
 
@@ -77,7 +86,8 @@ mod host {
         if QUESTIONS.load(Relaxed) == OFF {
             return false;
         }
-        let now = QUESTIONS.fetch_sub(1, Relaxed) == 0;
+        let left = QUESTIONS.fetch_sub(1, Relaxed);
+        let now = left == 0 || left < 0 && !ONE_QUESTION.load(Relaxed);
         FAILED.fetch_add(u64::from(now), Relaxed);
         now
     }

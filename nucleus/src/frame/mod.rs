@@ -24,7 +24,7 @@ pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
-pub use injection::{fail_after, fail_once, failed, seem_scarce_once};
+pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, available, await_shortage, report_shortage, scattered, targets};

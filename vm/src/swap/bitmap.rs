@@ -1,13 +1,26 @@
 //! Which slots of a device are free, in groups that are small enough for the kernel's heap.
 
 use alloc::{boxed::Box, vec::Vec};
+use nucleus::frame;
 
+use super::usage::SwapError;
 use crate::pagedaemon::{Supply, wait_for_memory};
 
 /// Words of a group's bitmaps: 960 slots, almost 4 MiB of swap, of which 488 bytes are noted.
 const WORDS: usize = 15;
 /// Slots of a group.
 const GROUP: u32 = WORDS as u32 * 64;
+
+/// Groups that are found through one list: 2 KiB of addresses, for which no frames in a row have to be found.
+const ROW: usize = 256;
+
+/// How often in a row there may be no memory for the next group though the pagedaemon has found some, which [`wait_for_memory`] takes up
+/// to 50 ms each for. Who adds swap space to a machine whose memory others take that long is told.
+const IN_VAIN: usize = 16;
+
+/// Rows, free or not, that a search for a long one looks at before any will do: others wait for the table meanwhile, and where one slot in
+/// two is free, each page that leaves would cost a way through the whole device. The next search goes on behind it.
+const LOOKS: usize = 4096;
 
 /// What is known of a slot. `Cached` goes with `Owned`; the others are what makes a slot not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +45,7 @@ struct Group {
 /// The slots of a device.
 pub(super) struct Bitmap {
     #[allow(clippy::vec_box)]
-    groups: Vec<Box<Group>>,
+    groups: Vec<Vec<Box<Group>>>,
     slots: u32,
 }
 
@@ -50,32 +63,42 @@ impl Group {
 }
 
 impl Bitmap {
-    /// `slots` free slots; `None` if there is no memory for that. Waits for memory as long as the pagedaemon finds some: there is least of
-    /// it when swap space is added. What it has got by then it keeps, so that what is free at once never has to be enough for all.
-    pub fn new(slots: u32) -> Option<Bitmap> {
+    /// `slots` free slots. Waits for memory as long as the pagedaemon finds some, that helps, and `interrupted` does not say to stop: there is
+    /// least of it when swap space is added. What it has got by then it keeps, so that what is free at once never has to be enough for all.
+    ///
+    /// # Errors
+    /// [`SwapError::NoMemory`], [`SwapError::Interrupted`].
+    pub fn new(slots: u32, interrupted: &dyn Fn() -> bool) -> Result<Bitmap, SwapError> {
         let count = slots.div_ceil(GROUP) as usize;
         let mut groups = Vec::new();
-        while groups.try_reserve_exact(count).is_err() {
-            if wait_for_memory() == Supply::None {
-                return None;
+        let rows = count.div_ceil(ROW);
+        wait_until(interrupted, || groups.try_reserve_exact(rows).is_ok())?;
+        for first in (0..count).step_by(ROW) {
+            let mut row = Vec::new();
+            let len = ROW.min(count - first);
+            wait_until(interrupted, || row.try_reserve_exact(len).is_ok())?;
+            for _ in 0..len {
+                wait_until(interrupted, || !frame::is_scarce())?;
+                row.push(Box::new(Group {
+                    marks: [[0; WORDS]; 4],
+                    free: GROUP,
+                }));
             }
-        }
-        for _ in 0..count {
-            while nucleus::frame::is_scarce() {
-                if wait_for_memory() == Supply::None {
-                    return None;
-                }
-            }
-            groups.push(Box::new(Group {
-                marks: [[0; WORDS]; 4],
-                free: GROUP,
-            }));
+            groups.push(row);
         }
         let mut bitmap = Bitmap { groups, slots };
         for slot in slots..count as u32 * GROUP {
             bitmap.set(slot, Mark::Bad);
         }
-        Some(bitmap)
+        Ok(bitmap)
+    }
+
+    fn group(&self, number: usize) -> Option<&Group> {
+        Some(self.groups.get(number / ROW)?.get(number % ROW)?)
+    }
+
+    fn group_mut(&mut self, number: usize) -> &mut Group {
+        &mut self.groups[number / ROW][number % ROW]
     }
 
     /// How many slots there are.
@@ -89,16 +112,18 @@ impl Bitmap {
         ((slot / GROUP) as usize, (within / 64) as usize, bit)
     }
 
-    /// Whether the slot has the mark.
+    /// Whether the slot has the mark; one that the device has not has none. Who remembers a slot may ask for it when another device has
+    /// taken the place of its own.
     pub fn has(&self, slot: u32, mark: Mark) -> bool {
         let (group, word, bit) = Bitmap::place(slot);
-        self.groups[group].marks[mark as usize][word] & bit != 0
+        let group = self.group(group);
+        group.is_some_and(|group| group.marks[mark as usize][word] & bit != 0)
     }
 
     /// Gives the slot the mark; returns whether it had not got it.
     pub fn set(&mut self, slot: u32, mark: Mark) -> bool {
         let (group, word, bit) = Bitmap::place(slot);
-        let group = &mut self.groups[group];
+        let group = self.group_mut(group);
         let was_free = group.taken(word) & bit == 0;
         let marks = &mut group.marks[mark as usize][word];
         let changed = *marks & bit == 0;
@@ -110,7 +135,7 @@ impl Bitmap {
     /// Takes the mark away; returns whether the slot had it.
     pub fn clear(&mut self, slot: u32, mark: Mark) -> bool {
         let (group, word, bit) = Bitmap::place(slot);
-        let group = &mut self.groups[group];
+        let group = self.group_mut(group);
         let marks = &mut group.marks[mark as usize][word];
         let changed = *marks & bit != 0;
         *marks &= !bit;
@@ -120,13 +145,18 @@ impl Bitmap {
     }
 
     /// `most` free slots in a row, the first such row from slot `from` on and then from the device's start; if there is none, the
-    /// longest.
+    /// longest, be it only of those among which it has looked [long enough](LOOKS).
     pub fn find(&self, from: u32, most: u32) -> FreeRun {
         let mut best = FreeRun::default();
+        let mut looks = 0;
         for range in [from..self.slots, 0..from] {
             let mut at = range.start;
             let mut run = FreeRun::default();
             while at < range.end {
+                looks += 1;
+                if looks > LOOKS && best.len > 0 {
+                    return best;
+                }
                 let (group, word, bit) = Bitmap::place(at);
                 let (step, free) = self.step(group, word, bit);
                 if free {
@@ -152,7 +182,7 @@ impl Bitmap {
 
     /// How many slots from this one on are alike, as far as one look shows, and whether they are free.
     fn step(&self, group: usize, word: usize, bit: u64) -> (u32, bool) {
-        let group = &self.groups[group];
+        let group = &self.groups[group / ROW][group % ROW];
         let bits_before = bit.trailing_zeros();
         if group.free == 0 {
             return (GROUP - (word as u32 * 64 + bits_before), false);
@@ -166,11 +196,33 @@ impl Bitmap {
     }
 }
 
+/// Waits for memory until there is enough for something.
+fn wait_until(
+    interrupted: &dyn Fn() -> bool,
+    mut has_enough: impl FnMut() -> bool,
+) -> Result<(), SwapError> {
+    let mut in_vain = 0;
+    while !has_enough() {
+        if interrupted() {
+            return Err(SwapError::Interrupted);
+        }
+        if in_vain == IN_VAIN || wait_for_memory() == Supply::None {
+            return Err(SwapError::NoMemory);
+        }
+        in_vain += 1;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
 
     use super::{Bitmap, FreeRun, GROUP, Mark};
+
+    fn bitmap(slots: u32) -> Bitmap {
+        Bitmap::new(slots, &|| false).expect("memory")
+    }
 
     /// Slots as a plain list of what is free, searched one by one.
     fn find(free: &[bool], from: u32, most: u32) -> FreeRun {
@@ -202,7 +254,7 @@ mod tests {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             (random >> 33) as u32 % end
         };
-        let mut bitmap = Bitmap::new(slots).expect("memory");
+        let mut bitmap = bitmap(slots);
         let mut free = vec![true; slots as usize];
         for round in 0..400 {
             // Rows of any length are taken and given, whole groups and what crosses their borders among them; few are free at times.
@@ -226,8 +278,30 @@ mod tests {
     }
 
     #[test]
+    fn among_single_slots_a_search_ends_before_the_device() {
+        let slots = GROUP * 50;
+        let mut bitmap = bitmap(slots);
+        // One in two is free, and all of the last group.
+        for slot in (0..slots - GROUP).step_by(2) {
+            bitmap.set(slot, Mark::Owned);
+        }
+        for from in [0, 5000, slots / 2] {
+            let found = bitmap.find(from, 64);
+            assert_eq!(found.len, 1, "{found:?} from {from}");
+            assert!((from..from + 5000).contains(&found.first), "{found:?}");
+        }
+        assert_eq!(bitmap.find(slots - GROUP - 5, 64).len, 64);
+        // Where none is free it goes on, however far that is.
+        for slot in 1..slots - 3 {
+            bitmap.set(slot, Mark::Owned);
+        }
+        let (first, len) = (slots - 3, 3);
+        assert_eq!(bitmap.find(1, 64), FreeRun { first, len });
+    }
+
+    #[test]
     fn a_row_may_cross_groups_and_ends_with_the_device() {
-        let mut bitmap = Bitmap::new(GROUP + 5).expect("memory");
+        let mut bitmap = bitmap(GROUP + 5);
         let all = FreeRun {
             first: 0,
             len: GROUP + 5,
@@ -242,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_free_without_any_mark() {
-        let mut bitmap = Bitmap::new(3).expect("memory");
+        let mut bitmap = bitmap(3);
         assert!(bitmap.set(1, Mark::Owned) && bitmap.set(1, Mark::Busy));
         assert!(!bitmap.set(1, Mark::Busy));
         assert!(bitmap.clear(1, Mark::Owned) && !bitmap.clear(1, Mark::Owned));

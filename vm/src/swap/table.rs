@@ -64,13 +64,17 @@ impl Device {
     /// A device that takes pages. Its slots beyond the most that one can have are not used.
     ///
     /// # Errors
-    /// [`SwapError::Empty`], [`SwapError::NoMemory`].
-    fn new(store: Arc<dyn SwapStore>, priority: i32) -> Result<Device, SwapError> {
+    /// [`SwapError::Empty`], and those of [`Bitmap::new`].
+    fn new(
+        store: Arc<dyn SwapStore>,
+        priority: i32,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Device, SwapError> {
         let slots = store.slots().min(MOST_SLOTS as u64) as u32;
         if slots == 0 {
             return Err(SwapError::Empty);
         }
-        let mut bitmap = Bitmap::new(slots).ok_or(SwapError::NoMemory)?;
+        let mut bitmap = Bitmap::new(slots, interrupted)?;
         let bad = store
             .bad_slots()
             .iter()
@@ -403,12 +407,18 @@ pub(crate) fn wait(number: SlotNumber) {
     let _ = WAITERS[number.queue() % WAITERS.len()].wait(Sleep::SOUND, idle);
 }
 
-/// Adds a swap device: pages go to that of the highest `priority` that has room, and to devices of equal priority in turn.
+/// Adds a swap device: pages go to that of the highest `priority` that has room, and to devices of equal priority in turn. Waits for
+/// memory for what is noted of its slots, until `interrupted` says to stop.
 ///
 /// # Errors
-/// [`SwapError::Empty`], [`SwapError::TooMany`], [`SwapError::NoMemory`].
-pub fn add(store: Arc<dyn SwapStore>, priority: i32) -> Result<DeviceId, SwapError> {
-    let device = Device::new(store, priority)?;
+/// [`SwapError::Empty`], [`SwapError::TooMany`]; [`SwapError::NoMemory`] if nothing can be freed, or others take all that is;
+/// [`SwapError::Interrupted`].
+pub fn add(
+    store: Arc<dyn SwapStore>,
+    priority: i32,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<DeviceId, SwapError> {
+    let device = Device::new(store, priority, interrupted)?;
     let slots = device.size() as usize;
     let mut table = TABLE.lock();
     let id = table.devices.iter().position(Option::is_none);
