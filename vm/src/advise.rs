@@ -132,7 +132,7 @@ impl Map {
             let keys = entry.keys(entry.range.intersect(range));
             // Unshared above, so `get_mut` succeeds wherever there is an amap.
             if let Some(amap) = entry.amap.as_mut().and_then(Arc::get_mut) {
-                amap.clear_out(keys);
+                amap.clear_out(keys)?;
             }
         }
         match complete {

@@ -212,8 +212,8 @@ fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
     }
     for va in run.pages() {
         let key = entry.key(va);
-        if matches!(slots.peek(key), Slot::Shared(_)) {
-            slots.get(key).make_sole();
+        if let Some(slot @ Slot::Shared(_)) = slots.get(key) {
+            slot.make_sole();
         }
     }
 }

@@ -381,7 +381,9 @@ impl Attempt<'_> {
         if slots.are_common() {
             return self.map_common(slots.peek(key));
         }
-        let slot = slots.get(key);
+        let Some(slot) = slots.get(key) else {
+            return Ok(Outcome::NeedsAmap);
+        };
         let sole = !self.entry.needs_copy && slot.make_sole();
         if write && sole {
             slot.dirty();
@@ -480,9 +482,12 @@ impl Attempt<'_> {
     }
 
     fn zero_fill(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
+        let Some(slot) = slots.get(self.entry.key(self.va)) else {
+            return Ok(Outcome::NeedsAmap);
+        };
         let frame = Frame::alloc(Contents::Zeroed)?;
         self.enter(&frame, self.entry.rights())?;
-        slots.get(self.entry.key(self.va)).fill(frame);
+        slot.fill(frame);
         Counter::fault_zero_fill.add(1);
         self.zero_fill_ahead(&mut slots);
         Ok(Outcome::Mapped(Neighbours::None))
@@ -492,8 +497,9 @@ impl Attempt<'_> {
     fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
         let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let mut end = range.start;
-        while end < range.end {
-            let slot = slots.get(self.entry.key(end));
+        while end < range.end
+            && let Some(slot) = slots.get(self.entry.key(end))
+        {
             if !slot.is_empty() || frame::is_scarce() {
                 break;
             }
@@ -511,6 +517,9 @@ impl Attempt<'_> {
 
     /// Copies the object's page into the amap layer.
     fn promote(&self, mut slots: Slots<'_>, object: &ObjectRef) -> Result<Outcome, Fault> {
+        let Some(slot) = slots.get(self.entry.key(self.va)) else {
+            return Ok(Outcome::NeedsAmap);
+        };
         let index = self.entry.index(object, self.va);
         let below = match object.pager.object().resident(index) {
             Some(frame) => frame,
@@ -529,7 +538,7 @@ impl Attempt<'_> {
         let copy = copy_of(&below)?;
         drop(below);
         Counter::fault_promote.add(1);
-        self.replace(slots.get(self.entry.key(self.va)), copy)?;
+        self.replace(slot, copy)?;
         Ok(Outcome::Mapped(Neighbours::None))
     }
 

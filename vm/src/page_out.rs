@@ -85,15 +85,24 @@ impl MapEntry {
         (part, end)
     }
 
-    /// Calls `f` for the pages in `range`, a part of the entry, by chunks.
+    /// Calls `f` for the pages in `range`, a part of the entry, by the chunks that were ever made: what was never touched costs nothing.
     pub fn for_each_chunk(&self, range: VirtRange, f: &mut dyn FnMut(Part)) {
-        let mut at = range.start;
-        while at < range.end {
-            let (part, end) = self.chunk_at(VirtRange::new(at, range.end));
-            if let Some(part) = part {
-                f(part);
+        match (&self.amap, &self.object) {
+            (Some(amap), _) => amap.for_each_chunk(self.keys(range), &mut |chunk, which| {
+                f(Part::Anons(chunk, which));
+            }),
+            (None, Some(object)) => {
+                let (first, its) = (self.index(object, range.start), object.pager.object());
+                let pages = first..first + (range.len() >> PAGE_SHIFT) as u64;
+                its.walk(&pages, &mut |first, _, slots| {
+                    let which = slots.fold(0, |which, i| which | 1 << i);
+                    if let Some(chunk) = its.chunk_of(first) {
+                        f(Part::Pages(chunk, which, its.goes_to_swap()));
+                    }
+                    true
+                });
             }
-            at = end;
+            (None, None) => {}
         }
     }
 

@@ -1,10 +1,13 @@
 //! What kernel memory large mappings cost of which programs touch a few pages here and there: counted by an allocator.
 
+use std::time::{Duration, Instant};
+
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    frame::{self, seem_scarce_after},
     sim::{self, Config, CountedHeap},
 };
-use vm::{AmapForm, Limits, Map, MapRequest, Place, set_amap_form};
+use vm::{Advice, AmapForm, Inherit, Limits, Map, MapError, MapRequest, Place, set_amap_form};
 
 #[global_allocator]
 static HEAP: CountedHeap = CountedHeap::new();
@@ -52,5 +55,176 @@ fn a_terabyte_with_ten_pages_costs_little() {
         assert!(array > 8192, "{array} bytes: the comparison means nothing");
         drop(map);
         set_amap_form(AmapForm::Hybrid);
+    });
+}
+
+/// The page that [`touch`] writes in a part.
+fn touched(parts: usize, i: usize) -> VirtAddr {
+    HERE + TERABYTE / parts * i + i % 100 * PAGE_SIZE
+}
+
+/// The first byte of each page that [`touch`] wrote, of those that are there.
+fn bytes(map: &Map, parts: usize) -> Vec<u8> {
+    let byte = |i| {
+        let mut byte = [0];
+        assert_eq!(map.read(touched(parts, i), &mut byte), 1);
+        byte[0]
+    };
+    (0..parts).map(byte).collect()
+}
+
+/// Who gives up what a child has, too, needs little memory for it or is told that there is none.
+#[test]
+fn to_give_up_what_others_have_takes_little_memory() {
+    const PARTS: usize = 512;
+    let config = Config {
+        cpus: 1,
+        pages: 20_000,
+        ..Config::default()
+    };
+    let all = VirtRange::new(HERE, HERE + TERABYTE);
+    let half = VirtRange::new(HERE, HERE + TERABYTE / 2);
+    sim::check("give-up", 0..1, config, move || {
+        let (map, _) = touch(PARTS);
+        (0..PARTS).for_each(|i| assert_eq!(map.write(touched(PARTS, i), &[i as u8 | 1]), 1));
+        let before = bytes(&map, PARTS);
+
+        // All of it: nothing is copied to be dropped then.
+        let child = map.fork().expect("a child");
+        assert_eq!(child.write(HERE + PAGE_SIZE / 2, &[1]), 1);
+        let heap = HEAP.bytes();
+        child.advise(all, Advice::DontNeed).expect("memory");
+        let more = HEAP.bytes().saturating_sub(heap);
+        assert!(more < 4096, "{more} bytes to give {PARTS} pages up");
+        assert_eq!(bytes(&child, PARTS), vec![0; PARTS]);
+        assert_eq!(bytes(&map, PARTS), before);
+        drop(child);
+
+        // A part: what stays is the child's own then, for which there is memory or not.
+        let child = map.fork().expect("a child");
+        assert_eq!(child.write(HERE + PAGE_SIZE / 2, &[1]), 1);
+        seem_scarce_after(Some(2));
+        let heap = HEAP.bytes();
+        let refused = child.advise(half, Advice::DontNeed);
+        let more = HEAP.bytes().saturating_sub(heap);
+        seem_scarce_after(None);
+        assert_eq!(refused, Err(MapError::NoMemory), "{more} bytes");
+        assert!(more < 10 << 10, "{more} bytes though memory is scarce");
+        child.advise(half, Advice::DontNeed).expect("memory");
+        let left = bytes(&child, PARTS);
+        assert_eq!(left[..PARTS / 2], vec![0; PARTS / 2]);
+        assert_eq!(left[PARTS / 2..], before[PARTS / 2..]);
+        assert_eq!(bytes(&map, PARTS), before);
+        drop(child);
+        drop(map);
+        assert_eq!(frame::usage().data, 0);
+    });
+}
+
+/// To share with children what others have copies of is refused where there is no memory for that.
+#[test]
+fn to_share_what_others_have_needs_memory() {
+    const PAGES: usize = 4000;
+    let config = Config {
+        cpus: 1,
+        pages: 20_000,
+        ..Config::default()
+    };
+    let all = VirtRange::new(HERE, HERE + PAGES * PAGE_SIZE);
+    sim::check("share", 0..1, config, move || {
+        let map = Map::new(Limits::NONE, true).expect("a map");
+        map.map(MapRequest {
+            place: Place::Fixed(HERE),
+            ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
+        })
+        .expect("room");
+        all.pages()
+            .for_each(|page| assert_eq!(map.write(page, &[7]), 1));
+        let other = map.fork().expect("a child");
+        assert_eq!(map.write(HERE, &[7]), 1);
+        map.inherit(all, Inherit::Share).expect("mapped");
+        seem_scarce_after(Some(8));
+        let heap = HEAP.bytes();
+        let refused = map.fork().map(drop);
+        let more = HEAP.bytes().saturating_sub(heap);
+        seem_scarce_after(None);
+        assert_eq!(refused, Err(MapError::NoMemory), "{more} bytes");
+        assert!(more < 40 << 10, "{more} bytes though memory is scarce");
+        let child = map.fork().expect("a child");
+        let page = HERE + 9 * PAGE_SIZE;
+        assert_eq!(child.write(page, &[8]), 1);
+        for (map, expected) in [(&map, 8), (&child, 8), (&other, 7)] {
+            let mut byte = [0];
+            assert_eq!(map.read(page, &mut byte), 1);
+            assert_eq!(byte[0], expected);
+        }
+    });
+}
+
+/// Advice costs what there is of the memory, not what there could be.
+#[test]
+fn advice_for_a_large_mapping_costs_little() {
+    const SIZE: usize = 64 * TERABYTE;
+    let all = VirtRange::new(HERE, HERE + SIZE);
+    for form in [AmapForm::Hybrid, AmapForm::Array] {
+        sim::check("advice", 0..1, Config::default(), move || {
+            set_amap_form(form);
+            let map = Map::new(Limits::NONE, true).expect("a map");
+            map.map(MapRequest {
+                place: Place::Fixed(HERE),
+                no_reserve: true,
+                ..MapRequest::zero(SIZE, RW)
+            })
+            .expect("room");
+            let begun = Instant::now();
+            // Of nothing, and of a page in each of some parts.
+            map.advise(all, Advice::Cold).expect("mapped");
+            for i in 0..3 {
+                map.fault(HERE + SIZE / 3 * i, Access::Write)
+                    .expect("memory");
+            }
+            for advice in [Advice::Cold, Advice::Free, Advice::DontNeed] {
+                map.advise(all, advice).expect("mapped");
+            }
+            let took = begun.elapsed();
+            set_amap_form(AmapForm::Hybrid);
+            assert!(took < Duration::from_secs(5), "{took:?}, {form:?}");
+        });
+    }
+}
+
+/// A page that becomes an entry of its own takes what a page takes, be the entry that it comes from as large as it may.
+#[test]
+fn to_part_a_large_entry_costs_what_leaves() {
+    const PARTS: usize = 4096;
+    const SPLITS: usize = 100;
+    let config = Config {
+        cpus: 1,
+        pages: 20_000,
+        ..Config::default()
+    };
+    sim::check("part", 0..1, config, || {
+        let (map, _) = touch(PARTS);
+        for i in 0..SPLITS {
+            let at = touched(PARTS, 7 + 13 * i);
+            assert_eq!(map.write(at, &[i as u8]), 1);
+        }
+        let heap = HEAP.bytes();
+        for i in 0..SPLITS {
+            let at = touched(PARTS, 7 + 13 * i);
+            let page = VirtRange::new(at, at + PAGE_SIZE);
+            map.protect(page, Prot::READ).expect("memory");
+        }
+        let each = (HEAP.bytes() - heap) / SPLITS;
+        // Two entries, each with an amap of a bucket or a few.
+        assert!(
+            each < 8 << 10,
+            "{each} bytes for each page that is protected"
+        );
+        for i in 0..SPLITS {
+            let mut byte = [0];
+            assert_eq!(map.read(touched(PARTS, 7 + 13 * i), &mut byte), 1);
+            assert_eq!(byte[0], i as u8);
+        }
     });
 }

@@ -88,6 +88,16 @@ impl Array {
         Some((chunk?, which))
     }
 
+    pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
+        self.walk(&keys, &mut |number, _| {
+            let first = first_key(number).max(keys.start);
+            if let Some((chunk, which)) = self.part_of(first..keys.end) {
+                f(chunk, which);
+            }
+            true
+        });
+    }
+
     fn chunk_or_insert(
         &self,
         number: i64,
@@ -177,14 +187,25 @@ impl Array {
         }
     }
 
-    /// Makes all chunks with slots in `keys` this amap's own.
-    fn own(&mut self, keys: &Range<Key>) {
+    /// Makes all chunks this amap's own.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; some are.
+    fn own_all(&mut self) -> Result<(), OutOfMemory> {
+        let mut complete = true;
         if *self.shares.get_mut() {
-            self.each_mut(keys, &mut |_, place| {
-                if let Some(chunk) = place.take() {
-                    place.get_or_insert(|| common::own(chunk));
+            self.each_mut(&ALL, &mut |_, place| {
+                if place.get().is_some_and(Chunk::is_common) {
+                    complete = complete && !frame::is_scarce();
+                    if complete && let Some(chunk) = place.take() {
+                        place.get_or_insert(|| common::own(chunk));
+                    }
                 }
             });
+        }
+        match complete {
+            true => Ok(()),
+            false => Err(OutOfMemory),
         }
     }
 
@@ -210,6 +231,8 @@ impl Array {
             return None;
         }
         let mut hash = Hash::for_keys(anons, &|f| self.for_each(ALL, &mut |key, _, _| f(key)))?;
+        // What others have, too, would be counted anon by anon when it is too late to stop.
+        self.own_all().ok()?;
         self.take_from(i64::MIN / 2, &mut |number, chunk| {
             let slots = common::take(&chunk);
             common::give_up(chunk);
@@ -333,10 +356,14 @@ impl Array {
     }
 
     /// It is an array for ever from now on, and has all its chunks for itself.
-    pub fn settle(&mut self) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; it may become a hash again.
+    pub fn settle(&mut self) -> Result<(), OutOfMemory> {
+        self.own_all()?;
         self.large = false;
-        self.own(&ALL);
         *self.shares.get_mut() = false;
+        Ok(())
     }
 
     /// As [`Amap::split_off`](super::Amap::split_off).

@@ -180,6 +180,16 @@ impl Hash {
         Some((bucket.chunk.clone(), its.fold(0, |which, i| which | 1 << i)))
     }
 
+    pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
+        for bucket in self.made() {
+            let its = (0..SLOTS).filter(|&i| keys.contains(&bucket.key(i)));
+            match its.fold(0, |which, i| which | 1 << i) {
+                0 => {}
+                which => f(bucket.chunk.clone(), which),
+            }
+        }
+    }
+
     pub fn lock_present(&self, key: Key) -> Option<Slots<'_>> {
         Some(Hash::slots(self.bucket(key)?, key))
     }
@@ -378,8 +388,12 @@ impl Hash {
     }
 
     /// The same anons as an array, smallest if most are near `key`; this is empty then. `None` if memory became scarce, which
-    /// matters to who is `careful`, and nothing has changed.
+    /// matters to who is `careful`, and no anon was moved.
     pub fn take_as_array(&mut self, key: Key, careful: bool) -> Option<Array> {
+        if careful {
+            // What others have, too, would be counted anon by anon when it is too late to stop.
+            self.own_all().ok()?;
+        }
         // It begins where most anons are: no tree leads to the group of its base.
         let mut array = Array::new(key, true);
         for bucket in self.made() {
@@ -398,7 +412,7 @@ impl Hash {
     /// A hash with room for the `count` keys that `each` calls a function with, in different groups as a rule; `None` if it would not
     /// have place for them without growing, or if memory is scarce.
     pub fn for_keys(count: usize, each: &dyn Fn(&mut dyn FnMut(Key))) -> Option<Hash> {
-        let buckets = (count * 2).div_ceil(SLOTS).next_power_of_two();
+        let buckets = Hash::buckets_for(count);
         let hash = Hash::with_buckets(buckets).ok()?;
         // A place without an anon is free for the next one: so they are counted here.
         let mut taken: Vec<u8> = Vec::new();
@@ -416,9 +430,14 @@ impl Hash {
         fits.then_some(hash)
     }
 
+    /// Buckets of a hash with so many anons, half of whose places they take at most.
+    fn buckets_for(anons: usize) -> usize {
+        (anons * 2).div_ceil(SLOTS).next_power_of_two()
+    }
+
     /// What a hash with so many anons takes, in bytes, as a rule.
     pub fn bytes_for(anons: usize) -> usize {
-        (anons * 2).div_ceil(SLOTS).next_power_of_two() * BUCKET
+        Hash::buckets_for(anons) * BUCKET
     }
 
     /// As [`Amap::copy`](super::Amap::copy).
@@ -449,6 +468,9 @@ impl Hash {
     pub fn split_off(&mut self, key: Key, lower: bool) -> Result<Hash, OutOfMemory> {
         self.own_all()?;
         let leaves = |it: Key| it != NOBODY && (it < key) == lower;
+        if let Some(part) = self.split_little_off(&leaves) {
+            return Ok(part);
+        }
         let mut part = Hash::with_buckets(self.buckets.len())?;
         // First all that may fail.
         for (from, to) in self.buckets.iter().zip(&part.buckets) {
@@ -467,6 +489,47 @@ impl Hash {
         self.recount();
         part.recount();
         Ok(part)
+    }
+
+    /// The anons with keys for which `leaves` holds, in as many buckets as they need. `None` if these are as many as there are here, or if the
+    /// keys don't fit into them: nothing has changed.
+    fn split_little_off(&mut self, leaves: &dyn Fn(Key) -> bool) -> Option<Hash> {
+        // A bucket's keys, one after the other: two chunks are never locked at a time.
+        let leaving = |bucket: &Bucket| {
+            let slots = bucket.chunk.lock();
+            let leaves = |i: usize| !slots[i].is_empty() && leaves(bucket.key(i));
+            (0..SLOTS)
+                .filter(|&i| leaves(i))
+                .fold(0u32, |which, i| which | 1 << i)
+        };
+        let count = self.made().map(|it| leaving(it).count_ones()).sum::<u32>() as usize;
+        if Hash::buckets_for(count) >= self.buckets.len() {
+            return None;
+        }
+        let mut part = Hash::for_keys(count, &|f| {
+            for bucket in self.made() {
+                let which = leaving(bucket);
+                let its = (0..SLOTS).filter(|i| which >> i & 1 != 0);
+                its.for_each(|i| f(bucket.key(i)));
+            }
+        })?;
+        for bucket in self.made() {
+            let which = leaving(bucket);
+            let mut taken: [Slot; SLOTS] = Default::default();
+            let mut slots = bucket.chunk.lock();
+            for i in (0..SLOTS).filter(|i| which >> i & 1 != 0) {
+                core::mem::swap(&mut taken[i], &mut slots[i]);
+            }
+            drop(slots);
+            for (i, slot) in taken.into_iter().enumerate() {
+                let key = bucket.key(i);
+                if !slot.is_empty() && part.take_place(key) {
+                    part.put(key, slot);
+                }
+            }
+        }
+        self.recount();
+        Some(part)
     }
 
     /// Calls `f` with the buckets that have slots of `keys`, and the part of `keys` that it is to look at there.
@@ -489,14 +552,30 @@ impl Hash {
         }
     }
 
-    /// Makes all chunks with slots in `keys` this amap's own.
-    pub fn own_in(&mut self, keys: Range<Key>) {
-        let within = |bucket: &Bucket| (0..SLOTS).any(|i| keys.contains(&bucket.key(i)));
-        for bucket in self.buckets.iter_mut().filter_map(OnceBox::get_mut) {
-            if bucket.chunk.is_common() && within(bucket) {
+    /// Makes all chunks with slots in `keys` this amap's own, where it has them in common with others, or gives them up where all of their
+    /// slots are among these.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; some are.
+    pub fn leave_in(&mut self, keys: Range<Key>) -> Result<(), OutOfMemory> {
+        for cell in &mut self.buckets {
+            let Some(bucket) = cell.get_mut().filter(|it| it.chunk.is_common()) else {
+                continue;
+            };
+            let within = |i: usize| keys.contains(&bucket.key(i));
+            if !(0..SLOTS).any(within) {
+                continue;
+            }
+            if !bucket.has(|key| !keys.contains(&key)) {
+                // Its end leaves the chunk.
+                drop(cell.take());
+            } else if frame::is_scarce() {
+                return Err(OutOfMemory);
+            } else {
                 bucket.own();
             }
         }
+        Ok(())
     }
 
     /// Drops the anons in `keys`, none of which others have, too.

@@ -163,6 +163,15 @@ impl Amap {
         }
     }
 
+    /// Calls `f` with each chunk that has slots of `keys`, and a bit for each of these. Nothing is locked, as for
+    /// [`part_of`](Amap::part_of).
+    pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
+        match &self.form {
+            Form::Array(array) => array.for_each_chunk(keys, f),
+            Form::Hash(hash) => hash.for_each_chunk(keys, f),
+        }
+    }
+
     /// Locks the slots around `key` and makes sure that there is one for `key` itself, unless others have these slots, too
     /// ([`Slots::are_common`]): then who wants to change one [prepares](Amap::prepare) that.
     ///
@@ -308,10 +317,10 @@ impl Amap {
         if let Form::Hash(hash) = &mut self.form {
             self.form = Form::Array(hash.take_as_array(key, true).ok_or(OutOfMemory)?);
         }
-        if let Form::Array(array) = &mut self.form {
-            array.settle();
+        match &mut self.form {
+            Form::Array(array) => array.settle(),
+            Form::Hash(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Who shares it.
@@ -379,12 +388,16 @@ impl Amap {
 
     /// As [`clear`](Amap::clear) for one that nobody else refers to, whether or not it has chunks in common with others: what held
     /// the slots of large parts goes, too.
-    pub fn clear_out(&mut self, keys: Range<Key>) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; no anon was dropped but those that others have, too.
+    pub fn clear_out(&mut self, keys: Range<Key>) -> Result<(), OutOfMemory> {
         match &mut self.form {
             Form::Array(array) => array.clear_out(keys.clone()),
-            Form::Hash(hash) => hash.own_in(keys.clone()),
+            Form::Hash(hash) => hash.leave_in(keys.clone())?,
         }
         self.clear(keys);
+        Ok(())
     }
 
     /// Calls `f` with the slots of each part of `keys` where any was ever in use, locked, and the keys of that part.
@@ -428,9 +441,12 @@ impl Slots<'_> {
     /// The page of `key`, which is among these, may be freed as soon as that is of use, unless a mapping modifies it after `pending` was
     /// flushed (`MADV_FREE`). Others' pages stay.
     pub fn free_later(&mut self, key: Key, pending: &mut Pending) {
-        if !self.common && !self.peek(key).is_empty() {
-            self.chunk.set_lazy(true);
-            self.get(key).free_later(pending);
+        let chunk = self.chunk;
+        if !self.common
+            && let Some(slot) = self.get(key).filter(|slot| !slot.is_empty())
+        {
+            chunk.set_lazy(true);
+            slot.free_later(pending);
         }
     }
 
@@ -479,21 +495,21 @@ impl Slots<'_> {
         hash::find(keys, key).map_or(&EMPTY, |i| &self.slots[i])
     }
 
-    /// The slot of `key`, which is among these: the one for which they were [locked](Amap::lock), one [behind](Slots::after) it,
-    /// or one that is not empty. They are not [common](Slots::are_common).
+    /// The slot of `key`, which is among these. There is none if the key has no place in a hash: it has one if they were
+    /// [locked](Amap::lock) for it, or if it is not empty. They are not [common](Slots::are_common).
     #[inline]
-    pub fn get(&mut self, key: Key) -> &mut Slot {
+    pub fn get(&mut self, key: Key) -> Option<&mut Slot> {
         debug_assert!(!self.common, "others see a change of this slot, too");
         debug_assert!(self.holds(key));
         match self.keys {
-            None => &mut self.slots[(key - self.first) as usize % SLOTS],
+            None => Some(&mut self.slots[(key - self.first) as usize % SLOTS]),
             Some(keys) => self.get_by_key(keys, key),
         }
     }
 
     #[inline(never)]
-    fn get_by_key(&mut self, keys: &[AtomicI64; SLOTS], key: Key) -> &mut Slot {
-        let index = hash::find(keys, key).expect("a place was made when the key was locked");
-        &mut self.slots[index]
+    fn get_by_key(&mut self, keys: &[AtomicI64; SLOTS], key: Key) -> Option<&mut Slot> {
+        let index = hash::find(keys, key)?;
+        Some(&mut self.slots[index])
     }
 }

@@ -55,10 +55,10 @@ impl Pair {
                     for ahead in 1..=slots.after(key) as i64 {
                         assert!(slots.holds(key + ahead));
                         let there = self.model.contains_key(&(key + ahead));
-                        assert_eq!(slots.get(key + ahead).is_empty(), !there);
+                        assert_eq!(slots.peek(key + ahead).is_empty(), !there);
                     }
                     assert_eq!(slots.peek(key).is_empty(), !self.model.contains_key(&key));
-                    *slots.get(key) = Slot::sole(frame.clone());
+                    *slots.get(key).expect("a place") = Slot::sole(frame.clone());
                     break;
                 }
                 Err(Refused::Form) => {}
@@ -74,7 +74,7 @@ impl Pair {
         self.amap
             .for_each_part(keys.clone(), &mut |_, slots| common |= slots.are_common());
         match out || common {
-            true => self.amap.clear_out(keys.clone()),
+            true => self.amap.clear_out(keys.clone()).expect("memory"),
             false => self.amap.clear(keys.clone()),
         }
         self.model.retain(|key, _| !keys.contains(key));
