@@ -1,9 +1,12 @@
 //! Pages of the swap space on a disk.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Release},
+use core::{
+    slice,
+    sync::atomic::{
+        AtomicBool, AtomicUsize,
+        Ordering::{AcqRel, Acquire, Release},
+    },
 };
 
 use abi::{Errno, Result};
@@ -25,16 +28,14 @@ const PAGE_SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 /// A disk, or the part of one that a file has: the first page is the header, slot `n` is page `n + 1`.
 pub struct DiskStore {
     device: Arc<Device>,
-    /// Without a gap, in the order of their pages.
-    runs: Vec<Run>,
     header: Header,
-    /// Keeps others off the disk, or the file as it is.
-    _hold: Hold,
+    hold: Hold,
 }
 
+/// What keeps others off the disk, or the file as it is, and says where the pages are.
 enum Hold {
-    Device { _claim: Claim },
-    File { _pinned: Box<dyn PinnedBlocks> },
+    Device { all: Run, _claim: Claim },
+    File { pinned: Box<dyn PinnedBlocks> },
 }
 
 impl DiskStore {
@@ -48,9 +49,8 @@ impl DiskStore {
         };
         DiskStore {
             device,
-            runs: [all].into(),
             header: Header::none(),
-            _hold: Hold::Device { _claim: claim },
+            hold: Hold::Device { all, _claim: claim },
         }
     }
 
@@ -58,15 +58,22 @@ impl DiskStore {
     pub fn on_file(pinned: Box<dyn PinnedBlocks>) -> DiskStore {
         DiskStore {
             device: pinned.device().clone(),
-            runs: pinned.runs().to_vec(),
             header: Header::none(),
-            _hold: Hold::File { _pinned: pinned },
+            hold: Hold::File { pinned },
+        }
+    }
+
+    /// Without a gap, in the order of their pages. Those of a file may be many: they stay where they were gathered.
+    fn runs(&self) -> &[Run] {
+        match &self.hold {
+            Hold::Device { all, .. } => slice::from_ref(all),
+            Hold::File { pinned } => pinned.runs(),
         }
     }
 
     /// Pages, the header among them.
     pub fn pages(&self) -> u64 {
-        self.runs.last().map_or(0, |run| run.page + run.pages)
+        self.runs().last().map_or(0, |run| run.page + run.pages)
     }
 
     /// With the slots that its header says.
@@ -91,7 +98,7 @@ impl DiskStore {
 
     /// Tells the disk that nothing behind the header is needed. A disk that does not want to know is left alone.
     pub fn discard(&self) {
-        for run in &self.runs {
+        for run in self.runs() {
             let skipped = u64::from(run.page == 0);
             let sector = run.sector + skipped * PAGE_SECTORS;
             // A hint: nothing depends on it.
@@ -103,8 +110,9 @@ impl DiskStore {
 
     /// The first sector of a page, and how many pages from it on are neighbours on the disk.
     fn place(&self, page: u64) -> Option<(u64, u64)> {
-        let behind = self.runs.partition_point(|run| run.page <= page);
-        let run = self.runs.get(behind.checked_sub(1)?)?;
+        let runs = self.runs();
+        let behind = runs.partition_point(|run| run.page <= page);
+        let run = runs.get(behind.checked_sub(1)?)?;
         let within = page - run.page;
         let left = run.pages.checked_sub(within).filter(|&left| left > 0)?;
         Some((run.sector + within * PAGE_SECTORS, left))
@@ -192,5 +200,51 @@ impl SwapStore for DiskStore {
 
     fn write(&self, slot: u64, frames: Vec<Frame>, done: Done) {
         self.transfer(slot, frames.into_iter(), Request::write, done);
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use super::*;
+    use fs::block::{self, FaultyDisk};
+    use nucleus::sim::{self, Config};
+
+    struct Pieces {
+        device: Arc<Device>,
+        runs: Vec<Run>,
+    }
+
+    impl PinnedBlocks for Pieces {
+        fn device(&self) -> &Arc<Device> {
+            &self.device
+        }
+
+        fn runs(&self) -> &[Run] {
+            &self.runs
+        }
+    }
+
+    /// A file in many pieces: the list of them may be longer than what is free in one piece.
+    #[test]
+    fn the_pieces_of_a_file_stay_where_they_are() {
+        sim::check("pieces", 0..1, Config::default(), || {
+            let disk = FaultyDisk::new(vec![0; 1 << 20], 1);
+            let number = fs::device::number(block::VIRTIO_MAJOR, 0);
+            let device = Device::new("vda", number, disk).expect("memory");
+            // Two pages each, from the end of the disk.
+            let piece = |i: u64| Run {
+                page: 2 * i,
+                sector: (240 - 4 * i) * PAGE_SECTORS,
+                pages: 2,
+            };
+            let runs: Vec<Run> = (0..50).map(piece).collect();
+            let there = runs.as_ptr();
+            let store = DiskStore::on_file(Box::new(Pieces { device, runs }));
+            assert_eq!(store.runs().as_ptr(), there);
+            assert_eq!(store.pages(), 100);
+            assert_eq!(store.place(0), Some((240 * PAGE_SECTORS, 2)));
+            assert_eq!(store.place(13), Some((217 * PAGE_SECTORS, 1)));
+            assert_eq!(store.place(100), None);
+        });
     }
 }
