@@ -17,7 +17,7 @@ mod tests;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arch::machine;
 use crate::frame::record::{self, NONE, Record, Type, record};
@@ -78,18 +78,19 @@ const fn batch(class: usize) -> usize {
 /// Free objects of one class, linked through their first words.
 struct List {
     first: UnsafeCell<*mut u8>,
-    len: UnsafeCell<usize>,
+    /// Changed by the list's CPU only; any may look.
+    len: AtomicUsize,
 }
 
-// SAFETY: a list is only touched inside `PerCpu::with`, which gives it to one user at a time on its
-// own CPU.
+// SAFETY: the first object is only touched inside `PerCpu::with`, which gives the list to one user at a time on its
+// own CPU; the length is atomic.
 unsafe impl Sync for List {}
 
 impl List {
     const fn new() -> List {
         List {
             first: UnsafeCell::new(null_mut()),
-            len: UnsafeCell::new(0),
+            len: AtomicUsize::new(0),
         }
     }
 
@@ -105,7 +106,7 @@ impl List {
                 return None;
             }
             *self.first.get() = object.cast::<*mut u8>().read();
-            *self.len.get() -= 1;
+            self.len.store(self.len() - 1, Ordering::Relaxed);
             Some(object)
         }
     }
@@ -118,9 +119,14 @@ impl List {
         unsafe {
             object.cast::<*mut u8>().write(*self.first.get());
             *self.first.get() = object;
-            *self.len.get() += 1;
-            *self.len.get()
         }
+        let len = self.len() + 1;
+        self.len.store(len, Ordering::Relaxed);
+        len
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
     }
 }
 
@@ -137,6 +143,10 @@ struct Slabs {
     /// Slabs with no object in use; one is kept, so that a single object coming and going does not
     /// make and unmake a slab.
     empty: usize,
+    /// All slabs of the class.
+    all: usize,
+    /// Objects that are in none: in use, or kept by CPUs.
+    out: usize,
 }
 
 static SLABS: Restart<[SpinLock<Slabs>; CLASSES.len()]> = Restart::new(new_slabs());
@@ -146,6 +156,8 @@ const fn new_slabs() -> [SpinLock<Slabs>; CLASSES.len()] {
         let none = Slabs {
             first: NONE,
             empty: 0,
+            all: 0,
+            out: 0,
         };
         SpinLock::new(Rank::Heap, none)
     }; CLASSES.len()]
@@ -217,6 +229,7 @@ impl Slabs {
         // of the class is held.
         let next = unsafe { object.cast::<*mut u8>().read() };
         set_state(class, index, in_use + 1, next);
+        self.out += 1;
         if in_use == 0 {
             self.empty -= 1;
         }
@@ -236,12 +249,14 @@ impl Slabs {
         // SAFETY: the object is free and ours by the caller's promise.
         unsafe { object.cast::<*mut u8>().write(first) };
         set_state(class, index, in_use - 1, object);
+        self.out -= 1;
         if first.is_null() {
             self.link(index);
         }
         if in_use == 1 {
             if self.empty > 0 {
                 self.unlink(index);
+                self.all -= 1;
                 return Some(index);
             }
             self.empty += 1;
@@ -290,6 +305,7 @@ fn refill(class: usize, list: Option<&List>) -> *mut u8 {
         };
         slabs = SLABS[class].lock_irq();
         slabs.link(index);
+        slabs.all += 1;
         slabs.empty += 1;
     }
     let Some(object) = slabs.take(class) else {
@@ -328,6 +344,36 @@ fn spill(class: usize, list: &List) {
     for &index in &unused[..n] {
         free_slab(index);
     }
+}
+
+/// What is known of the objects of one size. All of it is in whole frames, so there may be far more memory in slabs than in objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Class {
+    /// Bytes of an object.
+    pub size: usize,
+    /// Frames that hold nothing else.
+    pub slabs: usize,
+    /// Objects in use.
+    pub in_use: usize,
+    /// Free objects that CPUs keep for themselves.
+    pub kept: usize,
+}
+
+/// The classes of small objects, the smallest first: exact when nothing else runs. What is larger has frames of its own.
+pub fn classes() -> impl Iterator<Item = Class> {
+    CLASSES.iter().enumerate().map(|(class, &size)| {
+        let (slabs, out) = {
+            let slabs = SLABS[class].lock_irq();
+            (slabs.all, slabs.out)
+        };
+        let kept = LISTS.iter().map(|lists| lists[class].len()).sum();
+        Class {
+            size,
+            slabs,
+            in_use: out.saturating_sub(kept),
+            kept,
+        }
+    })
 }
 
 /// Frames that a large allocation needs, and the order of a block that holds them.
@@ -438,8 +484,8 @@ unsafe fn start() {
         // SAFETY: the caller promises to be alone.
         unsafe {
             *list.first.get() = null_mut();
-            *list.len.get() = 0;
         }
+        list.len.store(0, Ordering::Relaxed);
     }
     // SAFETY: as above.
     unsafe { SLABS.set(new_slabs()) };

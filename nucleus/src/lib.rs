@@ -26,8 +26,8 @@ pub mod dma;
 pub mod ephemeral;
 pub mod floor;
 pub mod frame;
-#[cfg(any(target_os = "none", test))]
-mod heap;
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub mod heap;
 pub mod log;
 mod pairing;
 #[cfg(target_os = "none")]

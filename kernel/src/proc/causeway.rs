@@ -4,7 +4,7 @@ use abi::Errno;
 use fs::synthetic::{Entry, Table};
 use nucleus::{
     counters::Counter,
-    floor, frame,
+    floor, frame, heap,
     pmap::{self, Fork},
 };
 use vm::LargePages;
@@ -104,6 +104,16 @@ pub fn directory() -> Table {
                 writeln!(out, "page_tables {}", usage.page_tables);
                 writeln!(out, "heap {}", usage.heap);
                 writeln!(out, "kernel {}", usage.kernel);
+                Ok(())
+            }),
+        )
+        .with(
+            "heap",
+            Entry::text(|out| {
+                for class in heap::classes() {
+                    let (size, slabs) = (class.size, class.slabs);
+                    writeln!(out, "{size} {slabs} {} {}", class.in_use, class.kept);
+                }
                 Ok(())
             }),
         )

@@ -17,7 +17,6 @@ mod tests;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 pub(crate) use buddy::Depth;
-#[cfg(any(target_os = "none", test))]
 pub(crate) use buddy::MAX_ORDER;
 pub use bundle::Bundle;
 pub use cache::keep_tables;
@@ -249,7 +248,7 @@ static TOTAL: AtomicUsize = AtomicUsize::new(0);
 /// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap` or
 /// `Kernel` (stacks). The bytes are stale. The simulated machine's kernel has its heap and stacks
 /// from the host, so there only tests call this.
-#[cfg(any(target_os = "none", test))]
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
     let depth = if kind == Type::Heap {
         Depth::Heap

@@ -126,8 +126,16 @@ fn blocks_are_owned_by_one() {
             }
             let all = || (done.0.load(Ordering::SeqCst) == 3).then_some(());
             done.1.wait(Sleep::SOUND, all).unwrap();
+            for class in classes() {
+                assert_eq!(class.in_use, 0, "{class:?}");
+                let room = class.slabs * (PAGE_SIZE / class.size);
+                assert!(class.kept <= room, "{class:?}");
+                assert!(class.slabs <= class.kept + 1, "{class:?}");
+            }
+            let slabs: usize = classes().map(|class| class.slabs).sum();
             // What CPUs keep, and a slab for each class.
             let kept = usage().heap - before.heap;
+            assert_eq!(slabs, kept);
             assert!(kept <= cpus * CLASSES.len() * 8, "{kept} frames are kept");
             assert_eq!(usage().data, before.data);
         });
