@@ -125,8 +125,8 @@ fn absolute_times() -> Outcome {
         );
         ended_in_time(clock, &end)?;
         let past = libc::timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
+            tv_sec: 0,
+            tv_nsec: 1,
         };
         let result = futex(
             &word,
