@@ -245,10 +245,14 @@ fn sizes() -> Outcome {
     );
     refused!(EINVAL, ftruncate(open, -1));
     refused!(EISDIR, truncate(c"/tmp".as_ptr(), 0));
+    call!(ftruncate(open, 50_000));
     crate::growth::limit(libc::RLIMIT_FSIZE, 20_000)?;
     // SAFETY: ignores the signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     refused!(EFBIG, pwrite(open, b"x".as_ptr().cast(), 1, 20_000));
+    // What is too large already may become smaller.
+    call!(ftruncate(open, 40_000));
+    refused!(EFBIG, ftruncate(open, 40_001));
     Ok(())
 }
 
@@ -381,6 +385,13 @@ fn attributes() -> Outcome {
         now.mtime()
     );
     ensure!(now.mtime_nsec() == 7, "{} ns", now.mtime_nsec());
+    let omitted = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_OMIT,
+    };
+    let times = [omitted; 2];
+    // Nothing is to be done: not even the path is looked at.
+    call!(utimensat(-1, c"nowhere".as_ptr(), times.as_ptr(), 0));
     call!(write(open, b"more".as_ptr().cast(), 4));
     ensure!(
         text(fs::metadata(&path))?.mtime() > 1_600_000_000,
