@@ -4,7 +4,7 @@ use alloc::{
     collections::VecDeque,
     sync::{Arc, Weak},
 };
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicIsize, Ordering};
 
 use nucleus::{
     frame,
@@ -24,7 +24,8 @@ const KEPT_MAX: usize = 128;
 pub(super) type Key = (u64, u64);
 
 struct Cache {
-    pages: AtomicUsize,
+    /// Who adds pages counts them when they are to be seen already, and may have gone: for a moment there may be fewer than none.
+    pages: AtomicIsize,
     /// Files that have pages; the one whose turn it is to give some up is in front.
     files: SpinLock<VecDeque<Weak<Content>>>,
     /// Files without a vnode, the one that lost it last behind.
@@ -32,14 +33,15 @@ struct Cache {
 }
 
 static CACHE: Cache = Cache {
-    pages: AtomicUsize::new(0),
+    pages: AtomicIsize::new(0),
     files: SpinLock::new(Rank::Leaf, VecDeque::new()),
     kept: SpinLock::new(Rank::Leaf, VecDeque::new()),
 };
 
 /// More pages of a file are resident; others go if that is too many.
 pub(super) fn added(content: &Arc<Content>, pages: usize) {
-    let now = CACHE.pages.fetch_add(pages, Ordering::Relaxed) + pages;
+    CACHE.pages.fetch_add(pages as isize, Ordering::Relaxed);
+    let now = cached_pages();
     if content.list_once() {
         let mut files = CACHE.files.lock();
         match files.try_reserve(1) {
@@ -55,7 +57,7 @@ pub(super) fn added(content: &Arc<Content>, pages: usize) {
 
 impl vm::Cache for Cache {
     fn pages(&self) -> usize {
-        self.pages.load(Ordering::Relaxed)
+        cached_pages()
     }
 
     fn reclaim(&self, scan: &mut vm::Scan) {
@@ -71,12 +73,12 @@ pub(super) fn register() {
 
 /// Pages of a file are resident no more.
 pub(super) fn removed(pages: usize) {
-    CACHE.pages.fetch_sub(pages, Ordering::Relaxed);
+    CACHE.pages.fetch_sub(pages as isize, Ordering::Relaxed);
 }
 
 /// Pages of servers' files in memory.
 pub fn cached_pages() -> usize {
-    CACHE.pages.load(Ordering::Relaxed)
+    CACHE.pages.load(Ordering::Relaxed).max(0) as usize
 }
 
 /// Gives up to `pages` pages back that can be read from their servers again; returns how many. No lock is held.

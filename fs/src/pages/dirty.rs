@@ -5,7 +5,7 @@
 //! only after a write, never fill the memory.
 
 use core::{
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -17,8 +17,8 @@ use nucleus::{
 
 use super::flusher;
 
-static DIRTY: AtomicUsize = AtomicUsize::new(0);
-static WRITING: AtomicUsize = AtomicUsize::new(0);
+static DIRTY: Count = Count(AtomicIsize::new(0));
+static WRITING: Count = Count(AtomicIsize::new(0));
 /// The limits in pages, worked out anew every [`RECKON`] pages.
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static BACKGROUND: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -33,6 +33,20 @@ static HELD_BACK: AtomicBool = AtomicBool::new(false);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The limit is never lower, in pages.
 const LEAST: usize = 16;
+
+/// So many pages. Who makes a page dirty counts it when it is to be seen already: another CPU may have written it by then, and counted that, so
+/// for a moment there may be fewer than none.
+struct Count(AtomicIsize);
+
+impl Count {
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    fn change(&self, by: isize) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+}
 
 /// A setting of `/proc/sys/vm`.
 pub struct Setting(AtomicU64);
@@ -66,8 +80,7 @@ pub static INTERVAL: Setting = Setting(AtomicU64::new(500));
 
 /// Pages of files that are dirty, and that are being written.
 pub fn counts() -> (usize, usize) {
-    let read = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-    (read(&DIRTY), read(&WRITING))
+    (DIRTY.get(), WRITING.get())
 }
 
 /// How many dirty pages there may be, and from how many on they are written whatever their age.
@@ -79,30 +92,30 @@ pub fn limits() -> (usize, usize) {
 
 /// A page has become dirty.
 pub(super) fn added() {
-    let dirty = DIRTY.fetch_add(1, Ordering::Relaxed) + 1;
+    DIRTY.change(1);
     if SINCE_RECKONED.fetch_add(1, Ordering::Relaxed) >= RECKON {
         SINCE_RECKONED.store(0, Ordering::Relaxed);
         reckon();
     }
-    if dirty > BACKGROUND.load(Ordering::Relaxed) {
+    if is_in_background() {
         flusher::wake();
     }
 }
 
 /// Pages are dirty no more.
 pub(super) fn removed(pages: usize) {
-    DIRTY.fetch_sub(pages, Ordering::Relaxed);
+    DIRTY.change(-(pages as isize));
     told();
 }
 
 /// A page is being written.
 pub(super) fn writing() {
-    WRITING.fetch_add(1, Ordering::Relaxed);
+    WRITING.change(1);
 }
 
 /// Pages were written, or could not be.
 pub(super) fn written(pages: usize) {
-    WRITING.fetch_sub(pages, Ordering::Relaxed);
+    WRITING.change(-(pages as isize));
     told();
 }
 
@@ -137,7 +150,7 @@ fn reckon() {
 
 /// Whether the flusher has to write whatever the age.
 pub(super) fn is_in_background() -> bool {
-    DIRTY.load(Ordering::Relaxed) > BACKGROUND.load(Ordering::Relaxed)
+    DIRTY.get() > BACKGROUND.load(Ordering::Relaxed)
 }
 
 /// Whether who makes a page dirty has to wait.
@@ -167,8 +180,31 @@ pub(super) fn throttle() {
 /// For a new simulated machine: an earlier one may have ended anywhere.
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {
-    DIRTY.store(0, Ordering::Relaxed);
-    WRITING.store(0, Ordering::Relaxed);
+    DIRTY.0.store(0, Ordering::Relaxed);
+    WRITING.0.store(0, Ordering::Relaxed);
     SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
     BELOW.restart();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nucleus::sim::{self, Config};
+
+    /// One is written before who made it dirty has counted it.
+    #[test]
+    fn fewer_than_none_are_none() {
+        sim::check("count", 0..1, Config::default(), || {
+            crate::pages::reset();
+            removed(1);
+            assert_eq!(counts(), (0, 0));
+            assert!(!is_over() && !is_in_background());
+            added();
+            assert_eq!(counts(), (0, 0));
+            added();
+            assert_eq!(counts(), (1, 0));
+            removed(1);
+            crate::pages::reset();
+        });
+    }
 }
