@@ -521,3 +521,40 @@ fn what_a_program_will_not_need_soon_is_not_active() {
         assert_eq!(vm::active_in_objects(), before);
     });
 }
+
+/// A program that has few pages, and uses them now and then, keeps them beside one that goes through more than there is.
+#[test]
+fn small_programs_keep_their_pages() {
+    const SMALL: usize = 12;
+    const LARGE: usize = 900;
+    sim::check("small", 0..12, CONFIG, || {
+        with_swap(4000, 0, || {
+            let running = Arc::new(Running::default());
+            let small = Map::new(Limits::NONE, false).expect("a map");
+            map_zero(&small, MEMORY, SMALL, false);
+            let passes = Arc::new(AtomicUsize::new(0));
+            let seen = passes.clone();
+            running.spawn(small, 0, move |map| {
+                let mut model = Model::new(MEMORY, SMALL, false);
+                for pass in 0..4 {
+                    (0..SMALL).for_each(|page| model.write(page, pass as u64 + 1));
+                    while seen.load(Ordering::SeqCst) <= pass {
+                        task::yield_now();
+                    }
+                    assert_eq!(map.swapped(), 0, "pages went in pass {pass}");
+                }
+            });
+            let large = Map::new(Limits::NONE, false).expect("a map");
+            map_zero(&large, MEMORY, LARGE, false);
+            running.spawn(large, 1, move |_| {
+                let mut model = Model::new(MEMORY, LARGE, false);
+                for pass in 0..4 {
+                    (0..LARGE).for_each(|page| model.write(page, pass + 1));
+                    passes.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            running.wait();
+        });
+        assert!(Counter::swap_pages_out.total() > 1000);
+    });
+}

@@ -169,15 +169,16 @@ impl<T: Paged> Clock<T> {
             let Some(chunk) = self.chunks.next(&mut self.behind) else {
                 return;
             };
-            let victims = self.look(&chunk, scan);
+            let victims = self.look(&chunk, scan, leaving.has_room());
             if victims != 0 {
                 leaving.take(&chunk, victims, scan);
             }
         }
     }
 
-    /// Looks at the inactive pages of a chunk; returns those that may go.
-    fn look(&self, chunk: &Chunk<T>, scan: &mut Scan) -> u32 {
+    /// Looks at the inactive pages of a chunk; returns those that may go. If there is room for them they are inactive no more: were pages that have
+    /// gone still counted, too few of those that are there would be made inactive, and the next look would find none but a small program's.
+    fn look(&self, chunk: &Chunk<T>, scan: &mut Scan, has_room: bool) -> u32 {
         scan.tally.scanned += 1;
         if chunk.is_kept() {
             return 0;
@@ -198,7 +199,7 @@ impl<T: Paged> Clock<T> {
                     Verdict::Active => {}
                     Verdict::Inactive => inactive |= 1 << i,
                     Verdict::Victim => {
-                        inactive |= 1 << i;
+                        inactive |= u32::from(!has_room) << i;
                         victims |= 1 << i;
                     }
                 }
@@ -244,6 +245,11 @@ impl Leaving {
                 return;
             }
         }
+    }
+
+    /// Whether more pages may be sent off.
+    fn has_room(&self) -> bool {
+        self.room > 0 || self.cluster.is_some()
     }
 
     /// Writes what is gathered.
