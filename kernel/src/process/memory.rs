@@ -143,7 +143,7 @@ fn choose() -> bool {
     let mut largest = None;
     let mut most = i64::MIN;
     for process in Process::all() {
-        // A kernel task's, or a zombie.
+        // A zombie, or one whose last user is leaving it just now: that is looked for below.
         let Some(space) = process.leader().and_then(|leader| leader.space()) else {
             continue;
         };
