@@ -15,10 +15,12 @@ pub const TARGET: &str = "x86_64-unknown-none";
 /// Which build of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Profile {
-    /// The fast one.
+    /// Optimised as a whole.
     Release,
-    /// The fast one with assertions and the lock-order checker.
+    /// `release` with assertions and the lock-order checker.
     Checked,
+    /// Little optimised, with assertions: built again in seconds after a change.
+    Develop,
 }
 
 impl Profile {
@@ -27,6 +29,7 @@ impl Profile {
         match self {
             Self::Release => "release",
             Self::Checked => "checked",
+            Self::Develop => "develop",
         }
     }
 }
