@@ -9,9 +9,9 @@ use nucleus::{
     sync::OnceArc,
 };
 
+use super::anon::Slot;
 use super::hash::Hash;
 use super::{Key, Refused, Slots, common, first_key, group};
-use crate::anon::Slot;
 use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, drop_all};
 
 /// Trees of an amap: 64^6 chunks are more than an address space has.

@@ -20,7 +20,7 @@
 
 use alloc::sync::Arc;
 
-use crate::anon::Slot;
+use super::anon::Slot;
 use crate::chunks::{Chunk, SLOTS};
 
 /// Has to be done to a chunk before it has one owner more.

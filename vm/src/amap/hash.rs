@@ -13,9 +13,9 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use nucleus::{OutOfMemory, frame, sync::OnceBox};
 
+use super::anon::Slot;
 use super::array::Array;
 use super::{Key, Refused, Slots, common, first_key, group};
-use crate::anon::Slot;
 use crate::chunks::{Chunk, SLOTS};
 
 /// The key of a place that was never taken.

@@ -24,9 +24,11 @@
 //!
 //! [`MapEntry::key`]: crate::entry::MapEntry::key
 
+pub(crate) mod anon;
 mod array;
 mod common;
 mod hash;
+pub(crate) mod share;
 #[cfg(test)]
 mod tests;
 
@@ -39,11 +41,13 @@ use nucleus::{
     sync::{MutexGuard, OnceBox},
 };
 
-use crate::anon::Slot;
 use crate::chunks::{Chunk, Places, SLOTS, SLOTS_SHIFT};
-use crate::share::Sharers;
 use array::Array;
 use hash::Hash;
+use share::Sharers;
+
+pub(crate) use anon::{Resident, Slot};
+pub(crate) use share::Share;
 
 /// A page number in the address space where the amap was made.
 pub type Key = i64;

@@ -8,8 +8,8 @@ use nucleus::{
     sim::{self, Config},
 };
 
+use super::anon::CHUNKS;
 use super::*;
-use crate::anon::CHUNKS;
 
 /// A small generator: the tests must repeat for a seed.
 struct Numbers(u64);

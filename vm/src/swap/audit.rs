@@ -2,13 +2,13 @@
 
 use alloc::vec::Vec;
 
+use super::location::{Home, Paged};
 use super::slot::SlotNumber;
 use super::table;
 use super::usage::SwapError;
-use crate::chunks::Chunk;
-use crate::location::{Home, Paged};
-use crate::pagedaemon::{Hand, Registry};
-use crate::{anon, object};
+use crate::amap::anon;
+use crate::chunks::{Chunk, Hand, Registry};
+use crate::object;
 
 /// What two ways to count found, in slots. They agree when nothing comes or goes meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

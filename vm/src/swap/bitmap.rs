@@ -4,7 +4,7 @@ use alloc::{boxed::Box, vec::Vec};
 use nucleus::frame;
 
 use super::usage::SwapError;
-use crate::pagedaemon::{Supply, wait_for_memory};
+use crate::supply::{Supply, wait_for_memory};
 
 /// Words of a group's bitmaps: 960 slots, almost 4 MiB of swap, of which 488 bytes are noted.
 const WORDS: usize = 15;

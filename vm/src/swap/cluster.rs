@@ -18,10 +18,11 @@ use nucleus::{
     pmap::{self, Pending},
 };
 
+use super::location::{Home, Location, Paged};
 use super::store::StoreFailed;
-use super::table::{self, Run, Validity};
+use super::table;
+use super::table::{Run, Validity};
 use crate::chunks::{Chunk, SLOTS};
-use crate::location::{Home, Location, Paged};
 
 /// Pages that are gathered for one write.
 pub(crate) struct Cluster {

@@ -3,28 +3,30 @@
 //! - `store`: what the kernel gives: a block device, a file, memory.
 //! - `table`: the devices and their slots; `bitmap`: which of them are free; `slot`: names of slots, and who has one.
 //! - `cluster`: pages leave, many at a time to neighbouring slots, wherever they stand in memory.
-//! - `bring_in`: pages come back, with those that stand in neighbouring slots.
+//! - `page_in`: pages come back, with those that stand in neighbouring slots.
 //! - `off`: a device is given up. `usage`: what others are told. `audit`: slots are counted twice.
 //!
-//! Where a page is says the page itself: see `location.rs`. A slot is referred to by exactly one page, so no slot
+//! Where a page is says the page itself: see `location`. A slot is referred to by exactly one page, so no slot
 //! is counted: it is free when its page gives it up, and *the slots in use are the slots that pages have*.
 
 mod audit;
 mod bitmap;
-mod bring_in;
 mod cluster;
+mod location;
 mod off;
+mod page_in;
 mod slot;
 mod store;
 mod table;
 mod usage;
 
 pub use audit::{Audit, audit};
-pub(crate) use bring_in::bring_in;
 pub(crate) use cluster::{Cluster, Taken, drop_clean};
+pub(crate) use location::{Location, Paged};
 pub use off::remove;
+pub(crate) use page_in::bring_in;
 pub(crate) use slot::SwapSlot;
 pub use store::{Done, StoreFailed, SwapStore};
+pub(crate) use table::refuse_removals;
 pub use table::{add, devices, usage};
-pub(crate) use table::{refuse_removals, set_cached};
 pub use usage::{DeviceId, DeviceUsage, SwapError, SwapUsage};

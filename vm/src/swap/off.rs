@@ -3,14 +3,16 @@
 use alloc::sync::Arc;
 use nucleus::task;
 
-use super::bring_in::bring_in;
-use super::table::{self, Removal};
+use super::location::{Home, Paged};
+use super::page_in::bring_in;
+use super::table;
+use super::table::Removal;
 use super::usage::{DeviceId, SwapError};
-use crate::chunks::{Chunk, SLOTS};
-use crate::location::{Home, Paged};
-use crate::pagedaemon::{Hand, Registry, Supply, wait_for_memory, wait_for_room};
-use crate::pager::PagerError;
-use crate::{anon, object};
+use crate::amap::anon;
+use crate::chunks::{Chunk, Hand, Registry, SLOTS};
+use crate::object;
+use crate::object::PagerError;
+use crate::supply::{Supply, wait_for_memory, wait_for_room};
 
 /// Gives the device up: nothing more goes there, and all pages in it are brought back, as far as there is room in memory, and on other
 /// devices by way of the pagedaemon. Goes on until that is so or `interrupted` says to stop.

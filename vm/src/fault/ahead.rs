@@ -1,0 +1,285 @@
+//! Fault-ahead: resident pages near a fault are mapped with it (`uvm.txt` 5.4).
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
+use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
+
+use crate::amap::{Resident, Slot, Slots};
+use crate::chunks::SLOTS;
+use crate::map::{Advice, MapEntry};
+
+/// Pages behind (low half) and ahead (high half) for [`Advice::Normal`]: three and four, as in the
+/// paper.
+static WINDOW: AtomicU32 = AtomicU32::new(3 | 4 << 16);
+/// Pages ahead for [`Advice::Sequential`].
+const SEQUENTIAL_AHEAD: usize = 8;
+/// Pages ahead at most for a program that goes through memory in order: 256 KiB, after which another fault a window is
+/// lost among the pages themselves.
+const MOST_AHEAD: usize = 64;
+/// A program that has written so many pages in a row will write the next ones, too: zero-fill memory is made ahead
+/// then, and so are copies. Fewer are an ordinary program's stack and heap, which shall not have pages that it never asked for.
+const MADE_FROM: usize = 8;
+/// Pages made ahead at most: 64 KiB.
+const MADE_AHEAD: usize = 16;
+/// What one L1 table maps: the window stays inside, so that mapping ahead costs no page table.
+const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
+
+/// Sets the window for [`Advice::Normal`], in pages; 0, 0 switches fault-ahead off.
+pub fn set_fault_ahead(behind: u16, ahead: u16) {
+    WINDOW.store(behind as u32 | (ahead as u32) << 16, Ordering::Relaxed);
+}
+
+/// The window for [`Advice::Normal`]: pages behind and ahead.
+pub fn fault_ahead() -> (u16, u16) {
+    let window = WINDOW.load(Ordering::Relaxed);
+    (window as u16, (window >> 16) as u16)
+}
+
+/// Pages that are read around one that has to be, for [`Advice::Normal`]: the aligned cluster, what Linux reads around a fault.
+const CLUSTER: u64 = 32;
+/// The same for [`Advice::Sequential`], from the page on.
+const SEQUENTIAL_CLUSTER: u64 = 64;
+
+/// The object's pages around `index`, which has to be read, that it is worth to read with it.
+pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
+    match entry.advice {
+        Advice::Random => index..index + 1,
+        Advice::Sequential => index..index.saturating_add(SEQUENTIAL_CLUSTER),
+        _ => {
+            let first = index / CLUSTER * CLUSTER;
+            first..first.saturating_add(CLUSTER)
+        }
+    }
+}
+
+/// Pages that are brought in from swap around one that has to be, for [`Advice::Normal`]: half of them in front of it. As many as
+/// Linux reads (`vm.page-cluster`).
+const SWAP_CLUSTER: usize = 8;
+/// Pages that a program has to have used in a row for the cluster to lie wholly behind it, as large as can be.
+const SWAP_IN_ORDER: usize = 4;
+
+/// How many pages in front of the anon at `va`, which is in swap, and behind it are to be brought in with it where it costs no more
+/// than a longer read. `wanted`: pages behind it that the caller will need.
+pub(crate) fn swap_window(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    wanted: usize,
+) -> (usize, usize) {
+    let used = || used_before(pmap, entry, va, false, SWAP_IN_ORDER);
+    let (before, behind) = match entry.advice {
+        Advice::Random => (0, 0),
+        Advice::Sequential => (0, SLOTS),
+        _ if used() == SWAP_IN_ORDER => (0, SLOTS),
+        _ => (SWAP_CLUSTER / 2, SWAP_CLUSTER / 2 - 1),
+    };
+    (before, behind.max(wanted))
+}
+
+/// Pages before `va` that the program used one after the other, by the bits that the processor sets: what they promise for
+/// the pages behind it. None where nobody wants pages ahead.
+fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool, most: usize) -> usize {
+    if entry.advice == Advice::Random || fault_ahead().1 == 0 {
+        return 0;
+    }
+    let pages = (va - entry.range.start) >> PAGE_SHIFT;
+    pmap.used_before(va, write, pages.min(most))
+}
+
+/// Whether the program has written so many pages in a row before `va` that it will write the next ones, too.
+pub(crate) fn writes_in_order(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
+    used_before(pmap, entry, va, true, MADE_FROM) == MADE_FROM
+}
+
+/// Whether the program has written as many pages in a row before `va` as tell that it fills memory in order.
+pub(crate) fn writes_on(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
+    used_before(pmap, entry, va, true, MOST_AHEAD) == MOST_AHEAD
+}
+
+/// The pages around `va` that may be mapped with it: the advice's window, or `ahead` pages if that is more.
+fn window(entry: &MapEntry, va: VirtAddr, ahead: usize) -> VirtRange {
+    let (behind, least) = match entry.advice {
+        Advice::Random => (0, 0),
+        Advice::Sequential => (0, SEQUENTIAL_AHEAD),
+        _ => {
+            let (behind, ahead) = fault_ahead();
+            (behind as usize, ahead as usize)
+        }
+    };
+    let ahead = ahead.min(MOST_AHEAD).max(least);
+    let table = va.0 & !(TABLE_SPAN - 1);
+    let span = VirtRange::new(
+        VirtAddr(va.0.saturating_sub(behind << PAGE_SHIFT).max(table)),
+        VirtAddr((va.0 + ((ahead + 1) << PAGE_SHIFT)).min(table + TABLE_SPAN)),
+    );
+    span.intersect(entry.range)
+}
+
+/// How far from a fault resident pages are mapped with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Neighbours {
+    /// Not at all.
+    None,
+    /// As the entry's advice says.
+    Near,
+    /// That far, or as many pages ahead as the program has used before this one: the window doubles while a program goes through
+    /// memory in order.
+    InOrder,
+}
+
+/// Maps the resident pages around `va` that are not mapped yet, with the rights that a read fault
+/// would give. After a `write`, anons that this entry alone refers to get back the right to be
+/// written that a fork took, so that a parent does not fault once a page after its child is gone.
+/// The map is read-locked, and the page at `va` is mapped. `wanted`: pages ahead that the caller will need.
+pub(crate) fn map_neighbours(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    write: bool,
+    far: Neighbours,
+    wanted: usize,
+) {
+    let ahead = match far {
+        Neighbours::None => return,
+        Neighbours::Near => wanted,
+        Neighbours::InOrder => used_before(pmap, entry, va, write, MOST_AHEAD).max(wanted),
+    };
+    map_resident(pmap, entry, window(entry, va, ahead), write);
+}
+
+/// The pages behind the one at `va`, which was just made for a write, that are to be made with it: some if the program wrote many
+/// before it in a row, or if the caller `wanted` them. All their keys are among `slots`.
+pub(crate) fn made_ahead(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    slots: &Slots<'_>,
+    wanted: usize,
+) -> VirtRange {
+    let key = entry.key(va);
+    // Most faults are answered by a look at one slot: no walk through the page tables.
+    let is_first = |before: i64| slots.holds(key - before) && slots.peek(key - before).is_empty();
+    let used = match is_first(1) || is_first(MADE_FROM as i64) {
+        true => 0,
+        false => used_before(pmap, entry, va, true, MADE_AHEAD),
+    };
+    let ahead = match used {
+        0..MADE_FROM => wanted.min(MOST_AHEAD),
+        used => used.max(wanted.min(MOST_AHEAD)),
+    };
+    let ahead = ahead.min(slots.after(key));
+    let start = va + PAGE_SIZE;
+    VirtRange::new(start, start + (ahead << PAGE_SHIFT)).intersect(entry.range)
+}
+
+/// Maps the anons of `range`, made for the entry just now and all among `slots`.
+pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: VirtRange) {
+    // They may reach into the next page table, which comes with its first fault.
+    let table_end = VirtAddr((range.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN);
+    let run = VirtRange::new(range.start, range.end.min(table_end));
+    let mapped = pmap.enter_ahead_each(run, |va| {
+        Some((slots.peek(entry.key(va)).sole_frame()?, entry.rights()))
+    });
+    Counter::fault_ahead_pages.add(mapped as u64);
+}
+
+/// Gives the mappings of anons that `entry` alone refers to the right to be written, which it has got. The map is
+/// locked.
+pub(crate) fn widen(pmap: &Pmap, entry: &MapEntry) {
+    let Some(amap) = entry.amap.as_ref().filter(|_| !entry.needs_copy) else {
+        return;
+    };
+    amap.for_each_part(entry.keys(entry.range), &mut |keys, mut slots| {
+        let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
+        make_sole(entry, &mut slots, part);
+        // A part may reach from one page table into the next.
+        let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
+        for run in [
+            VirtRange::new(part.start, middle),
+            VirtRange::new(middle, part.end),
+        ] {
+            widen_run(pmap, entry, &slots, run);
+        }
+    });
+}
+
+/// Makes anons of `run` that were left by their other owners sole ones again.
+fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
+    if slots.are_common() {
+        return;
+    }
+    for va in run.pages() {
+        let key = entry.key(va);
+        if let Some(slot @ Slot::Shared(_)) = slots.get(key) {
+            slot.make_sole();
+        }
+    }
+}
+
+/// Makes the mappings of sole anons in `run`, part of one page table, writable; returns how many.
+fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: VirtRange) -> usize {
+    if slots.are_common() {
+        return 0;
+    }
+    pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
+        Slot::Sole(location) if !location.is_clean() => {
+            Some((location.frame()?, entry.anon_prot(true)))
+        }
+        _ => None,
+    })
+}
+
+/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where there is a
+/// page table for them; `widen` as in [`map_neighbours`]. The map is locked.
+pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
+    if range.len() <= PAGE_SIZE {
+        return;
+    }
+    let mut entered = 0;
+    let mut at = range.start;
+    while at < range.end {
+        // As far as one chunk of each layer and one page table reach.
+        let key = entry.key(at);
+        let mut end = VirtAddr((at.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(range.end);
+        let mut slots = None;
+        if let Some(amap) = &entry.amap {
+            end = end.min(at + ((SLOTS - key as usize % SLOTS) << PAGE_SHIFT));
+            slots = amap.lock_present(key);
+            if slots.is_none() && !entry.needs_copy {
+                // Another thread may put an anon here at any time.
+                at = end;
+                continue;
+            }
+        }
+        let mut pages = None;
+        if let Some(object) = &entry.object {
+            let index = entry.index(object, at);
+            end = end.min(at + ((SLOTS - index as usize % SLOTS) << PAGE_SHIFT));
+            pages = object.pager.object().lock(index);
+        }
+        let run = VirtRange::new(at, end);
+        if let Some(slots) = &mut slots
+            && !entry.needs_copy
+        {
+            make_sole(entry, slots, run);
+            if widen {
+                entered += widen_run(pmap, entry, slots, run);
+            }
+        }
+        let common = slots.as_ref().is_some_and(Slots::are_common);
+        entered += pmap.enter_ahead_each(run, |va| {
+            let slot = slots.as_ref().map(|slots| slots.peek(entry.key(va)));
+            if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {
+                let page = slot.resident()?;
+                let sole = !common && matches!(slot, Slot::Sole(_));
+                let prot = entry.anon_prot(sole && !page.clean);
+                return Some((page, prot));
+            }
+            let object = entry.object.as_ref()?;
+            let frame = pages.as_ref()?.get(entry.index(object, va))?;
+            Some((Resident::of(frame), entry.rights() - Prot::WRITE))
+        });
+        at = end;
+    }
+    Counter::fault_ahead_pages.add(entered as u64);
+}

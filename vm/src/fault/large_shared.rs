@@ -1,0 +1,162 @@
+//! Large pages of memory that processes share: System V segments, anonymous shared memory and files in memory, that is, of objects
+//! without a backing store.
+//!
+//! The object has 512 pages as always, but in a row of frames. They come into it all at once, where it has none of
+//! them; or they came so by a fault of another process, and have stayed together. Then each who maps them has a large page of its own, which is
+//! split where one of them is truncated, replaced, or goes to swap. Who may write the mapping gets it writable at once, be it by a read:
+//! the right could not be added later without a split.
+//!
+//! *Races.* All chunks of the span are locked while it is looked at, filled and mapped, so no fault of another space and no
+//! truncation comes in between. Each is taken only if it is free: whoever has one may wait for another.
+
+use alloc::sync::Arc;
+use core::array;
+use nucleus::{
+    Access, Pmap, Prot, VirtAddr, VirtRange,
+    counters::Counter,
+    frame::{Contents, RUN_FRAMES, Run},
+    pmap::LargeKind,
+};
+
+use super::large::{LargeAdvice, span_around};
+use crate::chunks::SLOTS;
+use crate::map::{Map, MapEntry};
+use crate::object::{Pager, Pages};
+
+/// Chunks of an object that a large page takes up.
+const CHUNKS: usize = RUN_FRAMES / SLOTS;
+
+impl MapEntry {
+    /// Whether its memory is of a kind that may be in large pages that others map, too.
+    pub(super) fn may_share_large(&self) -> bool {
+        self.shared
+            && self.large != LargeAdvice::Refused
+            && !self.prot.contains(Prot::EXEC)
+            && self
+                .object
+                .as_ref()
+                .is_some_and(|object| object.pager.object().goes_to_swap())
+    }
+
+    /// Whether what the object has for `span`, which lies in the entry, begins where a large page of it may begin.
+    pub(super) fn fits_large(&self, span: VirtRange) -> bool {
+        self.object.as_ref().is_none_or(|object| {
+            self.index(object, span.start)
+                .is_multiple_of(RUN_FRAMES as u64)
+        })
+    }
+
+    /// Whether the object seems to have a row of frames for `span`, which came at once.
+    pub(super) fn may_have_run(&self, span: VirtRange) -> bool {
+        self.object.as_ref().is_some_and(|it| {
+            let page = |i: usize| {
+                let index = self.index(it, span.start) + i as u64;
+                it.pager.object().resident(index)
+            };
+            let ends = page(0).zip(page(RUN_FRAMES - 1));
+            ends.is_some_and(|(first, last)| Run::may_have_ends(&first, &last))
+        })
+    }
+}
+
+impl Map {
+    /// As [`make_large`](Map::make_large) for shared memory of `pager`, whose page `first` lies where the large page begins, and which may be
+    /// written or not. It may do nothing.
+    pub(crate) fn make_shared_large(
+        &self,
+        va: VirtAddr,
+        access: Access,
+        pager: &Arc<dyn Pager>,
+        first: u64,
+        writable: bool,
+    ) {
+        let object = pager.object();
+        let pages = first..first + RUN_FRAMES as u64;
+        let is_new = object
+            .next_resident(first)
+            .is_none_or(|index| index >= pages.end);
+        let run = match is_new {
+            true if access != Access::Write => return,
+            // Zeroed while nobody waits.
+            true => match Run::alloc(Contents::Zeroed) {
+                Ok(run) => Some(run),
+                Err(_) => return Counter::large_refused.add(1),
+            },
+            false => None,
+        };
+        let is_ready = |index| is_new || !writable || pager.about_to_write(index).is_ok();
+        let has_place = |index: u64| object.make_place(index).is_ok();
+        if !pages.clone().all(is_ready) || !pages.step_by(SLOTS).all(has_place) {
+            return;
+        }
+        let space = self.space.write();
+        let span = span_around(va);
+        let is_same = |entry: &&MapEntry| {
+            entry.object.as_ref().is_some_and(|it| {
+                core::ptr::eq(it.pager.object(), object) && entry.index(it, span.start) == first
+            })
+        };
+        if let Some(entry) = space.lookup(va)
+            && space.may_be_large
+            && entry.allows(access)
+            && entry.wants_large(&self.pmap, va, access, RUN_FRAMES)
+            && entry.shared
+            && entry.prot.contains(Prot::WRITE) == writable
+            && Some(entry).filter(is_same).is_some()
+        {
+            enter_run(&self.pmap, span.start, &**pager, first, run, entry.rights());
+        }
+    }
+}
+
+/// Maps the object's pages from `first` on at `base`, if they are in a row of frames, or are the frames of `run` from now on. The map is
+/// write-locked.
+fn enter_run(
+    pmap: &Pmap,
+    base: VirtAddr,
+    pager: &dyn Pager,
+    first: u64,
+    run: Option<Run>,
+    rights: Prot,
+) {
+    let object = pager.object();
+    let chunk = |i: usize| object.try_lock(first + (i * SLOTS) as u64);
+    let mut chunks: [Option<Pages<'_>>; CHUNKS] = array::from_fn(chunk);
+    if chunks.iter().any(Option::is_none) {
+        return;
+    }
+    let pages = first..first + RUN_FRAMES as u64;
+    let Some(run) = run else {
+        let mut indexes = pages.clone();
+        let chunk_of = |index: u64| ((index - first) as usize) / SLOTS;
+        // To be written: what swap has of it does not count any more.
+        let access = match rights.contains(Prot::WRITE) {
+            true => Access::Write,
+            false => Access::Read,
+        };
+        let is_there = indexes.all(|index| {
+            chunks[chunk_of(index)]
+                .as_mut()
+                .is_some_and(|chunk| chunk.get_for(index, access).is_some())
+        });
+        let frames = pages.filter_map(|index| chunks[chunk_of(index)].as_ref()?.get(index));
+        if is_there && let Some(run) = Run::of(frames) {
+            // Without memory for page tables small pages come, or the process waits.
+            let _ = pmap.enter_large(base, &run, rights, LargeKind::Shared);
+        }
+        return;
+    };
+    let are_vacant = chunks.iter().flatten().all(Pages::are_vacant);
+    if !are_vacant || !pager.admit(pages.clone()) {
+        return;
+    }
+    if pmap.enter_large(base, &run, rights, LargeKind::Shared) != Ok(true) {
+        return pager.dismiss(RUN_FRAMES);
+    }
+    for (index, frame) in pages.zip(run.into_frames()) {
+        if let Some(chunk) = &mut chunks[(index - first) as usize / SLOTS] {
+            chunk.put(index, frame);
+        }
+    }
+    object.count_more(RUN_FRAMES);
+}

@@ -1,0 +1,617 @@
+//! The fault routine (`uvm.txt` 5.4): one for all kinds of memory.
+//!
+//! ```text
+//!                    entry at the address?  no ──> does a stack grow to it?  no ──> NotMapped
+//!                           │ yes
+//!                    access allowed?        no ──> Protection
+//!                           │ yes
+//!   amap layer       slot of the page in the amap
+//!                      │ empty              │ an anon
+//!                      │                    ├─ in swap: bring it in with all locks given back, start again
+//!                      │                    ├─ read: map it; writable if it is sole and dirty, and amap our own
+//!                      │                    ├─ write, needs-copy: copy the amap's slots, start again
+//!                      │                    ├─ write, one reference: write in place
+//!                      │                    └─ write, more: copy the page to a new anon
+//!   object layer     object below?
+//!                      │ yes                │ no: zero-fill into a new anon
+//!                      ├─ shared: map the object's page
+//!                      ├─ private, read: map the object's page without write permission
+//!                      └─ private, write: promote, that is, copy the page to a new anon
+//! ```
+//!
+//! *Races.* A fault holds the map's read lock from the lookup until the page is entered, so unmap,
+//! protect, fork, remap and brk, which hold the write lock until they have flushed, come wholly
+//! before or wholly after it. Two faults on one page of an entry with an amap hold the same chunk
+//! lock of the amap across looking and entering; so what is seen in a slot is what gets mapped. An
+//! object's page is entered with its chunk of the object locked, and truncation takes the page out
+//! under that lock before it removes mappings: a fault is before it, and its mapping is removed, or
+//! after it, and sees BeyondEnd. Two faults on one page of a shared mapping enter the same frame.
+//!
+//! *Pages that have to be read.* A pager that would have to wait says so, and nothing has changed then: the fault gives all its
+//! locks back, lets the pager read, and starts again with the lookup, so whatever happened to the map or
+//! the object meanwhile is seen (`uvm.txt` 5.4, 6). Of several faults on one page one reads and the
+//! others wait: see `object/claim.rs`.
+//!
+//! *Replacing a page.* When a copy takes the place of a page that may be mapped, the old
+//! translation is removed and flushed first and the new one entered after: otherwise one
+//! thread could read the old page after another has written the new one. Only then is the
+//! reference to the old anon dropped (see `amap/anon.rs`).
+//!
+//! *Ahead of the program.* Resident neighbours are mapped with a page (`uvm.txt` 5.4): those of the advice's window, or as many
+//! ahead as the program has used before it in a row, by the bits that the processor sets in page-table entries. So the window
+//! doubles while memory is gone through in order, nothing has to be remembered, and other programs pay one look. Who
+//! has written many pages in a row gets the next zero-fill pages, or copies, made in the same fault: see `ahead.rs`. Where
+//! an amap has no place for the page yet, that is, once in 32 pages at most, a large page may be made: see `large.rs`.
+//!
+//! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of
+//! zeros would be cheaper for a program that only reads, but each page that is written afterwards
+//! would cost a second fault and a flush, and the zero page's record would be a cache line that all
+//! CPUs write.
+
+pub(crate) mod ahead;
+pub(crate) mod large;
+mod large_shared;
+
+use nucleus::{
+    Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
+    counters::Counter,
+    ephemeral,
+    frame::{self, Contents, RUN_FRAMES},
+    pmap::Pending,
+};
+
+use crate::amap::{Refused, Slot, Slots, share};
+use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
+use crate::object::PagerError;
+use crate::supply::{Supply, wait_for_memory};
+use crate::swap;
+use ahead::Neighbours;
+pub use ahead::{fault_ahead, set_fault_ahead};
+pub use large::{LargeAdvice, LargePages, large_pages, set_large_pages};
+
+/// What became of an attempt.
+enum Outcome {
+    /// The page is mapped, and its neighbours may be worth mapping, too.
+    Mapped(Neighbours),
+    /// The entry needs an amap of its own first, or one in another form.
+    NeedsAmap,
+    /// All of the 2 MiB around it shall be filled at once.
+    NeedsLarge,
+    /// A page table of its own, for a page that may be written.
+    NeedsTable,
+    /// The entry's object has to bring this page in first.
+    NeedsPage(u64),
+    /// The page of the anon is in swap and has to be brought in first.
+    NeedsSlot,
+    /// The entry's object has to get ready for a write to this page first.
+    NeedsRoom(u64),
+}
+
+/// One attempt at a fault, with the map read-locked.
+struct Attempt<'a> {
+    pmap: &'a Pmap,
+    entry: &'a MapEntry,
+    /// The page.
+    va: VirtAddr,
+    access: Access,
+    /// Pages behind it that the caller will need.
+    wanted: usize,
+    /// No large page was tried yet.
+    may_be_large: bool,
+}
+
+impl Map {
+    /// Resolves a fault at `addr`, any value: the one fault routine. May sleep.
+    ///
+    /// # Errors
+    /// Which signal the program gets; [`Fault::OutOfMemory`] changes nothing and may be tried
+    /// again.
+    pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
+        self.fault_noting(addr, access, &mut false)
+    }
+
+    /// As [`fault`](Map::fault); sets `was_read` if a page had to be read in, from a file or from swap, or was on its way: what
+    /// programs know as a major fault.
+    ///
+    /// # Errors
+    /// As [`fault`](Map::fault).
+    pub fn fault_noting(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        was_read: &mut bool,
+    ) -> Result<(), Fault> {
+        let result = self.resolve_with(addr, access, 0, was_read, |_| Some(()));
+        if result.is_err() {
+            Counter::fault_error.add(1);
+        }
+        result
+    }
+
+    /// Resolves a fault, then runs `then` with the map still read-locked, so that nobody but the
+    /// owner of an object can have taken the page away again; starts again if that gives `None`.
+    pub(crate) fn resolve<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        then: impl FnMut(&Space) -> Option<R>,
+    ) -> Result<R, Fault> {
+        self.resolve_with(addr, access, 0, &mut false, then)
+    }
+
+    /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon finds some. No lock is held.
+    pub(crate) fn resolve_patiently<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        mut then: impl FnMut(&Space) -> Option<R>,
+    ) -> Result<R, Fault> {
+        loop {
+            match self.resolve(addr, access, &mut then) {
+                Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`resolve`](Map::resolve), for a caller that will need `wanted` pages behind this one, too; `was_read` as in
+    /// [`fault_noting`](Map::fault_noting).
+    fn resolve_with<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        wanted: usize,
+        was_read: &mut bool,
+        mut then: impl FnMut(&Space) -> Option<R>,
+    ) -> Result<R, Fault> {
+        let va = addr.page_floor();
+        let mut may_be_large = true;
+        loop {
+            let space = self.space.read();
+            let Some(entry) = space.lookup(va) else {
+                drop(space);
+                self.grow_stack(va)?;
+                continue;
+            };
+            if !entry.allows(access) {
+                return Err(Fault::Protection);
+            }
+            let attempt = Attempt {
+                pmap: &self.pmap,
+                entry,
+                va,
+                access,
+                wanted,
+                may_be_large,
+            };
+            match attempt.run()? {
+                Outcome::Mapped(far) => {
+                    let write = access == Access::Write;
+                    ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
+                    if let Some(result) = then(&space) {
+                        return Ok(result);
+                    }
+                }
+                Outcome::NeedsAmap => {
+                    drop(space);
+                    self.own_amap(va)?;
+                }
+                Outcome::NeedsLarge => {
+                    may_be_large = false;
+                    let shared = entry.object.as_ref().filter(|_| entry.shared);
+                    let shared = shared.map(|object| {
+                        let first = entry.index(object, va) & !(RUN_FRAMES as u64 - 1);
+                        (object.pager.clone(), first)
+                    });
+                    let writable = entry.prot.contains(Prot::WRITE);
+                    drop(space);
+                    match shared {
+                        Some((pager, first)) => {
+                            self.make_shared_large(va, access, &pager, first, writable);
+                        }
+                        None => self.make_large(va, access)?,
+                    }
+                }
+                Outcome::NeedsTable => {
+                    drop(space);
+                    self.own_table(va)?;
+                }
+                Outcome::NeedsPage(index) => {
+                    let object = entry.object.as_ref().map(|object| object.pager.clone());
+                    let window = ahead::read_window(entry, index);
+                    drop(space);
+                    if let Some(pager) = object {
+                        Counter::fault_read_in.add(1);
+                        *was_read = true;
+                        pager.read_in(index, window)?;
+                    }
+                }
+                Outcome::NeedsSlot => {
+                    let wanted = ahead::swap_window(&self.pmap, entry, va, wanted);
+                    let key = entry.key(va);
+                    let part = entry
+                        .amap
+                        .as_ref()
+                        .and_then(|amap| amap.part_of(key..key + 1));
+                    drop(space);
+                    if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0) {
+                        Counter::fault_swap_in.add(1);
+                        *was_read = true;
+                        swap::bring_in(chunk, which.trailing_zeros() as usize, wanted)?;
+                    }
+                }
+                Outcome::NeedsRoom(index) => {
+                    let object = entry.object.as_ref().map(|object| object.pager.clone());
+                    drop(space);
+                    if let Some(pager) = object {
+                        pager.prepare_write(index)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Clears needs-copy of the entry at `va`, or gives it an amap (`uvm.txt` 5.2) that has a place for the page.
+    fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
+        let mut space = self.space.write();
+        match space.lookup_mut(va) {
+            Some(entry) if !entry.shared => entry.own_amap(va)?,
+            // It changed meanwhile: the next attempt sees what it is now.
+            _ => return Ok(()),
+        }
+        self.take_table_back(&mut space, va);
+        Ok(())
+    }
+
+    /// Brings all of `range` in: private pages that may be written for writing, all others for reading.
+    ///
+    /// # Errors
+    /// The first page's that can't be brought in; those before it are there.
+    pub fn populate(&self, range: VirtRange) -> Result<(), Fault> {
+        for va in range.pages() {
+            let access = match self.space.read().lookup(va) {
+                Some(entry) if !entry.shared && entry.prot.contains(Prot::WRITE) => Access::Write,
+                Some(_) => Access::Read,
+                None => return Err(Fault::NotMapped),
+            };
+            // The one before brought most pages along.
+            if !self.pmap.permits(va, access) {
+                let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
+                loop {
+                    match self.resolve_with(va, access, wanted, &mut false, |_| Some(())) {
+                        Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                        result => break result?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MapEntry {
+    /// What an anon of the entry may be mapped with; `writable`: nobody else refers to it, and no slot of the swap space has the same
+    /// bytes.
+    pub(crate) fn anon_prot(&self, writable: bool) -> Prot {
+        match writable && !self.needs_copy {
+            true => self.rights(),
+            false => self.rights() - Prot::WRITE,
+        }
+    }
+}
+
+impl Attempt<'_> {
+    fn run(&self) -> Result<Outcome, Fault> {
+        let write = self.access == Access::Write;
+        let entry = self.entry;
+        let key = entry.key(self.va);
+        match (&entry.amap, &entry.object) {
+            (_, Some(object)) if entry.shared => self.map_shared(object),
+            (Some(_), _) if entry.needs_copy && write => Ok(Outcome::NeedsAmap),
+            (Some(amap), object) if entry.needs_copy => {
+                // Nobody adds to an amap that others refer to, so what is absent stays so.
+                let slots = amap.lock_present(key);
+                match (slots.filter(|slots| !slots.peek(key).is_empty()), object) {
+                    (Some(slots), _) => self.map_anon(slots),
+                    (None, Some(object)) => self.map_object(object),
+                    (None, None) => Ok(Outcome::NeedsAmap),
+                }
+            }
+            (Some(amap), object) => {
+                let slots = match amap.lock_unless(key, || self.wants_large()) {
+                    Ok(slots) => slots,
+                    Err(Refused::Unwanted) => return Ok(Outcome::NeedsLarge),
+                    Err(Refused::OutOfMemory) => return Err(Fault::OutOfMemory),
+                    Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
+                };
+                // What others have, too, is to look at.
+                let common = slots.are_common();
+                if write && common {
+                    return Ok(Outcome::NeedsAmap);
+                }
+                if !slots.peek(key).is_empty() {
+                    return self.map_anon(slots);
+                }
+                match object {
+                    None if common => Ok(Outcome::NeedsAmap),
+                    None => self.zero_fill(slots),
+                    Some(object) if write => self.promote(slots, object),
+                    // The slot stays empty meanwhile.
+                    Some(object) => self.map_object(object),
+                }
+            }
+            (None, Some(object)) if !write => self.map_object(object),
+            (None, _) if self.wants_large() => Ok(Outcome::NeedsLarge),
+            (None, _) => Ok(Outcome::NeedsAmap),
+        }
+    }
+
+    /// Whether a large page is wanted instead of the page. Asked where there is no place for the page yet.
+    #[inline]
+    fn wants_large(&self) -> bool {
+        self.may_be_large
+            && self
+                .entry
+                .wants_large(self.pmap, self.va, self.access, self.wanted)
+    }
+
+    /// Enters `frame` where nothing, or the same frame, is mapped.
+    fn enter(&self, frame: &Frame, prot: Prot) -> Result<(), Fault> {
+        let mut pending = Pending::new();
+        self.pmap.enter(self.va, frame, prot, &mut pending)?;
+        Ok(())
+    }
+
+    /// Whether another thread resolved the same fault before, or this CPU's TLB was behind.
+    fn is_spurious(&self) -> bool {
+        let spurious = self.pmap.permits(self.va, self.access);
+        // A large page that this fault has made itself is there as well.
+        if spurious && self.may_be_large {
+            Counter::fault_spurious.add(1);
+        }
+        spurious
+    }
+
+    /// The slot holds an anon, and the amap is the entry's own if this is a write.
+    fn map_anon(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
+        if self.is_spurious() {
+            return Ok(Outcome::Mapped(Neighbours::None));
+        }
+        let key = self.entry.key(self.va);
+        let write = self.access == Access::Write;
+        if slots.are_common() {
+            return self.map_common(slots.peek(key));
+        }
+        let Some(slot) = slots.get(key) else {
+            return Ok(Outcome::NeedsAmap);
+        };
+        let sole = !self.entry.needs_copy && slot.make_sole();
+        if write && sole {
+            slot.dirty();
+        }
+        let Some(page) = slot.resident() else {
+            return Ok(Outcome::NeedsSlot);
+        };
+        if write && !sole {
+            if self.entry.shares_amap() {
+                share::unmap_everywhere(&page);
+            }
+            let copy = copy_of(&page)?;
+            drop(page);
+            if self.pmap.is_shared(self.va)
+                && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
+                    || ahead::writes_in_order(self.pmap, self.entry, self.va))
+            {
+                // A copy of the table would have its mappings replaced one after the other. Who begins with its first page seldom
+                // stops there, and what is only read comes back by a few faults.
+                self.pmap.leave_shared(self.va);
+            }
+            Counter::fault_copy.add(1);
+            self.replace(slot, copy)?;
+            let far = match self.copy_ahead(&mut slots) {
+                // Farther ones would be mapped without the right that the program wants next.
+                0 => Neighbours::Near,
+                _ => Neighbours::None,
+            };
+            return Ok(Outcome::Mapped(far));
+        }
+        if write && self.pmap.is_shared(self.va) {
+            return Ok(Outcome::NeedsTable);
+        }
+        match write {
+            true => Counter::fault_in_place.add(1),
+            false => Counter::fault_anon.add(1),
+        }
+        self.enter(&page, self.entry.anon_prot(sole && !page.clean))?;
+        Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
+    /// Maps the page of an anon, for reading, in a slot that other amaps have, too.
+    fn map_common(&self, slot: &Slot) -> Result<Outcome, Fault> {
+        let Some(page) = slot.resident() else {
+            return Ok(Outcome::NeedsSlot);
+        };
+        Counter::fault_anon.add(1);
+        self.enter(&page, self.entry.anon_prot(false))?;
+        Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
+    /// Copies the pages behind that will be written next, as far as others refer to them, too, and memory is not short. Returns how
+    /// many.
+    fn copy_ahead(&self, slots: &mut Slots<'_>) -> usize {
+        if self.entry.shares_amap() {
+            return 0;
+        }
+        let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let pages = range.len() >> PAGE_SHIFT;
+        let behind = &mut slots.behind(self.entry.key(self.va))[..pages];
+        let count = behind.iter().take_while(|slot| slot.has_others()).count();
+        if count == 0 {
+            return 0;
+        }
+        // As in `replace`: first nobody sees the old pages here any more.
+        let range = VirtRange::new(range.start, range.start + count * PAGE_SIZE);
+        let mut pending = Pending::new();
+        self.pmap.remove(range, &mut pending);
+        pending.flush();
+        let mut copied = 0;
+        for slot in &mut behind[..count] {
+            let copy = match slot.resident() {
+                Some(page) if !frame::is_scarce() => copy_of(&page),
+                _ => break,
+            };
+            let Ok(copy) = copy else { break };
+            *slot = Slot::sole(copy);
+            copied += 1;
+        }
+        if copied > 0 {
+            let made = VirtRange::new(range.start, range.start + copied * PAGE_SIZE);
+            ahead::map_made(self.pmap, self.entry, slots, made);
+        }
+        copied
+    }
+
+    /// Puts a new anon, a copy, into the slot and maps it.
+    fn replace(&self, slot: &mut Slot, copy: Frame) -> Result<(), Fault> {
+        let mut pending = Pending::new();
+        let page = VirtRange::new(self.va, self.va + PAGE_SIZE);
+        self.pmap.remove(page, &mut pending);
+        pending.flush();
+        // Now no TLB holds the old page for this address, and the reference may go.
+        *slot = Slot::sole(copy.clone());
+        self.enter(&copy, self.entry.rights())
+    }
+
+    fn zero_fill(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
+        let Some(slot) = slots.get(self.entry.key(self.va)) else {
+            return Ok(Outcome::NeedsAmap);
+        };
+        let frame = Frame::alloc(Contents::Zeroed)?;
+        self.enter(&frame, self.entry.rights())?;
+        slot.fill(frame);
+        Counter::fault_zero_fill.add(1);
+        self.zero_fill_ahead(&mut slots);
+        Ok(Outcome::Mapped(Neighbours::None))
+    }
+
+    /// Zero-fills the pages behind that will be written next, as far as they are empty, `slots` reach, and memory is not short.
+    fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
+        let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let mut end = range.start;
+        while end < range.end
+            && let Some(slot) = slots.get(self.entry.key(end))
+        {
+            if !slot.is_empty() || frame::is_scarce() {
+                break;
+            }
+            let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
+                break;
+            };
+            slot.fill(frame);
+            end = end + PAGE_SIZE;
+        }
+        if end > range.start {
+            let made = VirtRange::new(range.start, end);
+            ahead::map_made(self.pmap, self.entry, slots, made);
+        }
+    }
+
+    /// Copies the object's page into the amap layer.
+    fn promote(&self, mut slots: Slots<'_>, object: &ObjectRef) -> Result<Outcome, Fault> {
+        let Some(slot) = slots.get(self.entry.key(self.va)) else {
+            return Ok(Outcome::NeedsAmap);
+        };
+        let index = self.entry.index(object, self.va);
+        let below = match object.pager.object().resident(index) {
+            Some(frame) => frame,
+            None => {
+                Counter::fault_pager.add(1);
+                match object.pager.get(index) {
+                    Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
+                    got => got?,
+                }
+            }
+        };
+        if self.entry.shares_amap() {
+            // Others who share the amap may be reading it in this place.
+            share::unmap_everywhere(&below);
+        }
+        let copy = copy_of(&below)?;
+        drop(below);
+        Counter::fault_promote.add(1);
+        self.replace(slot, copy)?;
+        Ok(Outcome::Mapped(Neighbours::None))
+    }
+
+    /// A private mapping reads what the object has: mapped without write permission.
+    fn map_object(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
+        self.map_page(object, self.entry.rights() - Prot::WRITE)
+    }
+
+    /// A shared mapping. A page is mapped writable at the first write only, so that the object
+    /// hears of it.
+    fn map_shared(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
+        let write = self.access == Access::Write;
+        let index = self.entry.index(object, self.va);
+        if write {
+            match object.pager.about_to_write(index) {
+                Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
+                ready => ready?,
+            }
+        }
+        if self.wants_large() {
+            return Ok(Outcome::NeedsLarge);
+        }
+        let rights = self.entry.rights();
+        let prot = match write {
+            true => rights,
+            false => rights - Prot::WRITE,
+        };
+        self.map_page(object, prot)
+    }
+
+    fn map_page(&self, object: &ObjectRef, prot: Prot) -> Result<Outcome, Fault> {
+        let index = self.entry.index(object, self.va);
+        let mut asked = false;
+        loop {
+            if let Some(mut pages) = object.pager.object().lock(index)
+                && let Some(frame) = pages.get_for(index, self.access)
+            {
+                if self.is_spurious() {
+                    return Ok(Outcome::Mapped(Neighbours::None));
+                }
+                if self.access == Access::Write && !object.pager.may_still_be_written(index) {
+                    return Ok(Outcome::NeedsRoom(index));
+                }
+                if !asked {
+                    Counter::fault_object.add(1);
+                }
+                self.enter(frame, prot)?;
+                if self.access == Access::Write {
+                    object.pager.may_be_written(index);
+                }
+                // A write to each page of a shared mapping is a fault, since the object hears of it.
+                return Ok(Outcome::Mapped(match self.access {
+                    Access::Write => Neighbours::Near,
+                    _ => Neighbours::InOrder,
+                }));
+            }
+            asked = true;
+            Counter::fault_pager.add(1);
+            // It may be truncated between this and the lock; then the pager is asked again, and
+            // says so.
+            match object.pager.get(index) {
+                Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
+                got => drop(got?),
+            }
+        }
+    }
+}
+
+/// A new frame with the same bytes.
+fn copy_of(frame: &Frame) -> Result<Frame, Fault> {
+    let copy = Frame::alloc(Contents::Stale)?;
+    ephemeral::map(&copy).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
+    Counter::pages_copied.add(1);
+    Ok(copy)
+}

@@ -1,0 +1,190 @@
+//! Counting the pages of mappings, for `/proc/PID/smaps` and `pagemap`.
+
+use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
+
+use crate::map::MapEntry;
+use crate::reclaim::cold;
+use crate::{Entry, Map, swap};
+
+/// Pages that are mapped, by who else maps them and whether they were written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Census {
+    pub shared_clean: usize,
+    pub shared_dirty: usize,
+    pub private_clean: usize,
+    pub private_dirty: usize,
+    /// Bytes, each page divided by its number of mappings.
+    pub proportional: u64,
+    /// Those of written pages.
+    pub proportional_dirty: u64,
+    /// Those of pages that belong to no file and no shared memory.
+    pub proportional_anonymous: u64,
+    /// Those that are mapped as parts of large pages, in private memory.
+    pub large: usize,
+    /// And in memory that processes share.
+    pub large_shared: usize,
+    /// Those that may be freed at leisure, and were not written since (`MADV_FREE`).
+    pub lazy: usize,
+    /// Pages that are in swap only; they are mapped nowhere.
+    pub swapped: usize,
+    /// Bytes of them, each page divided by the number of amaps that refer to it.
+    pub proportional_swapped: u64,
+}
+
+impl Census {
+    /// All pages.
+    pub fn resident(&self) -> usize {
+        self.shared_clean + self.shared_dirty + self.private_clean + self.private_dirty
+    }
+
+    /// Adds up.
+    pub fn add(&mut self, other: &Census) {
+        self.shared_clean += other.shared_clean;
+        self.shared_dirty += other.shared_dirty;
+        self.private_clean += other.private_clean;
+        self.private_dirty += other.private_dirty;
+        self.proportional += other.proportional;
+        self.proportional_dirty += other.proportional_dirty;
+        self.proportional_anonymous += other.proportional_anonymous;
+        self.large += other.large;
+        self.large_shared += other.large_shared;
+        self.lazy += other.lazy;
+        self.swapped += other.swapped;
+        self.proportional_swapped += other.proportional_swapped;
+    }
+
+    fn count(&mut self, frame: &Frame, anonymous: bool) {
+        let mappings = pmap::mappings_of_spaces(frame).max(1);
+        let dirty = pmap::is_modified(frame);
+        let share = (PAGE_SIZE / mappings as usize) as u64;
+        self.proportional += share;
+        if dirty {
+            self.proportional_dirty += share;
+        }
+        if anonymous {
+            self.proportional_anonymous += share;
+        }
+        *match (mappings > 1, dirty) {
+            (true, false) => &mut self.shared_clean,
+            (true, true) => &mut self.shared_dirty,
+            (false, false) => &mut self.private_clean,
+            (false, true) => &mut self.private_dirty,
+        } += 1;
+    }
+}
+
+/// A page that is mapped.
+#[derive(Clone, Debug)]
+pub struct MappedPage {
+    pub frame: Frame,
+    /// It belongs to no file and no shared memory.
+    pub anonymous: bool,
+}
+
+impl Map {
+    /// Calls `f` for each entry, in order of address, with its pages counted. `f` must not touch memory that this map maps.
+    pub fn for_each_entry_counted(&self, f: &mut dyn FnMut(&Entry, &Census)) {
+        let space = self.space.read();
+        for entry in space.iter() {
+            let mut census = Census::default();
+            self.count_pages(entry, entry.range, &mut census);
+            entry.count_swapped(&mut census);
+            census.lazy = entry.lazy_pages();
+            *match entry.shared {
+                true => &mut census.large_shared,
+                false => &mut census.large,
+            } = self.pmap.large_in(entry.range);
+            f(&self.describe(&space, entry), &census);
+        }
+    }
+
+    /// Counts what is mapped in `range`, by halves: parts without a page cost a look at their page tables only.
+    fn count_pages(&self, entry: &MapEntry, range: VirtRange, census: &mut Census) {
+        /// Below this, each page is looked at.
+        const FEW: usize = 32 * PAGE_SIZE;
+        if self.pmap.resident_in(range) == 0 {
+            return;
+        }
+        if range.len() <= FEW {
+            let mut at = range.start;
+            while at < range.end {
+                if let Some((frame, _)) = self.pmap.extract(at) {
+                    census.count(&frame, entry.has_anon(at));
+                }
+                at = at + PAGE_SIZE;
+            }
+            return;
+        }
+        let half = (range.len() / 2) >> PAGE_SHIFT << PAGE_SHIFT;
+        let middle = range.start + half;
+        self.count_pages(entry, VirtRange::new(range.start, middle), census);
+        self.count_pages(entry, VirtRange::new(middle, range.end), census);
+    }
+
+    /// The page mapped at `va`.
+    pub fn mapped_page(&self, va: VirtAddr) -> Option<MappedPage> {
+        let space = self.space.read();
+        let entry = space.lookup(va)?;
+        let (frame, _) = self.pmap.extract(va)?;
+        let anonymous = entry.has_anon(va);
+        Some(MappedPage { frame, anonymous })
+    }
+}
+
+impl Map {
+    /// How many pages of private mappings are in swap only.
+    pub fn swapped(&self) -> usize {
+        let mut census = Census::default();
+        if swap::usage().used > 0 {
+            let space = self.space.read();
+            let private = space.iter().filter(|entry| !entry.shared);
+            private.for_each(|entry| entry.count_swapped(&mut census));
+        }
+        census.swapped
+    }
+}
+
+impl MapEntry {
+    /// How many of its mapped pages may be freed at leisure.
+    fn lazy_pages(&self) -> usize {
+        let mut count = 0;
+        if let Some(amap) = self.amap.as_ref().filter(|_| cold::may_be_lazy()) {
+            amap.for_each(self.keys(self.range), &mut |_, slot, _| {
+                count += usize::from(slot.is_mapped_and_lazy());
+            });
+        }
+        count
+    }
+
+    /// Counts what is in swap only.
+    fn count_swapped(&self, census: &mut Census) {
+        if swap::usage().used == 0 {
+            return;
+        }
+        let mut count = |sharers: usize| {
+            census.swapped += 1;
+            census.proportional_swapped += (PAGE_SIZE / sharers.max(1)) as u64;
+        };
+        if let Some(amap) = self.amap.as_ref().filter(|_| !self.shared) {
+            amap.for_each(self.keys(self.range), &mut |_, slot, owners| {
+                if slot.is_swapped() {
+                    count(slot.sharers() * owners as usize);
+                }
+            });
+        }
+        if let Some(object) = self.object.as_ref().filter(|_| self.shared) {
+            let first = self.index(object, self.range.start);
+            let pages = first..first + self.pages() as u64;
+            for _ in 0..object.pager.object().swapped_in(pages) {
+                count(1);
+            }
+        }
+    }
+
+    /// Whether the layer above has the page at `va`.
+    fn has_anon(&self, va: VirtAddr) -> bool {
+        let key = self.key(va);
+        let above = self.amap.as_ref();
+        above.is_some_and(|amap| amap.count(key..key + 1) > 0)
+    }
+}

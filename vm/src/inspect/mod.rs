@@ -1,0 +1,5 @@
+//! What `/proc` tells of an address space's pages.
+
+mod census;
+
+pub use census::{Census, MappedPage};

@@ -1,0 +1,147 @@
+//! What grows: the heap by `brk`, stacks by faults.
+
+use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_START};
+
+use super::Map;
+use super::entry::{MapEntry, Removed};
+use super::layout::GUARD_GAP;
+use super::policy::check_overcommit;
+use super::request::{Advice, Fault, Inherit, Lock, MapError};
+use super::space::Space;
+use crate::fault::LargeAdvice;
+
+impl Map {
+    /// Sets where the heap starts (`execve`); `brk` starts there, moved up at random unless the
+    /// layout is fixed.
+    pub fn set_heap_start(&self, start: VirtAddr) {
+        let mut space = self.space.write();
+        let start = start.checked_add(space.layout.heap_gap).unwrap_or(start);
+        space.heap = VirtRange::new(start, start);
+    }
+
+    /// Where the heap is: start and current end.
+    pub fn heap(&self) -> VirtRange {
+        self.space.read().heap
+    }
+
+    /// `brk`: moves the end of the heap if it can and returns where it is.
+    pub fn set_break(&self, to: VirtAddr) -> VirtAddr {
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        let before = space.heap.end;
+        if to >= space.heap.start && self.move_break(&mut space, to, &mut removed).is_ok() {
+            space.heap.end = to;
+        }
+        let (end, lock) = (space.heap.end, space.lock_future);
+        drop(space);
+        drop(removed);
+        if lock == Lock::Full
+            && let (Some(old), Some(new)) = (before.page_ceil(), end.page_ceil())
+            && old < new
+        {
+            // As far as memory reaches, as for `map`.
+            let _ = self.populate(VirtRange::new(old, new));
+        }
+        end
+    }
+
+    fn move_break(
+        &self,
+        space: &mut Space,
+        to: VirtAddr,
+        removed: &mut Removed,
+    ) -> Result<(), MapError> {
+        let old = space.heap.end.page_ceil().ok_or(MapError::NoMemory)?;
+        let new = to.page_ceil().ok_or(MapError::NoMemory)?;
+        if (to - space.heap.start) as u64 > space.limits.data {
+            return Err(MapError::NoMemory);
+        }
+        if new <= old {
+            return self.take_range(space, VirtRange::new(new, old), removed);
+        }
+        let range = VirtRange::new(old, new);
+        let pages = range.len() >> PAGE_SHIFT;
+        check_overcommit(range.len())?;
+        space.check_limits(pages, pages)?;
+        if space.lock_future != Lock::None {
+            space.check_locked(pages)?;
+        }
+        space.check_count()?;
+        if !space.is_free(range) {
+            return Err(MapError::NoMemory);
+        }
+        let entry = MapEntry {
+            range,
+            prot: Prot::READ | Prot::WRITE,
+            max_prot: Prot::all(),
+            shared: false,
+            grows_down: false,
+            needs_copy: false,
+            no_reserve: false,
+            lock: space.lock_future,
+            inherit: Inherit::Copy,
+            advice: Advice::Normal,
+            large: LargeAdvice::None,
+            label: "[heap]",
+            shift: 0,
+            amap: None,
+            share: None,
+            object: None,
+        };
+        space.insert(entry, removed);
+        Ok(())
+    }
+
+    /// Extends a stack down to `va`, which no entry holds.
+    ///
+    /// # Errors
+    /// [`Fault::NotMapped`] if no stack may grow there.
+    pub(crate) fn grow_stack(&self, va: VirtAddr) -> Result<(), Fault> {
+        let may_grow = |space: &Space| {
+            let entry = space.at_or_above(va)?;
+            (entry.grows_down && va >= USER_START).then_some((entry.range, entry.lock))
+        };
+        // Most faults without an entry are errors: they need not keep anybody out.
+        if may_grow(&self.space.read()).is_none() {
+            return match self.space.read().lookup(va) {
+                Some(_) => Ok(()),
+                None => Err(Fault::NotMapped),
+            };
+        }
+        let mut space = self.space.write();
+        if space.lookup(va).is_some() {
+            return Ok(());
+        }
+        let (stack, stack_lock) = may_grow(&space).ok_or(Fault::NotMapped)?;
+        if (stack.end - va) as u64 > space.limits.stack {
+            return Err(Fault::NotMapped);
+        }
+        let crowded = |below: &MapEntry| {
+            !below.grows_down
+                && !below.prot.is_empty()
+                && va.0.saturating_sub(below.range.end.0) < GUARD_GAP
+        };
+        if space.below(va).is_some_and(crowded) {
+            return Err(Fault::NotMapped);
+        }
+        if space
+            .check_limits((stack.start - va) >> PAGE_SHIFT, 0)
+            .is_err()
+        {
+            return Err(Fault::NotMapped);
+        }
+        let pages = (stack.start - va) >> PAGE_SHIFT;
+        if stack_lock != Lock::None && space.check_locked(pages).is_err() {
+            return Err(Fault::NotMapped);
+        }
+        space.replace(stack.start, |entry| {
+            if let Some(object) = &mut entry.object {
+                object.first = object
+                    .first
+                    .saturating_sub(((entry.range.start - va) >> PAGE_SHIFT) as u64);
+            }
+            entry.range.start = va;
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,457 @@
+//! Address spaces: a map of entries over a pmap (`uvm.txt` 3).
+//!
+//! The lock order, outermost first:
+//!
+//! ```text
+//!   map ──> a chunk of an amap ──> a chunk of an object ──> pmap, one frame's mappings
+//!   read:  faults and looking                    (per-CPU reader counts: faults share no line)
+//!   write: whatever changes entries
+//! ```
+//! Who changes entries or takes rights away does it with the map write-locked *and flushes before
+//! it unlocks*: no fault, no new mapping and no copy is made while a TLB still holds an
+//! old translation of this map. References to amaps, anons and objects are dropped after that, with
+//! the map unlocked.
+
+mod detach;
+mod entries;
+mod entry;
+mod fork;
+mod heap;
+mod layout;
+mod policy;
+mod remap;
+mod request;
+mod space;
+mod wire;
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+use nucleus::{
+    PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
+    addr::{USER_END, USER_START},
+    frame,
+    pmap::Pending,
+    sync::{CpuRwLock, Rank},
+    task::WaitQueue,
+};
+
+use crate::chunks::Token;
+use crate::fault::ahead;
+use crate::object::Anonymous;
+use crate::reclaim::SPACES;
+use policy::check_overcommit;
+use space::Phase;
+
+pub(crate) use entry::{MapEntry, ObjectRef, Removed};
+pub use fork::set_shared_tables;
+pub use layout::Layout;
+pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
+pub use request::{
+    Advice, Backing, Entry, Fault, Inherit, Limits, Lock, MapError, MapRequest, Place, Sizes,
+};
+pub(crate) use space::Space;
+pub use wire::locked_pages;
+
+/// An address space: entries over a [`Pmap`]. All methods may be called by any task.
+pub struct Map {
+    pub(crate) pmap: Arc<Pmap>,
+    pub(crate) space: CpuRwLock<Space>,
+    /// The pmap's place among those that the pagedaemon weighs.
+    token: Token,
+    /// Whether all that comes is locked: what the space says, to be asked without its lock.
+    pub(crate) locks_future: AtomicBool,
+    /// Who holds pages to write them past the processor, and who waits for them ([`Held`](crate::Held)).
+    pub(crate) held: AtomicUsize,
+    pub(crate) unheld: WaitQueue,
+}
+
+/// `len` rounded up to pages, not zero.
+pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
+    match VirtAddr(len).page_ceil() {
+        Some(VirtAddr(0)) => Err(MapError::Invalid),
+        Some(VirtAddr(len)) => Ok(len),
+        None => Err(MapError::NoMemory),
+    }
+}
+
+/// `range` rounded out to pages, if it starts at a page and lies in the program's part.
+///
+/// # Errors
+/// [`MapError::Invalid`] if it does not start at a page, [`MapError::NotMapped`] if it ends too far
+/// up.
+pub(crate) fn page_range(range: VirtRange) -> Result<VirtRange, MapError> {
+    if !range.start.is_page_aligned() {
+        return Err(MapError::Invalid);
+    }
+    match range.end.page_ceil() {
+        Some(end) if end <= USER_END => Ok(VirtRange::new(range.start, end)),
+        _ => Err(MapError::NotMapped),
+    }
+}
+
+impl Map {
+    /// Nothing mapped. Where mappings, heap and stack go is randomised unless `fixed_layout`.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`].
+    pub fn new(limits: Limits, fixed_layout: bool) -> Result<Arc<Map>, MapError> {
+        Map::with_layout(limits, Layout::new(limits.stack, fixed_layout))
+    }
+
+    /// Nothing mapped, with this layout.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`].
+    pub fn with_layout(limits: Limits, layout: Layout) -> Result<Arc<Map>, MapError> {
+        Map::with_space(Space::new(layout, limits))
+    }
+
+    pub(crate) fn with_space(space: Space) -> Result<Arc<Map>, MapError> {
+        Map::with_pmap(Pmap::new()?, space)
+    }
+
+    /// With these entries and what is mapped of them.
+    pub(crate) fn with_pmap(pmap: Arc<Pmap>, space: Space) -> Result<Arc<Map>, MapError> {
+        if frame::is_scarce() {
+            return Err(MapError::NoMemory);
+        }
+        let map = Map {
+            pmap,
+            space: CpuRwLock::new(Rank::Map, space),
+            locks_future: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            unheld: WaitQueue::new(),
+            token: Token::new(),
+        };
+        SPACES.enroll(&map.pmap, &map.token);
+        Ok(Arc::new(map))
+    }
+
+    /// The hardware side, for [`nucleus::task::set_pmap`].
+    pub fn pmap(&self) -> &Arc<Pmap> {
+        &self.pmap
+    }
+
+    /// Where stack, mappings, program and heap of this address space go.
+    pub fn layout(&self) -> Layout {
+        self.space.read().layout
+    }
+
+    /// Establishes a mapping in one step (`uvm.txt` 3.1).
+    ///
+    /// # Errors
+    /// As [`MapError`] says; nothing has changed then.
+    pub fn map(&self, request: MapRequest) -> Result<VirtAddr, MapError> {
+        let len = whole_pages(request.len)?;
+        if frame::is_scarce() {
+            return Err(MapError::NoMemory);
+        }
+        let private_data = !request.shared && request.prot.contains(Prot::WRITE);
+        if private_data && !request.no_reserve {
+            check_overcommit(len)?;
+        }
+        let phase = request.phase(len);
+        let writable = request.shared && request.max_prot.contains(Prot::WRITE);
+        let object = match request.backing {
+            Backing::Zero if !request.shared => None,
+            Backing::Zero => {
+                let memory = Anonymous::new((len >> PAGE_SHIFT) as u64)?;
+                Some(ObjectRef::new(memory, 0, writable))
+            }
+            Backing::Object { pager, offset } => {
+                if !offset.is_multiple_of(1 << PAGE_SHIFT)
+                    || offset.checked_add(len as u64).is_none()
+                {
+                    return Err(MapError::Invalid);
+                }
+                Some(ObjectRef::new(pager, offset >> PAGE_SHIFT, writable))
+            }
+        };
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        let pages = len >> PAGE_SHIFT;
+        let replaced = match request.place {
+            Place::Fixed(start) if start <= USER_END - len.min(USER_END.0) => {
+                space.mapped_pages(VirtRange::new(start, start + len))
+            }
+            _ => 0,
+        };
+        space.check_limits(pages - replaced, if private_data { pages } else { 0 })?;
+        let lock = request.lock.max(space.lock_future);
+        if lock != Lock::None {
+            space.check_locked(pages)?;
+        }
+        let phase = phase.filter(|_| !space.layout.is_32_bits());
+        let start = self.make_room(&mut space, request.place, len, phase, &mut removed)?;
+        let range = VirtRange::new(start, start + len);
+        space.insert(
+            MapEntry {
+                range,
+                prot: request.prot,
+                max_prot: request.max_prot,
+                shared: request.shared,
+                grows_down: request.grows_down,
+                needs_copy: false,
+                no_reserve: request.no_reserve,
+                lock,
+                inherit: match request.shared {
+                    true => Inherit::Share,
+                    false => Inherit::Copy,
+                },
+                advice: Advice::Normal,
+                large: request.large,
+                label: request.label,
+                shift: 0,
+                amap: None,
+                share: None,
+                object,
+            },
+            &mut removed,
+        );
+        drop(space);
+        drop(removed);
+        if request.populate || lock == Lock::Full {
+            // As far as memory reaches: what is missing comes by faults.
+            let _ = self.populate(range);
+        }
+        Ok(start)
+    }
+
+    /// Finds where `len` bytes go and, for a fixed place, takes what is there out, its translations
+    /// flushed. The limits were checked. A `phase` says what is good where any place is.
+    pub(crate) fn make_room(
+        &self,
+        space: &mut Space,
+        place: Place,
+        len: usize,
+        phase: Option<Phase>,
+        removed: &mut Removed,
+    ) -> Result<VirtAddr, MapError> {
+        let last = space.layout.end;
+        let at = |start: VirtAddr| {
+            let end = start.checked_add(len).filter(|&end| end <= last);
+            let end = end.ok_or(MapError::NoMemory)?;
+            match start.is_page_aligned() && start >= USER_START {
+                true => Ok(VirtRange::new(start, end)),
+                false => Err(MapError::Invalid),
+            }
+        };
+        space.check_count()?;
+        match place {
+            Place::Hint(start) => {
+                if let Ok(range) = at(start.page_floor())
+                    && space.is_free(range)
+                {
+                    return Ok(range.start);
+                }
+                space.find_room(len, phase).ok_or(MapError::NoMemory)
+            }
+            Place::Any => space.find_room(len, phase).ok_or(MapError::NoMemory),
+            Place::FixedNoReplace(start) => match space.has_any(at(start)?) {
+                false => Ok(start),
+                true => Err(MapError::Exists),
+            },
+            Place::Fixed(start) => {
+                let range = at(start)?;
+                if space.has_any(range) {
+                    self.take_range(space, range, removed)?;
+                }
+                Ok(start)
+            }
+        }
+    }
+
+    /// The first phase of unmap: takes the entries of `range` and their translations out. The
+    /// caller drops `removed` after it has unlocked the map.
+    pub(crate) fn take_range(
+        &self,
+        space: &mut Space,
+        range: VirtRange,
+        removed: &mut Removed,
+    ) -> Result<(), MapError> {
+        space.clip_range(range)?;
+        space.take(range, removed);
+        let mut pending = Pending::new();
+        self.pmap.remove(range, &mut pending);
+        pending.flush();
+        Ok(())
+    }
+
+    /// Removes what is mapped in the range, in two phases (`uvm.txt` 3.1): entries and translations
+    /// with the map locked, then the references to amaps and objects with the map unlocked.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] for a range that is empty, unaligned or not the program's;
+    /// [`MapError::NoMemory`] if an entry can't be parted.
+    pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
+        let range = page_range(range).map_err(|_| MapError::Invalid)?;
+        if range.is_empty() {
+            return Err(MapError::Invalid);
+        }
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        if space.has_any(range) {
+            self.take_range(&mut space, range, &mut removed)?;
+        }
+        drop(space);
+        drop(removed);
+        Ok(())
+    }
+
+    /// Changes the protection; everything in the range must be mapped. What is taken away is so before this returns.
+    /// What is added comes into effect by faults, but for the right to write private pages, which programs
+    /// take away and give back again and again (garbage collectors, checkpoints).
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing
+    /// changed; [`MapError::NoMemory`].
+    pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut removed = Removed::default();
+        let mut pending = Pending::new();
+        let mut space = self.space.write();
+        let mut more_data = 0;
+        let mut mapped_to = range.start;
+        for entry in space.overlapping(range) {
+            if entry.range.start > mapped_to {
+                return Err(MapError::NotMapped);
+            }
+            mapped_to = entry.range.end;
+            if !entry.max_prot.contains(prot) {
+                return Err(MapError::Access);
+            }
+            let becomes_data = !entry.shared && !entry.grows_down && prot.contains(Prot::WRITE);
+            if becomes_data && !entry.is_data() {
+                let len = entry.range.intersect(range).len();
+                more_data += len >> PAGE_SHIFT;
+                if !entry.no_reserve {
+                    check_overcommit(len)?;
+                }
+            }
+        }
+        if mapped_to < range.end {
+            return Err(MapError::NotMapped);
+        }
+        space.check_limits(0, more_data)?;
+        space.clip_range(range)?;
+        let mut at = range.start;
+        while at < range.end
+            && let Some(entry) = space.lookup(at)
+        {
+            at = entry.range.end;
+            if entry.prot != prot {
+                if !prot.contains(entry.prot) {
+                    self.pmap.protect(entry.range, prot, &mut pending);
+                }
+                let start = entry.range.start;
+                let may_widen = prot.contains(Prot::WRITE) && !entry.prot.is_empty();
+                space.replace(start, |entry| entry.prot = prot);
+                if may_widen && let Some(entry) = space.lookup(start) {
+                    ahead::widen(&self.pmap, entry);
+                }
+            }
+        }
+        pending.flush();
+        space.join_around(range, &mut removed);
+        drop(space);
+        drop(removed);
+        Ok(())
+    }
+
+    /// Removes everything. No task runs in it any more, so nothing is flushed.
+    pub fn tear_down(&self) {
+        let entries = {
+            let mut space = self.space.write();
+            self.pmap.tear_down();
+            space.take_all()
+        };
+        drop(entries);
+    }
+
+    /// Calls `f` for each entry, in order of address. `f` must not touch memory that this map maps.
+    pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry)) {
+        let space = self.space.read();
+        for entry in space.iter() {
+            f(&self.describe(&space, entry));
+        }
+    }
+
+    /// The entry at `va`.
+    pub fn entry_at(&self, va: VirtAddr) -> Option<Entry> {
+        let space = self.space.read();
+        space.lookup(va).map(|entry| self.describe(&space, entry))
+    }
+
+    pub(crate) fn describe(&self, space: &Space, entry: &MapEntry) -> Entry {
+        let anonymous_pages = match &entry.amap {
+            Some(amap) => amap.count(entry.keys(entry.range)),
+            None => 0,
+        };
+        Entry {
+            range: entry.range,
+            prot: entry.prot,
+            max_prot: entry.max_prot,
+            shared: entry.shared,
+            grows_down: entry.grows_down,
+            lock: entry.lock,
+            inherit: entry.inherit,
+            shares_anonymous: entry.shares_amap(),
+            backing: match &entry.object {
+                None => Backing::Zero,
+                Some(object) => Backing::Object {
+                    pager: object.pager.clone(),
+                    offset: object.first << PAGE_SHIFT,
+                },
+            },
+            label: entry.label,
+            large_eligible: space.may_be_large && entry.is_eligible(),
+            large: entry.large,
+            resident_pages: self.pmap.resident_in(entry.range),
+            anonymous_pages,
+        }
+    }
+
+    /// The most pages that there ever were in entries: [`Sizes::peak`], without a look at any page table.
+    pub fn peak(&self) -> usize {
+        self.space.read().peak
+    }
+
+    /// Sizes for `/proc` and `getrusage`.
+    pub fn sizes(&self) -> Sizes {
+        let resident = self.pmap.resident();
+        let space = self.space.read();
+        let shared_resident = space
+            .iter()
+            .filter(|entry| entry.object.is_some())
+            .map(|entry| self.pmap.resident_in(entry.range))
+            .sum();
+        Sizes {
+            total: space.total,
+            peak: space.peak,
+            resident: resident.pages,
+            data: space.data,
+            stack: space.stack,
+            text: space.text,
+            locked: space.locked,
+            shared_resident,
+            page_tables: resident.page_tables,
+            entries: space.count(),
+        }
+    }
+
+    /// Limits from now on.
+    pub fn set_limits(&self, limits: Limits) {
+        self.space.write().limits = limits;
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // Nobody refers to the map, so nobody runs in it.
+        self.tear_down();
+        SPACES.withdraw(&mut self.token, 0);
+    }
+}

@@ -1,0 +1,519 @@
+//! The entries of a map, in order: what the map's lock guards.
+
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter};
+
+use super::entries::{Entries, FIRST, Position};
+use super::entry::{MapEntry, Removed};
+use super::layout::{GUARD_GAP, Layout};
+use super::policy::max_entries;
+use super::request::{Limits, Lock, MapError};
+use super::wire;
+use crate::fault::large::SPAN;
+
+/// The entries and what is known of all of them together.
+pub(crate) struct Space {
+    /// They do not overlap and none is empty.
+    entries: Entries,
+    pub layout: Layout,
+    pub limits: Limits,
+    /// From the heap's start to the current break; not page-aligned.
+    pub heap: VirtRange,
+    /// Sums over the entries, in pages.
+    pub total: usize,
+    pub peak: usize,
+    pub data: usize,
+    pub stack: usize,
+    pub text: usize,
+    pub locked: usize,
+    /// How entries that come are locked.
+    pub lock_future: Lock,
+    /// The limit for locked pages does not hold.
+    pub may_lock_all: bool,
+    /// Large pages may come.
+    pub may_be_large: bool,
+    /// Where room is looked for, wherever it may be.
+    anywhere: Search,
+    /// The same for what wants a certain place within 2 MiB, so that each of the two finds again where it was.
+    aligned: Search,
+}
+
+/// Where a search for room goes on.
+#[derive(Clone, Copy)]
+struct Search {
+    /// Everything above has no hole greater than `hole`.
+    from: usize,
+    /// Bytes.
+    hole: usize,
+}
+
+impl Search {
+    /// From `top` down.
+    fn new(top: VirtAddr) -> Search {
+        Search {
+            from: top.0,
+            hole: 0,
+        }
+    }
+}
+
+/// What a mapping wants of its place, so that large pages fit in: its address, divided by [`SPAN`], leaves this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Phase(pub usize);
+
+/// The highest place for `len` bytes that ends at `top` or below.
+fn below_top(top: usize, len: usize, phase: Option<Phase>) -> Option<usize> {
+    let start = top.checked_sub(len)?;
+    match phase {
+        None => Some(start),
+        Some(Phase(phase)) => start.checked_sub(start.wrapping_sub(phase) % SPAN),
+    }
+}
+
+/// The most bytes that have room from `end` to `top`.
+fn room(end: usize, top: usize, phase: Option<Phase>) -> usize {
+    let first = match phase {
+        None => end,
+        Some(Phase(phase)) => end.saturating_add(phase.wrapping_sub(end) % SPAN),
+    };
+    top.saturating_sub(first)
+}
+
+/// What an entry adds to the sums over all of them, in pages.
+struct Sizes {
+    total: usize,
+    data: usize,
+    stack: usize,
+    text: usize,
+    locked: usize,
+}
+
+impl Sizes {
+    fn of(entry: &MapEntry) -> Sizes {
+        let pages = entry.pages();
+        let counts = |counts: bool| if counts { pages } else { 0 };
+        Sizes {
+            total: pages,
+            data: counts(entry.is_data()),
+            stack: counts(entry.grows_down),
+            text: counts(entry.is_text()),
+            locked: counts(entry.lock != Lock::None),
+        }
+    }
+}
+
+impl Space {
+    /// No entries.
+    pub fn new(layout: Layout, limits: Limits) -> Space {
+        Space {
+            entries: Entries::new(),
+            layout,
+            limits,
+            heap: VirtRange::default(),
+            total: 0,
+            peak: 0,
+            data: 0,
+            stack: 0,
+            text: 0,
+            locked: 0,
+            lock_future: Lock::None,
+            may_lock_all: false,
+            may_be_large: true,
+            anywhere: Search::new(layout.mmap_top),
+            aligned: Search::new(layout.mmap_top),
+        }
+    }
+
+    /// An empty space that is otherwise like this one.
+    pub fn sibling(&self) -> Space {
+        Space {
+            heap: self.heap,
+            may_be_large: self.may_be_large,
+            anywhere: self.anywhere,
+            aligned: self.aligned,
+            ..Space::new(self.layout, self.limits)
+        }
+    }
+
+    /// Entries.
+    pub fn count(&self) -> usize {
+        self.entries.count()
+    }
+
+    /// Where the entry at `va` stands.
+    #[inline]
+    fn find(&self, va: VirtAddr) -> Option<(Position, &MapEntry)> {
+        let at = self.entries.floor(va)?;
+        let entry = self.entries.get(at)?;
+        (va < entry.range.end).then_some((at, entry))
+    }
+
+    /// The entry at `va`.
+    #[inline]
+    pub fn lookup(&self, va: VirtAddr) -> Option<&MapEntry> {
+        Some(self.find(va)?.1)
+    }
+
+    /// The entry at `va`, to change in a way that leaves its range and size class.
+    pub fn lookup_mut(&mut self, va: VirtAddr) -> Option<&mut MapEntry> {
+        let at = self.find(va)?.0;
+        self.entries.get_mut(at)
+    }
+
+    /// The first entry that ends above `va`.
+    pub fn at_or_above(&self, va: VirtAddr) -> Option<&MapEntry> {
+        self.entries.get(self.entries.ending_above(va))
+    }
+
+    /// Where the last entry that starts below `va` stands.
+    #[inline]
+    fn find_below(&self, va: VirtAddr) -> Option<Position> {
+        self.entries.floor(VirtAddr(va.0.checked_sub(1)?))
+    }
+
+    /// The last entry that starts below `va`.
+    pub fn below(&self, va: VirtAddr) -> Option<&MapEntry> {
+        self.entries.get(self.find_below(va)?)
+    }
+
+    /// All entries, by address.
+    pub fn iter(&self) -> impl Iterator<Item = &MapEntry> {
+        self.entries.from(FIRST)
+    }
+
+    /// All entries, by address, to change in a way that leaves their ranges.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut MapEntry> {
+        self.entries.rest_mut(FIRST)
+    }
+
+    /// The entries that overlap `range`, by address.
+    #[inline]
+    pub fn overlapping(&self, range: VirtRange) -> impl Iterator<Item = &MapEntry> {
+        let first = self.entries.ending_above(range.start);
+        let entries = self.entries.from(first);
+        entries.take_while(move |entry| entry.range.start < range.end)
+    }
+
+    /// Whether an entry overlaps `range`.
+    #[inline]
+    pub fn has_any(&self, range: VirtRange) -> bool {
+        let first = self.at_or_above(range.start);
+        first.is_some_and(|entry| entry.range.start < range.end)
+    }
+
+    /// As [`overlapping`](Space::overlapping), to change in a way that leaves their ranges.
+    pub fn overlapping_mut(&mut self, range: VirtRange) -> impl Iterator<Item = &mut MapEntry> {
+        let first = self.entries.ending_above(range.start);
+        let entries = self.entries.rest_mut(first);
+        entries.take_while(move |entry| entry.range.start < range.end)
+    }
+
+    /// Whether every page of `range` is mapped.
+    pub fn is_mapped(&self, range: VirtRange) -> bool {
+        let mut at = range.start;
+        for entry in self.overlapping(range) {
+            if entry.range.start > at {
+                return false;
+            }
+            at = entry.range.end;
+        }
+        at >= range.end
+    }
+
+    /// Pages of `range` that are mapped.
+    pub fn mapped_pages(&self, range: VirtRange) -> usize {
+        self.overlapping(range)
+            .map(|entry| entry.range.intersect(range).len() >> PAGE_SHIFT)
+            .sum()
+    }
+
+    fn account(&mut self, sizes: Sizes, add: bool) {
+        let change = |sum: &mut usize, pages: usize| match add {
+            true => *sum += pages,
+            false => *sum -= pages,
+        };
+        change(&mut self.total, sizes.total);
+        change(&mut self.data, sizes.data);
+        change(&mut self.stack, sizes.stack);
+        change(&mut self.text, sizes.text);
+        if sizes.locked != 0 {
+            change(&mut self.locked, sizes.locked);
+            wire::count_locked(sizes.locked, add);
+        }
+        self.peak = self.peak.max(self.total);
+    }
+
+    /// Whether `pages` more, `data` of them private and writable, would exceed a limit.
+    pub fn check_limits(&self, pages: usize, data: usize) -> Result<(), MapError> {
+        let over = |sum: usize, more: usize, limit: u64| {
+            more != 0 && (sum as u64 + more as u64) > limit >> PAGE_SHIFT
+        };
+        if over(self.total, pages, self.limits.address_space)
+            || over(self.data, data, self.limits.data)
+        {
+            return Err(MapError::NoMemory);
+        }
+        Ok(())
+    }
+
+    /// Whether `pages` more may be locked.
+    ///
+    /// # Errors
+    /// [`MapError::Again`].
+    pub fn check_locked(&self, pages: usize) -> Result<(), MapError> {
+        match self.may_lock_all || (self.locked + pages) as u64 <= self.limits.locked >> PAGE_SHIFT
+        {
+            true => Ok(()),
+            false => Err(MapError::Again),
+        }
+    }
+
+    /// Makes `at` a boundary between entries.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if there is none for another entry; nothing has changed then.
+    pub fn clip(&mut self, at: VirtAddr) -> Result<(), MapError> {
+        let Some((position, _)) = self.find(at).filter(|(_, entry)| entry.range.start != at) else {
+            return Ok(());
+        };
+        self.check_count()?;
+        if let Some(entry) = self.entries.get_mut(position) {
+            let upper = entry.split_off(at)?;
+            Counter::map_entries.add(1);
+            self.entries.insert(upper);
+        }
+        Ok(())
+    }
+
+    /// Makes both ends of `range` boundaries between entries.
+    pub fn clip_range(&mut self, range: VirtRange) -> Result<(), MapError> {
+        self.clip(range.start)?;
+        self.clip(range.end)
+    }
+
+    /// Whether another entry may come.
+    pub fn check_count(&self) -> Result<(), MapError> {
+        match self.count() < max_entries() {
+            true => Ok(()),
+            false => Err(MapError::NoMemory),
+        }
+    }
+
+    /// Adds an entry where there is none, joining it with its neighbours if it can be.
+    pub fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
+        Counter::map_entries.add(1);
+        self.account(Sizes::of(&entry), true);
+        let start = entry.range.start;
+        let at = self.entries.insert(entry);
+        let first = self.entries.before(at).unwrap_or(at);
+        self.join_from(first, start, removed);
+    }
+
+    /// Adds an entry above all others, as it is.
+    pub fn append(&mut self, entry: MapEntry) {
+        Counter::map_entries.add(1);
+        self.account(Sizes::of(&entry), true);
+        self.entries.insert(entry);
+    }
+
+    /// Joins the entries that overlap or touch `range` where they can be.
+    pub fn join_around(&mut self, range: VirtRange, removed: &mut Removed) {
+        let first = self.find_below(range.start).unwrap_or(FIRST);
+        self.join_from(first, range.end, removed);
+    }
+
+    /// Joins entries from the one at `at` on where they can be, until one ends above `end`.
+    fn join_from(&mut self, mut at: Position, end: VirtAddr, removed: &mut Removed) {
+        while let Some(entry) = self.entries.get(at) {
+            let behind = self.entries.after(at);
+            let Some(next) = self.entries.get(behind) else {
+                break;
+            };
+            if entry.can_join(next) {
+                let start = entry.range.start;
+                if let Some(mut next) = self.entries.remove(behind)
+                    && let Some(found) = self.entries.floor(start)
+                    && let Some(entry) = self.entries.get_mut(found)
+                {
+                    entry.join(&mut next, removed);
+                    at = found;
+                }
+                continue;
+            }
+            if entry.range.end > end || next.range.start > end {
+                break;
+            }
+            at = behind;
+        }
+    }
+
+    /// Takes the entries of `range`, whose ends are boundaries, out.
+    pub fn take(&mut self, range: VirtRange, removed: &mut Removed) {
+        let mut at = self.entries.ending_above(range.start);
+        while let Some(entry) = self.entries.get(at)
+            && entry.range.start < range.end
+        {
+            let sizes = Sizes::of(entry);
+            self.account(sizes, false);
+            removed.put(self.entries.remove(at));
+            at = self.entries.ending_above(range.start);
+        }
+        self.freed(range);
+    }
+
+    /// Takes all entries out.
+    pub fn take_all(&mut self) -> Entries {
+        (self.total, self.data, self.stack, self.text) = (0, 0, 0, 0);
+        wire::count_locked(core::mem::take(&mut self.locked), false);
+        core::mem::take(&mut self.entries)
+    }
+
+    /// Changes an entry that starts at `start` in a way that may change its range or its sizes.
+    pub fn replace(&mut self, start: VirtAddr, change: impl FnOnce(&mut MapEntry)) {
+        let Some((at, _)) = self
+            .find(start)
+            .filter(|(_, entry)| entry.range.start == start)
+        else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(at) else {
+            return;
+        };
+        let before = Sizes::of(entry);
+        change(entry);
+        let (after, starts) = (Sizes::of(entry), entry.range.start);
+        self.account(before, false);
+        self.account(after, true);
+        if starts != start {
+            self.entries.moved(at);
+        }
+    }
+
+    /// The lowest address that must stay free below an entry.
+    fn floor(entry: &MapEntry) -> usize {
+        match entry.grows_down {
+            true => entry.range.start.0.saturating_sub(GUARD_GAP),
+            false => entry.range.start.0,
+        }
+    }
+
+    /// Whether a mapping may go to `range`: inside the program's part, nothing there, no guard gap
+    /// touched.
+    pub fn is_free(&self, range: VirtRange) -> bool {
+        range.start >= USER_START
+            && range.end <= self.layout.end
+            && self
+                .at_or_above(range.start)
+                .is_none_or(|next| Space::floor(next) >= range.end.0)
+    }
+
+    /// Notes that `range` became free, for the searches.
+    fn freed(&mut self, range: VirtRange) {
+        if range.end.0 > self.anywhere.from.min(self.aligned.from) {
+            let start = self.below(range.start).map_or(0, |e| e.range.end.0);
+            let end = self
+                .at_or_above(range.end)
+                .map_or(self.layout.end.0, |e| e.range.start.0);
+            for search in [&mut self.anywhere, &mut self.aligned] {
+                if range.end.0 > search.from {
+                    search.hole = search.hole.max(end - start);
+                }
+            }
+        }
+    }
+
+    /// Room for `len` bytes: the highest below the top of mappings, or above it if there is none. A
+    /// search resumes where the last one ended unless a hole above may do, so a program that only
+    /// maps more and more does not pay for what it has. A `phase` is kept below the top.
+    pub fn find_room(&mut self, len: usize, phase: Option<Phase>) -> Option<VirtAddr> {
+        let mut search = match phase {
+            None => self.anywhere,
+            Some(_) => self.aligned,
+        };
+        let top = self.layout.mmap_top;
+        if len <= search.hole {
+            search = Search::new(top);
+        }
+        let look = |search: &mut Search| match phase {
+            None => self.search(len, search, |end, top| top.saturating_sub(end)),
+            Some(_) => self.search(len, search, |end, top| room(end, top, phase)),
+        };
+        let found = look(&mut search).or_else(|| {
+            search = Search::new(top);
+            look(&mut search)
+        });
+        let found = found.and_then(|top| below_top(top, len, phase));
+        if let Some(found) = found {
+            search.from = found;
+        }
+        match phase {
+            None => self.anywhere = search,
+            Some(_) => self.aligned = search,
+        }
+        let found = found.map(VirtAddr);
+        found.or_else(|| {
+            let mut at = top;
+            while at.checked_add(len)? <= self.layout.end {
+                match self.at_or_above(at) {
+                    Some(next) if Space::floor(next) < at.0 + len => at = next.range.end.max(at),
+                    _ => return Some(at),
+                }
+            }
+            None
+        })
+    }
+
+    /// The end of the highest hole that has `room` for `len` bytes between its ends.
+    #[inline]
+    fn search(
+        &self,
+        len: usize,
+        from: &mut Search,
+        room: impl Fn(usize, usize) -> usize,
+    ) -> Option<usize> {
+        let mut top = from.from;
+        if let Some(above) = self.at_or_above(VirtAddr(top)) {
+            top = top.min(Space::floor(above));
+        }
+        let mut hole = from.hole;
+        let mut next = self.find_below(VirtAddr(top));
+        while let Some(at) = next
+            && let Some(entry) = self.entries.get(at)
+        {
+            let room = room(entry.range.end.0, top);
+            if room >= len {
+                from.hole = hole;
+                return Some(top);
+            }
+            hole = hole.max(room);
+            top = top.min(Space::floor(entry));
+            next = self.entries.before(at);
+        }
+        from.hole = hole;
+        (room(USER_START.0, top) >= len).then_some(top)
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use super::*;
+
+    /// Against a look at every address of a small space.
+    #[test]
+    fn places_within_a_hole() {
+        for end in (0..3 * SPAN).step_by(SPAN / 4) {
+            for top in (end..4 * SPAN).step_by(SPAN / 4) {
+                for phase in [None, Some(Phase(0)), Some(Phase(SPAN / 4))] {
+                    for len in (SPAN / 4..3 * SPAN).step_by(SPAN / 4) {
+                        let fits = |at: &usize| phase.is_none_or(|Phase(p)| at % SPAN == p);
+                        let places = (end..=top.saturating_sub(len)).step_by(SPAN / 4);
+                        let best = places.filter(fits).filter(|at| at + len <= top).max();
+                        assert_eq!(best.is_some(), room(end, top, phase) >= len);
+                        if best.is_some() {
+                            assert_eq!(below_top(top, len, phase), best);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Moving pages between a program and others.
+//!
+//! - `hold`: pages of a program that a device reads or writes.
+//! - `access`: reading and writing an address space that is not the current one.
+
+mod access;
+mod hold;
+
+pub use hold::Held;

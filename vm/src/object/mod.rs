@@ -1,0 +1,564 @@
+//! Memory objects: the resident pages of what can be mapped (`uvm.txt` 4).
+//!
+//! An object is embedded in what it represents, a vnode for one, and lives as long. Pages stand in
+//! chunks; the lock of a chunk guards which pages are resident *and* that no new mapping of one of
+//! them appears: the fault routine enters a page with the chunk locked, truncation takes
+//! pages out with the chunk locked and then removes every mapping that exists. So a mapping
+//! of a page that left its object cannot be left behind.
+//!
+//! *Claims.* A page that has to be read is claimed first (the busy page of `uvm.txt` 6): who wants it meanwhile waits
+//! for that read instead of starting another. A claimed page is not resident. Whatever takes
+//! pages out of the object, or puts others in, takes claims away as well: what their readers bring then
+//! is not wanted any more, and is dropped.
+//!
+//! *Pages without a backing store*, those of memory that processes share and of files that exist in memory only, go to swap as
+//! anons do ([`Location`]). The object has such a page wherever it is; resident it is in memory.
+
+mod claim;
+mod pager;
+mod writeback;
+
+use alloc::sync::Arc;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use nucleus::{
+    Access, Frame, PAGE_SIZE, Prot, ephemeral, frame,
+    pmap::{self, Pending},
+    sync::{MutexGuard, Rank},
+};
+
+use crate::chunks::{Chunk, Chunks, Content, Places, Registry, SLOTS, SLOTS_SHIFT};
+use crate::supply::{Supply, wait_for_memory};
+use crate::swap;
+use crate::swap::{Location, Paged};
+pub use claim::{Claim, HasObject};
+pub use pager::{Anonymous, Description, Pager, PagerError};
+
+/// Pages that are brought back from swap at once where the kernel reads a file.
+const AHEAD: u64 = 16;
+
+/// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
+const TREES: usize = 9;
+
+/// A page of an object.
+#[derive(Default)]
+pub(crate) enum Page {
+    #[default]
+    Absent,
+    /// The [`Claim`] with this number reads it.
+    Claimed(u32),
+    At(Location),
+}
+
+impl Page {
+    /// A page in this frame.
+    pub(crate) fn resident(frame: Frame) -> Page {
+        Page::At(Location::memory(frame))
+    }
+
+    /// The frame, if the page is resident.
+    #[inline]
+    pub(crate) fn frame(&self) -> Option<&Frame> {
+        match self {
+            Page::At(location) => location.frame(),
+            _ => None,
+        }
+    }
+
+    /// Whether the object has the page, in memory or in swap.
+    fn is_there(&self) -> bool {
+        matches!(self, Page::At(_))
+    }
+
+    /// Whether the page is in swap only.
+    #[inline]
+    fn is_swapped(&self) -> bool {
+        matches!(self, Page::At(location) if location.is_swapped())
+    }
+
+    /// The frame, if the page is resident, for one who may write it.
+    fn frame_to_write(&mut self) -> Option<&Frame> {
+        match self {
+            Page::At(location) => {
+                location.dirty();
+                location.frame()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Content for Page {
+    const RANK: Rank = Rank::Object;
+
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        matches!(self, Page::Absent)
+    }
+
+    #[inline]
+    fn into_frame(self) -> Option<Frame> {
+        match self {
+            Page::At(location) => location.into_frame(),
+            _ => None,
+        }
+    }
+
+    fn registry() -> Option<&'static Registry<Chunk<Page>>> {
+        Some(&CHUNKS)
+    }
+
+    fn aged_unlisted() -> Option<&'static AtomicUsize> {
+        Some(&ACTIVE)
+    }
+}
+
+/// All chunks of objects without a backing store. A page of theirs begins as an active one.
+pub(crate) static CHUNKS: Registry<Chunk<Page>> = Registry::new(&INACTIVE);
+
+/// Active pages of objects with a backing store, some of which may have gone.
+pub(crate) static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Inactive pages in [`CHUNKS`], some of which may have gone.
+pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+impl Paged for Page {
+    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location)) {
+        if let Page::At(location) = self {
+            f(location);
+        }
+    }
+}
+
+/// The memory side of something that can be mapped: its resident pages. To be embedded.
+pub struct Object {
+    pages: Chunks<Page, TREES>,
+    count: AtomicUsize,
+    /// The pages have no backing store.
+    homeless: bool,
+    /// They are not to leave memory.
+    kept: AtomicBool,
+}
+
+/// Neighbouring pages of an object, locked: they stay resident or absent.
+pub(crate) struct Pages<'a> {
+    pages: MutexGuard<'a, Places<Page>>,
+}
+
+impl Object {
+    /// No resident pages.
+    pub const fn new() -> Object {
+        Object {
+            pages: Chunks::new(),
+            count: AtomicUsize::new(0),
+            homeless: false,
+            kept: AtomicBool::new(false),
+        }
+    }
+
+    /// As [`new`](Object::new), for pages that have no home but the swap space: they go there when memory is short, and are brought back
+    /// by [`bring_in`](Object::bring_in), or by [`Pager::read_in`](crate::Pager::read_in) where a fault finds them there.
+    pub const fn homeless() -> Object {
+        Object {
+            pages: Chunks::new(),
+            count: AtomicUsize::new(0),
+            homeless: true,
+            kept: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether what is in memory of an object that [goes to swap](Object::goes_to_swap) has to stay there from now on, and what comes
+    /// into it (`SHM_LOCK`).
+    pub fn keep(&self, kept: bool) {
+        // Who makes a chunk meanwhile sees this, or the chunk is seen here.
+        self.kept.store(kept, Ordering::SeqCst);
+        self.walk(&(0..u64::MAX), &mut |_, chunk, _| {
+            chunk.set_kept(kept);
+            true
+        });
+    }
+
+    /// Whether its pages may go to swap.
+    pub fn goes_to_swap(&self) -> bool {
+        self.homeless
+    }
+
+    /// The resident page `index` (in pages from the start). Who writes it asks for it
+    /// [to write](Object::bring_in_to_write) if it may have gone to swap.
+    pub fn resident(&self, index: u64) -> Option<Frame> {
+        self.lock(index)?.get(index).cloned()
+    }
+
+    /// Whether the object has page `index`, resident or in swap.
+    pub fn has(&self, index: u64) -> bool {
+        self.lock(index)
+            .is_some_and(|pages| pages.page(index).is_there())
+    }
+
+    /// Pages that the object has: those that are resident, and those in swap.
+    pub fn resident_count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many of its pages are in swap only.
+    pub fn swapped_count(&self) -> usize {
+        self.swapped_in(0..u64::MAX)
+    }
+
+    /// How many of these pages are in swap only.
+    pub(crate) fn swapped_in(&self, range: Range<u64>) -> usize {
+        let mut count = 0;
+        if !self.homeless {
+            return count;
+        }
+        self.walk(&range, &mut |_, chunk, slots| {
+            let pages = chunk.lock();
+            count += slots.filter(|&i| pages[i].is_swapped()).count();
+            true
+        });
+        count
+    }
+
+    /// Page `index` to read, brought back if it is in swap; `None` if the object has it not. Sleeps, with no lock held that comes after
+    /// [`Rank::Vnode`](nucleus::sync::Rank::Vnode).
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
+    #[inline]
+    pub fn bring_in(&self, index: u64) -> Result<Option<Frame>, PagerError> {
+        // What is resident costs no more than that it is looked up.
+        match self.resident(index) {
+            Some(frame) => Ok(Some(frame)),
+            None => self.fetch(index, |page| page.frame().cloned()),
+        }
+    }
+
+    /// As [`bring_in`](Object::bring_in), for one who writes the page: what swap has of it does not count any more, and the page stays in
+    /// memory as long as the frame that this gives is held.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bring_in_to_write(&self, index: u64) -> Result<Option<Frame>, PagerError> {
+        self.fetch(index, |page| page.frame_to_write().cloned())
+    }
+
+    #[inline(never)]
+    fn fetch(
+        &self,
+        index: u64,
+        mut get: impl FnMut(&mut Page) -> Option<Frame>,
+    ) -> Result<Option<Frame>, PagerError> {
+        loop {
+            let Some(mut pages) = self.lock(index) else {
+                return Ok(None);
+            };
+            let page = pages.page_mut(index);
+            if !page.is_swapped() {
+                return Ok(get(page));
+            }
+            drop(pages);
+            let window = index..index.saturating_add(AHEAD);
+            match self.bring_in_around(index, window) {
+                Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+                done => done?,
+            }
+        }
+    }
+
+    /// Brings page `index` back if it is in swap, and those of `window` beside it that stand in neighbouring slots.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
+    pub fn bring_in_around(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+        let Some(chunk) = self.chunk_of(index) else {
+            return Ok(());
+        };
+        let before = index.saturating_sub(window.start) as usize;
+        let behind = window.end.saturating_sub(index + 1) as usize;
+        swap::bring_in(chunk, index as usize % SLOTS, (before, behind))
+    }
+
+    /// Brings those of `pages` back that are in swap, as far as memory is not short and they can be read.
+    pub fn bring_back(&self, pages: Range<u64>) {
+        if !self.homeless {
+            return;
+        }
+        let mut next = pages.start;
+        while !frame::is_scarce() {
+            let mut swapped = None;
+            self.walk(&(next..pages.end), &mut |first, chunk, slots| {
+                let there = chunk.lock();
+                let found = slots.clone().find(|&i| there[i].is_swapped());
+                swapped = found.map(|i| first + i as u64);
+                swapped.is_none()
+            });
+            let Some(index) = swapped else { return };
+            if self.bring_in_around(index, index..pages.end).is_err() {
+                return;
+            }
+            next = index + 1;
+        }
+    }
+
+    /// Locks the pages around `index` if any of them was ever resident.
+    #[inline]
+    pub(crate) fn lock(&self, index: u64) -> Option<Pages<'_>> {
+        let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
+        Some(Pages {
+            pages: chunk.lock(),
+        })
+    }
+
+    /// As [`lock`](Object::lock), if nobody has them locked.
+    pub(crate) fn try_lock(&self, index: u64) -> Option<Pages<'_>> {
+        let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
+        Some(Pages {
+            pages: chunk.try_lock()?,
+        })
+    }
+
+    /// The chunk that holds page `index`, if it was ever made.
+    pub(crate) fn chunk_of(&self, index: u64) -> Option<Arc<Chunk<Page>>> {
+        self.pages.get_arc(index >> SLOTS_SHIFT)
+    }
+
+    /// The chunk that holds page `index`, made if there is none.
+    pub(crate) fn chunk(&self, index: u64) -> Result<&Chunk<Page>, PagerError> {
+        let number = index >> SLOTS_SHIFT;
+        match self.pages.get(number) {
+            Some(chunk) => Ok(chunk),
+            None if frame::is_scarce() => Err(PagerError::OutOfMemory),
+            None => {
+                let made = self.pages.get_or_insert(number, || match self.homeless {
+                    true => Chunk::new(),
+                    false => Chunk::unlisted(),
+                });
+                let chunk = made.ok_or(PagerError::BeyondEnd)?;
+                if self.kept.load(Ordering::SeqCst) {
+                    chunk.set_kept(true);
+                }
+                Ok(chunk)
+            }
+        }
+    }
+
+    /// Sees to it that page `index` can be put in without memory being needed for that.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
+    pub fn make_place(&self, index: u64) -> Result<(), PagerError> {
+        self.chunk(index).map(drop)
+    }
+
+    /// The resident page, or the one that `make` gives; `make` runs at most once, with the lock
+    /// of the pages around it held. An index beyond 2^51 pages is beyond every end.
+    /// The caller may write the page while it holds the frame. A page in swap is [`PagerError::Sleeps`]: see
+    /// [`bring_in`](Object::bring_in).
+    pub fn get_or_insert(
+        &self,
+        index: u64,
+        make: impl FnOnce() -> Result<Frame, PagerError>,
+    ) -> Result<Frame, PagerError> {
+        let mut pages = self.chunk(index)?.lock();
+        let page = &mut pages[index as usize % SLOTS];
+        if let Page::At(location) = page {
+            location.dirty();
+            return location.frame().cloned().ok_or(PagerError::Sleeps);
+        }
+        let frame = make()?;
+        *page = Page::resident(frame.clone());
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(frame)
+    }
+
+    /// Calls `f` with the index and frame of each resident page in `range`, in order. No lock is
+    /// held meanwhile, so a page may have left the object by then.
+    pub fn for_each_resident(&self, range: Range<u64>, f: &mut dyn FnMut(u64, &Frame)) {
+        self.walk(&range, &mut |first, chunk, slots| {
+            let frames: [Option<Frame>; SLOTS] = {
+                let pages = chunk.lock();
+                core::array::from_fn(|i| pages[i].frame().cloned().filter(|_| slots.contains(&i)))
+            };
+            for (i, frame) in frames.iter().enumerate() {
+                if let Some(frame) = frame {
+                    f(first + i as u64, frame);
+                }
+            }
+            true
+        });
+    }
+
+    /// Drops all pages from `first` on (truncation): every mapping of them is removed before this
+    /// returns, so that later accesses fault. Returns how many pages that were. What the object
+    /// represents must know its new end first, or a fault could make a page resident again.
+    pub fn truncate(&self, first: u64) -> usize {
+        self.remove(first..u64::MAX)
+    }
+
+    /// As [`truncate`](Object::truncate) for `count` pages from `first` on (hole punching).
+    pub fn remove_pages(&self, first: u64, count: u64) -> usize {
+        self.remove(first..first.saturating_add(count))
+    }
+
+    fn remove(&self, range: Range<u64>) -> usize {
+        let mut pending = Pending::new();
+        let mut count = 0;
+        self.walk(&range, &mut |_, chunk, slots| {
+            for page in &mut chunk.lock()[slots] {
+                // Most slots of a small file's only chunk are empty.
+                if matches!(page, Page::Absent) {
+                    continue;
+                }
+                let removed = core::mem::take(page);
+                count += usize::from(removed.is_there());
+                // No new mapping can appear: the chunk is locked. A mapping has a handle of its own, which it keeps until the flush.
+                if let Some(frame) = removed.frame()
+                    && frame.mappings() != 0
+                {
+                    pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+            }
+            true
+        });
+        pending.flush();
+        self.count.fetch_sub(count, Ordering::Relaxed);
+        count
+    }
+
+    /// Puts `frame` in the place of page `index`, and removes every mapping of the page that was
+    /// there before this returns; no fault enters the new page before the old one is out of
+    /// every TLB. Returns whether there was one, resident or in swap.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
+    pub fn replace(&self, index: u64, frame: Frame) -> Result<bool, PagerError> {
+        let mut pages = self.chunk(index)?.lock();
+        let page = &mut pages[index as usize % SLOTS];
+        match page.frame() {
+            Some(old) if old.mappings() != 0 => {
+                let mut pending = Pending::new();
+                pmap::page_protect(old, Prot::empty(), &mut pending);
+                pending.flush();
+            }
+            _ => {}
+        }
+        let old = core::mem::replace(page, Page::resident(frame));
+        drop(pages);
+        if !old.is_there() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(old.is_there())
+    }
+
+    /// Puts `copy` in the place of page `index`, if that is `old` still, with its bytes: every mapping of the old one is removed before they
+    /// are copied, so that no store into it is missed. Returns whether it did. The copy counts as modified if the old one did.
+    pub fn replace_by_copy(&self, index: u64, old: &Frame, copy: Frame) -> bool {
+        let Some(mut pages) = self.lock(index) else {
+            return false;
+        };
+        let page = pages.page_mut(index);
+        if page.frame() != Some(old) {
+            return false;
+        }
+        if old.mappings() != 0 {
+            // No new mapping can appear: the chunk is locked.
+            let mut pending = Pending::new();
+            pmap::page_protect(old, Prot::empty(), &mut pending);
+            pending.flush();
+        }
+        ephemeral::map(&copy).copy_from(0, &ephemeral::map(old), 0, PAGE_SIZE);
+        if pmap::is_modified(old) {
+            pmap::set_modified(&copy);
+        }
+        *page = Page::resident(copy);
+        true
+    }
+
+    /// The index of the first page from `first` on that the object has.
+    pub fn next_resident(&self, first: u64) -> Option<u64> {
+        let mut found = None;
+        self.walk(&(first..u64::MAX), &mut |start, chunk, mut slots| {
+            let pages = chunk.lock();
+            found = slots
+                .find(|&i| pages[i].is_there())
+                .map(|i| start + i as u64);
+            found.is_none()
+        });
+        found
+    }
+
+    /// More pages are resident.
+    pub(crate) fn count_more(&self, pages: usize) {
+        self.count.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Fewer pages are resident.
+    pub(crate) fn count_less(&self, pages: usize) {
+        self.count.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Calls `f` for the chunks of `range` with their first index and the slots that are in it.
+    /// Stops when `f` returns false.
+    pub(crate) fn walk(
+        &self,
+        range: &Range<u64>,
+        f: &mut dyn FnMut(u64, &Chunk<Page>, Range<usize>) -> bool,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let numbers = range.start >> SLOTS_SHIFT..((range.end - 1) >> SLOTS_SHIFT) + 1;
+        self.pages.walk(numbers, &mut |number, chunk| {
+            let first = number << SLOTS_SHIFT;
+            let slot = |index: u64| index.saturating_sub(first).min(SLOTS as u64) as usize;
+            f(first, chunk, slot(range.start)..slot(range.end))
+        });
+    }
+}
+
+impl Pages<'_> {
+    /// The number of the claim that page `index`, which is among these, has.
+    pub(crate) fn claim(&self, index: u64) -> Option<u32> {
+        match self.pages[index as usize % SLOTS] {
+            Page::Claimed(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The resident page `index`, which is among these.
+    pub(crate) fn get(&self, index: u64) -> Option<&Frame> {
+        self.page(index).frame()
+    }
+
+    /// The resident page `index`, which is among these, to be mapped for `access`.
+    pub(crate) fn get_for(&mut self, index: u64, access: Access) -> Option<&Frame> {
+        match access {
+            Access::Write => self.page_mut(index).frame_to_write(),
+            _ => self.get(index),
+        }
+    }
+
+    /// Whether none of these pages is there or on its way.
+    pub(crate) fn are_vacant(&self) -> bool {
+        self.pages.iter().all(Content::is_vacant)
+    }
+
+    /// Puts page `index`, which is not there, in. The object's pages are counted by the caller.
+    pub(crate) fn put(&mut self, index: u64, frame: Frame) {
+        *self.page_mut(index) = Page::resident(frame);
+    }
+
+    fn page(&self, index: u64) -> &Page {
+        &self.pages[index as usize % SLOTS]
+    }
+
+    fn page_mut(&mut self, index: u64) -> &mut Page {
+        &mut self.pages[index as usize % SLOTS]
+    }
+}
+
+impl Default for Object {
+    fn default() -> Object {
+        Object::new()
+    }
+}

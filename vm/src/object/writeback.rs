@@ -1,0 +1,171 @@
+//! Writing modified pages of an object back, and giving up those that can be read again.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use nucleus::{
+    Frame, Prot,
+    pmap::{self, Pending},
+};
+
+use super::pager::PagerError;
+use super::{Object, Page};
+use crate::chunks::SLOTS;
+
+impl Object {
+    /// Calls `write` with each run of neighbouring pages in `range` that mappings have modified, `most` at a time: the first one's index,
+    /// and their frames. What is stored during or after that counts as modified again. No lock is held meanwhile.
+    ///
+    /// # Errors
+    /// The first one of `write`, after all have been tried; what failed does not count as modified any more.
+    /// [`PagerError::OutOfMemory`].
+    pub fn write_back(
+        &self,
+        range: Range<u64>,
+        most: usize,
+        write: &mut dyn FnMut(u64, &[Frame]) -> Result<(), PagerError>,
+    ) -> Result<(), PagerError> {
+        let mut run: Vec<Frame> = Vec::new();
+        run.try_reserve_exact(most.min(self.resident_count()))
+            .map_err(|_| PagerError::OutOfMemory)?;
+        let mut first = 0;
+        let mut result = Ok(());
+        let mut flush = |first: u64, run: &mut Vec<Frame>| {
+            if run.is_empty() {
+                return;
+            }
+            // Cleared and flushed before the write, so that no store after it goes unnoticed.
+            let mut pending = Pending::new();
+            for frame in run.iter() {
+                pmap::clear_modified(frame, &mut pending);
+            }
+            pending.flush();
+            let written = write(first, run);
+            result = result.and(written);
+            run.clear();
+        };
+        self.for_each_resident(range, &mut |index, frame| {
+            let goes_on = index == first + run.len() as u64 && run.len() < most.max(1);
+            if !goes_on {
+                flush(first, &mut run);
+            }
+            if pmap::is_modified(frame) {
+                if run.is_empty() {
+                    first = index;
+                }
+                run.push(frame.clone());
+            } else {
+                flush(first, &mut run);
+            }
+        });
+        flush(first, &mut run);
+        result
+    }
+
+    /// Takes up to `most` pages of `range` out that nobody uses and that can be read again: not mapped, not modified, held
+    /// by nobody else. Returns how many, and the page where it stopped, if it did before the range's end.
+    pub fn evict(&self, range: Range<u64>, most: usize) -> (usize, Option<u64>) {
+        self.evict_but(range, most, &|_| false)
+    }
+
+    /// As [`evict`](Object::evict), but for pages that are `kept`: they may be modified again by who has them written. Called with their chunk
+    /// locked; takes no sleeping lock.
+    pub fn evict_but(
+        &self,
+        range: Range<u64>,
+        most: usize,
+        kept: &dyn Fn(u64) -> bool,
+    ) -> (usize, Option<u64>) {
+        let mut count = 0;
+        let mut stopped = None;
+        self.walk(&range, &mut |first, chunk, slots| {
+            let mut removed: [Page; SLOTS] = Default::default();
+            let mut pages = chunk.lock();
+            for i in slots {
+                if count == most {
+                    stopped = Some(first + i as u64);
+                    break;
+                }
+                // With the chunk locked nobody can come to hold or map it. Who had it written, and it was kept until then, may have made it
+                // modified in between.
+                let unused = |frame: &Frame| {
+                    frame.handles() == 1
+                        && frame.mappings() == 0
+                        && !pmap::is_modified(frame)
+                        && !kept(first + i as u64)
+                        && !pmap::is_modified(frame)
+                };
+                if pages[i].frame().is_some_and(unused) {
+                    core::mem::swap(&mut removed[i], &mut pages[i]);
+                    count += 1;
+                }
+            }
+            drop(pages);
+            stopped.is_none()
+        });
+        self.count_less(count);
+        (count, stopped)
+    }
+
+    /// Takes all pages of `range` out that can be read again, mapped or not, and whoever reads one gives it up: what they hold may not be what the
+    /// backing store has any more. What was modified stays, what somebody holds, and what is `kept`, as for [`evict_but`](Object::evict_but). Returns how
+    /// many pages that were.
+    pub fn invalidate(&self, range: Range<u64>, kept: &dyn Fn(u64) -> bool) -> usize {
+        let mut count = 0;
+        self.walk(&range, &mut |first, chunk, slots| {
+            let mut removed: [Page; SLOTS] = Default::default();
+            let mut pages = chunk.lock();
+            let mut pending = Pending::new();
+            for frame in pages[slots.clone()].iter().filter_map(Page::frame) {
+                // With the chunk locked no new mapping can appear, and from the flush on it is known what was stored.
+                if frame.mappings() != 0 {
+                    pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+            }
+            pending.flush();
+            for i in slots {
+                let stays = |frame: &Frame| {
+                    frame.handles() > 1
+                        || pmap::is_modified(frame)
+                        || kept(first + i as u64)
+                        || pmap::is_modified(frame)
+                };
+                if !pages[i].frame().is_some_and(stays) {
+                    core::mem::swap(&mut removed[i], &mut pages[i]);
+                    count += usize::from(removed[i].frame().is_some());
+                }
+            }
+            drop(pages);
+            true
+        });
+        self.count_less(count);
+        count
+    }
+
+    /// Takes all pages of `range` out that were not modified, and whoever reads one gives it up: what they hold is not what
+    /// the backing store has any more. Mappings of them are removed before this returns. Returns how many.
+    pub fn discard(&self, range: Range<u64>) -> usize {
+        let mut pending = Pending::new();
+        let mut count = 0;
+        self.walk(&range, &mut |_, chunk, slots| {
+            let mut removed: [Page; SLOTS] = Default::default();
+            let mut pages = chunk.lock();
+            for i in slots {
+                if !pages[i].frame().is_some_and(pmap::is_modified) {
+                    core::mem::swap(&mut removed[i], &mut pages[i]);
+                }
+            }
+            drop(pages);
+            for frame in removed.iter().filter_map(Page::frame) {
+                count += 1;
+                // As for truncation: no new mapping can appear.
+                if frame.mappings() != 0 {
+                    pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+            }
+            true
+        });
+        pending.flush();
+        self.count_less(count);
+        count
+    }
+}

@@ -1,0 +1,352 @@
+//! `madvise`, `mincore` and `msync`: what a program says and asks about its memory.
+
+use alloc::sync::Arc;
+use core::ops::Range;
+use nucleus::{Access, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
+
+use crate::chunks::SLOTS;
+use crate::fault::{LargeAdvice, ahead};
+use crate::map::{
+    Advice, Fault, Inherit, Lock, Map, MapEntry, MapError, Removed, Space, page_range,
+};
+use crate::object::{Pager, PagerError};
+use crate::swap;
+
+impl Map {
+    /// `madvise`. What is mapped in the range is treated even if not all of it is mapped.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] if something in the range is not mapped; [`MapError::Invalid`] if
+    /// the advice does not fit what is mapped there; [`MapError::NoMemory`].
+    pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        match advice {
+            Advice::DontNeed | Advice::DontNeedLocked => self.give_up(range, advice),
+            Advice::Free => self.free_later(range),
+            Advice::WillNeed => self.map_ahead(range),
+            Advice::Cold => self.cool(range),
+            Advice::PageOut => {
+                self.cool(range)?;
+                self.page_out_files(range);
+                self.page_out(range).map(|_| ())
+            }
+            Advice::Remove => self.remove_pages(range),
+            Advice::Normal | Advice::Random | Advice::Sequential => {
+                self.set_attribute(range, |_| true, |entry| entry.advice = advice)
+            }
+            Advice::Large | Advice::NotLarge => {
+                let large = match advice {
+                    Advice::Large => LargeAdvice::Wanted,
+                    _ => LargeAdvice::Refused,
+                };
+                self.set_attribute(range, |_| true, |entry| entry.large = large)
+            }
+            Advice::DontFork => {
+                self.set_attribute(range, |_| true, |entry| entry.inherit = Inherit::None)
+            }
+            Advice::DoFork | Advice::KeepOnFork => self.set_attribute(
+                range,
+                |_| true,
+                |entry| {
+                    entry.inherit = match entry.shared {
+                        true => Inherit::Share,
+                        false => Inherit::Copy,
+                    }
+                },
+            ),
+            Advice::WipeOnFork => self.set_attribute(
+                range,
+                |entry| !entry.shared && entry.object.is_none(),
+                |entry| entry.inherit = Inherit::Zero,
+            ),
+        }
+    }
+
+    /// Sets what children get of `range` (`minherit`; `uvm.txt` 5.4). Private memory that they share, and that they have a copy of, is the amap's
+    /// affair: see `amap/share.rs`. Of shared memory of which they get a copy they see what others write until they write the page
+    /// themselves.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] if something in the range is not mapped (the rest is set); [`MapError::Invalid`] to share a stack that grows;
+    /// [`MapError::NoMemory`].
+    pub fn inherit(&self, range: VirtRange, inherit: Inherit) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.set_attribute(
+            range,
+            |entry| inherit != Inherit::Share || entry.shared || !entry.grows_down,
+            |entry| entry.inherit = inherit,
+        )
+    }
+
+    /// Changes an attribute of all entries in `range`, if `fits` holds for each.
+    fn set_attribute(
+        &self,
+        range: VirtRange,
+        fits: impl Fn(&MapEntry) -> bool,
+        change: impl Fn(&mut MapEntry),
+    ) -> Result<(), MapError> {
+        let mut removed = Removed::default();
+        let mut space = self.space.write();
+        if !space.overlapping(range).all(&fits) {
+            return Err(MapError::Invalid);
+        }
+        let complete = space.is_mapped(range);
+        space.clip_range(range)?;
+        space.overlapping_mut(range).for_each(change);
+        space.join_around(range, &mut removed);
+        drop(space);
+        drop(removed);
+        match complete {
+            true => Ok(()),
+            false => Err(MapError::NotMapped),
+        }
+    }
+
+    /// `MADV_DONTNEED`: drops the anons of private mappings.
+    fn give_up(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        let mut space = self.space.write();
+        let locked = |entry: &MapEntry| entry.lock != Lock::None;
+        if advice != Advice::DontNeedLocked && space.overlapping(range).any(locked) {
+            return Err(MapError::Invalid);
+        }
+        let complete = space.is_mapped(range);
+        for entry in space.overlapping_mut(range) {
+            entry.unshare()?;
+        }
+        let mut pending = Pending::new();
+        for entry in space.overlapping(range) {
+            let part = entry.range.intersect(range);
+            self.pmap.remove(part, &mut pending);
+        }
+        pending.flush();
+        // No translation is left, so the references may go. The lock keeps faults out until then.
+        for entry in space.overlapping_mut(range) {
+            let keys = entry.keys(entry.range.intersect(range));
+            // Unshared above, so `get_mut` succeeds wherever there is an amap.
+            if let Some(amap) = entry.amap.as_mut().and_then(Arc::get_mut) {
+                amap.clear_out(keys)?;
+            }
+        }
+        match complete {
+            true => Ok(()),
+            false => Err(MapError::NotMapped),
+        }
+    }
+
+    /// `MADV_WILLNEED`: has read what is not resident, and maps what is.
+    fn map_ahead(&self, range: VirtRange) -> Result<(), MapError> {
+        self.for_each_object(range, false, &mut |pager, pages| pager.will_need(pages));
+        self.bring_back(range);
+        let space = self.space.read();
+        for entry in space.overlapping(range) {
+            if !entry.prot.is_empty() {
+                let part = entry.range.intersect(range);
+                ahead::map_resident(&self.pmap, entry, part, false);
+            }
+        }
+        match space.is_mapped(range) {
+            true => Ok(()),
+            false => Err(MapError::NotMapped),
+        }
+    }
+
+    /// Brings the anons of `range` back that are in swap, as far as memory is not short.
+    fn bring_back(&self, range: VirtRange) {
+        let mut at = range.start;
+        while at < range.end && !frame::is_scarce() {
+            let space = self.space.read();
+            let Some(entry) = space.overlapping(VirtRange::new(at, range.end)).next() else {
+                return;
+            };
+            let part = entry.range.intersect(VirtRange::new(at, range.end));
+            let mut swapped = None;
+            if let Some(amap) = &entry.amap {
+                amap.for_each(entry.keys(part), &mut |key, slot, _| {
+                    if slot.is_swapped() {
+                        swapped = Some(swapped.map_or(key, |first: i64| first.min(key)));
+                    }
+                });
+            }
+            at = part.end;
+            if let (Some(key), Some(amap)) = (swapped, &entry.amap) {
+                at = entry.address(key + 1);
+                let part = amap.part_of(key..key + 1);
+                drop(space);
+                if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0)
+                    && swap::bring_in(chunk, which.trailing_zeros() as usize, (0, SLOTS)).is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with the pager of each entry of `range` that has one, only shared ones if `shared`, and the pages of it that
+    /// are mapped there. No lock is held meanwhile.
+    fn for_each_object(
+        &self,
+        range: VirtRange,
+        shared: bool,
+        f: &mut dyn FnMut(&Arc<dyn Pager>, Range<u64>),
+    ) {
+        let mut at = range.start;
+        while at < range.end {
+            let left = VirtRange::new(at, range.end);
+            let Some((part, target)) = next_object(&self.space.read(), left, shared) else {
+                return;
+            };
+            at = part.end;
+            if let Some((pager, first)) = target {
+                f(&pager, first..first + (part.len() >> PAGE_SHIFT) as u64);
+            }
+        }
+    }
+
+    /// Takes pages of files that nobody else maps out of memory, as far as they can be read again.
+    fn page_out_files(&self, range: VirtRange) {
+        {
+            let space = self.space.read();
+            let mut pending = Pending::new();
+            for entry in space.overlapping(range) {
+                if entry.object.is_some() && entry.amap.is_none() {
+                    let part = entry.range.intersect(range);
+                    self.pmap.remove(part, &mut pending);
+                }
+            }
+            pending.flush();
+        }
+        self.for_each_object(range, false, &mut |pager, pages| pager.let_go(pages));
+    }
+
+    /// `MADV_REMOVE`.
+    fn remove_pages(&self, range: VirtRange) -> Result<(), MapError> {
+        {
+            let space = self.space.read();
+            if !space.is_mapped(range) {
+                return Err(MapError::NotMapped);
+            }
+            for entry in space.overlapping(range) {
+                if entry.lock != Lock::None || entry.object.is_none() {
+                    return Err(MapError::Invalid);
+                }
+                if !entry.shared || !entry.prot.contains(Prot::WRITE) {
+                    return Err(MapError::Access);
+                }
+            }
+        }
+        let mut removed = Ok(());
+        self.for_each_object(range, true, &mut |pager, pages| {
+            removed = removed.and_then(|()| match pager.punch(pages) {
+                None => Err(MapError::Unsupported),
+                Some(Err(PagerError::OutOfMemory)) => Err(MapError::NoMemory),
+                Some(Err(_)) => Err(MapError::Io),
+                Some(Ok(())) => Ok(()),
+            });
+        });
+        removed
+    }
+
+    /// Brings all of `range` in for reading, or for writing as a program would write it (`MADV_POPULATE_READ` and `_WRITE`).
+    ///
+    /// # Errors
+    /// The first page's; those before it are there.
+    pub fn populate_for(&self, range: VirtRange, access: Access) -> Result<(), Fault> {
+        for va in range.pages() {
+            if !self.pmap.permits(va, access) {
+                self.resolve(va, access, |_| Some(()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which pages of a wholly mapped range are resident (`mincore`); calls `page` for each. `page`
+    /// must not touch memory that this map maps.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] if a part is not mapped, before the first call.
+    pub fn resident(&self, range: VirtRange, page: &mut dyn FnMut(bool)) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        let space = self.space.read();
+        if !space.is_mapped(range) {
+            return Err(MapError::NotMapped);
+        }
+        for entry in space.overlapping(range) {
+            for va in entry.range.intersect(range).pages() {
+                page(entry.is_resident(va));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes shared dirty pages back (`msync`), and with `wait` waits until they are where they survive the machine.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] if a part of the range is not mapped (the rest is written);
+    /// [`MapError::Invalid`]; [`MapError::Io`] if something can't be written.
+    pub fn sync(&self, range: VirtRange, wait: bool) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        let complete = self.space.read().is_mapped(range);
+        let mut at = range.start;
+        let mut written = Ok(());
+        while at < range.end {
+            let Some((part, target)) =
+                next_object(&self.space.read(), VirtRange::new(at, range.end), true)
+            else {
+                break;
+            };
+            at = part.end;
+            if let Some((pager, first)) = target {
+                let pages = first..first + (part.len() >> PAGE_SHIFT) as u64;
+                written = written.and(match wait {
+                    true => pager.put(pages),
+                    false => pager.begin_put(pages),
+                });
+            }
+        }
+        match written {
+            _ if !complete => Err(MapError::NotMapped),
+            Err(PagerError::OutOfMemory) => Err(MapError::NoMemory),
+            Err(_) => Err(MapError::Io),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// The first entry in `range`: which part of the range it is, and if it has an object, and is shared if it must be `shared`, its pager and
+/// the first page there.
+#[allow(clippy::type_complexity)]
+fn next_object(
+    space: &Space,
+    range: VirtRange,
+    shared: bool,
+) -> Option<(VirtRange, Option<(Arc<dyn Pager>, u64)>)> {
+    let entry = space.overlapping(range).next()?;
+    let part = entry.range.intersect(range);
+    let object = entry.object.as_ref().filter(|_| entry.shared || !shared);
+    let target = object.map(|object| (object.pager.clone(), entry.index(object, part.start)));
+    Some((part, target))
+}
+
+impl MapEntry {
+    fn is_resident(&self, va: VirtAddr) -> bool {
+        let key = self.key(va);
+        let anonymous = self.amap.as_ref().and_then(|amap| {
+            let slots = amap.lock_present(key)?;
+            let slot = slots.peek(key);
+            (!slot.is_empty()).then(|| !slot.is_swapped())
+        });
+        match anonymous {
+            Some(resident) => resident,
+            None => self.object.as_ref().is_some_and(|object| {
+                let index = self.index(object, va);
+                object.pager.object().resident(index).is_some()
+            }),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Memory that a program says it will not need soon, or not at all (`MADV_COLD`, `MADV_FREE`).
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use nucleus::{
+    VirtRange,
+    pmap::{self, Pending},
+};
+
+use super::page_out::Part;
+use crate::amap::anon;
+use crate::chunks::{Chunk, SLOTS};
+use crate::map::{Lock, Map, MapEntry, MapError, page_range};
+use crate::object;
+use crate::swap::Paged;
+
+/// Whether any program has ever freed pages at leisure.
+static LAZY: AtomicBool = AtomicBool::new(false);
+
+/// Whether there may be pages that may be dropped without having been written anywhere.
+pub(crate) fn may_be_lazy() -> bool {
+    LAZY.load(Relaxed)
+}
+
+impl Map {
+    /// `MADV_FREE`: the anons of private memory may be freed from now on as long as the program does not write them; read meanwhile, a page
+    /// has its old bytes or zeros. A write keeps the page, and costs no fault.
+    pub(crate) fn free_later(&self, range: VirtRange) -> Result<(), MapError> {
+        let mut space = self.space.write();
+        let fits = |entry: &MapEntry| {
+            !entry.shared
+                && entry.object.is_none()
+                && !entry.shares_amap()
+                && entry.lock == Lock::None
+        };
+        if !space.overlapping(range).all(fits) {
+            return Err(MapError::Invalid);
+        }
+        let complete = space.is_mapped(range);
+        for entry in space.overlapping_mut(range) {
+            entry.unshare()?;
+        }
+        LAZY.store(true, Relaxed);
+        let mut pending = Pending::new();
+        for entry in space.overlapping(range) {
+            let part = entry.range.intersect(range);
+            if let Some(amap) = &entry.amap {
+                amap.for_each_part(entry.keys(part), &mut |keys, mut slots| {
+                    for key in keys {
+                        slots.free_later(key, &mut pending);
+                    }
+                });
+            }
+        }
+        // Until no CPU writes without the page-table entry's noting it, the program is in this call.
+        pending.flush();
+        deactivate(&space, range);
+        match complete {
+            true => Ok(()),
+            false => Err(MapError::NotMapped),
+        }
+    }
+
+    /// `MADV_COLD`: the pages count as not used for long. Also those of files that others use: they will show it again.
+    pub(crate) fn cool(&self, range: VirtRange) -> Result<(), MapError> {
+        let range = page_range(range)?;
+        let space = self.space.read();
+        if space
+            .overlapping(range)
+            .any(|entry| entry.lock != Lock::None)
+        {
+            return Err(MapError::Invalid);
+        }
+        deactivate(&space, range);
+        match space.is_mapped(range) {
+            true => Ok(()),
+            false => Err(MapError::NotMapped),
+        }
+    }
+}
+
+fn deactivate(space: &crate::map::Space, range: VirtRange) {
+    for entry in space.overlapping(range) {
+        entry.for_each_chunk(entry.range.intersect(range), &mut |part| match part {
+            Part::Anons(chunk, which) => set_unused(&chunk, which, Some(&anon::INACTIVE)),
+            Part::Pages(chunk, which, true) => set_unused(&chunk, which, Some(&object::INACTIVE)),
+            // Pages with a backing store begin as inactive ones.
+            Part::Pages(chunk, which, false) => set_unused(&chunk, which, None),
+        });
+    }
+}
+
+/// Makes pages of a chunk inactive, and forgets that they were used. `inactive` counts those that are, where pages begin as
+/// active ones; where they begin as inactive ones, [`object::ACTIVE`] counts the others.
+fn set_unused<T: Paged>(chunk: &Chunk<T>, which: u32, inactive: Option<&AtomicUsize>) {
+    let mut slots = chunk.lock();
+    let mut resident = 0;
+    for i in (0..SLOTS).filter(|i| which >> i & 1 != 0) {
+        slots[i].with_location(&mut |location| {
+            if let Some(frame) = location.frame() {
+                resident |= 1 << i;
+                pmap::take_referenced(frame);
+            }
+        });
+    }
+    let before = chunk.aged();
+    match inactive {
+        Some(inactive) => {
+            chunk.set_aged(before | resident);
+            let more = (resident & !before).count_ones();
+            inactive.fetch_add(more as usize, Relaxed);
+        }
+        None => {
+            chunk.set_aged(before & !resident);
+            let fewer = (resident & before).count_ones();
+            object::ACTIVE.fetch_sub(fewer as usize, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Where a page is that has no home but the swap space: the page of an anon, or of an object without a backing store.
+//!
+//! ```text
+//!              written out                 dropped
+//!   memory ────────────────> both ──────────────────> swap
+//!      ^                      │ ^                       │
+//!      └──────────────────────┘ └───────────────────────┘
+//!            to be written              read in
+//! ```
+//! *Both*: the slot has the same bytes as the frame, or will have once it is written (`swap::validity`). No mapping of such a
+//! page may be written through: who is about to write takes the page back to *memory* first, which gives the slot
+//! up. So whatever has a slot need not be written out again, and no slot is held for a page that has changed.
+//!
+//! *Who may look*: the holder of the lock that guards the place: a chunk's, or that of a shared anon. A frame may be
+//! mapped and held without it: who wants to drop the frame removes the mappings and then looks, with the place locked,
+//! whether anybody else has a handle. Handles are made from handles only, so there are no new ones then.
+
+use nucleus::{Frame, counters::Counter};
+
+use super::{SwapSlot, table};
+use crate::chunks::{Chunk, Content};
+
+/// See the head of the file. At least one of the two is there, but for what was freed at leisure and is about to go.
+pub(crate) struct Location {
+    frame: Option<Frame>,
+    slot: Option<SwapSlot>,
+    /// The program does not want the page any more, unless it writes it: in memory only, and to be freed in place of
+    /// being written out as long as no mapping has modified it (`MADV_FREE`).
+    lazy: bool,
+}
+
+impl Location {
+    /// In memory only.
+    #[inline]
+    pub fn memory(frame: Frame) -> Location {
+        Location {
+            frame: Some(frame),
+            slot: None,
+            lazy: false,
+        }
+    }
+
+    /// The frame, if the page is in memory.
+    #[inline]
+    pub fn frame(&self) -> Option<&Frame> {
+        self.frame.as_ref()
+    }
+
+    /// The frame, if the page was in memory. The slot is given up.
+    #[inline]
+    pub fn into_frame(self) -> Option<Frame> {
+        self.frame
+    }
+
+    /// The slot, if the page has one.
+    pub fn slot(&self) -> Option<&SwapSlot> {
+        self.slot.as_ref()
+    }
+
+    /// Whether the page is in swap only.
+    pub fn is_swapped(&self) -> bool {
+        self.frame.is_none()
+    }
+
+    /// Whether the page is in memory and in swap: it has to be mapped without the right to write it.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        self.slot.is_some() && self.frame.is_some()
+    }
+
+    /// The page, if it is in memory, is about to be written: gives its slot up.
+    #[inline]
+    pub fn dirty(&mut self) {
+        self.lazy = false;
+        if self.is_clean() {
+            Counter::swap_slots_dirtied.add(1);
+            self.slot = None;
+        }
+    }
+
+    /// The page, which is in memory only and mapped nowhere, is to be written to `slot`.
+    pub fn leave(&mut self, slot: SwapSlot) {
+        debug_assert!(self.slot.is_none() && !self.lazy);
+        self.slot = Some(slot);
+    }
+
+    /// The page, which is in memory, may be freed if it is not modified from now on.
+    pub fn free_later(&mut self) {
+        self.dirty();
+        self.lazy = true;
+    }
+
+    /// Whether it may be freed as long as it is not modified.
+    pub fn is_lazy(&self) -> bool {
+        self.lazy
+    }
+
+    /// Whether the page is nowhere any more.
+    pub fn is_gone(&self) -> bool {
+        self.frame.is_none() && self.slot.is_none()
+    }
+
+    /// The page, which is in swap only, was read into `frame`.
+    pub fn arrive(&mut self, frame: Frame) {
+        debug_assert!(self.frame.is_none());
+        self.frame = Some(frame);
+        if let Some(slot) = &self.slot {
+            table::set_cached(slot, true);
+        }
+    }
+
+    /// Takes the frame of a page out that a slot has, too, if nobody has a handle but this and the caller's `held`. The
+    /// slot is valid.
+    pub fn drop_frame(&mut self, held: u32) -> Option<Frame> {
+        let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
+        let slot = self.slot.as_ref()?;
+        let frame = self.frame.take_if(unused)?;
+        table::set_cached(slot, false);
+        Some(frame)
+    }
+
+    /// As [`drop_frame`](Location::drop_frame) for a page that may be freed, and was not modified: it is gone then.
+    pub fn drop_lazy(&mut self, held: u32) -> Option<Frame> {
+        let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
+        if !self.lazy || self.slot.is_some() {
+            return None;
+        }
+        self.frame.take_if(unused)
+    }
+}
+
+/// What a chunk holds if its pages may go to swap.
+pub(crate) trait Paged: Content + Send {
+    /// Calls `f` with where the page here is, if there is one.
+    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location));
+}
+
+/// A chunk of pages of whatever kind.
+pub(crate) trait Home: Send + Sync {
+    /// Calls `f` with the index and location of each page whose bit is set in `which`, with the chunk locked.
+    fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut Location));
+}
+
+impl<T: Paged> Home for Chunk<T> {
+    fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut Location)) {
+        let mut slots = self.lock();
+        for (i, slot) in slots.iter_mut().enumerate() {
+            if which >> i & 1 != 0 {
+                slot.with_location(&mut |location| f(i, location));
+            }
+        }
+    }
+}
