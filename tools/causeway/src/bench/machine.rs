@@ -55,7 +55,7 @@ pub struct Side {
     /// How the results name it.
     pub kernel: Kernel,
     /// The experiments that it runs of those asked for; all of them if there are none here.
-    pub only: &'static [&'static str],
+    pub only: &'static [String],
     /// It is booted in no more pairs than these, the first ones.
     pub pairs: u32,
 }
@@ -63,7 +63,7 @@ pub struct Side {
 impl Side {
     /// The experiments that it runs of these.
     pub fn names(&self, asked: &[String]) -> Vec<String> {
-        let wanted = |name: &&String| self.only.is_empty() || self.only.contains(&name.as_str());
+        let wanted = |name: &&String| self.only.is_empty() || self.only.contains(name);
         asked.iter().filter(wanted).cloned().collect()
     }
 

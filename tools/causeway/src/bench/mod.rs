@@ -4,7 +4,7 @@
 //! [`machine`] boots each kernel with the same root, whose first program runs the guest's `bench`, and [`turns`] lets them
 //! measure row by row in turn while the host is [`calm`]; what they print is read by [`lines`] and gathered by [`collect`], which makes [`results`] of it by [`statistics`] and by what
 //! [`experiments`] knows about each experiment. [`progress`] shows how far it is, [`table`] what came of it. [`revision`] builds
-//! an older kernel to compare with, [`switches`] are mechanisms to switch off, [`diff`] compares two files of results, and
+//! an older kernel to compare with, [`diff`] compares two files of results, and
 //! [`report`] makes a page of one.
 
 mod calm;
@@ -17,13 +17,13 @@ mod machine;
 mod names;
 mod number;
 pub mod options;
+mod pattern;
 mod pin;
 mod progress;
 pub mod report;
 pub mod results;
 mod revision;
 pub mod statistics;
-mod switches;
 mod table;
 mod turns;
 mod verdict;
@@ -249,11 +249,11 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         if sides.len() == 1 {
             sides.push(causeway(kernel, current.clone(), ""));
         }
-        for switch in switches::SWITCHES {
+        for switch in experiments::switches() {
             sides.push(Side {
-                only: switch.experiments,
-                pairs: switches::PAIRS,
-                ..causeway(kernel, current.clone(), switch.option)
+                only: &switch.experiments,
+                pairs: experiments::SWITCHED_PAIRS,
+                ..causeway(kernel, current.clone(), &switch.option)
             });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::experiments::{self, Paper};
+use super::experiments;
 use super::number::{self, Unit};
 use super::results::{Clock, Outcome, Results, Row, Status};
 use super::verdict::Verdict;
@@ -46,14 +46,18 @@ pub fn table(results: &Results, width: Option<usize>) -> String {
         text.push('\n');
     };
     let mut order: Vec<usize> = (0..lines.len()).collect();
-    order.sort_by_key(|&at| place(results.rows[at].experiment()));
+    // Rows without an entry come last.
+    order.sort_by_key(|&at| {
+        let found = experiments::find(results.rows[at].experiment());
+        found.map_or(usize::MAX, |(number, ..)| number)
+    });
     let (mut paper, mut experiment) = (None, "");
     for at in order {
         let row = &results.rows[at];
         if row.experiment() != experiment {
             experiment = row.experiment();
-            let found = experiments::place(experiment);
-            let part = found.map_or("Other experiments", |place| place.paper.title());
+            let found = experiments::find(experiment);
+            let part = found.map_or("Other experiments", |(_, paper, _)| &*paper.title);
             if paper != Some(part) {
                 put(&format!("\n{}", part.to_uppercase()));
                 paper = Some(part);
@@ -72,16 +76,10 @@ pub fn table(results: &Results, width: Option<usize>) -> String {
     text
 }
 
-/// Where an experiment stands; what has no place comes last.
-fn place(experiment: &str) -> (bool, Option<Paper>, usize) {
-    let (paper, at) = experiments::order(experiment);
-    (paper.is_none(), paper, at)
-}
-
 fn heading(experiment: &str) -> String {
-    match experiments::place(experiment) {
-        Some(place) if place.section.is_empty() => format!("{experiment}: {}", place.title),
-        Some(place) => format!("{experiment}: {} ({})", place.title, place.section),
+    match experiments::find(experiment) {
+        Some((.., it)) if it.section.is_empty() => format!("{experiment}: {}", it.title),
+        Some((.., it)) => format!("{experiment}: {} ({})", it.title, it.section),
         None => experiment.into(),
     }
 }

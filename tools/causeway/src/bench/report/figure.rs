@@ -8,7 +8,8 @@ use super::picture::Series;
 use super::picture::curves::{Across, Line, Panel, Point};
 use super::picture::dots::{Dots, Item, Mark};
 use super::view::{Group, View};
-use crate::bench::experiments::{self, Figure, pattern};
+use crate::bench::experiments::Figure;
+use crate::bench::pattern;
 use crate::bench::results::{Better, Row};
 use crate::bench::verdict::Verdict;
 
@@ -19,17 +20,18 @@ const LABEL: usize = 15;
 
 /// All of an experiment's figures, or nothing if none can be drawn.
 pub fn figures(view: &View, group: &Group) -> Option<Markup> {
-    let declared = group.place.map_or(&[][..], |place| place.figures);
+    let declared = group.place.map_or(&[][..], |place| &place.figures);
     let drawn: Vec<Markup> = declared
         .iter()
         .flat_map(|figure| match figure {
             Figure::Curves {
-                x_label,
                 across,
+                x_label,
+                floor,
                 panels,
             } => panels
                 .iter()
-                .filter_map(|panel| curves(view, group, x_label, *across, panel))
+                .filter_map(|panel| curves(view, group, (x_label, *across, floor), panel))
                 .collect(),
             Figure::Dots { title, rows } => Vec::from_iter(rows_of(view, title, rows)),
         })
@@ -105,14 +107,13 @@ fn spread_of(row: &Row, kernel: usize) -> Option<(f64, f64, f64)> {
 fn curves(
     view: &View,
     group: &Group,
-    x_label: &str,
-    across: Across,
-    panel: &experiments::Panel,
+    (x_label, across, floor_name): (&str, Across, &str),
+    (title, pattern): &(String, String),
 ) -> Option<Markup> {
     let rows: Vec<(f64, &Row)> = group
         .rows
         .iter()
-        .filter_map(|row| Some((pattern::number(panel.rows, &row.id)?, *row)))
+        .filter_map(|row| Some((pattern::number(pattern, &row.id)?, *row)))
         .collect();
     let unit = &rows.first()?.1.unit;
     let lines: Vec<Line> = (0..view.results.kernels.len())
@@ -132,7 +133,7 @@ fn curves(
         // One place is no line; the switched kernels have the others' rows only here and there.
         .filter(|line| line.series != Series::Off || line.points.len() > 1)
         .collect();
-    let floor = view.floor(panel.floor, unit);
+    let floor = view.floor(floor_name, unit);
     // Which option a shortened label stands for.
     let short: Vec<(&str, &str)> = view
         .switched()
@@ -162,19 +163,19 @@ fn curves(
         })
         .collect();
     let picture = Panel {
-        title: panel.title,
+        title,
         x_label,
         across,
         unit,
         lines,
-        floor: floor.map(|value| (in_words(panel.floor), value)),
+        floor: floor.map(|value| (in_words(floor_name), value)),
     }
     .draw()?;
     let below = html! {
         @if !crossings.is_empty() { p.below { (crossings.join(" ")) } }
         @for (setting, options) in short { p.below { (setting) ": with " (options) } }
     };
-    Some(titled(panel.title, picture, below))
+    Some(titled(title, picture, below))
 }
 
 /// Where one line crosses another for good, if they cross once: "Ahead of" or "Behind", and from where on.
@@ -207,10 +208,10 @@ fn crossing(ours: &Line, other: &Line, better: Better) -> Option<(&'static str, 
 }
 
 /// Some rows side by side, each kernel a mark.
-pub fn rows_of(view: &View, title: &str, rows: &[(&str, &str)]) -> Option<Markup> {
+pub fn rows_of(view: &View, title: &str, rows: &[(String, String)]) -> Option<Markup> {
     let found: Vec<(&str, &Row)> = rows
         .iter()
-        .filter_map(|(label, id)| Some((*label, view.row(id)?)))
+        .filter_map(|(label, id)| Some((&**label, view.row(id)?)))
         .collect();
     let unit = &found.first()?.1.unit;
     let kernels = view.results.kernels.len().min(2);

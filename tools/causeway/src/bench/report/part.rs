@@ -11,7 +11,7 @@ pub fn part(view: &View, part: &Part) -> Markup {
     html! {
         section.part id=(part.anchor()) {
             h2 { (part.title()) }
-            @if let Some(paper) = part.paper { p.about { (paper.about()) } }
+            @if let Some(paper) = part.paper { p.about { (paper.about) } }
             @for group in part.groups.iter().filter(|group| shows(view, group)) { (experiment(view, group)) }
             @if rows {
                 h3 { "All rows" }
@@ -42,7 +42,7 @@ fn experiment(view: &View, group: &Group) -> Markup {
             @if let Some(place) = group.place { p.see { (place.see) } }
             @if let Some(figures) = figures { (figures) }
             @if let Some(place) = group.place {
-                @for one in place.published { (published::published(view, one, !group.is_missing())) }
+                @for one in &place.published { (published::published(view, one, !group.is_missing())) }
             }
             @if let Some(without) = figure::without(view, group) {
                 h4 { "With a mechanism switched off" }

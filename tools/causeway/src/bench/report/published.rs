@@ -6,7 +6,7 @@ use super::figure::{rows_of, titled};
 use super::picture::Series;
 use super::picture::dots::{Dots, Item, Mark};
 use super::view::View;
-use crate::bench::experiments::{Compared, Gain, Published, Values};
+use crate::bench::experiments::{Compared, Gain, Listed, Published, Values};
 use crate::bench::number::{self, Unit};
 use crate::bench::verdict::Verdict;
 
@@ -16,11 +16,11 @@ pub fn published(view: &View, one: &Published, is_here: bool) -> Markup {
     html! {
         div.published {
             h4 { "The paper’s " (one.place) ": " (one.title) }
-            @match one.values {
-                Values::Compared { unit, old, new, items } => (compared(view, one, missing, (old, new, unit), items)),
-                Values::Gains { what, items, here } => (gains(view, what, items, here)),
-                Values::List { unit, items } => (list(view, one, missing, unit, items)),
-                Values::Words => {}
+            @match &one.values {
+                Some(Values::Compared { unit, old, new, items }) => (compared(view, one, missing, (old, new, unit), items)),
+                Some(Values::Gains { what, items, here }) => (gains(view, what, items, here)),
+                Some(Values::List { unit, items }) => (list(view, one, missing, unit, items)),
+                None => {}
             }
             @if !one.note.is_empty() { p.note { (one.note) } }
         }
@@ -36,12 +36,12 @@ fn compared(
     items: &[Compared],
 ) -> Markup {
     let theirs = Dots {
-        title: one.title,
+        title: &one.title,
         unit,
         items: items
             .iter()
             .map(|item| Item {
-                label: item.label.into(),
+                label: item.label.clone(),
                 marks: vec![
                     Mark::value(Series::Paper, item.new),
                     Mark::value(Series::PaperOld, item.old),
@@ -51,7 +51,7 @@ fn compared(
         line_at: None,
         legend: vec![(Series::Paper, new.into()), (Series::PaperOld, old.into())],
     };
-    let rows: Vec<(&str, &str)> = items.iter().map(|item| (item.label, item.row)).collect();
+    let rows = pairs(items.iter().map(|item| (&item.label, &item.row)));
     let ours = rows_of(view, "Measured here", &rows);
     let here = ours.is_some();
     html! {
@@ -84,7 +84,7 @@ fn compared(
                             td.number.paper { (number::trimmed(item.old)) }
                             td.number.paper { (number::trimmed(item.new)) }
                             td.number.paper { (number::ratio(item.new / item.old)) }
-                            @if here { (our_cells(view, item.row)) }
+                            @if here { (our_cells(view, &item.row)) }
                         }
                     }
                 }
@@ -117,16 +117,16 @@ fn our_cells(view: &View, id: &str) -> Markup {
 }
 
 /// How many times as high a rate became, in the paper and by the same switch here.
-fn gains(view: &View, what: &str, items: &[Gain], here: &[(&str, &str, &str)]) -> Markup {
+fn gains(view: &View, what: &str, items: &[Gain], here: &[(String, String, String)]) -> Markup {
     let mut marks: Vec<Item> = items
         .iter()
         .map(|gain| Item {
-            label: gain.label.into(),
+            label: gain.label.clone(),
             marks: vec![Mark {
                 series: Series::Paper,
-                value: (gain.least == gain.most).then_some(gain.least),
+                value: gain.most.is_none().then_some(gain.least),
                 least: gain.least,
-                most: gain.most,
+                most: gain.most.unwrap_or(gain.least),
             }],
         })
         .collect();
@@ -169,27 +169,21 @@ fn gains(view: &View, what: &str, items: &[Gain], here: &[(&str, &str, &str)]) -
 }
 
 /// One number for each of several mechanisms, and our rows that measure the same.
-fn list(
-    view: &View,
-    one: &Published,
-    missing: &str,
-    unit: &str,
-    items: &[(&str, f64, &str)],
-) -> Markup {
+fn list(view: &View, one: &Published, missing: &str, unit: &str, items: &[Listed]) -> Markup {
     let theirs = Dots {
-        title: one.title,
+        title: &one.title,
         unit,
         items: items
             .iter()
-            .map(|(label, value, _)| Item {
-                label: (*label).into(),
-                marks: vec![Mark::value(Series::Paper, *value)],
+            .map(|item| Item {
+                label: item.label.clone(),
+                marks: vec![Mark::value(Series::Paper, item.value)],
             })
             .collect(),
         line_at: None,
         legend: vec![(Series::Paper, "the paper".into())],
     };
-    let rows: Vec<(&str, &str)> = items.iter().map(|(label, _, row)| (*label, *row)).collect();
+    let rows = pairs(items.iter().map(|item| (&item.label, &item.row)));
     html! {
         div.panels {
             @if let Some(picture) = theirs.draw() { (titled("In the paper", picture, html! {})) }
@@ -199,9 +193,16 @@ fn list(
     }
 }
 
+/// Labels and rows as [`rows_of`] takes them.
+fn pairs<'a>(items: impl Iterator<Item = (&'a String, &'a String)>) -> Vec<(String, String)> {
+    items
+        .map(|(label, row)| (label.clone(), row.clone()))
+        .collect()
+}
+
 /// The options that switch the mechanism off, each once.
-fn options(here: &[(&str, &str, &str)]) -> String {
-    let mut options: Vec<&str> = here.iter().map(|(_, _, option)| *option).collect();
+fn options(here: &[(String, String, String)]) -> String {
+    let mut options: Vec<&str> = here.iter().map(|(_, _, option)| &**option).collect();
     options.dedup();
     options.join(" or ")
 }

@@ -1,6 +1,6 @@
 //! Results as the page shows them: rows in their places, and names of the kernels.
 
-use crate::bench::experiments::{self, Paper, Place};
+use crate::bench::experiments::{self, Experiment, Paper};
 use crate::bench::results::{Results, Row, Status};
 use crate::bench::verdict::Verdict;
 
@@ -9,14 +9,14 @@ use crate::bench::verdict::Verdict;
 pub struct Group<'a> {
     /// The guest's name of it.
     pub name: &'a str,
-    pub place: Option<&'static Place>,
+    pub place: Option<&'static Experiment>,
     pub rows: Vec<&'a Row>,
 }
 
 impl Group<'_> {
     /// Its heading.
     pub fn title(&self) -> &str {
-        self.place.map_or(self.name, |place| place.title)
+        self.place.map_or(self.name, |place| &place.title)
     }
 
     /// Whether it is something that the guest or kernel 0 cannot do yet.
@@ -31,17 +31,17 @@ impl Group<'_> {
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     /// Nothing for experiments without a place.
-    pub paper: Option<Paper>,
+    pub paper: Option<&'static Paper>,
     pub groups: Vec<Group<'a>>,
 }
 
 impl Part<'_> {
     pub fn title(&self) -> &'static str {
-        self.paper.map_or("Other experiments", Paper::title)
+        self.paper.map_or("Other experiments", |it| &it.title)
     }
 
     pub fn short(&self) -> &'static str {
-        self.paper.map_or("Others", Paper::short)
+        self.paper.map_or("Others", |it| &it.short)
     }
 
     /// What it is called in the page's addresses.
@@ -150,18 +150,18 @@ fn parts(results: &Results) -> Vec<Part<'_>> {
             .filter(|row| row.experiment() == name)
             .collect()
     };
-    let guests = || experiments::PLACES.iter().filter(|place| place.is_here);
-    let measured = guests().filter(|place| !rows_of(place.name).is_empty());
+    let guests = || experiments::all().filter(|(_, it)| it.is_here);
+    let measured = guests().filter(|(_, it)| !rows_of(&it.name).is_empty());
     let is_whole = measured.count() * 2 > guests().count();
     let mut parts = Vec::new();
-    for paper in Paper::ALL {
-        let groups: Vec<Group> = experiments::PLACES
+    for paper in experiments::papers() {
+        let groups: Vec<Group> = paper
+            .experiments
             .iter()
-            .filter(|place| place.paper == paper)
             .map(|place| Group {
-                name: place.name,
+                name: &place.name,
                 place: Some(place),
-                rows: rows_of(place.name),
+                rows: rows_of(&place.name),
             })
             .filter(|group| !group.rows.is_empty() || (is_whole && group.is_missing()))
             .collect();
@@ -175,7 +175,7 @@ fn parts(results: &Results) -> Vec<Part<'_>> {
     let mut others: Vec<Group> = Vec::new();
     for row in &results.rows {
         let name = row.experiment();
-        if experiments::place(name).is_none() && others.iter().all(|group| group.name != name) {
+        if experiments::find(name).is_none() && others.iter().all(|group| group.name != name) {
             others.push(Group {
                 name,
                 place: None,

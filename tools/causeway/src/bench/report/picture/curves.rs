@@ -7,7 +7,8 @@ use super::{Series, WIDTH, apart, frame, place};
 use crate::bench::number::{self, Unit};
 
 /// What stands below a picture, along its lower edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(serde::Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub enum Across {
     Bytes,
     Count,
