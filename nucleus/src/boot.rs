@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::arch::machine;
+use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE, PhysAddr, frame};
 
 /// Defines the kernel's entry: `nucleus::entry!(path::to::start)` in the binary crate, where

@@ -11,44 +11,37 @@
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`vdso`]: what programs call for the time without a system call.
 //! - [`counters`]: what all of it cost, by cause; [`floor`]: what the bare machine takes for it.
-//! - [`arch`]: the two machines, x86-64 and the simulated one, behind one interface.
+//! - `hw`: the two machines, x86-64 and the simulated one, behind one interface.
 #![cfg_attr(target_os = "none", no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 extern crate alloc;
 
 pub mod addr;
-mod arch;
 pub mod boot;
-pub mod console;
-pub mod counters;
-pub mod dma;
-pub mod ephemeral;
-pub mod floor;
-pub mod frame;
-#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
-pub mod heap;
-pub mod log;
-mod pairing;
-#[cfg(target_os = "none")]
-mod pci;
-mod pinned;
+mod cpu;
+mod dev;
+mod hw;
+mod mem;
 pub mod pmap;
-pub mod power;
-pub mod processor;
-pub mod random;
+mod selftest;
 pub mod sync;
 pub mod task;
 pub mod time;
-pub mod trap;
 pub mod user;
-pub mod vdso;
-pub mod virtio;
 
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
-pub use frame::{Frame, OutOfMemory};
+pub use cpu::random;
+pub use dev::{console, virtio};
+pub use hw::{counters, log, power, processor, trap};
+pub use mem::frame::{Frame, OutOfMemory};
+#[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
+pub use mem::heap;
+pub use mem::{dma, ephemeral, frame};
 pub use pmap::{Access, Pmap, Prot};
+pub use selftest::hw_cost as floor;
+pub use time::vdso;
 
 /// The simulated machine, for the tests of the floors above.
 #[cfg(not(target_os = "none"))]
-pub use arch::sim;
+pub use hw::sim;

@@ -8,7 +8,7 @@ use super::mapping::install;
 use super::table::{Leaf, load};
 use super::{Access, Pending, Pmap, Prot};
 use crate::addr::USER_END;
-use crate::arch::machine;
+use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
 impl Pmap {

@@ -39,10 +39,10 @@ use super::format::{ENTRIES, LEAF_SPAN, Pte};
 use super::shootdown::{self, Page, What};
 use super::table::{LARGE, LARGE_SHARED, Leaf, Status, leaf_base, load, pin_linked};
 use super::{Found, Pmap, Prot, reverse, share};
-use crate::arch::machine;
 use crate::counters::Counter;
 use crate::frame::Run;
 use crate::frame::record::{Mappings, NONE, Type, find, record};
+use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
 const _: () = assert!(crate::frame::RUN_FRAMES == ENTRIES);

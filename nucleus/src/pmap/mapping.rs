@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::format::{LEAF_SPAN, Pte, index};
 use super::table::{self, Leaf, load};
 use super::{Prot, page, reverse};
-use crate::arch::machine;
 use crate::frame::record::record;
+use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// The entries of the table of level 1 at `base` that map a part of the range.

@@ -30,10 +30,10 @@ use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::USER_END;
-use crate::arch::machine;
 use crate::counters::Counter;
 use crate::frame::record::managed;
 use crate::frame::{Table, give_table, take_table};
+use crate::hw::machine;
 use crate::sync::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 pub use extract::Resident;

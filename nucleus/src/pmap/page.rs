@@ -7,10 +7,10 @@ use super::format::Pte;
 use super::mapping::narrow;
 use super::table::{base_of, entry, load, release};
 use super::{Pending, Prot, large, must_be_told, reverse, share, shootdown};
-use crate::arch::machine;
 use crate::counters::Counter;
+use crate::cpu::percpu::Pinned;
 use crate::frame::record::{Mappings, NONE, record};
-use crate::pinned::Pinned;
+use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE};
 
 /// Takes the mapping out of an entry that maps the locked frame, and puts `instead` there. Returns

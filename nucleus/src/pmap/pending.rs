@@ -7,9 +7,9 @@ use super::family::Holders;
 use super::share;
 use super::shootdown::{self, MAX_PAGES, Page, What};
 use super::table::give_up_entries;
-use crate::arch::machine;
 use crate::frame::give_table;
 use crate::frame::record::{NONE, Type, record};
+use crate::hw::machine;
 use crate::{Frame, VirtAddr};
 
 /// Frames that a set holds by itself. A table that goes as a whole brings its frames along inside,

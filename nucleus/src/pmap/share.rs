@@ -40,10 +40,10 @@ use super::table::{
     pin_attached,
 };
 use super::{Pending, Pmap, reverse};
-use crate::arch::machine;
 use crate::counters::Counter;
 use crate::frame::record::record;
 use crate::frame::{Table, give_table, take_table};
+use crate::hw::machine;
 use crate::{OutOfMemory, VirtAddr, VirtRange};
 
 /// In a table's `a`: it is a family's.

@@ -19,11 +19,11 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use super::space;
 use crate::VirtAddr;
-use crate::arch::machine::{self, MAX_CPUS};
 use crate::counters::Counter;
+use crate::cpu::percpu::Pinned;
 #[cfg(not(target_os = "none"))]
 use crate::frame::record::{address, managed};
-use crate::pinned::Pinned;
+use crate::hw::machine::{self, MAX_CPUS};
 
 /// Pages invalidated one by one; for more, all that the CPU has cached for programs goes. An `invlpg`
 /// takes about as long as a refill of one entry from the caches, and programs rarely have more than a

@@ -8,9 +8,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::Pmap;
-use crate::arch::machine::{self, MAX_CPUS};
 use crate::counters::Counter;
 use crate::frame::record::address;
+use crate::hw::machine::{self, MAX_CPUS};
 
 /// One CPU's view; changed by the CPU itself with interrupts off.
 #[repr(align(64))]

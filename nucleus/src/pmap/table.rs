@@ -39,10 +39,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index, span};
 use super::{Pending, Pmap, Prot, large, share};
-use crate::arch::machine;
+use crate::cpu::percpu::Pinned;
 use crate::frame::record::{NONE, Type, bytes, find, record};
 use crate::frame::{Table, give_table, take_table};
-use crate::pinned::Pinned;
+use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
 /// In `b`: the use count.

@@ -38,7 +38,7 @@ use core::{
 };
 
 use super::{Mutex, MutexGuard, Rank, held, lot};
-use crate::arch::machine;
+use crate::hw::machine;
 
 /// Alone in its cache line.
 #[repr(align(64))]

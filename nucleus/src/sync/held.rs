@@ -34,15 +34,15 @@ impl Held {
 
 #[cfg(debug_assertions)]
 fn with_held<R>(f: impl FnOnce(&mut Held) -> R) -> Option<R> {
-    let irqs = crate::arch::machine::irqs_disable();
+    let irqs = crate::hw::machine::irqs_disable();
     // SAFETY: the list belongs to the task that runs on this CPU, and with interrupts off nothing
     // else runs on this CPU until the closure, which calls nothing outside this file, has returned.
     let result = unsafe { crate::task::held_locks().map(|held| f(&mut *held)) };
     // The simulated machine would take this for a chance to deliver interrupts.
     #[cfg(not(target_os = "none"))]
-    crate::arch::machine::irqs_restore_quietly(irqs);
+    crate::hw::machine::irqs_restore_quietly(irqs);
     #[cfg(target_os = "none")]
-    crate::arch::machine::irqs_restore(irqs);
+    crate::hw::machine::irqs_restore(irqs);
     result
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn released(address: usize) {
 pub(crate) fn may_sleep() {
     #[cfg(debug_assertions)]
     {
-        use crate::arch::machine;
+        use crate::hw::machine;
         if crate::task::held_locks().is_some() {
             assert!(
                 machine::preempt_count() == 0,

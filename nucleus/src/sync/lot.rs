@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use super::{Rank, SpinLock};
 use crate::{
-    pinned::Restart,
+    cpu::percpu::Restart,
     task::{self, Waiter, WaiterList},
 };
 

@@ -8,7 +8,7 @@ use core::{
 };
 
 use super::{Rank, held, lot};
-use crate::arch::machine;
+use crate::hw::machine;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;

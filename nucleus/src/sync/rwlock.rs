@@ -8,7 +8,7 @@ use core::{
 };
 
 use super::{Rank, held, lot};
-use crate::arch::machine;
+use crate::hw::machine;
 
 const WRITER: u32 = 1 << 31;
 /// Tasks may be in the parking lot. New readers join them rather than overtake a writer for ever.

@@ -12,7 +12,7 @@ use core::{
 };
 
 use super::{Rank, held};
-use crate::arch::machine;
+use crate::hw::machine;
 
 /// The bare lock. It knows nothing of preemption or ranks: only the scheduler, which runs with
 /// interrupts off and passes its lock from one task to the next, uses it directly.

@@ -13,7 +13,7 @@ use super::{
     run_queue::{IDLE, QUEUES},
     scheduler::{preempt, schedule},
 };
-use crate::{arch::machine, counters::Counter};
+use crate::{counters::Counter, hw::machine};
 
 /// The longest look, in nanoseconds; 0 for none.
 static LONGEST: AtomicU64 = AtomicU64::new(USUAL);

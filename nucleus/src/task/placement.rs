@@ -12,7 +12,7 @@ use super::{
     run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, with_queue_of},
     task::{RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw},
 };
-use crate::{arch::machine, counters::Counter, time};
+use crate::{counters::Counter, hw::machine, time};
 
 /// How far behind the others a task may be when it wakes up, in nanoseconds: enough to run at once
 /// before tasks that compute, less than a slice, so that many wake-ups in a row don't starve them.

@@ -16,7 +16,7 @@ use super::{
     wake_from,
 };
 use crate::{
-    arch::machine,
+    hw::machine,
     sync::{Rank, SpinLock, held},
     time::{self, TimerNode},
 };

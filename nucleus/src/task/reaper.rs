@@ -13,7 +13,7 @@ use core::{
 
 use super::{Sleep, Spawn, Task, WaitQueue};
 use crate::{
-    pinned::Restart,
+    cpu::percpu::Restart,
     sync::{Rank, SpinLock},
 };
 

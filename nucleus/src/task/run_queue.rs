@@ -31,11 +31,11 @@ use super::{
     priority::{Budget, Priority},
 };
 use crate::{
-    arch::machine,
     counters::Counter,
-    pairing::PairingHeap,
-    pinned::Restart,
+    cpu::percpu::Restart,
+    hw::machine,
     sync::{Rank, RawSpin, held},
+    time::pairing_heap::PairingHeap,
 };
 
 /// The weight of nice 0; each step is a factor of 1.25, so one step moves about a tenth of the CPU.

@@ -18,8 +18,8 @@ use super::{
     task::{self, DEAD, RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw, current_ref},
 };
 use crate::{
-    arch::machine::{self, Context},
     counters::Counter,
+    hw::machine::{self, Context},
     sync::held,
     time,
 };

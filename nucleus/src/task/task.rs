@@ -14,8 +14,8 @@ use super::{Priority, placement, run_queue, scheduler};
 use crate::sync::held::Held;
 use crate::{
     OutOfMemory, Pmap,
-    arch::machine::{self, Context},
-    pairing::{Link, Linked},
+    hw::machine::{self, Context},
+    time::pairing_heap::{Link, Linked},
 };
 #[cfg(debug_assertions)]
 use core::panic::Location;

@@ -13,9 +13,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::addr::USER_END;
-use crate::arch::machine;
 use crate::counters::Counter;
 use crate::ephemeral::Mapping;
+use crate::hw::machine;
 use crate::{Access, PAGE_SIZE, VirtAddr};
 pub use plain::{Plain, as_bytes, from_bytes, zeroed};
 

@@ -328,7 +328,7 @@ fn all_split_at_once() {
         random_coherence();
         user::set_fault_hook(|_, _| {
             // As the fault routine does for a page that is there: again, when another CPU had time to go on.
-            crate::arch::machine::spin_hint();
+            crate::hw::machine::spin_hint();
             true
         });
         let before = usage();

@@ -1,0 +1,205 @@
+//! The PCI bus: which functions there are, their registers' addresses, and their interrupts as messages (MSI-X).
+
+mod window;
+
+use alloc::{boxed::Box, vec::Vec};
+
+use virtio_drivers::transport::pci::bus::{
+    BarInfo, Command, ConfigurationAccess, DeviceFunction, HeaderType, PciRoot,
+};
+
+use crate::{
+    hw::machine,
+    sync::{Rank, SpinLock},
+};
+
+/// The configuration space.
+pub(crate) struct Configuration;
+
+fn place(at: DeviceFunction) -> u16 {
+    u16::from(at.bus) << 8 | u16::from(at.device & 31) << 3 | u16::from(at.function & 7)
+}
+
+impl ConfigurationAccess for Configuration {
+    fn read_word(&self, at: DeviceFunction, register: u8) -> u32 {
+        machine::pci_read(place(at), register)
+    }
+
+    fn write_word(&mut self, at: DeviceFunction, register: u8, value: u32) {
+        // SAFETY: who has a `Configuration` is this module and the transport of the crate, which write command bits and base
+        // addresses; addresses are put back or come from `window`, where nothing else is.
+        unsafe { machine::pci_write(place(at), register, value) }
+    }
+
+    unsafe fn unsafe_clone(&self) -> Self {
+        Configuration
+    }
+}
+
+/// A function that somebody has taken, and nobody else has.
+pub(crate) struct Function {
+    pub at: DeviceFunction,
+}
+
+/// Identity of functions: vendor in the low half, device in the high one.
+pub(crate) type Identity = u32;
+
+/// Places of the functions that were taken.
+static TAKEN: SpinLock<Vec<u16>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+const SECONDARY_BUS: u8 = 0x18;
+const MSIX: u8 = 0x11;
+
+/// The root of the bus.
+pub(crate) fn root() -> PciRoot<Configuration> {
+    PciRoot::new(Configuration)
+}
+
+/// All functions, those behind bridges too.
+fn all() -> Vec<(DeviceFunction, Identity)> {
+    let root = root();
+    let mut buses = alloc::vec![0u8];
+    let mut found = Vec::new();
+    let mut next = 0;
+    while let Some(&bus) = buses.get(next) {
+        next += 1;
+        for (at, info) in root.enumerate_bus(bus) {
+            found.push((
+                at,
+                u32::from(info.device_id) << 16 | u32::from(info.vendor_id),
+            ));
+            if info.header_type == HeaderType::PciPciBridge {
+                let behind = (machine::pci_read(place(at), SECONDARY_BUS) >> 8) as u8;
+                // What the firmware left may be a circle.
+                if behind != 0 && !buses.contains(&behind) {
+                    buses.push(behind);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Takes the functions of these identities that nobody took before, in the order of their places.
+pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
+    let mut found = all();
+    found.retain(|(_, identity)| wanted.contains(identity));
+    found.sort_by_key(|(at, _)| place(*at));
+    let mut taken = TAKEN.lock();
+    found.retain(|(at, _)| !taken.contains(&place(*at)));
+    taken.extend(found.iter().map(|(at, _)| place(*at)));
+    found.into_iter().map(|(at, _)| Function { at }).collect()
+}
+
+impl Function {
+    /// Lets the function decode its memory and reach the machine's, with every base address set.
+    /// False if one can't be set.
+    pub(crate) fn enable(&mut self) -> bool {
+        let mut root = root();
+        let Ok(bars) = root.bars(self.at) else {
+            return false;
+        };
+        for (index, bar) in bars.iter().enumerate() {
+            if let Some(BarInfo::Memory {
+                address: 0, size, ..
+            }) = bar
+            {
+                let wide = bar.as_ref().is_some_and(BarInfo::takes_two_entries);
+                if !self.place_bar(&mut root, index as u8, wide, *size) {
+                    return false;
+                }
+            }
+        }
+        let (_, command) = root.get_status_command(self.at);
+        // No interrupt by line: messages or none.
+        let wanted = Command::MEMORY_SPACE | Command::BUS_MASTER | Command::INTERRUPT_DISABLE;
+        root.set_command(self.at, command | wanted);
+        true
+    }
+
+    /// Gives a base address register that the firmware left empty an address.
+    fn place_bar(
+        &mut self,
+        root: &mut PciRoot<Configuration>,
+        index: u8,
+        wide: bool,
+        size: u64,
+    ) -> bool {
+        // A bridge passes on only what its own windows cover.
+        if self.at.bus != 0 {
+            return false;
+        }
+        let mut used = Vec::new();
+        for (at, _) in all() {
+            let bars = root.bars(at).unwrap_or_default();
+            let ranges = bars
+                .iter()
+                .flatten()
+                .filter_map(BarInfo::memory_address_size);
+            used.extend(ranges.filter(|&(address, _)| address != 0));
+        }
+        let Some(address) = window::find(size, &used) else {
+            return false;
+        };
+        match wide {
+            true => root.set_bar_64(self.at, index, address.into()),
+            false => root.set_bar_32(self.at, index, address),
+        }
+        true
+    }
+
+    /// Where in physical memory a part of the function's memory is.
+    pub(crate) fn memory(&self, bar: u8, offset: u32, len: usize) -> Option<u64> {
+        let bar = root().bar_info(self.at, bar).ok()??;
+        let (address, size) = bar.memory_address_size()?;
+        let end = u64::from(offset).checked_add(len as u64)?;
+        (address != 0 && end <= size).then(|| address + u64::from(offset))
+    }
+
+    /// Makes message `entry` of the function run `handler`, and lets it send messages. False if it has none such.
+    pub(crate) fn on_message(&mut self, entry: u16, handler: Box<dyn Fn() + Send + Sync>) -> bool {
+        let root = root();
+        let Some(found) = root.capabilities(self.at).find(|found| found.id == MSIX) else {
+            return false;
+        };
+        let (control, offset) = (found.private_header, found.offset);
+        if entry > control & 0x7ff {
+            return false;
+        }
+        let table = machine::pci_read(place(self.at), offset + 4);
+        let at = (table & !7) + u32::from(entry) * 16;
+        let Some(at) = self.memory((table & 7) as u8, at, 16) else {
+            return false;
+        };
+        let Some(registers) = machine::map_device(at, 16) else {
+            return false;
+        };
+        let Some(message) = machine::add_handler(handler) else {
+            return false;
+        };
+        let registers = registers.cast::<u32>();
+        // SAFETY: the entry's four registers, mapped for good; the message makes a CPU run a handler, which is all
+        // that it can do. The entry is unmasked last.
+        unsafe {
+            registers.write_volatile(message.address as u32);
+            registers
+                .add(1)
+                .write_volatile((message.address >> 32) as u32);
+            registers.add(2).write_volatile(message.data);
+            registers.add(3).write_volatile(0);
+        }
+        const ENABLE: u32 = 1 << 31;
+        const MASK_ALL: u32 = 1 << 30;
+        let header = machine::pci_read(place(self.at), offset);
+        // SAFETY: the function may send the messages of unmasked entries, all of which were set here.
+        unsafe { machine::pci_write(place(self.at), offset, header & !MASK_ALL | ENABLE) };
+        true
+    }
+}
+
+/// A 32-bit register of a function's configuration; `None` for one that is not aligned.
+pub(crate) fn read(function: &Function, register: u8) -> Option<u32> {
+    register
+        .is_multiple_of(4)
+        .then(|| machine::pci_read(place(function.at), register))
+}

@@ -1,0 +1,127 @@
+//! Virtio devices (virtio 1.1): found on the PCI bus, reached by requests.
+//!
+//! A driver, which lives floors above, takes the devices of its [kind](Kind) by [`take`], starts each with the features that it knows,
+//! and gives [`Request`]s to their [`Queue`]s: chains of [parts](crate::dma::Part) of frames, as many in flight as the queue has slots.
+//! The device reads and writes the frames themselves; nothing is copied on the way. Who waits for a request sleeps on its wait
+//! queue, which the device's interrupt wakes.
+
+mod queue;
+#[cfg(target_os = "none")]
+mod transport;
+
+use alloc::{sync::Arc, vec::Vec};
+
+pub use queue::{Queue, Request};
+
+/// What a device is: the numbers of the specification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Kind {
+    Network = 1,
+    Block = 2,
+    Console = 3,
+    Entropy = 4,
+    /// A 9P server.
+    Files = 9,
+}
+
+/// Why something was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// All slots are taken.
+    Full,
+    /// The request has too many parts.
+    TooLong,
+    /// The device broke the protocol, or refused it.
+    Broken,
+    /// The device lacks something that is needed: what.
+    Lacks(&'static str),
+    /// No memory.
+    OutOfMemory,
+}
+
+impl From<crate::OutOfMemory> for Error {
+    fn from(_: crate::OutOfMemory) -> Error {
+        Error::OutOfMemory
+    }
+}
+
+/// A device that was found and is nobody's else; it does nothing yet.
+pub struct Found {
+    #[cfg(target_os = "none")]
+    function: crate::dev::pci::Function,
+    #[cfg(not(target_os = "none"))]
+    never: core::convert::Infallible,
+}
+
+/// A device that runs.
+pub struct Device {
+    queues: Vec<Arc<Queue>>,
+    features: u64,
+    #[cfg(target_os = "none")]
+    registers: transport::Registers,
+}
+
+/// The devices of a kind that nobody took before, in the order of their places on the bus.
+pub fn take(kind: Kind) -> Vec<Found> {
+    #[cfg(target_os = "none")]
+    {
+        let wanted = transport::of_kind(kind);
+        let taken = crate::dev::pci::take(wanted);
+        taken
+            .into_iter()
+            .map(|function| Found { function })
+            .collect()
+    }
+    #[cfg(not(target_os = "none"))]
+    {
+        let _ = kind;
+        Vec::new()
+    }
+}
+
+impl Found {
+    /// Starts the device with those of the features `wanted` that it offers, and with `queues` queues.
+    ///
+    /// # Errors
+    /// [`Error::Lacks`], [`Error::Broken`], [`Error::OutOfMemory`]; the device does nothing then.
+    pub fn start(self, wanted: u64, queues: u16) -> Result<Device, Error> {
+        #[cfg(target_os = "none")]
+        {
+            transport::start(self.function, wanted, queues)
+        }
+        #[cfg(not(target_os = "none"))]
+        {
+            let _ = (wanted, queues);
+            match self.never {}
+        }
+    }
+}
+
+impl Device {
+    /// The features that both sides know.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Queue `number`, less than were asked for at [`start`](Found::start).
+    pub fn queue(&self, number: u16) -> &Arc<Queue> {
+        &self.queues[number as usize]
+    }
+
+    /// Copies bytes from `offset` on out of the device's configuration.
+    ///
+    /// # Errors
+    /// [`Error::Lacks`] if it has not so many.
+    pub fn read_config(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        #[cfg(target_os = "none")]
+        {
+            self.registers.read_config(offset, to)
+        }
+        #[cfg(not(target_os = "none"))]
+        {
+            let _ = (offset, to);
+            Err(Error::Lacks("configuration"))
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Queues on the simulated machine, with a device made of code: one that keeps to the protocol, and one that does not.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+    vec::Vec,
+};
+
+use super::*;
+use crate::{
+    PhysAddr, ephemeral, frame,
+    hw::machine,
+    sim::{self, Config, random_u64},
+    task::{self, Spawn},
+};
+
+/// Slots of the queues here: fewer than requests, so that some wait for one.
+const SLOTS: usize = 4;
+/// Tasks that send requests, and how many each sends.
+const SENDERS: usize = 3;
+const REQUESTS: usize = 8;
+
+fn below(n: usize) -> usize {
+    (random_u64() >> 16) as usize % n
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) {
+    let spawn = Spawn {
+        name: "virtio test",
+        pmap: None,
+        attachment: None,
+        cpus: u64::MAX,
+        priority: Default::default(),
+    };
+    drop(task::spawn(spawn, Box::new(body)).unwrap());
+}
+
+fn pause() {
+    task::sleep(Sleep {
+        deadline: Some(time::since_boot() + Duration::from_micros(random_u64() % 300)),
+        ..Sleep::SOUND
+    });
+}
+
+/// The other side of a queue.
+struct Device {
+    queue: Arc<Queue>,
+    /// Slots that were made available and are not used yet.
+    taken: Vec<u16>,
+    seen: u16,
+    used: u16,
+    lied: bool,
+}
+
+impl Device {
+    fn new(queue: Arc<Queue>) -> Device {
+        Device {
+            queue,
+            taken: Vec::new(),
+            seen: 0,
+            used: 0,
+            lied: false,
+        }
+    }
+
+    /// Takes what was made available.
+    fn take(&mut self) {
+        while self.queue.word(2).load(Ordering::Acquire) != self.seen {
+            let at = 4 + 2 * (self.seen as usize % SLOTS);
+            let number = self.queue.word(at).load(Ordering::Relaxed);
+            assert!((number as usize) < SLOTS);
+            // It is there already only after a lie.
+            assert!(self.lied || !self.taken.contains(&number));
+            self.taken.push(number);
+            self.seen = self.seen.wrapping_add(1);
+        }
+    }
+
+    /// The descriptors behind a slot's one.
+    fn table(&self, number: u16) -> Vec<Descriptor> {
+        let read = |at: *mut u8, index: usize| {
+            // SAFETY: the queue has written it and leaves it alone until the slot is used.
+            unsafe { at.cast::<Descriptor>().add(index).read_volatile() }
+        };
+        let head = read(self.queue.descriptors.bytes(), number as usize);
+        assert_eq!(head.flags, INDIRECT);
+        let table = machine::ptr(PhysAddr(head.address));
+        let count = head.len as usize / size_of::<Descriptor>();
+        let all: Vec<_> = (0..count).map(|index| read(table, index)).collect();
+        for (index, descriptor) in all.iter().enumerate() {
+            let last = index + 1 == count;
+            assert_eq!(descriptor.flags & NEXT == 0, last);
+            assert!(last || descriptor.next as usize == index + 1);
+        }
+        all
+    }
+
+    /// Adds the bytes that it reads, and fills what it writes with the sum. Returns how many it wrote.
+    fn serve(&self, number: u16) -> u32 {
+        let (mut sum, mut written) = (0u8, 0);
+        for descriptor in self.table(number) {
+            let at = machine::ptr(PhysAddr(descriptor.address));
+            let to_write = descriptor.flags & DEVICE_WRITES != 0;
+            for index in 0..descriptor.len as usize {
+                // SAFETY: the queue holds the frame until the slot is used.
+                unsafe {
+                    match to_write {
+                        true => at.add(index).write_volatile(sum),
+                        false => sum = sum.wrapping_add(at.add(index).read_volatile()),
+                    }
+                }
+            }
+            written += if to_write { descriptor.len } else { 0 };
+        }
+        written
+    }
+
+    /// Writes an element of the used ring and moves the index.
+    fn put_used(&mut self, number: u32, written: u32) {
+        let offset = USED + 4 + self.used as usize % SLOTS * 8;
+        // SAFETY: inside the frame of the rings and aligned.
+        unsafe {
+            let element = self.queue.rings.bytes().add(offset).cast::<(u32, u32)>();
+            element.write_volatile((number, written));
+        }
+        self.used = self.used.wrapping_add(1);
+        self.queue
+            .word(USED + 2)
+            .store(self.used, Ordering::Release);
+    }
+
+    /// Does one of the requests, if there is one.
+    fn work(&mut self) {
+        self.take();
+        if !self.taken.is_empty() {
+            let number = self.taken.swap_remove(below(self.taken.len()));
+            let written = self.serve(number);
+            self.put_used(number.into(), written);
+        }
+    }
+
+    /// Says something that can't be, or is not true.
+    fn lie(&mut self) {
+        self.lied = true;
+        self.take();
+        let real = self.taken.first().copied().map_or(0, u32::from);
+        match below(6) {
+            0 => self.put_used(random_u64() as u32, random_u64() as u32),
+            1 => self.put_used(SLOTS as u32, 0),
+            2 => self.put_used(below(SLOTS) as u32, u32::MAX),
+            3 => {
+                // The same one twice.
+                self.put_used(real, 1);
+                self.put_used(real, 1);
+            }
+            4 => {
+                // Far more than there can be.
+                self.used = self.used.wrapping_add(random_u64() as u16);
+                self.queue
+                    .word(USED + 2)
+                    .store(self.used, Ordering::Release);
+            }
+            _ => {
+                // Back again.
+                self.used = self.used.wrapping_sub(1);
+                self.queue
+                    .word(USED + 2)
+                    .store(self.used, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// A request of some parts, the sum of the bytes in those that are read, and the parts that are written.
+fn request() -> (Arc<Request>, u8, Vec<Part>) {
+    let part = || {
+        let offset = below(PAGE_SIZE);
+        Part {
+            frame: Frame::alloc(Contents::Zeroed).unwrap(),
+            offset,
+            len: 1 + below((PAGE_SIZE - offset).min(40)),
+        }
+    };
+    let mut sum = 0u8;
+    let mut parts: Vec<Part> = Vec::new();
+    let readable = below(SLOTS);
+    for _ in 0..readable {
+        let part = part();
+        let bytes: Vec<u8> = (0..part.len).map(|_| random_u64() as u8).collect();
+        ephemeral::map(&part.frame).write(part.offset, &bytes);
+        sum = bytes.iter().fold(sum, |sum, &byte| sum.wrapping_add(byte));
+        parts.push(part);
+    }
+    let written: Vec<Part> = (0..1 + below(SLOTS - readable)).map(|_| part()).collect();
+    parts.extend(written.iter().cloned());
+    (Request::new(parts, readable), sum, written)
+}
+
+/// Sends requests from several tasks to a device that `act`s until all are done; `check` gets what each gave.
+fn exchange(
+    act: fn(&mut Device, usize),
+    check: fn(Result<u32, Error>, u8, &[Part]),
+    interrupts: bool,
+) {
+    let before = frame::usage().data;
+    let queue = Queue::new(0, SLOTS, Domain::default(), Doorbell::Test(Box::new(|| ()))).unwrap();
+    let queue = Arc::new(queue);
+    if interrupts {
+        queue.set_interrupts();
+    }
+    let (left, gone) = (
+        Arc::new(AtomicUsize::new(SENDERS)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    for _ in 0..SENDERS {
+        let (queue, left) = (queue.clone(), left.clone());
+        spawn(move || {
+            for _ in 0..REQUESTS {
+                let (request, sum, written) = request();
+                let result = queue
+                    .submit(&request)
+                    .and_then(|()| queue.wait(&request, Sleep::SOUND).unwrap());
+                check(result, sum, &written);
+            }
+            drop(queue);
+            left.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+    let device = {
+        let (queue, left, gone) = (queue.clone(), left.clone(), gone.clone());
+        move || {
+            let mut device = Device::new(queue);
+            let mut turn = 0;
+            while left.load(Ordering::SeqCst) > 0 {
+                act(&mut device, turn);
+                turn += 1;
+                if interrupts {
+                    device.queue.look();
+                }
+                pause();
+            }
+            drop(device);
+            gone.store(true, Ordering::SeqCst);
+        }
+    };
+    spawn(device);
+    while !gone.load(Ordering::SeqCst) {
+        pause();
+    }
+    drop(queue);
+    assert_eq!(frame::usage().data, before, "frames that did not come back");
+}
+
+fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
+    for cpus in 1..=3 {
+        let config = Config {
+            cpus,
+            pages: 256,
+            ..Config::default()
+        };
+        sim::check(&format!("{name} on {cpus}"), 0..40, config, body.clone());
+    }
+}
+
+#[test]
+fn all_requests_are_served() {
+    for interrupts in [false, true] {
+        on_many_machines("virtqueue", move || {
+            let check = |result: Result<u32, Error>, sum: u8, written: &[Part]| {
+                let len: usize = written.iter().map(|part| part.len).sum();
+                assert_eq!(result, Ok(len as u32));
+                for part in written {
+                    let mut bytes = vec![0; part.len];
+                    ephemeral::map(&part.frame).read(part.offset, &mut bytes);
+                    assert!(
+                        bytes.iter().all(|&byte| byte == sum),
+                        "not what the device wrote"
+                    );
+                }
+            };
+            exchange(|device, _| device.work(), check, interrupts);
+        });
+    }
+}
+
+#[test]
+fn a_device_that_lies_is_given_up() {
+    for interrupts in [false, true] {
+        on_many_machines("lying device", move || {
+            // Each request ends, whatever it is told.
+            let check = |result: Result<u32, Error>, _: u8, _: &[Part]| {
+                assert!(matches!(result, Ok(_) | Err(Error::Broken)));
+            };
+            let act = |device: &mut Device, turn: usize| match turn {
+                0..4 => device.work(),
+                _ => device.lie(),
+            };
+            exchange(act, check, interrupts);
+        });
+    }
+}
+
+#[test]
+fn too_long_a_request_is_refused() {
+    on_many_machines("too long", || {
+        let queue =
+            Queue::new(0, SLOTS, Domain::default(), Doorbell::Test(Box::new(|| ()))).unwrap();
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let parts = vec![Part::whole(frame); SLOTS + 1];
+        assert_eq!(
+            queue.try_submit(&Request::new(parts, 0)),
+            Err(Error::TooLong)
+        );
+    });
+}

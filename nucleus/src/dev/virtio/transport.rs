@@ -1,0 +1,255 @@
+//! Virtio over PCI: the registers, by the crate `virtio-drivers`, and what it leaves out: messages as interrupts, and a queue's
+//! own doorbell.
+
+use core::ptr::NonNull;
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+
+use virtio_drivers::{
+    BufferDirection, Hal, PhysAddr,
+    transport::{
+        DeviceStatus, Transport,
+        pci::{
+            PciTransport, VIRTIO_PCI_CAP_COMMON_CFG, VIRTIO_PCI_CAP_NOTIFY_CFG, VIRTIO_VENDOR_ID,
+            bus::PCI_CAP_ID_VNDR,
+        },
+    },
+};
+
+use super::{
+    Device, Error, Kind,
+    queue::{Doorbell, MAX_SLOTS, Queue},
+};
+use crate::{
+    PAGE_SIZE,
+    dev::pci::{self, Function, Identity},
+    dma::Domain,
+    hw::machine,
+    sync::{Rank, SpinLock},
+};
+
+bitflags::bitflags! {
+    /// Features: the transport's own by name, the device's as they are.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    struct Features: u64 {
+        const INDIRECT = 1 << 28;
+        const VERSION_1 = 1 << 32;
+        /// The device goes through an IOMMU where there is one.
+        const ACCESS_PLATFORM = 1 << 33;
+        const _ = !0;
+    }
+}
+
+/// What a device is started with, whatever it is.
+const NEEDED: Features = Features::INDIRECT.union(Features::VERSION_1);
+
+/// The identities of a kind: the modern one, and that of a device which old drivers know too.
+pub(super) fn of_kind(kind: Kind) -> &'static [Identity] {
+    const fn of(device: u16) -> Identity {
+        (device as u32) << 16 | VIRTIO_VENDOR_ID as u32
+    }
+    const fn both(modern: u16, old: u16) -> [Identity; 2] {
+        [of(0x1040 + modern), of(old)]
+    }
+    match kind {
+        Kind::Network => const { &both(1, 0x1000) },
+        Kind::Block => const { &both(2, 0x1001) },
+        Kind::Console => const { &both(3, 0x1003) },
+        Kind::Entropy => const { &both(4, 0x1005) },
+        Kind::Files => const { &both(9, 0x1009) },
+    }
+}
+
+/// What the crate asks of the kernel. It only reaches registers: queues and their memory are our own.
+struct Machine;
+
+// SAFETY: registers are mapped for good, at addresses of their own; no memory is ever shared through it.
+unsafe impl Hal for Machine {
+    fn dma_alloc(_: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
+        // Address 0 means that there is none.
+        (0, NonNull::dangling())
+    }
+
+    unsafe fn dma_dealloc(_: PhysAddr, _: NonNull<u8>, _: usize) -> i32 {
+        0
+    }
+
+    unsafe fn mmio_phys_to_virt(at: PhysAddr, size: usize) -> NonNull<u8> {
+        let mapped = machine::map_device(at, size).and_then(NonNull::new);
+        mapped.expect("`start` has made sure that there is room")
+    }
+
+    unsafe fn share(_: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
+        unreachable!("the queues are our own")
+    }
+
+    unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {
+        unreachable!("the queues are our own")
+    }
+}
+
+/// A device's registers.
+pub(super) struct Registers(SpinLock<PciTransport>);
+
+impl Registers {
+    pub(super) fn read_config(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        let transport = self.0.lock();
+        // Read again if the device changed it meanwhile.
+        for _ in 0..100 {
+            let before = transport.read_config_generation();
+            for (i, byte) in to.iter_mut().enumerate() {
+                *byte = transport
+                    .read_config_space(offset + i)
+                    .map_err(|_| Error::Lacks("configuration"))?;
+            }
+            if transport.read_config_generation() == before {
+                return Ok(());
+            }
+        }
+        Err(Error::Broken)
+    }
+}
+
+/// The common registers that the crate keeps to itself, by byte.
+mod common {
+    pub const QUEUE_SELECT: usize = 22;
+    pub const QUEUE_VECTOR: usize = 26;
+    pub const QUEUE_NOTIFY: usize = 30;
+    pub const BYTES: usize = 56;
+}
+const NO_VECTOR: u16 = 0xffff;
+/// What is mapped besides the crate's registers: doorbells and entries of the table of messages.
+const SPARE_PAGES: usize = 64;
+
+/// Where the doorbells are, and the common registers.
+struct Own {
+    common: *mut u8,
+    notify: u64,
+    notify_len: u32,
+    notify_step: u32,
+}
+
+impl Own {
+    fn find(function: &Function) -> Option<Own> {
+        let (mut common, mut notify) = (None, None);
+        let mut pages = SPARE_PAGES;
+        let root = pci::root();
+        for found in root.capabilities(function.at) {
+            if found.id != PCI_CAP_ID_VNDR {
+                continue;
+            }
+            let read = |offset: u8| pci::read(function, found.offset.checked_add(offset)?);
+            let place = (read(4)? as u8, read(8)?, read(12)?);
+            pages = pages.saturating_add(place.2 as usize / PAGE_SIZE + 2);
+            match (found.private_header >> 8) as u8 {
+                VIRTIO_PCI_CAP_COMMON_CFG if common.is_none() => common = Some(place),
+                VIRTIO_PCI_CAP_NOTIFY_CFG if notify.is_none() => {
+                    notify = Some((place, read(16)?));
+                }
+                _ => {}
+            }
+        }
+        // The crate maps all of them, and has no way to say that it can't.
+        if pages > machine::device_pages_left() {
+            return None;
+        }
+        let (bar, offset, _) = common?;
+        let common = function.memory(bar, offset, common::BYTES)?;
+        let ((bar, offset, len), step) = notify?;
+        Some(Own {
+            common: machine::map_device(common, common::BYTES)?,
+            notify: function.memory(bar, offset, len as usize)?,
+            notify_len: len,
+            notify_step: step,
+        })
+    }
+
+    fn register(&self, at: usize) -> *mut u16 {
+        self.common.wrapping_add(at).cast()
+    }
+
+    fn select(&self, queue: u16) {
+        // SAFETY: mapped by `find`; the register only says which queue the others are about.
+        unsafe { self.register(common::QUEUE_SELECT).write_volatile(queue) };
+    }
+
+    /// The doorbell of a queue.
+    fn doorbell(&self, queue: u16) -> Option<*mut u16> {
+        self.select(queue);
+        // SAFETY: as above; reading has no effect.
+        let step = unsafe { self.register(common::QUEUE_NOTIFY).read_volatile() };
+        let offset = u32::from(step).checked_mul(self.notify_step)?;
+        if offset.checked_add(2)? > self.notify_len || !offset.is_multiple_of(2) {
+            return None;
+        }
+        let register = machine::map_device(self.notify + u64::from(offset), 2)?;
+        Some(register.cast())
+    }
+
+    /// Lets message `entry` say that something is done in a queue. False if the device refuses.
+    fn set_vector(&self, queue: u16, entry: u16) -> bool {
+        self.select(queue);
+        let register = self.register(common::QUEUE_VECTOR);
+        // SAFETY: as above; the device sends that message for this queue.
+        unsafe {
+            register.write_volatile(entry);
+            register.read_volatile() != NO_VECTOR
+        }
+    }
+}
+
+/// As [`super::Found::start`].
+pub(super) fn start(mut function: Function, wanted: u64, queues: u16) -> Result<Device, Error> {
+    if !function.enable() {
+        return Err(Error::Lacks("an address for its registers"));
+    }
+    // Dropped after the transport, which resets the device: what the device knows of stays until then.
+    let mut made = Vec::new();
+    let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
+    let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
+        .map_err(|_| Error::Lacks("the registers of version 1"))?;
+    let wanted = NEEDED | Features::ACCESS_PLATFORM | Features::from_bits_retain(wanted);
+    let features = transport.begin_init(wanted);
+    if !features.contains(NEEDED) {
+        return Err(Error::Lacks("indirect descriptors"));
+    }
+    if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
+        return Err(Error::Broken);
+    }
+    for number in 0..queues {
+        let most = transport.max_queue_size(number) as usize;
+        if most == 0 {
+            return Err(Error::Lacks("a queue"));
+        }
+        let slots = 1 << most.min(MAX_SLOTS).ilog2();
+        let doorbell = own.doorbell(number).ok_or(Error::Lacks("a doorbell"))?;
+        let queue = Queue::new(
+            number,
+            slots,
+            Domain::default(),
+            Doorbell::Register(doorbell),
+        )?;
+        let queue = Arc::new(queue);
+        let handler = {
+            let queue = queue.clone();
+            Box::new(move || queue.look())
+        };
+        if function.on_message(number, handler) && own.set_vector(number, number) {
+            queue.set_interrupts();
+        } else {
+            crate::log!(
+                "virtio: queue {number} of {} has no interrupt: it is looked at",
+                function.at
+            );
+        }
+        let [descriptors, available, used] = queue.addresses();
+        transport.queue_set(number, slots as u32, descriptors, available, used);
+        made.push(queue);
+    }
+    transport.finish_init();
+    Ok(Device {
+        queues: made,
+        features: features.bits(),
+        registers: Registers(SpinLock::new(Rank::Leaf, transport)),
+    })
+}

@@ -1,0 +1,239 @@
+//! To user mode and back: a program of a few instructions, and gates that only return.
+//!
+//! While it runs, this CPU uses an interrupt table of its own, a kernel stack that nobody else has, and an entry for
+//! `syscall` that returns at once; interrupts are off in the program too. GS stays the kernel's: the gates know no other
+//! state. What ends the program is a gate that goes on where the kernel left.
+
+use alloc::sync::Arc;
+use core::arch::global_asm;
+use core::sync::atomic::AtomicUsize;
+
+use super::super::cpu::{msr, write_msr};
+use super::super::entry::{self, Gate, INT_80, Table};
+use super::super::fault::vector;
+use super::super::gdt::{USER_CODE, USER_DATA};
+use super::super::percpu::ENTRY_SP;
+use super::super::space;
+use super::{REFILLED, UNROLLED, undisturbed};
+use crate::frame::Contents;
+use crate::pmap::Pending;
+use crate::selftest::hw_cost::{Kind, Measure};
+use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, Pmap, Prot, VirtAddr, ephemeral};
+
+/// The vector whose gate ends the program.
+const END: u8 = 0x21;
+const BREAKPOINT: u8 = 3;
+/// Where the program's code is.
+const CODE: VirtAddr = VirtAddr(0x40_0000);
+/// [`REFILLED`] pages that it can read.
+pub const PAGES: VirtAddr = VirtAddr(CODE.0 + PAGE_SIZE);
+/// Nothing is here, but the tables on the way to it are.
+const HOLE: VirtAddr = VirtAddr(PAGES.0 + (REFILLED + 1) * PAGE_SIZE);
+
+/// The kernel's stack pointer while the program runs; one at a time does.
+static KERNEL_SP: AtomicUsize = AtomicUsize::new(0);
+
+global_asm!(
+    r#"
+    .pushsection .rodata.floor, "a"
+    .balign 16
+    /* (rsi: rounds, rdx: where nothing is) */
+    .globl floor_program
+floor_program:
+    .globl floor_traps
+floor_traps:
+1:
+    .rept {unrolled}
+    int3
+    .endr
+    dec rsi
+    jnz 1b
+    int {end}
+    .globl floor_faults
+floor_faults:
+1:
+    .rept {unrolled}
+    mov rax, [rdx]
+    .endr
+    dec rsi
+    jnz 1b
+    int {end}
+    .globl floor_calls
+floor_calls:
+1:
+    .rept {unrolled}
+    syscall
+    .endr
+    dec rsi
+    jnz 1b
+    int {end}
+    .globl floor_gates
+floor_gates:
+1:
+    .rept {unrolled}
+    int {int_80}
+    .endr
+    dec rsi
+    jnz 1b
+    int {end}
+    .globl floor_program_end
+floor_program_end:
+    .popsection
+
+    .text
+    /* (rdi: where in the program, rsi: rounds, rdx: for the program) */
+    .balign 16
+    .globl floor_enter
+floor_enter:
+    push rbp
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    push qword ptr gs:[{entry_sp}]
+    mov [rip + {kernel_sp}], rsp
+    mov rax, rsp
+    and rax, -16
+    mov gs:[{entry_sp}], rax
+    push {user_data}
+    push 0
+    push 2
+    push {user_code}
+    push rdi
+    iretq
+
+    .balign 16
+    .globl floor_leave
+floor_leave:
+    mov rsp, [rip + {kernel_sp}]
+    pop qword ptr gs:[{entry_sp}]
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbx
+    pop rbp
+    ret
+
+    .balign 16
+    .globl floor_return
+floor_return:
+    iretq
+
+    /* The instruction that faulted, of three bytes, is left out. */
+    .balign 16
+    .globl floor_skip
+floor_skip:
+    add rsp, 8
+    add qword ptr [rsp], 3
+    iretq
+
+    .balign 16
+    .globl floor_sysret
+floor_sysret:
+    sysretq
+    "#,
+    unrolled = const UNROLLED,
+    end = const END,
+    int_80 = const INT_80,
+    entry_sp = const ENTRY_SP,
+    kernel_sp = sym KERNEL_SP,
+    user_data = const USER_DATA,
+    user_code = const USER_CODE,
+);
+
+unsafe extern "C" {
+    static floor_program: u8;
+    static floor_program_end: u8;
+    static floor_traps: u8;
+    static floor_faults: u8;
+    static floor_calls: u8;
+    static floor_gates: u8;
+    fn floor_enter(code: usize, rounds: u64, argument: usize);
+    fn floor_leave();
+    fn floor_return();
+    fn floor_skip();
+    fn floor_sysret();
+}
+
+/// An address space with the program's code and pages.
+pub struct Space(Arc<Pmap>);
+
+impl Space {
+    /// A new one.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new() -> Result<Space, OutOfMemory> {
+        let pmap = Pmap::new()?;
+        let mut pending = Pending::new();
+        let start = &raw const floor_program;
+        // SAFETY: the labels stand in this order in one section, which never changes.
+        let code = unsafe {
+            let len = (&raw const floor_program_end).offset_from_unsigned(start);
+            core::slice::from_raw_parts(start, len)
+        };
+        let frame = Frame::alloc(Contents::Zeroed)?;
+        ephemeral::map(&frame).write(0, code);
+        pmap.enter(CODE, &frame, Prot::READ | Prot::EXEC, &mut pending)?;
+        for page in 0..REFILLED {
+            let frame = Frame::alloc(Contents::Zeroed)?;
+            pmap.enter(PAGES + page * PAGE_SIZE, &frame, Prot::READ, &mut pending)?;
+        }
+        Ok(Space(pmap))
+    }
+
+    /// Its root table.
+    pub fn root(&self) -> PhysAddr {
+        self.0.root()
+    }
+}
+
+/// Measures the ways from user mode into the kernel and back.
+pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
+    let space = Space::new()?;
+    let gate = |vector, to: unsafe extern "C" fn()| Gate {
+        vector,
+        to: to as usize,
+        from_programs: true,
+    };
+    let table = entry::table_with(&[
+        gate(BREAKPOINT, floor_return),
+        gate(INT_80 as u8, floor_return),
+        gate(vector::PAGE_FAULT as u8, floor_skip),
+        gate(END, floor_leave),
+    ]);
+    let mut each = |name, label: *const u8| {
+        // SAFETY: both labels stand in the program.
+        let offset = unsafe { label.offset_from_unsigned(&raw const floor_program) };
+        let mut batch = |operations: u64| {
+            let rounds = operations.div_ceil(UNROLLED);
+            undisturbed(|| run(&space, &table, CODE.0 + offset, rounds)) * operations
+                / (rounds * UNROLLED)
+        };
+        measure(name, Kind::Time, &mut [&mut batch]);
+    };
+    each("trap", &raw const floor_traps);
+    each("page_fault", &raw const floor_faults);
+    each("system_call", &raw const floor_calls);
+    each("int_80", &raw const floor_gates);
+    Ok(())
+}
+
+/// Runs the program from `code` on. Interrupts are off.
+fn run(space: &Space, table: &Table, code: usize, rounds: u64) {
+    let before = space::current();
+    space::load_space(space.root());
+    // SAFETY: the table lives until the kernel's own is loaded again below, and no trap but the program's comes until then,
+    // except for those that have their gates and stacks in every table. `syscall` comes from the program only until the register is set back, and the code there returns to it. The
+    // program ends at `floor_leave`, which gives back the stack and all registers that a function keeps.
+    unsafe {
+        table.load();
+        write_msr(msr::LSTAR, floor_sysret as *const () as u64);
+        floor_enter(code, rounds, HOLE.0);
+        write_msr(msr::LSTAR, entry::syscall_address() as u64);
+    }
+    entry::load_table();
+    space::load_space(before);
+}

@@ -1,0 +1,170 @@
+//! From the first Rust instruction to the first task.
+
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use alloc::boxed::Box;
+
+use super::acpi::Tables;
+use super::percpu::{self, MAX_CPUS, PerCpu};
+use super::stack::KernelStack;
+use super::{
+    apic, clock, cpu, drill, entry, fpu, gdt, irq, layout, loader, power, serial, smp, space, user,
+};
+use crate::frame::{self, OutOfMemory};
+use crate::power::Stop;
+use crate::{boot, task, time, time::vdso};
+
+/// Interrupt stacks of the boot CPU until there are real ones: no trap before that is survived, so
+/// one will do for all.
+#[repr(C, align(16))]
+struct EarlyStack([u8; 8192], *const PerCpu, usize);
+static mut EARLY_STACK: EarlyStack = EarlyStack([0; 8192], core::ptr::null(), 0);
+
+/// The interrupt stacks' tops, by CPU.
+static INTERRUPT_STACKS: [[core::sync::atomic::AtomicUsize; 3]; MAX_CPUS] =
+    [const { [const { core::sync::atomic::AtomicUsize::new(0) }; 3] }; MAX_CPUS];
+
+/// Whether the scheduler runs, so that other CPUs may join it.
+static SCHEDULER_RUNS: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "Rust" {
+    /// The floors above, by [`entry!`](crate::entry!).
+    safe fn causeway_start() -> !;
+}
+
+/// The boot CPU's first Rust code: on the boot stack, with the boot page tables, interrupts off.
+/// `info` is the physical address of what the loader left.
+pub extern "C" fn main(kind: u32, info: u32) -> ! {
+    percpu::set_up(0);
+    serial::CONSOLE.start();
+    serial::LOG.start();
+    let early = &raw mut EARLY_STACK;
+    // SAFETY: only this CPU runs, and only this function uses the static.
+    let top = unsafe {
+        (*early).1 = percpu::of(0);
+        (&raw mut (*early).1) as usize
+    };
+    gdt::load(percpu::of(0), [top; 3]);
+    entry::build_table();
+    entry::load_table();
+    cpu::detect();
+    if cpu::features().contains(cpu::Features::SMAP) {
+        entry::patch_smap();
+    }
+
+    let mut found = match loader::read_all(kind, info.into()) {
+        Ok(found) => found,
+        Err(problem) => bad_start(problem),
+    };
+    let tables = Tables::read(found.root_pointer);
+    power::set(tables.power);
+    let top = found.memory.ranges().last().map_or(0, |r| r.end) << crate::PAGE_SHIFT;
+    if !found.memory.prepare_early(space::early_frames(top)) {
+        bad_start("there is too little memory");
+    }
+    space::build(&mut found.memory);
+    let page = smp::find_page(&found.memory);
+    // SAFETY: the map holds usable memory without overlap, the direct map reaches it, and what is
+    // in use is marked: image, page tables, archive.
+    if unsafe { frame::init(found.memory.managed()) }.is_err() {
+        bad_start("there is too little memory");
+    }
+    boot::set(found.command_line(), found.archive);
+
+    cpu::set_controls();
+    fpu::enable();
+    fpu::detect();
+    user::enable_syscall();
+    if make_interrupt_stacks(0).is_err() {
+        bad_start("there is too little memory");
+    }
+    gdt::set_stacks(percpu::of(0), interrupt_stacks(0));
+    if !apic::start(&tables) {
+        bad_start("the local interrupt controller can't be reached");
+    }
+    apic::enable();
+    if !clock::start() {
+        bad_start("there is no timer to measure the clock with");
+    }
+    time::init();
+    vdso::start();
+    match page {
+        Some(page) => smp::start(&tables, page),
+        None => crate::log!("no memory below 1 MiB to start other CPUs with"),
+    }
+    report(&tables);
+    if apic::route_legacy(&tables, 4, irq::CONSOLE) {
+        serial::CONSOLE.enable_interrupt();
+    } else {
+        crate::log!("no interrupt line for the console");
+    }
+    SCHEDULER_RUNS.store(true, Ordering::Release);
+    task::run_boot_cpu(Box::new(|| {
+        drill::run_if_asked();
+        causeway_start()
+    }))
+}
+
+fn report(tables: &Tables) {
+    crate::log!(
+        "{} of {} CPUs, {} MiB of memory, kernel {} KiB, {:?}",
+        percpu::cpu_count(),
+        tables.cpus_listed.max(1),
+        frame::usage().total >> 8,
+        (layout::image().end - layout::image().start) >> 10,
+        cpu::features(),
+    );
+}
+
+/// Makes the three interrupt stacks of a CPU, with its data at each one's top.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn make_interrupt_stacks(index: usize) -> Result<(), OutOfMemory> {
+    for slot in &INTERRUPT_STACKS[index] {
+        let top = KernelStack::alloc()?.leak() - 16;
+        // SAFETY: the stack is ours for good.
+        unsafe { *(top as *mut *const PerCpu) = percpu::of(index) };
+        slot.store(top, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn interrupt_stacks(index: usize) -> [usize; 3] {
+    INTERRUPT_STACKS[index]
+        .each_ref()
+        .map(|slot| slot.load(Ordering::Relaxed))
+}
+
+/// Gives a CPU other than the first its data, tables and modes.
+pub fn set_up_cpu(index: usize) {
+    user::clear_selectors();
+    percpu::set_up(index);
+    gdt::load(percpu::of(index), interrupt_stacks(index));
+    entry::load_table();
+    cpu::set_controls();
+    fpu::enable();
+    user::enable_syscall();
+}
+
+/// Waits, on a CPU other than the first, until the scheduler can be joined.
+pub fn wait_for_scheduler() {
+    while !SCHEDULER_RUNS.load(Ordering::Acquire) {
+        core::hint::spin_loop();
+    }
+}
+
+/// Ends a start that makes no sense, with one line on the console.
+fn bad_start(problem: &str) -> ! {
+    struct Console;
+    impl Write for Console {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            serial::CONSOLE.put(text.as_bytes());
+            Ok(())
+        }
+    }
+    // Writing to the port can't fail.
+    let _ = write!(Console, "causeway: {problem}\r\n");
+    super::stop(Stop::BadStart as u8)
+}

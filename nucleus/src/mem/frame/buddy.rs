@@ -1,0 +1,264 @@
+//! Blocks of 2^order frames, aligned to their size, on one free list per order. The lists run
+//! through the records of the free blocks' first frames.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::record::{NONE, Type, managed, record};
+use crate::cpu::percpu::Restart;
+use crate::sync::{Rank, SpinLock};
+
+/// The largest block is 2^10 frames, 4 MiB.
+pub(crate) const MAX_ORDER: usize = 10;
+
+/// How deep into the reserve an allocation may go. Programs' pages end first, then page tables, then
+/// new kernel objects ([`is_scarce`](super::is_scarce)); the heap goes to the last frame, so
+/// that what has begun can end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// Pages of programs and files.
+    Data,
+    /// Page tables and stacks.
+    Table,
+    /// Kernel heap.
+    #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+    Heap,
+}
+
+pub(super) struct Buddy {
+    /// First block of each order, or [`NONE`].
+    lists: [u32; MAX_ORDER + 1],
+    free: usize,
+}
+
+static BUDDY: Restart<SpinLock<Buddy>> = Restart::new(SpinLock::new(Rank::Buddy, Buddy::new()));
+/// What [`Buddy::free`] was when the lock was last released, for who only wants to know.
+static FREE: AtomicUsize = AtomicUsize::new(0);
+static RESERVE: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that were not had though frames enough were free.
+static SCATTERED: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts with nothing free.
+///
+/// # Safety
+/// The machine has one CPU and no task yet.
+pub(super) unsafe fn start() {
+    // SAFETY: the caller promises to be alone.
+    unsafe { BUDDY.set(SpinLock::new(Rank::Buddy, Buddy::new())) };
+    FREE.store(0, Ordering::Relaxed);
+    RESERVE.store(0, Ordering::Relaxed);
+    SCATTERED.store(0, Ordering::Relaxed);
+}
+
+/// Sets how many frames programs can't have.
+pub(super) fn set_reserve(frames: usize) {
+    RESERVE.store(frames, Ordering::Relaxed);
+}
+
+/// Frames in the buddy allocator.
+#[inline]
+pub(super) fn free_frames() -> usize {
+    FREE.load(Ordering::Relaxed)
+}
+
+/// How often a block was not had because the free frames stood apart.
+pub(super) fn scattered() -> usize {
+    SCATTERED.load(Ordering::Relaxed)
+}
+
+/// Frames that must be left when an allocation of this kind is done.
+#[inline]
+pub(super) fn floor(depth: Depth) -> usize {
+    let reserve = RESERVE.load(Ordering::Relaxed);
+    match depth {
+        Depth::Data => reserve,
+        Depth::Table => reserve / 4 * 3,
+        Depth::Heap => 0,
+    }
+}
+
+/// Below this many free frames, memory is scarce.
+#[inline]
+pub(super) fn scarce_below() -> usize {
+    RESERVE.load(Ordering::Relaxed) / 2
+}
+
+/// Takes one block.
+pub(super) fn take(order: usize, depth: Depth) -> Option<u32> {
+    take_or(order, depth, || {
+        SCATTERED.fetch_add(1, Ordering::Relaxed);
+    })
+}
+
+/// Takes one block for who can do without it: that there is none is not noted.
+pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
+    take_or(order, depth, || {})
+}
+
+fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
+    let mut buddy = BUDDY.lock_irq();
+    if buddy.free < floor(depth) + (1 << order) {
+        return None;
+    }
+    let Some(index) = buddy.take(order) else {
+        is_scattered();
+        return None;
+    };
+    FREE.store(buddy.free, Ordering::Relaxed);
+    Some(index)
+}
+
+/// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in blocks, of which the smallest are
+/// used up first. Out of the reserve comes only one frame: the others will be had by whoever asks this CPU next.
+pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
+    let mut buddy = BUDDY.lock_irq();
+    let mut n = 0;
+    while n < to.len() {
+        let spare = buddy.free.saturating_sub(floor(Depth::Data));
+        let most = match n == 0 && buddy.free > floor(depth) {
+            true => spare.max(1),
+            false => spare,
+        };
+        let Some(order) = most.min(to.len() - n).checked_ilog2() else {
+            break;
+        };
+        let Some((first, order)) = buddy.take_smallest(order as usize) else {
+            break;
+        };
+        for (to, index) in to[n..].iter_mut().zip(first..first + (1 << order)) {
+            *to = index;
+        }
+        n += 1 << order;
+    }
+    FREE.store(buddy.free, Ordering::Relaxed);
+    n
+}
+
+/// Gives a block back. Its frames are of type `Free`.
+pub(super) fn give(index: u32, order: usize) {
+    let mut buddy = BUDDY.lock_irq();
+    buddy.give(index, order);
+    FREE.store(buddy.free, Ordering::Relaxed);
+}
+
+/// Gives single frames back with the lock taken once. Neighbours that come one after the other, upwards or downwards, go as blocks.
+pub(super) fn give_batch(frames: impl Iterator<Item = u32>) {
+    let mut buddy = BUDDY.lock_irq();
+    let mut run = 0..0;
+    for index in frames {
+        if index + 1 == run.start {
+            run.start = index;
+        } else if index == run.end {
+            run.end = index + 1;
+        } else {
+            buddy.give_run(run);
+            run = index..index + 1;
+        }
+    }
+    buddy.give_run(run);
+    FREE.store(buddy.free, Ordering::Relaxed);
+}
+
+/// Gives back any run of frames, as the largest aligned blocks it consists of.
+pub(super) fn give_run(frames: Range<u32>) {
+    let mut buddy = BUDDY.lock_irq();
+    buddy.give_run(frames);
+    FREE.store(buddy.free, Ordering::Relaxed);
+}
+
+impl Buddy {
+    const fn new() -> Buddy {
+        Buddy {
+            lists: [NONE; MAX_ORDER + 1],
+            free: 0,
+        }
+    }
+
+    fn take(&mut self, order: usize) -> Option<u32> {
+        let found = (order..=MAX_ORDER).find(|&o| self.lists[o] != NONE)?;
+        let index = self.lists[found];
+        self.unlink(index, found);
+        // Give back the upper halves.
+        for o in (order..found).rev() {
+            self.link(index + (1 << o), o);
+        }
+        self.free -= 1 << order;
+        Some(index)
+    }
+
+    /// Takes 2^`most` frames of the smallest block that there is, or all of it if it has no more. Returns the first and the order.
+    fn take_smallest(&mut self, most: usize) -> Option<(u32, usize)> {
+        let smallest = (0..=MAX_ORDER).find(|&o| self.lists[o] != NONE)?;
+        let order = smallest.min(most);
+        Some((self.take(order)?, order))
+    }
+
+    fn give_run(&mut self, run: Range<u32>) {
+        let mut index = run.start;
+        while index < run.end {
+            let aligned = index.trailing_zeros() as usize;
+            let fits = (run.end - index).ilog2() as usize;
+            let order = aligned.min(fits).min(MAX_ORDER);
+            self.give(index, order);
+            index += 1 << order;
+        }
+    }
+
+    fn give(&mut self, mut index: u32, mut order: usize) {
+        debug_assert_eq!(record(index).kind(), Type::Free);
+        debug_assert!(
+            !(0..=MAX_ORDER).any(|o| record(index).is_free_block(o)),
+            "frame {index:#x} freed twice"
+        );
+        self.free += 1 << order;
+        while order < MAX_ORDER {
+            let other = index ^ (1 << order);
+            if !managed().contains(&other) || !record(other).is_free_block(order) {
+                break;
+            }
+            self.unlink(other, order);
+            index &= !(1 << order);
+            order += 1;
+        }
+        self.link(index, order);
+    }
+
+    fn link(&mut self, index: u32, order: usize) {
+        let next = self.lists[order];
+        let r = record(index);
+        r.set_free_block(Some(order));
+        r.a.store(pair(next, NONE), Ordering::Relaxed);
+        if next != NONE {
+            let r = record(next);
+            let (after, _) = unpair(r.a.load(Ordering::Relaxed));
+            r.a.store(pair(after, index), Ordering::Relaxed);
+        }
+        self.lists[order] = index;
+    }
+
+    fn unlink(&mut self, index: u32, order: usize) {
+        let r = record(index);
+        let (next, previous) = unpair(r.a.load(Ordering::Relaxed));
+        if previous == NONE {
+            self.lists[order] = next;
+        } else {
+            let r = record(previous);
+            let (_, before) = unpair(r.a.load(Ordering::Relaxed));
+            r.a.store(pair(next, before), Ordering::Relaxed);
+        }
+        if next != NONE {
+            let r = record(next);
+            let (after, _) = unpair(r.a.load(Ordering::Relaxed));
+            r.a.store(pair(after, previous), Ordering::Relaxed);
+        }
+        r.set_free_block(None);
+    }
+}
+
+fn pair(next: u32, previous: u32) -> u64 {
+    next as u64 | (previous as u64) << 32
+}
+
+fn unpair(both: u64) -> (u32, u32) {
+    (both as u32, (both >> 32) as u32)
+}

@@ -1,0 +1,459 @@
+//! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
+//!
+//! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
+//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page table of level
+//! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+
+mod buddy;
+mod bundle;
+mod cache;
+mod injection;
+pub(crate) mod record;
+mod run;
+mod targets;
+#[cfg(all(test, not(target_os = "none")))]
+mod tests;
+
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+
+pub(crate) use buddy::Depth;
+pub(crate) use buddy::MAX_ORDER;
+pub use bundle::Bundle;
+pub use cache::keep_tables;
+pub(crate) use cache::{Table, give_table, take_table};
+use injection::fails;
+#[cfg(not(target_os = "none"))]
+pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
+use record::{Record, Type, address, bytes, record};
+pub use run::{RUN_FRAMES, Run};
+pub use targets::{Targets, available, await_shortage, report_shortage, scattered, targets};
+
+use crate::counters::Counter;
+use crate::hw::machine;
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+
+/// No frame is free. A program sees it as `ENOMEM`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfMemory;
+
+/// What the bytes of a new frame are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contents {
+    /// All zero.
+    Zeroed,
+    /// Whatever the last owner left; the caller overwrites all of it before a program can see it.
+    Stale,
+}
+
+/// A counted handle to a data frame. Cloning adds to the frame's existence count; dropping the
+/// last handle frees the frame. A mapping in a [`Pmap`](crate::Pmap) holds a handle of its own,
+/// and gives it up only through a [`Pending`](crate::pmap::Pending) set, so a frame is never free
+/// while a TLB can still reach it.
+pub struct Frame {
+    index: u32,
+}
+
+impl Frame {
+    /// Takes a frame from this CPU's cache or the buddy allocator.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when only the kernel's own reserve is left.
+    pub fn alloc(contents: Contents) -> Result<Frame, OutOfMemory> {
+        let index = take(Depth::Data).ok_or(OutOfMemory)?;
+        let r = record(index);
+        r.set_kind(Type::Free, Type::Writable);
+        r.handles.store(1, Ordering::Relaxed);
+        if contents == Contents::Zeroed {
+            zero(index);
+            Counter::pages_zeroed.add(1);
+        }
+        Ok(Frame { index })
+    }
+
+    /// The physical frame number.
+    pub fn number(&self) -> u64 {
+        self.index as u64
+    }
+
+    /// Handles to this frame, mappings included. Stable at 1 only if the caller holds the only one.
+    pub fn handles(&self) -> u32 {
+        record(self.index).handles.load(Ordering::Acquire)
+    }
+
+    /// How many mappings the frame has in all pmaps.
+    pub fn mappings(&self) -> u32 {
+        record(self.index).mappings()
+    }
+
+    /// The frame's number among the managed ones, which is also its record's.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// A handle that was counted elsewhere: by a mapping, or by [`Frame::into_index`].
+    ///
+    /// The caller gives up the handle that it has in another form.
+    #[inline]
+    pub(crate) fn from_index(index: u32) -> Frame {
+        debug_assert_eq!(record(index).kind(), Type::Writable);
+        debug_assert!(record(index).handles.load(Ordering::Relaxed) > 0);
+        Frame { index }
+    }
+
+    /// The handle in another form.
+    #[inline]
+    pub(crate) fn into_index(self) -> u32 {
+        let index = self.index;
+        core::mem::forget(self);
+        index
+    }
+
+    /// Where the kernel reaches the frame's bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> *mut u8 {
+        bytes(self.index)
+    }
+}
+
+impl Clone for Frame {
+    #[inline]
+    fn clone(&self) -> Frame {
+        machine::point();
+        // Relaxed as in `Arc`: a new handle is made from one that is held.
+        let old = record(self.index).handles.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(old > 0);
+        Frame { index: self.index }
+    }
+}
+
+impl From<&Frame> for Frame {
+    #[inline]
+    fn from(frame: &Frame) -> Frame {
+        frame.clone()
+    }
+}
+
+impl Drop for Frame {
+    #[inline]
+    fn drop(&mut self) {
+        machine::point();
+        let r = record(self.index);
+        // Release, and acquire by the last: all uses of the frame come before it is free.
+        let before = r.handles.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a frame was given up once too often");
+        if before == 1 {
+            fence(Ordering::Acquire);
+            make_free(self.index);
+            cache::give(self.index);
+        }
+    }
+}
+
+impl PartialEq for Frame {
+    fn eq(&self, other: &Frame) -> bool {
+        self.index == other.index
+    }
+}
+
+impl Eq for Frame {}
+
+impl core::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "frame {:#x}", self.index)
+    }
+}
+
+/// A data frame without a handle becomes a free one, which the caller puts to the others.
+#[inline]
+fn make_free(index: u32) {
+    machine::frame_freed(address(index));
+    record(index).set_kind(Type::Writable, Type::Free);
+    junk(index);
+}
+
+/// What freed frames are filled with in builds with assertions, so that a use after the free shows.
+#[cfg(debug_assertions)]
+const JUNK: u8 = 0xdb;
+/// In a free frame's record: the frame was filled, unlike those that nobody has had since the start.
+#[cfg(debug_assertions)]
+const JUNKED: u32 = 0xdbdb_dbdb;
+
+/// Fills a free frame with junk in builds with assertions.
+#[inline]
+fn junk(index: u32) {
+    #[cfg(debug_assertions)]
+    {
+        // SAFETY: the frame is free: nobody else reads or writes it.
+        unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
+        record(index).handles.store(JUNKED, Ordering::Relaxed);
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = index;
+}
+
+/// Checks in builds with assertions that nobody wrote a frame while it was free.
+#[inline]
+fn check_junk(index: u32) {
+    #[cfg(debug_assertions)]
+    if record(index).handles.load(Ordering::Relaxed) == JUNKED {
+        // SAFETY: the frame was taken from the free ones and belongs to the caller.
+        let page = unsafe { core::slice::from_raw_parts(bytes(index), PAGE_SIZE) };
+        let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
+        assert!(
+            ends.clone().all(|&b| b == JUNK),
+            "frame {index:#x} was written while it was free"
+        );
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = index;
+}
+
+/// Zeroes a frame that the caller owns alone.
+#[inline]
+fn zero(index: u32) {
+    // SAFETY: the caller has just taken the frame from the free ones: nobody else uses it.
+    unsafe { core::ptr::write_bytes(bytes(index), 0, PAGE_SIZE) };
+}
+
+/// Whether the first `words` words of a frame that the caller owns alone are zero.
+fn is_zero(index: u32, words: usize) -> bool {
+    // SAFETY: the caller owns the frame; a word is aligned in it.
+    let words = unsafe { core::slice::from_raw_parts(bytes(index).cast::<u64>(), words) };
+    words.iter().all(|&word| word == 0)
+}
+
+/// Takes one frame; the caller gives it a type.
+#[inline]
+fn take(depth: Depth) -> Option<u32> {
+    if fails() {
+        return None;
+    }
+    let index = cache::take(depth).or_else(|| retry(|| cache::take(depth)))?;
+    check_junk(index);
+    Some(index)
+}
+
+/// A second attempt, after what is kept ready was given up.
+#[cold]
+fn retry(take: impl FnOnce() -> Option<u32>) -> Option<u32> {
+    if cache::drain() { take() } else { None }
+}
+
+/// Frames in heap blocks, and in blocks of the kernel's own.
+static HEAP: AtomicUsize = AtomicUsize::new(0);
+static KERNEL: AtomicUsize = AtomicUsize::new(0);
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap` or
+/// `Kernel` (stacks). The bytes are stale. The simulated machine's kernel has its heap and stacks
+/// from the host, so there only tests call this.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
+    let depth = if kind == Type::Heap {
+        Depth::Heap
+    } else {
+        Depth::Table
+    };
+    if depth != Depth::Heap && fails() {
+        return Err(OutOfMemory);
+    }
+    let attempt = || match order {
+        0 => cache::take(depth),
+        _ => buddy::take(order, depth),
+    };
+    let index = attempt().or_else(|| retry(attempt)).ok_or(OutOfMemory)?;
+    for i in index..index + (1 << order) {
+        check_junk(i);
+        record(i).set_kind(Type::Free, kind);
+    }
+    owner_count(kind).fetch_add(1 << order, Ordering::Relaxed);
+    Ok(index)
+}
+
+/// Gives frames of one or several such blocks, or a part of one, back.
+pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
+    for i in frames.clone() {
+        machine::frame_freed(address(i));
+        record(i).set_kind(kind, Type::Free);
+        junk(i);
+    }
+    owner_count(kind).fetch_sub(frames.len(), Ordering::Relaxed);
+    if frames.len() == 1 {
+        cache::give(frames.start);
+    } else {
+        buddy::give_run(frames);
+    }
+}
+
+fn owner_count(kind: Type) -> &'static AtomicUsize {
+    match kind {
+        Type::Heap => &HEAP,
+        _ => &KERNEL,
+    }
+}
+
+/// Where the machine's memory is, in frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All frames that the firmware reported as usable.
+    pub total: usize,
+    /// Free, per-CPU caches and page tables kept ready included.
+    pub free: usize,
+    /// Held by [`Frame`] handles.
+    pub data: usize,
+    /// Page tables in use, with their reverse links.
+    pub page_tables: usize,
+    /// Kernel heap.
+    pub heap: usize,
+    /// Kernel image, frame records, stacks, everything else.
+    pub kernel: usize,
+}
+
+/// All frames that the firmware reported as usable.
+pub fn total() -> usize {
+    TOTAL.load(Ordering::Relaxed)
+}
+
+/// A snapshot; exact when nothing else runs.
+pub fn usage() -> Usage {
+    let total = TOTAL.load(Ordering::Relaxed);
+    let free = buddy::free_frames() + cache::kept();
+    let page_tables = cache::tables_in_use();
+    let heap = HEAP.load(Ordering::Relaxed);
+    let kernel = KERNEL.load(Ordering::Relaxed);
+    Usage {
+        total,
+        free,
+        data: total.saturating_sub(free + page_tables + heap + kernel),
+        page_tables,
+        heap,
+        kernel,
+    }
+}
+
+/// Whether so little memory is left that work which would need more kernel heap must be refused
+/// with `ENOMEM` now, while the reserve still lets everything in progress finish. Two loads.
+pub fn is_scarce() -> bool {
+    #[cfg(not(target_os = "none"))]
+    if injection::seems_scarce() {
+        return true;
+    }
+    buddy::free_frames() < buddy::scarce_below()
+}
+
+/// Gives up what this CPU and the pools keep; returns whether that was anything.
+#[cfg(all(test, not(target_os = "none")))]
+pub(crate) fn drain_for_test() -> bool {
+    cache::drain()
+}
+
+/// A run of frames that the firmware reported as usable memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    /// First frame number.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Whether anything uses it now: false for the kernel's image and what the loader left. Regions
+    /// in use can be given later by [`release`].
+    pub free: bool,
+}
+
+/// Takes over the machine's memory. The records are put at the end of the largest free region.
+///
+/// # Errors
+/// [`OutOfMemory`] if no free region can hold the records.
+///
+/// # Safety
+/// The regions are memory, don't overlap, and are reached by [`machine::ptr`]; what is `free` is
+/// used by nobody. The machine has one CPU and no task yet.
+pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
+    let start = regions.iter().map(|r| r.start).min().ok_or(OutOfMemory)?;
+    let limit = start + record::MAX_FRAMES as u64;
+    let end = regions.iter().map(|r| r.end).max().unwrap_or(start);
+    let end = end.min(limit).min(u32::MAX as u64);
+    let largest = regions
+        .iter()
+        .filter(|r| r.free && r.start < end)
+        .max_by_key(|r| r.end.min(end) - r.start)
+        .ok_or(OutOfMemory)?;
+    let count = (end - start) as usize;
+    let needed = (count * size_of::<Record>()).div_ceil(PAGE_SIZE) as u64;
+    let records_end = largest.end.min(end);
+    let records = records_end
+        .checked_sub(needed)
+        .filter(|&first| first > largest.start)
+        .ok_or(OutOfMemory)?;
+    // SAFETY: free memory, which is taken out of the free ones below; the rest is the caller's promise.
+    unsafe {
+        record::start(
+            start as u32..end as u32,
+            machine::ptr(crate::PhysAddr(records << PAGE_SHIFT)).cast(),
+        );
+        buddy::start();
+        cache::start(count);
+    }
+    #[cfg(not(target_os = "none"))]
+    injection::reset();
+    HEAP.store(0, Ordering::Relaxed);
+    KERNEL.store(0, Ordering::Relaxed);
+    let mut total = 0;
+    for region in regions.iter().filter(|r| r.start < end) {
+        let region_end = region.end.min(end);
+        total += (region_end - region.start) as usize;
+        let free_end = match (region.free, region.start == largest.start) {
+            (false, _) => region.start,
+            (true, true) => records,
+            (true, false) => region_end,
+        };
+        add_free(region.start as u32..free_end as u32);
+        for index in free_end..region_end {
+            record(index as u32).set_kind(Type::Absent, Type::Kernel);
+        }
+        KERNEL.fetch_add((region_end - free_end) as usize, Ordering::Relaxed);
+    }
+    TOTAL.store(total, Ordering::Relaxed);
+    // A 64th of the memory, at most 4 MiB: what all system calls in progress may still need.
+    buddy::set_reserve((total / 64).min(1024));
+    // SAFETY: the caller promises that the machine has one CPU and no task yet.
+    unsafe { targets::start(total, buddy::floor(Depth::Data)) };
+    Ok(())
+}
+
+fn add_free(frames: core::ops::Range<u32>) {
+    for index in frames.clone() {
+        record(index).set_kind(Type::Absent, Type::Free);
+    }
+    buddy::give_run(frames);
+}
+
+/// Gives the allocator memory that was in use at [`init`]: the root archive, the loader's data.
+///
+/// # Safety
+/// The frames are of a region in use, and nobody uses them any more.
+pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
+    let managed = record::managed();
+    let start = frames.start.max(managed.start as u64) as u32;
+    let end = frames.end.min(managed.end as u64) as u32;
+    if start < end {
+        give_run(start..end, Type::Kernel);
+    }
+}
+
+/// Makes a frame that was in use at [`init`] a data frame with this handle as its only one, its bytes as
+/// they are. `None` if it has no record.
+///
+/// # Safety
+/// As for [`release`].
+pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
+    let index = u32::try_from(number).ok()?;
+    if !record::managed().contains(&index) {
+        return None;
+    }
+    let r = record(index);
+    r.set_kind(Type::Kernel, Type::Writable);
+    r.handles.store(1, Ordering::Relaxed);
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    Some(Frame { index })
+}

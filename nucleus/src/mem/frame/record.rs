@@ -1,0 +1,371 @@
+//! The record of a frame: what it is, and who uses it.
+//!
+//! | field | data frame | page table | free | heap |
+//! |---|---|---|---|---|
+//! | `word` | type, flags | type, flags | type, order | type, flags |
+//! | `handles` | existence count | entries in use; level 1: groups in use | | a slab's objects |
+//! | `map` | lock, mapping count, first slot | | | |
+//! | `a` | | groups in use; level 1: its pmap; dead: the next | list of blocks | list of slabs |
+//! | `b` | | level 1: base address and use count | | |
+//!
+//! Records live as long as the machine, so any record may be looked at without holding its frame.
+//! Who comes from a stale hint validates after having locked (`map`) or pinned (`b`) what it found;
+//! therefore these two have no other use in any type of frame.
+//!
+//! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
+//! frame's mappings, a page table's attachment. A type changes only when it is zero.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::counters::Counter;
+use crate::hw::machine;
+use crate::{PAGE_SHIFT, PhysAddr};
+
+/// No frame, no slot.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What a frame is used as. At any time exactly one (`iosup.txt` 2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Type {
+    /// No memory there, or not ours.
+    Absent = 0,
+    /// In the buddy allocator or a CPU's cache.
+    Free = 1,
+    /// Data, held by handles; programs, the kernel and devices may write it.
+    Writable = 2,
+    /// A page table of level 1, and the frame with its reverse links.
+    PageTable1 = 3,
+    PageTable2 = 4,
+    PageTable3 = 5,
+    PageTable4 = 6,
+    /// Segment descriptors.
+    Descriptor = 7,
+    /// The kernel heap.
+    Heap = 8,
+    /// The kernel's image, its stacks, the frame records, what the loader left.
+    Kernel = 9,
+}
+
+impl Type {
+    /// The page table of a level, 1 to 4.
+    pub(crate) const fn page_table(level: usize) -> Type {
+        match level {
+            1 => Type::PageTable1,
+            2 => Type::PageTable2,
+            3 => Type::PageTable3,
+            _ => Type::PageTable4,
+        }
+    }
+
+    const fn from_bits(bits: u32) -> Type {
+        match bits & TYPE_MASK {
+            1 => Type::Free,
+            2 => Type::Writable,
+            3 => Type::PageTable1,
+            4 => Type::PageTable2,
+            5 => Type::PageTable3,
+            6 => Type::PageTable4,
+            7 => Type::Descriptor,
+            8 => Type::Heap,
+            9 => Type::Kernel,
+            _ => Type::Absent,
+        }
+    }
+
+    /// Whether devices may reach such a frame: going from or to a type that they may not reach is
+    /// what costs an IOTLB flush (`iosup.txt` 3).
+    const fn is_open(self) -> bool {
+        matches!(self, Type::Free | Type::Writable)
+    }
+}
+
+const TYPE_MASK: u32 = 0xf;
+/// In a page-table pool: out of every device's domain, ready for use (`iosup.txt` 6.1).
+const CACHED: u32 = 1 << 4;
+/// Written through a mapping that is gone or was cleaned. [reverse lock]
+const MODIFIED: u32 = 1 << 5;
+/// Read or written through a mapping that is gone. [reverse lock]
+const REFERENCED: u32 = 1 << 6;
+/// First frame of a block on a free list; its order stands above [`ORDER_SHIFT`].
+const FREE_BLOCK: u32 = 1 << 7;
+const ORDER_SHIFT: u32 = 8;
+/// Some mapping may be a part of a large one: set with it, cleared by who finds that there is none. [reverse lock]
+const IN_LARGE: u32 = 1 << 12;
+
+const LOCKED: u64 = 1 << 63;
+const MAPPING: u64 = 1 << 32;
+const UNMAPPED: u64 = NONE as u64;
+
+/// See the head of the file.
+#[repr(C, align(32))]
+pub(crate) struct Record {
+    word: AtomicU32,
+    pub(crate) handles: AtomicU32,
+    map: AtomicU64,
+    pub(crate) a: AtomicU64,
+    pub(crate) b: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Record>() == 32);
+
+/// The record of frame 0, if it had one: the first record minus the first frame's number.
+static RECORDS: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+static FIRST: AtomicU32 = AtomicU32::new(0);
+static END: AtomicU32 = AtomicU32::new(0);
+
+/// Frames that can have a record: a slot number (`frame * 512 + index`) must fit in 32 bits and
+/// differ from [`NONE`].
+pub(crate) const MAX_FRAMES: usize = (1 << 23) - 1;
+
+/// The frames that have records.
+pub(crate) fn managed() -> core::ops::Range<u32> {
+    FIRST.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)
+}
+
+/// The record of a frame.
+#[inline]
+pub(crate) fn record(index: u32) -> &'static Record {
+    debug_assert!(managed().contains(&index), "frame {index:#x} has no record");
+    // SAFETY: callers pass the number of a managed frame (checked in debug builds; from page-table
+    // entries and slots through `find`), so this is an initialised record, which lives forever and
+    // consists of atomics.
+    unsafe { &*RECORDS.load(Ordering::Relaxed).wrapping_add(index as usize) }
+}
+
+/// The record of a frame whose number comes from a stale hint, if there is one.
+#[inline]
+pub(crate) fn find(number: u64) -> Option<&'static Record> {
+    let index = u32::try_from(number).ok()?;
+    managed().contains(&index).then(|| record(index))
+}
+
+/// The physical address of a frame.
+#[inline]
+pub(crate) const fn address(index: u32) -> PhysAddr {
+    PhysAddr((index as u64) << PAGE_SHIFT)
+}
+
+/// Where the kernel reaches a frame's bytes.
+#[inline]
+pub(crate) fn bytes(index: u32) -> *mut u8 {
+    machine::ptr(address(index))
+}
+
+/// Makes `frames.len()` fresh records at `at`.
+///
+/// # Safety
+/// `at` is valid for that many records from now on, written by nobody else, and the machine has one
+/// CPU and no task yet.
+pub(super) unsafe fn start(frames: core::ops::Range<u32>, at: *mut Record) {
+    for i in 0..frames.len() {
+        let record = Record {
+            word: AtomicU32::new(Type::Absent as u32),
+            handles: AtomicU32::new(0),
+            map: AtomicU64::new(UNMAPPED),
+            a: AtomicU64::new(0),
+            b: AtomicU64::new(0),
+        };
+        // SAFETY: inside the memory that the caller gave.
+        unsafe { at.add(i).write(record) };
+    }
+    RECORDS.store(at.wrapping_sub(frames.start as usize), Ordering::Relaxed);
+    FIRST.store(frames.start, Ordering::Relaxed);
+    END.store(frames.end, Ordering::Release);
+}
+
+impl Record {
+    /// What the frame is.
+    #[inline]
+    pub(crate) fn kind(&self) -> Type {
+        Type::from_bits(self.word.load(Ordering::Relaxed))
+    }
+
+    /// Changes the type, and clears all flags. The caller owns the frame alone.
+    ///
+    /// Between the types that devices may reach and the others this is a *type change* in the sense
+    /// of `iosup.txt` 3, and is counted.
+    #[inline]
+    pub(crate) fn set_kind(&self, from: Type, to: Type) {
+        debug_assert_eq!(self.kind(), from, "a frame is not what its owner thinks");
+        assert!(self.count_as(from) == 0, "type change of a frame in use");
+        if from.is_open() != to.is_open() && from != Type::Absent {
+            Counter::frame_type_changes.add(1);
+        }
+        self.word.store(to as u32, Ordering::Relaxed);
+    }
+
+    /// How often the frame is used as what its type says.
+    #[inline]
+    pub(crate) fn type_count(&self) -> u32 {
+        self.count_as(self.kind())
+    }
+
+    /// As [`type_count`](Record::type_count) of a frame that is known to be of this type.
+    #[inline]
+    fn count_as(&self, kind: Type) -> u32 {
+        match kind {
+            Type::PageTable1 => self.b.load(Ordering::Relaxed) as u32,
+            Type::PageTable2 | Type::PageTable3 | Type::PageTable4 => {
+                self.handles.load(Ordering::Relaxed)
+            }
+            _ => self.mappings(),
+        }
+    }
+
+    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone.
+    pub(crate) fn set_cached(&self, cached: bool) {
+        let word = self.word.load(Ordering::Relaxed) & !CACHED;
+        self.word
+            .store(word | if cached { CACHED } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// The flag of `iosup.txt` 6.1.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & CACHED != 0
+    }
+
+    /// Marks the first frame of a free block. [buddy lock]
+    pub(super) fn set_free_block(&self, order: Option<usize>) {
+        let word = match order {
+            Some(order) => Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT,
+            None => Type::Free as u32,
+        };
+        self.word.store(word, Ordering::Relaxed);
+    }
+
+    /// Whether a free block of this order begins here. [buddy lock]
+    pub(super) fn is_free_block(&self, order: usize) -> bool {
+        self.word.load(Ordering::Relaxed)
+            == Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT
+    }
+
+    /// Mappings of the frame in all pmaps.
+    #[inline]
+    pub(crate) fn mappings(&self) -> u32 {
+        ((self.map.load(Ordering::Relaxed) & !LOCKED) >> 32) as u32
+    }
+
+    /// Takes the frame's reverse lock: a spin lock in the word that it guards, so that linking a
+    /// mapping costs one atomic operation. The caller is pinned. Nothing else is locked inside.
+    #[inline]
+    pub(crate) fn lock_mappings(&self) -> Mappings<'_> {
+        machine::point();
+        let mut map = self.map.load(Ordering::Relaxed);
+        loop {
+            if map & LOCKED == 0 {
+                match self.map.compare_exchange_weak(
+                    map,
+                    map | LOCKED,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => return Mappings { record: self, map },
+                    Err(now) => map = now,
+                }
+            } else {
+                machine::spin_hint();
+                map = self.map.load(Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The reverse lock of a frame is held while this lives.
+pub(crate) struct Mappings<'a> {
+    pub(crate) record: &'a Record,
+    map: u64,
+}
+
+impl Mappings<'_> {
+    /// The slot of the first mapping, or [`NONE`].
+    #[inline]
+    pub(crate) fn first(&self) -> u32 {
+        self.map as u32
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        (self.map >> 32) as u32
+    }
+
+    /// Replaces the first slot.
+    #[inline]
+    pub(crate) fn set_first(&mut self, slot: u32) {
+        self.map = (self.map & !(NONE as u64)) | slot as u64;
+    }
+
+    /// One mapping more, which is the first now.
+    #[inline]
+    pub(crate) fn add(&mut self, slot: u32) {
+        self.map += MAPPING;
+        self.set_first(slot);
+    }
+
+    /// One mapping less.
+    pub(crate) fn subtract(&mut self) {
+        debug_assert!(self.map >= MAPPING, "a mapping was unlinked twice");
+        self.map -= MAPPING;
+    }
+
+    /// The only mapping is gone.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(self.count() == 1);
+        self.map = UNMAPPED;
+    }
+
+    /// Remembers that the frame was referenced, or written, through a mapping that is gone.
+    #[inline]
+    pub(crate) fn note(&self, referenced: bool, modified: bool) {
+        let old = self.record.word.load(Ordering::Relaxed);
+        let new =
+            old | if referenced { REFERENCED } else { 0 } | if modified { MODIFIED } else { 0 };
+        if new != old {
+            self.record.word.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some mapping may be a part of a large one.
+    #[inline]
+    pub(crate) fn may_be_in_large(&self) -> bool {
+        self.record.word.load(Ordering::Relaxed) & IN_LARGE != 0
+    }
+
+    /// Changes [`may_be_in_large`](Mappings::may_be_in_large).
+    #[inline]
+    pub(crate) fn set_in_large(&self, large: bool) {
+        let word = self.record.word.load(Ordering::Relaxed) & !IN_LARGE;
+        let new = word | if large { IN_LARGE } else { 0 };
+        self.record.word.store(new, Ordering::Relaxed);
+    }
+
+    /// Whether a mapping that is gone wrote the frame.
+    pub(crate) fn was_modified(&self) -> bool {
+        self.record.word.load(Ordering::Relaxed) & MODIFIED != 0
+    }
+
+    /// Forgets it.
+    pub(crate) fn clear_modified(&self) {
+        let word = self.record.word.load(Ordering::Relaxed);
+        self.record.word.store(word & !MODIFIED, Ordering::Relaxed);
+    }
+
+    /// Whether a mapping that is gone referenced the frame; forgets it.
+    pub(crate) fn take_referenced(&self) -> bool {
+        let word = self.record.word.load(Ordering::Relaxed);
+        self.record
+            .word
+            .store(word & !REFERENCED, Ordering::Relaxed);
+        word & REFERENCED != 0
+    }
+}
+
+impl Drop for Mappings<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        machine::point();
+        self.record.map.store(self.map, Ordering::Release);
+    }
+}

@@ -1,0 +1,496 @@
+//! The kernel heap on bare metal; on the simulated machine the host's is used.
+//!
+//! Up to [`LARGEST`] bytes: size classes. A *slab* is a frame cut into objects of one class; its
+//! bookkeeping stands in the frame's record, so that objects are naturally aligned and slabs hold nothing
+//! else. It is a single frame for every class, because a block of several may not be found any more
+//! when memory is short, and small allocations must not fail while the reserve lasts. Each CPU keeps a list of free objects per class, filled and emptied in
+//! batches, so the usual allocation and free take no lock and no atomic operation. Above that: whole
+//! frames from the buddy allocator, exactly as many as needed.
+//!
+//! On the simulated machine this is built for its own tests.
+//!
+//! The heap may use the reserve to the last frame ([`frame::is_scarce`](crate::frame::is_scarce)).
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests;
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::cpu::percpu::{PerCpu, Restart};
+use crate::frame::record::{self, NONE, Record, Type, record};
+use crate::frame::{self, MAX_ORDER};
+use crate::hw::machine;
+use crate::sync::{Rank, SpinLock};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a
+/// third of an object is lost; above 512, what a frame holds 6, 5, 4, 3 and 2 of.
+const CLASSES: [usize; 15] = [
+    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 672, 800, 1024, 1344, 2048,
+];
+const LARGEST: usize = CLASSES[CLASSES.len() - 1];
+
+/// Class by size in units of 16 bytes, rounded up.
+const CLASS_OF: [u8; LARGEST / 16 + 1] = {
+    let mut table = [0; LARGEST / 16 + 1];
+    let mut units = 0;
+    let mut class = 0;
+    while units < table.len() {
+        if units * 16 > CLASSES[class] {
+            class += 1;
+        }
+        table[units] = class as u8;
+        units += 1;
+    }
+    table
+};
+
+/// The class for a layout, `None` for whole frames.
+#[inline]
+fn class_of(layout: Layout) -> Option<usize> {
+    if layout.size() > LARGEST {
+        return None;
+    }
+    let class = CLASS_OF[layout.size().div_ceil(16)] as usize;
+    if layout.align() <= 16 {
+        return Some(class);
+    }
+    // A slab begins at a frame, so an object is aligned to what divides its size.
+    (class..CLASSES.len()).find(|&c| CLASSES[c].is_multiple_of(layout.align()))
+}
+
+/// Free objects that a CPU keeps per class, and how many move at once: 8 KiB of each class, between 4
+/// and 32 objects.
+const fn batch(class: usize) -> usize {
+    let n = 4096 / CLASSES[class];
+    if n < 4 {
+        4
+    } else if n > 32 {
+        32
+    } else {
+        n
+    }
+}
+
+/// Free objects of one class, linked through their first words.
+struct List {
+    first: UnsafeCell<*mut u8>,
+    /// Changed by the list's CPU only; any may look.
+    len: AtomicUsize,
+}
+
+// SAFETY: the first object is only touched inside `PerCpu::with`, which gives the list to one user at a time on its
+// own CPU; the length is atomic.
+unsafe impl Sync for List {}
+
+impl List {
+    const fn new() -> List {
+        List {
+            first: UnsafeCell::new(null_mut()),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// # Safety
+    /// Inside `PerCpu::with` of the CPU whose list it is.
+    #[inline]
+    unsafe fn pop(&self) -> Option<*mut u8> {
+        // SAFETY: the caller is the list's only user; its objects are free, and a free object's first
+        // word is the next one.
+        unsafe {
+            let object = *self.first.get();
+            if object.is_null() {
+                return None;
+            }
+            *self.first.get() = object.cast::<*mut u8>().read();
+            self.len.store(self.len() - 1, Ordering::Relaxed);
+            Some(object)
+        }
+    }
+
+    /// # Safety
+    /// As [`List::pop`]; `object` is a free object of the class.
+    #[inline]
+    unsafe fn push(&self, object: *mut u8) -> usize {
+        // SAFETY: as above.
+        unsafe {
+            object.cast::<*mut u8>().write(*self.first.get());
+            *self.first.get() = object;
+        }
+        let len = self.len() + 1;
+        self.len.store(len, Ordering::Relaxed);
+        len
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+}
+
+/// Each CPU's free objects.
+static LISTS: PerCpu<[List; CLASSES.len()]> =
+    PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
+
+/// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
+/// its frame: in `a` the next and the previous slab, in `handles` the number of objects in use
+/// and, from bit 16 on, one more than the number of the first free object. (`map` and `b` are not
+/// touched: who follows a stale hint may look at them in any frame's record.)
+struct Slabs {
+    first: u32,
+    /// Slabs with no object in use; one is kept, so that a single object coming and going does not
+    /// make and unmake a slab.
+    empty: usize,
+    /// All slabs of the class.
+    all: usize,
+    /// Objects that are in none: in use, or kept by CPUs.
+    out: usize,
+}
+
+static SLABS: Restart<[SpinLock<Slabs>; CLASSES.len()]> = Restart::new(new_slabs());
+
+const fn new_slabs() -> [SpinLock<Slabs>; CLASSES.len()] {
+    [const {
+        let none = Slabs {
+            first: NONE,
+            empty: 0,
+            all: 0,
+            out: 0,
+        };
+        SpinLock::new(Rank::Heap, none)
+    }; CLASSES.len()]
+}
+
+fn links(r: &Record) -> (u32, u32) {
+    let both = r.a.load(Ordering::Relaxed);
+    (both as u32, (both >> 32) as u32)
+}
+
+fn set_links(r: &Record, next: u32, previous: u32) {
+    r.a.store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
+}
+
+/// Objects in use, and the first free one.
+fn state(class: usize, index: u32) -> (u32, *mut u8) {
+    let both = record(index).handles.load(Ordering::Relaxed);
+    let first = match both >> 16 {
+        0 => null_mut(),
+        n => record::bytes(index).wrapping_add((n as usize - 1) * CLASSES[class]),
+    };
+    (both & 0xffff, first)
+}
+
+fn set_state(class: usize, index: u32, in_use: u32, first: *mut u8) {
+    let n = if first.is_null() {
+        0
+    } else {
+        (first as usize - record::bytes(index) as usize) / CLASSES[class] + 1
+    };
+    record(index)
+        .handles
+        .store(in_use | (n as u32) << 16, Ordering::Relaxed);
+}
+
+impl Slabs {
+    fn link(&mut self, index: u32) {
+        let next = self.first;
+        set_links(record(index), next, NONE);
+        if next != NONE {
+            let (after, _) = links(record(next));
+            set_links(record(next), after, index);
+        }
+        self.first = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let (next, previous) = links(record(index));
+        if previous == NONE {
+            self.first = next;
+        } else {
+            let (_, before) = links(record(previous));
+            set_links(record(previous), next, before);
+        }
+        if next != NONE {
+            let (after, _) = links(record(next));
+            set_links(record(next), after, previous);
+        }
+    }
+
+    /// Takes one object out of a slab.
+    fn take(&mut self, class: usize) -> Option<*mut u8> {
+        let index = self.first;
+        if index == NONE {
+            return None;
+        }
+        let (in_use, object) = state(class, index);
+        // SAFETY: a slab on the list has a free object, whose first word is the next one. The lock
+        // of the class is held.
+        let next = unsafe { object.cast::<*mut u8>().read() };
+        set_state(class, index, in_use + 1, next);
+        self.out += 1;
+        if in_use == 0 {
+            self.empty -= 1;
+        }
+        if next.is_null() {
+            self.unlink(index);
+        }
+        Some(object)
+    }
+
+    /// Puts an object back into its slab; returns the slab if it should be given up.
+    ///
+    /// # Safety
+    /// `object` is a free object of this class that is on no list.
+    unsafe fn give(&mut self, class: usize, object: *mut u8) -> Option<u32> {
+        let index = frame_of(object);
+        let (in_use, first) = state(class, index);
+        // SAFETY: the object is free and ours by the caller's promise.
+        unsafe { object.cast::<*mut u8>().write(first) };
+        set_state(class, index, in_use - 1, object);
+        self.out -= 1;
+        if first.is_null() {
+            self.link(index);
+        }
+        if in_use == 1 {
+            if self.empty > 0 {
+                self.unlink(index);
+                self.all -= 1;
+                return Some(index);
+            }
+            self.empty += 1;
+        }
+        None
+    }
+}
+
+/// The frame behind an address in the direct map.
+fn frame_of(address: *mut u8) -> u32 {
+    let base = machine::ptr(crate::PhysAddr(0)) as usize;
+    ((address as usize - base) >> PAGE_SHIFT) as u32
+}
+
+/// Makes a slab and returns its frame.
+fn new_slab(class: usize) -> Option<u32> {
+    let index = frame::take_block(0, Type::Heap).ok()?;
+    let base = record::bytes(index);
+    let size = CLASSES[class];
+    let mut next: *mut u8 = null_mut();
+    for i in (0..PAGE_SIZE / size).rev() {
+        // SAFETY: inside the frame just taken, which nobody else uses; aligned to 16.
+        unsafe {
+            let object = base.add(i * size);
+            object.cast::<*mut u8>().write(next);
+            next = object;
+        }
+    }
+    set_state(class, index, 0, next);
+    Some(index)
+}
+
+fn free_slab(index: u32) {
+    frame::give_run(index..index + 1, Type::Heap);
+}
+
+/// Takes objects out of the shared slabs: one to return, and a batch for this CPU.
+#[cold]
+fn refill(class: usize, list: Option<&List>) -> *mut u8 {
+    let mut slabs = SLABS[class].lock_irq();
+    if slabs.first == NONE {
+        // The frames come from under other locks and after a look at the pools: not inside ours.
+        drop(slabs);
+        let Some(index) = new_slab(class) else {
+            return null_mut();
+        };
+        slabs = SLABS[class].lock_irq();
+        slabs.link(index);
+        slabs.all += 1;
+        slabs.empty += 1;
+    }
+    let Some(object) = slabs.take(class) else {
+        return null_mut();
+    };
+    if let Some(list) = list {
+        for _ in 1..batch(class) {
+            let Some(object) = slabs.take(class) else {
+                break;
+            };
+            // SAFETY: the caller is inside `with`, and the object came out of a slab of the class.
+            unsafe { list.push(object) };
+        }
+    }
+    object
+}
+
+/// Puts a batch of this CPU's objects back into the shared slabs.
+#[cold]
+fn spill(class: usize, list: &List) {
+    let mut unused = [NONE; 32];
+    let mut n = 0;
+    {
+        let mut slabs = SLABS[class].lock_irq();
+        for _ in 0..batch(class) {
+            // SAFETY: the caller is inside `with`; a popped object is free and on no list.
+            unsafe {
+                let Some(object) = list.pop() else { break };
+                if let Some(index) = slabs.give(class, object) {
+                    unused[n] = index;
+                    n += 1;
+                }
+            }
+        }
+    }
+    for &index in &unused[..n] {
+        free_slab(index);
+    }
+}
+
+/// What is known of the objects of one size. All of it is in whole frames, so there may be far more memory in slabs than in objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Class {
+    /// Bytes of an object.
+    pub size: usize,
+    /// Frames that hold nothing else.
+    pub slabs: usize,
+    /// Objects in use.
+    pub in_use: usize,
+    /// Free objects that CPUs keep for themselves.
+    pub kept: usize,
+}
+
+/// The classes of small objects, the smallest first: exact when nothing else runs. What is larger has frames of its own.
+pub fn classes() -> impl Iterator<Item = Class> {
+    CLASSES.iter().enumerate().map(|(class, &size)| {
+        let (slabs, out) = {
+            let slabs = SLABS[class].lock_irq();
+            (slabs.all, slabs.out)
+        };
+        let kept = LISTS.iter().map(|lists| lists[class].len()).sum();
+        Class {
+            size,
+            slabs,
+            in_use: out.saturating_sub(kept),
+            kept,
+        }
+    })
+}
+
+/// Frames that a large allocation needs, and the order of a block that holds them.
+fn large(layout: Layout) -> (usize, usize) {
+    let frames = layout.size().div_ceil(PAGE_SIZE);
+    let aligned = layout.align().div_ceil(PAGE_SIZE);
+    (
+        frames,
+        frames.max(aligned).next_power_of_two().ilog2() as usize,
+    )
+}
+
+#[cold]
+fn alloc_large(layout: Layout) -> *mut u8 {
+    let (frames, order) = large(layout);
+    if order > MAX_ORDER {
+        return null_mut();
+    }
+    let Ok(index) = frame::take_block(order, Type::Heap) else {
+        return null_mut();
+    };
+    let end = index + (1 << order);
+    if index + (frames as u32) < end {
+        frame::give_run(index + frames as u32..end, Type::Heap);
+    }
+    record::bytes(index)
+}
+
+struct Heap;
+
+// SAFETY: blocks come out of free lists that hold each object once, with the size and alignment
+// of their class or of whole frames; `dealloc` finds the class from the layout as `alloc` did.
+unsafe impl GlobalAlloc for Heap {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return alloc_large(layout);
+        };
+        LISTS.with(|lists| {
+            let list = lists.map(|lists| &lists[class]);
+            // SAFETY: inside `with`.
+            match list.and_then(|list| unsafe { list.pop() }) {
+                Some(object) => object,
+                None => refill(class, list),
+            }
+        })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
+        let Some(class) = class_of(layout) else {
+            let (frames, _) = large(layout);
+            let index = frame_of(object);
+            return frame::give_run(index..index + frames as u32, Type::Heap);
+        };
+        debug_assert_eq!(record(frame_of(object)).kind(), Type::Heap);
+        if cfg!(debug_assertions) {
+            // A dangling reference then shows.
+            // SAFETY: the object is the caller's to give up, of its class's size.
+            unsafe { core::ptr::write_bytes(object, 0xdd, CLASSES[class]) };
+        }
+        LISTS.with(|lists| match lists {
+            Some(lists) => {
+                let list = &lists[class];
+                // SAFETY: inside `with`; the object is free now.
+                if unsafe { list.push(object) } > 2 * batch(class) {
+                    spill(class, list);
+                }
+            }
+            None => {
+                // SAFETY: the object is free now and on no list.
+                let unused = unsafe { SLABS[class].lock_irq().give(class, object) };
+                if let Some(index) = unused {
+                    free_slab(index);
+                }
+            }
+        })
+    }
+
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps `size`, rounded up to the alignment, within `isize`.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (class_of(layout), class_of(new)) {
+            (Some(old), Some(new)) if old == new => return object,
+            (None, None) if large(layout).0 == large(new).0 => return object,
+            _ => {}
+        }
+        // SAFETY: the contract of `realloc`; the two blocks are different.
+        unsafe {
+            let to = self.alloc(new);
+            if !to.is_null() {
+                core::ptr::copy_nonoverlapping(object, to, size.min(layout.size()));
+                self.dealloc(object, layout);
+            }
+            to
+        }
+    }
+}
+
+/// Forgets all objects of an earlier machine.
+///
+/// # Safety
+/// The machine has one CPU and no task yet, and nobody uses an object.
+#[cfg(not(target_os = "none"))]
+unsafe fn start() {
+    LISTS.reset();
+    for list in LISTS.iter().flatten() {
+        // SAFETY: the caller promises to be alone.
+        unsafe {
+            *list.first.get() = null_mut();
+        }
+        list.len.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: as above.
+    unsafe { SLABS.set(new_slabs()) };
+}
+
+#[cfg(target_os = "none")]
+#[global_allocator]
+static HEAP: Heap = Heap;

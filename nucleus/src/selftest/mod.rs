@@ -1,0 +1,3 @@
+//! Measurements of the bare machine.
+
+pub mod hw_cost;

@@ -1,0 +1,316 @@
+//! Clocks and timers. Nanoseconds everywhere.
+//!
+//! Each CPU has a queue of timers, by deadline, and a one-shot timer of the machine that is set to
+//! the earliest of them or to the scheduler's tick. The machine's timer is never put off: when what
+//! it was set for is cancelled, it fires for nothing and is set anew then, which is cheaper than a
+//! write to the timer's register at every cancellation.
+
+pub(crate) mod pairing_heap;
+pub mod vdso;
+
+use alloc::{boxed::Box, sync::Arc};
+use core::{
+    cell::UnsafeCell,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use crate::{
+    cpu::percpu::Restart,
+    hw::machine,
+    sync::{Rank, SpinLock},
+    task::{self, Task, scheduler},
+    time::pairing_heap::{Link, Linked, PairingHeap},
+};
+
+/// Timer interrupts per second on a busy CPU.
+pub const TICKS_PER_SECOND: u32 = 100;
+
+/// What to add to the time since boot for the time since the Unix epoch, in nanoseconds.
+static EPOCH_AT_BOOT: AtomicU64 = AtomicU64::new(0);
+
+/// Reads the real-time clock. Once, before the first task.
+pub(crate) fn init() {
+    EPOCH_AT_BOOT.store(machine::epoch_at_boot(), Ordering::Relaxed);
+}
+
+/// Time since boot, monotonic, the same on all CPUs.
+pub fn since_boot() -> Duration {
+    Duration::from_nanos(machine::nanoseconds())
+}
+
+/// Time since the Unix epoch, from the real-time clock at boot plus [`since_boot`] plus what was
+/// set.
+pub fn since_epoch() -> Duration {
+    Duration::from_nanos(EPOCH_AT_BOOT.load(Ordering::Relaxed)) + since_boot()
+}
+
+/// Sets the time since the Unix epoch (`clock_settime`). A time before the machine's boot is taken
+/// as that.
+pub fn set_since_epoch(now: Duration) {
+    vdso::publish(|| {
+        let at_boot = nanos(now).saturating_sub(machine::nanoseconds());
+        EPOCH_AT_BOOT.store(at_boot, Ordering::Relaxed);
+        at_boot
+    });
+}
+
+/// Tells programs what time it is.
+#[cfg(target_os = "none")]
+pub(crate) fn publish() {
+    vdso::publish(|| EPOCH_AT_BOOT.load(Ordering::Relaxed));
+}
+
+/// As nanoseconds; what is more than 584 years is for ever.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Calls a function once, at or soon after a time; dropping it cancels.
+///
+/// When `drop` has returned, the function is not running and will not, unless the function itself
+/// drops the timer.
+pub struct Timer {
+    /// Boxed: the queue points to it.
+    node: Box<TimerNode>,
+}
+
+impl Timer {
+    /// Calls `expire` in interrupt context (no sleeping, no blocking, no user memory) at `deadline`
+    /// since boot.
+    pub fn at(deadline: Duration, expire: Arc<dyn Fn() + Send + Sync>) -> Timer {
+        let node = Box::new(TimerNode::new(Action::Call(expire)));
+        // SAFETY: the box keeps it in place, and `drop` cancels before the box goes.
+        unsafe { node.start(deadline) };
+        Timer { node }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.node.cancel();
+    }
+}
+
+enum Action {
+    /// Wakes a sleeper, who outlives the node.
+    Wake(*const Task),
+    Call(Arc<dyn Fn() + Send + Sync>),
+}
+
+/// A timer of any kind, in the queue of the CPU on which it was started.
+pub(crate) struct TimerNode {
+    /// Lock of the queue.
+    link: UnsafeCell<Link<TimerNode>>,
+    /// Lock of the queue; atomic so that a shared reference can change it.
+    queued: AtomicBool,
+    expired: AtomicBool,
+    /// Whose queue; set at the start.
+    cpu: AtomicUsize,
+    action: Action,
+}
+
+// SAFETY: what is not atomic is changed under the lock of a timer queue only, and a sleeper's task
+// is `Sync` and outlives its node.
+unsafe impl Send for TimerNode {}
+// SAFETY: as above.
+unsafe impl Sync for TimerNode {}
+
+// SAFETY: always the field `link`.
+unsafe impl Linked for TimerNode {
+    fn link(this: *mut TimerNode) -> *mut Link<TimerNode> {
+        // SAFETY: `this` points to a node, alive while in a heap.
+        unsafe { (*this).link.get() }
+    }
+}
+
+struct Timers {
+    heap: PairingHeap<TimerNode>,
+    /// The timer whose action runs now; cleared when that action drops the timer.
+    firing: *const TimerNode,
+}
+
+// SAFETY: `firing` is only compared, and only under the lock followed.
+unsafe impl Send for Timers {}
+
+#[repr(align(64))]
+struct CpuTimers {
+    timers: SpinLock<Timers>,
+    /// When the machine's timer will fire, `u64::MAX` if it will not. Its own CPU's, interrupts
+    /// off.
+    programmed: AtomicU64,
+    /// When the scheduler wants its tick, `u64::MAX` if it does not. Its own CPU's, interrupts off.
+    tick: AtomicU64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl CpuTimers {
+    const fn new() -> CpuTimers {
+        CpuTimers {
+            timers: SpinLock::new(
+                Rank::Timers,
+                Timers {
+                    heap: PairingHeap::new(),
+                    firing: ptr::null(),
+                },
+            ),
+            programmed: AtomicU64::new(NEVER),
+            tick: AtomicU64::new(NEVER),
+        }
+    }
+
+    /// Makes the machine's timer fire at `deadline` or earlier. On its own CPU, interrupts off.
+    fn program(&self, deadline: u64) {
+        if deadline < self.programmed.load(Ordering::Relaxed) {
+            self.programmed.store(deadline, Ordering::Relaxed);
+            machine::set_timer(Some(deadline));
+        }
+    }
+}
+
+static CPUS: [Restart<CpuTimers>; machine::MAX_CPUS] =
+    [const { Restart::new(CpuTimers::new()) }; machine::MAX_CPUS];
+
+impl TimerNode {
+    const fn new(action: Action) -> TimerNode {
+        TimerNode {
+            link: UnsafeCell::new(Link::new()),
+            queued: AtomicBool::new(false),
+            expired: AtomicBool::new(false),
+            cpu: AtomicUsize::new(0),
+            action,
+        }
+    }
+
+    /// A timer that wakes `task`, which outlives it.
+    pub(crate) const fn for_sleeper(task: *const Task) -> TimerNode {
+        TimerNode::new(Action::Wake(task))
+    }
+
+    /// Whether the time has come.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.expired.load(Ordering::SeqCst)
+    }
+
+    /// Puts it into the queue of this CPU. Once in its life.
+    ///
+    /// # Safety
+    /// It stays alive and in place until [`cancel`](TimerNode::cancel) has returned.
+    pub(crate) unsafe fn start(&self, deadline: Duration) {
+        let deadline = nanos(deadline);
+        let irqs = machine::irqs_disable();
+        let cpu = machine::cpu();
+        self.cpu.store(cpu, Ordering::Relaxed);
+        let own = &CPUS[cpu];
+        {
+            let mut timers = own.timers.lock_irq();
+            self.queued.store(true, Ordering::Relaxed);
+            // SAFETY: in no heap, since this is its first start; alive by this function's contract.
+            unsafe { timers.heap.insert(NonNull::from(self), deadline) };
+        }
+        own.program(deadline);
+        machine::irqs_restore(irqs);
+    }
+
+    /// Takes it out of its queue, or waits until its action has run. Within its own action it
+    /// returns at once.
+    pub(crate) fn cancel(&self) {
+        let cpu = self.cpu.load(Ordering::Relaxed);
+        loop {
+            {
+                let mut timers = CPUS[cpu].timers.lock_irq();
+                if self.queued.load(Ordering::Relaxed) {
+                    self.queued.store(false, Ordering::Relaxed);
+                    // SAFETY: it is in this heap.
+                    unsafe { timers.heap.remove(NonNull::from(self)) };
+                    return;
+                }
+                if !ptr::eq(timers.firing, self) {
+                    return;
+                }
+                if cpu == machine::cpu() {
+                    // Its action runs on this CPU with interrupts off, so this is a call from
+                    // within.
+                    timers.firing = ptr::null();
+                    return;
+                }
+            }
+            machine::spin_hint();
+        }
+    }
+}
+
+/// Asks for the scheduler's tick on this CPU at `deadline`. Interrupts off.
+pub(crate) fn set_tick(deadline: u64) {
+    let own = &CPUS[machine::cpu()];
+    own.tick.store(deadline, Ordering::Relaxed);
+    own.program(deadline);
+}
+
+/// Has the scheduler's tick on this CPU come at `deadline` at the latest. Interrupts off.
+pub(crate) fn hasten_tick(deadline: u64) {
+    if deadline < CPUS[machine::cpu()].tick.load(Ordering::Relaxed) {
+        set_tick(deadline);
+    }
+}
+
+/// Whether this CPU has a tick to come. Interrupts off.
+pub(crate) fn has_tick() -> bool {
+    CPUS[machine::cpu()].tick.load(Ordering::Relaxed) != NEVER
+}
+
+/// The machine's timer has fired on this CPU. Interrupts off. `in_program`: whether it interrupted
+/// a program rather than the kernel.
+pub(crate) fn on_timer(in_program: bool) {
+    let own = &CPUS[machine::cpu()];
+    own.programmed.store(NEVER, Ordering::Relaxed);
+    let now = machine::nanoseconds();
+    let next = loop {
+        let node = {
+            let mut timers = own.timers.lock_irq();
+            match timers.heap.first_key() {
+                Some(deadline) if deadline <= now => {}
+                next => break next,
+            }
+            let Some(node) = timers.heap.pop() else {
+                break None;
+            };
+            timers.firing = node.as_ptr();
+            // SAFETY: nodes in a heap are alive, and who cancels this one waits while it is
+            // `firing`.
+            let node = unsafe { node.as_ref() };
+            node.queued.store(false, Ordering::Relaxed);
+            node.expired.store(true, Ordering::SeqCst);
+            node
+        };
+        match &node.action {
+            // SAFETY: the sleeper outlives its node, and the node is kept by `firing`.
+            Action::Wake(task) => unsafe {
+                task::wake(&**task, false);
+            },
+            Action::Call(expire) => {
+                // A handle of our own: the function may drop the timer, and the node with it.
+                let expire = expire.clone();
+                expire();
+            }
+        }
+        own.timers.lock_irq().firing = ptr::null();
+    };
+    if own.tick.load(Ordering::Relaxed) <= now {
+        let tick = scheduler::tick(now, in_program).unwrap_or(NEVER);
+        own.tick.store(tick, Ordering::Relaxed);
+    }
+    own.program(next.unwrap_or(NEVER));
+    own.program(own.tick.load(Ordering::Relaxed));
+}
+
+/// Forgets all timers, for a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn reset() {
+    for cpu in &CPUS {
+        // SAFETY: the machine that used them is gone and the next has not started.
+        unsafe { cpu.set(CpuTimers::new()) };
+    }
+}
