@@ -10,7 +10,7 @@
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
 //! - [`ninep`]: the file system of a 9P server, the host's for one.
 //! - [`pages`]: the pages of files on disks, in one cache.
-//! - [`synthetic`]: directories and files made up on demand, the base of `/proc`.
+//! - [`pseudofs`]: directories and files made up on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -28,8 +28,8 @@ pub mod ninep;
 pub mod notify;
 pub mod pages;
 mod passed;
+pub mod pseudofs;
 pub mod ramfs;
-pub mod synthetic;
 mod text;
 pub mod vnode;
 

@@ -15,8 +15,8 @@ use abi::raw::general::{
 use fbuf::{BytesSink, BytesSource};
 use fs::{
     Credentials, File, Kind, Location, MountFlags, MountRequest, Namespace, OpenFlags, Walk,
+    pseudofs::{self, Entry, Table},
     ramfs::{self, Options},
-    synthetic::{self, Entry, Table},
     vnode::Make,
 };
 
@@ -396,7 +396,7 @@ fn synthetic_directories_answer() {
         w.mkdir("proc", 0o555).unwrap();
         let value = Arc::new(AtomicU64::new(7));
         let (shown, stored) = (value.clone(), value.clone());
-        let show = move |out: &mut synthetic::Text| {
+        let show = move |out: &mut pseudofs::Text| {
             writeln!(out, "{}", shown.fetch_add(1, Ordering::SeqCst));
             out.push_escaped(b"a b\n");
             Ok(())
@@ -416,7 +416,7 @@ fn synthetic_directories_answer() {
             )
             .otherwise(Table::new().with("inner", Entry::directory(inner)));
         let at = w.at("proc").unwrap();
-        let root = synthetic::root("proc", table);
+        let root = pseudofs::root("proc", table);
         w.namespace
             .mount(&at, root, &MountRequest::plain("proc"))
             .unwrap();

@@ -6,7 +6,12 @@ use abi::{Errno, Result};
 use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, block, ext2, ramfs, vnode::Make};
 use nucleus::sync::{Rank, SpinLock};
 
-use crate::{device, mqueue, proc, sysfs, tty::pty::devpts};
+use crate::{
+    device,
+    ipc::mqueue,
+    pseudofs::{proc, sys},
+    tty::pty::devpts,
+};
 
 static NAMESPACE: SpinLock<Option<Arc<Namespace>>> = SpinLock::new(Rank::Leaf, None);
 
@@ -150,7 +155,7 @@ fn device_at(path: &[u8], walk: &Walk<'_>) -> Result<u64> {
 /// The file systems that are always there.
 const ALWAYS: &[FileSystem] = &[
     FileSystem::bare("proc", |_| Ok(proc::root())),
-    FileSystem::bare("sysfs", |_| Ok(sysfs::root())),
+    FileSystem::bare("sysfs", |_| Ok(sys::root())),
     FileSystem::bare("devtmpfs", |_| device::root()),
     FileSystem::bare("devpts", |wanted| devpts::root(wanted.options)),
     FileSystem::bare("tmpfs", in_memory),

@@ -16,7 +16,7 @@ use nucleus::{
     time,
 };
 
-use crate::signal;
+use crate::process::signal;
 
 /// The minor.
 pub const KMSG: u32 = 11;

@@ -21,7 +21,7 @@ use fs::{
 };
 use nucleus::sync::{Mutex, Rank};
 
-use crate::{pipe, tty::pty};
+use crate::{ipc::pipe, tty::pty};
 
 /// Majors, as on Linux.
 const MEMORY: u32 = 1;

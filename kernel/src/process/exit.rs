@@ -5,12 +5,11 @@ use alloc::sync::Arc;
 use abi::raw::general::{SIGCONT, SIGHUP};
 use nucleus::task;
 
-use super::{Own, Process, Thread, family, space::Leaving};
+use super::{Own, Process, Thread, pid_table, space::Leaving};
 use crate::{
-    futex,
-    signal::{self, Info},
+    ipc::{futex, sysv::undo},
+    process::signal::{self, Info},
     start,
-    sysv::undo,
 };
 
 /// Ends all threads of the process with this wait status.
@@ -39,7 +38,7 @@ pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     if ended.is_some() {
         process.set_last_name(thread.name());
     }
-    family::remove_thread(&thread);
+    pid_table::remove_thread(&thread);
     if let Some(status) = ended {
         end_process(&process, status);
     }
@@ -59,8 +58,8 @@ fn end_process(process: &Arc<Process>, status: i32) {
             }
         }
     }
-    if process.pid() == family::INIT {
+    if process.pid() == pid_table::INIT {
         start::finish(status);
     }
-    family::end_process(process, status);
+    pid_table::end_process(process, status);
 }

@@ -13,8 +13,8 @@ use nucleus::{
     user,
 };
 
-use super::{Own, Pid, PidFile, Process, Thread, family, run};
-use crate::{signal::SignalSet, syscall::compat::Descriptor, sysv::undo::UndoList};
+use super::{Own, Pid, PidFile, Process, Thread, pid_table, run};
+use crate::{ipc::sysv::undo::UndoList, linux::compat::Descriptor, process::signal::SignalSet};
 
 /// What `clone` and its relatives ask for.
 #[derive(Clone, Copy, Default, Debug)]
@@ -65,7 +65,7 @@ impl Request {
     /// control groups).
     fn check(&self, parent: &Process) -> Result<()> {
         // The first process has no parent that a sibling could have, and none may be taken away from it.
-        let orphan = self.has(raw::CLONE_PARENT) && parent.pid() == family::INIT;
+        let orphan = self.has(raw::CLONE_PARENT) && parent.pid() == pid_table::INIT;
         // A descriptor stands for a process.
         let of_thread = self.has(raw::CLONE_PIDFD) && self.has(raw::CLONE_THREAD);
         let bad = (self.has(raw::CLONE_THREAD) && !self.has(raw::CLONE_SIGHAND))
@@ -144,8 +144,8 @@ pub fn clone(
         None
     };
     let id = match request.wanted_id {
-        Some(id) => family::claim_id(id)?,
-        None => family::new_id()?,
+        Some(id) => pid_table::claim_id(id)?,
+        None => pid_table::new_id()?,
     };
     let tid = id.get();
     let mask = thread.signals.mask();
@@ -183,15 +183,15 @@ pub fn clone(
 
     let child = Thread::new(tid, process.clone(), mask, Some(shared), Some(thread));
     process.signals.add_thread(child.clone())?;
-    family::add_thread(child.clone());
+    pid_table::add_thread(child.clone());
     if !same_process {
         let (above, exit_signal) = if request.has(raw::CLONE_PARENT) {
             // A sibling ends as the caller does.
-            (parent.parent_pid(), family::exit_signal(parent.pid()))
+            (parent.parent_pid(), pid_table::exit_signal(parent.pid()))
         } else {
             (parent.pid(), request.exit_signal)
         };
-        family::add_process(
+        pid_table::add_process(
             process.clone(),
             Some(above),
             Some(parent.pid()),
@@ -208,9 +208,9 @@ pub fn clone(
         .then_some(request.child_tid);
     if let Err(error) = start(&child, child_own, child_context, set_child_tid) {
         process.signals.remove_thread(&child, 0);
-        family::remove_thread(&child);
+        pid_table::remove_thread(&child);
         if !same_process {
-            family::remove_unborn(tid);
+            pid_table::remove_unborn(tid);
         }
         return Err(error);
     }
@@ -258,7 +258,7 @@ pub fn start(
     .map_err(|_| Errno::ENOMEM)
 }
 
-/// Makes a process that no other one forked: the kernel's own start. It is in the family but does not run. Without
+/// Makes a process that no other one forked: the kernel's own start. It is in the table but does not run. Without
 /// `shared` it is the kernel itself.
 ///
 /// # Errors
@@ -271,13 +271,13 @@ pub fn make_process(
 ) -> Result<Arc<Thread>> {
     let process = Process::new(
         pid,
-        crate::signal::Actions::new(),
+        crate::process::signal::Actions::new(),
         unkillable,
         super::Limits::initial(),
     );
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone())?;
-    family::add_thread(thread.clone());
-    family::add_process(process, parent, parent, raw::SIGCHLD);
+    pid_table::add_thread(thread.clone());
+    pid_table::add_process(process, parent, parent, raw::SIGCHLD);
     Ok(thread)
 }

@@ -22,7 +22,7 @@ use vm::{Fault, Map, Supply};
 use abi::raw::general as raw;
 
 use super::{Process, Thread, space::Leaving, thread};
-use crate::signal::Ending;
+use crate::process::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -150,7 +150,7 @@ fn choose() -> bool {
         let Some(weight) = weight(&process, &space) else {
             continue;
         };
-        if weight > most && process.pid() != super::family::INIT {
+        if weight > most && process.pid() != super::pid_table::INIT {
             most = weight;
             largest = Some((process, space));
         }

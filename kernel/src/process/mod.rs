@@ -4,32 +4,32 @@
 //!   directory, credentials) is its [`Own`], which nobody else touches, so that a system call
 //!   reaches it without a lock; others look at the copy behind [`Thread::shared`].
 //! - [`Process`]: the threads that share a process id, signals, limits and a place in the family.
-//! - [`family`]: parents and children, process groups, sessions, the table of ids: one spin lock
+//! - [`pid_table`]: parents and children, process groups, sessions, the table of ids: one spin lock
 //!   that is held for a few steps at a time.
 //! - [`Space`]: an address space and what `execve` put into it.
-//! - [`run`]: the loop of a thread. [`fork`], [`load`] and [`exec`], `exit`, [`wait`]: its life.
+//! - [`run`]: the loop of a thread. [`fork`] and [`exec`], `exit`, [`wait`]: its life.
 
 mod context;
 mod credentials;
 pub mod exec;
 mod exit;
-pub mod family;
+pub mod files;
 pub mod fork;
-mod image;
 mod io_counts;
 mod limits;
-pub mod load;
+pub mod loadavg;
 mod memory;
+pub mod pid_table;
 mod pidfd;
 pub mod rseq;
 mod run;
 mod scheduling;
+pub mod sigio;
+pub mod signal;
 mod space;
-pub mod stack;
 pub mod thread;
 mod times;
 pub mod user;
-mod vdso;
 pub mod wait;
 
 #[cfg(test)]
@@ -52,11 +52,11 @@ pub use credentials::{
     SECURE_BITS, SECURE_LOCKS,
 };
 pub use exit::exit_group;
-pub use family::{Group, Session};
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;
 pub use memory::{OOM_NEVER, is_scarce, kill_largest, oom_score, resolve_fault};
+pub use pid_table::{Group, Session};
 pub use pidfd::{PidFile, process_of};
 pub use run::run;
 pub use scheduling::{Policy, Scheduling};
@@ -65,7 +65,7 @@ pub use thread::{Own, Shared, Thread};
 pub use times::{Spent, Times, Usage};
 pub use user::User;
 
-use crate::signal::{self, Actions};
+use signal::Actions;
 
 /// A process, thread, group or session id; positive.
 pub type Pid = u32;
@@ -175,7 +175,7 @@ impl Process {
 
     /// The process group; one of its own and without members once it was waited for.
     pub fn group(&self) -> Arc<Group> {
-        family::group_of(self.pid)
+        pid_table::group_of(self.pid)
     }
 
     /// The session; one of its own once it was waited for.
@@ -343,12 +343,12 @@ impl Process {
 
     /// The process with this id, a zombie perhaps.
     pub fn find(pid: Pid) -> Option<Arc<Process>> {
-        family::find_process(pid)
+        pid_table::find_process(pid)
     }
 
     /// All processes, zombies included, by rising id.
     pub fn all() -> Vec<Arc<Process>> {
-        family::all()
+        pid_table::all()
     }
 
     /// The parent has ended: threads that asked for it get a signal (`PR_SET_PDEATHSIG`).

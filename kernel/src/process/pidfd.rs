@@ -13,8 +13,8 @@ use abi::{
 use fs::{Attributes, File, Kind, OpenFlags, Ready};
 use nucleus::{task::Watch, time};
 
-use super::{Process, family};
-use crate::files::OpenFile;
+use super::{Process, pid_table};
+use crate::process::files::OpenFile;
 
 /// The device number of the file system in which files without a name seem to be.
 const ANONYMOUS_DEVICE: u64 = 0xe;
@@ -96,6 +96,6 @@ impl Process {
 
     /// Whether it was waited for, so that its id may be another process's.
     pub fn is_reaped(self: &Arc<Self>) -> bool {
-        !family::find_process(self.pid()).is_some_and(|found| Arc::ptr_eq(&found, self))
+        !pid_table::find_process(self.pid()).is_some_and(|found| Arc::ptr_eq(&found, self))
     }
 }

@@ -15,7 +15,7 @@ use nucleus::{
 };
 
 use super::{Own, Thread};
-use crate::signal::{self, Info};
+use crate::process::signal::{self, Info};
 
 /// Bytes of `struct rseq`, and what its address is a multiple of.
 pub const SIZE: u32 = 32;

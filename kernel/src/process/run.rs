@@ -13,8 +13,8 @@ use vm::Fault;
 
 use super::{Own, Thread, exit, memory, rseq};
 use crate::{
-    signal::{self, Flow, Info, attend, force, synchronous},
-    syscall,
+    linux::syscall,
+    process::signal::{self, Flow, Info, attend, force, synchronous},
 };
 
 /// The body of a thread's task.

@@ -11,7 +11,7 @@ use fs::{Location, Running};
 use nucleus::VirtRange;
 use vm::Map;
 
-use crate::elf::Class;
+use crate::process::exec::elf::Class;
 
 /// An address space in use. Threads that run in it hold it; the last one to let go tears the map down.
 pub struct Space {

@@ -14,14 +14,16 @@ use nucleus::{
 use vm::{Limits, Map, MapRequest};
 
 use super::{
-    FsContext, Layout, Own, Pid, Process, Shared, Space, Thread, exit,
-    family::{self, Change, Clones, Wanted, Which},
-    fork, memory, wait,
+    FsContext, Layout, Own, Pid, Process, Shared, Space, Thread, exit, fork, memory,
+    pid_table::{self, Change, Clones, Wanted, Which},
+    wait,
 };
 use crate::{
-    files,
-    futex::{self, Key},
-    signal::{self, Action, Ending, Info, SignalSet},
+    ipc::futex::{self, Key},
+    process::{
+        files,
+        signal::{self, Action, Ending, Info, SignalSet},
+    },
 };
 
 /// Runs `body` under several schedules.
@@ -57,7 +59,7 @@ fn task(thread: &Arc<Thread>, body: impl FnOnce() + Send + 'static) {
 
 /// A process of one thread that runs no program.
 fn make(parent: Option<Pid>) -> Arc<Thread> {
-    let id = family::new_id().unwrap();
+    let id = pid_table::new_id().unwrap();
     fork::make_process(id.get(), parent, false, None).unwrap()
 }
 
@@ -65,8 +67,8 @@ fn make(parent: Option<Pid>) -> Arc<Thread> {
 fn end(thread: &Arc<Thread>, status: i32) {
     let process = thread.process().clone();
     let status = process.signals.remove_thread(thread, status).unwrap();
-    family::remove_thread(thread);
-    family::end_process(&process, status);
+    pid_table::remove_thread(thread);
+    pid_table::end_process(&process, status);
 }
 
 const ANY: Wanted = Wanted {
@@ -105,7 +107,7 @@ fn every_child_is_waited_for_once() {
             assert_eq!(found, expected);
             end(&waiter, 0);
             // Nobody waits for the parent itself.
-            family::remove_unborn(waiter.process().pid());
+            pid_table::remove_unborn(waiter.process().pid());
         });
     });
 }
@@ -131,7 +133,7 @@ fn children_that_nobody_wants_leave_nothing() {
             assert_eq!(found.map(|_| ()), Err(Errno::ECHILD));
             assert!(pids.iter().all(|pid| Process::find(*pid).is_none()));
             end(&waiter, 0);
-            family::remove_unborn(waiter.process().pid());
+            pid_table::remove_unborn(waiter.process().pid());
         });
     });
 }
@@ -145,24 +147,24 @@ fn groups_and_sessions_follow_the_rules() {
         let pid = child.process().pid();
         assert_eq!(child.process().session_id(), shell);
         // A session's leader stays where it is, and nobody joins a group of another session.
-        assert_eq!(family::set_group(shell, shell, shell), Err(Errno::EPERM));
-        assert_eq!(family::set_session(shell), Err(Errno::EPERM));
-        assert_eq!(family::set_group(shell, pid, pid), Ok(()));
-        assert_eq!(family::set_group(pid, pid, pid), Ok(()));
+        assert_eq!(pid_table::set_group(shell, shell, shell), Err(Errno::EPERM));
+        assert_eq!(pid_table::set_session(shell), Err(Errno::EPERM));
+        assert_eq!(pid_table::set_group(shell, pid, pid), Ok(()));
+        assert_eq!(pid_table::set_group(pid, pid, pid), Ok(()));
         assert_eq!(child.process().group_id(), pid);
-        assert_eq!(family::members(pid).len(), 1);
-        assert!(!family::is_orphaned(pid));
-        assert!(family::is_orphaned(shell));
-        assert_eq!(family::set_session(pid), Err(Errno::EPERM));
-        assert_eq!(family::set_group(shell, pid, shell), Ok(()));
-        assert!(family::Group::find(pid).is_none());
-        assert_eq!(family::set_session(pid), Ok(()));
-        assert_eq!(family::set_group(shell, pid, shell), Err(Errno::EPERM));
-        assert_eq!(family::set_group(pid, shell, pid), Err(Errno::ESRCH));
+        assert_eq!(pid_table::members(pid).len(), 1);
+        assert!(!pid_table::is_orphaned(pid));
+        assert!(pid_table::is_orphaned(shell));
+        assert_eq!(pid_table::set_session(pid), Err(Errno::EPERM));
+        assert_eq!(pid_table::set_group(shell, pid, shell), Ok(()));
+        assert!(pid_table::Group::find(pid).is_none());
+        assert_eq!(pid_table::set_session(pid), Ok(()));
+        assert_eq!(pid_table::set_group(shell, pid, shell), Err(Errno::EPERM));
+        assert_eq!(pid_table::set_group(pid, shell, pid), Err(Errno::ESRCH));
         end(&child, 0);
-        assert!(family::take_change(shell, &ANY).unwrap().is_some());
+        assert!(pid_table::take_change(shell, &ANY).unwrap().is_some());
         end(&leader, 0);
-        family::remove_unborn(shell);
+        pid_table::remove_unborn(shell);
     });
 }
 
@@ -200,7 +202,7 @@ fn signals_wait_collapse_and_kill() {
         let again = process.signals.add_thread(thread.clone());
         assert_eq!(again, Err(Errno::EAGAIN));
         end(&thread, 0);
-        family::remove_unborn(process.pid());
+        pid_table::remove_unborn(process.pid());
     });
 }
 
@@ -235,7 +237,7 @@ fn space_of(pages: usize) -> (Arc<Space>, VirtAddr) {
         arguments: VirtRange::default(),
         environment: VirtRange::default(),
         stack_start: 0,
-        class: crate::elf::Class::X64,
+        class: crate::process::exec::elf::Class::X64,
         auxiliary: Vec::new(),
     };
     (Space::new(map, layout), page)
@@ -280,7 +282,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
         };
         let count = page + 64;
         for _ in 0..4 {
-            let id = family::new_id().unwrap();
+            let id = pid_table::new_id().unwrap();
             let thread = fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap();
             let space = space.clone();
             let user = thread.clone();
@@ -307,7 +309,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
                 task::set_pmap(None);
                 drop(space);
                 end(&user, 0);
-                family::remove_unborn(user.process().pid());
+                pid_table::remove_unborn(user.process().pid());
             });
         }
         let _: Own = Own::new(shared);
@@ -335,7 +337,7 @@ fn who_ends_by_itself_is_waited_for() {
                 credentials: Arc::new(super::Credentials::default()),
                 space,
             };
-            let id = family::new_id().unwrap();
+            let id = pid_table::new_id().unwrap();
             let thread = fork::make_process(id.get(), None, false, Some(shared.clone()));
             (thread.unwrap(), Own::new(shared))
         };
@@ -357,15 +359,15 @@ fn who_ends_by_itself_is_waited_for() {
                 task::yield_now();
             }
             exit::end_thread(wanting.clone(), small_own, 0);
-            family::remove_unborn(wanting.process().pid());
+            pid_table::remove_unborn(wanting.process().pid());
         });
         let leaving = large.clone();
         task(&large, move || {
             let pid = leaving.process().pid();
             exit::end_thread(leaving, large_own, 0);
-            family::remove_unborn(pid);
+            pid_table::remove_unborn(pid);
         });
         end(&first, 0);
-        family::remove_unborn(first.process().pid());
+        pid_table::remove_unborn(first.process().pid());
     });
 }

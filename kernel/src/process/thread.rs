@@ -9,7 +9,11 @@ use nucleus::{
 };
 
 use super::{Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling};
-use crate::{files, futex, signal, syscall::Handler, sysv::undo::UndoList};
+use crate::{
+    ipc::{futex, sysv::undo::UndoList},
+    linux::syscall::Handler,
+    process::{files, signal},
+};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
@@ -325,7 +329,7 @@ pub fn all_cpus() -> u64 {
     u64::MAX >> (64 - task::cpu_count())
 }
 
-/// The current thread. A system call has it in its [`Call`](crate::syscall::Call) for nothing.
+/// The current thread. A system call has it in its [`Call`](crate::linux::syscall::Call) for nothing.
 pub fn current() -> Option<Arc<Thread>> {
     let task = task::current();
     let attachment = task.attachment()?.clone();

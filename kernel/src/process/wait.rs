@@ -7,9 +7,9 @@ use nucleus::task::Sleep;
 
 use super::{
     Process, Thread,
-    family::{self, Change, Wanted},
+    pid_table::{self, Change, Wanted},
 };
-use crate::signal;
+use crate::process::signal;
 
 /// Waits until a child changes its state as wanted. `Ok(None)`: none has, and `block` is false.
 ///
@@ -25,11 +25,11 @@ pub fn wait(
         process
             .child_events
             .wait(Sleep::INTERRUPTIBLE, || {
-                family::take_change(parent, wanted).transpose()
+                pid_table::take_change(parent, wanted).transpose()
             })
             .map_err(signal::woken)??
     } else {
-        match family::take_change(parent, wanted)? {
+        match pid_table::take_change(parent, wanted)? {
             Some(found) => found,
             None => return Ok(None),
         }

@@ -19,8 +19,8 @@ use nucleus::{task::WaitQueue, time};
 
 use super::{Answer, PeerCredentials, Socket, Value};
 use crate::{
+    linux::syscall::{FlagSet, choice},
     process::thread,
-    syscall::{FlagSet, choice},
 };
 
 /// Bytes of both buffers of a new socket: what half of them, for data, and Linux's own bookkeeping make.

@@ -11,7 +11,7 @@ use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready
 use nucleus::{VirtAddr, task::Watch};
 
 use super::{Common, Incoming, Outgoing, Patience, Socket};
-use crate::files::OpenFile;
+use crate::process::files::OpenFile;
 
 /// The device number of the file system in which sockets seem to be.
 const SOCKET_DEVICE: u64 = 0x8;

@@ -9,7 +9,7 @@ use super::{
     Address, Patience,
     control::{Control, ControlSink},
 };
-use crate::files::OpenFile;
+use crate::process::files::OpenFile;
 
 /// A message to be sent.
 pub struct Outgoing<'a> {

@@ -8,7 +8,7 @@ use nucleus::{
     time,
 };
 
-use crate::signal::ERESTARTSYS;
+use crate::process::signal::ERESTARTSYS;
 
 /// How long a call may wait, and so what it answers if it did in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,16 +12,19 @@ use nucleus::{
 
 use super::{Options, power_off, restart, shell};
 use crate::{
-    files::{OpenFile, Table},
     process::{
-        Credentials, FsContext, Limits, Own, Shared, Thread, exec,
-        family::{self, Change, Clones, Wanted, Which},
+        Credentials, FsContext, Limits, Own, Shared, Thread,
+        exec::{
+            self,
+            load::{self, Loaded, Request},
+            stack::Word,
+        },
+        files::{OpenFile, Table},
         fork,
-        load::{self, Loaded, Request},
-        stack::Word,
+        pid_table::{self, Change, Clones, Wanted, Which},
+        signal::{Action, SignalSet},
         wait,
     },
-    signal::{Action, SignalSet},
     tty,
 };
 
@@ -55,7 +58,7 @@ pub fn run(options: &Options, namespace: &Arc<Namespace>) -> core::result::Resul
         }
         Some(name) => (name.clone(), options.command.clone()),
     };
-    let first = begin(namespace, path.clone(), arguments, Some(family::INIT))
+    let first = begin(namespace, path.clone(), arguments, Some(pid_table::INIT))
         .map_err(|e| refusal(&path, e))?;
     let pid = first.process().pid();
     drop(first);
@@ -69,7 +72,7 @@ fn refusal(what: &[u8], error: Errno) -> String {
 
 /// Makes the current task the first process.
 fn be_first() -> Result<Arc<Thread>> {
-    let id = family::new_id()?;
+    let id = pid_table::new_id()?;
     let pid = id.get();
     let thread = fork::make_process(pid, None, true, None)?;
     thread.set_name(b"init");
@@ -177,12 +180,12 @@ fn begin(
         fs: fs.clone(),
         credentials,
     };
-    let id = family::new_id()?;
+    let id = pid_table::new_id()?;
     let pid = id.get();
     let thread = fork::make_process(pid, parent, parent.is_none(), Some(shared.clone()))?;
     thread.set_name(&name);
     if parent.is_some() {
-        family::set_session(pid)?;
+        pid_table::set_session(pid)?;
     }
     let console = tty::console::get();
     console.take_control_if_free(thread.process());

@@ -18,7 +18,13 @@ use nucleus::{
     user,
 };
 
-use crate::{device::disk, load, mounts, process, sigio, signal, syscall, tty};
+use crate::{
+    device::disk,
+    linux::syscall,
+    mounts,
+    process::{self, loadavg, sigio, signal},
+    tty,
+};
 
 pub use command_line::{DiskRoot, Options};
 
@@ -57,7 +63,7 @@ pub fn start() -> ! {
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
         .and_then(|()| sigio::start())
-        .and_then(|()| load::start())
+        .and_then(|()| loadavg::start())
         .and_then(|()| fs::pages::start())
         .and_then(|()| vm::start_pagedaemon());
     if tasks.is_err() {

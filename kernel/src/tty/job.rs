@@ -9,9 +9,10 @@ use abi::{
 use fs::Credentials;
 
 use super::terminal::Tty;
-use crate::{
-    process::{Group, Pid, Process, Thread, thread},
+use crate::process::{
+    Group, Pid, Process, Thread,
     signal::{self, ERESTARTSYS, Info},
+    thread,
 };
 
 impl Tty {

@@ -22,8 +22,8 @@ use super::{
     held::Held,
     line::{Effect, Key, Line},
 };
-use crate::{
-    process::{Group, Pid, Process},
+use crate::process::{
+    Group, Pid, Process,
     signal::{self, Info},
 };
 

@@ -16,8 +16,8 @@ use super::{
     routes,
 };
 use crate::{
+    linux::syscall::{Caller, note_unsupported},
     socket::inet::{AF_INET, AF_INET6, interface},
-    syscall::{Caller, note_unsupported},
 };
 
 /// Who asks.

@@ -15,7 +15,7 @@ use super::{
     end::End,
     rights::{self, Rights},
 };
-use crate::files::OpenFile;
+use crate::process::files::OpenFile;
 
 /// A graph of sockets by number.
 #[derive(Default)]

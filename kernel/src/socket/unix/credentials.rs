@@ -17,7 +17,10 @@ use core::time::Duration;
 use super::rights::{MAX_FILES, Rights};
 use crate::{
     process::{Process, Shared, thread},
-    socket::{Common, Incoming, PeerCredentials, control::Control, control::ControlMessage},
+    socket::{
+        Common, Incoming, PeerCredentials,
+        control::{Control, ControlMessage},
+    },
 };
 
 /// The user and group of a sender that nobody recorded (`overflowuid`).

@@ -24,7 +24,7 @@ use super::{
     name::Name,
     rights::{self, Rights},
 };
-use crate::files::OpenFile;
+use crate::process::files::OpenFile;
 
 /// Messages of up to this many bytes share frames with others of their sender.
 const SMALL: usize = PAGE_SIZE / 4;

@@ -52,7 +52,7 @@ use super::{
     Address, Common, Family, Incoming, Outgoing, Patience, PeerCredentials, Shutdown, Socket,
     SocketFile,
 };
-use crate::files::OpenFile;
+use crate::process::files::OpenFile;
 use end::{End, Inbox, Stage};
 use name::Name;
 

@@ -22,10 +22,7 @@ use abi::{
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
 use super::{UnixSocket, collect};
-use crate::{
-    files::OpenFile,
-    process::{Process, Shared},
-};
+use crate::process::{Process, Shared, files::OpenFile};
 
 /// The most files that go with one message (`SCM_MAX_FD`).
 pub const MAX_FILES: usize = 253;

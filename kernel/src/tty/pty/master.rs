@@ -28,9 +28,7 @@ use super::{
     pair::{Found, Pair},
 };
 use crate::{
-    files::OpenFile,
-    process::thread,
-    signal,
+    process::{files::OpenFile, signal, thread},
     tty::{self, Tty},
 };
 

@@ -108,7 +108,7 @@ pub struct Received {
     /// Whose bytes they are, as soon as there are any.
     pub sender: Option<Option<Sender>>,
     /// Files that came with them.
-    pub rights: Option<Vec<alloc::sync::Arc<crate::files::OpenFile>>>,
+    pub rights: Option<Vec<alloc::sync::Arc<crate::process::files::OpenFile>>>,
     /// What follows is for another call.
     pub is_over: bool,
     /// What came with an urgent byte that was passed over, to be dropped without locks.

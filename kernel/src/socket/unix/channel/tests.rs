@@ -13,7 +13,7 @@ use nucleus::{
 };
 
 use super::{Attached, Channel, Received, Rights, Sender};
-use crate::{files::OpenFile, pipe};
+use crate::{ipc::pipe, process::files::OpenFile};
 
 struct Random(u64);
 

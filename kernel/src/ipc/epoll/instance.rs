@@ -1,0 +1,341 @@
+//! The open file of an epoll.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::any::Any;
+
+use abi::{
+    Errno, Result,
+    raw::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, SEEK_CUR, epoll_event},
+};
+use fs::{Attributes, File, Ready as Bits};
+use nucleus::{
+    VirtAddr, frame,
+    sync::{Mutex, Rank, SpinLock},
+    task::{ObserverSet, Sleep, Watch, Woken},
+    user,
+};
+
+use super::{
+    WATCHES,
+    item::{Interest, Item, Key, key},
+    nesting,
+    ready::Ready,
+};
+use crate::{ipc::anonymous, process::files::OpenFile};
+
+/// A set of watched files.
+pub struct Epoll {
+    me: Weak<Epoll>,
+    ready: Arc<Ready>,
+    /// The watches. Held while events are collected, so that a watch is not reported twice by one
+    /// call.
+    items: Mutex<BTreeMap<Key, Arc<Item>>>,
+    /// Epolls that watch this one, perhaps some that are gone [changed under `NESTING`].
+    outer: SpinLock<Vec<Weak<Epoll>>>,
+    /// Whose watches they count as.
+    user: u32,
+}
+
+impl Epoll {
+    /// Watches nothing yet; its watches will count as those of `user`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(user: u32) -> Result<Arc<Epoll>> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Arc::new_cyclic(|me| Epoll {
+            me: me.clone(),
+            ready: Ready::new(),
+            items: Mutex::new(Rank::Epoll, BTreeMap::new()),
+            outer: SpinLock::new(Rank::Leaf, Vec::new()),
+            user,
+        }))
+    }
+
+    /// The epoll that a file is.
+    pub fn of(file: &dyn File) -> Option<&Epoll> {
+        (file as &dyn Any).downcast_ref()
+    }
+
+    /// `EPOLL_CTL_ADD`: watches `open`, which the caller has as descriptor `fd`.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `ENOSPC` for too many watches, `ENOMEM`.
+    pub fn add(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        let inner = Epoll::of(&**open.file());
+        let nesting = inner.map(|_| nesting::lock());
+        if let Some(inner) = inner {
+            nesting::check(self, inner)?;
+        }
+        let mut items = self.items.lock();
+        let key = key(open, fd);
+        if items.contains_key(&key) {
+            return Err(Errno::EEXIST);
+        }
+        let charge = WATCHES.charge(self.user).ok_or(Errno::ENOSPC)?;
+        let place = self.ready.reserve()?;
+        let item = Item::new(
+            key,
+            place,
+            self.ready.clone(),
+            self.me.clone(),
+            open,
+            charge,
+        );
+        self.ready.enter(&item, interest);
+        let found = match observe(&item, open, interest) {
+            Ok(found) => found,
+            Err(error) => {
+                self.end(&item);
+                return Err(error);
+            }
+        };
+        items.insert(key, item.clone());
+        if let Some(inner) = inner {
+            inner.watched_by(&self.me);
+        }
+        drop(items);
+        drop(nesting);
+        if found.intersects(interest.ready()) {
+            self.ready.note(&item);
+        }
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_MOD`: changes what is wanted of a watched file.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EINVAL` for an exclusive watch.
+    pub fn modify(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {
+        let items = self.items.lock();
+        let item = items.get(&key(open, fd)).ok_or(Errno::ENOENT)?;
+        if self.ready.interest(item.place).has(EPOLLEXCLUSIVE) {
+            return Err(Errno::EINVAL);
+        }
+        // Wake-ups count for the new interest before the file is asked: none is missed.
+        self.ready.set_interest(item.place, interest);
+        if item.poll().intersects(interest.ready()) {
+            self.ready.note(item);
+        }
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_DEL`: watches `open` under `fd` no more.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn remove(&self, open: &Arc<OpenFile>, fd: i32) -> Result<()> {
+        let mut items = self.items.lock();
+        let item = items.remove(&key(open, fd)).ok_or(Errno::ENOENT)?;
+        self.end(&item);
+        drop(items);
+        open.detach(&*item);
+        Ok(())
+    }
+
+    /// The description of a watch is gone.
+    pub(super) fn forget(&self, item: &Item) {
+        let gone = {
+            let mut items = self.items.lock();
+            match items.get(&item.key) {
+                Some(own) if core::ptr::eq(&**own, item) => {
+                    let own = items.remove(&item.key);
+                    (own, self.ready.leave(item.place))
+                }
+                _ => (None, None),
+            }
+        };
+        drop(gone);
+    }
+
+    /// Takes everything from a watch that it has from others.
+    fn end(&self, item: &Item) {
+        item.retire();
+        drop(self.ready.leave(item.place));
+    }
+
+    /// Waits for events, as `how` says or not at all, and writes up to `most` of them to the array at `to`. Returns how
+    /// many; none when the time is over.
+    ///
+    /// # Errors
+    /// `EFAULT` if not even one could be written, `EINTR`.
+    pub fn wait(&self, to: VirtAddr, most: usize, how: Option<Sleep>) -> Result<usize> {
+        loop {
+            let count = self.collect(to, most)?;
+            let Some(how) = how.filter(|_| count == 0) else {
+                return Ok(count);
+            };
+            let any = || (self.ready.len() > 0).then_some(());
+            match self.ready.waiters.wait(how, any) {
+                Ok(()) => {}
+                Err(Woken::TimedOut) => return self.collect(to, most),
+                Err(Woken::Interrupted) => return Err(Errno::EINTR),
+            }
+        }
+    }
+
+    fn collect(&self, to: VirtAddr, most: usize) -> Result<usize> {
+        if self.ready.len() == 0 {
+            return Ok(0);
+        }
+        let items = self.items.lock();
+        let mut count = 0;
+        let mut result = Ok(());
+        // Those on the list now, each once: what stays ready goes to its end.
+        let mut left = self.ready.len();
+        while count < most && left > 0 {
+            left -= 1;
+            let Some(taken) = self.ready.take() else {
+                break;
+            };
+            let found = taken.item.poll() & taken.interest.ready();
+            if found.is_empty() {
+                continue;
+            }
+            let event = epoll_event {
+                events: found.bits(),
+                data: taken.interest.data,
+            };
+            if user::write(to + count * size_of::<epoll_event>(), &event).is_err() {
+                self.ready.put_back_first(&taken.item);
+                result = Err(Errno::EFAULT);
+                break;
+            }
+            count += 1;
+            if taken.interest.has(EPOLLONESHOT) {
+                let spent = taken.interest.spent();
+                self.ready.set_interest(taken.item.place, spent);
+            } else if !taken.interest.has(EPOLLET) {
+                self.ready.put_back(&taken.item);
+            }
+        }
+        drop(items);
+        if self.ready.len() > 0 {
+            // The wake-up for what is left came to the thread that collects here.
+            self.ready.waiters.wake_one();
+        }
+        match count {
+            0 => result.map(|()| 0),
+            _ => Ok(count),
+        }
+    }
+
+    /// Calls `f` with each epoll that this one watches, until one gives false. Returns whether none did.
+    pub(super) fn each_inner(&self, mut f: impl FnMut(&Epoll) -> bool) -> bool {
+        let items = self.items.lock_nested();
+        items
+            .values()
+            .all(|item| item.with_file(|file| Epoll::of(file).is_none_or(&mut f)))
+    }
+
+    /// The epolls that watch this one.
+    pub(super) fn each_outer(&self, mut f: impl FnMut(&Epoll)) {
+        let mut at = 0;
+        loop {
+            let outer = match self.outer.lock().get(at) {
+                Some(outer) => outer.upgrade(),
+                None => return,
+            };
+            if let Some(outer) = outer {
+                f(&outer);
+            }
+            at += 1;
+        }
+    }
+
+    fn watched_by(&self, outer: &Weak<Epoll>) {
+        let mut list = self.outer.lock();
+        list.retain(|known| known.strong_count() > 0 && !known.ptr_eq(outer));
+        list.push(outer.clone());
+    }
+}
+
+/// Lets the watch see every wake-up of the file from now on; what is ready of it now.
+fn observe(item: &Arc<Item>, open: &Arc<OpenFile>, interest: Interest) -> Result<Bits> {
+    let mut set = ObserverSet::new(item.clone(), interest.has(EPOLLEXCLUSIVE));
+    let found = open.file().poll(Some(&mut set));
+    item.observe(set.finish().map_err(|_| Errno::ENOMEM)?);
+    open.attach(item.clone())?;
+    Ok(found)
+}
+
+impl File for Epoll {
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Bits {
+        if let Some(watch) = watch {
+            watch.add(&self.ready.pollers);
+        }
+        if self.ready.len() == 0 {
+            return Bits::empty();
+        }
+        // Asked by an outer epoll, perhaps, which holds its own.
+        let _turn = self.items.lock_nested();
+        for _ in 0..self.ready.len() {
+            let Some(taken) = self.ready.take() else {
+                break;
+            };
+            if taken.item.poll().intersects(taken.interest.ready()) {
+                self.ready.put_back_first(&taken.item);
+                return Bits::IN | Bits::RDNORM;
+            }
+        }
+        Bits::empty()
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(anonymous::attributes())
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        b"anon_inode:[eventpoll]".to_vec()
+    }
+
+    fn details(&self) -> Vec<u8> {
+        // A description may go away while it is looked at here, and then wants the lock.
+        let watched: Vec<_> = {
+            let items = self.items.lock();
+            let watched = |item: &Arc<Item>| {
+                let interest = self.ready.interest(item.place);
+                (item.key.1, interest, item.open.clone())
+            };
+            items.values().map(watched).collect()
+        };
+        let mut text = Vec::new();
+        for (fd, interest, open) in watched {
+            let Some(open) = open.upgrade() else { continue };
+            let Ok(attributes) = crate::linux::syscall::attributes_of(&open) else {
+                continue;
+            };
+            let line = format!(
+                "tfd: {fd:8} events: {:8x} data: {:16x}  pos:{} ino:{:x} sdev:{:x}\n",
+                interest.events,
+                interest.data,
+                open.file().seek(0, SEEK_CUR).unwrap_or(0),
+                attributes.inode,
+                attributes.device,
+            );
+            text.extend_from_slice(line.as_bytes());
+        }
+        text
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        for item in core::mem::take(self.items.get_mut()).into_values() {
+            self.end(&item);
+            if let Some(open) = item.open.upgrade() {
+                open.detach(&*item);
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `epoll`: a set of watched files, and the list of those that are ready.
+//!
+//! - [`Epoll`] (`instance`): the open file; adding, changing and removing watches, collecting events.
+//! - `item`: one watch, which observes the wait queues of its file.
+//! - `ready`: the list of the watches whose queues were woken since they were last found not ready.
+//! - `nesting`: an epoll may watch another, not in a circle and not too deep.
+//!
+//! A wake-up of a watched file puts the watch on the ready list and wakes who waits for events, in any
+//! context and without an allocation. Who waits takes the watches off, asks each file what is ready, and
+//! puts those back that stay ready (level-triggered ones): the work grows with what is ready, not with
+//! what is watched.
+//!
+//! # Lifetimes
+//!
+//! A watch belongs to an open file description and must not keep it alive: it has a handle of the *file*, which
+//! the description takes away before it gives up its own ([`Attached`](crate::process::files::Attached)). A wake-up
+//! on another CPU may be the last to hold a watch, in an interrupt handler: what is left of the
+//! watch then owns nothing but memory.
+//!
+//! # Locks
+//!
+//! ```text
+//! Nesting            which epoll watches which; only where epolls are nested
+//!    Epoll           an epoll's watches; held while files are asked, so that collectors take turns
+//!       Epoll        the file of one watch; taken by its description when that goes away
+//!          Epoll     an inner epoll's watches, and so on
+//!             ...    what files lock to answer `poll`
+//! Ready              the ready list: spinning, never while a file is asked
+//! ```
+
+mod instance;
+mod item;
+mod nesting;
+mod ready;
+
+pub use instance::Epoll;
+pub use item::Interest;
+
+use crate::ipc::quota::Quota;
+
+/// Watches that a user may have (`/proc/sys/fs/epoll/max_user_watches`).
+pub static WATCHES: Quota = Quota::new(1 << 20);

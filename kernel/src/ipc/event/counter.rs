@@ -1,0 +1,136 @@
+//! `eventfd`: a counter that is waited for.
+
+use alloc::{format, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use abi::{Errno, Result, raw::general::O_NONBLOCK};
+use fbuf::{Sink, Source};
+use fs::{Attributes, File, OpenFlags, Ready};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue, Watch},
+};
+
+use crate::{ipc::anonymous, process::signal};
+
+/// The size of what is read and written.
+const UNIT: usize = size_of::<u64>();
+/// The counter never goes beyond this.
+const MOST: u64 = u64::MAX - 1;
+
+/// A counter: writes add to it, reads take all of it, or one (`EFD_SEMAPHORE`).
+pub struct EventFile {
+    count: SpinLock<u64>,
+    semaphore: bool,
+    /// Who waits for more than nothing.
+    readers: WaitQueue,
+    /// Who waits for room.
+    writers: WaitQueue,
+    id: u32,
+}
+
+impl EventFile {
+    /// A counter that begins with `count`.
+    pub fn new(count: u32, semaphore: bool) -> Arc<EventFile> {
+        static IDS: AtomicU32 = AtomicU32::new(0);
+        Arc::new(EventFile {
+            count: SpinLock::new(Rank::Leaf, u64::from(count)),
+            semaphore,
+            readers: WaitQueue::new(),
+            writers: WaitQueue::new(),
+            id: IDS.fetch_add(1, Relaxed),
+        })
+    }
+
+    fn take(&self) -> Option<u64> {
+        let mut count = self.count.lock();
+        let taken = match *count {
+            0 => return None,
+            _ if self.semaphore => 1,
+            all => all,
+        };
+        *count -= taken;
+        Some(taken)
+    }
+
+    fn add(&self, more: u64) -> Option<()> {
+        let mut count = self.count.lock();
+        *count = count.checked_add(more).filter(|sum| *sum <= MOST)?;
+        Some(())
+    }
+}
+
+impl File for EventFile {
+    fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
+        if to.room() < UNIT {
+            return Err(Errno::EINVAL);
+        }
+        let taken = match self.take() {
+            Some(taken) => taken,
+            None if flags.has(O_NONBLOCK) => return Err(Errno::EAGAIN),
+            None => self
+                .readers
+                .wait(Sleep::INTERRUPTIBLE, || self.take())
+                .map_err(signal::woken)?,
+        };
+        self.writers.wake_all();
+        to.put_bytes(&taken.to_ne_bytes())
+    }
+
+    fn write(&self, _: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        if from.left() < UNIT {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = [0; UNIT];
+        if from.take_bytes(&mut bytes)? < UNIT {
+            return Err(Errno::EFAULT);
+        }
+        let more = u64::from_ne_bytes(bytes);
+        if more > MOST {
+            return Err(Errno::EINVAL);
+        }
+        match self.add(more) {
+            Some(()) => {}
+            None if flags.has(O_NONBLOCK) => return Err(Errno::EAGAIN),
+            None => self
+                .writers
+                .wait(Sleep::INTERRUPTIBLE, || self.add(more))
+                .map_err(signal::woken)?,
+        }
+        self.readers.wake_all();
+        Ok(UNIT)
+    }
+
+    fn seek(&self, _: i64, _: u32) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.readers);
+            watch.add(&self.writers);
+        }
+        let count = *self.count.lock();
+        let mut ready = Ready::empty();
+        if count > 0 {
+            ready |= Ready::IN | Ready::RDNORM;
+        }
+        if count < MOST {
+            ready |= Ready::OUT | Ready::WRNORM;
+        }
+        ready
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(anonymous::attributes())
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        b"anon_inode:[eventfd]".to_vec()
+    }
+
+    fn details(&self) -> Vec<u8> {
+        let count = *self.count.lock();
+        format!("eventfd-count: {count:16x}\neventfd-id: {}\n", self.id).into_bytes()
+    }
+}

@@ -1,0 +1,24 @@
+//! Futexes: sleeping on a word of a program's memory until another thread wakes it.
+//!
+//! A waiter enters the bucket of its word and only then compares the word's value, with the bucket's
+//! sleeping lock held: who changes the word and wakes afterwards finds it there. Words of
+//! private mappings are told apart by address space and address, words of shared ones by
+//! object and offset.
+//!
+//! - [`Key`]: what names a word.
+//! - [`table`](self): waiting, waking, moving waiters to another word; [`wait_for_any`]: of several words.
+//! - [`pi`]: words that hold their owner's id, so that who waits lends the owner its priority
+//!   (`priority_inheritance.rs` records which thread waits for which).
+//! - [`leave`]: what becomes of the words that a thread owns when it ends.
+
+mod key;
+pub mod pi;
+mod priority_inheritance;
+mod robust;
+mod table;
+mod waitv;
+
+pub use key::{Key, clock_was_set};
+pub use robust::leave;
+pub use table::{Waiter, requeue, wait, wake, wake_op};
+pub use waitv::{Wanted, wait_for_any};

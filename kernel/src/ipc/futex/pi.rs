@@ -1,0 +1,360 @@
+//! Words that hold the id of the thread that owns them (`FUTEX_LOCK_PI` and its like).
+//!
+//! A program takes a free word, and gives up one for which nobody waits, without the kernel. Otherwise the
+//! kernel sets `FUTEX_WAITERS` in it, so that the owner comes here to give it up; then it is handed to
+//! the waiter with the best priority. While they wait, the owner has the best of their priorities.
+
+use alloc::{collections::VecDeque, sync::Arc};
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{
+    VirtAddr,
+    task::{self, Woken},
+    user,
+};
+
+use super::{
+    Key,
+    key::with_both,
+    priority_inheritance,
+    table::{Entry, Outcome, Pi, enter, load},
+};
+use crate::{
+    process::{Pid, Thread, pid_table, signal},
+    wall_clock::Deadline,
+};
+
+pub use priority_inheritance::priority_changed;
+
+fn exchange(address: VirtAddr, old: u32, new: u32) -> Result<bool> {
+    let found = user::compare_exchange_u32(address, old, new).map_err(|_| Errno::EFAULT)?;
+    Ok(found == old)
+}
+
+/// The place of the waiter with the best priority, the longest waiting one among equals; and whether there are more.
+fn best(bucket: &VecDeque<Entry>, key: Key) -> Option<(usize, bool)> {
+    let waiters = || {
+        bucket
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.key == key)
+            .filter_map(|(at, entry)| Some((at, entry.pi.as_ref()?.thread.priority())))
+    };
+    let (at, _) = waiters().min_by_key(|(_, priority)| *priority)?;
+    Some((at, waiters().nth(1).is_some()))
+}
+
+/// What became of an attempt to take a word.
+enum Claim {
+    Mine,
+    /// The thread with this id owns it, and the word says that somebody waits.
+    Of(Pid),
+}
+
+/// Makes the thread `own` the word's owner if it has none, or the one that died. The bucket of `key` is locked.
+fn claim(
+    bucket: &VecDeque<Entry>,
+    key: Key,
+    address: VirtAddr,
+    own: Pid,
+    dead: Option<Pid>,
+) -> Result<Claim> {
+    loop {
+        let value = load(address)?;
+        let owner = value & raw::FUTEX_TID_MASK;
+        if owner == own {
+            return Err(Errno::EDEADLK);
+        }
+        if owner == 0 || dead == Some(owner) {
+            let mut new = own | value & raw::FUTEX_OWNER_DIED;
+            if owner != 0 {
+                new |= raw::FUTEX_OWNER_DIED;
+            }
+            if best(bucket, key).is_some() {
+                new |= raw::FUTEX_WAITERS;
+            }
+            if exchange(address, value, new)? {
+                return Ok(Claim::Mine);
+            }
+        } else if value & raw::FUTEX_WAITERS != 0
+            || exchange(address, value, value | raw::FUTEX_WAITERS)?
+        {
+            return Ok(Claim::Of(owner));
+        }
+    }
+}
+
+/// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if it has one.
+///
+/// # Errors
+/// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's owner; `ETIMEDOUT`; a restart
+/// number if a signal came; `EAGAIN`, `ENOMEM`, `EFAULT`.
+pub fn lock(
+    thread: &Arc<Thread>,
+    key: Key,
+    address: VirtAddr,
+    deadline: Option<Deadline>,
+) -> Result<()> {
+    lock_after(thread, key, address, deadline, None)
+}
+
+/// `FUTEX_TRYLOCK_PI`.
+///
+/// # Errors
+/// `EAGAIN` if the word has an owner, `EDEADLK` if that is the thread, `EFAULT`.
+pub fn try_lock(thread: &Thread, key: Key, address: VirtAddr) -> Result<()> {
+    let bucket = key.bucket().lock();
+    let owner = load(address)? & raw::FUTEX_TID_MASK;
+    if owner != 0 && owner != thread.tid() {
+        return Err(Errno::EAGAIN);
+    }
+    match claim(&bucket, key, address, thread.tid(), None)? {
+        Claim::Mine => Ok(()),
+        Claim::Of(_) => Err(Errno::EAGAIN),
+    }
+}
+
+/// As [`lock`]; the word may hold the id of a thread that died.
+fn lock_after(
+    thread: &Arc<Thread>,
+    key: Key,
+    address: VirtAddr,
+    deadline: Option<Deadline>,
+    mut dead: Option<Pid>,
+) -> Result<()> {
+    let waiter = &thread.futex;
+    loop {
+        {
+            let mut bucket = key.bucket().lock();
+            let owner = match claim(&bucket, key, address, thread.tid(), dead)? {
+                Claim::Mine => return Ok(()),
+                Claim::Of(owner) => pid_table::find_thread(owner).ok_or(Errno::ESRCH)?,
+            };
+            match priority_inheritance::wait_for(thread, &owner, key) {
+                Ok(()) => {}
+                Err(Errno::EAGAIN) if !thread.signals.needs_attention() => {
+                    // It is ending: soon the word says so, or nobody has its id.
+                    drop(bucket);
+                    task::yield_now();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            let pi = Pi {
+                thread: thread.clone(),
+                moves_to: None,
+            };
+            if let Err(error) = enter(&mut bucket, key, u32::MAX, waiter, Some(pi)) {
+                priority_inheritance::stop(thread);
+                return Err(error);
+            }
+        }
+        let slept = waiter.sleep(deadline);
+        if let Err(why) = slept
+            && waiter.withdraw()
+        {
+            priority_inheritance::stop(thread);
+            return Err(match why {
+                Woken::TimedOut => Errno::ETIMEDOUT,
+                Woken::Interrupted => signal::ERESTARTNOINTR,
+            });
+        }
+        match waiter.outcome() {
+            Outcome::OwnerDied(owner) => dead = Some(owner),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// `FUTEX_UNLOCK_PI`: gives the word to the best waiter, or makes it free.
+///
+/// # Errors
+/// `EPERM` if it is not the thread's, `EFAULT`.
+pub fn unlock(thread: &Arc<Thread>, key: Key, address: VirtAddr) -> Result<()> {
+    let mut bucket = key.bucket().lock();
+    loop {
+        let value = load(address)?;
+        if value & raw::FUTEX_TID_MASK != thread.tid() {
+            return Err(Errno::EPERM);
+        }
+        let Some((at, more)) = best(&bucket, key) else {
+            if exchange(address, value, 0)? {
+                return Ok(());
+            }
+            continue;
+        };
+        let next = bucket[at].pi.as_ref().map_or(0, |pi| pi.thread.tid());
+        let waiters = if more { raw::FUTEX_WAITERS } else { 0 };
+        if exchange(address, value, next | waiters)? {
+            hand_over(&mut bucket, at, Outcome::Owner);
+            drop(bucket);
+            priority_inheritance::give_back(thread);
+            return Ok(());
+        }
+    }
+}
+
+/// Wakes the waiter at `at`, whom the others wait for from now on.
+fn hand_over(bucket: &mut VecDeque<Entry>, at: usize, outcome: Outcome) {
+    let Some(entry) = bucket.remove(at) else {
+        return;
+    };
+    if let Some(pi) = &entry.pi {
+        priority_inheritance::pass_on(entry.key, &pi.thread);
+    }
+    entry.waiter.wake(outcome);
+}
+
+/// The thread owns nothing any more: the best waiter for each of its words is told that the owner is no more. `for_good`: it
+/// ends; else it runs another program.
+pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
+    while let Some(key) = priority_inheritance::owed_by(thread, for_good) {
+        let mut bucket = key.bucket().lock();
+        match best(&bucket, key) {
+            Some((at, _)) => {
+                hand_over(&mut bucket, at, Outcome::OwnerDied(thread.tid()));
+                drop(bucket);
+                priority_inheritance::give_back(thread);
+            }
+            // Who waited has given up and is about to say so.
+            None => {
+                drop(bucket);
+                task::yield_now();
+            }
+        }
+    }
+}
+
+/// `FUTEX_CMP_REQUEUE_PI`: of those who wait for the word of `from` to be moved to that of `to`, the best becomes its
+/// owner if it has none, and up to `moves` others wait for it. Returns how many were woken or moved.
+///
+/// # Errors
+/// `EAGAIN` if the word of `from` is not `expected`, `EINVAL` if one waits for anything else, `ESRCH`, `EDEADLK`, `EFAULT`,
+/// `ENOMEM`.
+pub fn requeue(
+    from: Key,
+    to: Key,
+    (address, expected): (VirtAddr, u32),
+    target_address: VirtAddr,
+    moves: usize,
+) -> Result<usize> {
+    if from == to {
+        return Err(Errno::EINVAL);
+    }
+    with_both(from, to, |source, mut target| {
+        if load(address)? != expected {
+            return Err(Errno::EAGAIN);
+        }
+        let fits = |entry: &Entry| match &entry.pi {
+            Some(pi) => pi.moves_to == Some(to),
+            None => false,
+        };
+        if source.iter().any(|entry| entry.key == from && !fits(entry)) {
+            return Err(Errno::EINVAL);
+        }
+        let mut done = 0;
+        while done <= moves {
+            let Some((at, more)) = best(source, from) else {
+                break;
+            };
+            let Some(waiter) = source[at].pi.as_ref().map(|pi| pi.thread.clone()) else {
+                break;
+            };
+            let others = target.as_deref().unwrap_or(&*source);
+            let owner = match claim(others, to, target_address, waiter.tid(), None)? {
+                Claim::Mine => {
+                    if more {
+                        say_that_some_wait(target_address)?;
+                    }
+                    if let Some(entry) = source.remove(at) {
+                        entry.waiter.wake(Outcome::Owner);
+                    }
+                    done += 1;
+                    continue;
+                }
+                Claim::Of(owner) => pid_table::find_thread(owner).ok_or(Errno::ESRCH)?,
+            };
+            priority_inheritance::wait_for(&waiter, &owner, to)?;
+            let move_one = |entry: &mut Entry| {
+                entry.key = to;
+                entry.waiter.settle(to);
+                if let Some(pi) = &mut entry.pi {
+                    pi.moves_to = None;
+                }
+            };
+            match &mut target {
+                None => move_one(&mut source[at]),
+                Some(target) => {
+                    if target.try_reserve(1).is_err() {
+                        priority_inheritance::stop(&waiter);
+                        return Err(Errno::ENOMEM);
+                    }
+                    if let Some(mut entry) = source.remove(at) {
+                        move_one(&mut entry);
+                        target.push_back(entry);
+                    }
+                }
+            }
+            done += 1;
+        }
+        Ok(done)
+    })
+}
+
+/// Sets `FUTEX_WAITERS` in a word.
+fn say_that_some_wait(address: VirtAddr) -> Result<()> {
+    loop {
+        let value = load(address)?;
+        if exchange(address, value, value | raw::FUTEX_WAITERS)? {
+            return Ok(());
+        }
+    }
+}
+
+/// `FUTEX_WAIT_REQUEUE_PI`: sleeps while the word of `from` is `expected`, until [`requeue`] has made the thread the owner of
+/// that of `to`.
+///
+/// # Errors
+/// `EAGAIN` if the word is another, or if a signal came when the thread waited for the second word; `ETIMEDOUT`; a restart
+/// number if a signal came before.
+pub fn wait_requeue(
+    thread: &Arc<Thread>,
+    from: Key,
+    (address, expected): (VirtAddr, u32),
+    (to, target_address): (Key, VirtAddr),
+    deadline: Option<Deadline>,
+) -> Result<()> {
+    if from == to {
+        return Err(Errno::EINVAL);
+    }
+    let waiter = &thread.futex;
+    {
+        let mut bucket = from.bucket().lock();
+        if load(address)? != expected {
+            return Err(Errno::EAGAIN);
+        }
+        let pi = Pi {
+            thread: thread.clone(),
+            moves_to: Some(to),
+        };
+        enter(&mut bucket, from, u32::MAX, waiter, Some(pi))?;
+    }
+    let slept = waiter.sleep(deadline);
+    if let Err(why) = slept
+        && waiter.withdraw()
+    {
+        let moved = waiter.home() == to;
+        if moved {
+            priority_inheritance::stop(thread);
+        }
+        return Err(match why {
+            Woken::TimedOut => Errno::ETIMEDOUT,
+            Woken::Interrupted if moved => Errno::EAGAIN,
+            Woken::Interrupted => signal::ERESTARTNOINTR,
+        });
+    }
+    match waiter.outcome() {
+        Outcome::OwnerDied(owner) => lock_after(thread, to, target_address, deadline, Some(owner)),
+        _ => Ok(()),
+    }
+}

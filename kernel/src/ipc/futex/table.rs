@@ -1,0 +1,368 @@
+//! Those who wait, by word: waiting, waking, moving.
+
+use alloc::{collections::VecDeque, sync::Arc};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Acquire, Ordering::Release};
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{
+    VirtAddr,
+    sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue, Woken},
+    user,
+};
+
+use super::key::{Key, with_both};
+use crate::{
+    process::{Pid, Thread, signal},
+    wall_clock::{self, Deadline},
+};
+
+/// One who waits for a word.
+pub(super) struct Entry {
+    pub key: Key,
+    /// What wakes it must have one of these.
+    pub bits: u32,
+    pub waiter: Arc<Waiter>,
+    /// For a word that holds its owner's id.
+    pub pi: Option<Pi>,
+}
+
+/// What an entry has more if a thread waits to become the word's owner.
+pub(super) struct Pi {
+    pub thread: Arc<Thread>,
+    /// `FUTEX_WAIT_REQUEUE_PI`: it waits for an ordinary word still, to be moved to this one.
+    pub moves_to: Option<Key>,
+}
+
+/// It has not been woken.
+const WAITING: u8 = 0;
+/// It was woken.
+const WOKEN: u8 = 1;
+/// It was woken, and the word is its own.
+const OWNER: u8 = 2;
+/// It was woken because the word's owner is no more.
+const OWNER_DIED: u8 = 3;
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// Not yet.
+    Waiting,
+    Woken,
+    /// The word is the waiter's.
+    Owner,
+    /// The thread with this id, the word's owner, has ended without giving it up.
+    OwnerDied(Pid),
+}
+
+/// What a thread sleeps on; each has one, since it waits for one word at a time, mostly.
+pub struct Waiter {
+    state: AtomicU8,
+    /// The id of the owner that died, for [`Outcome::OwnerDied`].
+    died: AtomicU32,
+    pub(super) queue: WaitQueue,
+    /// The word whose bucket its entry is in. Changed with that bucket and the new one locked.
+    home: SpinLock<Key>,
+}
+
+impl Waiter {
+    /// Not waiting.
+    pub fn new() -> Arc<Waiter> {
+        Arc::new(Waiter {
+            state: AtomicU8::new(WAITING),
+            died: AtomicU32::new(0),
+            queue: WaitQueue::new(),
+            home: SpinLock::new(Rank::Leaf, Key::NONE),
+        })
+    }
+
+    /// It is about to wait for the word of `key`, whose bucket is locked.
+    pub(super) fn begin(&self, key: Key) {
+        self.state.store(WAITING, Release);
+        self.settle(key);
+    }
+
+    /// Its entry moves to the bucket of `key`.
+    pub(super) fn settle(&self, key: Key) {
+        *self.home.lock() = key;
+    }
+
+    pub(super) fn home(&self) -> Key {
+        *self.home.lock()
+    }
+
+    pub(super) fn wake(&self, outcome: Outcome) {
+        let state = match outcome {
+            Outcome::Waiting => WAITING,
+            Outcome::Woken => WOKEN,
+            Outcome::Owner => OWNER,
+            Outcome::OwnerDied(owner) => {
+                self.died.store(owner, Release);
+                OWNER_DIED
+            }
+        };
+        self.state.store(state, Release);
+        self.queue.wake_all();
+    }
+
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.state.load(Acquire) {
+            WAITING => Outcome::Waiting,
+            OWNER => Outcome::Owner,
+            OWNER_DIED => Outcome::OwnerDied(self.died.load(Acquire)),
+            _ => Outcome::Woken,
+        }
+    }
+
+    /// Sleeps until it is woken.
+    ///
+    /// # Errors
+    /// What else ended the sleep; it may have been woken all the same.
+    pub(super) fn sleep(&self, deadline: Option<Deadline>) -> core::result::Result<(), Woken> {
+        loop {
+            let steps = wall_clock::steps();
+            let how = Sleep {
+                interruptible: true,
+                deadline: deadline.map(Deadline::since_boot),
+            };
+            let moves = deadline.is_some_and(Deadline::moves);
+            let woken = self.queue.wait(how, || {
+                let woken = self.outcome() != Outcome::Waiting;
+                (woken || moves && wall_clock::steps() != steps).then_some(woken)
+            })?;
+            if woken {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Has it look at the time of day again.
+    pub(super) fn look(&self) {
+        self.queue.wake_all();
+    }
+
+    /// Takes its entry out of the bucket that it is in; false if it was woken before.
+    pub(super) fn withdraw(self: &Arc<Self>) -> bool {
+        loop {
+            let home = self.home();
+            let mut bucket = home.bucket().lock();
+            if self.outcome() != Outcome::Waiting {
+                return false;
+            }
+            // Moved between the look and the lock: look again.
+            if self.home() != home {
+                continue;
+            }
+            let at = bucket
+                .iter()
+                .position(|entry| Arc::ptr_eq(&entry.waiter, self));
+            let gone = at.and_then(|at| bucket.remove(at));
+            drop(bucket);
+            return gone.is_some();
+        }
+    }
+}
+
+pub(super) fn load(address: VirtAddr) -> Result<u32> {
+    user::load_u32(address).map_err(|_| Errno::EFAULT)
+}
+
+/// `FUTEX_WAIT_BITSET`: sleeps while the word is `expected`, until a wake-up with one of `bits` or `deadline`.
+///
+/// # Errors
+/// `EAGAIN` if the word is another, `ETIMEDOUT`, a restart number if a signal came.
+pub fn wait(
+    thread: &Thread,
+    key: Key,
+    address: VirtAddr,
+    expected: u32,
+    bits: u32,
+    deadline: Option<Deadline>,
+) -> Result<()> {
+    if bits == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let waiter = &thread.futex;
+    {
+        let mut bucket = key.bucket().lock();
+        if load(address)? != expected {
+            return Err(Errno::EAGAIN);
+        }
+        enter(&mut bucket, key, bits, waiter, None)?;
+    }
+    let Err(why) = waiter.sleep(deadline) else {
+        return Ok(());
+    };
+    if !waiter.withdraw() {
+        // Woken in the last moment, and the waker counted it.
+        return Ok(());
+    }
+    Err(match why {
+        Woken::TimedOut => Errno::ETIMEDOUT,
+        Woken::Interrupted => signal::ERESTARTSYS,
+    })
+}
+
+/// Enters a waiter into the bucket of `key`.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn enter(
+    bucket: &mut VecDeque<Entry>,
+    key: Key,
+    bits: u32,
+    waiter: &Arc<Waiter>,
+    pi: Option<Pi>,
+) -> Result<()> {
+    bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    waiter.begin(key);
+    bucket.push_back(Entry {
+        key,
+        bits,
+        waiter: waiter.clone(),
+        pi,
+    });
+    Ok(())
+}
+
+/// Wakes up to `count` waiters with one of `bits`; returns how many.
+///
+/// # Errors
+/// `EINVAL` if one of them waits to own the word.
+pub fn wake(key: Key, count: usize, bits: u32) -> Result<usize> {
+    let mut bucket = key.bucket().lock();
+    wake_in(&mut bucket, key, count, bits)
+}
+
+pub(super) fn wake_in(
+    bucket: &mut VecDeque<Entry>,
+    key: Key,
+    count: usize,
+    bits: u32,
+) -> Result<usize> {
+    let mut woken = 0;
+    let mut at = 0;
+    while woken < count && at < bucket.len() {
+        let entry = &bucket[at];
+        if entry.key != key || entry.bits & bits == 0 {
+            at += 1;
+            continue;
+        }
+        if entry.pi.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(entry) = bucket.remove(at) {
+            woken += 1;
+            entry.waiter.wake(Outcome::Woken);
+        }
+    }
+    Ok(woken)
+}
+
+/// `FUTEX_REQUEUE` and `FUTEX_CMP_REQUEUE`: wakes up to `wakes` waiters of `from` and moves up to `moves` others to `to`.
+/// Returns those woken and those moved.
+///
+/// # Errors
+/// `EAGAIN` if the word is not `expected`; `EINVAL` if one of them waits to own a word.
+pub fn requeue(
+    from: Key,
+    to: Key,
+    wakes: usize,
+    moves: usize,
+    expected: Option<(VirtAddr, u32)>,
+) -> Result<(usize, usize)> {
+    with_both(from, to, |source, mut target| {
+        if let Some((address, value)) = expected
+            && load(address)? != value
+        {
+            return Err(Errno::EAGAIN);
+        }
+        let woken = wake_in(source, from, wakes, u32::MAX)?;
+        if from == to {
+            return Ok((
+                woken,
+                source.iter().filter(|e| e.key == from).take(moves).count(),
+            ));
+        }
+        let mut moved = 0;
+        let mut at = 0;
+        while at < source.len() && moved < moves {
+            if source[at].key != from {
+                at += 1;
+                continue;
+            }
+            if source[at].pi.is_some() {
+                return Err(Errno::EINVAL);
+            }
+            moved += 1;
+            match &mut target {
+                None => {
+                    source[at].key = to;
+                    source[at].waiter.settle(to);
+                    at += 1;
+                }
+                Some(target) => {
+                    target.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    if let Some(mut entry) = source.remove(at) {
+                        entry.key = to;
+                        entry.waiter.settle(to);
+                        target.push_back(entry);
+                    }
+                }
+            }
+        }
+        Ok((woken, moved))
+    })
+}
+
+/// `FUTEX_WAKE_OP`: changes the word of `two` as `operation` says, wakes waiters of `one`, and those of `two` if
+/// the old value compares as it says.
+///
+/// # Errors
+/// `EFAULT`, `ENOSYS` for an unknown operation.
+pub fn wake_op(
+    one: Key,
+    two: Key,
+    address: VirtAddr,
+    wakes_one: usize,
+    wakes_two: usize,
+    operation: u32,
+) -> Result<usize> {
+    let sign_extend = |value: u32| ((value << 20) as i32) >> 20;
+    let mut argument = sign_extend(operation >> 12 & 0xfff) as u32;
+    let compare_to = sign_extend(operation & 0xfff);
+    let kind = operation >> 28;
+    if kind & raw::FUTEX_OP_OPARG_SHIFT != 0 {
+        argument = 1 << (argument & 31);
+    }
+    with_both(one, two, |first, second| {
+        let old = loop {
+            let old = load(address)?;
+            let new = match kind & 7 {
+                raw::FUTEX_OP_SET => argument,
+                raw::FUTEX_OP_ADD => old.wrapping_add(argument),
+                raw::FUTEX_OP_OR => old | argument,
+                raw::FUTEX_OP_ANDN => old & !argument,
+                raw::FUTEX_OP_XOR => old ^ argument,
+                _ => return Err(Errno::ENOSYS),
+            };
+            if user::compare_exchange_u32(address, old, new).map_err(|_| Errno::EFAULT)? == old {
+                break old as i32;
+            }
+        };
+        let holds = match operation >> 24 & 15 {
+            raw::FUTEX_OP_CMP_EQ => old == compare_to,
+            raw::FUTEX_OP_CMP_NE => old != compare_to,
+            raw::FUTEX_OP_CMP_LT => old < compare_to,
+            raw::FUTEX_OP_CMP_LE => old <= compare_to,
+            raw::FUTEX_OP_CMP_GT => old > compare_to,
+            raw::FUTEX_OP_CMP_GE => old >= compare_to,
+            _ => return Err(Errno::ENOSYS),
+        };
+        let mut woken = wake_in(first, one, wakes_one, u32::MAX)?;
+        if holds {
+            woken += wake_in(second.unwrap_or(first), two, wakes_two, u32::MAX)?;
+        }
+        Ok(woken)
+    })
+}

@@ -1,0 +1,137 @@
+//! How many queues there may be, and how large.
+
+use alloc::collections::BTreeMap;
+
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, SpinLock};
+
+use crate::ipc::sysv::limits::Setting;
+
+/// The most that a privileged program may ask for: messages of a queue, and bytes of a message.
+const HARD_MESSAGES: u64 = 65_536;
+const HARD_BYTES: u64 = 16 << 20;
+/// The least that the settings can be.
+const LEAST_MESSAGES: u64 = 1;
+const LEAST_BYTES: u64 = 128;
+
+/// Queues of all users together.
+pub static QUEUES_MAX: Setting = Setting::between(256, 0, i32::MAX as u64);
+/// Messages of a queue, and bytes of a message.
+pub static MSG_MAX: Setting = Setting::between(10, LEAST_MESSAGES, HARD_MESSAGES);
+pub static MSGSIZE_MAX: Setting = Setting::between(8192, LEAST_BYTES, HARD_BYTES);
+/// Those of a queue whose maker does not say.
+pub static MSG_DEFAULT: Setting = Setting::between(10, LEAST_MESSAGES, HARD_MESSAGES);
+pub static MSGSIZE_DEFAULT: Setting = Setting::between(8192, LEAST_BYTES, HARD_BYTES);
+
+/// Priorities are below this.
+pub const PRIORITIES: u32 = 32_768;
+/// What Linux reckons for keeping a message, and for each priority in use.
+const MESSAGE_COST: u64 = 48;
+const PRIORITY_COST: u64 = 48;
+
+/// How many messages a queue holds, and the most bytes of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+impl Size {
+    /// Of a queue whose maker does not say.
+    pub fn usual() -> Size {
+        Size {
+            messages: MSG_MAX.get().min(MSG_DEFAULT.get()) as usize,
+            bytes: MSGSIZE_MAX.get().min(MSGSIZE_DEFAULT.get()) as usize,
+        }
+    }
+
+    /// As a program asks for it.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is not positive or beyond the settings, or beyond fixed limits with `privilege`.
+    pub fn asked(messages: i64, bytes: i64, privilege: bool) -> Result<Size> {
+        let (most, longest) = match privilege {
+            true => (HARD_MESSAGES, HARD_BYTES),
+            false => (MSG_MAX.get(), MSGSIZE_MAX.get()),
+        };
+        let within = |value: i64, most: u64| {
+            u64::try_from(value)
+                .ok()
+                .filter(|value| (1..=most).contains(value))
+                .ok_or(Errno::EINVAL)
+        };
+        Ok(Size {
+            messages: within(messages, most)? as usize,
+            bytes: within(bytes, longest)? as usize,
+        })
+    }
+
+    /// What it counts against `RLIMIT_MSGQUEUE`, in bytes.
+    fn cost(self) -> u64 {
+        let messages = self.messages as u64;
+        let priorities = messages.min(u64::from(PRIORITIES));
+        messages * (MESSAGE_COST + self.bytes as u64) + priorities * PRIORITY_COST
+    }
+}
+
+/// Bytes that users' queues may take.
+static USERS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+
+/// What a queue takes of its maker's limit; given back by the drop.
+pub struct Charge {
+    uid: u32,
+    bytes: u64,
+}
+
+impl Charge {
+    /// # Errors
+    /// `EMFILE` if `uid` would have more than `limit` bytes.
+    pub fn new(uid: u32, size: Size, limit: u64) -> Result<Charge> {
+        let bytes = size.cost();
+        let mut users = USERS.lock();
+        let used = users.get(&uid).copied().unwrap_or(0);
+        let sum = used.checked_add(bytes).filter(|sum| *sum <= limit);
+        users.insert(uid, sum.ok_or(Errno::EMFILE)?);
+        Ok(Charge { uid, bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut users = USERS.lock();
+        if let Some(used) = users.get_mut(&self.uid) {
+            *used -= self.bytes;
+            if *used == 0 {
+                users.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_checked() {
+        let size = |messages, bytes| Size { messages, bytes };
+        assert_eq!(Size::asked(10, 8192, false), Ok(size(10, 8192)));
+        for (messages, bytes) in [(0, 1), (1, 0), (-1, 1), (11, 1), (1, 8193)] {
+            assert_eq!(Size::asked(messages, bytes, false), Err(Errno::EINVAL));
+        }
+        assert_eq!(Size::asked(11, 8193, true), Ok(size(11, 8193)));
+        assert_eq!(Size::asked(65_537, 1, true), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_user_has_so_many_bytes() {
+        let size = Size::asked(10, 8192, false).unwrap();
+        let limit = 2 * size.cost();
+        let one = Charge::new(77, size, limit).unwrap();
+        let _two = Charge::new(77, size, limit).unwrap();
+        assert!(Charge::new(77, size, limit).is_err());
+        let _other = Charge::new(78, size, limit).unwrap();
+        drop(one);
+        assert!(Charge::new(77, size, limit).is_ok());
+    }
+}

@@ -1,0 +1,103 @@
+//! How a process is told of a message that came into an empty queue (`mq_notify`).
+
+use alloc::sync::{Arc, Weak};
+
+use abi::raw::general as raw;
+
+use crate::{
+    process::{
+        Credentials, Pid, Process,
+        signal::{self, Fields, Info},
+    },
+    socket::netlink::NetlinkSocket,
+};
+
+/// Bytes that the C library knows its request by. The kernel sends them back with the last one changed.
+pub const COOKIE: usize = 32;
+/// The last byte: a message came; the request is over.
+const WOKEN: u8 = 1;
+const REMOVED: u8 = 2;
+
+/// What happens.
+#[derive(Clone)]
+pub enum How {
+    /// Nothing, but nobody else can ask.
+    None,
+    /// A signal with a value.
+    Signal { signal: u32, value: u64 },
+    /// A datagram to a socket where a thread of the C library waits, which calls the program's function.
+    Thread {
+        socket: Arc<NetlinkSocket>,
+        cookie: [u8; COOKIE],
+    },
+}
+
+/// A process's wish to be told once.
+pub struct Notice {
+    process: Weak<Process>,
+    pid: Pid,
+    how: How,
+}
+
+impl Notice {
+    /// The wish of `process`.
+    pub fn new(process: &Arc<Process>, how: How) -> Notice {
+        Notice {
+            process: Arc::downgrade(process),
+            pid: process.pid(),
+            how,
+        }
+    }
+
+    /// Whose it is.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Way and signal, as the queue's file shows them.
+    pub fn shown(&self) -> (u32, u32) {
+        match &self.how {
+            How::None => (raw::SIGEV_NONE, 0),
+            How::Signal { signal, .. } => (raw::SIGEV_SIGNAL, *signal),
+            How::Thread { .. } => (raw::SIGEV_THREAD, 0),
+        }
+    }
+
+    /// Tells that a message came, from `sender`.
+    pub fn tell(self, sender: Pid, who: &Credentials) {
+        match self.how {
+            How::None => {}
+            How::Signal { signal, value } => {
+                let Some(process) = self.process.upgrade() else {
+                    return;
+                };
+                let fields = Fields::Value {
+                    pid: sender,
+                    uid: who.real_uid,
+                    value,
+                };
+                let info = Info {
+                    signal,
+                    code: raw::SI_MESGQ,
+                    errno: 0,
+                    fields,
+                };
+                // Like a timer's, it is lost where there is no room for it.
+                let _ = signal::send_to_process(&process, info);
+            }
+            How::Thread { socket, cookie } => answer(&socket, cookie, WOKEN),
+        }
+    }
+
+    /// Tells that nothing will be told any more.
+    pub fn withdraw(self) {
+        if let How::Thread { socket, cookie } = self.how {
+            answer(&socket, cookie, REMOVED);
+        }
+    }
+}
+
+fn answer(socket: &NetlinkSocket, mut cookie: [u8; COOKIE], what: u8) {
+    cookie[COOKIE - 1] = what;
+    socket.answer(cookie.to_vec());
+}

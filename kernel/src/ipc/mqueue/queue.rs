@@ -1,0 +1,267 @@
+//! A queue of messages by priority.
+//!
+//! A message goes straight to the process that waits for one longest, or into the queue; one that finds no room waits in a
+//! line of its own and moves up when a message is taken. So nobody who comes later gets in before.
+
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+use core::{
+    cmp::Reverse,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use abi::{Errno, Result};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue},
+};
+
+use super::{
+    Notice,
+    limits::{Charge, Size},
+};
+use crate::{
+    ipc::sysv::message::Message,
+    process::{Credentials, Pid, signal},
+};
+
+/// A queue.
+pub struct Queue {
+    size: Size,
+    state: SpinLock<State>,
+    /// Woken when there is a message and there was none, and when there is room and there was none: for `poll`.
+    changed: WaitQueue,
+    /// Of the maker's limit.
+    _charge: Charge,
+}
+
+#[derive(Default)]
+struct State {
+    /// Highest priority first, then in the order in which they came.
+    messages: BTreeMap<(Reverse<u32>, u64), Message>,
+    /// Bytes in all of them.
+    bytes: usize,
+    /// Messages so far.
+    count: u64,
+    receivers: VecDeque<Arc<Receiver>>,
+    /// Those without room.
+    senders: VecDeque<(u32, Message, Arc<Sender>)>,
+    notice: Option<Notice>,
+}
+
+/// Who waits for a message.
+struct Receiver {
+    got: SpinLock<Option<(u32, Message)>>,
+    event: WaitQueue,
+}
+
+/// Who waits until his message is in the queue.
+struct Sender {
+    done: AtomicBool,
+    event: WaitQueue,
+}
+
+/// What the queue's file shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// Bytes in all messages.
+    pub bytes: usize,
+    /// How a process is told of a message, by which signal, and which it is; zeros if none is.
+    pub way: u32,
+    pub signal: u32,
+    pub pid: Pid,
+}
+
+impl State {
+    fn insert(&mut self, priority: u32, message: Message) {
+        self.count += 1;
+        self.bytes += message.len();
+        self.messages
+            .insert((Reverse(priority), self.count), message);
+    }
+}
+
+impl Queue {
+    /// An empty one.
+    pub fn new(size: Size, charge: Charge) -> Arc<Queue> {
+        Arc::new(Queue {
+            size,
+            state: SpinLock::new(Rank::Leaf, State::default()),
+            changed: WaitQueue::new(),
+            _charge: charge,
+        })
+    }
+
+    /// What it may hold.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Messages in it.
+    pub fn len(&self) -> usize {
+        self.state.lock().messages.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What its file shows.
+    pub fn status(&self) -> Status {
+        let state = self.state.lock();
+        let (way, signal) = state.notice.as_ref().map_or((0, 0), Notice::shown);
+        Status {
+            bytes: state.bytes,
+            way,
+            signal,
+            pid: state.notice.as_ref().map_or(0, Notice::pid),
+        }
+    }
+
+    /// The queue that is woken when [`len`](Queue::len) says something else.
+    pub fn changed(&self) -> &WaitQueue {
+        &self.changed
+    }
+
+    /// Sends a message of `priority` for process `pid`; waits for room as `how` says, or not at all without it.
+    ///
+    /// # Errors
+    /// `EAGAIN` (no room), `ETIMEDOUT`, `ENOMEM`, and what a signal makes of the call.
+    pub fn send(
+        &self,
+        priority: u32,
+        message: Message,
+        how: Option<Sleep>,
+        pid: Pid,
+        who: &Credentials,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        if let Some(receiver) = state.receivers.pop_front() {
+            drop(state);
+            *receiver.got.lock() = Some((priority, message));
+            receiver.event.wake_all();
+            return Ok(());
+        }
+        if state.messages.len() < self.size.messages {
+            let was_empty = state.messages.is_empty();
+            state.insert(priority, message);
+            let notice = if was_empty { state.notice.take() } else { None };
+            drop(state);
+            if was_empty {
+                self.changed.wake_all();
+            }
+            if let Some(notice) = notice {
+                notice.tell(pid, who);
+            }
+            return Ok(());
+        }
+        let how = how.ok_or(Errno::EAGAIN)?;
+        state.senders.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let sender = Arc::new(Sender {
+            done: AtomicBool::new(false),
+            event: WaitQueue::new(),
+        });
+        state.senders.push_back((priority, message, sender.clone()));
+        drop(state);
+        let done = || sender.done.load(Ordering::Acquire).then_some(());
+        let Err(why) = sender.event.wait(how, done) else {
+            return Ok(());
+        };
+        let mut state = self.state.lock();
+        let place = state
+            .senders
+            .iter()
+            .position(|(_, _, other)| Arc::ptr_eq(other, &sender));
+        let back = place.and_then(|place| state.senders.remove(place));
+        drop(state);
+        match back {
+            Some(_) => Err(signal::woken(why)),
+            // It got in meanwhile.
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the first message of the highest priority; waits for one as `how` says, or not at all without it.
+    ///
+    /// # Errors
+    /// `EAGAIN` (no message), `ETIMEDOUT`, `ENOMEM`, and what a signal makes of the call.
+    pub fn receive(&self, how: Option<Sleep>) -> Result<(u32, Message)> {
+        let mut state = self.state.lock();
+        if let Some(((Reverse(priority), _), message)) = state.messages.pop_first() {
+            state.bytes -= message.len();
+            let next = state.senders.pop_front().map(|(priority, next, sender)| {
+                state.insert(priority, next);
+                sender
+            });
+            let has_room = state.messages.len() + 1 == self.size.messages;
+            drop(state);
+            match next {
+                Some(sender) => {
+                    sender.done.store(true, Ordering::Release);
+                    sender.event.wake_all();
+                }
+                None if has_room => self.changed.wake_all(),
+                None => {}
+            }
+            return Ok((priority, message));
+        }
+        let how = how.ok_or(Errno::EAGAIN)?;
+        state.receivers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let receiver = Arc::new(Receiver {
+            got: SpinLock::new(Rank::Leaf, None),
+            event: WaitQueue::new(),
+        });
+        state.receivers.push_back(receiver.clone());
+        drop(state);
+        let got = || receiver.got.lock().take();
+        let why = match receiver.event.wait(how, got) {
+            Ok(got) => return Ok(got),
+            Err(why) => why,
+        };
+        let mut state = self.state.lock();
+        let place = state
+            .receivers
+            .iter()
+            .position(|other| Arc::ptr_eq(other, &receiver));
+        let back = place.and_then(|place| state.receivers.remove(place));
+        drop(state);
+        match back {
+            Some(_) => Err(signal::woken(why)),
+            // A sender has chosen this one and is about to hand its message over.
+            None => receiver
+                .event
+                .wait(Sleep::SOUND, got)
+                .map_err(signal::woken),
+        }
+    }
+
+    /// From now on a message that comes into the empty queue is told as `notice` says.
+    ///
+    /// # Errors
+    /// `EBUSY` if somebody else asked for it before.
+    pub fn ask(&self, notice: Notice) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.notice.is_some() {
+            drop(state);
+            return Err(Errno::EBUSY);
+        }
+        state.notice = Some(notice);
+        Ok(())
+    }
+
+    /// Takes back what process `pid` asked for.
+    pub fn forget(&self, pid: Pid) {
+        let mut state = self.state.lock();
+        let notice = match &state.notice {
+            Some(notice) if notice.pid() == pid => state.notice.take(),
+            _ => None,
+        };
+        drop(state);
+        if let Some(notice) = notice {
+            notice.withdraw();
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! Queues of messages.
+//!
+//! A message goes straight to the first receiver that waits for its like, or into the queue. Short bodies stand in the
+//! kernel's heap, long ones in slices of pages. Bodies are copied from and to programs with no lock held.
+
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use abi::{Errno, Result, raw::general as raw};
+use fbuf::{Aggregate, Sink, Source};
+use nucleus::{
+    sync::{Mutex, MutexGuard, Rank, SpinLock},
+    task::{Sleep, WaitQueue},
+};
+
+use super::{
+    Caller,
+    ids::{Ids, Object},
+    limits::{MSGMAX, MSGMNB, MSGMNI},
+    now,
+    permission::{Change, Permission, READ, WRITE},
+};
+use crate::process::{Pid, signal::ERESTARTNOHAND};
+
+/// Bodies up to this many bytes are kept in the heap: a page would be mostly empty.
+const SHORT: usize = 1024;
+
+/// All queues.
+pub static QUEUES: Ids<Queue> = Ids::new();
+/// Messages and bytes in all queues.
+static MESSAGES: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// A message.
+pub struct Message {
+    /// Positive.
+    kind: i64,
+    body: Body,
+}
+
+enum Body {
+    Short(Vec<u8>),
+    Long(Aggregate),
+}
+
+impl Message {
+    /// A message of positive `kind` whose body is all that `from` has.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub fn new(kind: i64, from: &mut dyn Source) -> Result<Message> {
+        let len = from.left();
+        let (body, taken) = if len <= SHORT {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+            bytes.resize(len, 0);
+            let taken = from.take_bytes(&mut bytes)?;
+            (Body::Short(bytes), taken)
+        } else {
+            let mut pages = Aggregate::default();
+            let mut taken = 0;
+            while taken < len {
+                match pages.fill_from(from, len - taken)? {
+                    0 => break,
+                    n => taken += n,
+                }
+            }
+            (Body::Long(pages), taken)
+        };
+        match taken == len {
+            true => Ok(Message { kind, body }),
+            false => Err(Errno::EFAULT),
+        }
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> i64 {
+        self.kind
+    }
+
+    /// Bytes of its body.
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::Short(bytes) => bytes.len(),
+            Body::Long(pages) => pages.len(),
+        }
+    }
+
+    /// Whether it is only a type.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives up to `max` bytes of the body to `to`; returns how many.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn give(mut self, to: &mut dyn Sink, max: usize) -> Result<usize> {
+        let len = self.len().min(max);
+        let mut given = 0;
+        while given < len {
+            let n = match &mut self.body {
+                Body::Short(bytes) => to.put_bytes(&bytes[given..len])?,
+                Body::Long(pages) => pages.drain_into(to, len - given)?,
+            };
+            if n == 0 {
+                return Err(Errno::EFAULT);
+            }
+            given += n;
+        }
+        Ok(given)
+    }
+
+    /// The same message again (`MSG_COPY`); the pages of a long body are shared, for nobody writes to them.
+    fn duplicate(&self) -> Result<Message> {
+        let body = match &self.body {
+            Body::Short(bytes) => {
+                let mut copy = Vec::new();
+                copy.try_reserve_exact(bytes.len())
+                    .map_err(|_| Errno::ENOMEM)?;
+                copy.extend_from_slice(bytes);
+                Body::Short(copy)
+            }
+            Body::Long(pages) => {
+                let mut copy = Aggregate::default();
+                for slice in pages.slices() {
+                    copy.append(slice.clone())?;
+                }
+                Body::Long(copy)
+            }
+        };
+        Ok(Message {
+            kind: self.kind,
+            body,
+        })
+    }
+}
+
+/// Which message a receiver wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    First,
+    Equal(i64),
+    Except(i64),
+    /// The first of the lowest type up to this one.
+    Lowest(i64),
+}
+
+impl Choice {
+    /// From `msgtyp` and whether `MSG_EXCEPT` is set.
+    pub fn new(kind: i64, except: bool) -> Choice {
+        match kind {
+            0 => Choice::First,
+            i64::MIN => Choice::Lowest(i64::MAX),
+            kind if kind < 0 => Choice::Lowest(-kind),
+            kind if except => Choice::Except(kind),
+            kind => Choice::Equal(kind),
+        }
+    }
+
+    fn accepts(self, kind: i64) -> bool {
+        match self {
+            Choice::First => true,
+            Choice::Equal(wanted) => kind == wanted,
+            Choice::Except(unwanted) => kind != unwanted,
+            Choice::Lowest(most) => kind <= most,
+        }
+    }
+}
+
+/// A queue of messages.
+pub struct Queue {
+    id: i32,
+    state: Mutex<State>,
+}
+
+struct State {
+    permission: Permission,
+    messages: VecDeque<Message>,
+    /// In all messages.
+    bytes: usize,
+    /// Bytes, and messages, that it may hold.
+    most: usize,
+    receivers: VecDeque<Arc<Receiver>>,
+    senders: VecDeque<Arc<Sender>>,
+    removed: bool,
+    sent: i64,
+    received: i64,
+    changed: i64,
+    last_sender: Pid,
+    last_receiver: Pid,
+}
+
+/// Who waits for a message.
+struct Receiver {
+    choice: Choice,
+    /// Room for the body; without limit where a longer one is cut off.
+    room: usize,
+    pid: Pid,
+    /// A message, or nothing when it has to look again.
+    got: SpinLock<Option<Result<Option<Message>>>>,
+    event: WaitQueue,
+}
+
+/// Who waits for room.
+struct Sender {
+    len: usize,
+    /// There may be room now.
+    called: SpinLock<bool>,
+    event: WaitQueue,
+}
+
+impl Receiver {
+    fn end(&self, got: Result<Option<Message>>) {
+        *self.got.lock() = Some(got);
+        self.event.wake_all();
+    }
+}
+
+impl Sender {
+    fn call(&self) {
+        *self.called.lock() = true;
+        self.event.wake_all();
+    }
+}
+
+/// What `IPC_STAT` tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    pub permission: Permission,
+    pub id: i32,
+    /// Seconds since the epoch.
+    pub sent: i64,
+    pub received: i64,
+    pub changed: i64,
+    pub bytes: usize,
+    pub messages: usize,
+    pub most: usize,
+    pub last_sender: Pid,
+    pub last_receiver: Pid,
+}
+
+/// `msgget`.
+///
+/// # Errors
+/// As [`Ids::find_or_make`].
+pub fn get(key: i32, flags: u32, caller: Caller<'_>) -> Result<i32> {
+    let make = |id| Ok(Queue::new(id, key, flags, caller));
+    let most = MSGMNI.get() as usize;
+    QUEUES.find_or_make(key, flags, caller, most, |_| Ok(()), make)
+}
+
+/// Messages and bytes in all queues.
+pub fn totals() -> (usize, usize) {
+    (MESSAGES.load(Relaxed), BYTES.load(Relaxed))
+}
+
+impl Queue {
+    pub(super) fn new(id: i32, key: i32, flags: u32, caller: Caller<'_>) -> Arc<Queue> {
+        Arc::new(Queue {
+            id,
+            state: Mutex::new(
+                Rank::IpcObject,
+                State {
+                    permission: Permission::new(key, flags, caller.credentials),
+                    messages: VecDeque::new(),
+                    bytes: 0,
+                    most: MSGMNB.get() as usize,
+                    receivers: VecDeque::new(),
+                    senders: VecDeque::new(),
+                    removed: false,
+                    sent: 0,
+                    received: 0,
+                    changed: now(),
+                    last_sender: 0,
+                    last_receiver: 0,
+                },
+            ),
+        })
+    }
+
+    /// What `IPC_STAT` tells.
+    pub fn status(&self) -> Status {
+        let state = self.state.lock();
+        Status {
+            permission: state.permission,
+            id: self.id,
+            sent: state.sent,
+            received: state.received,
+            changed: state.changed,
+            bytes: state.bytes,
+            messages: state.messages.len(),
+            most: state.most,
+            last_sender: state.last_sender,
+            last_receiver: state.last_receiver,
+        }
+    }
+
+    fn allowed(&self, caller: Caller<'_>, rights: u32) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.removed {
+            return Err(Errno::EIDRM);
+        }
+        state.permission.check(caller.credentials, rights)?;
+        Ok(state)
+    }
+
+    /// `msgsnd`; sleeps for room as `how` says, or not at all without it.
+    ///
+    /// # Errors
+    /// `EINVAL` for a body longer than the limit, `EACCES`, `EAGAIN` (no room), `EIDRM`, `ENOMEM`, and what a signal makes
+    /// of the call.
+    pub fn send(&self, caller: Caller<'_>, message: Message, how: Option<Sleep>) -> Result<()> {
+        if message.len() as u64 > MSGMAX.get() {
+            return Err(Errno::EINVAL);
+        }
+        let len = message.len();
+        loop {
+            let mut state = self.allowed(caller, WRITE)?;
+            if state.has_room(len) {
+                return state.take(message, caller.pid);
+            }
+            let how = how.ok_or(Errno::EAGAIN)?;
+            let sender = Arc::new(Sender {
+                len,
+                called: SpinLock::new(Rank::Leaf, false),
+                event: WaitQueue::new(),
+            });
+            let reserved = state.senders.try_reserve(1);
+            reserved.map_err(|_| Errno::ENOMEM)?;
+            state.senders.push_back(sender.clone());
+            drop(state);
+            let called = || sender.called.lock().then_some(());
+            if sender.event.wait(how, called).is_err() {
+                let mut state = self.state.lock();
+                state.senders.retain(|other| !Arc::ptr_eq(other, &sender));
+                if state.removed {
+                    return Err(Errno::EIDRM);
+                }
+                // Room that it was told of is the next one's.
+                state.call_senders();
+                return Err(ERESTARTNOHAND);
+            }
+        }
+    }
+
+    /// `msgrcv`: takes the message that `choice` wants, whose body fits into `room` bytes or, where it may be `cut`, is cut
+    /// off there by the caller. Sleeps for one as `how` says, or not at all without it.
+    ///
+    /// # Errors
+    /// `E2BIG` (it stays in the queue), `ENOMSG`, `EACCES`, `EIDRM`, `ENOMEM`, and what a signal makes of the call.
+    pub fn receive(
+        &self,
+        caller: Caller<'_>,
+        choice: Choice,
+        room: usize,
+        cut: bool,
+        how: Option<Sleep>,
+    ) -> Result<Message> {
+        let room = if cut { usize::MAX } else { room };
+        loop {
+            let mut state = self.allowed(caller, READ)?;
+            if let Some(at) = state.find(choice) {
+                if state.messages[at].len() > room {
+                    return Err(Errno::E2BIG);
+                }
+                return state.give(at, caller.pid).ok_or(Errno::ENOMSG);
+            }
+            let how = how.ok_or(Errno::ENOMSG)?;
+            let receiver = Arc::new(Receiver {
+                choice,
+                room,
+                pid: caller.pid,
+                got: SpinLock::new(Rank::Leaf, None),
+                event: WaitQueue::new(),
+            });
+            let reserved = state.receivers.try_reserve(1);
+            reserved.map_err(|_| Errno::ENOMEM)?;
+            state.receivers.push_back(receiver.clone());
+            drop(state);
+            let got = receiver.event.wait(how, || receiver.got.lock().take());
+            let got = got.unwrap_or_else(|_| self.give_up(&receiver))?;
+            if let Some(message) = got {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// A receiver goes without a message, unless it has been given one meanwhile.
+    fn give_up(&self, receiver: &Arc<Receiver>) -> Result<Option<Message>> {
+        let mut state = self.state.lock();
+        if let Some(got) = receiver.got.lock().take() {
+            return got;
+        }
+        state
+            .receivers
+            .retain(|other| !Arc::ptr_eq(other, receiver));
+        Err(ERESTARTNOHAND)
+    }
+
+    /// `msgrcv` with `MSG_COPY`: a copy of message number `at`, whose body fits into `room`.
+    ///
+    /// # Errors
+    /// `ENOMSG`, `E2BIG`, or `EINVAL` where it may be `cut`, if it does not fit; `EACCES`, `EIDRM`, `ENOMEM`.
+    pub fn copy(&self, caller: Caller<'_>, at: i64, room: usize, cut: bool) -> Result<Message> {
+        let state = self.allowed(caller, READ)?;
+        let message = usize::try_from(at)
+            .ok()
+            .and_then(|at| state.messages.get(at))
+            .ok_or(Errno::ENOMSG)?;
+        if message.len() > room {
+            return Err(if cut { Errno::EINVAL } else { Errno::E2BIG });
+        }
+        message.duplicate()
+    }
+
+    /// `IPC_SET`; `most` bytes that it may hold.
+    ///
+    /// # Errors
+    /// `EIDRM`, `EPERM`, `EINVAL`.
+    pub fn set(&self, caller: Caller<'_>, change: Change, most: usize) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.removed {
+            return Err(Errno::EIDRM);
+        }
+        state.permission.check_owner(caller)?;
+        if most as u64 > MSGMNB.get() && !caller.credentials.may(raw::CAP_SYS_RESOURCE) {
+            return Err(Errno::EPERM);
+        }
+        change.check()?;
+        state.permission.change(change);
+        state.most = most;
+        state.changed = now();
+        // Who waits may be allowed no more, or have room now: each looks again.
+        for receiver in core::mem::take(&mut state.receivers) {
+            receiver.end(Ok(None));
+        }
+        for sender in core::mem::take(&mut state.senders) {
+            sender.call();
+        }
+        Ok(())
+    }
+
+    /// `IPC_RMID`: whoever waits gets `EIDRM`.
+    ///
+    /// # Errors
+    /// `EIDRM`, `EPERM`.
+    pub fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        let messages = {
+            let mut state = self.state.lock();
+            if state.removed {
+                return Err(Errno::EIDRM);
+            }
+            state.permission.check_owner(caller)?;
+            state.removed = true;
+            for receiver in core::mem::take(&mut state.receivers) {
+                receiver.end(Err(Errno::EIDRM));
+            }
+            for sender in core::mem::take(&mut state.senders) {
+                sender.call();
+            }
+            MESSAGES.fetch_sub(state.messages.len(), Relaxed);
+            BYTES.fetch_sub(core::mem::take(&mut state.bytes), Relaxed);
+            core::mem::take(&mut state.messages)
+        };
+        drop(QUEUES.remove(self.id));
+        drop(messages);
+        Ok(())
+    }
+}
+
+impl State {
+    fn has_room(&self, len: usize) -> bool {
+        self.bytes + len <= self.most && self.messages.len() < self.most
+    }
+
+    /// Takes a message from a sender: for a receiver that waits, or into the queue.
+    fn take(&mut self, message: Message, pid: Pid) -> Result<()> {
+        let reserved = self.messages.try_reserve(1);
+        reserved.map_err(|_| Errno::ENOMEM)?;
+        self.last_sender = pid;
+        self.sent = now();
+        while let Some(at) = self
+            .receivers
+            .iter()
+            .position(|receiver| receiver.choice.accepts(message.kind))
+        {
+            let Some(receiver) = self.receivers.remove(at) else {
+                break;
+            };
+            if message.len() <= receiver.room {
+                self.last_receiver = receiver.pid;
+                self.received = now();
+                receiver.end(Ok(Some(message)));
+                return Ok(());
+            }
+            receiver.end(Err(Errno::E2BIG));
+        }
+        self.bytes += message.len();
+        MESSAGES.fetch_add(1, Relaxed);
+        BYTES.fetch_add(message.len(), Relaxed);
+        self.messages.push_back(message);
+        Ok(())
+    }
+
+    /// Where the message stands that a receiver wants.
+    fn find(&self, choice: Choice) -> Option<usize> {
+        let mut acceptable = self
+            .messages
+            .iter()
+            .enumerate()
+            .filter(|(_, message)| choice.accepts(message.kind));
+        match choice {
+            // The first of those that are equal, as `min_by_key` chooses.
+            Choice::Lowest(_) => acceptable.min_by_key(|(_, message)| message.kind),
+            _ => acceptable.next(),
+        }
+        .map(|(at, _)| at)
+    }
+
+    /// Gives the message at `at` to a receiver.
+    fn give(&mut self, at: usize, pid: Pid) -> Option<Message> {
+        let message = self.messages.remove(at)?;
+        self.last_receiver = pid;
+        self.received = now();
+        self.bytes -= message.len();
+        MESSAGES.fetch_sub(1, Relaxed);
+        BYTES.fetch_sub(message.len(), Relaxed);
+        self.call_senders();
+        Some(message)
+    }
+
+    /// Calls the senders, the longest waiting first, for whose messages there is room together. One whose message is too
+    /// long does not hold up the others.
+    fn call_senders(&mut self) {
+        let mut bytes = self.bytes;
+        let mut messages = self.messages.len();
+        let most = self.most;
+        self.senders.retain(|sender| {
+            let fits = bytes + sender.len <= most && messages < most;
+            if fits {
+                bytes += sender.len;
+                messages += 1;
+                sender.call();
+            }
+            !fits
+        });
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        MESSAGES.fetch_sub(state.messages.len(), Relaxed);
+        BYTES.fetch_sub(state.bytes, Relaxed);
+    }
+}
+
+impl Object for Queue {
+    fn permission(&self) -> Permission {
+        self.state.lock().permission
+    }
+
+    fn id(&self) -> i32 {
+        self.id
+    }
+}

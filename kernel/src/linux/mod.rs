@@ -1,0 +1,7 @@
+//! The system-call interface of Linux.
+//!
+//! - [`syscall`]: the calls of 64-bit programs, one module for each subject.
+//! - [`compat`]: the calls of 32-bit programs, which convert and call the former.
+
+pub(crate) mod compat;
+pub mod syscall;

@@ -1,0 +1,233 @@
+//! What programs say about how they will use a file, and when they want it written back: `posix_fadvise`, `readahead`,
+//! `fsync` and its relatives. And handles to files, which no file system here gives.
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_fadvise64, __NR_fdatasync, __NR_fsync, __NR_name_to_handle_at, __NR_open_by_handle_at,
+        __NR_readahead, __NR_sync, __NR_sync_file_range, __NR_syncfs, AT_EMPTY_PATH,
+        AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, CAP_DAC_READ_SEARCH, POSIX_FADV_DONTNEED,
+        POSIX_FADV_NOREUSE, POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL,
+        POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
+        SYNC_FILE_RANGE_WRITE,
+    },
+};
+use core::ops::Range;
+
+use fs::{Kind, block, pages::Access};
+use nucleus::PAGE_SIZE;
+
+use super::{Call, Entry, FlagSet, choice, flag_set, path};
+use crate::{mounts, process::files::OpenFile};
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_fsync, "fsync", fsync),
+    Entry::new(__NR_fdatasync, "fdatasync", fdatasync),
+    Entry::new(__NR_syncfs, "syncfs", syncfs),
+    Entry::new(__NR_sync_file_range, "sync_file_range", sync_range).flags(&[&RANGE_FLAGS]),
+    Entry::new(__NR_sync, "sync", sync),
+    Entry::new(__NR_fadvise64, "fadvise64", fadvise)
+        .flags(&[&ADVICE])
+        .note("for files on disks, and for all who have the file open; files in memory have nothing to read ahead"),
+    Entry::new(__NR_readahead, "readahead", readahead)
+        .note("files in memory have nothing to read ahead"),
+    Entry::new(
+        __NR_name_to_handle_at,
+        "name_to_handle_at",
+        name_to_handle_at,
+    )
+    .flags(&[&HANDLE_FLAGS])
+    .note("no file system gives handles: EOPNOTSUPP(95)"),
+    Entry::new(
+        __NR_open_by_handle_at,
+        "open_by_handle_at",
+        open_by_handle_at,
+    )
+    .note("there are no handles: ESTALE(116)"),
+];
+
+const RANGE_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [
+        SYNC_FILE_RANGE_WAIT_BEFORE,
+        SYNC_FILE_RANGE_WRITE,
+        SYNC_FILE_RANGE_WAIT_AFTER
+    ],
+    EINVAL
+);
+const ADVICE: FlagSet = choice!(
+    "advice",
+    [
+        POSIX_FADV_NORMAL,
+        POSIX_FADV_RANDOM,
+        POSIX_FADV_SEQUENTIAL,
+        POSIX_FADV_WILLNEED,
+        POSIX_FADV_DONTNEED,
+        POSIX_FADV_NOREUSE
+    ],
+    EINVAL
+);
+const HANDLE_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
+
+/// What an open file is; nameless ones are none of these.
+fn kind(open: &OpenFile) -> Option<Kind> {
+    open.location().map(|place| place.vnode().kind())
+}
+
+pub(super) fn fsync(call: &mut Call<'_>) -> Result<usize> {
+    sync_file(call, false)
+}
+
+pub(super) fn fdatasync(call: &mut Call<'_>) -> Result<usize> {
+    sync_file(call, true)
+}
+
+fn sync_file(call: &mut Call<'_>, data_only: bool) -> Result<usize> {
+    let open = call.files().get(call.int(0))?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    open.file().sync(data_only)?;
+    Ok(0)
+}
+
+fn syncfs(call: &mut Call<'_>) -> Result<usize> {
+    let open = call.files().get(call.int(0))?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    if let Some(place) = open.location() {
+        place.mount().root().sync()?;
+    }
+    Ok(0)
+}
+
+fn sync_range(call: &mut Call<'_>) -> Result<usize> {
+    call.flags(3, &RANGE_FLAGS)?;
+    let (from, len) = (call.args[1] as i64, call.args[2] as i64);
+    if from < 0 || len < 0 || from.checked_add(len).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let open = call.files().get(call.int(0))?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let place = open.location().ok_or(Errno::ESPIPE)?;
+    match place.vnode().kind() {
+        Kind::Regular | Kind::Directory | Kind::BlockDevice | Kind::Link => {}
+        _ => return Err(Errno::ESPIPE),
+    }
+    let Some(file) = open.file().cached() else {
+        // No range of it is known to be dirty: all of it is brought to where it belongs.
+        place.vnode().sync()?;
+        return Ok(0);
+    };
+    let flags = call.unsigned(3);
+    let range = pages(from as u64, len as u64);
+    let waits = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if flags & SYNC_FILE_RANGE_WAIT_BEFORE != 0 {
+        file.wait_written(range.clone());
+    }
+    if flags & SYNC_FILE_RANGE_WRITE != 0 {
+        // All three together are a promise for all that is dirty now.
+        file.write_out(range.clone(), flags & waits == waits)?;
+    }
+    if flags & SYNC_FILE_RANGE_WAIT_AFTER != 0 {
+        file.wait_written(range);
+    }
+    if flags & waits != 0 {
+        open.file().check_written()?;
+    }
+    Ok(0)
+}
+
+/// The pages that have bytes of `len` from `from` on; all from there on if `len` is 0.
+fn pages(from: u64, len: u64) -> Range<u64> {
+    let page = PAGE_SIZE as u64;
+    let end = match len {
+        0 => u64::MAX,
+        len => from.saturating_add(len).div_ceil(page),
+    };
+    from / page..end
+}
+
+pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
+    for root in mounts::namespace().roots() {
+        // It never fails: what can't be written back now is not told here.
+        let _ = root.sync();
+    }
+    block::sync_all();
+    Ok(0)
+}
+
+fn fadvise(call: &mut Call<'_>) -> Result<usize> {
+    let open = call.files().get(call.int(0))?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    match kind(&open) {
+        Some(Kind::Fifo) => return Err(Errno::ESPIPE),
+        None if crate::ipc::pipe::End::of(&**open.file()).is_some() => return Err(Errno::ESPIPE),
+        None => return Err(Errno::EINVAL),
+        Some(_) => {}
+    }
+    if (call.args[2] as i64) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    call.choice(3, &ADVICE)?;
+    let Some(file) = open.file().cached() else {
+        return Ok(0);
+    };
+    let (from, len) = (call.args[1], call.args[2]);
+    match call.unsigned(3) {
+        POSIX_FADV_SEQUENTIAL => file.set_access(Access::Sequential),
+        POSIX_FADV_RANDOM => file.set_access(Access::Random),
+        POSIX_FADV_NOREUSE => file.set_access(Access::Once),
+        POSIX_FADV_WILLNEED => file.prefetch(pages(from, len)),
+        POSIX_FADV_DONTNEED => {
+            file.write_out(pages(from, len), false)?;
+            // Pages of which the range has a part only may be wanted by others; the last one of the file is none of these.
+            let first = from.div_ceil(PAGE_SIZE as u64);
+            let end = match from.saturating_add(len) {
+                end if len == 0 || end >= file.size() => u64::MAX,
+                end => end / PAGE_SIZE as u64,
+            };
+            file.give_up(first..end.max(first), usize::MAX);
+        }
+        _ => file.set_access(Access::Normal),
+    }
+    Ok(0)
+}
+
+fn readahead(call: &mut Call<'_>) -> Result<usize> {
+    let open = call.files().get(call.int(0))?;
+    open.readable()?;
+    match kind(&open) {
+        Some(Kind::Regular | Kind::BlockDevice) => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    if let Some(file) = open.file().cached()
+        && call.size(2) > 0
+    {
+        file.prefetch(pages(call.args[1], call.args[2]));
+    }
+    Ok(0)
+}
+
+fn name_to_handle_at(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(4, &HANDLE_FLAGS)?;
+    let mut how = flags & AT_EMPTY_PATH;
+    if flags & AT_SYMLINK_FOLLOW == 0 {
+        how |= AT_SYMLINK_NOFOLLOW;
+    }
+    path::target(call, call.int(0), call.address(1), how)?;
+    Err(Errno::EOPNOTSUPP)
+}
+
+fn open_by_handle_at(call: &mut Call<'_>) -> Result<usize> {
+    if !call.credentials().may(CAP_DAC_READ_SEARCH) {
+        return Err(Errno::EPERM);
+    }
+    Err(Errno::ESTALE)
+}

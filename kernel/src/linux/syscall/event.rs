@@ -1,0 +1,140 @@
+//! `eventfd`, `timerfd`, `signalfd`.
+
+use alloc::sync::Arc;
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_eventfd, __NR_eventfd2, __NR_signalfd, __NR_signalfd4, __NR_timerfd_create,
+        __NR_timerfd_gettime, __NR_timerfd_settime, CAP_WAKE_ALARM, EFD_CLOEXEC, EFD_NONBLOCK,
+        EFD_SEMAPHORE, O_CLOEXEC, O_NONBLOCK, O_RDWR, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME,
+        TFD_TIMER_CANCEL_ON_SET,
+    },
+};
+use fs::{File, OpenFlags};
+
+use super::{
+    Call, Entry, FlagSet, flag_set,
+    timer::{decode_timespecs, encode_timespecs},
+};
+use crate::{
+    ipc::event::{Clock, EventFile, SignalFile, TimerFile},
+    process::{files::OpenFile, signal::SignalSet},
+};
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_eventfd, "eventfd", eventfd),
+    Entry::new(__NR_eventfd2, "eventfd2", eventfd2).flags(&[&EVENT_FLAGS]),
+    Entry::new(__NR_timerfd_create, "timerfd_create", timerfd_create).flags(&[&TIMER_FLAGS]),
+    Entry::new(__NR_timerfd_settime, "timerfd_settime", timerfd_settime).flags(&[&SET_FLAGS]),
+    Entry::new(__NR_timerfd_gettime, "timerfd_gettime", timerfd_gettime),
+    Entry::new(__NR_signalfd, "signalfd", signalfd),
+    Entry::new(__NR_signalfd4, "signalfd4", signalfd4).flags(&[&SIGNAL_FLAGS]),
+];
+
+/// `SFD_CLOEXEC` and `SFD_NONBLOCK`, which the bindings leave out.
+const SFD_CLOEXEC: u32 = O_CLOEXEC;
+const SFD_NONBLOCK: u32 = O_NONBLOCK;
+
+const EVENT_FLAGS: FlagSet = flag_set!("flags", [EFD_SEMAPHORE, EFD_CLOEXEC, EFD_NONBLOCK], EINVAL);
+const TIMER_FLAGS: FlagSet = flag_set!("flags", [TFD_CLOEXEC, TFD_NONBLOCK], EINVAL);
+const SET_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET],
+    EINVAL
+);
+const SIGNAL_FLAGS: FlagSet = flag_set!("flags", [SFD_CLOEXEC, SFD_NONBLOCK], EINVAL);
+
+/// A descriptor for a new file of these kinds; of `flags`, `O_CLOEXEC` and `O_NONBLOCK` count, to which all
+/// names of them are equal.
+pub(super) fn install(
+    call: &Call<'_>,
+    flags: u32,
+    access: u32,
+    make: impl FnOnce() -> Result<Arc<dyn File>>,
+) -> Result<usize> {
+    if crate::process::is_scarce() {
+        return Err(Errno::ENOMEM);
+    }
+    let slot = call.files().reserve(0, call.descriptor_limit())?;
+    let kept = OpenFlags::from_bits_retain(access | flags & O_NONBLOCK);
+    let open = OpenFile::new(make()?, kept);
+    Ok(slot.install(open, flags & O_CLOEXEC != 0))
+}
+
+pub(super) fn eventfd(call: &mut Call<'_>) -> Result<usize> {
+    let count = call.unsigned(0);
+    install(call, 0, O_RDWR, || Ok(EventFile::new(count, false)))
+}
+
+pub(super) fn eventfd2(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &EVENT_FLAGS)?;
+    let (count, semaphore) = (call.unsigned(0), flags & EFD_SEMAPHORE != 0);
+    install(call, flags, O_RDWR, || Ok(EventFile::new(count, semaphore)))
+}
+
+pub(super) fn timerfd_create(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &TIMER_FLAGS)?;
+    let clock = Clock::new(call.int(0))?;
+    if clock.is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
+        return Err(Errno::EPERM);
+    }
+    install(call, flags, O_RDWR, || Ok(TimerFile::new(clock)))
+}
+
+fn timer_of(call: &Call<'_>) -> Result<Arc<TimerFile>> {
+    let open = call.files().get(call.int(0))?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    TimerFile::of(open.file()).ok_or(Errno::EINVAL)
+}
+
+pub(super) fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
+    let new: [i64; 4] = call.read(2)?;
+    let flags = call.flags(1, &SET_FLAGS)?;
+    let new = decode_timespecs(new)?;
+    let timer = timer_of(call)?;
+    if timer.clock().is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
+        return Err(Errno::EPERM);
+    }
+    let old = timer.set(new, flags)?;
+    if call.args[3] != 0 {
+        call.write(3, &encode_timespecs(old))?;
+    }
+    Ok(0)
+}
+
+pub(super) fn timerfd_gettime(call: &mut Call<'_>) -> Result<usize> {
+    let setting = timer_of(call)?.setting();
+    call.write(1, &encode_timespecs(setting))?;
+    Ok(0)
+}
+
+pub(super) fn signalfd(call: &mut Call<'_>) -> Result<usize> {
+    make_signalfd(call, 0)
+}
+
+pub(super) fn signalfd4(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(3, &SIGNAL_FLAGS)?;
+    make_signalfd(call, flags)
+}
+
+fn make_signalfd(call: &Call<'_>, flags: u32) -> Result<usize> {
+    if call.size(2) != size_of::<u64>() {
+        return Err(Errno::EINVAL);
+    }
+    let set = SignalSet(call.read(1)?);
+    let fd = call.int(0);
+    if fd == -1 {
+        return install(call, flags, O_RDWR, || Ok(SignalFile::new(set)));
+    }
+    let open = call.files().get(fd)?;
+    if open.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let file = SignalFile::of(&**open.file()).ok_or(Errno::EINVAL)?;
+    file.set_set(set, call.thread);
+    Ok(fd as usize)
+}

@@ -1,0 +1,192 @@
+//! The flags and options that calls know, and the count of those that programs asked for in vain.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, SpinLock};
+
+use super::Call;
+
+/// What becomes of a flag or option that a call does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Otherwise {
+    /// The call fails, as Linux's does for what it does not know.
+    Error(Errno),
+    /// It is counted and has no effect: Linux's call ignores what it does not know, too.
+    Ignored,
+}
+
+/// Whether values are bits that are combined, or one of several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// Any combination of the known ones.
+    Bits,
+    /// One of the known ones.
+    Choice,
+}
+
+/// The values of one argument that a call knows. Made by [`flag_set!`] and [`choice!`].
+#[derive(Debug)]
+pub struct FlagSet {
+    /// The argument's name in Linux's manual.
+    pub argument: &'static str,
+    /// The known values and their names as written in the source, perhaps with a path.
+    pub known: &'static [(&'static str, u64)],
+    /// All bits of the known values.
+    pub mask: u64,
+    /// Combined or alone.
+    pub shape: Shape,
+    /// What another one gets.
+    pub otherwise: Otherwise,
+}
+
+impl FlagSet {
+    /// The part of `value` that is not known; 0 if all is.
+    pub fn unknown(&self, value: u64) -> u64 {
+        match self.shape {
+            Shape::Bits => value & !self.mask,
+            Shape::Choice if self.known.iter().any(|(_, known)| *known == value) => 0,
+            Shape::Choice => value,
+        }
+    }
+
+    /// Gives what is known of `value`; counts what is not, under the name of call and argument.
+    ///
+    /// # Errors
+    /// The set's own for what it does not know.
+    pub fn check(&self, call: Caller, value: u64) -> Result<u64> {
+        let known = match self.shape {
+            Shape::Bits => value & !self.mask == 0,
+            Shape::Choice => self.known.iter().any(|(_, known)| *known == value),
+        };
+        if known {
+            return Ok(value);
+        }
+        note_unsupported(call, self.argument, self.unknown(value));
+        match self.otherwise {
+            Otherwise::Error(error) => Err(error),
+            Otherwise::Ignored => Ok(value & self.mask),
+        }
+    }
+}
+
+/// Makes a [`FlagSet`] of bits: `flag_set!("flags", [O_CLOEXEC, O_NONBLOCK], EINVAL)`. In the place of an error,
+/// `ignored` says that the call's documentation lets unknown bits pass.
+macro_rules! flag_set {
+    ($argument:literal, [$($flag:expr),* $(,)?], $otherwise:ident) => {
+        $crate::linux::syscall::flags::FlagSet {
+            argument: $argument,
+            known: &[$((stringify!($flag), $flag as u64)),*],
+            mask: 0 $(| $flag as u64)*,
+            shape: $crate::linux::syscall::flags::Shape::Bits,
+            otherwise: $crate::linux::syscall::flags::otherwise!($otherwise),
+        }
+    };
+}
+
+/// Makes a [`FlagSet`] of values of which one is given: `choice!("cmd", [F_DUPFD, F_GETFD], EINVAL)`.
+macro_rules! choice {
+    ($argument:literal, [$($value:expr),* $(,)?], $otherwise:ident) => {
+        $crate::linux::syscall::flags::FlagSet {
+            argument: $argument,
+            known: &[$((stringify!($value), $value as u64)),*],
+            mask: 0,
+            shape: $crate::linux::syscall::flags::Shape::Choice,
+            otherwise: $crate::linux::syscall::flags::otherwise!($otherwise),
+        }
+    };
+}
+
+macro_rules! otherwise {
+    (ignored) => {
+        $crate::linux::syscall::flags::Otherwise::Ignored
+    };
+    ($error:ident) => {
+        $crate::linux::syscall::flags::Otherwise::Error(abi::Errno::$error)
+    };
+}
+
+pub(crate) use {choice, flag_set, otherwise};
+
+/// Who asked: a call's number, and by which entry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Caller {
+    /// The number in the table of its entry.
+    pub number: u32,
+    /// It came by `int 0x80`.
+    pub compatible: bool,
+}
+
+/// What was asked for in vain.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Unsupported {
+    /// By whom.
+    pub call: Caller,
+    /// In which argument.
+    pub argument: &'static str,
+    /// The bits or the value that were not known.
+    pub value: u64,
+}
+
+/// How often what was asked for in vain. Programs may ask for anything: so many are told apart, the others
+/// are counted together.
+static UNSUPPORTED: SpinLock<(BTreeMap<Unsupported, u32>, u32)> =
+    SpinLock::new(Rank::Leaf, (BTreeMap::new(), 0));
+const UNSUPPORTED_MAX: usize = 256;
+
+/// Counts something that a program asked for and that is not there.
+pub fn note_unsupported(call: Caller, argument: &'static str, value: u64) {
+    let what = Unsupported {
+        call,
+        argument,
+        value,
+    };
+    let (counts, others) = &mut *UNSUPPORTED.lock();
+    if let Some(count) = counts.get_mut(&what) {
+        *count = count.saturating_add(1);
+    } else if counts.len() < UNSUPPORTED_MAX {
+        counts.insert(what, 1);
+    } else {
+        *others = others.saturating_add(1);
+    }
+}
+
+/// All that was counted, and the sum of what is not told apart.
+pub fn unsupported() -> (Vec<(Unsupported, u32)>, u32) {
+    let mut list = Vec::with_capacity(UNSUPPORTED_MAX);
+    let (counts, others) = &*UNSUPPORTED.lock();
+    list.extend(counts.iter().map(|(what, count)| (what.clone(), *count)));
+    (list, *others)
+}
+
+impl Call<'_> {
+    /// Who calls, for [`FlagSet::check`] where the value does not stand in an argument of its own.
+    pub fn caller(&self) -> Caller {
+        Caller {
+            number: self.number,
+            compatible: self.own.compatible_call,
+        }
+    }
+
+    /// Argument `n` as flags of `set`, of which unknown ones are counted and refused, or left out where `set` says so.
+    ///
+    /// # Errors
+    /// The set's own.
+    #[inline]
+    pub fn flags(&self, n: usize, set: &FlagSet) -> Result<u32> {
+        self.known(u64::from(self.unsigned(n)), set)
+    }
+
+    /// Argument `n` as one of the values of `set`; unknown ones are counted and refused.
+    ///
+    /// # Errors
+    /// The set's own.
+    #[inline]
+    pub fn choice(&self, n: usize, set: &FlagSet) -> Result<u32> {
+        self.known(u64::from(self.unsigned(n)), set)
+    }
+
+    fn known(&self, value: u64, set: &FlagSet) -> Result<u32> {
+        set.check(self.caller(), value).map(|known| known as u32)
+    }
+}

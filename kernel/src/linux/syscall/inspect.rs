@@ -1,0 +1,230 @@
+//! Looking into other processes: `kcmp`, `process_vm_readv`, `process_vm_writev`.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    cmp::Ordering,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
+use vm::Map;
+
+use super::{Call, Entry, FlagSet, choice, flag_set, pidfd::may_inspect};
+use crate::process::{Pid, Thread, pid_table};
+
+// `linux/kcmp.h`, which the bindings leave out.
+const KCMP_FILE: u32 = 0;
+const KCMP_VM: u32 = 1;
+const KCMP_FILES: u32 = 2;
+const KCMP_FS: u32 = 3;
+const KCMP_SIGHAND: u32 = 4;
+const KCMP_TYPES: FlagSet = choice!(
+    "type",
+    [KCMP_FILE, KCMP_VM, KCMP_FILES, KCMP_FS, KCMP_SIGHAND],
+    EINVAL
+);
+const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
+
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_kcmp, "kcmp", kcmp).flags(&[&KCMP_TYPES]),
+    Entry::new(
+        raw::__NR_process_vm_readv,
+        "process_vm_readv",
+        process_vm_readv,
+    )
+    .flags(&[&NO_FLAGS]),
+    Entry::new(
+        raw::__NR_process_vm_writev,
+        "process_vm_writev",
+        process_vm_writev,
+    )
+    .flags(&[&NO_FLAGS]),
+];
+
+/// The thread with this id.
+fn thread(id: i32) -> Result<Arc<Thread>> {
+    Pid::try_from(id)
+        .ok()
+        .and_then(pid_table::find_thread)
+        .ok_or(Errno::ESRCH)
+}
+
+/// Where something lies, mixed so that no program learns the address, and still in an order.
+fn place<T: ?Sized>(thing: &Arc<T>) -> usize {
+    let address = Arc::as_ptr(thing).cast::<()>() as usize;
+    // A bijection: different things stay different.
+    address.wrapping_mul(key())
+}
+
+/// An odd random number, the same as long as the machine runs.
+fn key() -> usize {
+    static KEY: AtomicUsize = AtomicUsize::new(0);
+    let known = KEY.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut bytes = [0; size_of::<usize>()];
+    nucleus::random::fill(&mut bytes);
+    let fresh = usize::from_ne_bytes(bytes) | 1;
+    // Who came first has chosen.
+    KEY.compare_exchange(0, fresh, Relaxed, Relaxed)
+        .err()
+        .unwrap_or(fresh)
+}
+
+/// 0 if both share it, else 1 or 2 by an order that stays.
+fn kcmp(call: &mut Call<'_>) -> Result<usize> {
+    let (one, two) = (thread(call.int(0))?, thread(call.int(1))?);
+    let kind = call.choice(2, &KCMP_TYPES)?;
+    may_inspect(call, &one)?;
+    may_inspect(call, &two)?;
+    let shared = |thread: &Thread| thread.shared().ok_or(Errno::ESRCH);
+    let (a, b) = (shared(&one)?, shared(&two)?);
+    let places = match kind {
+        KCMP_FILE => {
+            let file = |files: &crate::process::files::Table, n: usize| {
+                let fd = i32::try_from(call.args[n]).map_err(|_| Errno::EBADF)?;
+                files.get(fd).map(|open| place(&open))
+            };
+            (file(&a.files, 3)?, file(&b.files, 4)?)
+        }
+        KCMP_VM => (place(a.space.map()), place(b.space.map())),
+        KCMP_FILES => (place(&a.files), place(&b.files)),
+        KCMP_FS => (place(&a.fs), place(&b.fs)),
+        _ => {
+            let actions = |thread: &Thread| place(&thread.process().signals.actions());
+            (actions(&one), actions(&two))
+        }
+    };
+    Ok(match places.0.cmp(&places.1) {
+        Ordering::Equal => 0,
+        Ordering::Less => 1,
+        Ordering::Greater => 2,
+    })
+}
+
+fn process_vm_readv(call: &mut Call<'_>) -> Result<usize> {
+    transfer(call, false)
+}
+
+fn process_vm_writev(call: &mut Call<'_>) -> Result<usize> {
+    transfer(call, true)
+}
+
+/// The ranges of an array of `iovec`s.
+pub(super) fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
+    if count > raw::UIO_MAXIOV as usize {
+        return Err(Errno::EINVAL);
+    }
+    let mut ranges = Vec::new();
+    ranges.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    let mut total = 0u64;
+    for at in 0..count {
+        let [base, len]: [u64; 2] =
+            user::read(VirtAddr(array.0.wrapping_add(at * 16))).map_err(|_| Errno::EFAULT)?;
+        total = total.checked_add(len).ok_or(Errno::EINVAL)?;
+        if total > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        if len > 0 {
+            ranges.push([base, len]);
+        }
+    }
+    Ok(ranges)
+}
+
+/// Source pages that are held at a time.
+const HELD: usize = 16;
+
+/// Pages that bytes are copied from, held ahead of the copy.
+struct Source<'a> {
+    map: &'a Map,
+    /// The address of the first one held.
+    first: VirtAddr,
+    held: Vec<Frame>,
+}
+
+impl<'a> Source<'a> {
+    fn new(map: &'a Map) -> Result<Source<'a>> {
+        let mut held = Vec::new();
+        held.try_reserve_exact(HELD).map_err(|_| Errno::ENOMEM)?;
+        Ok(Source {
+            map,
+            first: VirtAddr(0),
+            held,
+        })
+    }
+
+    /// The page of `at`; `len` bytes from there on will be wanted.
+    #[inline]
+    fn page(&mut self, at: VirtAddr, len: u64) -> Option<&Frame> {
+        let number = |first: VirtAddr| at.0.wrapping_sub(first.0) / PAGE_SIZE;
+        if number(self.first) >= self.held.len() {
+            self.hold(at, len);
+        }
+        self.held.get(number(self.first))
+    }
+
+    /// Holds the page of `at` and those behind it.
+    #[inline(never)]
+    fn hold(&mut self, at: VirtAddr, len: u64) {
+        self.held.clear();
+        self.first = at.page_floor();
+        let pages = (at.page_offset() as u64 + len).div_ceil(PAGE_SIZE as u64);
+        let most = pages.min(HELD as u64) as usize;
+        self.map.hold_readable(at, most, &mut self.held);
+    }
+}
+
+/// Copies between the caller's ranges and another process's, page by page and once, until one side ends or fails.
+fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
+    call.flags(5, &NO_FLAGS)?;
+    let mut local = ranges(call.address(1), call.size(2))?.into_iter();
+    let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
+    let target = thread(call.int(0))?;
+    may_inspect(call, &target)?;
+    let space = target.space().ok_or(Errno::ESRCH)?;
+    let own = call.thread.space().ok_or(Errno::ESRCH)?;
+    let mut source = Source::new(if writes { own.map() } else { space.map() })?;
+    let mut done = 0;
+    let (mut here, mut there) = ([0; 2], [0; 2]);
+    loop {
+        if here[1] == 0 {
+            let Some(next) = local.next() else { break };
+            here = next;
+        }
+        if there[1] == 0 {
+            let Some(next) = remote.next() else { break };
+            there = next;
+        }
+        let (own, other) = (VirtAddr(here[0] as usize), VirtAddr(there[0] as usize));
+        let (from, to) = if writes { (own, other) } else { (other, own) };
+        // No further than one page of either side, so that what fails does so as a whole.
+        let wanted = here[1].min(there[1]);
+        let in_page = PAGE_SIZE - from.page_offset().max(to.page_offset());
+        let len = wanted.min(in_page as u64) as usize;
+        let copied = source.page(from, wanted).is_some_and(|page| {
+            let offset = from.page_offset();
+            match writes {
+                true => space.map().write_from(to, page, offset, len).is_ok(),
+                false => user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok(),
+            }
+        });
+        if !copied {
+            if done == 0 {
+                return Err(Errno::EFAULT);
+            }
+            break;
+        }
+        done += len;
+        for range in [&mut here, &mut there] {
+            range[0] = range[0].wrapping_add(len as u64);
+            range[1] -= len as u64;
+        }
+        if call.thread.signals.needs_attention() && call.thread.is_dying() {
+            break;
+        }
+    }
+    Ok(done)
+}

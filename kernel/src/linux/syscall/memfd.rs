@@ -1,0 +1,130 @@
+//! Files in memory without a name, and the seals that keep a file as it is: `memfd_create`.
+
+use alloc::sync::Arc;
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_memfd_create, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK,
+        F_SEAL_WRITE, MFD_ALLOW_SEALING, MFD_CLOEXEC, O_LARGEFILE, O_RDWR,
+    },
+};
+use fs::{Location, Mount, OpenFlags, file::VnodeFile, ramfs};
+use nucleus::{
+    Prot,
+    sync::{Mutex, Rank},
+    user,
+};
+
+use super::{Call, Entry, FlagSet, flag_set};
+use crate::process::files::OpenFile;
+
+pub(super) const CALLS: &[Entry] = &[Entry::new(__NR_memfd_create, "memfd_create", memfd_create)
+    .flags(&[&FLAGS])
+    .note("there are no huge pages: `MFD_HUGETLB` is refused")];
+
+const FLAGS: FlagSet = flag_set!("flags", [MFD_CLOEXEC, MFD_ALLOW_SEALING], EINVAL);
+/// The seals of `F_ADD_SEALS`.
+pub(super) const SEALS: FlagSet = flag_set!(
+    "seals",
+    [
+        F_SEAL_SEAL,
+        F_SEAL_SHRINK,
+        F_SEAL_GROW,
+        F_SEAL_WRITE,
+        F_SEAL_FUTURE_WRITE
+    ],
+    EINVAL
+);
+
+/// The longest name.
+const NAME_MAX: usize = 249;
+/// What `/proc/PID/fd` and `maps` show in front of it.
+const PREFIX: &[u8] = b"memfd:";
+
+/// The file system of all such files; it is mounted nowhere.
+pub(super) fn memory_mount() -> Arc<Mount> {
+    static MOUNT: Mutex<Option<Arc<Mount>>> = Mutex::new(Rank::Mount, None);
+    let mut mount = MOUNT.lock();
+    mount
+        .get_or_insert_with(|| {
+            let options = ramfs::Options {
+                pages: Some(u64::MAX / 2),
+                nodes: Some(u64::MAX / 2),
+                ..ramfs::Options::default()
+            };
+            Mount::internal(ramfs::root(options), "tmpfs")
+        })
+        .clone()
+}
+
+fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &FLAGS)?;
+    let name = user::copy_in_string(call.address(0), NAME_MAX)
+        .map_err(|_| Errno::EFAULT)?
+        .ok_or(Errno::EINVAL)?;
+    if crate::process::is_scarce() {
+        return Err(Errno::ENOMEM);
+    }
+    let files = call.files();
+    let slot = files.reserve(0, call.descriptor_limit())?;
+    let mount = memory_mount();
+    let who = &call.credentials().fs;
+    let seals = match flags & MFD_ALLOW_SEALING {
+        0 => F_SEAL_SEAL,
+        _ => 0,
+    };
+    let vnode = ramfs::create_sealed(mount.root(), 0o777, who, seals)?;
+    let shown = [PREFIX, &name].concat();
+    let place = Location::unnamed(&mount, vnode, &shown);
+    let open_flags = OpenFlags::from_bits_retain(O_RDWR | O_LARGEFILE);
+    let file = VnodeFile::new(place, open_flags, who)?;
+    let close_on_exec = flags & MFD_CLOEXEC != 0;
+    Ok(slot.install(OpenFile::new(file, open_flags), close_on_exec))
+}
+
+/// `F_GET_SEALS`.
+///
+/// # Errors
+/// `EINVAL` for a file that has none.
+pub(super) fn get_seals(open: &OpenFile) -> Result<usize> {
+    let place = open.location().ok_or(Errno::EINVAL)?;
+    Ok(place.vnode().seals()? as usize)
+}
+
+/// `F_ADD_SEALS`.
+///
+/// # Errors
+/// `EPERM` if the descriptor is not open for writing or no seals may be added, `EBUSY` for `F_SEAL_WRITE` while a
+/// mapping may write, `EINVAL` for a file that has none or for an unknown seal.
+pub(super) fn add_seals(call: &Call<'_>, open: &OpenFile, seals: u64) -> Result<usize> {
+    if !open.flags().writes() {
+        return Err(Errno::EPERM);
+    }
+    let place = open.location().ok_or(Errno::EINVAL)?;
+    place.vnode().seals()?;
+    let seals = SEALS.check(call.caller(), seals)?;
+    place.vnode().add_seals(seals as u32)?;
+    Ok(0)
+}
+
+/// What `mprotect` may raise a new shared mapping of `open` to, which is `max` without seals.
+///
+/// # Errors
+/// `EPERM` where a seal forbids the mapping.
+pub(super) fn check_mapping(open: &OpenFile, prot: Prot, max: Prot) -> Result<Prot> {
+    let Some(Ok(seals)) = open.location().map(|place| place.vnode().seals()) else {
+        return Ok(max);
+    };
+    let writes = open.flags().writes();
+    if seals & F_SEAL_WRITE != 0 && writes {
+        return Err(Errno::EPERM);
+    }
+    if seals & F_SEAL_FUTURE_WRITE == 0 {
+        return Ok(max);
+    }
+    if prot.contains(Prot::WRITE) {
+        return Err(Errno::EPERM);
+    }
+    Ok(max & (Prot::READ | Prot::EXEC))
+}

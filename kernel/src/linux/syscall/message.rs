@@ -1,0 +1,187 @@
+//! System V message queues.
+
+use abi::{Errno, Result, raw::general as raw};
+use fbuf::{UserSink, UserSource};
+use nucleus::{VirtAddr, task::Sleep, user};
+
+use super::{Call, Entry, FlagSet, choice, flag_set, ipc};
+use crate::ipc::sysv::{
+    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
+    ids::{MOST, Object},
+    limits::{MSGMAX, MSGMNB, MSGMNI},
+    message::{self, Choice, Message, QUEUES, Status},
+    permission::READ,
+};
+
+/// `msgrcv`: too long a body is cut off.
+const MSG_NOERROR: u32 = 0o10000;
+/// `msgrcv`: any type but this one.
+const MSG_EXCEPT: u32 = 0o20000;
+/// `msgrcv`: a copy of the message with this number.
+const MSG_COPY: u32 = 0o40000;
+
+const MSG_STAT: u32 = 11;
+const MSG_INFO: u32 = 12;
+const MSG_STAT_ANY: u32 = 13;
+
+const GET_FLAGS: FlagSet = flag_set!("msgflg", [IPC_CREAT, IPC_EXCL, 0o777], ignored);
+const SEND_FLAGS: FlagSet = flag_set!("msgflg", [IPC_NOWAIT], ignored);
+const RECEIVE_FLAGS: FlagSet = flag_set!(
+    "msgflg",
+    [IPC_NOWAIT, MSG_NOERROR, MSG_EXCEPT, MSG_COPY],
+    ignored
+);
+const COMMANDS: FlagSet = choice!(
+    "cmd",
+    [
+        IPC_RMID,
+        IPC_SET,
+        IPC_STAT,
+        IPC_INFO,
+        MSG_STAT,
+        MSG_INFO,
+        MSG_STAT_ANY
+    ],
+    EINVAL
+);
+
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_msgget, "msgget", msgget).flags(&[&GET_FLAGS]),
+    Entry::new(raw::__NR_msgsnd, "msgsnd", msgsnd).flags(&[&SEND_FLAGS]),
+    Entry::new(raw::__NR_msgrcv, "msgrcv", msgrcv).flags(&[&RECEIVE_FLAGS]),
+    Entry::new(raw::__NR_msgctl, "msgctl", msgctl).flags(&[&COMMANDS]),
+];
+
+pub(super) fn msgget(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &GET_FLAGS)?;
+    let id = message::get(call.int(0), flags, ipc::caller(call))?;
+    Ok(id as usize)
+}
+
+fn msgsnd(call: &mut Call<'_>) -> Result<usize> {
+    let kind: i64 = call.read(1)?;
+    let text = call.address(1).checked_add(8).ok_or(Errno::EFAULT)?;
+    send(call, kind, text)
+}
+
+/// `msgsnd` of a message of `kind` whose text is at `text`.
+pub(in crate::linux) fn send(call: &mut Call<'_>, kind: i64, text: VirtAddr) -> Result<usize> {
+    let flags = call.flags(3, &SEND_FLAGS)?;
+    let len = call.size(2);
+    if call.int(0) < 0 || kind < 1 || len as u64 > MSGMAX.get() {
+        return Err(Errno::EINVAL);
+    }
+    let message = Message::new(kind, &mut UserSource::new(text, len)?)?;
+    let queue = QUEUES.get(call.int(0))?;
+    queue.send(ipc::caller(call), message, how(flags))?;
+    Ok(0)
+}
+
+fn how(flags: u32) -> Option<Sleep> {
+    (flags & IPC_NOWAIT == 0).then_some(Sleep::INTERRUPTIBLE)
+}
+
+fn msgrcv(call: &mut Call<'_>) -> Result<usize> {
+    let text = call.address(1).checked_add(8).ok_or(Errno::EFAULT)?;
+    let message = receive(call, call.args[3] as i64)?;
+    call.write(1, &message.kind())?;
+    message.give(&mut UserSink::new(text, call.size(2))?, call.size(2))
+}
+
+/// `msgrcv`: takes a message that `kind` chooses.
+pub(in crate::linux) fn receive(call: &mut Call<'_>, kind: i64) -> Result<Message> {
+    let flags = call.flags(4, &RECEIVE_FLAGS)?;
+    let room = call.size(2);
+    if call.int(0) < 0 || room > isize::MAX as usize {
+        return Err(Errno::EINVAL);
+    }
+    let cut = flags & MSG_NOERROR != 0;
+    let caller = ipc::caller(call);
+    if flags & MSG_COPY != 0 {
+        if flags & MSG_EXCEPT != 0 || flags & IPC_NOWAIT == 0 {
+            return Err(Errno::EINVAL);
+        }
+        return QUEUES.get(call.int(0))?.copy(caller, kind, room, cut);
+    }
+    let choice = Choice::new(kind, flags & MSG_EXCEPT != 0);
+    let queue = QUEUES.get(call.int(0))?;
+    queue.receive(caller, choice, room, cut, how(flags))
+}
+
+/// Words of a `struct msqid64_ds`, and which of them is `msg_qbytes`.
+const STATUS_WORDS: usize = 15;
+const MOST_BYTES: usize = 11;
+
+fn encode(s: &Status) -> [u64; STATUS_WORDS] {
+    let mut words = [0; STATUS_WORDS];
+    words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
+    words[6] = s.sent as u64;
+    words[7] = s.received as u64;
+    words[8] = s.changed as u64;
+    words[9] = s.bytes as u64;
+    words[10] = s.messages as u64;
+    words[MOST_BYTES] = s.most as u64;
+    words[12] = u64::from(s.last_sender) | u64::from(s.last_receiver) << 32;
+    words
+}
+
+pub(super) fn msgctl(call: &mut Call<'_>) -> Result<usize> {
+    let id = call.int(0);
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let command = call.choice(1, &COMMANDS)?;
+    let caller = ipc::caller(call);
+    match command {
+        IPC_INFO | MSG_INFO => information(call, command == MSG_INFO),
+        IPC_STAT => {
+            let queue = QUEUES.get(id)?;
+            queue.permission().check(caller.credentials, READ)?;
+            call.write(2, &encode(&queue.status()))?;
+            Ok(0)
+        }
+        MSG_STAT | MSG_STAT_ANY => {
+            let queue = QUEUES.at(id as usize % MOST).ok_or(Errno::EINVAL)?;
+            if command == MSG_STAT {
+                queue.permission().check(caller.credentials, READ)?;
+            }
+            call.write(2, &encode(&queue.status()))?;
+            Ok(queue.id() as usize)
+        }
+        IPC_SET => {
+            let words: [u64; STATUS_WORDS] = call.read(2)?;
+            let most = words[MOST_BYTES] as usize;
+            QUEUES.get(id)?.set(caller, ipc::change(&words), most)?;
+            Ok(0)
+        }
+        _ => {
+            QUEUES.get(id)?.remove(caller)?;
+            Ok(0)
+        }
+    }
+}
+
+/// `IPC_INFO`, or with `now` `MSG_INFO`: `struct msginfo`.
+fn information(call: &Call<'_>, now: bool) -> Result<usize> {
+    let (used, highest) = QUEUES.population();
+    let (max, bytes, most) = (MSGMAX.get(), MSGMNB.get(), MSGMNI.get());
+    let (messages, held) = message::totals();
+    let [pool, map, all] = match now {
+        true => [used as i32, messages as i32, held as i32],
+        // Linux's figures for limits that it no longer has.
+        false => [512_000, 16_384, 16_384],
+    };
+    // msgpool, msgmap, msgmax, msgmnb, msgmni, msgssz, msgtql, msgseg.
+    let info = [
+        pool,
+        map,
+        max as i32,
+        bytes as i32,
+        most as i32,
+        16,
+        all,
+        0xffff,
+    ];
+    user::write(call.address(2), &info).map_err(|_| Errno::EFAULT)?;
+    Ok(highest)
+}

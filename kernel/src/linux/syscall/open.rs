@@ -1,0 +1,288 @@
+//! Opening and closing: `open` and its relatives, `close`, `dup`, `pipe`.
+
+use alloc::sync::Arc;
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_close, __NR_close_range, __NR_creat, __NR_dup, __NR_dup2, __NR_dup3, __NR_open,
+        __NR_openat, __NR_openat2, __NR_pipe, __NR_pipe2, AT_FDCWD, O_ACCMODE, O_APPEND, O_CLOEXEC,
+        O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_LARGEFILE, O_NOATIME, O_NOCTTY,
+        O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC, O_WRONLY, RESOLVE_BENEATH,
+        RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS,
+        RESOLVE_NO_XDEV, RLIMIT_NOFILE, open_how,
+    },
+};
+use fs::OpenFlags;
+use nucleus::{VirtAddr, user};
+
+use super::{
+    Call, Entry, FlagSet, flag_set,
+    flags::Otherwise,
+    path::{self, From},
+};
+use crate::{ipc::pipe, process::files::OpenFile};
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_open, "open", open).flags(&[&OPEN_FLAGS]),
+    Entry::new(__NR_openat, "openat", openat).flags(&[&OPEN_FLAGS]),
+    Entry::new(__NR_openat2, "openat2", openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
+    Entry::new(__NR_creat, "creat", creat),
+    Entry::new(__NR_close, "close", close),
+    Entry::new(__NR_close_range, "close_range", close_range).flags(&[&CLOSE_RANGE_FLAGS]),
+    Entry::new(__NR_dup, "dup", dup),
+    Entry::new(__NR_dup2, "dup2", dup2),
+    Entry::new(__NR_dup3, "dup3", dup3).flags(&[&DUP_FLAGS]),
+    Entry::new(__NR_pipe, "pipe", pipe),
+    Entry::new(__NR_pipe2, "pipe2", pipe2).flags(&[&PIPE_FLAGS]),
+];
+
+/// `close_range`: first make the table the caller's own.
+const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
+/// `close_range`: only mark the descriptors.
+const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
+
+/// Flags that `open` knows; it ignores others.
+const OPEN_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [
+        O_ACCMODE,
+        O_CREAT,
+        O_EXCL,
+        O_NOCTTY,
+        O_TRUNC,
+        O_APPEND,
+        O_NONBLOCK,
+        O_SYNC,
+        O_DSYNC,
+        abi::raw::general::FASYNC,
+        O_DIRECT,
+        O_LARGEFILE,
+        O_DIRECTORY,
+        O_NOFOLLOW,
+        O_NOATIME,
+        O_CLOEXEC,
+        O_PATH,
+        O_TMPFILE
+    ],
+    ignored
+);
+/// `openat2` refuses others.
+const OPENAT2_FLAGS: FlagSet = FlagSet {
+    argument: "how.flags",
+    otherwise: Otherwise::Error(Errno::EINVAL),
+    ..OPEN_FLAGS
+};
+const CLOSE_RANGE_FLAGS: FlagSet =
+    flag_set!("flags", [CLOSE_RANGE_CLOEXEC, CLOSE_RANGE_UNSHARE], EINVAL);
+const DUP_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC], EINVAL);
+const PIPE_FLAGS: FlagSet = flag_set!("flags", [O_CLOEXEC, O_NONBLOCK, O_DIRECT], EINVAL);
+/// The flags that `O_PATH` leaves in force.
+const WITH_PATH: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
+
+const RESOLVE_FLAGS: FlagSet = flag_set!(
+    "how.resolve",
+    [
+        RESOLVE_NO_XDEV,
+        RESOLVE_NO_MAGICLINKS,
+        RESOLVE_NO_SYMLINKS,
+        RESOLVE_BENEATH,
+        RESOLVE_IN_ROOT,
+        RESOLVE_CACHED
+    ],
+    EINVAL
+);
+
+impl Call<'_> {
+    /// The limit on descriptors.
+    pub fn descriptor_limit(&self) -> u64 {
+        self.process().limits().soft(RLIMIT_NOFILE)
+    }
+}
+
+pub(super) fn open(call: &mut Call<'_>) -> Result<usize> {
+    open_file(
+        call,
+        AT_FDCWD,
+        call.address(0),
+        call.unsigned(1),
+        call.unsigned(2),
+    )
+}
+
+pub(super) fn creat(call: &mut Call<'_>) -> Result<usize> {
+    let flags = O_CREAT | O_WRONLY | O_TRUNC;
+    open_file(call, AT_FDCWD, call.address(0), flags, call.unsigned(1))
+}
+
+pub(super) fn openat(call: &mut Call<'_>) -> Result<usize> {
+    let (flags, mode) = (call.unsigned(2), call.unsigned(3));
+    open_file(call, call.int(0), call.address(1), flags, mode)
+}
+
+/// The first bytes of a structure that may be longer or shorter than the kernel's: what is missing is zero, what is
+/// too much must be zero.
+fn read_how(at: VirtAddr, size: usize) -> Result<open_how> {
+    const KNOWN: usize = size_of::<open_how>();
+    if size < KNOWN {
+        return Err(Errno::EINVAL);
+    }
+    if size > nucleus::PAGE_SIZE {
+        return Err(Errno::E2BIG);
+    }
+    let how: open_how = user::read(at).map_err(|_| Errno::EFAULT)?;
+    let mut rest = [0; 64];
+    let mut done = KNOWN;
+    while done < size {
+        let n = rest.len().min(size - done);
+        let from = at.checked_add(done).ok_or(Errno::EFAULT)?;
+        user::copy_in(&mut rest[..n], from).map_err(|_| Errno::EFAULT)?;
+        if rest[..n].iter().any(|&byte| byte != 0) {
+            return Err(Errno::E2BIG);
+        }
+        done += n;
+    }
+    Ok(how)
+}
+
+fn openat2(call: &mut Call<'_>) -> Result<usize> {
+    let how = read_how(call.address(2), call.size(3))?;
+    let flags = OPENAT2_FLAGS.check(call.caller(), how.flags)? as u32;
+    let mode = u32::try_from(how.mode).map_err(|_| Errno::EINVAL)?;
+    let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
+    if mode & !0o7777 != 0 || (mode != 0 && !makes) {
+        return Err(Errno::EINVAL);
+    }
+    if flags & O_PATH != 0 && flags & !WITH_PATH != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let resolve = RESOLVE_FLAGS.check(call.caller(), how.resolve)? as u32;
+    if resolve & RESOLVE_BENEATH != 0 && resolve & RESOLVE_IN_ROOT != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if resolve & RESOLVE_CACHED != 0 {
+        // Programs try this first and then without; it may always fail.
+        return Err(Errno::EAGAIN);
+    }
+    open_by_rules(call, call.int(0), call.address(1), (flags, mode), resolve)
+}
+
+fn open_file(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32, mode: u32) -> Result<usize> {
+    open_by_rules(call, dirfd, path, (flags, mode), 0)
+}
+
+/// Opens by the rules of `openat2` (`RESOLVE_*`).
+fn open_by_rules(
+    call: &Call<'_>,
+    dirfd: i32,
+    path: VirtAddr,
+    (flags, mode): (u32, u32),
+    rules: u32,
+) -> Result<usize> {
+    if crate::process::is_scarce() {
+        return Err(Errno::ENOMEM);
+    }
+    let known = OPEN_FLAGS.check(call.caller(), u64::from(flags))? as u32;
+    let mut flags = known | O_LARGEFILE;
+    if flags & O_PATH != 0 {
+        flags &= WITH_PATH;
+    }
+    let makes_unnamed = flags & O_TMPFILE == O_TMPFILE;
+    if !makes_unnamed && flags & O_TMPFILE & !O_DIRECTORY != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & O_CREAT != 0 && flags & O_DIRECTORY != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mode = if flags & O_CREAT != 0 || makes_unnamed {
+        mode & 0o7777 & !call.fs().umask()
+    } else {
+        0
+    };
+    let path = path::read(path)?;
+    // Kept in a directory, a walk starts there even where the path is absolute.
+    let scoped = rules & (RESOLVE_BENEATH | RESOLVE_IN_ROOT) != 0;
+    let start: &[u8] = if scoped { b"." } else { &path };
+    let from = From::new(call, dirfd, start)?;
+    // The descriptor comes first: a full table must not leave a new file behind.
+    let files = call.files();
+    let slot = files.reserve(0, call.descriptor_limit())?;
+    let flags = OpenFlags::from_bits_retain(flags);
+    let file = from.walk().open_by_rules(&path, flags, mode, rules)?;
+    let close_on_exec = flags.has(O_CLOEXEC);
+    Ok(slot.install(OpenFile::new(file, flags), close_on_exec))
+}
+
+pub(super) fn close(call: &mut Call<'_>) -> Result<usize> {
+    call.files().close(call.int(0))?;
+    Ok(0)
+}
+
+pub(super) fn close_range(call: &mut Call<'_>) -> Result<usize> {
+    let (first, last) = (call.unsigned(0), call.unsigned(1));
+    let flags = call.flags(2, &CLOSE_RANGE_FLAGS)?;
+    if first > last {
+        return Err(Errno::EINVAL);
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        call.own.files = call.own.files.duplicate()?;
+    }
+    call.files()
+        .close_range(first, last, flags & CLOSE_RANGE_CLOEXEC != 0);
+    Ok(0)
+}
+
+pub(super) fn dup(call: &mut Call<'_>) -> Result<usize> {
+    let open = call.files().get(call.int(0))?;
+    call.files().install(open, false, call.descriptor_limit())
+}
+
+pub(super) fn dup2(call: &mut Call<'_>) -> Result<usize> {
+    let (old, new) = (call.int(0), call.int(1));
+    let open = call.files().get(old)?;
+    if old != new {
+        call.files()
+            .replace(new, open, false, call.descriptor_limit())?;
+    }
+    Ok(new as usize)
+}
+
+pub(super) fn dup3(call: &mut Call<'_>) -> Result<usize> {
+    let (old, new) = (call.int(0), call.int(1));
+    let flags = call.flags(2, &DUP_FLAGS)?;
+    if old == new {
+        return Err(Errno::EINVAL);
+    }
+    let open = call.files().get(old)?;
+    let limit = call.descriptor_limit();
+    call.files()
+        .replace(new, open, flags & O_CLOEXEC != 0, limit)?;
+    Ok(new as usize)
+}
+
+pub(super) fn pipe(call: &mut Call<'_>) -> Result<usize> {
+    make_pipe(call, 0)
+}
+
+pub(super) fn pipe2(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &PIPE_FLAGS)?;
+    make_pipe(call, flags)
+}
+
+fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
+    let files: &Arc<_> = call.files();
+    let limit = call.descriptor_limit();
+    let first = files.reserve(0, limit)?;
+    let second = files.reserve(0, limit)?;
+    let (read, write) = pipe::pair()?;
+    // The program learns the numbers before they mean anything: if it can't, nothing has to be undone.
+    let numbers = [first.fd() as i32, second.fd() as i32];
+    user::write(call.address(0), &numbers).map_err(|_| Errno::EFAULT)?;
+    let kept = flags & (O_NONBLOCK | O_DIRECT);
+    let close_on_exec = flags & O_CLOEXEC != 0;
+    let flags = |access| OpenFlags::from_bits_retain(kept | access);
+    first.install(OpenFile::new(read, flags(0)), close_on_exec);
+    second.install(OpenFile::new(write, flags(O_WRONLY)), close_on_exec);
+    Ok(0)
+}

@@ -1,0 +1,126 @@
+//! From a program's `dirfd` and path to a place.
+
+use alloc::{sync::Arc, vec::Vec};
+
+use abi::{
+    Errno, Result,
+    raw::general::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW},
+};
+use fs::{Location, Walk, namespace::PATH_MAX};
+use nucleus::{VirtAddr, user};
+
+use super::Call;
+use crate::process::{Credentials, files::OpenFile};
+
+/// Reads a path, without its NUL.
+///
+/// # Errors
+/// `EFAULT`, `ENAMETOOLONG`.
+pub fn read(at: VirtAddr) -> Result<Vec<u8>> {
+    user::copy_in_string(at, PATH_MAX - 1)
+        .map_err(|_| Errno::EFAULT)?
+        .ok_or(Errno::ENAMETOOLONG)
+}
+
+/// Where a walk starts, and as whom: what a [`Walk`] borrows.
+pub struct From {
+    root: Location,
+    /// Where it is not the root.
+    start: Option<Location>,
+    who: Arc<Credentials>,
+}
+
+impl From {
+    /// For `path` relative to `dirfd`, which is not looked at if the path is absolute.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTDIR` for a descriptor without a place.
+    pub fn new(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<From> {
+        let root = call.fs().root();
+        let start = if path.first() == Some(&b'/') {
+            None
+        } else if dirfd == AT_FDCWD {
+            Some(call.fs().cwd())
+        } else {
+            let open = call.files().get(dirfd)?;
+            Some(open.location().ok_or(Errno::ENOTDIR)?.clone())
+        };
+        Ok(From {
+            root,
+            start,
+            who: call.credentials().clone(),
+        })
+    }
+
+    /// The walk.
+    pub fn walk(&self) -> Walk<'_> {
+        Walk {
+            root: &self.root,
+            start: self.start.as_ref().unwrap_or(&self.root),
+            who: &self.who.fs,
+        }
+    }
+}
+
+/// What the `*at` calls with `AT_EMPTY_PATH` work on.
+pub enum Target {
+    /// A place found by its path.
+    Place(Location),
+    /// The file of a descriptor.
+    File(Arc<OpenFile>),
+}
+
+impl Target {
+    /// The place; the file's own if it has one.
+    ///
+    /// # Errors
+    /// `EBADF` for a file without a place.
+    pub fn place(&self) -> Result<&Location> {
+        match self {
+            Target::Place(place) => Ok(place),
+            Target::File(open) => open.location().ok_or(Errno::EBADF),
+        }
+    }
+}
+
+/// What `dirfd`, the path at `path` and `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH` in `flags` name.
+///
+/// # Errors
+/// Those of [`read`], [`From::new`] and [`Walk::resolve`].
+pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Target> {
+    let path = read(path)?;
+    if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
+        return if dirfd == AT_FDCWD {
+            Ok(Target::Place(call.fs().cwd()))
+        } else {
+            Ok(Target::File(call.files().get(dirfd)?))
+        };
+    }
+    let from = From::new(call, dirfd, &path)?;
+    let place = from
+        .walk()
+        .resolve(&path, flags & AT_SYMLINK_NOFOLLOW == 0)?;
+    Ok(Target::Place(place))
+}
+
+/// As [`target`], for calls that want a place.
+///
+/// # Errors
+/// As [`target`], and `EBADF` for a descriptor without a place.
+pub fn place(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Location> {
+    match target(call, dirfd, path, flags)? {
+        Target::Place(place) => Ok(place),
+        Target::File(open) => open.location().cloned().ok_or(Errno::EBADF),
+    }
+}
+
+/// `EINVAL` if `flags` has bits that are not in `known`.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn check_flags(flags: u32, known: u32) -> Result<()> {
+    if flags & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}

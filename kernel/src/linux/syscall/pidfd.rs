@@ -1,0 +1,109 @@
+//! Processes by descriptor: `pidfd_open`, `pidfd_send_signal`, `pidfd_getfd`.
+
+use alloc::sync::Arc;
+
+use abi::{Errno, Result, raw::general as raw};
+
+use super::{Call, Entry, FlagSet, flag_set, signal};
+use crate::{
+    process::{Pid, PidFile, Process, Thread, pid_table, process_of, signal::Info},
+    pseudofs::proc,
+};
+
+/// `PIDFD_NONBLOCK`, which the bindings leave out.
+const PIDFD_NONBLOCK: u32 = raw::O_NONBLOCK;
+
+const OPEN_FLAGS: FlagSet = flag_set!("flags", [PIDFD_NONBLOCK], EINVAL);
+const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
+
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_pidfd_open, "pidfd_open", pidfd_open).flags(&[&OPEN_FLAGS]),
+    Entry::new(
+        raw::__NR_pidfd_send_signal,
+        "pidfd_send_signal",
+        pidfd_send_signal,
+    )
+    .flags(&[&NO_FLAGS]),
+    Entry::new(raw::__NR_pidfd_getfd, "pidfd_getfd", pidfd_getfd).flags(&[&NO_FLAGS]),
+];
+
+/// The process that the descriptor `fd` stands for.
+pub(super) fn process(call: &Call<'_>, fd: i32) -> Result<Arc<Process>> {
+    let open = call.files().get(fd)?;
+    process_of(&open)
+}
+
+/// Checks that the caller may look into a thread's memory and files.
+pub(super) fn may_inspect(call: &Call<'_>, target: &Thread) -> Result<()> {
+    if Arc::ptr_eq(target.process(), call.process()) {
+        return Ok(());
+    }
+    let theirs = target.shared().ok_or(Errno::ESRCH)?.credentials;
+    let is_open = target.process().is_open_book();
+    if call.credentials().may_inspect(&theirs, is_open) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
+pub(super) fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(1, &OPEN_FLAGS)?;
+    let pid = Pid::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
+    if pid == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let Some(process) = Process::find(pid) else {
+        // A thread's id that is not its process's.
+        return Err(match pid_table::find_thread(pid) {
+            Some(_) => Errno::EINVAL,
+            None => Errno::ESRCH,
+        });
+    };
+    if crate::process::is_scarce() {
+        return Err(Errno::ENOMEM);
+    }
+    let open = PidFile::open(process, flags);
+    call.files().install(open, true, call.descriptor_limit())
+}
+
+pub(super) fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
+    call.flags(3, &NO_FLAGS)?;
+    // A process's directory in `/proc` stands for it too, here.
+    let open = call.files().get(call.int(0))?;
+    let target = open
+        .location()
+        .filter(|_| !open.is_path())
+        .and_then(|place| proc::process_of(&**place.vnode()))
+        .map_or_else(|| process_of(&open), Ok)?;
+    let signal = signal::signal_or_zero(call, 1)?;
+    let info = if call.args[2] == 0 {
+        signal::sender(call, signal, raw::SI_USER as i32)
+    } else {
+        let words: [u64; 16] = call.read(2)?;
+        if words[0] as u32 != signal {
+            return Err(Errno::EINVAL);
+        }
+        let info = Info::decode(signal, &words);
+        let own = Arc::ptr_eq(&target, call.process());
+        if !own && (info.code >= 0 || info.code == crate::process::signal::SI_TKILL) {
+            return Err(Errno::EPERM);
+        }
+        info
+    };
+    if target.is_reaped() {
+        return Err(Errno::ESRCH);
+    }
+    signal::send(call, &target, info)?;
+    Ok(0)
+}
+
+pub(super) fn pidfd_getfd(call: &mut Call<'_>) -> Result<usize> {
+    call.flags(2, &NO_FLAGS)?;
+    let target = process(call, call.int(0))?;
+    let leader = target.leader().ok_or(Errno::ESRCH)?;
+    may_inspect(call, &leader)?;
+    let files = leader.shared().ok_or(Errno::ESRCH)?.files;
+    let open = files.get(call.int(1))?;
+    call.files().install(open, true, call.descriptor_limit())
+}

@@ -1,0 +1,222 @@
+//! System V semaphores.
+
+use alloc::vec::Vec;
+
+use abi::{Errno, Result, raw::general as raw};
+use nucleus::{task::Sleep, time, user};
+
+use super::{Call, Entry, FlagSet, choice, flag_set, ipc, read_timespec};
+use crate::ipc::sysv::{
+    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
+    ids::{MOST, Object},
+    limits::{SEMAEM, SEMMNI, SEMMNS, SEMMSL, SEMOPM, SEMVMX},
+    permission::READ,
+    semaphore::{self, Operation, SEM_UNDO, SETS, Set, Status},
+    undo::UndoList,
+};
+
+const GETPID: u32 = 11;
+const GETVAL: u32 = 12;
+const GETALL: u32 = 13;
+const GETNCNT: u32 = 14;
+const GETZCNT: u32 = 15;
+const SETVAL: u32 = 16;
+const SETALL: u32 = 17;
+const SEM_STAT: u32 = 18;
+const SEM_INFO: u32 = 19;
+const SEM_STAT_ANY: u32 = 20;
+
+const GET_FLAGS: FlagSet = flag_set!("semflg", [IPC_CREAT, IPC_EXCL, 0o777], ignored);
+const COMMANDS: FlagSet = choice!(
+    "cmd",
+    [
+        IPC_RMID,
+        IPC_SET,
+        IPC_STAT,
+        IPC_INFO,
+        GETPID,
+        GETVAL,
+        GETALL,
+        GETNCNT,
+        GETZCNT,
+        SETVAL,
+        SETALL,
+        SEM_STAT,
+        SEM_INFO,
+        SEM_STAT_ANY
+    ],
+    EINVAL
+);
+const OPERATION_FLAGS: FlagSet = flag_set!("sem_flg", [IPC_NOWAIT, SEM_UNDO], ignored);
+
+pub(super) const CALLS: &[Entry] = &[
+    Entry::new(raw::__NR_semget, "semget", semget).flags(&[&GET_FLAGS]),
+    Entry::new(raw::__NR_semop, "semop", semop).flags(&[&OPERATION_FLAGS]),
+    Entry::new(raw::__NR_semtimedop, "semtimedop", semtimedop).flags(&[&OPERATION_FLAGS]),
+    Entry::new(raw::__NR_semctl, "semctl", semctl).flags(&[&COMMANDS]),
+];
+
+pub(super) fn semget(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(2, &GET_FLAGS)?;
+    let count = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
+    let id = semaphore::get(call.int(0), count, flags, ipc::caller(call))?;
+    Ok(id as usize)
+}
+
+pub(super) fn semop(call: &mut Call<'_>) -> Result<usize> {
+    operate(call, Sleep::INTERRUPTIBLE)
+}
+
+pub(super) fn semtimedop(call: &mut Call<'_>) -> Result<usize> {
+    let deadline = match call.args[3] {
+        0 => None,
+        _ => Some(time::since_boot().saturating_add(read_timespec(call.address(3))?)),
+    };
+    operate(
+        call,
+        Sleep {
+            interruptible: true,
+            deadline,
+        },
+    )
+}
+
+/// Bytes of a `struct sembuf`: number, operation and flags.
+const OPERATION: usize = 6;
+
+fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
+    let count = call.unsigned(2) as usize;
+    if count == 0 || call.int(0) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    if count as u64 > SEMOPM.get() {
+        return Err(Errno::E2BIG);
+    }
+    let mut operations = Vec::new();
+    operations
+        .try_reserve_exact(count)
+        .map_err(|_| Errno::ENOMEM)?;
+    let mut at = call.address(1);
+    let caller = call.caller();
+    for _ in 0..count {
+        let bytes: [u8; OPERATION] = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let half = |at| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        operations.push(Operation {
+            semaphore: half(0),
+            change: half(2) as i16,
+            flags: OPERATION_FLAGS.check(caller, u64::from(half(4)))? as u32,
+        });
+        at = at.checked_add(OPERATION).ok_or(Errno::EFAULT)?;
+    }
+    let set = SETS.get(call.int(0))?;
+    if operations.iter().any(|o| o.flags & SEM_UNDO != 0) {
+        call.own.undo.get_or_insert_with(UndoList::new);
+    }
+    set.operate(ipc::caller(call), operations, call.own.undo.as_deref(), how)?;
+    Ok(0)
+}
+
+/// Words of a `struct semid64_ds`.
+const STATUS_WORDS: usize = 13;
+
+fn encode(s: &Status) -> [u64; STATUS_WORDS] {
+    let mut words = [0; STATUS_WORDS];
+    words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
+    words[6] = s.operated as u64;
+    words[8] = s.changed as u64;
+    words[10] = s.count as u64;
+    words
+}
+
+pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
+    let (id, number) = (call.int(0), call.int(1));
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let command = call.choice(2, &COMMANDS)?;
+    let caller = ipc::caller(call);
+    match command {
+        IPC_INFO | SEM_INFO => information(call, command == SEM_INFO),
+        IPC_STAT => {
+            let set = SETS.get(id)?;
+            set.permission().check(caller.credentials, READ)?;
+            call.write(3, &encode(&set.status()))?;
+            Ok(0)
+        }
+        SEM_STAT | SEM_STAT_ANY => {
+            let set = SETS.at(id as usize % MOST).ok_or(Errno::EINVAL)?;
+            if command == SEM_STAT {
+                set.permission().check(caller.credentials, READ)?;
+            }
+            call.write(3, &encode(&set.status()))?;
+            Ok(set.id() as usize)
+        }
+        IPC_SET => {
+            let words: [u64; STATUS_WORDS] = call.read(3)?;
+            SETS.get(id)?.set(caller, ipc::change(&words))?;
+            Ok(0)
+        }
+        IPC_RMID => {
+            SETS.get(id)?.remove(caller)?;
+            Ok(0)
+        }
+        GETVAL => Ok(SETS.get(id)?.value(caller, number)?.0 as usize),
+        GETPID => Ok(SETS.get(id)?.value(caller, number)?.1 as usize),
+        GETNCNT | GETZCNT => SETS.get(id)?.waiters(caller, number, command == GETZCNT),
+        GETALL => {
+            let values = SETS.get(id)?.values(caller)?;
+            for (i, value) in values.iter().enumerate() {
+                let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
+                user::write(at, value).map_err(|_| Errno::EFAULT)?;
+            }
+            Ok(0)
+        }
+        SETVAL => {
+            let value = u16::try_from(call.int(3)).map_err(|_| Errno::ERANGE)?;
+            SETS.get(id)?.set_values(caller, number, &[value])?;
+            Ok(0)
+        }
+        _ => set_all(call, &*SETS.get(id)?),
+    }
+}
+
+fn set_all(call: &Call<'_>, set: &Set) -> Result<usize> {
+    let mut values = Vec::new();
+    values
+        .try_reserve_exact(set.count())
+        .map_err(|_| Errno::ENOMEM)?;
+    for i in 0..set.count() {
+        let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
+        let value: u16 = user::read(at).map_err(|_| Errno::EFAULT)?;
+        values.push(value);
+    }
+    set.set_values(ipc::caller(call), 0, &values)?;
+    Ok(0)
+}
+
+/// `IPC_INFO`, or with `now` `SEM_INFO`: `struct seminfo`.
+fn information(call: &Call<'_>, now: bool) -> Result<usize> {
+    let (used, highest) = SETS.population();
+    let (size, largest) = match now {
+        true => (used as i32, semaphore::total() as i32),
+        // Linux's size of an undo structure.
+        false => (20, SEMAEM),
+    };
+    let (most, all, of_set) = (SEMMNI.get(), SEMMNS.get(), SEMMSL.get());
+    let operations = SEMOPM.get() as i32;
+    // semmap, semmni, semmns, semmnu, semmsl, semopm, semume, semusz, semvmx, semaem.
+    let info = [
+        all as i32,
+        most as i32,
+        all as i32,
+        all as i32,
+        of_set as i32,
+        operations,
+        operations,
+        size,
+        SEMVMX,
+        largest,
+    ];
+    call.write(3, &info)?;
+    Ok(highest)
+}

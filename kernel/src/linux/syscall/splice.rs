@@ -1,0 +1,274 @@
+//! Moving bytes between files without a program's memory in between: `sendfile`, `splice`, `tee`,
+//! `vmsplice`, `copy_file_range`.
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        __NR_copy_file_range, __NR_sendfile, __NR_splice, __NR_tee, __NR_vmsplice, O_APPEND,
+        O_NONBLOCK, SEEK_CUR, SEEK_SET, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE,
+        SPLICE_F_NONBLOCK,
+    },
+};
+use alloc::sync::Arc;
+use fbuf::{MAX_TRANSFER, UserSink, UserSource};
+use fs::{Kind, OpenFlags};
+use nucleus::{VirtAddr, user};
+
+use super::{Call, Entry, FlagSet, flag_set, io::signal_broken_pipe};
+use crate::{
+    ipc::pipe::{End, Pipe, splice as moving},
+    process::files::OpenFile,
+    socket::SocketFile,
+};
+
+/// The calls of this module.
+pub const CALLS: &[Entry] = &[
+    Entry::new(__NR_sendfile, "sendfile", sendfile),
+    Entry::new(__NR_copy_file_range, "copy_file_range", copy_file_range).flags(&[&COPY_FLAGS]),
+    Entry::new(__NR_splice, "splice", splice).flags(&[&FLAGS]),
+    Entry::new(__NR_tee, "tee", tee).flags(&[&FLAGS]),
+    Entry::new(__NR_vmsplice, "vmsplice", vmsplice).flags(&[&FLAGS]),
+];
+
+/// All flags of the splice family.
+const FLAGS: FlagSet = flag_set!(
+    "flags",
+    [
+        SPLICE_F_MOVE,
+        SPLICE_F_NONBLOCK,
+        SPLICE_F_MORE,
+        SPLICE_F_GIFT
+    ],
+    EINVAL
+);
+const COPY_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
+
+/// An offset in the program's memory that a call reads and moves on, or the file's own position.
+enum Position {
+    Own,
+    At { place: VirtAddr, value: u64 },
+}
+
+impl Position {
+    fn read(place: VirtAddr) -> Result<Position> {
+        if place.0 == 0 {
+            return Ok(Position::Own);
+        }
+        let value: i64 = user::read(place).map_err(|_| Errno::EFAULT)?;
+        let value = u64::try_from(value).map_err(|_| Errno::EINVAL)?;
+        Ok(Position::At { place, value })
+    }
+
+    /// Where to start; an own position is asked for.
+    fn start(&self, open: &OpenFile) -> Result<u64> {
+        match self {
+            Position::Own => open.file().seek(0, SEEK_CUR),
+            Position::At { value, .. } => Ok(*value),
+        }
+    }
+
+    /// The offset to give to the file, `None` for its own position.
+    fn explicit(&self) -> Option<u64> {
+        match self {
+            Position::Own => None,
+            Position::At { value, .. } => Some(*value),
+        }
+    }
+
+    /// `n` bytes behind `start` were moved. An own position is set only if `set_own`: who gave no offset to
+    /// the file has moved it already.
+    fn advance(&self, open: &OpenFile, start: u64, n: usize, set_own: bool) -> Result<()> {
+        let end = start + n as u64;
+        match self {
+            Position::Own if set_own => {
+                open.file().seek(end as i64, SEEK_SET)?;
+            }
+            Position::Own => {}
+            Position::At { place, .. } => {
+                user::write(*place, &(end as i64)).map_err(|_| Errno::EFAULT)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kind(open: &OpenFile) -> Result<Kind> {
+    match open.location() {
+        Some(place) => Ok(place.vnode().kind()),
+        None => Ok(open.file().attributes()?.kind),
+    }
+}
+
+fn sendfile(call: &mut Call<'_>) -> Result<usize> {
+    let to = call.files().get(call.int(0))?;
+    let from = call.files().get(call.int(1))?;
+    let len = call.size(3).min(MAX_TRANSFER);
+    let position = Position::read(call.address(2))?;
+    let (reader, writer) = (from.readable()?, to.writable()?);
+    if to.flags().has(O_APPEND) {
+        return Err(Errno::EINVAL);
+    }
+    match kind(&from)? {
+        Kind::Regular | Kind::BlockDevice => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let start = position.start(&from)?;
+    let result = moving::file_to_file(
+        (reader, from.flags(), start),
+        (writer, to.flags(), None),
+        len,
+    );
+    signal_broken_pipe(&to, &result);
+    let n = result?;
+    position.advance(&from, start, n, true)?;
+    Ok(n)
+}
+
+fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
+    call.flags(5, &COPY_FLAGS)?;
+    let from = call.files().get(call.int(0))?;
+    let to = call.files().get(call.int(2))?;
+    let from_position = Position::read(call.address(1))?;
+    let to_position = Position::read(call.address(3))?;
+    let len = call.size(4).min(MAX_TRANSFER);
+    let (reader, writer) = (from.readable()?, to.writable()?);
+    if to.flags().has(O_APPEND) {
+        return Err(Errno::EBADF);
+    }
+    for open in [&from, &to] {
+        match kind(open)? {
+            Kind::Regular => {}
+            Kind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    let from_start = from_position.start(&from)?;
+    let to_start = to_position.start(&to)?;
+    let same = match (from.location(), to.location()) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a.vnode(), b.vnode()),
+        _ => false,
+    };
+    if same && from_start < to_start + len as u64 && to_start < from_start + len as u64 {
+        return Err(Errno::EINVAL);
+    }
+    let n = moving::file_to_file(
+        (reader, from.flags(), from_start),
+        (writer, to.flags(), Some(to_start)),
+        len,
+    )?;
+    from_position.advance(&from, from_start, n, true)?;
+    to_position.advance(&to, to_start, n, true)?;
+    Ok(n)
+}
+
+/// The pipe of a descriptor, if it is one.
+fn pipe(open: &OpenFile) -> Option<&Arc<Pipe>> {
+    End::of(&**open.file()).map(End::pipe)
+}
+
+fn splice(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(5, &FLAGS)?;
+    let len = call.size(4).min(MAX_TRANSFER);
+    if len == 0 {
+        return Ok(0);
+    }
+    let from = call.files().get(call.int(0))?;
+    let to = call.files().get(call.int(2))?;
+    let (from_at, to_at) = (call.address(1), call.address(3));
+    let (reader, writer) = (from.readable()?, to.writable()?);
+    let wait = flags & SPLICE_F_NONBLOCK == 0;
+    let waits = |open: &OpenFile| wait && !open.flags().has(O_NONBLOCK);
+    let result = match (pipe(&from), pipe(&to)) {
+        (None, None) => Err(Errno::EINVAL),
+        (Some(source), Some(target)) => {
+            if from_at.0 != 0 || to_at.0 != 0 {
+                return Err(Errno::ESPIPE);
+            }
+            if Arc::ptr_eq(source, target) {
+                return Err(Errno::EINVAL);
+            }
+            moving::pipe_to_pipe(source, target, len, waits(&from) && waits(&to))
+        }
+        (Some(source), None) => {
+            if from_at.0 != 0 {
+                return Err(Errno::ESPIPE);
+            }
+            if to.flags().has(O_APPEND) {
+                return Err(Errno::EINVAL);
+            }
+            let position = Position::read(to_at)?;
+            let at = position.explicit();
+            let n = moving::pipe_to_file(source, writer, at, to.flags(), len, waits(&from));
+            if let (Ok(n), Some(start)) = (&n, at) {
+                position.advance(&to, start, *n, false)?;
+            }
+            n
+        }
+        (None, Some(target)) => {
+            if to_at.0 != 0 {
+                return Err(Errno::ESPIPE);
+            }
+            let position = Position::read(from_at)?;
+            // What has a position is read from an explicit one, so that bytes that the pipe doesn't take are not lost.
+            let start = match position.start(&from) {
+                Ok(start) => Some(start),
+                Err(Errno::ESPIPE) if matches!(position, Position::Own) => None,
+                Err(error) => return Err(error),
+            };
+            // What arrives by itself is not waited for either.
+            let mut from_flags = from.flags();
+            if !wait && SocketFile::of(&from).is_ok() {
+                from_flags |= OpenFlags::from_bits_retain(O_NONBLOCK);
+            }
+            let n = moving::file_to_pipe(reader, start, from_flags, target, len, waits(&to))?;
+            if let Some(start) = start {
+                position.advance(&from, start, n, true)?;
+            }
+            Ok(n)
+        }
+    };
+    signal_broken_pipe(&to, &result);
+    result
+}
+
+fn tee(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(3, &FLAGS)?;
+    let len = call.size(2).min(MAX_TRANSFER);
+    if len == 0 {
+        return Ok(0);
+    }
+    let from = call.files().get(call.int(0))?;
+    let to = call.files().get(call.int(1))?;
+    from.readable()?;
+    to.writable()?;
+    let source = pipe(&from).ok_or(Errno::EINVAL)?;
+    let target = pipe(&to).ok_or(Errno::EINVAL)?;
+    if Arc::ptr_eq(source, target) {
+        return Err(Errno::EINVAL);
+    }
+    let wait = flags & SPLICE_F_NONBLOCK == 0
+        && !from.flags().has(O_NONBLOCK)
+        && !to.flags().has(O_NONBLOCK);
+    let result = moving::tee(source, target, len, wait);
+    signal_broken_pipe(&to, &result);
+    result
+}
+
+/// The program's pages are copied into the pipe's: what it does to its memory afterwards then doesn't show, and a gift
+/// is one that was not needed.
+fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
+    let flags = call.flags(3, &FLAGS)?;
+    let open = call.files().get(call.int(0))?;
+    let pipe = pipe(&open).ok_or(Errno::EBADF)?;
+    let (array, count) = (call.address(1), call.size(2));
+    let wait = flags & SPLICE_F_NONBLOCK == 0 && !open.flags().has(O_NONBLOCK);
+    if open.flags().writes() {
+        let mut from = UserSource::vector(array, count)?;
+        let result = pipe.write(wait, &mut from);
+        signal_broken_pipe(&open, &result);
+        result
+    } else {
+        let mut to = UserSink::vector(array, count)?;
+        pipe.read(wait, &mut to)
+    }
+}

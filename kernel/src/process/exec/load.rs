@@ -1,0 +1,280 @@
+//! From a file to an address space that is ready to run.
+
+use alloc::{sync::Arc, vec::Vec};
+
+use abi::{Errno, Result, raw::general as raw};
+use fs::{Kind, Location, MountFlags, Running, namespace::Walk};
+use nucleus::PAGE_SIZE;
+use vm::Map;
+
+use super::{
+    elf::{self, Class, Program, Script},
+    image,
+    stack::{self, Contents, Word},
+    vdso,
+};
+use crate::process::{Credentials, FsContext, Layout, Limits, Space};
+
+/// How deep scripts may be interpreted by scripts, as on Linux.
+const SCRIPTS_MAX: usize = 5;
+/// The least room for arguments and environment, whatever the stack's limit.
+const ARGUMENTS_MIN: u64 = 32 * PAGE_SIZE as u64;
+/// The most room for them: three quarters of the usual stack.
+const ARGUMENTS_MAX: u64 = raw::_STK_LIM as u64 / 4 * 3;
+
+/// What to run, and as whom.
+pub struct Request<'a> {
+    pub file: Location,
+    /// The path as it was given (`AT_EXECFN`, and the name of the process).
+    pub path: Vec<u8>,
+    pub arguments: Vec<Word>,
+    pub environment: Vec<Word>,
+    pub credentials: &'a Arc<Credentials>,
+    pub fs: &'a FsContext,
+    pub limits: &'a Limits,
+    /// Nothing is randomised.
+    pub fixed_layout: bool,
+    /// Set-id bits have no effect.
+    pub no_new_privileges: bool,
+}
+
+/// A program, ready to run.
+pub struct Loaded {
+    pub class: Class,
+    pub space: Arc<Space>,
+    pub entry: u64,
+    pub stack: u64,
+    pub credentials: Arc<Credentials>,
+    /// The process's new name.
+    pub name: Vec<u8>,
+    /// A set-id program gained rights.
+    pub secure: bool,
+}
+
+/// Pointers that `execve` takes at most, for a stack limit.
+pub fn words_max(limits: &Limits) -> usize {
+    room(limits) / size_of::<u64>()
+}
+
+/// Bytes for arguments and environment.
+fn room(limits: &Limits) -> usize {
+    (limits.soft(raw::RLIMIT_STACK) / 4).clamp(ARGUMENTS_MIN, ARGUMENTS_MAX) as usize
+}
+
+/// Builds the address space for a program.
+///
+/// # Errors
+/// `ENOEXEC`, `EACCES`, `ENOENT`, `ELOOP`, `E2BIG`, `ENOMEM`, `EFAULT`, and what the file system answers.
+pub fn load(request: Request<'_>) -> Result<Loaded> {
+    let Request {
+        file,
+        path,
+        arguments,
+        environment,
+        credentials: old,
+        fs,
+        limits,
+        fixed_layout,
+        no_new_privileges,
+    } = request;
+    let (program, file, mut arguments) = interpret(file, &path, arguments, old, fs)?;
+    if arguments.is_empty() {
+        // Programs rely on a name at least; Linux does the same.
+        arguments.push(Word::Bytes(Vec::new()));
+    }
+    let text = Arc::new(Running::begin(file.vnode())?);
+    let (credentials, secure) = credentials_for(&file, old, no_new_privileges)?;
+
+    let class = program.header.class;
+    let stack_limit = limits.soft(raw::RLIMIT_STACK);
+    let places = match class {
+        Class::X64 => vm::Layout::new(stack_limit, fixed_layout),
+        Class::I386 => vm::Layout::for_32_bits(stack_limit, fixed_layout),
+    };
+    let map = Map::with_layout(limits.of_map(), places).map_err(image::no_memory)?;
+    let map = Unfinished(Some(map));
+    let main = image::map(map.get(), &program, &file, false)?;
+    map.get().set_heap_start(main.end);
+    let loader = match program.interpreter {
+        None => None,
+        Some(place) => Some(load_interpreter(map.get(), class, &file, place, old, fs)?),
+    };
+    // 32-bit programs do without: their C library falls back to `int 0x80`.
+    let vdso = match class {
+        Class::X64 => Some(vdso::map(map.get())?),
+        Class::I386 => None,
+    };
+    let built = stack::build(
+        map.get(),
+        room(limits),
+        program.executable_stack,
+        &Contents {
+            path: &path,
+            arguments: &arguments,
+            environment: &environment,
+            credentials: &credentials,
+            secure,
+            main: &main,
+            class,
+            header_count: program.header.table_count,
+            vdso: vdso.map_or(0, |at| at.0 as u64),
+            loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
+        },
+    )?;
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
+    let layout = Layout {
+        exe: file,
+        text: Some(text),
+        code: main.code,
+        arguments: built.arguments,
+        environment: built.environment,
+        stack_start: built.pointer.0,
+        class,
+        auxiliary: built.auxiliary,
+    };
+    Ok(Loaded {
+        space: map.finish(layout),
+        class,
+        entry: loader.map_or(main.entry, |loader| loader.entry),
+        stack: built.pointer.0 as u64,
+        credentials,
+        name,
+        secure,
+    })
+}
+
+/// Goes from a script to its interpreter until there is a program: the program, its file, and the arguments with those
+/// of the scripts before them.
+fn interpret(
+    mut file: Location,
+    path: &[u8],
+    mut arguments: Vec<Word>,
+    credentials: &Credentials,
+    fs: &FsContext,
+) -> Result<(Program, Location, Vec<Word>)> {
+    let mut name = path.to_vec();
+    for _ in 0..=SCRIPTS_MAX {
+        check(&file, credentials)?;
+        let mut start = [0; elf::SCRIPT_LINE_MAX];
+        let len = image::read(&file, 0, &mut start)?;
+        let Some(Script { path, argument }) = elf::script(&start[..len])? else {
+            return Ok((image::program(&file, &start[..len])?, file, arguments));
+        };
+        // interpreter [argument] script arguments...
+        let before = [
+            Some(Word::Bytes(path.clone())),
+            argument.map(Word::Bytes),
+            Some(Word::Bytes(name)),
+        ];
+        arguments
+            .try_reserve(before.len())
+            .map_err(|_| Errno::ENOMEM)?;
+        let replaced = arguments.len().min(1);
+        arguments.splice(..replaced, before.into_iter().flatten());
+        file = find(fs, credentials, &path)?;
+        name = path;
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Maps the interpreter that a program names (`PT_INTERP`), beside the program.
+fn load_interpreter(
+    map: &Map,
+    class: Class,
+    file: &Location,
+    (offset, len): (u64, usize),
+    credentials: &Credentials,
+    fs: &FsContext,
+) -> Result<image::Image> {
+    let mut path = image::read_exactly(file, offset, len)?;
+    if path.pop() != Some(0) {
+        return Err(Errno::ENOEXEC);
+    }
+    let file = find(fs, credentials, &path)?;
+    check(&file, credentials)?;
+    let mut start = [0; elf::HEADER_LEN];
+    let len = image::read(&file, 0, &mut start)?;
+    let loader = image::program(&file, &start[..len]).map_err(|error| match error {
+        // As on Linux: the program is good, its interpreter is not.
+        Errno::ENOEXEC => Errno::ELIBBAD,
+        other => other,
+    })?;
+    if loader.header.class != class {
+        return Err(Errno::ELIBBAD);
+    }
+    image::map(map, &loader, &file, true)
+}
+
+/// Checks that `file` may be executed.
+fn check(file: &Location, credentials: &Credentials) -> Result<()> {
+    let attributes = file.attributes()?;
+    if attributes.kind != Kind::Regular {
+        return Err(Errno::EACCES);
+    }
+    if !credentials.fs.may(&attributes, 1) || file.mount().has(MountFlags::NO_EXECUTE) {
+        return Err(Errno::EACCES);
+    }
+    Ok(())
+}
+
+fn find(fs: &FsContext, credentials: &Credentials, path: &[u8]) -> Result<Location> {
+    let (root, cwd) = (fs.root(), fs.cwd());
+    Walk {
+        root: &root,
+        start: &cwd,
+        who: &credentials.fs,
+    }
+    .resolve(path, true)
+}
+
+/// The credentials that a program runs with: set-id bits applied.
+fn credentials_for(
+    file: &Location,
+    old: &Arc<Credentials>,
+    no_new_privileges: bool,
+) -> Result<(Arc<Credentials>, bool)> {
+    let mut attributes = file.attributes()?;
+    if no_new_privileges || file.mount().has(MountFlags::NO_SET_ID) {
+        attributes.mode &= 0o777;
+    }
+    let mut new = Credentials::clone(old);
+    if attributes.mode & raw::S_ISUID != 0 {
+        new.effective_uid = attributes.uid;
+    }
+    if attributes.mode & (raw::S_ISGID | raw::S_IXGRP) == raw::S_ISGID | raw::S_IXGRP {
+        new.effective_gid = attributes.gid;
+    }
+    new.saved_uid = new.effective_uid;
+    new.saved_gid = new.effective_gid;
+    new.fs.uid = new.effective_uid;
+    new.fs.gid = new.effective_gid;
+    let secure = new.follow_execve();
+    Ok((Arc::new(new), secure))
+}
+
+/// A map that no [`Space`] owns yet: on an error it is torn down like one whose program has ended.
+struct Unfinished(Option<Arc<Map>>);
+
+impl Unfinished {
+    fn get(&self) -> &Map {
+        match &self.0 {
+            Some(map) => map,
+            None => unreachable!("only `finish` takes the map, and nobody has this after it"),
+        }
+    }
+
+    fn finish(mut self, layout: Layout) -> Arc<Space> {
+        match self.0.take() {
+            Some(map) => Space::new(map, layout),
+            None => unreachable!("only this takes the map"),
+        }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(map) = self.0.take() {
+            map.tear_down();
+        }
+    }
+}

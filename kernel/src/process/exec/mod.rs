@@ -1,0 +1,114 @@
+//! `execve`: the current thread runs another program.
+//!
+//! [`load`](load) builds the whole new address space beside the old one, so that every error comes back to
+//! the caller; [`replace`] then can't fail any more but for a process that is ending.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::{Errno, Result};
+use nucleus::{
+    task,
+    trap::{self, Selectors},
+};
+
+pub mod elf;
+mod image;
+pub mod load;
+pub mod stack;
+mod vdso;
+
+use super::{Own, Thread, pid_table, space::Leaving};
+use crate::{
+    ipc::futex,
+    process::{exec::elf::Class, files},
+};
+use load::Loaded;
+
+/// Makes the current thread run what was loaded: the other threads of its process end, and what does not
+/// outlive `execve` is given up.
+///
+/// # Errors
+/// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. Nothing has changed then, but the other threads may be gone.
+pub fn replace(
+    thread: &Arc<Thread>,
+    own: &mut Own,
+    context: &mut trap::UserContext,
+    loaded: Loaded,
+) -> Result<()> {
+    // A table shared with another process stays as it is for that one. The thread itself holds it twice: once by
+    // its `Own`, once where others may look at it.
+    let files: Arc<files::Table> = if Arc::strong_count(&own.files) > 2 {
+        own.files.duplicate()?
+    } else {
+        own.files.clone()
+    };
+    let process = thread.process();
+    if process.exceeds_user.load(Relaxed) && process.has_too_many_threads(0) {
+        return Err(Errno::EAGAIN);
+    }
+    process.exceeds_user.store(false, Relaxed);
+    process.signals.become_only(thread)?;
+    let leader = process.pid();
+    if thread.tid() != leader {
+        let old = thread.tid();
+        thread.set_tid(leader);
+        pid_table::rename_thread(thread, old, leader);
+    }
+
+    futex::leave(thread, own, false);
+    process.signals.own_actions();
+    process.timers.clear_posix();
+    files.close_on_exec();
+    own.files = files;
+    own.alt_stack = Default::default();
+    own.restart = None;
+    if own.rseq.take().is_some() {
+        task::current().watch_switches(false);
+    }
+    own.credentials = loaded.credentials;
+    process.set_real_uid(own.credentials.real_uid);
+    if loaded.secure {
+        thread.set_parent_death_signal(0);
+    }
+    process.dumpable.store(u32::from(!loaded.secure), Relaxed);
+    if process.large_pages_disabled.load(Relaxed) {
+        loaded.space.map().allow_large_pages(false);
+    }
+    let leaving = Leaving::begin();
+    let old = core::mem::replace(&mut own.space, loaded.space);
+    thread.publish(Some(own.shared()));
+    task::set_pmap(Some(own.space.map().pmap().clone()));
+    // Torn down here unless others still run in it.
+    drop(old);
+    drop(leaving);
+    if let Some(release) = own.vfork.take() {
+        release.release();
+    }
+    thread.set_name(&loaded.name);
+    process.has_executed.store(true, Relaxed);
+    begin(context, loaded.class, loaded.entry, loaded.stack);
+    Ok(())
+}
+
+/// Sets the registers for the start of a program.
+pub fn begin(context: &mut trap::UserContext, class: Class, entry: u64, stack: u64) {
+    context.reset_fpu();
+    for n in 0..trap::TLS_SEGMENTS {
+        context.set_segment(n, None);
+    }
+    let (code, selectors) = match class {
+        Class::X64 => (trap::USER_CODE, Selectors::default()),
+        Class::I386 => (trap::USER_CODE_32, Selectors::FLAT),
+    };
+    context.set_selectors(selectors);
+    context.regs = trap::Registers {
+        rip: entry,
+        rsp: stack,
+        cs: code,
+        ss: trap::USER_DATA,
+        rflags: 0x202,
+        orig_rax: u64::MAX,
+        ..trap::Registers::default()
+    };
+}

@@ -1,0 +1,306 @@
+//! The first stack of a program: strings, auxiliary vector, environment, arguments.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+
+use abi::{Errno, Result, raw::auxvec};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, processor, random, trap::UserContext, user};
+use vm::{Map, MapRequest, Place};
+
+use super::{
+    elf::Class,
+    image::{Image, no_memory},
+};
+use crate::{
+    linux::syscall,
+    process::{Credentials, rseq},
+};
+
+/// Bytes of stack that are mapped at once; more by faults.
+const START: usize = 33 * PAGE_SIZE;
+/// What a signal frame needs beside the FPU state, rounded up (`AT_MINSIGSTKSZ`).
+const FRAME: u64 = 768;
+
+/// The longest argument or environment string, its NUL included (`MAX_ARG_STRLEN`).
+const STRING_MAX: usize = 32 * PAGE_SIZE;
+
+/// An argument or environment string.
+pub enum Word {
+    /// In the kernel, without its NUL.
+    Bytes(Vec<u8>),
+    /// In the memory of the program that calls `execve`.
+    User(VirtAddr),
+}
+
+/// The pointer array at `array`, which ends with a null pointer; at most `max` pointers, each of a word of `class`.
+///
+/// # Errors
+/// `EFAULT`, `E2BIG`, `ENOMEM`.
+pub fn words(array: VirtAddr, max: usize, class: Class) -> Result<Vec<Word>> {
+    let mut words = Vec::new();
+    if array.0 == 0 {
+        return Ok(words);
+    }
+    let mut at = array;
+    loop {
+        let pointer = match class {
+            Class::X64 => user::read::<u64>(at),
+            Class::I386 => user::read::<u32>(at).map(u64::from),
+        };
+        let pointer = pointer.map_err(|_| Errno::EFAULT)?;
+        if pointer == 0 {
+            return Ok(words);
+        }
+        if words.len() >= max {
+            return Err(Errno::E2BIG);
+        }
+        words.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        words.push(Word::User(VirtAddr(pointer as usize)));
+        at = at.checked_add(class.word()).ok_or(Errno::EFAULT)?;
+    }
+}
+
+/// Writes downward into an address space that does not run yet, a page at a time.
+pub struct Stack<'a> {
+    map: &'a Map,
+    /// The lowest address written or buffered so far.
+    at: usize,
+    /// What is not written yet, in its last bytes.
+    buffer: Box<[u8]>,
+    buffered: usize,
+    /// The lowest address allowed.
+    floor: usize,
+    /// Bytes of a word.
+    word: usize,
+}
+
+impl<'a> Stack<'a> {
+    /// Starts at `top`; at most `limit` bytes, words as `class` has them.
+    pub fn new(map: &'a Map, top: VirtAddr, limit: usize, class: Class) -> Stack<'a> {
+        Stack {
+            map,
+            at: top.0,
+            buffer: vec![0; PAGE_SIZE].into_boxed_slice(),
+            buffered: 0,
+            floor: top.0.saturating_sub(limit),
+            word: class.word(),
+        }
+    }
+
+    /// Where the stack is now.
+    pub fn pointer(&self) -> VirtAddr {
+        VirtAddr(self.at)
+    }
+
+    /// Puts bytes below what is there.
+    ///
+    /// # Errors
+    /// `E2BIG` beyond the limit, `ENOMEM`.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
+        if self.at - self.floor < bytes.len() {
+            return Err(Errno::E2BIG);
+        }
+        while !bytes.is_empty() {
+            if self.buffered == PAGE_SIZE {
+                self.flush()?;
+            }
+            let n = bytes.len().min(PAGE_SIZE - self.buffered);
+            let (rest, last) = bytes.split_at(bytes.len() - n);
+            let end = PAGE_SIZE - self.buffered;
+            self.buffer[end - n..end].copy_from_slice(last);
+            self.buffered += n;
+            self.at -= n;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Puts a number below what is there.
+    pub fn push_word(&mut self, word: u64) -> Result<()> {
+        self.push(&word.to_le_bytes()[..self.word])
+    }
+
+    /// Puts a string and its NUL below what is there.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push); `EFAULT` if it can't be read.
+    pub fn push_string(&mut self, word: &Word) -> Result<()> {
+        self.push(&[0])?;
+        match word {
+            Word::Bytes(bytes) => self.push(bytes),
+            Word::User(address) => {
+                let bytes = user::copy_in_string(*address, STRING_MAX - 1)
+                    .map_err(|_| Errno::EFAULT)?
+                    .ok_or(Errno::E2BIG)?;
+                self.push(&bytes)
+            }
+        }
+    }
+
+    /// Puts strings so that the first has the lowest address; returns where each stands, last one first, and the whole
+    /// range.
+    pub fn push_strings(&mut self, words: &[Word]) -> Result<(Vec<u64>, VirtRange)> {
+        let end = self.pointer();
+        let mut addresses = Vec::new();
+        addresses
+            .try_reserve_exact(words.len())
+            .map_err(|_| Errno::ENOMEM)?;
+        for word in words.iter().rev() {
+            self.push_string(word)?;
+            addresses.push(self.at as u64);
+        }
+        Ok((addresses, VirtRange::new(self.pointer(), end)))
+    }
+
+    /// Leaves bytes out so that after pushing `words` more words the pointer is a multiple of 16.
+    pub fn align_for(&mut self, words: usize) -> Result<()> {
+        let end = self.at.wrapping_sub(words * self.word);
+        let mut padding = end & 15;
+        while padding > 0 {
+            let n = padding.min(8);
+            self.push(&[0; 8][..n])?;
+            padding -= n;
+        }
+        Ok(())
+    }
+
+    /// Writes what is buffered.
+    pub fn flush(&mut self) -> Result<()> {
+        let from = PAGE_SIZE - self.buffered;
+        let bytes = &self.buffer[from..];
+        if self.map.write(VirtAddr(self.at), bytes) != bytes.len() {
+            return Err(Errno::ENOMEM);
+        }
+        self.buffered = 0;
+        Ok(())
+    }
+}
+
+/// What goes onto the first stack.
+pub struct Contents<'a> {
+    pub path: &'a [u8],
+    pub arguments: &'a [Word],
+    pub environment: &'a [Word],
+    pub credentials: &'a Credentials,
+    /// `AT_SECURE`.
+    pub secure: bool,
+    pub class: Class,
+    pub main: &'a Image,
+    /// How many program headers the program has.
+    pub header_count: usize,
+    /// Where the object for the time is; 0 if there is none.
+    pub vdso: u64,
+    /// Where the interpreter was loaded; 0 if there is none.
+    pub loader_base: u64,
+}
+
+/// The first stack.
+pub struct Built {
+    /// The stack pointer to start with.
+    pub pointer: VirtAddr,
+    /// Where the argument strings stand.
+    pub arguments: VirtRange,
+    /// Where the environment strings stand.
+    pub environment: VirtRange,
+    /// The auxiliary vector.
+    pub auxiliary: Vec<u64>,
+}
+
+/// Maps the stack and fills it: from the top down the path, the environment, the arguments, random bytes, then the
+/// vectors that a program finds at its stack pointer. Strings take `room` bytes at most.
+///
+/// # Errors
+/// `E2BIG`, `EFAULT`, `ENOMEM`.
+pub fn build(map: &Map, room: usize, executable: bool, contents: &Contents<'_>) -> Result<Built> {
+    let top = map.layout().stack_top;
+    let mut prot = Prot::READ | Prot::WRITE;
+    prot.set(Prot::EXEC, executable);
+    map.map(MapRequest {
+        place: Place::FixedNoReplace(VirtAddr(top.0 - START)),
+        grows_down: true,
+        label: "[stack]",
+        ..MapRequest::zero(START, prot)
+    })
+    .map_err(no_memory)?;
+
+    let mut stack = Stack::new(map, top, room + PAGE_SIZE, contents.class);
+    stack.push_word(0)?;
+    stack.push(&[0])?;
+    stack.push(contents.path)?;
+    let path = stack.pointer();
+    let (environment_at, environment) = stack.push_strings(contents.environment)?;
+    let (arguments_at, arguments) = stack.push_strings(contents.arguments)?;
+    stack.push(match contents.class {
+        Class::X64 => b"x86_64\0",
+        Class::I386 => b"i686\0",
+    })?;
+    let platform = stack.pointer();
+    let mut seed = [0; 16];
+    random::fill(&mut seed);
+    stack.push(&seed)?;
+    let auxiliary = auxiliary(contents, path, platform, stack.pointer());
+
+    let pointers = 1 + arguments_at.len() + 1 + environment_at.len() + 1 + auxiliary.len();
+    stack.align_for(pointers)?;
+    for word in auxiliary.iter().rev() {
+        stack.push_word(*word)?;
+    }
+    // The addresses come last string first, which is the order in which they are pushed.
+    for list in [&environment_at, &arguments_at] {
+        stack.push_word(0)?;
+        for address in list {
+            stack.push_word(*address)?;
+        }
+    }
+    stack.push_word(arguments_at.len() as u64)?;
+    stack.flush()?;
+    Ok(Built {
+        pointer: stack.pointer(),
+        arguments,
+        environment,
+        auxiliary,
+    })
+}
+
+/// The auxiliary vector: what the kernel tells a program about itself and the machine.
+fn auxiliary(
+    contents: &Contents<'_>,
+    path: VirtAddr,
+    platform: VirtAddr,
+    seed: VirtAddr,
+) -> Vec<u64> {
+    let processor = processor::processor();
+    let credentials = contents.credentials;
+    [
+        (auxvec::AT_SYSINFO_EHDR, contents.vdso),
+        (auxvec::AT_HWCAP, processor.capabilities),
+        (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
+        (auxvec::AT_CLKTCK, u64::from(syscall::CLOCK_TICKS)),
+        (auxvec::AT_PHDR, contents.main.table),
+        (auxvec::AT_PHENT, contents.class.program_header_len() as u64),
+        (auxvec::AT_PHNUM, contents.header_count as u64),
+        (auxvec::AT_BASE, contents.loader_base),
+        (auxvec::AT_FLAGS, 0),
+        (auxvec::AT_ENTRY, contents.main.entry),
+        (auxvec::AT_UID, u64::from(credentials.real_uid)),
+        (auxvec::AT_EUID, u64::from(credentials.effective_uid)),
+        (auxvec::AT_GID, u64::from(credentials.real_gid)),
+        (auxvec::AT_EGID, u64::from(credentials.effective_gid)),
+        (auxvec::AT_SECURE, u64::from(contents.secure)),
+        (auxvec::AT_RANDOM, seed.0 as u64),
+        (auxvec::AT_HWCAP2, processor.capabilities2),
+        (auxvec::AT_EXECFN, path.0 as u64),
+        (auxvec::AT_PLATFORM, platform.0 as u64),
+        (
+            auxvec::AT_MINSIGSTKSZ,
+            UserContext::fpu_size() as u64 + FRAME,
+        ),
+        (auxvec::AT_RSEQ_FEATURE_SIZE, u64::from(rseq::FEATURES)),
+        (auxvec::AT_RSEQ_ALIGN, u64::from(rseq::SIZE)),
+        (auxvec::AT_NULL, 0),
+    ]
+    .into_iter()
+    // Without an object there is no word about it.
+    .filter(|(key, value)| *key != auxvec::AT_SYSINFO_EHDR || *value != 0)
+    .flat_map(|(key, value)| [u64::from(key), value])
+    .collect()
+}

@@ -1,0 +1,264 @@
+//! Open file descriptions.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use abi::{
+    Errno, Result,
+    raw::general::{
+        FASYNC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
+        O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK, O_PATH, O_TRUNC,
+    },
+};
+use fs::{Asynchronous, File, Location, OpenFlags, notify};
+use nucleus::sync::{OnceBox, Rank, SpinLock};
+
+use super::locks;
+use crate::process::{
+    Credentials, Pid,
+    sigio::{Kind, Owner, Sigio},
+};
+
+/// Flags that `F_SETFL` changes.
+const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT;
+/// Flags that act only while a file is opened; `F_GETFL` does not show them.
+const ONLY_AT_OPEN: u32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC;
+
+/// What belongs to an open file description without keeping it: it is told when the description goes away, before
+/// the file does (the watches of `epoll`).
+pub trait Attached: Send + Sync {
+    /// The description is gone. Sleeping locks may be taken.
+    fn released(&self);
+}
+
+/// What is attached to a description.
+type AttachedList = SpinLock<Vec<Arc<dyn Attached>>>;
+
+/// An open file description: a file with its status flags. Descriptors that came from one `open` by `dup` or
+/// `fork` share it.
+pub struct OpenFile {
+    file: Arc<dyn File>,
+    flags: AtomicU32,
+    /// Who gets SIGIO; empty until somebody is named.
+    sigio: OnceBox<Arc<Sigio>>,
+    /// A lock was once asked for: the drop has to look.
+    has_locks: AtomicBool,
+    /// Empty until something is attached.
+    attached: OnceBox<AttachedList>,
+}
+
+impl OpenFile {
+    /// A description of `file`, opened with `flags`.
+    pub fn new(file: Arc<dyn File>, flags: OpenFlags) -> Arc<OpenFile> {
+        if let Some(place) = file.location()
+            && !flags.has(O_PATH)
+        {
+            notify::happened(place.vnode(), IN_OPEN);
+        }
+        Arc::new(OpenFile {
+            file,
+            flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
+            sigio: OnceBox::new(),
+            has_locks: AtomicBool::new(false),
+            attached: OnceBox::new(),
+        })
+    }
+
+    /// The file.
+    #[inline]
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// The flags now.
+    #[inline]
+    pub fn flags(&self) -> OpenFlags {
+        OpenFlags::from_bits_retain(self.flags.load(Relaxed))
+    }
+
+    /// `F_SETFL`: changes those flags that can change.
+    pub fn set_flags(&self, flags: u32) {
+        let _ = self.flags.fetch_update(Relaxed, Relaxed, |old| {
+            Some(old & !SETTABLE | flags & SETTABLE)
+        });
+    }
+
+    /// `FIONBIO`: sets or clears one flag.
+    pub fn set_flag(&self, flag: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Relaxed);
+        } else {
+            self.flags.fetch_and(!flag, Relaxed);
+        }
+    }
+
+    /// Whether it is only a name (`O_PATH`).
+    pub fn is_path(&self) -> bool {
+        self.flags().has(O_PATH)
+    }
+
+    /// The file, for reading.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for that.
+    #[inline]
+    pub fn readable(&self) -> Result<&dyn File> {
+        let flags = self.flags();
+        if flags.reads() && !flags.has(O_PATH) {
+            Ok(&*self.file)
+        } else {
+            Err(Errno::EBADF)
+        }
+    }
+
+    /// The file, for writing.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for that.
+    #[inline]
+    pub fn writable(&self) -> Result<&dyn File> {
+        let flags = self.flags();
+        if flags.writes() && !flags.has(O_PATH) {
+            Ok(&*self.file)
+        } else {
+            Err(Errno::EBADF)
+        }
+    }
+
+    /// The place it was opened at.
+    pub fn location(&self) -> Option<&Location> {
+        self.file.location()
+    }
+
+    /// Who gets a signal when the file is ready, and which (`F_GETOWN`, `F_GETSIG`).
+    pub fn owner(&self) -> Owner {
+        self.sigio
+            .get()
+            .map_or(Owner::nobody(), |sigio| sigio.owner())
+    }
+
+    /// Changes what [`owner`](OpenFile::owner) gives.
+    ///
+    /// # Errors
+    /// What `change` answers, `ENOMEM`.
+    pub fn change_owner(&self, change: impl FnOnce(&mut Owner) -> Result<()>) -> Result<()> {
+        let mut owner = self.owner();
+        change(&mut owner)?;
+        self.sigio()?.set_owner(owner);
+        Ok(())
+    }
+
+    /// Sets or clears `O_ASYNC`, for a caller that knows the description as `fd`. Returns whether the file can do that.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn set_asynchronous(
+        &self,
+        on: bool,
+        fd: i32,
+        caller: Pid,
+        who: &Credentials,
+    ) -> Result<bool> {
+        let default = match self.file.asynchronous() {
+            Asynchronous::Never => return Ok(false),
+            Asynchronous::Named => None,
+            Asynchronous::Foreground(0) => Some((Kind::Process, caller)),
+            Asynchronous::Foreground(group) => Some((Kind::Group, group)),
+        };
+        if on == self.flags().has(FASYNC) {
+            return Ok(true);
+        }
+        if !on {
+            self.set_flag(FASYNC, false);
+            self.sigio()?.end();
+            return Ok(true);
+        }
+        let sigio = self.sigio()?;
+        if let Some((kind, id)) = default
+            && sigio.owner().is_nobody()
+        {
+            // A group whose last member has just ended needs no signal.
+            let _ = self.change_owner(|owner| owner.name(kind, id, who));
+        }
+        sigio.begin(&self.file, fd)?;
+        self.set_flag(FASYNC, true);
+        Ok(true)
+    }
+
+    fn sigio(&self) -> Result<&Arc<Sigio>> {
+        match self.sigio.get() {
+            Some(sigio) => Ok(sigio),
+            None => {
+                let new = Box::new(Sigio::new()?);
+                Ok(self.sigio.get_or_insert(|| new))
+            }
+        }
+    }
+
+    /// The access mode, `O_RDONLY` to `O_RDWR`.
+    pub fn access(&self) -> u32 {
+        self.flags().bits() & O_ACCMODE
+    }
+
+    /// Whose locks belong to this description.
+    pub(super) fn lock_owner(&self) -> locks::Owner {
+        locks::Owner(core::ptr::from_ref(self).addr())
+    }
+
+    /// Has `what` told when the description goes away.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn attach(&self, what: Arc<dyn Attached>) -> Result<()> {
+        let list = self
+            .attached
+            .get_or_insert(|| Box::new(SpinLock::new(Rank::Leaf, Vec::new())));
+        let mut list = list.lock();
+        list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        list.push(what);
+        Ok(())
+    }
+
+    /// Takes back an [`attach`](OpenFile::attach).
+    pub fn detach(&self, what: &dyn Attached) {
+        let Some(list) = self.attached.get() else {
+            return;
+        };
+        let gone = {
+            let mut list = list.lock();
+            let same = |known: &Arc<dyn Attached>| core::ptr::addr_eq(&raw const **known, what);
+            let at = list.iter().position(same);
+            at.map(|at| list.swap_remove(at))
+        };
+        drop(gone);
+    }
+
+    pub(super) fn note_locks(&self) {
+        self.has_locks.store(true, Relaxed);
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let Some(place) = self.file.location()
+            && !self.is_path()
+        {
+            let mask = match self.flags().writes() {
+                true => IN_CLOSE_WRITE,
+                false => IN_CLOSE_NOWRITE,
+            };
+            notify::happened(place.vnode(), mask);
+        }
+        if *self.has_locks.get_mut() {
+            locks::release_all(self, self.lock_owner());
+        }
+        if let Some(sigio) = self.sigio.get() {
+            sigio.end();
+        }
+        if let Some(attached) = self.attached.take() {
+            for what in attached.into_inner() {
+                what.released();
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What a parent hears of its children: stops, ends, and waiting for them.
+
+use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use abi::{Errno, Result, raw::general as raw};
+
+use super::{INIT, Member, PIDS, PidTable, find_process};
+use crate::process::{
+    Pid, Process, Times,
+    signal::{self, Fields, Info},
+};
+
+impl PidTable {
+    /// Who takes the children of a process whose parent is `parent`: the nearest living ancestor that asked for it
+    /// (`PR_SET_CHILD_SUBREAPER`), else the first process.
+    fn guardian_below(&self, parent: Pid) -> Pid {
+        let mut at = parent;
+        while let Some(member) = self.members.get(&at) {
+            if member.process.is_subreaper() && member.ended.is_none() {
+                return at;
+            }
+            at = member.parent;
+        }
+        INIT
+    }
+
+    /// Makes `guardian` the parent of `children`, whom it returns. Zombies whom it does not want go to `gone`.
+    fn hand_over(
+        &mut self,
+        children: BTreeSet<Pid>,
+        guardian: Pid,
+        gone: &mut Vec<Member>,
+    ) -> Vec<Arc<Process>> {
+        let new_parent = self.members.get(&guardian).map(|m| m.process.clone());
+        let wants = new_parent
+            .as_ref()
+            .is_some_and(|p| !p.signals.child_rules().no_zombies);
+        let mut processes = Vec::with_capacity(children.len());
+        for child in children {
+            let Some(member) = self.members.get_mut(&child) else {
+                continue;
+            };
+            member.parent = guardian;
+            member.exit_signal = raw::SIGCHLD;
+            member.process.parent.store(guardian, Relaxed);
+            processes.push(member.process.clone());
+            let zombie = member.ended.is_some();
+            if let Some(guardian) = self.members.get_mut(&guardian) {
+                guardian.children.insert(child);
+            }
+            if zombie && !wants {
+                gone.extend(self.reap(child));
+            } else if zombie && let Some(parent) = &new_parent {
+                tell(parent, Info::kernel(raw::SIGCHLD));
+            }
+        }
+        processes
+    }
+}
+
+/// What a parent is told by signal about a child.
+fn news(process: &Process, code: u32, status: i32, signal: u32) -> Info {
+    let Times { user, system } = process.times();
+    let ticks = |time: core::time::Duration| time.as_millis() as u64 / 10;
+    Info {
+        signal,
+        code: code as i32,
+        errno: 0,
+        fields: Fields::Child {
+            pid: process.pid(),
+            uid: process.real_uid(),
+            status,
+            user: ticks(user),
+            system: ticks(system),
+        },
+    }
+}
+
+/// The process has stopped: its parent is told.
+pub fn report_stopped(process: &Process, signal: u32) {
+    let info = news(process, raw::CLD_STOPPED, signal as i32, raw::SIGCHLD);
+    report(process, info, |member| {
+        member.stopped = Some(signal);
+        member.continued = false;
+    });
+}
+
+/// The process goes on: its parent is told.
+pub fn report_continued(process: &Process) {
+    let status = raw::SIGCONT as i32;
+    let info = news(process, raw::CLD_CONTINUED, status, raw::SIGCHLD);
+    report(process, info, |member| {
+        member.stopped = None;
+        member.continued = true;
+    });
+}
+
+fn report(process: &Process, info: Info, note: impl FnOnce(&mut Member)) {
+    let mut pids = PIDS.lock();
+    let Some(member) = pids.members.get_mut(&process.pid()) else {
+        return;
+    };
+    note(member);
+    let parent = member.parent;
+    let parent = pids.members.get(&parent).map(|m| m.process.clone());
+    let Some(parent) = parent else { return };
+    if !parent.signals.child_rules().no_stops {
+        tell(&parent, info);
+    }
+    drop(pids);
+    parent.child_events.wake_all();
+}
+
+/// Sends with the family locked, so that nobody can wait for the change before the signal is there.
+fn tell(parent: &Process, info: Info) {
+    // A standard signal always finds room; another one without room is lost.
+    let _ = signal::send_to_process(parent, info);
+}
+
+/// The last thread of `process` has ended: it is a zombie until its parent has waited for it, unless the parent
+/// wants none; its children get a new parent, groups that lose their last link to their session are told.
+pub fn end_process(process: &Arc<Process>, status: i32) {
+    let pid = process.pid();
+    let (code, value) = if status & 0x7f == 0 {
+        (raw::CLD_EXITED, status >> 8)
+    } else {
+        (raw::CLD_KILLED, status & 0x7f)
+    };
+    let mut info = news(process, code, value, 0);
+    let mut gone = Vec::new();
+
+    let mut pids = PIDS.lock();
+    let Some(member) = pids.members.get_mut(&pid) else {
+        return;
+    };
+    let children = core::mem::take(&mut member.children);
+    let (parent, exit_signal) = (member.parent, member.exit_signal);
+    let mut groups: Vec<Pid> = children
+        .iter()
+        .filter_map(|child| pids.members.get(child).map(|m| m.group.id()))
+        .collect();
+    groups.push(process.group_id());
+    groups.sort_unstable();
+    groups.dedup();
+    // Groups that are no orphans now and will be are told.
+    groups.retain(|id| !pids.is_orphaned(*id));
+
+    let guardian = pids.guardian_below(parent);
+    let bereaved = pids.hand_over(children, guardian, &mut gone);
+    if let Some(member) = pids.members.get_mut(&pid) {
+        member.ended = Some(status);
+        process.ended.store(true, Release);
+        member.stopped = None;
+        member.continued = false;
+    }
+    groups.retain(|id| pids.is_orphaned(*id) && pids.has_stopped_member(*id));
+
+    let parent = pids.members.get(&parent).map(|m| m.process.clone());
+    if let Some(parent) = &parent {
+        let rules = parent.signals.child_rules();
+        let usual = exit_signal == raw::SIGCHLD;
+        if exit_signal != 0 && !(usual && rules.ignored) {
+            info.signal = exit_signal;
+            tell(parent, info);
+        }
+        if usual && rules.no_zombies {
+            gone.extend(pids.reap(pid));
+        }
+    }
+    drop(pids);
+    drop(gone);
+    process.end_events.wake_all();
+
+    for group in groups {
+        // A group that vanished in the meantime needs no signal.
+        let _ = signal::send_to_group(group, Info::kernel(raw::SIGHUP));
+        let _ = signal::send_to_group(group, Info::kernel(raw::SIGCONT));
+    }
+    if !bereaved.is_empty() {
+        // Zombies among them are the guardian's to wait for now.
+        if let Some(guardian) = find_process(guardian) {
+            guardian.child_events.wake_all();
+        }
+    }
+    for child in bereaved {
+        child.parent_ended(process);
+    }
+    if let Some(parent) = parent {
+        parent.child_events.wake_all();
+    }
+}
+
+/// Which children a wait is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Any,
+    Child(Pid),
+    Group(Pid),
+}
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub which: Which,
+    pub ended: bool,
+    pub stopped: bool,
+    pub continued: bool,
+    /// Children whose exit signal is not SIGCHLD (`__WCLONE`), all (`__WALL`), or the others.
+    pub clones: Clones,
+    /// The state can be waited for again (`WNOWAIT`).
+    pub keep: bool,
+}
+
+/// See [`Wanted::clones`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clones {
+    Without,
+    Only,
+    All,
+}
+
+/// What happened to a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Its wait status.
+    Ended(i32),
+    /// The signal.
+    Stopped(u32),
+    Continued,
+}
+
+/// Looks for a child whose state changed, and takes the change unless it is kept. `None`: there are such
+/// children, but none has changed.
+///
+/// # Errors
+/// `ECHILD` if there is no such child.
+pub fn take_change(parent: Pid, wanted: &Wanted) -> Result<Option<(Arc<Process>, Change)>> {
+    let mut pids = PIDS.lock();
+    let children = &pids.members.get(&parent).ok_or(Errno::ECHILD)?.children;
+    let mut exists = false;
+    let mut found = None;
+    let one = match wanted.which {
+        Which::Child(pid) => pid..=pid,
+        _ => 0..=Pid::MAX,
+    };
+    for pid in children.range(one) {
+        let Some(member) = pids.members.get(pid) else {
+            continue;
+        };
+        let fits = match wanted.which {
+            Which::Group(id) => member.group.id() == id,
+            _ => true,
+        } && match wanted.clones {
+            Clones::All => true,
+            Clones::Only => member.exit_signal != raw::SIGCHLD,
+            Clones::Without => member.exit_signal == raw::SIGCHLD,
+        };
+        if !fits {
+            continue;
+        }
+        exists = true;
+        found = match (member.ended, member.stopped) {
+            (Some(status), _) if wanted.ended => Some(Change::Ended(status)),
+            (_, Some(signal)) if wanted.stopped => Some(Change::Stopped(signal)),
+            _ if wanted.continued && member.continued => Some(Change::Continued),
+            _ => None,
+        }
+        .map(|change| (*pid, change));
+        if found.is_some() {
+            break;
+        }
+    }
+    let Some((pid, change)) = found else {
+        return if exists { Ok(None) } else { Err(Errno::ECHILD) };
+    };
+    let process = pids.members[&pid].process.clone();
+    if !wanted.keep {
+        match change {
+            Change::Ended(_) => {
+                let gone = pids.reap(pid);
+                drop(pids);
+                drop(gone);
+            }
+            Change::Stopped(_) => {
+                if let Some(member) = pids.members.get_mut(&pid) {
+                    member.stopped = None;
+                }
+            }
+            Change::Continued => {
+                if let Some(member) = pids.members.get_mut(&pid) {
+                    member.continued = false;
+                }
+            }
+        }
+    }
+    Ok(Some((process, change)))
+}

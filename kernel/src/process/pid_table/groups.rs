@@ -1,0 +1,249 @@
+//! Process groups and sessions.
+
+use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use abi::{Errno, Result};
+use nucleus::sync::{Rank, SpinLock};
+
+use super::{INIT, PIDS, PidTable};
+use crate::{
+    process::{Pid, Process},
+    tty::Tty,
+};
+
+pub(super) struct GroupEntry {
+    pub(super) group: Arc<Group>,
+    pub(super) members: BTreeSet<Pid>,
+}
+
+/// A process group.
+pub struct Group {
+    id: Pid,
+    session: Arc<Session>,
+}
+
+/// A session.
+pub struct Session {
+    id: Pid,
+    terminal: SpinLock<Option<Arc<Tty>>>,
+    /// The foreground group of a terminal that hung up, to be told when the leader ends; 0 for none.
+    bereft: AtomicU32,
+}
+
+impl Group {
+    /// The group's id.
+    pub fn id(&self) -> Pid {
+        self.id
+    }
+
+    /// The session that it belongs to.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The group with this id.
+    pub fn find(id: Pid) -> Option<Arc<Group>> {
+        PIDS.lock().groups.get(&id).map(|g| g.group.clone())
+    }
+
+    /// Whether no member has a parent in another group of the same session: a stop by the terminal would be for ever.
+    pub fn is_orphaned(&self) -> bool {
+        is_orphaned(self.id)
+    }
+}
+
+impl Session {
+    /// The session's id, that of its leader.
+    pub fn id(&self) -> Pid {
+        self.id
+    }
+
+    /// The controlling terminal.
+    pub fn terminal(&self) -> Option<Arc<Tty>> {
+        self.terminal.lock().clone()
+    }
+
+    /// Sets or takes away the controlling terminal; returns the old one.
+    pub fn set_terminal(&self, terminal: Option<Arc<Tty>>) -> Option<Arc<Tty>> {
+        core::mem::replace(&mut *self.terminal.lock(), terminal)
+    }
+
+    /// The controlling terminal hung up; `foreground` was its foreground group (0: none).
+    pub fn hung_up(&self, foreground: Pid) {
+        self.bereft.store(foreground, Relaxed);
+        let gone = self.set_terminal(None);
+        drop(gone);
+    }
+
+    /// The leader ends: the group that was in the foreground of a terminal which hung up, 0 for none.
+    pub fn take_bereft(&self) -> Pid {
+        self.bereft.swap(0, Relaxed)
+    }
+}
+
+impl PidTable {
+    pub(super) fn is_orphaned(&self, group: Pid) -> bool {
+        let Some(entry) = self.groups.get(&group) else {
+            return true;
+        };
+        !entry.members.iter().any(|pid| self.is_anchor(*pid, entry))
+    }
+
+    /// Whether a member's parent is in the same session and another group, so that it can continue the group.
+    fn is_anchor(&self, pid: Pid, entry: &GroupEntry) -> bool {
+        let Some(member) = self.members.get(&pid) else {
+            return false;
+        };
+        if member.ended.is_some() || member.parent == INIT {
+            return false;
+        }
+        self.members.get(&member.parent).is_some_and(|parent| {
+            parent.group.id != entry.group.id && parent.group.session.id == entry.group.session.id
+        })
+    }
+
+    pub(super) fn has_stopped_member(&self, group: Pid) -> bool {
+        self.groups.get(&group).is_some_and(|entry| {
+            entry.members.iter().any(|pid| {
+                self.members
+                    .get(pid)
+                    .is_some_and(|m| m.process.signals.stopped().is_some())
+            })
+        })
+    }
+
+    /// Moves a process to a group, which is made if need be. Returns the old one, to be dropped without the lock.
+    #[must_use]
+    fn join(&mut self, pid: Pid, group: Arc<Group>) -> Option<Arc<Group>> {
+        let member = self.members.get_mut(&pid)?;
+        if member.group.id == group.id {
+            // Parent and child may both ask for the same.
+            return Some(group);
+        }
+        let old = core::mem::replace(&mut member.group, group.clone());
+        member.process.group.store(group.id, Relaxed);
+        member.process.session.store(group.session.id, Relaxed);
+        self.enter(pid, group);
+        self.leave(pid, old.id);
+        Some(old)
+    }
+
+    pub(super) fn enter(&mut self, pid: Pid, group: Arc<Group>) {
+        let entry = self.groups.entry(group.id).or_insert_with(|| {
+            *self.sessions.entry(group.session.id).or_insert(0) += 1;
+            GroupEntry {
+                group,
+                members: BTreeSet::new(),
+            }
+        });
+        entry.members.insert(pid);
+    }
+
+    pub(super) fn leave(&mut self, pid: Pid, group: Pid) {
+        let Some(entry) = self.groups.get_mut(&group) else {
+            return;
+        };
+        entry.members.remove(&pid);
+        if !entry.members.is_empty() {
+            return;
+        }
+        let session = entry.group.session.id;
+        // Its last member has, or had until now, a reference of its own: nothing is freed here.
+        self.groups.remove(&group);
+        if let Some(groups) = self.sessions.get_mut(&session) {
+            *groups -= 1;
+            if *groups == 0 {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+}
+
+/// A session with one group, both with this id.
+pub(super) fn new_session(id: Pid) -> Arc<Group> {
+    Arc::new(Group {
+        id,
+        session: Arc::new(Session {
+            id,
+            terminal: SpinLock::new(Rank::Leaf, None),
+            bereft: AtomicU32::new(0),
+        }),
+    })
+}
+
+/// The members of a group.
+pub fn members(group: Pid) -> Vec<Arc<Process>> {
+    let pids = PIDS.lock();
+    pids.groups.get(&group).map_or(Vec::new(), |entry| {
+        entry
+            .members
+            .iter()
+            .filter_map(|pid| pids.members.get(pid).map(|m| m.process.clone()))
+            .collect()
+    })
+}
+
+/// Whether no member of the group has a parent in another group of the same session.
+pub fn is_orphaned(group: Pid) -> bool {
+    PIDS.lock().is_orphaned(group)
+}
+
+/// `setsid`: the process leads a new session and a new group.
+///
+/// # Errors
+/// `EPERM` if there is a group with its id.
+pub fn set_session(pid: Pid) -> Result<()> {
+    let mut pids = PIDS.lock();
+    if pids.groups.contains_key(&pid) || pids.sessions.contains_key(&pid) {
+        return Err(Errno::EPERM);
+    }
+    let old = pids.join(pid, new_session(pid));
+    drop(pids);
+    drop(old);
+    Ok(())
+}
+
+/// `setpgid` by `caller` for the process `pid`.
+///
+/// # Errors
+/// `ESRCH`: `pid` is neither the caller nor its child. `EACCES`: the child has called `execve`. `EPERM`: a session
+/// leader, another session, or no such group in the session.
+pub fn set_group(caller: Pid, pid: Pid, group: Pid) -> Result<()> {
+    let mut pids = PIDS.lock();
+    let own_session = pids
+        .members
+        .get(&caller)
+        .ok_or(Errno::ESRCH)?
+        .group
+        .session
+        .id;
+    let member = pids.members.get(&pid).ok_or(Errno::ESRCH)?;
+    if pid != caller {
+        if member.parent != caller {
+            return Err(Errno::ESRCH);
+        }
+        if member.group.session.id != own_session {
+            return Err(Errno::EPERM);
+        }
+        if member.process.has_executed.load(Relaxed) {
+            return Err(Errno::EACCES);
+        }
+    }
+    if member.group.session.id == pid {
+        return Err(Errno::EPERM);
+    }
+    let target = match pids.groups.get(&group) {
+        Some(entry) if entry.group.session.id == own_session => entry.group.clone(),
+        Some(_) => return Err(Errno::EPERM),
+        None if group == pid => Arc::new(Group {
+            id: group,
+            session: member.group.session.clone(),
+        }),
+        None => return Err(Errno::EPERM),
+    };
+    let old = pids.join(pid, target);
+    drop(pids);
+    drop(old);
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! Who belongs to whom: ids, parents and children, groups, sessions, and what a parent has not
+//! been told yet.
+//!
+//! One spin lock guards all of it. It is taken when a process or thread comes, goes, stops, is waited for or
+//! changes its group, for a few steps in maps by id; never on the way of any other
+//! system call: what those need ([`Process::parent_pid`] and its like) is kept beside in atomics.
+
+mod change;
+mod groups;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    vec::Vec,
+};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use abi::{Errno, Result};
+use nucleus::{
+    counters::Counter,
+    sync::{Rank, SpinLock},
+};
+
+use super::{Pid, Process, Thread};
+use groups::{GroupEntry, new_session};
+
+pub use change::{
+    Change, Clones, Wanted, Which, end_process, report_continued, report_stopped, take_change,
+};
+pub use groups::{Group, Session, is_orphaned, members, set_group, set_session};
+
+/// The highest id, `/proc/sys/kernel/pid_max` less one.
+pub const LAST_PID: Pid = 32_767;
+/// After the highest id the search for a free one goes on here.
+const FIRST_AGAIN: Pid = 300;
+/// The first process.
+pub const INIT: Pid = 1;
+
+static PIDS: SpinLock<PidTable> = SpinLock::new(Rank::Family, PidTable::new());
+
+struct PidTable {
+    last: Pid,
+    /// Given out, and not yet a thread's.
+    promised: BTreeSet<Pid>,
+    threads: BTreeMap<Pid, Arc<Thread>>,
+    members: BTreeMap<Pid, Member>,
+    groups: BTreeMap<Pid, GroupEntry>,
+    /// How many groups each session has.
+    sessions: BTreeMap<Pid, usize>,
+}
+
+/// A process that has not been waited for.
+struct Member {
+    process: Arc<Process>,
+    parent: Pid,
+    children: BTreeSet<Pid>,
+    group: Arc<Group>,
+    /// Its wait status, once it has ended.
+    ended: Option<i32>,
+    /// The stop signal that `wait` has not reported yet.
+    stopped: Option<u32>,
+    /// It went on and `wait` has not reported it yet.
+    continued: bool,
+    /// What the parent gets when it ends; 0 for none.
+    exit_signal: u32,
+}
+
+/// How many processes and threads there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Population {
+    pub processes: usize,
+    pub threads: usize,
+    pub last_pid: Pid,
+}
+
+impl PidTable {
+    const fn new() -> PidTable {
+        PidTable {
+            last: 0,
+            promised: BTreeSet::new(),
+            threads: BTreeMap::new(),
+            members: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+        }
+    }
+
+    /// An id that no thread, process, group or session has.
+    fn free_id(&mut self) -> Result<Pid> {
+        if self.threads.len() >= THREADS_MAX.load(Relaxed) as usize {
+            return Err(Errno::EAGAIN);
+        }
+        let highest = HIGHEST.load(Relaxed);
+        let mut id = self.last;
+        for _ in 0..highest {
+            id = if id >= highest { FIRST_AGAIN } else { id + 1 };
+            if !self.is_taken(id) {
+                self.last = id;
+                return Ok(id);
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    fn is_taken(&self, id: Pid) -> bool {
+        self.threads.contains_key(&id)
+            || self.members.contains_key(&id)
+            || self.groups.contains_key(&id)
+            || self.sessions.contains_key(&id)
+            || self.promised.contains(&id)
+    }
+
+    /// Forgets a process that has ended and was waited for. What it returns is to be dropped without the lock.
+    #[must_use]
+    fn reap(&mut self, pid: Pid) -> Option<Member> {
+        let member = self.members.remove(&pid)?;
+        self.leave(pid, member.group.id());
+        if let Some(parent) = self.members.get_mut(&member.parent) {
+            parent.children.remove(&pid);
+        }
+        Some(member)
+    }
+}
+
+/// An id that nobody else is given while this lives. It outlives the adding of the thread or process.
+#[derive(Debug)]
+pub struct NewId(Pid);
+
+impl NewId {
+    /// The id.
+    pub fn get(&self) -> Pid {
+        self.0
+    }
+}
+
+impl Drop for NewId {
+    fn drop(&mut self) {
+        PIDS.lock().promised.remove(&self.0);
+    }
+}
+
+/// Takes a free id for a thread or process that is about to be added.
+///
+/// # Errors
+/// `EAGAIN` when all are taken, or there are too many threads.
+pub fn new_id() -> Result<NewId> {
+    let mut pids = PIDS.lock();
+    let id = pids.free_id()?;
+    pids.promised.insert(id);
+    Ok(NewId(id))
+}
+
+/// Takes this id (`set_tid` of `clone3`).
+///
+/// # Errors
+/// `EINVAL` if there can't be such an id, `EEXIST` if it is taken.
+pub fn claim_id(id: Pid) -> Result<NewId> {
+    if id == 0 || id > LAST_PID {
+        return Err(Errno::EINVAL);
+    }
+    let mut pids = PIDS.lock();
+    if pids.is_taken(id) {
+        return Err(Errno::EEXIST);
+    }
+    pids.promised.insert(id);
+    Ok(NewId(id))
+}
+
+/// What the parent of a process gets when that ends; 0 for none.
+pub fn exit_signal(pid: Pid) -> u32 {
+    PIDS.lock().members.get(&pid).map_or(0, |m| m.exit_signal)
+}
+
+/// Adds a thread to the table of ids.
+pub fn add_thread(thread: Arc<Thread>) {
+    Counter::forks.add(1);
+    PIDS.lock().threads.insert(thread.tid(), thread);
+}
+
+/// The highest id that is given to a new thread or process, in `FIRST_AGAIN + 1..=LAST_PID`.
+static HIGHEST: AtomicU32 = AtomicU32::new(LAST_PID);
+/// The most threads of all processes together.
+static THREADS_MAX: AtomicU32 = AtomicU32::new(LAST_PID + 1);
+
+/// Above every id (`kernel.pid_max`).
+pub fn pid_max() -> u32 {
+    HIGHEST.load(Relaxed) + 1
+}
+
+/// Sets [`pid_max`]; those that have a higher one keep it.
+///
+/// # Errors
+/// `EINVAL` for too few, or for more than there are.
+pub fn set_pid_max(max: u32) -> Result<()> {
+    if !(FIRST_AGAIN + 2..=LAST_PID + 1).contains(&max) {
+        return Err(Errno::EINVAL);
+    }
+    HIGHEST.store(max - 1, Relaxed);
+    Ok(())
+}
+
+/// The most threads of all processes together (`kernel.threads-max`).
+pub fn threads_max() -> u32 {
+    THREADS_MAX.load(Relaxed)
+}
+
+/// Sets [`threads_max`].
+///
+/// # Errors
+/// `EINVAL` for fewer than 20.
+pub fn set_threads_max(max: u32) -> Result<()> {
+    if max < 20 {
+        return Err(Errno::EINVAL);
+    }
+    THREADS_MAX.store(max, Relaxed);
+    Ok(())
+}
+
+/// The children of a process, by rising id.
+pub fn children(pid: Pid) -> Vec<Pid> {
+    let pids = PIDS.lock();
+    let children = pids.members.get(&pid).map(|member| &member.children);
+    children.into_iter().flatten().copied().collect()
+}
+
+/// Takes a thread off the table of ids, unless another one has taken its id over.
+pub fn remove_thread(thread: &Arc<Thread>) {
+    let mut pids = PIDS.lock();
+    let is_its_own = |found: &Arc<Thread>| Arc::ptr_eq(found, thread);
+    let gone = if pids.threads.get(&thread.tid()).is_some_and(is_its_own) {
+        pids.threads.remove(&thread.tid())
+    } else {
+        None
+    };
+    drop(pids);
+    drop(gone);
+}
+
+/// A thread takes over another id (`execve` by a thread that is not the leader).
+pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
+    let mut pids = PIDS.lock();
+    let own = pids.threads.remove(&old);
+    let leader = pids.threads.insert(new, thread.clone());
+    drop(pids);
+    drop((own, leader));
+}
+
+/// Adds a process below `parent`, in the group of `maker`, which is another where the two are siblings (`CLONE_PARENT`); in
+/// a session of its own without one.
+pub fn add_process(
+    process: Arc<Process>,
+    parent: Option<Pid>,
+    maker: Option<Pid>,
+    exit_signal: u32,
+) {
+    let pid = process.pid();
+    let mut pids = PIDS.lock();
+    let group = maker
+        .and_then(|p| pids.members.get(&p))
+        .map(|p| p.group.clone())
+        .unwrap_or_else(|| new_session(pid));
+    process.group.store(group.id(), Relaxed);
+    process.session.store(group.session().id(), Relaxed);
+    process.parent.store(parent.unwrap_or(0), Relaxed);
+    if let Some(parent) = parent.and_then(|p| pids.members.get_mut(&p)) {
+        parent.children.insert(pid);
+    }
+    pids.enter(pid, group.clone());
+    pids.members.insert(
+        pid,
+        Member {
+            process,
+            parent: parent.unwrap_or(0),
+            children: BTreeSet::new(),
+            group,
+            ended: None,
+            stopped: None,
+            continued: false,
+            exit_signal,
+        },
+    );
+}
+
+/// Takes back [`add_process`] for a process that never ran.
+pub fn remove_unborn(pid: Pid) {
+    let gone = PIDS.lock().reap(pid);
+    drop(gone);
+}
+
+/// The thread with this id.
+pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
+    PIDS.lock().threads.get(&tid).cloned()
+}
+
+/// The process with this id, a zombie perhaps.
+pub fn find_process(pid: Pid) -> Option<Arc<Process>> {
+    PIDS.lock().members.get(&pid).map(|m| m.process.clone())
+}
+
+/// All processes, zombies included, by rising id.
+pub fn all() -> Vec<Arc<Process>> {
+    let count = PIDS.lock().members.len();
+    let mut list = Vec::with_capacity(count + 8);
+    list.extend(PIDS.lock().members.values().map(|m| m.process.clone()));
+    list
+}
+
+/// The group of a process.
+pub(in crate::process) fn group_of(pid: Pid) -> Arc<Group> {
+    let found = PIDS.lock().members.get(&pid).map(|m| m.group.clone());
+    found.unwrap_or_else(|| new_session(pid))
+}
+
+/// How many there are.
+pub fn population() -> Population {
+    let pids = PIDS.lock();
+    Population {
+        processes: pids.members.len(),
+        threads: pids.threads.len(),
+        last_pid: pids.last,
+    }
+}

@@ -1,0 +1,54 @@
+//! Signals.
+//!
+//! A signal is *posted* ([`send`]) to a thread or a process: it is dropped if it would be ignored, ends
+//! the process at once if it is deadly, and is queued ([`queue`]) otherwise; a thread that wants it gets
+//! [`ThreadSignals::attention`] and an interrupt. On its way back to the program the
+//! thread takes it ([`deliver`]) and builds a frame for the handler ([`frame`]), stops or ends.
+//!
+//! One spin lock a process guards its pending signals, its thread list and its stopping and
+//! ending. The path of a system call without signals reads one flag.
+
+mod action;
+pub mod compat;
+mod deliver;
+mod frame;
+mod frame32;
+mod info;
+mod queue;
+mod send;
+mod set;
+mod state;
+pub mod timer;
+mod x87;
+
+use abi::Errno;
+use nucleus::task::Woken;
+
+pub use action::{Action, Actions, DEFAULT, IGNORE};
+pub use deliver::{Flow, attend, synchronous};
+pub use frame::{AltStack, sigreturn};
+pub use frame32::{sigreturn_full, sigreturn_plain};
+pub use info::{Fields, Info, SI_TKILL};
+pub use queue::Queue;
+pub use send::{force, send_to_group, send_to_process, send_to_thread};
+pub use set::SignalSet;
+pub use state::{Ending, ProcessSignals, ThreadSignals};
+
+/// The call is restarted if the handler has `SA_RESTART`, or if there is none; else `EINTR`.
+/// The usual answer of a call whose sleep a signal ended.
+pub const ERESTARTSYS: Errno = Errno::internal(512);
+/// The call is restarted always.
+pub const ERESTARTNOINTR: Errno = Errno::internal(513);
+/// The call is restarted only if no handler runs (`poll`, `sigsuspend`).
+pub const ERESTARTNOHAND: Errno = Errno::internal(514);
+/// As [`ERESTARTNOHAND`], but what is restarted is what
+/// [`Call::restart_with`](crate::linux::syscall::Call::restart_with) left.
+pub const ERESTART_RESTARTBLOCK: Errno = Errno::internal(516);
+
+/// The answer of a call whose sleep ended without its condition: `ERESTARTSYS`, or `ETIMEDOUT`.
+pub fn woken(why: Woken) -> Errno {
+    match why {
+        Woken::Interrupted => ERESTARTSYS,
+        Woken::TimedOut => Errno::ETIMEDOUT,
+    }
+}

@@ -1,0 +1,179 @@
+//! Posting signals.
+
+use abi::{Errno, Result, raw::general as raw};
+
+use super::{
+    Action, DEFAULT, IGNORE, Info, Queue, SignalSet,
+    action::{Fate, default_of},
+    timer,
+};
+use crate::process::{Pid, Process, Thread, pid_table};
+
+/// Sends to one thread. Not in interrupt context. No permission check.
+///
+/// # Errors
+/// `EAGAIN` if a real-time signal finds no room.
+pub fn send_to_thread(thread: &Thread, info: Info) -> Result<()> {
+    post(thread.process(), Some(thread), info)
+}
+
+/// Sends to a process: some thread that does not block the signal takes it. Not in interrupt context.
+/// No permission check.
+///
+/// # Errors
+/// As [`send_to_thread`].
+pub fn send_to_process(process: &Process, info: Info) -> Result<()> {
+    post(process, None, info)
+}
+
+/// Sends to all members of a group. Not in interrupt context. No permission check.
+///
+/// # Errors
+/// `ESRCH` if the group has no members.
+pub fn send_to_group(group: Pid, info: Info) -> Result<()> {
+    let members = pid_table::members(group);
+    if members.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    for process in members {
+        post(&process, None, info)?;
+    }
+    Ok(())
+}
+
+/// Makes the thread take the signal before its program goes on: if it is blocked or ignored, it
+/// gets its default first. For what the program's own instructions cause.
+pub fn force(thread: &Thread, info: Info) {
+    let process = thread.process();
+    let mut state = process.signals.lock();
+    let action = state.actions.get(info.signal);
+    let blocked = thread.signals.mask().has(info.signal);
+    if blocked || action.handler == IGNORE {
+        state.actions.set(info.signal, Action::default());
+        state.unkillable = false;
+    } else if action.handler == DEFAULT {
+        state.unkillable = false;
+    }
+    // From the kernel: there is always room, if only for the signal without its details.
+    let user = process.user();
+    let mut inner = thread.signals.inner.lock();
+    let _ = inner.pending.push(info, &user, u64::MAX);
+    drop(inner);
+    drop(state);
+    if blocked {
+        thread.set_mask(thread.signals.mask().without(SignalSet::one(info.signal)));
+    }
+    thread.signals.notify();
+}
+
+/// A POSIX timer of the process has expired. Not in interrupt context. Returns whether the signal waits to be taken.
+pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info) -> bool {
+    let put = |queue: &mut Queue| {
+        queue.push_expiry(info);
+        Ok(())
+    };
+    // There is always room.
+    post_by(process, target, info, put).unwrap_or(false)
+}
+
+/// Sends one of the kernel's own signals to a process. Not in interrupt context. Returns whether it waits to be taken.
+pub(super) fn send_kernels(process: &Process, signal: u32) -> bool {
+    // There is always room.
+    post_waits(process, None, Info::kernel(signal)).unwrap_or(false)
+}
+
+fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
+    post_waits(process, target, info).map(drop)
+}
+
+/// As [`post`]; returns whether the signal waits to be taken.
+fn post_waits(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> {
+    post_by(process, target, info, |queue| {
+        let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
+        queue.push(info, &process.user(), limit)
+    })
+}
+
+/// Posts a signal; `put` puts it into a queue if it is to wait there. Returns whether it does.
+fn post_by(
+    process: &Process,
+    target: Option<&Thread>,
+    info: Info,
+    put: impl FnOnce(&mut Queue) -> Result<()>,
+) -> Result<bool> {
+    // Job control: these undo each other whatever becomes of the signal itself.
+    let opposites = match info.signal {
+        raw::SIGCONT => SignalSet::STOPS,
+        signal if SignalSet::STOPS.has(signal) => SignalSet::one(raw::SIGCONT),
+        _ => SignalSet::EMPTY,
+    };
+    let waits = replace(process, target, info, opposites, put);
+    if !opposites.is_empty() {
+        timer::dropped(process, opposites);
+    }
+    waits
+}
+
+/// As [`post_by`], in the place of the pending signals of `opposites`.
+fn replace(
+    process: &Process,
+    target: Option<&Thread>,
+    info: Info,
+    opposites: SignalSet,
+    put: impl FnOnce(&mut Queue) -> Result<()>,
+) -> Result<bool> {
+    let signal = info.signal;
+    let mut state = process.signals.lock();
+    if state.threads.is_empty() {
+        return Ok(false);
+    }
+    if !opposites.is_empty() {
+        state.forget(opposites);
+    }
+    if signal == raw::SIGCONT {
+        process.signals.go_on(&mut state);
+    }
+
+    let action = state.actions.get(signal);
+    let open = |thread: &Thread| !thread.signals.mask().has(signal);
+    let (wanted, unblocked) = match target {
+        Some(thread) => (thread.signals.wants(signal), open(thread)),
+        None => (
+            state.threads.iter().any(|t| t.signals.wants(signal)),
+            state.threads.iter().any(|t| open(t)),
+        ),
+    };
+    // A blocked signal waits even if it would be ignored now: the action may change before it is taken.
+    let ignored = action.ignores(signal) || state.unkillable && action.handler == DEFAULT;
+    if ignored && unblocked {
+        return Ok(false);
+    }
+    let deadly = action.handler == DEFAULT
+        && default_of(signal) == Fate::Terminate
+        && !SignalSet::CORE.has(signal)
+        && unblocked
+        // A stopped process dies when it goes on.
+        && state.stop.is_none();
+    if deadly || signal == raw::SIGKILL {
+        process.signals.begin_end(&mut state, signal as i32);
+        return Ok(false);
+    }
+
+    match target {
+        Some(thread) => {
+            put(&mut thread.signals.inner.lock().pending)?;
+            if wanted {
+                thread.signals.notify();
+            }
+        }
+        None => {
+            put(&mut state.pending)?;
+            if let Some(thread) = state.threads.iter().find(|t| t.signals.wants(signal)) {
+                thread.signals.notify();
+            }
+        }
+    }
+    drop(state);
+    process.signals.arrivals().wake_all();
+    Ok(true)
+}

@@ -1,0 +1,493 @@
+//! What a process and a thread keep about signals.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use abi::{Errno, Result};
+use nucleus::{
+    sync::{Rank, SpinGuard, SpinLock},
+    task::{Sleep, Task, WaitQueue},
+};
+
+use super::{Actions, Queue, SignalSet, action::ChildRules};
+use crate::process::{Pid, Thread, pid_table};
+
+/// Why all threads of a process, or all but one, shall end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// The process ends with this wait status.
+    Exit(i32),
+    /// The thread with this id replaces the program and is to be the only one.
+    Exec(Pid),
+}
+
+/// A process's signals, threads, stop and end.
+pub struct ProcessSignals {
+    state: SpinLock<State>,
+    /// Stopped threads sleep here.
+    resume: WaitQueue,
+    /// Woken when a thread has ended.
+    gone: WaitQueue,
+    /// Woken when a signal has become pending, for who reads signals.
+    arrivals: Arc<WaitQueue>,
+}
+
+/// Guarded by the process's signal lock.
+pub(super) struct State {
+    pub pending: Queue,
+    pub actions: Arc<Actions>,
+    pub threads: Vec<Arc<Thread>>,
+    pub ending: Option<Ending>,
+    /// The signal that stopped the process, or is about to.
+    pub stop: Option<u32>,
+    /// Threads that sleep because of `stop`.
+    pub parked: usize,
+    /// A stop signal was taken and nothing that undoes it has come since.
+    pub stop_taken: bool,
+    /// The parent is to hear that the process goes on.
+    pub tell_continued: bool,
+    /// Deadly signals without a handler are dropped: the first process.
+    pub unkillable: bool,
+    /// What the leader ended with, if it ended before the others.
+    pub leader_status: i32,
+}
+
+impl State {
+    /// Drops pending signals of the process and all its threads. Their timers are to [hear](super::timer::dropped) of it.
+    pub fn forget(&mut self, set: SignalSet) {
+        self.pending.remove(set);
+        for thread in &self.threads {
+            thread.signals.inner.lock().pending.remove(set);
+        }
+    }
+}
+
+/// A thread's signals.
+pub struct ThreadSignals {
+    /// Blocked signals. Written by the thread itself, with the process's signal lock held.
+    mask: AtomicU64,
+    /// Signals that `sigtimedwait` takes although they are blocked.
+    waiting: AtomicU64,
+    /// The mask to go back to after a call with a temporary one.
+    saved: AtomicU64,
+    has_saved: AtomicBool,
+    /// Something may have to be done before the thread returns to its program.
+    attention: AtomicBool,
+    pub(super) inner: SpinLock<ThreadState>,
+}
+
+/// Guarded by the thread's own lock, inside its process's.
+pub(super) struct ThreadState {
+    pub pending: Queue,
+    pub task: Option<Arc<Task>>,
+}
+
+impl ProcessSignals {
+    /// Nothing pending, no threads yet.
+    pub fn new(actions: Arc<Actions>, unkillable: bool) -> ProcessSignals {
+        ProcessSignals {
+            state: SpinLock::new(
+                Rank::Signals,
+                State {
+                    pending: Queue::new(),
+                    actions,
+                    threads: Vec::new(),
+                    ending: None,
+                    stop: None,
+                    parked: 0,
+                    stop_taken: false,
+                    tell_continued: false,
+                    unkillable,
+                    leader_status: 0,
+                },
+            ),
+            resume: WaitQueue::new(),
+            gone: WaitQueue::new(),
+            arrivals: Arc::new(WaitQueue::new()),
+        }
+    }
+
+    pub(super) fn lock(&self) -> SpinGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Woken whenever a signal has become pending for the process or one of its threads.
+    pub fn arrivals(&self) -> &Arc<WaitQueue> {
+        &self.arrivals
+    }
+
+    /// The actions.
+    pub fn actions(&self) -> Arc<Actions> {
+        self.lock().actions.clone()
+    }
+
+    /// What becomes of the signals and remains of children.
+    pub fn child_rules(&self) -> ChildRules {
+        self.lock().actions.child_rules()
+    }
+
+    /// Gives the process actions that it shares with no other (`execve`).
+    pub fn own_actions(&self) {
+        let mut state = self.lock();
+        if Arc::strong_count(&state.actions) > 1 {
+            state.actions = state.actions.duplicate(false);
+        }
+        state.actions.reset();
+    }
+
+    /// Sets the action of `signal`, if there is a new one, and returns the old one. What is pending and
+    /// would now be ignored is dropped; its timers are to [hear](super::timer::dropped) of it.
+    pub fn set_action(&self, signal: u32, new: Option<super::Action>) -> super::Action {
+        let mut state = self.lock();
+        let Some(new) = new else {
+            return state.actions.get(signal);
+        };
+        let old = state.actions.set(signal, new);
+        if new.ignores(signal) {
+            state.forget(SignalSet::one(signal));
+        }
+        old
+    }
+
+    /// What is pending for the process as a whole.
+    pub fn pending(&self) -> SignalSet {
+        self.lock().pending.set()
+    }
+
+    /// The threads that have not ended.
+    pub fn threads(&self) -> Vec<Arc<Thread>> {
+        self.lock().threads.clone()
+    }
+
+    /// How many threads have not ended.
+    pub fn thread_count(&self) -> usize {
+        self.lock().threads.len()
+    }
+
+    /// The first thread.
+    pub fn first_thread(&self) -> Option<Arc<Thread>> {
+        self.lock().threads.first().cloned()
+    }
+
+    /// Whether the process is to end; a killed one has no business sleeping on.
+    pub fn ending(&self) -> Option<Ending> {
+        self.lock().ending
+    }
+
+    /// The signal that stops the process, once every thread has stopped.
+    pub fn stopped(&self) -> Option<u32> {
+        let state = self.lock();
+        state.stop.filter(|_| state.parked == state.threads.len())
+    }
+
+    /// Adds a thread.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the process is ending, `ENOMEM`.
+    pub fn add_thread(&self, thread: Arc<Thread>) -> Result<()> {
+        let mut state = self.lock();
+        if state.ending.is_some() {
+            return Err(Errno::EAGAIN);
+        }
+        state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        if state.stop.is_some() || !state.pending.set().is_empty() {
+            thread.signals.call_attention();
+        }
+        thread.process().count_thread();
+        state.threads.push(thread);
+        Ok(())
+    }
+
+    /// Takes a thread off; returns the process's wait status if it was the last one. `status` is what the thread ended
+    /// with.
+    pub fn remove_thread(&self, thread: &Thread, status: i32) -> Option<i32> {
+        let mut state = self.lock();
+        let mut gone = None;
+        if let Some(at) = state
+            .threads
+            .iter()
+            .position(|t| core::ptr::eq(&**t, thread))
+        {
+            gone = Some(state.threads.remove(at));
+            thread.process().discount_thread();
+        }
+        if thread.tid() == thread.process().pid() {
+            state.leader_status = status;
+        }
+        let last = state.threads.is_empty();
+        let answer = last.then(|| match state.ending {
+            Some(Ending::Exit(status)) => status,
+            _ => state.leader_status,
+        });
+        let stopped = state
+            .stop
+            .filter(|_| !last && state.parked == state.threads.len());
+        // Signals for the process that this thread was to take go to another one.
+        let pending = state.pending.set();
+        for other in &state.threads {
+            if !pending.without(other.signals.mask()).is_empty() {
+                other.signals.notify();
+            }
+        }
+        drop(state);
+        drop(gone);
+        self.gone.wake_all();
+        if let Some(signal) = stopped {
+            pid_table::report_stopped(thread.process(), signal);
+        }
+        answer
+    }
+
+    /// Ends the process with a wait status, unless it is ending already.
+    pub fn end(&self, status: i32) {
+        self.begin_end(&mut self.lock(), status);
+    }
+
+    pub(super) fn begin_end(&self, state: &mut State, status: i32) {
+        if !matches!(state.ending, Some(Ending::Exit(_))) {
+            state.ending = Some(Ending::Exit(status));
+            state.stop = None;
+            for thread in &state.threads {
+                thread.signals.notify();
+            }
+            self.resume.wake_all();
+            self.gone.wake_all();
+        }
+    }
+
+    /// Makes `thread` the only one of the process (`execve`).
+    ///
+    /// # Errors
+    /// `EAGAIN` if the process is ending, or another thread does the same.
+    pub fn become_only(&self, thread: &Thread) -> Result<()> {
+        {
+            let mut state = self.lock();
+            if state.ending.is_some() {
+                return Err(Errno::EAGAIN);
+            }
+            if state.threads.len() == 1 {
+                return Ok(());
+            }
+            state.ending = Some(Ending::Exec(thread.tid()));
+            state.stop = None;
+            for other in &state.threads {
+                if other.tid() != thread.tid() {
+                    other.signals.notify();
+                }
+            }
+            self.resume.wake_all();
+        }
+        let alone = self.gone.wait(Sleep::SOUND, || {
+            let state = self.lock();
+            match state.ending {
+                Some(Ending::Exit(_)) => Some(false),
+                _ => (state.threads.len() == 1).then_some(true),
+            }
+        });
+        let mut state = self.lock();
+        if alone == Ok(true) && matches!(state.ending, Some(Ending::Exec(_))) {
+            state.ending = None;
+            return Ok(());
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    /// Sleeps while the process is stopped. The last thread to stop tells the parent.
+    pub(super) fn park(&self, thread: &Thread) {
+        let complete = {
+            let mut state = self.lock();
+            let Some(signal) = state.stop else { return };
+            state.parked += 1;
+            (state.parked == state.threads.len()).then_some(signal)
+        };
+        if let Some(signal) = complete {
+            pid_table::report_stopped(thread.process(), signal);
+        }
+        // Only the condition ends this sleep.
+        let _ = self.resume.wait(Sleep::SOUND, || {
+            let state = self.lock();
+            (state.stop.is_none() || state.ending.is_some()).then_some(())
+        });
+        let tell = {
+            let mut state = self.lock();
+            state.parked -= 1;
+            core::mem::take(&mut state.tell_continued)
+        };
+        if tell {
+            pid_table::report_continued(thread.process());
+        }
+    }
+
+    /// SIGCONT or SIGKILL: what is stopped goes on.
+    pub(super) fn go_on(&self, state: &mut State) {
+        state.stop_taken = false;
+        if state.stop.take().is_some() {
+            state.tell_continued = state.parked == state.threads.len();
+            self.resume.wake_all();
+        }
+    }
+}
+
+impl ThreadSignals {
+    /// Nothing pending.
+    pub fn new(mask: SignalSet) -> ThreadSignals {
+        ThreadSignals {
+            mask: AtomicU64::new(mask.0),
+            waiting: AtomicU64::new(0),
+            saved: AtomicU64::new(0),
+            has_saved: AtomicBool::new(false),
+            attention: AtomicBool::new(false),
+            inner: SpinLock::new(
+                Rank::ThreadSignals,
+                ThreadState {
+                    pending: Queue::new(),
+                    task: None,
+                },
+            ),
+        }
+    }
+
+    /// Sets or takes away the task that runs the thread.
+    pub fn set_task(&self, task: Option<Arc<Task>>) {
+        let old = core::mem::replace(&mut self.inner.lock().task, task);
+        drop(old);
+    }
+
+    /// The task that runs the thread.
+    pub fn task(&self) -> Option<Arc<Task>> {
+        self.inner.lock().task.clone()
+    }
+
+    /// Blocked signals.
+    #[inline]
+    pub fn mask(&self) -> SignalSet {
+        SignalSet(self.mask.load(Relaxed))
+    }
+
+    /// Whether something may have to be done before the thread returns to its program.
+    #[inline]
+    pub fn needs_attention(&self) -> bool {
+        self.attention.load(Relaxed)
+    }
+
+    /// Makes the thread look at its signals before it returns to its program.
+    pub fn call_attention(&self) {
+        self.attention.store(true, SeqCst);
+    }
+
+    /// As [`call_attention`](Self::call_attention), and ends what the thread sleeps on or runs.
+    pub fn notify(&self) {
+        let inner = self.inner.lock();
+        self.call_attention();
+        if let Some(task) = &inner.task {
+            task.interrupt();
+        }
+    }
+
+    /// The thread is about to look at its signals: takes attention and interrupt back, both at once.
+    pub(super) fn take_attention(&self) {
+        let inner = self.inner.lock();
+        self.attention.store(false, SeqCst);
+        if let Some(task) = &inner.task {
+            task.clear_interrupt();
+        }
+    }
+
+    /// What is pending for this thread alone.
+    pub fn pending(&self) -> SignalSet {
+        self.inner.lock().pending.set()
+    }
+
+    /// Whether the thread would take `signal` now.
+    pub(super) fn wants(&self, signal: u32) -> bool {
+        !self.mask().has(signal) || SignalSet(self.waiting.load(Relaxed)).has(signal)
+    }
+
+    /// The signals that `sigtimedwait` waits for; empty when it is over. The process's signal lock is held.
+    pub(super) fn set_waiting(&self, set: SignalSet) {
+        self.waiting.store(set.0, SeqCst);
+    }
+
+    pub(super) fn take_saved(&self) -> Option<SignalSet> {
+        self.has_saved
+            .swap(false, Relaxed)
+            .then(|| SignalSet(self.saved.load(Relaxed)))
+    }
+
+    fn store_mask(&self, mask: SignalSet) {
+        self.mask
+            .store(mask.without(SignalSet::UNSTOPPABLE).0, SeqCst);
+    }
+}
+
+impl Thread {
+    /// Sets the mask of blocked signals and returns the old one. What was pending and is no longer blocked is delivered before the
+    /// program goes on.
+    pub fn set_mask(&self, mask: SignalSet) -> SignalSet {
+        let old = self.signals.mask();
+        if mask == old {
+            // Whoever sends a signal looks at the mask itself.
+            return old;
+        }
+        let state = self.process().signals.lock();
+        self.signals.store_mask(mask);
+        let pending = state.pending.set();
+        let mine = pending.union(self.signals.pending());
+        if !mine.without(self.signals.mask()).is_empty() {
+            self.signals.notify();
+        }
+        // What this thread blocks from now on, another one may take.
+        let passed_on = pending.and(mask.without(old));
+        if !passed_on.is_empty() {
+            for other in &state.threads {
+                if !passed_on.without(other.signals.mask()).is_empty() && other.tid() != self.tid()
+                {
+                    other.signals.notify();
+                }
+            }
+        }
+        old
+    }
+
+    /// Replaces the mask until the next return to the program (`ppoll`, `pselect`, `sigsuspend`): a handler
+    /// that is then run sees the old one restored after it.
+    pub fn set_temporary_mask(&self, mask: SignalSet) {
+        let old = self.set_mask(mask);
+        self.signals.saved.store(old.0, Relaxed);
+        self.signals.has_saved.store(true, Relaxed);
+        self.signals.call_attention();
+    }
+
+    /// Whether the thread blocks or ignores the signal (`SIGTTIN`, `SIGTTOU` rules).
+    pub fn blocks_or_ignores(&self, signal: u32) -> bool {
+        self.signals.mask().has(signal)
+            || self.process().signals.actions().get(signal).handler == super::IGNORE
+    }
+
+    /// Takes a pending signal of `set`, blocked or not (`sigtimedwait`).
+    pub fn take_pending(&self, set: SignalSet) -> Option<super::Info> {
+        let mut state = self.process().signals.lock();
+        let mut inner = self.signals.inner.lock();
+        let taken = inner.pending.take(set);
+        let taken = taken.or_else(|| state.pending.take(set));
+        taken.map(|mut info| {
+            super::timer::taken(self.process(), &mut info);
+            info
+        })
+    }
+
+    /// Announces that `sigtimedwait` waits for `set`, or that it is over with the empty set.
+    pub fn set_waiting(&self, set: SignalSet) {
+        let _state = self.process().signals.lock();
+        self.signals.set_waiting(set);
+    }
+
+    /// Whether the thread is to end.
+    pub fn is_dying(&self) -> bool {
+        match self.process().signals.ending() {
+            Some(Ending::Exit(_)) => true,
+            Some(Ending::Exec(tid)) => tid != self.tid(),
+            None => false,
+        }
+    }
+}

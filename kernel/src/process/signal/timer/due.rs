@@ -1,0 +1,246 @@
+//! The queue of timers of wall-clock time, and the task that sends their signals.
+
+use alloc::{
+    boxed::Box,
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+use core::{sync::atomic::AtomicU64, time::Duration};
+
+use abi::raw::general as raw;
+use nucleus::{
+    OutOfMemory,
+    sync::{Rank, SpinLock},
+    task::{self, Priority, Sleep, Spawn, WaitQueue},
+    time,
+};
+
+use super::{Id, Notify, TICK, Timer};
+use crate::{
+    process::{
+        Process, pid_table,
+        signal::{
+            Fields, Info, SignalSet,
+            send::{send_expiry, send_kernels},
+        },
+        thread,
+    },
+    wall_clock::Deadline,
+};
+
+/// A deadline that moves by less has not moved: it was computed from two clocks that were not read at once.
+const STEP: Duration = Duration::from_millis(1);
+
+/// When a timer is due; the number keeps those of the same moment apart.
+type Due = (Duration, u64);
+
+struct Entry {
+    process: Weak<Process>,
+    id: Id,
+}
+
+static QUEUE: SpinLock<BTreeMap<Due, Entry>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+static CHANGED: WaitQueue = WaitQueue::new();
+pub(super) static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Starts the task that sends the signals.
+///
+/// # Errors
+/// No memory.
+pub fn start() -> core::result::Result<(), OutOfMemory> {
+    let spawn = Spawn {
+        name: "timers",
+        pmap: None,
+        attachment: None,
+        cpus: thread::all_cpus(),
+        // What it does for a program that computes at a real-time level, that one would not let happen.
+        priority: Priority::KERNEL,
+    };
+    task::spawn(
+        spawn,
+        Box::new(|| {
+            loop {
+                keep();
+            }
+        }),
+    )
+    .map(drop)
+}
+
+/// Sleeps until the first timer is due or the queue changes, and expires what is due.
+fn keep() {
+    let first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
+    let how = Sleep {
+        interruptible: false,
+        deadline: first.map(|due| due.0),
+    };
+    // Either end of the sleep is followed by a look at the queue.
+    let _ = CHANGED.wait(how, || {
+        let now_first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
+        (now_first != first).then_some(())
+    });
+    loop {
+        let now = time::since_boot();
+        let mut queue = QUEUE.lock();
+        let Some(entry) = queue.first_entry().filter(|e| e.key().0 <= now) else {
+            return;
+        };
+        let generation = entry.key().1;
+        let entry = entry.remove();
+        drop(queue);
+        if let Some(process) = entry.process.upgrade() {
+            expire(&process, entry.id, generation, now);
+        }
+    }
+}
+
+fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
+    let is_it = |timer: &Timer| timer.id == id && timer.generation == generation;
+    let notify = {
+        let mut list = process.timers.list.lock();
+        let Some(timer) = list.iter_mut().find(|timer| is_it(timer)) else {
+            return;
+        };
+        // Before the signal is there to be taken.
+        timer.awaits = !timer.interval.is_zero();
+        if !timer.awaits {
+            timer.advance(now);
+        }
+        timer.notify
+    };
+    if !send(process, id, &notify, 0) {
+        go_on(process, is_it, now + TICK);
+    }
+}
+
+/// Timers that wait for their signals, and of which `which` says so, go on after `now`. Gives for how many expiries the last one was late.
+fn go_on(process: &Arc<Process>, which: impl Fn(&Timer) -> bool, now: Duration) -> i32 {
+    let mut last = 0;
+    // All of them are told at once: one that is in the queue again may expire and wait for its next signal before the others are there.
+    for timer in process.timers.list.lock().iter_mut() {
+        if timer.awaits && which(timer) {
+            timer.awaits = false;
+            last = timer.advance(now);
+            timer.overrun = last;
+            timer.goes_on = true;
+        }
+    }
+    loop {
+        let next = {
+            let mut list = process.timers.list.lock();
+            let next = list.iter_mut().find(|timer| timer.goes_on);
+            next.map(|timer| {
+                timer.goes_on = false;
+                (timer.id, timer.deadline, timer.generation)
+            })
+        };
+        let Some((id, deadline, generation)) = next else {
+            return last;
+        };
+        if let Some(deadline) = deadline {
+            enqueue(process, id, deadline, generation);
+        }
+    }
+}
+
+/// A signal is taken: its timer goes on, and the signal says for how many expiries it stands besides its own.
+pub fn taken(process: &Arc<Process>, info: &mut Info) {
+    match &mut info.fields {
+        Fields::Timer { id, overrun, .. } => {
+            let id = Id::Posix(*id);
+            let own = *overrun;
+            let mut list = process.timers.list.lock();
+            let Some(timer) = list.iter_mut().find(|timer| timer.id == id) else {
+                return;
+            };
+            timer.overrun = own;
+            let awaits = timer.awaits;
+            drop(list);
+            if awaits {
+                *overrun = go_on(process, |timer| timer.id == id, time::since_boot());
+            }
+        }
+        _ if info.signal == raw::SIGALRM => {
+            let id = Id::Interval(raw::ITIMER_REAL);
+            go_on(process, |timer| timer.id == id, time::since_boot());
+        }
+        _ => {}
+    }
+}
+
+/// Signals of `set` that waited were dropped: nobody will take them, and their timers go on by themselves.
+pub fn dropped(process: &Process, set: SignalSet) {
+    let is_dropped = |timer: &Timer| timer.awaits && set.has(timer.notify.signal);
+    if !process.timers.list.lock().iter().any(is_dropped) {
+        return;
+    }
+    if let Some(process) = Process::find(process.pid()) {
+        go_on(&process, is_dropped, time::since_boot() + TICK);
+    }
+}
+
+pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, generation: u64) {
+    let entry = Entry {
+        process: Arc::downgrade(process),
+        id,
+    };
+    QUEUE.lock().insert((deadline, generation), entry);
+    CHANGED.wake_all();
+}
+
+pub(super) fn dequeue(deadline: Duration, generation: u64) {
+    let gone = QUEUE.lock().remove(&(deadline, generation));
+    drop(gone);
+}
+
+/// Sends the signal of an expiry after which `missed` others were left out. Returns whether it waits to be taken.
+pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> bool {
+    if notify.signal == 0 {
+        return false;
+    }
+    let target = notify.thread.map(pid_table::find_thread);
+    // The thread that was to get it has ended.
+    if let Some(None) = target {
+        return false;
+    }
+    let target = target.flatten();
+    let Id::Posix(id) = id else {
+        return send_kernels(process, notify.signal);
+    };
+    let info = Info {
+        signal: notify.signal,
+        code: raw::SI_TIMER,
+        errno: 0,
+        fields: Fields::Timer {
+            id,
+            overrun: missed,
+            value: notify.value,
+        },
+    };
+    send_expiry(process, target.as_deref(), info)
+}
+
+/// The time of day was set: timers that wait for one have another time to wait now.
+pub fn clock_was_set() {
+    for process in Process::all() {
+        loop {
+            let moved = {
+                let mut list = process.timers.list.lock();
+                list.iter_mut().find_map(|timer| {
+                    let deadline = Deadline::OfDay(timer.time_of_day?).since_boot();
+                    let old = timer.deadline?;
+                    if timer.awaits || timer.notify.signal == 0 || old.abs_diff(deadline) < STEP {
+                        return None;
+                    }
+                    timer.deadline = Some(deadline);
+                    Some((timer.id, old, deadline, timer.generation))
+                })
+            };
+            let Some((id, old, deadline, generation)) = moved else {
+                break;
+            };
+            dequeue(old, generation);
+            enqueue(&process, id, deadline, generation);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! File systems whose files are computed: `/proc` and `/sys`.
+
+pub mod proc;
+pub mod sys;

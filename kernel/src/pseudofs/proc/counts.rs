@@ -1,0 +1,158 @@
+//! `/proc/net/snmp`, `snmp6` and `netstat`: what the protocols have counted.
+//!
+//! What has no counter can't happen on the loopback interface, and is 0.
+
+use fs::pseudofs::Text;
+use net::tcp;
+use nucleus::counters::Counter;
+
+use crate::socket::inet::stack;
+
+/// A line of names and a line of numbers.
+fn lines(out: &mut Text, title: &str, names: &str, value: impl Fn(&str) -> i64) {
+    writeln!(out, "{title}: {names}");
+    write!(out, "{title}:");
+    for name in names.split_whitespace() {
+        write!(out, " {}", value(name));
+    }
+    writeln!(out);
+}
+
+fn total(counter: Counter) -> i64 {
+    counter.total() as i64
+}
+
+/// A counter without the part that is IPv6's.
+fn v4(all: Counter, v6: Counter) -> i64 {
+    total(all).saturating_sub(total(v6)).max(0)
+}
+
+const IP: &str = "Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams \
+    InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds \
+    ReasmOKs ReasmFails FragOKs FragFails FragCreates";
+const ICMP: &str = "InMsgs InErrors InCsumErrors InDestUnreachs InTimeExcds InParmProbs \
+    InSrcQuenchs InRedirects InEchos InEchoReps InTimestamps InTimestampReps InAddrMasks InAddrMaskReps \
+    OutMsgs OutErrors OutRateLimitGlobal OutRateLimitHost OutDestUnreachs OutTimeExcds OutParmProbs \
+    OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps OutTimestampReps OutAddrMasks \
+    OutAddrMaskReps";
+const TCP: &str = "RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails \
+    EstabResets CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors";
+const UDP: &str = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors \
+    IgnoredMulti MemErrors";
+const IP_EXT: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts \
+    InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors \
+    InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
+const TCP_EXT: &str = "ListenOverflows ListenDrops";
+
+/// ICMP's own messages and those that tell of a port without a socket.
+fn icmp_messages() -> i64 {
+    total(Counter::icmp_messages) + v4(Counter::udp_no_port, Counter::udp_no_port_v6)
+}
+
+/// `/proc/net/snmp`.
+pub fn snmp(out: &mut Text) {
+    let packets = v4(Counter::loopback_packets, Counter::loopback_packets_v6);
+    lines(out, "Ip", IP, |name| match name {
+        "Forwarding" => 2,
+        "DefaultTTL" => 64,
+        "InReceives" | "InDelivers" | "OutRequests" => packets,
+        _ => 0,
+    });
+    let unreachable = v4(Counter::udp_no_port, Counter::udp_no_port_v6);
+    lines(out, "Icmp", ICMP, |name| match name {
+        "InMsgs" | "OutMsgs" => icmp_messages(),
+        "InErrors" | "InCsumErrors" => total(Counter::icmp_errors),
+        "InDestUnreachs" | "OutDestUnreachs" => unreachable,
+        "InEchos" | "OutEchos" => total(Counter::icmp_echo_requests),
+        "InEchoReps" | "OutEchoReps" => total(Counter::icmp_echo_replies),
+        _ => 0,
+    });
+    let types = [
+        (0, total(Counter::icmp_echo_replies)),
+        (3, unreachable),
+        (8, total(Counter::icmp_echo_requests)),
+    ];
+    write!(out, "IcmpMsg:");
+    for way in ["In", "Out"] {
+        for (kind, _) in types.iter().filter(|(_, count)| *count != 0) {
+            write!(out, " {way}Type{kind}");
+        }
+    }
+    write!(out, "\nIcmpMsg:");
+    for _ in ["In", "Out"] {
+        for (_, count) in types.iter().filter(|(_, count)| *count != 0) {
+            write!(out, " {count}");
+        }
+    }
+    writeln!(out);
+    let established = stack().tcp_sockets().iter().fold(0, |n, entry| {
+        let counts = matches!(
+            entry.state,
+            Some(tcp::State::Established | tcp::State::CloseWait)
+        );
+        n + i64::from(counts)
+    });
+    lines(out, "Tcp", TCP, |name| match name {
+        "RtoAlgorithm" => 1,
+        "RtoMin" => 200,
+        "RtoMax" => 120_000,
+        "MaxConn" => -1,
+        "ActiveOpens" => total(Counter::tcp_active_opens),
+        "PassiveOpens" => total(Counter::tcp_passive_opens),
+        "AttemptFails" => total(Counter::tcp_attempt_failures),
+        "EstabResets" => total(Counter::tcp_established_resets),
+        "CurrEstab" => established,
+        "InSegs" | "OutSegs" => total(Counter::tcp_segments),
+        "OutRsts" => total(Counter::tcp_resets_sent),
+        _ => 0,
+    });
+    lines(out, "Udp", UDP, |name| match name {
+        "InDatagrams" => v4(Counter::udp_received, Counter::udp_received_v6),
+        "NoPorts" => unreachable,
+        "InErrors" | "RcvbufErrors" => v4(Counter::udp_dropped, Counter::udp_dropped_v6),
+        "OutDatagrams" => v4(Counter::udp_sent, Counter::udp_sent_v6),
+        _ => 0,
+    });
+}
+
+/// `/proc/net/snmp6`.
+pub fn snmp6(out: &mut Text) {
+    let packets = total(Counter::loopback_packets_v6);
+    let unreachable = total(Counter::udp_no_port_v6);
+    let messages = total(Counter::icmp6_messages) + unreachable;
+    let requests = total(Counter::icmp6_echo_requests);
+    let replies = total(Counter::icmp6_echo_replies);
+    for (name, value) in [
+        ("Ip6InReceives", packets),
+        ("Ip6InDelivers", packets),
+        ("Ip6OutRequests", packets),
+        ("Icmp6InMsgs", messages),
+        ("Icmp6OutMsgs", messages),
+        ("Icmp6InDestUnreachs", unreachable),
+        ("Icmp6InEchos", requests),
+        ("Icmp6InEchoReplies", replies),
+        ("Icmp6OutDestUnreachs", unreachable),
+        ("Icmp6OutEchos", requests),
+        ("Icmp6OutEchoReplies", replies),
+        ("Udp6InDatagrams", total(Counter::udp_received_v6)),
+        ("Udp6NoPorts", unreachable),
+        ("Udp6InErrors", total(Counter::udp_dropped_v6)),
+        ("Udp6OutDatagrams", total(Counter::udp_sent_v6)),
+        ("Udp6RcvbufErrors", total(Counter::udp_dropped_v6)),
+    ] {
+        writeln!(out, "{name:<32}\t{value}");
+    }
+}
+
+/// `/proc/net/netstat`.
+pub fn netstat(out: &mut Text) {
+    lines(out, "TcpExt", TCP_EXT, |_| {
+        total(Counter::tcp_listen_overflows)
+    });
+    let packets = v4(Counter::loopback_packets, Counter::loopback_packets_v6);
+    lines(out, "IpExt", IP_EXT, |name| match name {
+        "InOctets" | "OutOctets" => total(Counter::loopback_bytes),
+        "InNoECTPkts" => packets,
+        _ => 0,
+    });
+}

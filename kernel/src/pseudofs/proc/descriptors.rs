@@ -1,0 +1,101 @@
+//! `/proc/PID/fd` and `fdinfo`.
+
+use alloc::{string::ToString, sync::Arc};
+
+use abi::{Errno, Result, raw::general::SEEK_CUR};
+use fs::{
+    Kind,
+    pseudofs::{Directory, EmitName, Entry},
+};
+
+use super::process::{Subject, nameless, number, owned};
+use crate::{
+    mounts,
+    process::{files::OpenFile, thread},
+};
+
+/// Links to what the descriptors refer to.
+pub(super) struct Descriptors {
+    pub subject: Subject,
+}
+
+/// Positions and flags.
+pub(super) struct Positions {
+    pub subject: Subject,
+}
+
+fn open_file(subject: &Subject, fd: u32) -> Result<Arc<OpenFile>> {
+    let fd = i32::try_from(fd).map_err(|_| Errno::ENOENT)?;
+    subject.private()?.files.get(fd).map_err(|_| Errno::ENOENT)
+}
+
+fn list(subject: &Subject, kind: Kind, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+    let files = subject.private()?.files;
+    // A cursor is the descriptor plus one, since 0 is the start.
+    let mut from = cursor as usize;
+    while let Some(fd) = files.next(from) {
+        if !emit(fd.to_string().as_bytes(), kind, fd as u64 + 1) {
+            break;
+        }
+        from = fd + 1;
+    }
+    Ok(())
+}
+
+impl Directory for Descriptors {
+    fn lookup(&self, name: &[u8]) -> Result<Entry> {
+        let fd = number(name).ok_or(Errno::ENOENT)?;
+        let open = open_file(&self.subject, fd)?;
+        let mode =
+            (u32::from(open.flags().reads()) * 0o500) | (u32::from(open.flags().writes()) * 0o300);
+        let (shown, followed) = (self.subject.clone(), self.subject.clone());
+        let entry = Entry::place(
+            move || {
+                let open = open_file(&shown, fd)?;
+                let Some(place) = open.location() else {
+                    return Ok(nameless(open.file().describe()));
+                };
+                let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
+                let root = root.unwrap_or_else(|| mounts::namespace().root());
+                Ok(place.path(&root))
+            },
+            move || {
+                let open = open_file(&followed, fd)?;
+                match open.location() {
+                    Some(place) => Ok(place.clone()),
+                    None => open.file().reopen().ok_or(Errno::ENXIO),
+                }
+            },
+        );
+        Ok(owned(entry.mode(mode), &self.subject.process))
+    }
+
+    fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+        list(&self.subject, Kind::Link, cursor, emit)
+    }
+}
+
+impl Directory for Positions {
+    fn lookup(&self, name: &[u8]) -> Result<Entry> {
+        let fd = number(name).ok_or(Errno::ENOENT)?;
+        open_file(&self.subject, fd)?;
+        let subject = self.subject.clone();
+        let entry = Entry::text(move |out| {
+            let open = open_file(&subject, fd)?;
+            let position = open.file().seek(0, SEEK_CUR).unwrap_or(0);
+            writeln!(out, "pos:\t{position}");
+            writeln!(out, "flags:\t0{:o}", open.flags().bits());
+            let mount = open.location().map_or(0, |place| place.mount().id());
+            writeln!(out, "mnt_id:\t{mount}");
+            let attributes = crate::linux::syscall::attributes_of(&open)?;
+            writeln!(out, "ino:\t{}", attributes.inode);
+            out.push(&open.file().details());
+            Ok(())
+        });
+        Ok(owned(entry.mode(0o400), &self.subject.process))
+    }
+
+    fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+        list(&self.subject, Kind::Regular, cursor, emit)
+    }
+}

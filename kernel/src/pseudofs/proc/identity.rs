@@ -1,0 +1,175 @@
+//! What belongs to a process besides memory and files: what it has moved, who logged in, how it is judged when memory
+//! runs out, its children, what its user and group numbers mean.
+
+use abi::{
+    Errno, Result,
+    raw::general::{CAP_AUDIT_CONTROL, CAP_SYS_NICE, CAP_SYS_RESOURCE},
+};
+use fs::pseudofs::{Entry, Table, Text};
+
+use super::process::Subject;
+use crate::process::{OOM_NEVER, oom_score, pid_table, thread};
+
+/// Whether the caller has a capability; the kernel itself has all.
+fn may(capability: u32) -> bool {
+    let asked = thread::with_current(|me| {
+        me.shared()
+            .is_some_and(|mine| mine.credentials.may(capability))
+    });
+    asked.unwrap_or(true)
+}
+
+/// A number that a program writes.
+pub(super) fn parse<T: core::str::FromStr>(bytes: &[u8]) -> Result<T> {
+    let text = core::str::from_utf8(bytes.trim_ascii()).map_err(|_| Errno::EINVAL)?;
+    text.parse().map_err(|_| Errno::EINVAL)
+}
+
+/// `io`: bytes that calls have moved. No device with blocks stands behind them.
+pub(super) fn transfers(subject: &Subject, out: &mut Text) -> Result<()> {
+    match subject.private() {
+        // A zombie has moved what it has moved.
+        Ok(_) | Err(Errno::ENOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let io = match subject.tid {
+        Some(_) => subject.thread()?.io.get(),
+        None => subject.process.usage().io,
+    };
+    writeln!(out, "rchar: {}\nwchar: {}", io.bytes_read, io.bytes_written);
+    writeln!(out, "syscr: {}\nsyscw: {}", io.reads, io.writes);
+    writeln!(
+        out,
+        "read_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0"
+    );
+    Ok(())
+}
+
+/// `children` of a thread: the process's are shown as those of its first thread.
+pub(super) fn children(subject: &Subject, out: &mut Text) -> Result<()> {
+    let pid = subject.process.pid();
+    if subject.tid == Some(pid) {
+        for child in pid_table::children(pid) {
+            write!(out, "{child} ");
+        }
+    }
+    Ok(())
+}
+
+/// `oom_score`.
+pub(super) fn score(subject: &Subject, out: &mut Text) -> Result<()> {
+    writeln!(out, "{}", oom_score(&subject.process));
+    Ok(())
+}
+
+/// `oom_score_adj`, which its owner may raise, and lower with a capability only.
+pub(super) fn adjustment(subject: Subject) -> Entry {
+    let process = subject.process.clone();
+    Entry::text(move |out| {
+        writeln!(out, "{}", subject.process.oom_adjustment());
+        Ok(())
+    })
+    .writable(move |bytes| {
+        let new: i32 = parse(bytes)?;
+        if !(OOM_NEVER..=1000).contains(&new) {
+            return Err(Errno::EINVAL);
+        }
+        if new < process.oom_adjustment() && !may(CAP_SYS_RESOURCE) {
+            return Err(Errno::EACCES);
+        }
+        process.set_oom_adjustment(new);
+        Ok(())
+    })
+}
+
+/// `loginuid`: the process itself says who has logged in.
+pub(super) fn login(subject: Subject) -> Entry {
+    let process = subject.process.clone();
+    Entry::text(move |out| {
+        write!(out, "{}", subject.process.login()[0]);
+        Ok(())
+    })
+    .writable(move |bytes| {
+        let uid: u32 = parse(bytes)?;
+        let own = thread::with_current(|me| me.process().pid() == process.pid());
+        if own == Some(false) || !may(CAP_AUDIT_CONTROL) {
+            return Err(Errno::EPERM);
+        }
+        process.set_login(uid);
+        Ok(())
+    })
+}
+
+/// `sessionid`.
+pub(super) fn login_number(subject: &Subject, out: &mut Text) -> Result<()> {
+    write!(out, "{}", subject.process.login()[1]);
+    Ok(())
+}
+
+/// `timerslack_ns`, for eyes that may change its scheduling.
+pub(super) fn timer_slack(subject: Subject) -> Entry {
+    fn check(subject: &Subject) -> Result<()> {
+        let pid = subject.process.pid();
+        let own = thread::with_current(|me| me.process().pid() == pid);
+        match own == Some(true) || may(CAP_SYS_NICE) {
+            true => Ok(()),
+            false => Err(Errno::EPERM),
+        }
+    }
+    let changed = subject.clone();
+    Entry::text(move |out| {
+        check(&subject)?;
+        writeln!(out, "{}", subject.thread()?.timer_slack());
+        Ok(())
+    })
+    .writable(move |bytes| {
+        let nanoseconds = parse(bytes)?;
+        check(&changed)?;
+        changed.thread()?.set_timer_slack(nanoseconds);
+        Ok(())
+    })
+    .mode(0o666)
+}
+
+/// `personality`.
+pub(super) fn personality(subject: &Subject, out: &mut Text) -> Result<()> {
+    subject.private()?;
+    writeln!(out, "{:08x}", subject.process.personality());
+    Ok(())
+}
+
+/// `cgroup`: a line for each hierarchy of control groups, of which there is none.
+pub(super) fn control_groups(_: &Subject, _: &mut Text) -> Result<()> {
+    Ok(())
+}
+
+/// `uid_map` and `gid_map`: there is one name space of users, and all numbers mean themselves.
+pub(super) fn identity_map(_: &Subject, out: &mut Text) -> Result<()> {
+    writeln!(out, "{:10} {:10} {:10}", 0, 0, u32::MAX);
+    Ok(())
+}
+
+/// `setgroups`: nobody has forbidden it.
+pub(super) fn set_groups(_: &Subject, out: &mut Text) -> Result<()> {
+    writeln!(out, "allow");
+    Ok(())
+}
+
+/// `ns`: links whose texts tell name spaces apart. There is one of each kind, with the number that Linux's first one has.
+pub(super) fn name_spaces() -> Table {
+    const KINDS: [(&str, &str); 10] = [
+        ("cgroup", "cgroup:[4026531835]"),
+        ("ipc", "ipc:[4026531839]"),
+        ("mnt", "mnt:[4026531841]"),
+        ("net", "net:[4026531840]"),
+        ("pid", "pid:[4026531836]"),
+        ("pid_for_children", "pid:[4026531836]"),
+        ("time", "time:[4026531834]"),
+        ("time_for_children", "time:[4026531834]"),
+        ("user", "user:[4026531837]"),
+        ("uts", "uts:[4026531838]"),
+    ];
+    KINDS.iter().fold(Table::new(), |table, &(name, text)| {
+        table.with(name, Entry::link(move || Ok(text.into())))
+    })
+}

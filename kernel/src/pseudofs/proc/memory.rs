@@ -1,0 +1,199 @@
+//! `/proc/PID/maps`, `smaps` and `smaps_rollup`.
+
+use abi::{Errno, Result};
+use fs::{device, pseudofs::Text};
+use nucleus::{PAGE_SIZE, Prot};
+use vm::{Backing, Census, Description, Entry, LargeAdvice, Lock};
+
+use super::process::Subject;
+use crate::process::Shared;
+
+/// The column of a mapping's name.
+const NAME_COLUMN: usize = 73;
+
+/// `maps`.
+pub(super) fn maps(subject: &Subject, out: &mut Text) -> Result<()> {
+    if let Some(shared) = with_memory(subject)? {
+        shared
+            .space
+            .map()
+            .for_each_entry(&mut |entry| line(entry, out));
+    }
+    Ok(())
+}
+
+/// What the subject uses, if it has memory at all.
+fn with_memory(subject: &Subject) -> Result<Option<Shared>> {
+    match subject.private() {
+        Err(Errno::ENOENT) => Ok(None),
+        shared => shared.map(Some),
+    }
+}
+
+fn line(entry: &Entry, out: &mut Text) {
+    let (description, offset) = match &entry.backing {
+        Backing::Zero => (Description::default(), 0),
+        Backing::Object { pager, offset } => (pager.describe(), *offset),
+    };
+    let bit = |prot, letter| {
+        if entry.prot.contains(prot) {
+            letter
+        } else {
+            b'-'
+        }
+    };
+    let start = out.len();
+    out.push_hex(entry.range.start.0 as u64, 8);
+    out.push(b"-");
+    out.push_hex(entry.range.end.0 as u64, 8);
+    out.push(&[
+        b' ',
+        bit(Prot::READ, b'r'),
+        bit(Prot::WRITE, b'w'),
+        bit(Prot::EXEC, b'x'),
+        if entry.shared { b's' } else { b'p' },
+        b' ',
+    ]);
+    out.push_hex(offset, 8);
+    out.push(b" ");
+    out.push_hex(device::major(description.device).into(), 2);
+    out.push(b":");
+    out.push_hex(device::minor(description.device).into(), 2);
+    out.push(b" ");
+    out.push_number(description.inode, 1);
+    out.push(b" ");
+    let name = if description.name.is_empty() {
+        entry.label.as_bytes()
+    } else {
+        &description.name
+    };
+    if !name.is_empty() {
+        out.pad_to(start, NAME_COLUMN);
+        out.push_escaped_newlines(name);
+    }
+    out.push(b"\n");
+}
+
+/// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages, `locked` in bytes.
+fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
+    let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
+    let mut value = |name: &str, kib: u64| {
+        out.push(name.as_bytes());
+        out.push(b":");
+        out.push_number(kib, 24 - name.len() - 1);
+        out.push(b" kB\n");
+    };
+    value("Rss", kib(census.resident()));
+    value("Pss", census.proportional / 1024);
+    value("Pss_Dirty", census.proportional_dirty / 1024);
+    if by_kind {
+        let above = census.proportional_anonymous;
+        value("Pss_Anon", above / 1024);
+        value("Pss_File", (census.proportional - above) / 1024);
+        value("Pss_Shmem", 0);
+    }
+    value("Shared_Clean", kib(census.shared_clean));
+    value("Shared_Dirty", kib(census.shared_dirty));
+    value("Private_Clean", kib(census.private_clean));
+    value("Private_Dirty", kib(census.private_dirty));
+    // No page is ever taken for unused.
+    value("Referenced", kib(census.resident()));
+    value("Anonymous", kib(anonymous.min(census.resident())));
+    value("LazyFree", kib(census.lazy));
+    value("AnonHugePages", kib(census.large));
+    value("ShmemPmdMapped", kib(census.large_shared));
+    for name in ["FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"] {
+        value(name, 0);
+    }
+    value("Swap", kib(census.swapped));
+    value("SwapPss", census.proportional_swapped / 1024);
+    value("Locked", locked / 1024);
+}
+
+/// Bytes of a mapping that are locked, each page divided by its number of mappings.
+fn locked(entry: &Entry, census: &Census) -> u64 {
+    match entry.lock {
+        Lock::None => 0,
+        _ => census.proportional,
+    }
+}
+
+/// `smaps`: each mapping with its pages.
+pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
+    let Some(shared) = with_memory(subject)? else {
+        return Ok(());
+    };
+    let map = shared.space.map();
+    map.for_each_entry_counted(&mut |entry, census| {
+        line(entry, out);
+        for (name, bytes) in [
+            (b"Size:           ", entry.range.len()),
+            (b"KernelPageSize: ", PAGE_SIZE),
+            (b"MMUPageSize:    ", PAGE_SIZE),
+        ] {
+            out.push(name);
+            out.push_number((bytes / 1024) as u64, 8);
+            out.push(b" kB\n");
+        }
+        counts(
+            census,
+            entry.anonymous_pages,
+            locked(entry, census),
+            false,
+            out,
+        );
+        out.push(match entry.large_eligible {
+            true => b"THPeligible:    1\n",
+            false => b"THPeligible:    0\n",
+        });
+        flags(entry, out);
+    });
+    Ok(())
+}
+
+/// What a mapping allows, and may be made to allow, in words of two letters.
+fn flags(entry: &Entry, out: &mut Text) {
+    out.push(b"VmFlags:");
+    let (now, ever) = (entry.prot, entry.max_prot);
+    for (holds, word) in [
+        (now.contains(Prot::READ), " rd"),
+        (now.contains(Prot::WRITE), " wr"),
+        (now.contains(Prot::EXEC), " ex"),
+        (entry.shared, " sh"),
+        (ever.contains(Prot::READ), " mr"),
+        (ever.contains(Prot::WRITE), " mw"),
+        (ever.contains(Prot::EXEC), " me"),
+        (entry.shared, " ms"),
+        (entry.grows_down, " gd"),
+        (entry.lock != Lock::None, " lo"),
+        (entry.large == LargeAdvice::Wanted, " hg"),
+        (entry.large == LargeAdvice::Refused, " nh"),
+    ] {
+        if holds {
+            out.push(word.as_bytes());
+        }
+    }
+    out.push(b" \n");
+}
+
+/// `smaps_rollup`: the sums.
+pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
+    let shared = with_memory(subject)?.ok_or(Errno::ESRCH)?;
+    let mut sum = Census::default();
+    let (mut anonymous, mut locked_bytes, mut first, mut last) = (0, 0, None, 0);
+    let map = shared.space.map();
+    map.for_each_entry_counted(&mut |entry, census| {
+        sum.add(census);
+        locked_bytes += locked(entry, census);
+        anonymous += entry.anonymous_pages;
+        first.get_or_insert(entry.range.start.0);
+        last = entry.range.end.0;
+    });
+    let start = out.len();
+    let first = first.unwrap_or(0);
+    write!(out, "{first:08x}-{last:08x} ---p 00000000 00:00 0 ");
+    out.pad_to(start, NAME_COLUMN);
+    out.push(b"[rollup]\n");
+    counts(&sum, anonymous, locked_bytes, true, out);
+    Ok(())
+}

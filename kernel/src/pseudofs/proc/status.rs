@@ -1,0 +1,355 @@
+//! The numbers of a process: `stat`, `statm`, `status`, `limits`.
+
+use abi::{Result, raw::general as raw};
+use alloc::{format, string::String};
+use core::{sync::atomic::Ordering::Relaxed, time::Duration};
+use fs::pseudofs::Text;
+use nucleus::PAGE_SIZE;
+
+use super::{
+    TICKS,
+    process::{Subject, kib, name},
+};
+use crate::process::{CapabilitySet, INFINITY, Times};
+
+fn ticks(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(TICKS) / 1_000_000_000) as u64
+}
+
+/// The state letter, of the thread or the process.
+fn state(subject: &Subject) -> char {
+    match (subject.tid, subject.thread()) {
+        (Some(_), Ok(thread)) => thread.state(),
+        _ => subject.process.state(),
+    }
+}
+
+fn times(subject: &Subject) -> Times {
+    match (subject.tid, subject.thread()) {
+        (Some(_), Ok(thread)) => thread.times(),
+        _ => subject.process.times(),
+    }
+}
+
+/// `stat`: one line of numbers, see `proc(5)`.
+pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
+    let process = &subject.process;
+    let thread = subject.thread().ok();
+    let shared = thread.as_ref().and_then(|thread| thread.shared());
+    let terminal = process.session().terminal();
+    let (tty, foreground) = match &terminal {
+        Some(tty) => (tty.device() as i64, i64::from(tty.foreground())),
+        None => (0, -1),
+    };
+    let times = times(subject);
+    let children = process.children_times();
+    let scheduling = thread.as_ref().map(|thread| thread.scheduling());
+    let scheduling = scheduling.unwrap_or_default();
+    let nice = i32::from(scheduling.nice);
+    let priority = match i32::from(scheduling.level) {
+        0 => 20 + nice,
+        level => -1 - level,
+    };
+    let [minor, major] = match (&thread, subject.tid) {
+        (Some(thread), Some(_)) => thread.faults(),
+        _ => process.usage().faults,
+    };
+    let [children_minor, children_major] = process.children_usage().faults;
+    let id = subject.tid.unwrap_or(process.pid());
+    write!(out, "{id} (");
+    out.push(&name(subject));
+    write!(
+        out,
+        ") {} {} {} {} {tty} {foreground} 0 {minor} {children_minor} {major} {children_major} {} {} {} {} {} {nice} {} 0 {}",
+        state(subject),
+        process.parent_pid(),
+        process.group_id(),
+        process.session_id(),
+        ticks(times.user),
+        ticks(times.system),
+        ticks(children.user),
+        ticks(children.system),
+        priority,
+        process.threads().len(),
+        ticks(process.started()),
+    );
+    let limit = process.limits().soft(raw::RLIMIT_RSS);
+    let pending = thread.as_ref().map_or(0, |thread| {
+        process.signals.pending().0 | thread.signals.pending().0
+    });
+    let blocked = thread.as_ref().map_or(0, |thread| thread.signals.mask().0);
+    let (ignored, caught) = process.signals.actions().ignored_and_caught();
+    // Old programs know 31 signals here.
+    const OLD: u64 = 0x7fff_ffff;
+    let signals = [pending, blocked, ignored.0, caught.0].map(|set| set & OLD);
+    let exit_signal = if subject.tid.is_some() {
+        -1
+    } else {
+        raw::SIGCHLD as i32
+    };
+    let cpu = thread
+        .as_ref()
+        .and_then(|thread| thread.task())
+        .map_or(0, |task| task.cpu());
+    let (level, policy) = (scheduling.level, scheduling.policy.number());
+    match shared {
+        Some(shared) => {
+            let sizes = shared.space.map().sizes();
+            let layout = shared.space.layout();
+            let heap = shared.space.map().heap();
+            write!(
+                out,
+                " {} {} {limit} {} {} {} 0 0",
+                sizes.total * PAGE_SIZE,
+                sizes.resident,
+                layout.code.start.0,
+                layout.code.end.0,
+                layout.stack_start,
+            );
+            for set in signals {
+                write!(out, " {set}");
+            }
+            let (arguments, environment) = (layout.arguments, layout.environment);
+            writeln!(
+                out,
+                " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0 {} {} {} {} {} {} {} 0",
+                layout.code.end.0,
+                heap.start.0,
+                heap.start.0,
+                arguments.start.0,
+                arguments.end.0,
+                environment.start.0,
+                environment.end.0,
+            );
+        }
+        None => {
+            write!(out, " 0 0 {limit} 0 0 0 0 0");
+            for set in signals {
+                write!(out, " {set}");
+            }
+            writeln!(
+                out,
+                " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0 0 0 0 0 0 0 0 0"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// `statm`: sizes in pages.
+pub(super) fn statm(subject: &Subject, out: &mut Text) -> Result<()> {
+    let sizes = subject
+        .shared()
+        .map(|shared| shared.space.map().sizes())
+        .unwrap_or_default();
+    writeln!(
+        out,
+        "{} {} {} {} 0 {} 0",
+        sizes.total,
+        sizes.resident,
+        sizes.shared_resident,
+        sizes.text,
+        sizes.data + sizes.stack,
+    );
+    Ok(())
+}
+
+/// `status`: the same for people.
+pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
+    let process = &subject.process;
+    let thread = subject.thread().ok();
+    let shared = thread.as_ref().and_then(|thread| thread.shared());
+    let state = state(subject);
+    let word = match state {
+        'R' => "running",
+        'S' => "sleeping",
+        'D' => "disk sleep",
+        'T' => "stopped",
+        'Z' => "zombie",
+        _ => "dead",
+    };
+    out.push(b"Name:\t");
+    out.push_escaped_newlines(&name(subject));
+    out.push(b"\n");
+    if let Some(shared) = &shared {
+        writeln!(out, "Umask:\t{:04o}", shared.fs.umask());
+    }
+    writeln!(out, "State:\t{state} ({word})");
+    writeln!(out, "Tgid:\t{}", process.pid());
+    writeln!(out, "Ngid:\t0");
+    writeln!(out, "Pid:\t{}", subject.tid.unwrap_or(process.pid()));
+    writeln!(out, "PPid:\t{}", process.parent_pid());
+    writeln!(out, "TracerPid:\t0");
+    if let Some(shared) = &shared {
+        let who = &shared.credentials;
+        let ids = |name, real, effective, saved, file| {
+            alloc::format!("{name}:\t{real}\t{effective}\t{saved}\t{file}\n")
+        };
+        let (uid, gid) = (who.fs.uid, who.fs.gid);
+        let line = ids("Uid", who.real_uid, who.effective_uid, who.saved_uid, uid);
+        out.push(line.as_bytes());
+        let line = ids("Gid", who.real_gid, who.effective_gid, who.saved_gid, gid);
+        out.push(line.as_bytes());
+        writeln!(out, "FDSize:\t{}", shared.files.size());
+        write!(out, "Groups:\t");
+        for group in &who.fs.groups {
+            write!(out, "{group} ");
+        }
+        writeln!(out);
+        // There is one name space of ids.
+        let id = subject.tid.unwrap_or(process.pid());
+        writeln!(out, "NStgid:\t{}\nNSpid:\t{id}", process.pid());
+        let (group, session) = (process.group_id(), process.session_id());
+        writeln!(out, "NSpgid:\t{group}\nNSsid:\t{session}");
+        let sizes = shared.space.map().sizes();
+        let anonymous = sizes.resident - sizes.shared_resident.min(sizes.resident);
+        let mut line = |name: &str, pages: usize| {
+            writeln!(out, "{name}:\t{:>8} kB", kib(pages));
+        };
+        line("VmPeak", sizes.peak.max(sizes.total));
+        line("VmSize", sizes.total);
+        line("VmLck", sizes.locked);
+        line("VmPin", 0);
+        line("VmHWM", sizes.resident);
+        line("VmRSS", sizes.resident);
+        line("RssAnon", anonymous);
+        line("RssFile", sizes.resident - anonymous);
+        line("RssShmem", 0);
+        line("VmData", sizes.data);
+        line("VmStk", sizes.stack);
+        let code = shared.space.layout().code.len().div_ceil(PAGE_SIZE);
+        line("VmExe", code);
+        line("VmLib", sizes.text - code.min(sizes.text));
+        line("VmPTE", sizes.page_tables);
+        line("VmSwap", shared.space.map().swapped());
+        line("HugetlbPages", 0);
+        let large = !subject.process.large_pages_disabled.load(Relaxed);
+        writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t{}", u8::from(large));
+    } else {
+        let uid = process.real_uid();
+        writeln!(out, "Uid:\t{uid}\t{uid}\t{uid}\t{uid}");
+        writeln!(out, "Gid:\t0\t0\t0\t0\nFDSize:\t0\nGroups:\t");
+    }
+    writeln!(out, "Threads:\t{}", process.threads().len());
+    let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
+    writeln!(out, "SigQ:\t{}/{limit}", process.user().signals());
+    let (pending, blocked) = match &thread {
+        Some(thread) => (thread.signals.pending().0, thread.signals.mask().0),
+        None => (0, 0),
+    };
+    let (ignored, caught) = process.signals.actions().ignored_and_caught();
+    writeln!(out, "SigPnd:\t{pending:016x}");
+    writeln!(out, "ShdPnd:\t{:016x}", process.signals.pending().0);
+    writeln!(out, "SigBlk:\t{blocked:016x}");
+    writeln!(out, "SigIgn:\t{:016x}", ignored.0);
+    writeln!(out, "SigCgt:\t{:016x}", caught.0);
+    let sets = match &shared {
+        Some(shared) => {
+            let own = &shared.credentials.capabilities;
+            let effective = shared.credentials.fs.capabilities;
+            [
+                own.inheritable,
+                own.permitted,
+                effective,
+                own.bounding,
+                own.ambient,
+            ]
+        }
+        None => [CapabilitySet::EMPTY; 5],
+    };
+    for (name, set) in ["Inh", "Prm", "Eff", "Bnd", "Amb"].iter().zip(sets) {
+        writeln!(out, "Cap{name}:\t{:016x}", set.0);
+    }
+    let no_new = u32::from(process.has_no_new_privileges());
+    writeln!(out, "NoNewPrivs:\t{no_new}");
+    writeln!(out, "Seccomp:\t0\nSeccomp_filters:\t0");
+    let usage = thread.as_ref().map(|thread| thread.usage());
+    let switches = usage.map_or([0; 2], |usage| usage.switches);
+    let cpus = thread.map_or(1, |thread| thread.cpus());
+    writeln!(out, "Cpus_allowed:\t{cpus:x}");
+    writeln!(out, "Cpus_allowed_list:\t{}", ranges(cpus));
+    writeln!(out, "Mems_allowed:\t1\nMems_allowed_list:\t0");
+    let [waited, displaced] = switches;
+    writeln!(out, "voluntary_ctxt_switches:\t{waited}");
+    writeln!(out, "nonvoluntary_ctxt_switches:\t{displaced}");
+    Ok(())
+}
+
+/// The bits that are set, as `0-2,5`.
+fn ranges(bits: u64) -> String {
+    let mut text = String::new();
+    let is_set = |bit: u32| bit < u64::BITS && bits >> bit & 1 != 0;
+    let mut first = 0;
+    for bit in 0..=u64::BITS {
+        if is_set(bit) {
+            continue;
+        }
+        if bit > first {
+            if !text.is_empty() {
+                text.push(',');
+            }
+            let last = bit - 1;
+            text += &match first == last {
+                true => format!("{first}"),
+                false => format!("{first}-{last}"),
+            };
+        }
+        first = bit + 1;
+    }
+    text
+}
+
+/// `limits`: soft and hard limit of each resource.
+pub(super) fn limits(subject: &Subject, out: &mut Text) -> Result<()> {
+    const NAMES: [(u32, &str, &str); 16] = [
+        (raw::RLIMIT_CPU, "Max cpu time", "seconds"),
+        (raw::RLIMIT_FSIZE, "Max file size", "bytes"),
+        (raw::RLIMIT_DATA, "Max data size", "bytes"),
+        (raw::RLIMIT_STACK, "Max stack size", "bytes"),
+        (raw::RLIMIT_CORE, "Max core file size", "bytes"),
+        (raw::RLIMIT_RSS, "Max resident set", "bytes"),
+        (raw::RLIMIT_NPROC, "Max processes", "processes"),
+        (raw::RLIMIT_NOFILE, "Max open files", "files"),
+        (raw::RLIMIT_MEMLOCK, "Max locked memory", "bytes"),
+        (raw::RLIMIT_AS, "Max address space", "bytes"),
+        (raw::RLIMIT_LOCKS, "Max file locks", "locks"),
+        (raw::RLIMIT_SIGPENDING, "Max pending signals", "signals"),
+        (raw::RLIMIT_MSGQUEUE, "Max msgqueue size", "bytes"),
+        (raw::RLIMIT_NICE, "Max nice priority", ""),
+        (raw::RLIMIT_RTPRIO, "Max realtime priority", ""),
+        (raw::RLIMIT_RTTIME, "Max realtime timeout", "us"),
+    ];
+    writeln!(
+        out,
+        "{:<26}{:<21}{:<21}{:<10}",
+        "Limit", "Soft Limit", "Hard Limit", "Units"
+    );
+    let value = |value: u64| {
+        if value == INFINITY {
+            alloc::string::String::from("unlimited")
+        } else {
+            alloc::format!("{value}")
+        }
+    };
+    for (resource, name, unit) in NAMES {
+        let limit = subject.process.limits().get(resource);
+        writeln!(
+            out,
+            "{name:<26}{:<21}{:<21}{unit:<10}",
+            value(limit.soft),
+            value(limit.hard)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_cpus_are_ranges() {
+        let shown = [0, 1, 0b1011_0110, u64::MAX, 1 << 63].map(ranges);
+        assert_eq!(shown, ["", "0", "1-2,4-5,7", "0-63", "63"]);
+    }
+}

@@ -1,0 +1,540 @@
+//! The machine as a whole.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use abi::Result;
+use fs::pseudofs::{Entry, Table, Text};
+use nucleus::{
+    PAGE_SIZE, boot,
+    counters::Counter,
+    frame::{self, RUN_FRAMES},
+    pmap, processor, task, time,
+};
+
+use super::{TICKS, disks};
+use crate::{
+    linux::syscall,
+    mounts,
+    process::{Process, files::locks, loadavg, pid_table},
+    swap,
+};
+
+/// Adds the files to the root of `/proc`.
+pub fn add(table: Table) -> Table {
+    let file = |show: fn(&mut Text)| {
+        Entry::text(move |out| {
+            show(out);
+            Ok(())
+        })
+    };
+    table
+        .with(
+            "cmdline",
+            file(|out| writeln!(out, "{}", boot::command_line())),
+        )
+        .with("consoles", file(consoles))
+        .with("cpuinfo", file(cpuinfo))
+        .with("devices", file(devices))
+        .with("diskstats", file(disks::statistics))
+        .with(
+            "execdomains",
+            file(|out| writeln!(out, "0-0\tLinux           \t[kernel]")),
+        )
+        .with("filesystems", file(filesystems))
+        .with("interrupts", file(interrupts))
+        .with("loadavg", file(loadavg))
+        .with("locks", Entry::text(file_locks))
+        .with("meminfo", file(meminfo))
+        // Nothing is loaded later, and no device shares the number for those that have none of their own.
+        .with("misc", file(|_| {}))
+        .with("modules", file(|_| {}))
+        .with("mounts", Entry::link(|| Ok(b"self/mounts".to_vec())))
+        .with("partitions", file(disks::partitions))
+        .with("stat", file(stat))
+        .with("swaps", file(swaps))
+        .with("uptime", file(uptime))
+        .with("version", file(version))
+        .with("vmstat", file(vmstat))
+}
+
+/// Names of feature bits, by word of [`Processor::features`](nucleus::processor::Processor) and bit, in Linux's order.
+const FEATURES: [&[(u32, &str)]; 5] = [
+    &[
+        (0, "fpu"),
+        (1, "vme"),
+        (2, "de"),
+        (3, "pse"),
+        (4, "tsc"),
+        (5, "msr"),
+        (6, "pae"),
+        (7, "mce"),
+        (8, "cx8"),
+        (9, "apic"),
+        (11, "sep"),
+        (12, "mtrr"),
+        (13, "pge"),
+        (14, "mca"),
+        (15, "cmov"),
+        (16, "pat"),
+        (17, "pse36"),
+        (19, "clflush"),
+        (22, "acpi"),
+        (23, "mmx"),
+        (24, "fxsr"),
+        (25, "sse"),
+        (26, "sse2"),
+        (27, "ss"),
+        (28, "ht"),
+    ],
+    &[
+        (0, "pni"),
+        (1, "pclmulqdq"),
+        (3, "monitor"),
+        (9, "ssse3"),
+        (12, "fma"),
+        (13, "cx16"),
+        (17, "pcid"),
+        (19, "sse4_1"),
+        (20, "sse4_2"),
+        (21, "x2apic"),
+        (22, "movbe"),
+        (23, "popcnt"),
+        (24, "tsc_deadline_timer"),
+        (25, "aes"),
+        (26, "xsave"),
+        (28, "avx"),
+        (29, "f16c"),
+        (30, "rdrand"),
+        (31, "hypervisor"),
+    ],
+    &[
+        (0, "fsgsbase"),
+        (3, "bmi1"),
+        (5, "avx2"),
+        (7, "smep"),
+        (8, "bmi2"),
+        (9, "erms"),
+        (10, "invpcid"),
+        (18, "rdseed"),
+        (19, "adx"),
+        (20, "smap"),
+        (23, "clflushopt"),
+        (24, "clwb"),
+        (29, "sha_ni"),
+    ],
+    &[
+        (11, "syscall"),
+        (20, "nx"),
+        (22, "mmxext"),
+        (25, "fxsr_opt"),
+        (26, "pdpe1gb"),
+        (27, "rdtscp"),
+        (29, "lm"),
+        (30, "3dnowext"),
+        (31, "3dnow"),
+    ],
+    &[
+        (0, "lahf_lm"),
+        (2, "svm"),
+        (5, "abm"),
+        (6, "sse4a"),
+        (8, "3dnowprefetch"),
+    ],
+];
+
+fn cpuinfo(out: &mut Text) {
+    let processor = processor::processor();
+    let count = task::cpu_count();
+    let (mhz, khz) = (processor.kilohertz / 1000, processor.kilohertz % 1000);
+    for cpu in 0..count {
+        writeln!(out, "processor\t: {cpu}");
+        writeln!(out, "vendor_id\t: {}", processor.vendor());
+        writeln!(out, "cpu family\t: {}", processor.family);
+        writeln!(out, "model\t\t: {}", processor.model);
+        writeln!(out, "model name\t: {}", processor.name());
+        writeln!(out, "stepping\t: {}", processor.stepping);
+        writeln!(out, "cpu MHz\t\t: {mhz}.{khz:03}");
+        writeln!(out, "physical id\t: 0");
+        writeln!(out, "siblings\t: {count}");
+        writeln!(out, "core id\t\t: {cpu}");
+        writeln!(out, "cpu cores\t: {count}");
+        writeln!(out, "fpu\t\t: yes");
+        writeln!(out, "fpu_exception\t: yes");
+        writeln!(out, "wp\t\t: yes");
+        write!(out, "flags\t\t:");
+        for (word, names) in processor.features.iter().zip(FEATURES) {
+            for (bit, name) in names {
+                if word >> bit & 1 != 0 {
+                    write!(out, " {name}");
+                }
+            }
+        }
+        // Two loops a cycle is what Linux's loop takes where it is measured.
+        writeln!(out, "\nbogomips\t: {}.{:02}\n", mhz * 2, khz / 5);
+    }
+}
+
+fn devices(out: &mut Text) {
+    writeln!(
+        out,
+        "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n\
+         136 pts\n\nBlock devices:"
+    );
+    disks::drivers(out);
+}
+
+/// The first serial port is the console that programs see; the kernel's own lines go elsewhere.
+fn consoles(out: &mut Text) {
+    writeln!(out, "ttyS0                -W- (E  p  )    4:64");
+}
+
+/// How often each CPU was interrupted, by cause.
+fn interrupts(out: &mut Text) {
+    const CAUSES: [(&str, Counter, &str); 6] = [
+        (
+            "4",
+            Counter::interrupts_console,
+            "IO-APIC   4-edge      ttyS0",
+        ),
+        ("MSI", Counter::interrupts_device, "Messages of devices"),
+        ("SPU", Counter::interrupts_spurious, "Spurious interrupts"),
+        ("LOC", Counter::interrupts_timer, "Local timer interrupts"),
+        (
+            "RES",
+            Counter::interrupts_reschedule,
+            "Rescheduling interrupts",
+        ),
+        ("TLB", Counter::interrupts_shootdown, "TLB shootdowns"),
+    ];
+    let count = task::cpu_count();
+    write!(out, "    ");
+    for cpu in 0..count {
+        write!(out, "       CPU{cpu:<3}");
+    }
+    writeln!(out);
+    for (name, counter, what) in CAUSES {
+        write!(out, "{name:>3}:");
+        for cpu in 0..count {
+            write!(out, " {:10}", counter.of(cpu));
+        }
+        writeln!(out, "   {what}");
+    }
+}
+
+/// All interrupts of all CPUs.
+fn interrupt_total() -> u64 {
+    [
+        Counter::interrupts_console,
+        Counter::interrupts_device,
+        Counter::interrupts_spurious,
+        Counter::interrupts_timer,
+        Counter::interrupts_reschedule,
+        Counter::interrupts_shootdown,
+    ]
+    .iter()
+    .map(|counter| counter.total())
+    .sum()
+}
+
+/// `locks`: advisory locks on files.
+fn file_locks(out: &mut Text) -> Result<()> {
+    for (i, lock) in locks::all()?.iter().enumerate() {
+        let locks::Listed {
+            file: (device, inode),
+            whole,
+            record,
+        } = lock;
+        let kind = match (whole, record.pid) {
+            (true, _) => "FLOCK ",
+            (false, 0) => "OFDLCK",
+            (false, _) => "POSIX ",
+        };
+        let mode = match record.mode {
+            locks::Mode::Shared => "READ",
+            locks::Mode::Exclusive => "WRITE",
+        };
+        let pid = match record.pid {
+            0 => -1,
+            pid => i64::from(pid),
+        };
+        let (major, minor) = (fs::device::major(*device), fs::device::minor(*device));
+        write!(
+            out,
+            "{}: {kind} ADVISORY  {mode} {pid} {major:02x}:{minor:02x}:{inode} {} ",
+            i + 1,
+            record.start
+        );
+        match record.last < i64::MAX as u64 {
+            true => writeln!(out, "{}", record.last),
+            false => writeln!(out, "EOF"),
+        }
+    }
+    Ok(())
+}
+
+fn filesystems(out: &mut Text) {
+    for fs in mounts::known() {
+        let kind = if fs.on_device { "" } else { "nodev" };
+        writeln!(out, "{kind}\t{}", fs.name);
+    }
+}
+
+fn loadavg(out: &mut Text) {
+    let population = pid_table::population();
+    let (running, threads, last) = (loadavg::running(), population.threads, population.last_pid);
+    for load in loadavg::averages() {
+        write!(out, "{}.{:02} ", load / 100, load % 100);
+    }
+    writeln!(out, "{running}/{threads} {last}");
+}
+
+/// What `statfs` says of the in-memory file systems.
+const TMPFS: u64 = 0x0102_1994;
+
+/// KiB in files of the in-memory file systems, each counted once however often it is mounted.
+fn files_kib() -> u64 {
+    let mut seen = Vec::new();
+    let mut total = 0;
+    for root in mounts::namespace().roots() {
+        let device = root.attributes().map_or(0, |a| a.device);
+        if !seen.contains(&device) {
+            seen.push(device);
+            let space = root.space();
+            if space.magic != TMPFS {
+                continue;
+            }
+            total += space.blocks.saturating_sub(space.free) * space.block_size / 1024;
+        }
+    }
+    total
+}
+
+/// What the frames that hold data are used for, in pages.
+struct Memory {
+    /// Pages of files that are somewhere else as well.
+    files: usize,
+    /// Those of them that are pages of devices.
+    buffers: usize,
+    active_files: usize,
+    inactive_files: usize,
+    dirty: usize,
+    writeback: usize,
+    /// What can be given up at once.
+    available: usize,
+    /// Files that are in memory only.
+    shared: usize,
+    /// All else: what programs and the kernel have for themselves.
+    anonymous: usize,
+    /// Anonymous and shared.
+    active_anonymous: usize,
+    inactive_anonymous: usize,
+}
+
+impl Memory {
+    fn now() -> Memory {
+        let data = frame::usage().data;
+        let (disks, devices) = fs::pages::count();
+        let files = (disks + devices + fs::ninep::cached_pages()).min(data);
+        let shared = ((files_kib() * 1024) as usize / PAGE_SIZE).min(data - files);
+        let (dirty, writeback) = fs::pages::dirty::counts();
+        let active_files = vm::active_in_objects().min(files);
+        let inactive_anonymous = vm::inactive_anonymous().min(data - files);
+        Memory {
+            files,
+            buffers: devices.min(files),
+            active_files,
+            inactive_files: files - active_files,
+            dirty,
+            writeback,
+            available: files.saturating_sub(dirty + writeback),
+            shared,
+            anonymous: data - files - shared,
+            active_anonymous: data - files - inactive_anonymous,
+            inactive_anonymous,
+        }
+    }
+}
+
+fn meminfo(out: &mut Text) {
+    let usage = frame::usage();
+    let space = vm::swap::usage();
+    let kib = |frames: usize| (frames * PAGE_SIZE / 1024) as u64;
+    let memory = Memory::now();
+    let mut line = |name: &str, kib: u64| {
+        let width = 24 - name.len();
+        writeln!(out, "{name}:{kib:>width$} kB", width = width - 1);
+    };
+    line("MemTotal", kib(usage.total));
+    line("MemFree", kib(usage.free));
+    line(
+        "MemAvailable",
+        kib((usage.free + memory.available).min(usage.total)),
+    );
+    line("Buffers", kib(memory.buffers));
+    line("Cached", kib(memory.files - memory.buffers + memory.shared));
+    line("SwapCached", kib(space.cached));
+    line("Active", kib(memory.active_anonymous + memory.active_files));
+    line(
+        "Inactive",
+        kib(memory.inactive_anonymous + memory.inactive_files),
+    );
+    line("Active(anon)", kib(memory.active_anonymous));
+    line("Inactive(anon)", kib(memory.inactive_anonymous));
+    line("Active(file)", kib(memory.active_files));
+    line("Inactive(file)", kib(memory.inactive_files));
+    let locked = kib(vm::locked_pages());
+    line("Unevictable", locked);
+    line("Mlocked", locked);
+    line("SwapTotal", kib(space.total));
+    line("SwapFree", kib(space.free()));
+    line("Dirty", kib(memory.dirty));
+    line("Writeback", kib(memory.writeback));
+    line("AnonPages", kib(memory.anonymous));
+    let shared = pmap::large_shared_pages();
+    let private = pmap::large_pages().saturating_sub(shared);
+    line("AnonHugePages", kib(private));
+    line("ShmemHugePages", kib(shared));
+    line("ShmemPmdMapped", kib(shared));
+    line("Mapped", 0);
+    line("Shmem", kib(memory.shared));
+    line("KReclaimable", 0);
+    line("Slab", kib(usage.heap));
+    line("SReclaimable", 0);
+    line("SUnreclaim", kib(usage.heap));
+    line("KernelStack", 0);
+    line("PageTables", kib(usage.page_tables));
+    line("CommitLimit", kib(usage.total + space.total));
+    line("Committed_AS", kib(memory.anonymous));
+}
+
+fn ticks(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(TICKS) / 1_000_000_000) as u64
+}
+
+/// Time of a CPU: in programs, in the kernel, idle.
+fn stat(out: &mut Text) {
+    let cpus: Vec<_> = (0..task::cpu_count()).map(task::cpu_times).collect();
+    let mut line = |name: core::fmt::Arguments<'_>, [user, system, idle]: [Duration; 3]| {
+        writeln!(
+            out,
+            "{name} {} 0 {} {} 0 0 0 0 0 0",
+            ticks(user),
+            ticks(system),
+            ticks(idle)
+        );
+    };
+    let sum = cpus.iter().fold([Duration::ZERO; 3], |sum, times| {
+        [sum[0] + times[0], sum[1] + times[1], sum[2] + times[2]]
+    });
+    line(format_args!("cpu "), sum);
+    for (cpu, times) in cpus.iter().enumerate() {
+        line(format_args!("cpu{cpu}"), *times);
+    }
+    let processes = Process::all();
+    let running = processes.iter().filter(|p| p.state() == 'R').count();
+    let booted = time::since_epoch().saturating_sub(time::since_boot());
+    writeln!(out, "intr {}", interrupt_total());
+    writeln!(out, "ctxt {}", Counter::task_switches.total());
+    writeln!(out, "btime {}", booted.as_secs());
+    writeln!(out, "processes {}", Counter::forks.total());
+    writeln!(out, "procs_running {}", running.max(1));
+    writeln!(out, "procs_blocked 0");
+}
+
+fn swaps(out: &mut Text) {
+    const NAME_COLUMN: usize = 40;
+    writeln!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority");
+    let kib = |pages: usize| pages * (PAGE_SIZE / 1024);
+    let tab = |kib: usize| if kib < 10_000_000 { "\t" } else { "" };
+    // What there is no memory to list is not in it.
+    for area in swap::list().unwrap_or_default() {
+        let start = out.len();
+        out.push_escaped(&area.at.path_without_locks());
+        out.push(b" ");
+        while out.len() - start < NAME_COLUMN {
+            out.push(b" ");
+        }
+        let kind = if area.is_file { "file\t" } else { "partition" };
+        let (size, used) = (kib(area.slots), kib(area.used));
+        let (after_size, after_used) = (tab(size), tab(used));
+        let priority = area.priority;
+        writeln!(
+            out,
+            "{kind}\t{size}\t{after_size}{used}\t{after_used}{priority}"
+        );
+    }
+}
+
+fn uptime(out: &mut Text) {
+    let up = time::since_boot();
+    let idle: Duration = (0..task::cpu_count())
+        .map(|cpu| task::cpu_times(cpu)[2])
+        .sum();
+    let hundredths = |time: Duration| (time.as_secs(), time.subsec_millis() / 10);
+    let ((up, up_part), (idle, idle_part)) = (hundredths(up), hundredths(idle));
+    writeln!(out, "{up}.{up_part:02} {idle}.{idle_part:02}");
+}
+
+fn version(out: &mut Text) {
+    out.push(b"Linux version ");
+    let (release, version) = syscall::release();
+    out.push(&release);
+    out.push(b" (causeway) ");
+    out.push(version);
+    out.push(b"\n");
+}
+
+fn vmstat(out: &mut Text) {
+    let usage = frame::usage();
+    let faults: u64 = super::causeway::FAULTS.iter().map(|c| c.total()).sum();
+    writeln!(out, "nr_free_pages {}", usage.free);
+    let memory = Memory::now();
+    writeln!(out, "nr_inactive_anon {}", memory.inactive_anonymous);
+    writeln!(out, "nr_active_anon {}", memory.active_anonymous);
+    writeln!(out, "nr_inactive_file {}", memory.inactive_files);
+    writeln!(out, "nr_active_file {}", memory.active_files);
+    writeln!(out, "nr_dirty {}", memory.dirty);
+    writeln!(out, "nr_writeback {}", memory.writeback);
+    writeln!(out, "nr_page_table_pages {}", usage.page_tables);
+    let (disks, devices) = fs::pages::count();
+    writeln!(out, "nr_file_pages {}", disks + devices);
+    let shared = pmap::large_shared_pages();
+    let private = pmap::large_pages().saturating_sub(shared);
+    writeln!(out, "nr_shmem_hugepages {}", shared / RUN_FRAMES);
+    writeln!(out, "nr_shmem_pmdmapped {}", shared / RUN_FRAMES);
+    writeln!(
+        out,
+        "nr_anon_transparent_hugepages {}",
+        private / RUN_FRAMES
+    );
+    let (limit, background) = fs::pages::dirty::limits();
+    writeln!(out, "nr_dirty_threshold {limit}");
+    writeln!(out, "nr_dirty_background_threshold {background}");
+    // In KiB, two sectors each.
+    let kibibytes = |counter: Counter| counter.total() / 2;
+    writeln!(out, "pgpgin {}", kibibytes(Counter::disk_sectors_read));
+    writeln!(out, "pgpgout {}", kibibytes(Counter::disk_sectors_written));
+    writeln!(out, "pgfault {faults}");
+    let major = Counter::fault_read_in.total() + Counter::fault_swap_in.total();
+    writeln!(out, "pgmajfault {major}");
+    writeln!(out, "pswpin {}", Counter::swap_pages_in.total());
+    writeln!(out, "pswpout {}", Counter::swap_pages_out.total());
+    for (name, counter) in [
+        ("pgactivate", Counter::pageout_second_chances),
+        ("pgdeactivate", Counter::pageout_deactivated),
+        ("pgscan_kswapd", Counter::pageout_scanned),
+        ("pgsteal_kswapd", Counter::pageout_freed),
+        ("pageoutrun", Counter::pageout_runs),
+        ("allocstall_normal", Counter::memory_waits),
+        ("oom_kill", Counter::out_of_memory_kills),
+    ] {
+        writeln!(out, "{name} {}", counter.total());
+    }
+    let shared = Counter::large_shared_entered.total();
+    let private = Counter::large_entered.total().saturating_sub(shared);
+    writeln!(out, "thp_fault_alloc {private}");
+    writeln!(out, "thp_fault_fallback {}", Counter::large_refused.total());
+    writeln!(out, "thp_file_mapped {shared}");
+    writeln!(out, "thp_split_pmd {}", pmap::large_splits());
+}
