@@ -33,19 +33,18 @@ mod supply;
 pub mod swap;
 
 pub use amap::{AmapForm, amap_form, set_amap_form};
-pub use fault::{
-    LargeAdvice, LargePages, fault_ahead, large_pages, set_fault_ahead, set_large_pages,
-};
+pub use fault::{fault_ahead, set_fault_ahead};
 pub use inspect::{Census, MappedPage};
 pub use map::{
-    Advice, Backing, Entry, Fault, Inherit, Layout, Limits, Lock, Map, MapError, MapRequest,
-    Overcommit, Place, Sizes, locked_pages, max_entries, overcommit, set_max_entries,
-    set_overcommit, set_shared_tables,
+    Advice, Backing, Entry, Fault, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock, Map,
+    MapError, MapRequest, Overcommit, Place, Sizes, large_pages, locked_pages, max_entries,
+    overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use movement::Held;
 pub use object::{Anonymous, Claim, Description, HasObject, Object, Pager, PagerError};
 pub use reclaim::{
-    Cache, Fate, Scan, Tally, Urgency, active_in_objects, inactive_anonymous, register_cache,
-    set_swap_cluster, start_pagedaemon, stop_pagedaemon, swap_cluster,
+    Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,
+    inactive_anonymous, register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon,
+    swap_cluster, swap_off,
 };
 pub use supply::{Supply, alloc_frame, wait_for_memory};

@@ -313,7 +313,7 @@ fn memory_is_what_it_was_told() {
             while swap::usage().used > 0 {
                 task::yield_now();
             }
-            swap::remove(device, &|| false).expect("nothing is in it");
+            vm::swap_off(device, &|| false).expect("nothing is in it");
             set_large_pages(LargePages::Off);
             support::expect_all_back(before);
             assert_eq!(pmap::large_pages(), 0);

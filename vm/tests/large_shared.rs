@@ -250,7 +250,7 @@ fn against_model(cpus: usize) {
     while swap::usage().used > 0 {
         task::yield_now();
     }
-    swap::remove(device, &|| false).expect("nothing is in it");
+    vm::swap_off(device, &|| false).expect("nothing is in it");
     set_large_pages(LargePages::Off);
     support::expect_all_back(before);
     assert_eq!((pmap::large_pages(), pmap::large_shared_pages()), (0, 0));
@@ -467,7 +467,7 @@ fn what_goes_to_swap_is_written_by_another() {
             task::reap();
             task::yield_now();
         }
-        swap::remove(device, &|| false).expect("nothing is in it");
+        vm::swap_off(device, &|| false).expect("nothing is in it");
         set_large_pages(LargePages::Off);
         support::expect_all_back(before);
     });

@@ -119,7 +119,7 @@ fn against_model(seed: u64) {
         worker.end();
     }
     drop(map);
-    swap::remove(device, &|| false).expect("an empty device");
+    vm::swap_off(device, &|| false).expect("an empty device");
     support::expect_all_back(before);
 }
 
@@ -170,7 +170,7 @@ fn what_is_locked_or_kept_does_not_leave() {
         map.resident(all, &mut |is| assert!(is))
             .expect("it is mapped");
         drop((map, child));
-        swap::remove(device, &|| false).expect("an empty device");
+        vm::swap_off(device, &|| false).expect("an empty device");
     });
 }
 

@@ -533,7 +533,7 @@ impl Model {
     fn swap_off(&mut self) {
         let i = self.numbers.below(self.devices.len());
         let (id, store, priority) = self.devices[i].clone();
-        swap::remove(id, &|| false).expect("memory enough");
+        vm::swap_off(id, &|| false).expect("memory enough");
         self.devices[i].0 = swap::add(store, priority, &|| false).expect("a swap device");
     }
 
@@ -650,7 +650,7 @@ impl Model {
         }
         support::swap::expect_empty();
         for (id, ..) in self.devices {
-            swap::remove(id, &|| false).expect("an empty device");
+            vm::swap_off(id, &|| false).expect("an empty device");
         }
     }
 }

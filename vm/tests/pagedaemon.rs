@@ -175,7 +175,7 @@ fn with_swap(slots: usize, failing: usize, body: impl FnOnce()) {
     body();
     vm::stop_pagedaemon();
     support::swap::expect_empty();
-    swap::remove(device, &|| false).expect("an empty device");
+    vm::swap_off(device, &|| false).expect("an empty device");
     support::expect_all_back(before);
 }
 
@@ -386,26 +386,26 @@ fn a_device_goes_when_there_is_room() {
         let go_on = || rounds.0.fetch_add(1, Ordering::SeqCst);
         done(1);
         assert_eq!(
-            swap::remove(first, &|| false),
+            vm::swap_off(first, &|| false),
             Err(swap::SwapError::NoMemory)
         );
         assert!(frame::available() > frame::targets().min);
         // While it goes round all pages, again without success.
         go_on();
         assert_eq!(
-            swap::remove(first, &|| false),
+            vm::swap_off(first, &|| false),
             Err(swap::SwapError::NoMemory)
         );
         done(2);
         let second = swap::add(Store::new(8, 2000), 0, &|| false).expect("a device");
         go_on();
-        swap::remove(first, &|| false).expect("room on the other device");
+        vm::swap_off(first, &|| false).expect("room on the other device");
         done(3);
         go_on();
         running.wait();
         vm::stop_pagedaemon();
         support::swap::expect_empty();
-        swap::remove(second, &|| false).expect("an empty device");
+        vm::swap_off(second, &|| false).expect("an empty device");
         support::expect_all_back(before);
     });
 }

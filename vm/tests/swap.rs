@@ -79,7 +79,7 @@ fn expect(map: &Map, at: VirtAddr, byte: u8) {
 fn expect_no_leak() {
     let mut seen = None;
     for _ in 0..200 {
-        let audit = swap::audit().expect("memory");
+        let audit = vm::audit_swap().expect("memory");
         if audit.used == audit.found {
             return;
         }
@@ -101,7 +101,7 @@ fn add(seed: u64, slots: usize) -> (DeviceId, Arc<Store>) {
 
 fn remove(id: DeviceId) {
     expect_empty();
-    swap::remove(id, &|| false).expect("an empty device");
+    vm::swap_off(id, &|| false).expect("an empty device");
 }
 
 fn with_cpus(cpus: usize) -> Config {
@@ -304,11 +304,11 @@ fn an_error_hurts_only_who_needs_the_page() {
         }
         assert_eq!(map.fault(page(failed[0]), Access::Write), Err(Fault::Io));
         // It can't be brought back, so the device stays.
-        assert_eq!(swap::remove(id, &|| false), Err(SwapError::Io));
+        assert_eq!(vm::swap_off(id, &|| false), Err(SwapError::Io));
         assert!(swap::usage().total > 0);
         *store.unreadable.lock() = None;
         expect(&map, page(failed[0]), failed[0] as u8);
-        swap::remove(id, &|| false).expect("memory enough");
+        vm::swap_off(id, &|| false).expect("memory enough");
         for i in 0..PAGES {
             expect(&map, page(i), i as u8);
         }
@@ -332,7 +332,7 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
         page_out(&map);
         for left in 0..PAGES as u64 {
             fail_after(Some(left));
-            assert_eq!(swap::remove(id, &|| false), Err(SwapError::NoMemory));
+            assert_eq!(vm::swap_off(id, &|| false), Err(SwapError::NoMemory));
             fail_after(None);
             assert_eq!(swap::usage().total, 100);
             expect_no_leak();
@@ -341,14 +341,14 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
         }
         let stop = AtomicUsize::new(0);
         let interrupted = || stop.fetch_add(1, SeqCst) >= 1;
-        assert_eq!(swap::remove(id, &interrupted), Err(SwapError::Interrupted));
+        assert_eq!(vm::swap_off(id, &interrupted), Err(SwapError::Interrupted));
         // A fault without memory says so, and works when there is some.
         fail_after(Some(0));
         page_out(&map);
         assert_eq!(map.fault(page(9), Access::Read), Err(Fault::OutOfMemory));
         fail_after(None);
-        swap::remove(id, &|| false).expect("memory enough");
-        assert_eq!(swap::remove(id, &|| false), Err(SwapError::NotFound));
+        vm::swap_off(id, &|| false).expect("memory enough");
+        assert_eq!(vm::swap_off(id, &|| false), Err(SwapError::NotFound));
         for i in 0..PAGES {
             expect(&map, page(i), i as u8 + 1);
         }
@@ -406,7 +406,7 @@ fn devices_come_and_go_under_those_who_use_them() {
                     child.tear_down();
                 }
                 let i = round % 2;
-                swap::remove(ids[i], &|| false).expect("memory enough");
+                vm::swap_off(ids[i], &|| false).expect("memory enough");
                 ids[i] = swap::add(devices[i].1.clone(), 0, &|| false).expect("a swap device");
             }
             stop.store(true, SeqCst);
@@ -490,7 +490,7 @@ fn nobody_has_a_device_that_was_given_up() {
         while !said.load(SeqCst) {
             task::yield_now();
         }
-        swap::remove(id, &|| false).expect("room for all pages");
+        vm::swap_off(id, &|| false).expect("room for all pages");
         assert!(kept.upgrade().is_none(), "somebody has the device yet");
         for i in 0..PAGES {
             expect(&map, page(i), 7);
@@ -563,10 +563,10 @@ fn a_smaller_device_takes_the_place_of_a_larger_one() {
             let id = swap::add(large.clone(), 0, &|| false).expect("a swap device");
             map.page_out(all()).expect("mapped");
             pause();
-            swap::remove(id, &|| false).expect("memory enough");
+            vm::swap_off(id, &|| false).expect("memory enough");
             let id = swap::add(small.clone(), 0, &|| false).expect("a swap device");
             task::yield_now();
-            swap::remove(id, &|| false).expect("memory enough");
+            vm::swap_off(id, &|| false).expect("memory enough");
         }
         stop.store(true, SeqCst);
         while running.load(SeqCst) > 0 {

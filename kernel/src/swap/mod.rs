@@ -112,7 +112,7 @@ pub fn off(at: &Location) -> Result<()> {
     let area = AREAS.lock().iter().find(|area| area.name == name).cloned();
     let area = area.ok_or(Errno::EINVAL)?;
     let current = task::current();
-    swap::remove(area.id, &|| current.is_interrupted()).map_err(errno)?;
+    vm::swap_off(area.id, &|| current.is_interrupted()).map_err(errno)?;
     let gone = {
         let mut areas = AREAS.lock();
         let index = areas.iter().position(|it| it.id == area.id);

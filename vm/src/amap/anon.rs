@@ -13,7 +13,7 @@
 
 use alloc::sync::Arc;
 use core::ops::Deref;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use nucleus::{
     Frame,
     pmap::{self, Pending},
@@ -130,6 +130,19 @@ pub(crate) static CHUNKS: Registry<Chunk<Slot>> = Registry::new(&INACTIVE);
 
 /// Inactive pages in [`CHUNKS`], some of which may have gone.
 pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any program has ever freed pages lazily (`MADV_FREE`).
+static LAZY: AtomicBool = AtomicBool::new(false);
+
+/// Notes that an anon is about to become one that may be dropped without being written out.
+pub(crate) fn note_lazy() {
+    LAZY.store(true, Relaxed);
+}
+
+/// Returns whether there may be anons that may be dropped without being written out.
+pub(crate) fn may_be_lazy() -> bool {
+    LAZY.load(Relaxed)
+}
 
 impl Slot {
     /// A slot with a new anon.

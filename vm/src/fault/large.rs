@@ -23,9 +23,8 @@
 //! the anons, so that the pagedaemon, which finds pages by their slots and needs no map, finds none that is not mapped yet.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use nucleus::{
-    Access, OutOfMemory, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
+    Access, OutOfMemory, Pmap, VirtAddr, VirtRange,
     counters::Counter,
     frame::{self, Contents, RUN_FRAMES, Run},
     pmap::LargeKind,
@@ -33,68 +32,9 @@ use nucleus::{
 
 use super::ahead;
 use crate::amap::Amap;
-use crate::map::{Fault, Map, MapEntry};
-
-/// Bytes of a large page.
-pub(crate) const SPAN: usize = RUN_FRAMES * PAGE_SIZE;
-
-/// Who gets large pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum LargePages {
-    /// Nobody.
-    Off,
-    /// Who asks for them (`MADV_HUGEPAGE`).
-    Advised,
-    /// These, and who writes memory in order.
-    On,
-}
-
-static MODE: AtomicU8 = AtomicU8::new(LargePages::Off as u8);
-
-/// Sets who gets large pages from now on.
-pub fn set_large_pages(mode: LargePages) {
-    MODE.store(mode as u8, Relaxed);
-}
-
-/// Who gets large pages.
-pub fn large_pages() -> LargePages {
-    match MODE.load(Relaxed) {
-        1 => LargePages::Advised,
-        2 => LargePages::On,
-        _ => LargePages::Off,
-    }
-}
-
-/// What a program said about large pages for an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum LargeAdvice {
-    #[default]
-    None,
-    /// `MADV_HUGEPAGE`.
-    Wanted,
-    /// `MADV_NOHUGEPAGE`.
-    Refused,
-}
-
-/// The 2 MiB around an address.
-pub(super) fn span_around(va: VirtAddr) -> VirtRange {
-    let start = VirtAddr(va.0 & !(SPAN - 1));
-    VirtRange::new(start, start + SPAN)
-}
+use crate::map::{Fault, LargeAdvice, LargePages, Map, MapEntry, SPAN, large_pages, span_around};
 
 impl MapEntry {
-    /// Whether its memory is of a kind that may be in large pages.
-    fn may_be_large(&self) -> bool {
-        self.object.is_none()
-            && !self.shared
-            && !self.needs_copy
-            && !self.shares_amap()
-            && !self.grows_down
-            && self.large != LargeAdvice::Refused
-            && self.prot & (Prot::WRITE | Prot::EXEC) == Prot::WRITE
-    }
-
     /// Whether the first access to the page at `va`, with which the program wants `wanted` pages behind it, is worth a large page. The
     /// map is locked.
     #[inline]
@@ -106,10 +46,10 @@ impl MapEntry {
         wanted: usize,
     ) -> bool {
         // Nearly all are refused by these.
-        let mode = MODE.load(Relaxed);
-        mode != LargePages::Off as u8
+        let mode = large_pages();
+        mode != LargePages::Off
             && match self.large {
-                LargeAdvice::None => mode == LargePages::On as u8 && va.0.is_multiple_of(SPAN),
+                LargeAdvice::None => mode == LargePages::On && va.0.is_multiple_of(SPAN),
                 LargeAdvice::Wanted => true,
                 LargeAdvice::Refused => false,
             }
@@ -134,21 +74,6 @@ impl MapEntry {
             && (is_to_come() || self.may_have_run(span))
             && !pmap.has_table(va)
             && frame::available() >= frame::targets().high + RUN_FRAMES
-    }
-
-    /// Whether large pages may be in it, for `/proc`.
-    pub(crate) fn is_eligible(&self) -> bool {
-        let wanted = self.large == LargeAdvice::Wanted;
-        let first = VirtAddr(self.range.start.0.next_multiple_of(SPAN));
-        (self.may_be_large() || self.may_share_large())
-            && first <= self.range.end
-            && self.range.end - first >= SPAN
-            && self.fits_large(VirtRange::new(first, first + SPAN))
-            && match large_pages() {
-                LargePages::Off => false,
-                LargePages::Advised => wanted,
-                LargePages::On => true,
-            }
     }
 
     /// Fills `span`, of which nothing was ever touched, with the frames of `run`. Returns whether it did. The map is write-locked.

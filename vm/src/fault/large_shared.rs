@@ -18,34 +18,14 @@ use nucleus::{
     pmap::LargeKind,
 };
 
-use super::large::{LargeAdvice, span_around};
 use crate::chunks::SLOTS;
-use crate::map::{Map, MapEntry};
+use crate::map::{Map, MapEntry, span_around};
 use crate::object::{Pager, Pages};
 
 /// Chunks of an object that a large page takes up.
 const CHUNKS: usize = RUN_FRAMES / SLOTS;
 
 impl MapEntry {
-    /// Whether its memory is of a kind that may be in large pages that others map, too.
-    pub(super) fn may_share_large(&self) -> bool {
-        self.shared
-            && self.large != LargeAdvice::Refused
-            && !self.prot.contains(Prot::EXEC)
-            && self
-                .object
-                .as_ref()
-                .is_some_and(|object| object.pager.object().goes_to_swap())
-    }
-
-    /// Whether what the object has for `span`, which lies in the entry, begins where a large page of it may begin.
-    pub(super) fn fits_large(&self, span: VirtRange) -> bool {
-        self.object.as_ref().is_none_or(|object| {
-            self.index(object, span.start)
-                .is_multiple_of(RUN_FRAMES as u64)
-        })
-    }
-
     /// Whether the object seems to have a row of frames for `span`, which came at once.
     pub(super) fn may_have_run(&self, span: VirtRange) -> bool {
         self.object.as_ref().is_some_and(|it| {

@@ -49,8 +49,9 @@
 //! CPUs write.
 
 pub(crate) mod ahead;
-pub(crate) mod large;
+mod large;
 mod large_shared;
+mod populate;
 
 use nucleus::{
     Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
@@ -67,7 +68,6 @@ use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
 use ahead::Neighbours;
 pub use ahead::{fault_ahead, set_fault_ahead};
-pub use large::{LargeAdvice, LargePages, large_pages, set_large_pages};
 
 /// What became of an attempt.
 enum Outcome {
@@ -261,42 +261,6 @@ impl Map {
         }
         self.take_table_back(&mut space, va);
         Ok(())
-    }
-
-    /// Brings all of `range` in: private pages that may be written for writing, all others for reading.
-    ///
-    /// # Errors
-    /// The first page's that can't be brought in; those before it are there.
-    pub fn populate(&self, range: VirtRange) -> Result<(), Fault> {
-        for va in range.pages() {
-            let access = match self.space.read().lookup(va) {
-                Some(entry) if !entry.shared && entry.prot.contains(Prot::WRITE) => Access::Write,
-                Some(_) => Access::Read,
-                None => return Err(Fault::NotMapped),
-            };
-            // The one before brought most pages along.
-            if !self.pmap.permits(va, access) {
-                let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
-                loop {
-                    match self.resolve_with(va, access, wanted, &mut false, |_| Some(())) {
-                        Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
-                        result => break result?,
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl MapEntry {
-    /// What an anon of the entry may be mapped with; `writable`: nobody else refers to it, and no slot of the swap space has the same
-    /// bytes.
-    pub(crate) fn anon_prot(&self, writable: bool) -> Prot {
-        match writable && !self.needs_copy {
-            true => self.rights(),
-            false => self.rights() - Prot::WRITE,
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 
+use crate::amap::anon;
 use crate::map::MapEntry;
-use crate::reclaim::cold;
 use crate::{Entry, Map, swap};
 
 /// Pages that are mapped, by who else maps them and whether they were written.
@@ -148,7 +148,7 @@ impl MapEntry {
     /// How many of its mapped pages may be freed at leisure.
     fn lazy_pages(&self) -> usize {
         let mut count = 0;
-        if let Some(amap) = self.amap.as_ref().filter(|_| cold::may_be_lazy()) {
+        if let Some(amap) = self.amap.as_ref().filter(|_| anon::may_be_lazy()) {
             amap.for_each(self.keys(self.range), &mut |_, slot, _| {
                 count += usize::from(slot.is_mapped_and_lazy());
             });

@@ -4,9 +4,8 @@ use alloc::{boxed::Box, collections::LinkedList, sync::Arc};
 use core::ops::Range;
 use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange, pmap::Pending};
 
-use super::request::{Advice, Inherit, Lock};
+use super::request::{Advice, Inherit, LargeAdvice, Lock};
 use crate::amap::{Amap, Key, Share};
-use crate::fault::LargeAdvice;
 use crate::object::Pager;
 
 /// A reference to an object from page `first` on. Cloning and dropping tell the pager.
@@ -143,6 +142,15 @@ impl MapEntry {
         match self.lock {
             Lock::None => self.prot,
             _ => self.prot | Prot::WIRED,
+        }
+    }
+
+    /// What an anon of the entry may be mapped with; `writable`: nobody else refers to it, and no slot of the swap space has the same
+    /// bytes.
+    pub(crate) fn anon_prot(&self, writable: bool) -> Prot {
+        match writable && !self.needs_copy {
+            true => self.rights(),
+            false => self.rights() - Prot::WRITE,
         }
     }
 

@@ -11,10 +11,12 @@
 //! the pages are its own again, the first write in what a table maps brings the right back for all of it.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering, Ordering::SeqCst};
 use nucleus::{
     OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange, frame,
     pmap::{Fork, Pending, Writes, fork_mode},
+    sync::CpuWriteGuard,
+    task::Sleep,
 };
 
 use super::Map;
@@ -49,6 +51,20 @@ impl Map {
         drop(removed);
         let (pmap, copies) = result?;
         Map::with_pmap(pmap, copies)
+    }
+
+    /// Locks the map for a fork: nobody holds pages to write them.
+    fn lock_to_fork(&self) -> CpuWriteGuard<'_, Space> {
+        loop {
+            let space = self.space.write();
+            if self.held.load(SeqCst) == 0 {
+                return space;
+            }
+            drop(space);
+            let unheld = || (self.held.load(SeqCst) == 0).then_some(());
+            // Inputs come to their end.
+            let _ = self.unheld.wait(Sleep::SOUND, unheld);
+        }
     }
 
     /// The pmap and the entries of a child. What is in `removed` after a failure was never mapped.

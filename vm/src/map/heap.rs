@@ -6,9 +6,8 @@ use super::Map;
 use super::entry::{MapEntry, Removed};
 use super::layout::GUARD_GAP;
 use super::policy::check_overcommit;
-use super::request::{Advice, Fault, Inherit, Lock, MapError};
+use super::request::{Advice, Fault, Inherit, LargeAdvice, Lock, MapError};
 use super::space::Space;
-use crate::fault::LargeAdvice;
 
 impl Map {
     /// Sets where the heap starts (`execve`); `brk` starts there, moved up at random unless the
@@ -24,8 +23,9 @@ impl Map {
         self.space.read().heap
     }
 
-    /// `brk`: moves the end of the heap if it can and returns where it is.
-    pub fn set_break(&self, to: VirtAddr) -> VirtAddr {
+    /// Moves the end of the heap if it can. Returns where the end is, and which pages are to be
+    /// brought in at once.
+    pub(crate) fn resize_heap(&self, to: VirtAddr) -> (VirtAddr, Option<VirtRange>) {
         let mut removed = Removed::default();
         let mut space = self.space.write();
         let before = space.heap.end;
@@ -35,14 +35,13 @@ impl Map {
         let (end, lock) = (space.heap.end, space.lock_future);
         drop(space);
         drop(removed);
-        if lock == Lock::Full
-            && let (Some(old), Some(new)) = (before.page_ceil(), end.page_ceil())
-            && old < new
-        {
-            // As far as memory reaches, as for `map`.
-            let _ = self.populate(VirtRange::new(old, new));
-        }
-        end
+        let grown = match (before.page_ceil(), end.page_ceil()) {
+            (Some(old), Some(new)) if lock == Lock::Full && old < new => {
+                Some(VirtRange::new(old, new))
+            }
+            _ => None,
+        };
+        (end, grown)
     }
 
     fn move_break(

@@ -17,11 +17,13 @@ mod entries;
 mod entry;
 mod fork;
 mod heap;
+mod large;
 mod layout;
 mod policy;
 mod remap;
 mod request;
 mod space;
+mod widen;
 mod wire;
 
 use alloc::sync::Arc;
@@ -35,22 +37,28 @@ use nucleus::{
     task::WaitQueue,
 };
 
-use crate::chunks::Token;
-use crate::fault::ahead;
+use crate::chunks::{Registry, Token};
 use crate::object::Anonymous;
-use crate::reclaim::SPACES;
+use large::Phase;
 use policy::check_overcommit;
-use space::Phase;
 
 pub(crate) use entry::{MapEntry, ObjectRef, Removed};
 pub use fork::set_shared_tables;
+pub use large::{LargePages, large_pages, set_large_pages};
+pub(crate) use large::{SPAN, span_around};
 pub use layout::Layout;
 pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
 pub use request::{
-    Advice, Backing, Entry, Fault, Inherit, Limits, Lock, MapError, MapRequest, Place, Sizes,
+    Advice, Backing, Entry, Fault, Inherit, LargeAdvice, Limits, Lock, MapError, MapRequest, Place,
+    Sizes,
 };
 pub(crate) use space::Space;
-pub use wire::locked_pages;
+pub use space::locked_pages;
+pub(crate) use widen::{make_sole, widen_run};
+
+/// The pmaps of all address spaces, which the pagedaemon weighs from time to time.
+pub(crate) static SPACES: Registry<Pmap> = Registry::new(&NO_MARKS);
+static NO_MARKS: AtomicUsize = AtomicUsize::new(0);
 
 /// An address space: entries over a [`Pmap`]. All methods may be called by any task.
 pub struct Map {
@@ -137,11 +145,12 @@ impl Map {
         self.space.read().layout
     }
 
-    /// Establishes a mapping in one step (`uvm.txt` 3.1).
+    /// Enters a mapping in one step (`uvm.txt` 3.1). Returns where it is, and whether its pages are
+    /// to be brought in at once.
     ///
     /// # Errors
     /// As [`MapError`] says; nothing has changed then.
-    pub fn map(&self, request: MapRequest) -> Result<VirtAddr, MapError> {
+    pub(crate) fn establish(&self, request: MapRequest) -> Result<(VirtRange, bool), MapError> {
         let len = whole_pages(request.len)?;
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
@@ -210,11 +219,7 @@ impl Map {
         );
         drop(space);
         drop(removed);
-        if request.populate || lock == Lock::Full {
-            // As far as memory reaches: what is missing comes by faults.
-            let _ = self.populate(range);
-        }
-        Ok(start)
+        Ok((range, request.populate || lock == Lock::Full))
     }
 
     /// Finds where `len` bytes go and, for a fixed place, takes what is there out, its translations
@@ -350,7 +355,7 @@ impl Map {
                 let may_widen = prot.contains(Prot::WRITE) && !entry.prot.is_empty();
                 space.replace(start, |entry| entry.prot = prot);
                 if may_widen && let Some(entry) = space.lookup(start) {
-                    ahead::widen(&self.pmap, entry);
+                    widen::widen(&self.pmap, entry);
                 }
             }
         }

@@ -12,22 +12,16 @@ use super::space::Space;
 use super::{Map, page_range, whole_pages};
 
 impl Map {
-    /// `mremap`: moves and resizes. With [`Place::Any`] it goes anywhere, if it `may_move`, when there is
-    /// no room to grow in place; with another place it goes there. `keep_old` always moves and leaves an
-    /// empty mapping behind (`MREMAP_DONTUNMAP`).
-    /// An empty `old` in a shared mapping makes a second mapping of the same pages.
-    ///
-    /// # Errors
-    /// [`MapError::NotMapped`] (`EFAULT`) if `old` is not part of one entry; else as
-    /// [`map`](Map::map).
-    pub fn remap(
+    /// Moves and resizes what is mapped at `old`, as [`remap`](Map::remap) says. Also returns which
+    /// pages are to be brought in at once.
+    pub(crate) fn move_or_resize(
         &self,
         old: VirtRange,
         new_len: usize,
         may_move: bool,
         to: Place,
         keep_old: bool,
-    ) -> Result<VirtAddr, MapError> {
+    ) -> Result<(VirtAddr, Option<VirtRange>), MapError> {
         let new_len = whole_pages(new_len)?;
         let old = page_range(old)?;
         if old.is_empty() {
@@ -69,11 +63,7 @@ impl Map {
             });
         drop(space);
         drop(removed);
-        if let Some(grown) = grown {
-            // As far as memory reaches, as for `map`.
-            let _ = self.populate(grown);
-        }
-        result
+        Ok((result?, grown))
     }
 
     /// A second mapping of what is mapped shared at `at`.
@@ -83,7 +73,7 @@ impl Map {
         len: usize,
         may_move: bool,
         place: Place,
-    ) -> Result<VirtAddr, MapError> {
+    ) -> Result<(VirtAddr, Option<VirtRange>), MapError> {
         let request = {
             let space = self.space.read();
             let entry = space.lookup(at).ok_or(MapError::NotMapped)?;
@@ -102,7 +92,8 @@ impl Map {
                 ..MapRequest::zero(len, entry.prot)
             }
         };
-        self.map(request)
+        let (range, populate) = self.establish(request)?;
+        Ok((range.start, populate.then_some(range)))
     }
 
     fn shrink(

@@ -3,9 +3,8 @@
 use alloc::sync::Arc;
 use nucleus::{OutOfMemory, Prot, VirtAddr, VirtRange};
 
-use super::space::Phase;
-use crate::fault::large::{LargeAdvice, LargePages, SPAN, large_pages};
 use crate::object::{Pager, PagerError};
+use crate::swap::PageInError;
 
 /// What lies below a mapping's anonymous layer.
 #[derive(Clone)]
@@ -81,6 +80,17 @@ pub enum Advice {
     Large,
     /// No large pages from now on.
     NotLarge,
+}
+
+/// What a program said about large pages for an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum LargeAdvice {
+    #[default]
+    None,
+    /// `MADV_HUGEPAGE`.
+    Wanted,
+    /// `MADV_NOHUGEPAGE`.
+    Refused,
 }
 
 /// One mapping, with its final attributes.
@@ -223,23 +233,6 @@ impl MapRequest {
             label: "",
         }
     }
-
-    /// What its address should be, divided by 2 MiB, for large pages to fit in; `None` where none will come.
-    pub(crate) fn phase(&self, len: usize) -> Option<Phase> {
-        let may_come = len >= SPAN
-            && !self.grows_down
-            && self.large != LargeAdvice::Refused
-            && large_pages() != LargePages::Off;
-        match &self.backing {
-            Backing::Zero if may_come => Some(Phase(0)),
-            Backing::Object { pager, offset }
-                if may_come && self.shared && pager.object().goes_to_swap() =>
-            {
-                Some(Phase(*offset as usize % SPAN))
-            }
-            _ => None,
-        }
-    }
 }
 
 impl From<OutOfMemory> for MapError {
@@ -251,6 +244,12 @@ impl From<OutOfMemory> for MapError {
 impl From<OutOfMemory> for Fault {
     fn from(_: OutOfMemory) -> Fault {
         Fault::OutOfMemory
+    }
+}
+
+impl From<PageInError> for Fault {
+    fn from(error: PageInError) -> Fault {
+        PagerError::from(error).into()
     }
 }
 

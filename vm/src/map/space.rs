@@ -1,14 +1,14 @@
 //! The entries of a map, in order: what the map's lock guards.
 
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter};
 
 use super::entries::{Entries, FIRST, Position};
 use super::entry::{MapEntry, Removed};
+use super::large::{Phase, SPAN};
 use super::layout::{GUARD_GAP, Layout};
 use super::policy::max_entries;
 use super::request::{Limits, Lock, MapError};
-use super::wire;
-use crate::fault::large::SPAN;
 
 /// The entries and what is known of all of them together.
 pub(crate) struct Space {
@@ -37,6 +37,22 @@ pub(crate) struct Space {
     aligned: Search,
 }
 
+/// Pages of locked entries of all maps.
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
+
+/// Pages of locked entries of all maps together.
+pub fn locked_pages() -> usize {
+    LOCKED.load(Relaxed)
+}
+
+/// So many pages more, or fewer, are in locked entries.
+fn count_locked(pages: usize, add: bool) {
+    match add {
+        true => LOCKED.fetch_add(pages, Relaxed),
+        false => LOCKED.fetch_sub(pages, Relaxed),
+    };
+}
+
 /// Where a search for room goes on.
 #[derive(Clone, Copy)]
 struct Search {
@@ -55,10 +71,6 @@ impl Search {
         }
     }
 }
-
-/// What a mapping wants of its place, so that large pages fit in: its address, divided by [`SPAN`], leaves this.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Phase(pub usize);
 
 /// The highest place for `len` bytes that ends at `top` or below.
 fn below_top(top: usize, len: usize, phase: Option<Phase>) -> Option<usize> {
@@ -237,7 +249,7 @@ impl Space {
         change(&mut self.text, sizes.text);
         if sizes.locked != 0 {
             change(&mut self.locked, sizes.locked);
-            wire::count_locked(sizes.locked, add);
+            count_locked(sizes.locked, add);
         }
         self.peak = self.peak.max(self.total);
     }
@@ -363,7 +375,7 @@ impl Space {
     /// Takes all entries out.
     pub fn take_all(&mut self) -> Entries {
         (self.total, self.data, self.stack, self.text) = (0, 0, 0, 0);
-        wire::count_locked(core::mem::take(&mut self.locked), false);
+        count_locked(core::mem::take(&mut self.locked), false);
         core::mem::take(&mut self.entries)
     }
 

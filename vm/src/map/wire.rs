@@ -6,29 +6,13 @@
 //! the kernel needs for the length of one input or output is [held](crate::Held) by handles of its frames on the stack of who
 //! needs it; page tables are the pmap's own business. Neither touches an entry.
 
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
 
 use super::entry::{MapEntry, Removed};
 use super::request::{Lock, MapError};
 use super::space::Space;
 use super::{Map, page_range};
-
-/// Pages of locked entries of all maps.
-static LOCKED: AtomicUsize = AtomicUsize::new(0);
-
-/// Pages of locked entries of all maps together.
-pub fn locked_pages() -> usize {
-    LOCKED.load(Relaxed)
-}
-
-/// So many pages more, or fewer, are in locked entries.
-pub(crate) fn count_locked(pages: usize, add: bool) {
-    match add {
-        true => LOCKED.fetch_add(pages, Relaxed),
-        false => LOCKED.fetch_sub(pages, Relaxed),
-    };
-}
 
 impl Map {
     /// Whether a part of `range` is in a locked entry.

@@ -6,12 +6,9 @@
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::SeqCst;
-use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtRange, addr::USER_END, dma::Part, pmap, sync::CpuWriteGuard,
-    task::Sleep,
-};
+use nucleus::{Access, PAGE_SIZE, Prot, VirtRange, addr::USER_END, dma::Part, pmap};
 
-use crate::map::{Fault, Map, Space};
+use crate::map::{Fault, Map};
 
 /// Bytes of an address space that stay in memory, and stay that program's, until this is dropped.
 pub struct Held {
@@ -61,20 +58,6 @@ impl Map {
             at = at + len;
         }
         Ok(held)
-    }
-
-    /// Locks the map for a fork: nobody holds pages to write them.
-    pub(crate) fn lock_to_fork(&self) -> CpuWriteGuard<'_, Space> {
-        loop {
-            let space = self.space.write();
-            if self.held.load(SeqCst) == 0 {
-                return space;
-            }
-            drop(space);
-            let unheld = || (self.held.load(SeqCst) == 0).then_some(());
-            // Inputs come to their end.
-            let _ = self.unheld.wait(Sleep::SOUND, unheld);
-        }
     }
 }
 

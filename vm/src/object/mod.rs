@@ -275,7 +275,11 @@ impl Object {
         };
         let before = index.saturating_sub(window.start) as usize;
         let behind = window.end.saturating_sub(index + 1) as usize;
-        swap::bring_in(chunk, index as usize % SLOTS, (before, behind))
+        Ok(swap::bring_in(
+            chunk,
+            index as usize % SLOTS,
+            (before, behind),
+        )?)
     }
 
     /// Brings those of `pages` back that are in swap, as far as memory is not short and they can be read.

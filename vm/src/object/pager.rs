@@ -8,6 +8,7 @@ use nucleus::{
 };
 
 use super::Object;
+use crate::swap::PageInError;
 
 /// Why a pager could not give a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,15 @@ pub enum PagerError {
 impl From<OutOfMemory> for PagerError {
     fn from(_: OutOfMemory) -> PagerError {
         PagerError::OutOfMemory
+    }
+}
+
+impl From<PageInError> for PagerError {
+    fn from(error: PageInError) -> PagerError {
+        match error {
+            PageInError::OutOfMemory => PagerError::OutOfMemory,
+            PageInError::Io => PagerError::Io,
+        }
     }
 }
 

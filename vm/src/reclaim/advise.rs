@@ -2,13 +2,12 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use nucleus::{Access, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
+use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
 use crate::chunks::SLOTS;
-use crate::fault::{LargeAdvice, ahead};
-use crate::map::{
-    Advice, Fault, Inherit, Lock, Map, MapEntry, MapError, Removed, Space, page_range,
-};
+use crate::fault::ahead;
+use crate::map::LargeAdvice;
+use crate::map::{Advice, Inherit, Lock, Map, MapEntry, MapError, Removed, Space, page_range};
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
@@ -250,19 +249,6 @@ impl Map {
             });
         });
         removed
-    }
-
-    /// Brings all of `range` in for reading, or for writing as a program would write it (`MADV_POPULATE_READ` and `_WRITE`).
-    ///
-    /// # Errors
-    /// The first page's; those before it are there.
-    pub fn populate_for(&self, range: VirtRange, access: Access) -> Result<(), Fault> {
-        for va in range.pages() {
-            if !self.pmap.permits(va, access) {
-                self.resolve(va, access, |_| Some(()))?;
-            }
-        }
-        Ok(())
     }
 
     /// Which pages of a wholly mapped range are resident (`mincore`); calls `page` for each. `page`

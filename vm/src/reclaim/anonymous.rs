@@ -4,8 +4,8 @@ use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use nucleus::{counters::Counter, pmap};
 
+use super::daemon;
 use super::scan::{Scan, Urgency, Verdict};
-use super::{cold, daemon};
 use crate::amap::anon;
 use crate::chunks::{Chunk, Hand, Registry, SLOTS};
 use crate::swap::{Cluster, Paged};
@@ -40,7 +40,7 @@ pub fn inactive_anonymous() -> usize {
 
 /// Whether there is a place for such pages, or some may be dropped.
 pub(super) fn can_go() -> bool {
-    swap::usage().total > 0 || cold::may_be_lazy()
+    swap::usage().total > 0 || anon::may_be_lazy()
 }
 
 /// Those that are on their way there.

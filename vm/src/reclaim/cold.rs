@@ -1,6 +1,6 @@
 //! Memory that a program says it will not need soon, or not at all (`MADV_COLD`, `MADV_FREE`).
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use nucleus::{
     VirtRange,
     pmap::{self, Pending},
@@ -12,14 +12,6 @@ use crate::chunks::{Chunk, SLOTS};
 use crate::map::{Lock, Map, MapEntry, MapError, page_range};
 use crate::object;
 use crate::swap::Paged;
-
-/// Whether any program has ever freed pages at leisure.
-static LAZY: AtomicBool = AtomicBool::new(false);
-
-/// Whether there may be pages that may be dropped without having been written anywhere.
-pub(crate) fn may_be_lazy() -> bool {
-    LAZY.load(Relaxed)
-}
 
 impl Map {
     /// `MADV_FREE`: the anons of private memory may be freed from now on as long as the program does not write them; read meanwhile, a page
@@ -39,7 +31,7 @@ impl Map {
         for entry in space.overlapping_mut(range) {
             entry.unshare()?;
         }
-        LAZY.store(true, Relaxed);
+        anon::note_lazy();
         let mut pending = Pending::new();
         for entry in space.overlapping(range) {
             let part = entry.range.intersect(range);

@@ -10,11 +10,11 @@
 
 use alloc::boxed::Box;
 use core::{
-    sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
     time::Duration,
 };
 use nucleus::{
-    OutOfMemory, Pmap,
+    OutOfMemory,
     counters::Counter,
     frame,
     task::{self, Priority, Sleep, Spawn, WaitQueue},
@@ -23,12 +23,9 @@ use nucleus::{
 
 use super::scan::{Scan, Tally, Urgency};
 use super::{anonymous, caches};
-use crate::chunks::{Hand, Registry};
+use crate::chunks::Hand;
+use crate::map::SPACES;
 use crate::{supply, swap};
-
-/// Address spaces, by their pmaps: the daemon weighs them now and then.
-pub(crate) static SPACES: Registry<Pmap> = Registry::new(&NO_MARKS);
-static NO_MARKS: AtomicUsize = AtomicUsize::new(0);
 
 /// Pages that may be on their way to disks at a time: 8 MiB, or an eighth of a small machine. More would not make disks
 /// faster, and each of them is a page that can't be used yet.

@@ -12,13 +12,16 @@
 mod advise;
 mod anonymous;
 mod caches;
-pub(crate) mod cold;
+mod cold;
 mod daemon;
 mod page_out;
 mod scan;
+mod swap_audit;
+mod swap_off;
 
 pub use anonymous::{inactive_anonymous, set_swap_cluster, swap_cluster};
 pub use caches::{Cache, register_cache};
-pub(crate) use daemon::SPACES;
 pub use daemon::{start_pagedaemon, stop_pagedaemon};
 pub use scan::{Fate, Scan, Tally, Urgency, active_in_objects};
+pub use swap_audit::{SwapAudit, audit_swap};
+pub use swap_off::swap_off;

@@ -4,29 +4,25 @@
 //! - `table`: the devices and their slots; `bitmap`: which of them are free; `slot`: names of slots, and who has one.
 //! - `cluster`: pages leave, many at a time to neighbouring slots, wherever they stand in memory.
 //! - `page_in`: pages come back, with those that stand in neighbouring slots.
-//! - `off`: a device is given up. `usage`: what others are told. `audit`: slots are counted twice.
+//! - `usage`: what others are told.
 //!
 //! Where a page is says the page itself: see `location`. A slot is referred to by exactly one page, so no slot
 //! is counted: it is free when its page gives it up, and *the slots in use are the slots that pages have*.
 
-mod audit;
 mod bitmap;
 mod cluster;
 mod location;
-mod off;
 mod page_in;
 mod slot;
 mod store;
 mod table;
 mod usage;
 
-pub use audit::{Audit, audit};
 pub(crate) use cluster::{Cluster, Taken, drop_clean};
-pub(crate) use location::{Location, Paged};
-pub use off::remove;
-pub(crate) use page_in::bring_in;
-pub(crate) use slot::SwapSlot;
+pub(crate) use location::{Home, Location, Paged};
+pub(crate) use page_in::{PageInError, bring_in};
+pub(crate) use slot::{SlotNumber, SwapSlot};
 pub use store::{Done, StoreFailed, SwapStore};
-pub(crate) use table::refuse_removals;
+pub(crate) use table::{Removal, refuse_removals};
 pub use table::{add, devices, usage};
 pub use usage::{DeviceId, DeviceUsage, SwapError, SwapUsage};

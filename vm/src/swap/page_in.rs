@@ -7,7 +7,7 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU8, Ordering};
 use nucleus::{
-    Frame,
+    Frame, OutOfMemory,
     counters::Counter,
     frame::{self, Contents},
     task::{Sleep, WaitQueue},
@@ -19,18 +19,31 @@ use super::store::StoreFailed;
 use super::table;
 use super::table::Run;
 use crate::chunks::{Chunk, SLOTS};
-use crate::object::PagerError;
+
+/// Why a page could not be read from swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageInError {
+    OutOfMemory,
+    /// The device failed.
+    Io,
+}
+
+impl From<OutOfMemory> for PageInError {
+    fn from(_: OutOfMemory) -> PageInError {
+        PageInError::OutOfMemory
+    }
+}
 
 /// Brings page `index` of `chunk` back if it is in swap, and up to `before` pages of the chunk in front of it and `behind` pages behind it
 /// as far as they stand in slots beside its own. Nothing promises that it is still there afterwards. No lock is held.
 ///
 /// # Errors
-/// [`PagerError::OutOfMemory`], [`PagerError::Io`].
+/// [`PageInError::OutOfMemory`], [`PageInError::Io`].
 pub(crate) fn bring_in<T: Paged>(
     chunk: Arc<Chunk<T>>,
     index: usize,
     (before, behind): (usize, usize),
-) -> Result<(), PagerError> {
+) -> Result<(), PageInError> {
     let first = index.saturating_sub(before);
     let last = index.saturating_add(behind).min(SLOTS - 1);
     let mut alone = false;
@@ -53,7 +66,7 @@ pub(crate) fn bring_in<T: Paged>(
                 Counter::swap_failures.add(1);
                 // What can't be read may be another's page.
                 if run.len() == 1 {
-                    return Err(PagerError::Io);
+                    return Err(PageInError::Io);
                 }
                 alone = true;
             }
@@ -94,11 +107,11 @@ fn neighbours(
 }
 
 /// Frames for the slots of the run, which is cut to those around `wanted` for which there is memory.
-fn frames_for(run: &mut Run, wanted: SlotNumber) -> Result<Vec<Frame>, PagerError> {
+fn frames_for(run: &mut Run, wanted: SlotNumber) -> Result<Vec<Frame>, PageInError> {
     let mut frames = Vec::new();
     frames
         .try_reserve_exact(run.len())
-        .map_err(|_| PagerError::OutOfMemory)?;
+        .map_err(|_| PageInError::OutOfMemory)?;
     frames.push(Frame::alloc(Contents::Stale)?);
     while frames.len() < run.len() && !frame::is_scarce() {
         match Frame::alloc(Contents::Stale) {

@@ -461,7 +461,7 @@ pub fn devices() -> Result<Vec<DeviceUsage>, SwapError> {
 
 /// An attempt to remove a device.
 #[derive(Clone, Copy)]
-pub(super) struct Removal {
+pub(crate) struct Removal {
     pub id: DeviceId,
     number: u64,
 }
@@ -498,6 +498,30 @@ impl Removal {
             device.restore();
         }
     }
+
+    /// Takes the device out if no slot of it is in use and the removal goes on. Returns whether it
+    /// did.
+    pub fn take_out(&self) -> bool {
+        let taken = {
+            let mut table = TABLE.lock();
+            let is_unused = |it: &mut Device| {
+                it.draining == Some(self.number) && it.owned == 0 && it.busy == 0 && it.users == 0
+            };
+            match table.devices.get_mut(self.id.0) {
+                Some(device) => device.take_if(is_unused),
+                None => None,
+            }
+        };
+        // The store and the bitmap are dropped without a lock.
+        taken.is_some()
+    }
+
+    /// Returns whether no page has a slot of the device.
+    pub fn is_drained(&self) -> bool {
+        let table = TABLE.lock();
+        let device = table.devices.get(self.id.0).and_then(Option::as_ref);
+        device.is_none_or(|it| it.owned == 0)
+    }
 }
 
 /// Gives all attempts to remove a device up; returns whether there was one.
@@ -506,27 +530,4 @@ pub(crate) fn refuse_removals() -> bool {
     let devices = table.devices.iter_mut().flatten();
     let draining = devices.filter(|it| it.draining.is_some());
     draining.map(Device::restore).count() > 0
-}
-
-/// Takes the device out if nothing uses a slot of it and the removal goes on. Returns whether it did.
-pub(super) fn take_out(removal: &Removal) -> bool {
-    let taken = {
-        let mut table = TABLE.lock();
-        let is_unused = |it: &mut Device| {
-            it.draining == Some(removal.number) && it.owned == 0 && it.busy == 0 && it.users == 0
-        };
-        match table.devices.get_mut(removal.id.0) {
-            Some(device) => device.take_if(is_unused),
-            None => None,
-        }
-    };
-    // Its store and its groups go with no lock held.
-    taken.is_some()
-}
-
-/// Whether pages have slots of the device.
-pub(super) fn is_empty(id: DeviceId) -> bool {
-    let table = TABLE.lock();
-    let device = table.devices.get(id.0).and_then(Option::as_ref);
-    device.is_none_or(|it| it.owned == 0)
 }

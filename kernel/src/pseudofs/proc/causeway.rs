@@ -48,7 +48,7 @@ pub fn directory() -> Table {
         .with(
             "swap",
             Entry::text(|out| {
-                let audit = vm::swap::audit().map_err(|_| Errno::ENOMEM)?;
+                let audit = vm::audit_swap().map_err(|_| Errno::ENOMEM)?;
                 writeln!(out, "used {}", audit.used);
                 writeln!(out, "found {}", audit.found);
                 Ok(())

@@ -2,17 +2,14 @@
 
 use alloc::vec::Vec;
 
-use super::location::{Home, Paged};
-use super::slot::SlotNumber;
-use super::table;
-use super::usage::SwapError;
 use crate::amap::anon;
 use crate::chunks::{Chunk, Hand, Registry};
 use crate::object;
+use crate::swap::{self, Home, Paged, SlotNumber, SwapError};
 
 /// What two ways to count found, in slots. They agree when nothing comes or goes meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Audit {
+pub struct SwapAudit {
     /// Slots that are in use.
     pub used: usize,
     /// Slots that pages of any process or object have.
@@ -23,15 +20,15 @@ pub struct Audit {
 ///
 /// # Errors
 /// [`SwapError::NoMemory`].
-pub fn audit() -> Result<Audit, SwapError> {
+pub fn audit_swap() -> Result<SwapAudit, SwapError> {
     let mut numbers = Vec::new();
     gather(&anon::CHUNKS, &mut numbers)?;
     gather(&object::CHUNKS, &mut numbers)?;
     // An anon that several amaps refer to was met as often.
     numbers.sort_unstable();
     numbers.dedup();
-    Ok(Audit {
-        used: table::usage().used,
+    Ok(SwapAudit {
+        used: swap::usage().used,
         found: numbers.len(),
     })
 }

@@ -3,16 +3,11 @@
 use alloc::sync::Arc;
 use nucleus::task;
 
-use super::location::{Home, Paged};
-use super::page_in::bring_in;
-use super::table;
-use super::table::Removal;
-use super::usage::{DeviceId, SwapError};
 use crate::amap::anon;
 use crate::chunks::{Chunk, Hand, Registry, SLOTS};
 use crate::object;
-use crate::object::PagerError;
 use crate::supply::{Supply, wait_for_memory, wait_for_room};
+use crate::swap::{DeviceId, Home, PageInError, Paged, Removal, SwapError, bring_in};
 
 /// Gives the device up: nothing more goes there, and all pages in it are brought back, as far as there is room in memory, and on other
 /// devices by way of the pagedaemon. Goes on until that is so or `interrupted` says to stop.
@@ -20,7 +15,7 @@ use crate::supply::{Supply, wait_for_memory, wait_for_room};
 /// # Errors
 /// [`SwapError::NotFound`]; [`SwapError::NoMemory`] if there is no room for the pages, [`SwapError::Io`] if one
 /// can't be read, [`SwapError::Interrupted`]: the device is in use as before, and no page is lost.
-pub fn remove(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
+pub fn swap_off(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
     let removal = Removal::begin(id)?;
     let result = drain(&removal, interrupted);
     if result.is_err() {
@@ -31,7 +26,7 @@ pub fn remove(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapEr
 
 fn drain(removal: &Removal, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
     // Pages that are on their way from one amap to another may be missed; they are met in the next round.
-    while !table::take_out(removal) {
+    while !removal.take_out() {
         if !removal.goes_on() {
             return Err(SwapError::NoMemory);
         }
@@ -49,7 +44,7 @@ fn empty_all<T: Paged>(
     interrupted: &dyn Fn() -> bool,
 ) -> Result<(), SwapError> {
     let mut hand = Hand::default();
-    while !table::is_empty(removal.id)
+    while !removal.is_drained()
         && let Some(chunk) = chunks.next(&mut hand)
     {
         if interrupted() {
@@ -81,8 +76,8 @@ fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, removal: &Removal) -> Result<(), SwapE
         }
         match bring_in(chunk.clone(), index, (SLOTS, SLOTS)) {
             Ok(()) => {}
-            Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
-            Err(PagerError::OutOfMemory) => return Err(SwapError::NoMemory),
+            Err(PageInError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+            Err(PageInError::OutOfMemory) => return Err(SwapError::NoMemory),
             Err(_) => return Err(SwapError::Io),
         }
     }

@@ -1,0 +1,55 @@
+//! Giving mappings of private pages the right to be written back without a fault.
+
+use nucleus::{PAGE_SHIFT, Pmap, VirtAddr, VirtRange};
+
+use super::entry::MapEntry;
+use crate::amap::{Slot, Slots};
+
+/// What a page table of level 1 maps.
+const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
+
+/// Gives the mappings of anons that `entry` alone refers to the right to be written, which it has got. The map is
+/// locked.
+pub(super) fn widen(pmap: &Pmap, entry: &MapEntry) {
+    let Some(amap) = entry.amap.as_ref().filter(|_| !entry.needs_copy) else {
+        return;
+    };
+    amap.for_each_part(entry.keys(entry.range), &mut |keys, mut slots| {
+        let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
+        make_sole(entry, &mut slots, part);
+        // A part may reach from one page table into the next.
+        let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
+        for run in [
+            VirtRange::new(part.start, middle),
+            VirtRange::new(middle, part.end),
+        ] {
+            widen_run(pmap, entry, &slots, run);
+        }
+    });
+}
+
+/// Makes anons of `run` that were left by their other owners sole ones again.
+pub(crate) fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
+    if slots.are_common() {
+        return;
+    }
+    for va in run.pages() {
+        let key = entry.key(va);
+        if let Some(slot @ Slot::Shared(_)) = slots.get(key) {
+            slot.make_sole();
+        }
+    }
+}
+
+/// Makes the mappings of sole anons in `run`, part of one page table, writable; returns how many.
+pub(crate) fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: VirtRange) -> usize {
+    if slots.are_common() {
+        return 0;
+    }
+    pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
+        Slot::Sole(location) if !location.is_clean() => {
+            Some((location.frame()?, entry.anon_prot(true)))
+        }
+        _ => None,
+    })
+}
