@@ -7,7 +7,7 @@ use core::{any::Any, ops::RangeInclusive};
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, Rank, SpinLock};
 
-use crate::{File, Location, OpenFlags, block, pages::Cached};
+use crate::{File, Location, OpenFlags, block, page_cache::Cached};
 
 /// Opens the device `number` whose node is at `at`, which the open file remembers.
 pub type OpenDevice = fn(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>>;

@@ -9,7 +9,7 @@
 //! - [`ext2`]: the file system of disks.
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
 //! - [`ninep`]: the file system of a 9P server, the host's for one.
-//! - [`pages`]: the pages of files on disks, in one cache.
+//! - [`page_cache`]: the pages of files on disks, in one cache.
 //! - [`pseudofs`]: directories and files made up on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ extern crate alloc;
 pub mod block;
 pub mod cpio;
 pub mod credentials;
+mod deny_write;
 pub mod device;
 pub mod ext2;
 pub mod file;
@@ -26,15 +27,14 @@ mod name_hash;
 pub mod namespace;
 pub mod ninep;
 pub mod notify;
-pub mod pages;
-mod passed;
+pub mod page_cache;
 pub mod pseudofs;
 pub mod ramfs;
-mod text;
+mod shared_pages;
 pub mod vnode;
 
 pub use credentials::{CapabilitySet, Credentials};
+pub use deny_write::{DenyWrite, Running, Writing};
 pub use file::{Asynchronous, File, OpenFlags, Ready};
 pub use namespace::{Location, Mount, MountFlags, MountRequest, Namespace, Walk};
-pub use text::{Running, TextUse, Writing};
 pub use vnode::{Attributes, Kind, Vnode};

@@ -11,7 +11,9 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use crate::{Credentials, File, Location, OpenFlags, TextUse, block::PinnedBlocks, pages::Cached};
+use crate::{
+    Credentials, DenyWrite, File, Location, OpenFlags, block::PinnedBlocks, page_cache::Cached,
+};
 
 /// What a vnode is; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -278,7 +280,7 @@ pub trait Vnode: Any + Send + Sync {
     }
 
     /// Where it is noted who writes and who runs it; `None` where that does not matter.
-    fn text_use(&self) -> Option<&TextUse> {
+    fn deny_write(&self) -> Option<&DenyWrite> {
         None
     }
 

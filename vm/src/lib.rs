@@ -41,7 +41,7 @@ pub use map::{
     overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use movement::Held;
-pub use object::{Anonymous, Claim, Description, HasObject, Object, Pager, PagerError};
+pub use object::{Anonymous, BusyPages, Description, HasObject, Object, Pager, PagerError};
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,
     inactive_anonymous, register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon,

@@ -39,7 +39,7 @@ struct Memory {
 impl Memory {
     fn new() -> Arc<Memory> {
         Arc::new(Memory {
-            object: Object::homeless(),
+            object: Object::swap_backed(),
             pages: AtomicU64::new(PAGES as u64),
             room: AtomicUsize::new(PAGES + 64),
         })
@@ -83,7 +83,7 @@ impl Pager for Memory {
         self.room.fetch_add(pages, SeqCst);
     }
 
-    fn punch(&self, pages: std::ops::Range<u64>) -> Option<Result<(), PagerError>> {
+    fn punch_hole(&self, pages: std::ops::Range<u64>) -> Option<Result<(), PagerError>> {
         let count = pages.end.saturating_sub(pages.start);
         let gone = self.object.remove_pages(pages.start, count);
         self.room.fetch_add(gone, SeqCst);

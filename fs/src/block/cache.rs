@@ -16,7 +16,7 @@ use nucleus::{
 use vm::{Description, Object, Pager, PagerError};
 
 use super::{Claim, Device, Done, Request, SECTOR, Transfer, make_room};
-use crate::pages::{Cached, FilePages, Store};
+use crate::page_cache::{BackingStore, Cached, PageCache};
 
 const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 
@@ -78,7 +78,7 @@ impl DeviceStore {
     }
 }
 
-impl Store for DeviceStore {
+impl BackingStore for DeviceStore {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         let sectors = self.sectors(first, frames.len());
         let there = (sectors.end - sectors.start) as usize * SECTOR;
@@ -115,7 +115,7 @@ impl Store for DeviceStore {
 /// How often a device is open, and its pages while it is.
 pub(super) struct Openers {
     count: usize,
-    pages: Option<Arc<FilePages<DeviceStore>>>,
+    pages: Option<Arc<PageCache<DeviceStore>>>,
 }
 
 impl Openers {
@@ -137,7 +137,7 @@ impl Device {
         openers.count += 1;
         let pages = openers
             .pages
-            .get_or_insert_with(|| FilePages::new(DeviceStore(self.clone()), self.size()))
+            .get_or_insert_with(|| PageCache::new(DeviceStore(self.clone()), self.size()))
             .clone();
         drop(openers);
         Arc::new(Opened {
@@ -147,7 +147,7 @@ impl Device {
     }
 
     /// Its pages, if anybody has it open.
-    pub fn cached(&self) -> Option<Arc<FilePages<DeviceStore>>> {
+    pub fn cached(&self) -> Option<Arc<PageCache<DeviceStore>>> {
         self.openers.lock().pages.clone()
     }
 
@@ -179,7 +179,7 @@ impl Device {
 /// A device that is open as a file; also what a mapping of it maps.
 pub struct Opened {
     device: Arc<Device>,
-    pages: Arc<FilePages<DeviceStore>>,
+    pages: Arc<PageCache<DeviceStore>>,
 }
 
 impl Opened {
@@ -189,7 +189,7 @@ impl Opened {
     }
 
     /// Its pages.
-    pub fn pages(&self) -> &Arc<FilePages<DeviceStore>> {
+    pub fn pages(&self) -> &Arc<PageCache<DeviceStore>> {
         &self.pages
     }
 
@@ -256,16 +256,16 @@ impl Pager for Opened {
         self.pages.will_need(pages);
     }
 
-    fn let_go(&self, pages: Range<u64>) {
-        self.pages.let_go(pages);
+    fn evict(&self, pages: Range<u64>) {
+        self.pages.evict(pages);
     }
 
-    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages.put(pages)
+    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages.writeback(pages)
     }
 
-    fn begin_put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages.begin_put(pages)
+    fn start_writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages.start_writeback(pages)
     }
 
     fn reference(&self, writable: bool) {

@@ -22,7 +22,7 @@ use vm::Pager;
 use super::{Claim, Device, Opened, SECTOR};
 use crate::{
     Attributes, File, Location, OpenFlags,
-    pages::{Cached, ErrorMark},
+    page_cache::{Cached, ErrorMark},
 };
 
 /// `ioctl`s, as on Linux.

@@ -27,7 +27,7 @@ use nucleus::{
 use super::{Ext2, batch::Batch};
 use crate::{
     block::{Device, DeviceStore, Done, Request, SECTOR},
-    pages::{FilePages, Store},
+    page_cache::{BackingStore, PageCache},
 };
 
 /// A block of metadata, kept in memory by whoever has this.
@@ -88,7 +88,7 @@ struct Metadata {
     fs: SpinLock<Weak<Ext2>>,
 }
 
-impl Store for Metadata {
+impl BackingStore for Metadata {
     fn is_device(&self) -> bool {
         true
     }
@@ -124,7 +124,7 @@ const MOST_PARTS: usize = 96;
 /// The metadata of one device.
 pub(super) struct Buffers {
     device: Arc<Device>,
-    pages: Arc<FilePages<Metadata>>,
+    pages: Arc<PageCache<Metadata>>,
     block_size: usize,
     changed: SpinLock<Changed>,
     /// Woken when blocks may become fresh again.
@@ -160,7 +160,7 @@ impl Buffers {
             fs: SpinLock::new(Rank::Leaf, Weak::new()),
         };
         Buffers {
-            pages: FilePages::new(store, device.size()),
+            pages: PageCache::new(store, device.size()),
             device,
             block_size,
             changed: SpinLock::new(
@@ -323,7 +323,7 @@ impl Buffers {
     /// Gives up to `most` pages up that hold nothing that has changed and that nobody uses; returns how many.
     #[cfg(test)]
     pub fn give_back(&self, most: usize) -> usize {
-        crate::pages::Cached::give_back(&*self.pages, most)
+        crate::page_cache::Cached::give_back(&*self.pages, most)
     }
 
     fn part(&self, number: u32, change: &Change) -> Part {

@@ -1,6 +1,6 @@
 //! The bytes of a regular file: where the blocks of its pages are.
 //!
-//! A page that may become dirty has all blocks that the file's size covers in it, from [`reserve`](Store::reserve) on: a full disk is
+//! A page that may become dirty has all blocks that the file's size covers in it, from [`reserve`](BackingStore::reserve) on: a full disk is
 //! found before anybody's bytes are taken. Their old bytes are some other file's until the page is written. Until then they are *unwritten*: they
 //! read as zeros, and those that nobody has written when the file is synced, or leaves memory, are cleared on the disk.
 
@@ -16,7 +16,7 @@ use nucleus::{Frame, PAGE_SIZE, dma::Part};
 use super::inode::{Changing, Inode};
 use crate::{
     block::{Done, Transfer},
-    pages::{PageSet, Store},
+    page_cache::{BackingStore, PageSet},
 };
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
@@ -31,7 +31,7 @@ pub(super) struct Content {
     inode: Weak<Inode>,
     /// Blocks of the file, by their place in it, that have one on the disk which was never written.
     pub(super) unwritten: PageSet,
-    /// There may be blocks behind the end, which [`cut`](Store::cut) could not free.
+    /// There may be blocks behind the end, which [`cut`](BackingStore::cut) could not free.
     uncut: AtomicBool,
     /// The file system's device, and the inode's number.
     identity: (u64, u64),
@@ -148,7 +148,7 @@ impl Content {
         changing.free_range(blocks)
     }
 
-    /// Frees what [`cut`](Store::cut) left, before the end moves over it. Nobody reserves anything meanwhile.
+    /// Frees what [`cut`](BackingStore::cut) left, before the end moves over it. Nobody reserves anything meanwhile.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -161,7 +161,7 @@ impl Content {
     }
 }
 
-impl Store for Content {
+impl BackingStore for Content {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         let transfer = Transfer::new(done);
         let begun = self.transfer(false, first, frames, &transfer);

@@ -3,7 +3,7 @@
 //! An inode keeps the block of the inode table that has its record, and every change is put there at once. So there are no changed
 //! inodes, only changed blocks: an inode that nobody uses has nothing left to write but its pages.
 //!
-//! Inodes stand in the file system's [`Table`](crate::pages::Table), which says who uses one. One without links ends when the last user lets go:
+//! Inodes stand in the file system's [`Table`](crate::page_cache::InodeCache), which says who uses one. One without links ends when the last user lets go:
 //! its blocks are freed, then it itself.
 
 use alloc::sync::{Arc, Weak};
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Kind,
-    pages::{Cached, FilePages, InCore, InUse},
+    page_cache::{Cached, InCore, InUse, PageCache},
 };
 
 /// A file, directory, link or device of a mounted file system.
@@ -51,7 +51,7 @@ pub(super) struct Inode {
     /// Likewise, for the time stamps of its content.
     times: AtomicU64,
     /// The content of a regular file.
-    pages: Option<Arc<FilePages<Content>>>,
+    pages: Option<Arc<PageCache<Content>>>,
     /// What the upper half knows of it.
     pub state: super::state::State,
 }
@@ -232,7 +232,7 @@ impl Inode {
                 let size_max = fs.max_size(kind);
                 let shift = fs.geometry.block_shift;
                 let content = Content::new(me.clone(), identity, size_max, shift);
-                FilePages::new(content, record.size)
+                PageCache::new(content, record.size)
             });
             Inode {
                 fs: fs.clone(),
@@ -282,7 +282,7 @@ impl Inode {
     }
 
     /// The content of a regular file.
-    pub fn pages(&self) -> Option<&Arc<FilePages<Content>>> {
+    pub fn pages(&self) -> Option<&Arc<PageCache<Content>>> {
         self.pages.as_ref()
     }
 

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     Kind,
     block::{Device, SECTOR},
-    pages::{InUse, Table},
+    page_cache::{InUse, InodeCache},
     vnode::Space,
 };
 
@@ -54,7 +54,7 @@ pub struct Ext2 {
     /// How many of them have freed what was pending.
     released: AtomicU64,
     /// Inodes in memory, which lead to the file system, too: taken out at its end.
-    table: SpinLock<Option<Arc<Table<Inode>>>>,
+    table: SpinLock<Option<Arc<InodeCache<Inode>>>>,
     pub(super) removed: SpinLock<Vec<Removed>>,
     read_only: AtomicBool,
     pub(super) upper: Upper,
@@ -98,7 +98,7 @@ impl Ext2 {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             released: AtomicU64::new(0),
-            table: SpinLock::new(Rank::Leaf, Some(Table::new())),
+            table: SpinLock::new(Rank::Leaf, Some(InodeCache::new())),
             removed: SpinLock::new(Rank::Leaf, Vec::new()),
             read_only: AtomicBool::new(true),
             sound: AtomicBool::new(superblock.state == State::VALID),
@@ -154,7 +154,7 @@ impl Ext2 {
     ///
     /// # Errors
     /// `EIO` after [`forget`](Ext2::forget).
-    pub(super) fn table(&self) -> Result<Arc<Table<Inode>>> {
+    pub(super) fn table(&self) -> Result<Arc<InodeCache<Inode>>> {
         self.table.lock().clone().ok_or(Errno::EIO)
     }
 

@@ -26,7 +26,7 @@ use super::{Ext2, orphans::Orphans, state::Body};
 use crate::{
     Vnode,
     block::{Claim, Device},
-    pages::InCore,
+    page_cache::InCore,
 };
 
 /// A change of the file system is under way.

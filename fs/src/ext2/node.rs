@@ -22,11 +22,11 @@ use super::{
     state::{Body, Hangs},
 };
 use crate::{
-    Attributes, Credentials, File, Kind, Location, OpenFlags, TextUse, Vnode,
+    Attributes, Credentials, DenyWrite, File, Kind, Location, OpenFlags, Vnode,
     block::PinnedBlocks,
     credentials::{EXECUTE, WRITE},
     device,
-    pages::{Cached, FilePages, InCore, InUse},
+    page_cache::{Cached, InCore, InUse, PageCache},
     vnode::{Change, Emit, Make, MountPoint, Place, Space},
 };
 
@@ -309,7 +309,7 @@ impl Vnode for Node {
         }
     }
 
-    fn text_use(&self) -> Option<&TextUse> {
+    fn deny_write(&self) -> Option<&DenyWrite> {
         match &self.state.body {
             Body::Regular(regular) => Some(&regular.text),
             _ => None,
@@ -435,18 +435,18 @@ impl Pager for Node {
         }
     }
 
-    fn let_go(&self, pages: Range<u64>) {
+    fn evict(&self, pages: Range<u64>) {
         if let Some(it) = self.pages() {
-            it.let_go(pages);
+            it.evict(pages);
         }
     }
 
-    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages().map_or(Ok(()), |it| it.put(pages))
+    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.writeback(pages))
     }
 
-    fn begin_put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages().map_or(Ok(()), |it| it.begin_put(pages))
+    fn start_writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.start_writeback(pages))
     }
 
     fn reference(&self, writable: bool) {
@@ -487,7 +487,7 @@ impl Pager for Node {
 
 impl Inode {
     /// The pages of a regular file.
-    fn content(&self) -> Result<&Arc<FilePages<Content>>> {
+    fn content(&self) -> Result<&Arc<PageCache<Content>>> {
         match self.kind() {
             Kind::Directory => Err(Errno::EISDIR),
             _ => self.pages().ok_or(Errno::EINVAL),

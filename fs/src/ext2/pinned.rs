@@ -10,7 +10,7 @@ use super::{content::Content, inode::Inode, node::Node, state::Body};
 use crate::{
     Kind,
     block::{Device, PinnedBlocks, Run},
-    pages::{Cached, FilePages},
+    page_cache::{Cached, PageCache},
 };
 
 /// A file that is pinned until this is dropped.
@@ -64,7 +64,7 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
     };
     // What a mapping has written since would be lost.
     let is_changed =
-        |pages: &Arc<FilePages<Content>>| pages.is_mapped_writable() || pages.counts().dirty > 0;
+        |pages: &Arc<PageCache<Content>>| pages.is_mapped_writable() || pages.counts().dirty > 0;
     if pinned.node.pages().is_some_and(is_changed) {
         return Err(Errno::ETXTBSY);
     }

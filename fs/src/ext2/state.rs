@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicBool;
 use nucleus::sync::{Rank, SpinLock};
 
 use super::{directory::Directory, node::Node};
-use crate::{Kind, TextUse, device::Attachment, vnode::MountPoint};
+use crate::{DenyWrite, Kind, device::Attachment, vnode::MountPoint};
 
 /// What the upper half knows of an inode.
 pub(super) struct State {
@@ -27,7 +27,7 @@ pub(super) enum Body {
 
 /// What a regular file has.
 pub(super) struct Regular {
-    pub text: TextUse,
+    pub text: DenyWrite,
     /// Somebody has its blocks for himself: see [`pinned`](super::pinned).
     pub pinned: AtomicBool,
 }
@@ -51,7 +51,7 @@ impl State {
             unnamed: AtomicBool::new(false),
             body: match kind {
                 Kind::Regular => Body::Regular(Regular {
-                    text: TextUse::new(),
+                    text: DenyWrite::new(),
                     pinned: AtomicBool::new(false),
                 }),
                 Kind::Directory => Body::Directory(Directory::new()),

@@ -12,7 +12,7 @@ use vm::{Description, Object, Pager, PagerError};
 
 use crate::{
     Location,
-    pages::{Cached, ErrorMark},
+    page_cache::{Cached, ErrorMark},
 };
 
 /// Passes everything on to the vnode's pager; only knows the path as well, and keeps the mount busy.
@@ -57,11 +57,11 @@ impl Pager for Mapped {
         self.pager.will_need(pages);
     }
 
-    fn let_go(&self, pages: Range<u64>) {
-        self.pager.let_go(pages);
+    fn evict(&self, pages: Range<u64>) {
+        self.pager.evict(pages);
     }
 
-    fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+    fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
         let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
         let page = PAGE_SIZE as u64;
         let len = pages.end.saturating_sub(pages.start) * page;
@@ -77,16 +77,16 @@ impl Pager for Mapped {
         }
     }
 
-    fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        let put = self.pager.put(pages);
+    fn writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        let put = self.pager.writeback(pages);
         match &self.told {
             Some((pages, mark)) if pages.errors().tell(mark).is_err() => Err(PagerError::Io),
             _ => put,
         }
     }
 
-    fn begin_put(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        self.pager.begin_put(pages)
+    fn start_writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        self.pager.start_writeback(pages)
     }
 
     fn reference(&self, writable: bool) {

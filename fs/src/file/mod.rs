@@ -12,7 +12,7 @@ use fbuf::{Sink, Source};
 use nucleus::{VirtAddr, task::Watch};
 use vm::Pager;
 
-use crate::{Kind, Location, pages::Cached, vnode::Emit};
+use crate::{Kind, Location, page_cache::Cached, vnode::Emit};
 
 mod listing;
 mod mapped;

@@ -14,7 +14,7 @@ use vm::Pager;
 use super::{File, OpenFlags, listing};
 use crate::{
     Attributes, Credentials, Kind, Location, MountFlags, Writing, notify,
-    pages::{Cached, ErrorMark},
+    page_cache::{Cached, ErrorMark},
     vnode::{Change, Emit},
 };
 

@@ -289,9 +289,9 @@ impl Pager for Node {
         content.read_in(self, index, window)
     }
 
-    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
         match &self.content {
-            Some(content) => content.put(self, pages),
+            Some(content) => content.writeback(self, pages),
             None => Ok(()),
         }
     }
@@ -310,7 +310,7 @@ impl Pager for Node {
         };
         if writable && content.writable_mappings.fetch_sub(1, Ordering::SeqCst) == 1 {
             // A failure is kept for `fsync`.
-            let _ = content.put(self, 0..u64::MAX);
+            let _ = content.writeback(self, 0..u64::MAX);
         }
         self.leave_content(content);
     }
@@ -343,7 +343,7 @@ impl Node {
 
     /// As [`Vnode::sync`](crate::Vnode::sync).
     pub(super) fn sync_content(&self, content: &Content) -> Result<()> {
-        let put = content.put(self, 0..u64::MAX);
+        let put = content.writeback(self, 0..u64::MAX);
         let lost = content.lost.swap(false, Ordering::AcqRel);
         let writer = self.handles.lock().slot(true).clone();
         if let Some(fid) = writer {

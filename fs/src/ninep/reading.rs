@@ -118,21 +118,21 @@ impl Content {
         if window.end - window.start > most {
             window = index..window.end.min(index + most);
         }
-        let claim = loop {
-            match self.object.claim(index, window.clone()) {
+        let busy = loop {
+            match self.object.set_busy(index, window.clone()) {
                 Err(PagerError::OutOfMemory)
                     if cache::give_back(SHORTAGE) > 0
                         || vm::wait_for_memory() == vm::Supply::Some => {}
-                claim => break claim?,
+                busy => break busy?,
             }
         };
-        let Some(claim) = claim else {
+        let Some(busy) = busy else {
             return Ok(());
         };
-        let first = claim.first();
-        let room = claim.frames().len() as u64 * PAGE;
+        let first = busy.first();
+        let room = busy.frames().len() as u64 * PAGE;
         let wanted = (size - first * PAGE).min(room) as usize;
-        let read = read_frames(wanted, claim.frames(), &mut |done, slices| {
+        let read = read_frames(wanted, busy.frames(), &mut |done, slices| {
             fid.read(first * PAGE + done as u64, slices)
         });
         let read = read.map_err(|error| match error {
@@ -142,9 +142,9 @@ impl Content {
         let count = read.div_ceil(PAGE_SIZE);
         if let Some(last) = count.checked_sub(1) {
             let used = read - last * PAGE_SIZE;
-            ephemeral::map(&claim.frames()[last]).fill(used, PAGE_SIZE - used, 0);
+            ephemeral::map(&busy.frames()[last]).fill(used, PAGE_SIZE - used, 0);
         }
-        cache::added(self, claim.publish(count));
+        cache::added(self, busy.publish(count));
         self.read_to.store(first + count as u64, Ordering::Relaxed);
         self.read_pages.store(count as u64, Ordering::Relaxed);
         if read < wanted {

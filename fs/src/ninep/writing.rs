@@ -19,7 +19,7 @@ use super::{
     node::Node,
     reading::slices_of,
 };
-use crate::passed;
+use crate::shared_pages;
 
 /// The largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -235,7 +235,7 @@ impl Content {
 
     /// Whether others may keep a page: it is left to them, and a copy takes its place before it is written.
     fn is_kept(&self, frame: &Frame) -> bool {
-        self.passed.load(Ordering::SeqCst) && !passed::is_own(frame)
+        self.passed.load(Ordering::SeqCst) && !shared_pages::is_own(frame)
     }
 
     /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now, by who holds `writers`: the page has them, even if a fault has put a
@@ -245,7 +245,7 @@ impl Content {
             return Ok(());
         }
         let page = || Ok(self.object.resident(index));
-        passed::settle(frame, at, len, page, |_| {})
+        shared_pages::settle(frame, at, len, page, |_| {})
     }
 
     /// Clears what mappings may have written behind the end, before the end moves on.
@@ -301,7 +301,7 @@ impl Content {
     }
 
     /// Writes what mappings have modified among `pages` to the server.
-    pub(super) fn put(
+    pub(super) fn writeback(
         &self,
         node: &Node,
         pages: Range<u64>,

@@ -24,11 +24,11 @@ use super::{
     regular::Regular,
 };
 use crate::{
-    Attributes, Credentials, File, Kind, Location, OpenFlags, TextUse, Vnode,
+    Attributes, Credentials, DenyWrite, File, Kind, Location, OpenFlags, Vnode,
     credentials::EXECUTE,
     device::{self, Attachment},
     notify,
-    pages::Cached,
+    page_cache::Cached,
     vnode::{Change, Emit, Make, MountPoint, Place, Space},
 };
 
@@ -423,7 +423,7 @@ impl Vnode for Node {
         Ok(())
     }
 
-    fn text_use(&self) -> Option<&TextUse> {
+    fn deny_write(&self) -> Option<&DenyWrite> {
         match &self.body {
             Body::Regular(file) => Some(&file.text),
             _ => None,

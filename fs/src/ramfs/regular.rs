@@ -26,7 +26,7 @@ use super::{
     Ramfs,
     node::{Body, Node},
 };
-use crate::{TextUse, Vnode, passed};
+use crate::{DenyWrite, Vnode, shared_pages};
 
 /// The largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -48,7 +48,7 @@ pub(super) struct Regular {
     passed: AtomicBool,
     /// `F_SEAL_*`. Grow under `writers`.
     seals: AtomicU32,
-    pub(super) text: TextUse,
+    pub(super) text: DenyWrite,
 }
 
 /// Seals against writing.
@@ -67,8 +67,8 @@ impl Regular {
     pub(super) fn with_seals(seals: u32) -> Regular {
         Regular {
             seals: AtomicU32::new(seals),
-            text: TextUse::new(),
-            object: Object::homeless(),
+            text: DenyWrite::new(),
+            object: Object::swap_backed(),
             size: AtomicU64::new(0),
             writers: Mutex::new(Rank::Vnode, ()),
             writable_mappings: AtomicU32::new(0),
@@ -310,7 +310,7 @@ impl Regular {
 
     /// Whether others may keep a page: it is left to them, and a copy takes its place before it is written.
     fn is_kept(&self, frame: &Frame) -> bool {
-        self.passed.load(Ordering::SeqCst) && !passed::is_own(frame)
+        self.passed.load(Ordering::SeqCst) && !shared_pages::is_own(frame)
     }
 
     /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now, by who holds `writers`: the page has them, even if a fault has put a
@@ -320,7 +320,7 @@ impl Regular {
             return Ok(());
         }
         let page = || self.object.bring_in_to_write(index).map_err(errno);
-        passed::settle(frame, at, len, page, |_| {})
+        shared_pages::settle(frame, at, len, page, |_| {})
     }
 
     /// Clears what mappings may have written behind the end, before the end moves on.

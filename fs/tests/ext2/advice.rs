@@ -38,20 +38,20 @@ fn it_reaches_the_pages_of_the_file() {
             assert_eq!(pages.give_up(0..PAGES, usize::MAX), PAGES as usize);
             mapped.will_need(0..PAGES);
             for page in 0..PAGES {
-                pages.object().wait_until_read(page);
+                pages.object().wait_unbusy(page);
             }
             assert_eq!(pages.counts().resident, PAGES as usize);
-            mapped.let_go(0..PAGES / 2);
+            mapped.evict(0..PAGES / 2);
             assert_eq!(pages.counts().resident, PAGES as usize / 2);
             // To begin is not to wait for the medium.
             write(PAGE_SIZE);
             let before = disk.count(Operation::Flush);
-            assert_eq!(mapped.begin_put(0..PAGES), Ok(()));
+            assert_eq!(mapped.start_writeback(0..PAGES), Ok(()));
             pages.wait_written(0..PAGES);
             assert_eq!(pages.counts().dirty, 0);
             assert_eq!(disk.count(Operation::Flush), before);
             write(PAGE_SIZE);
-            assert_eq!(mapped.put(0..PAGES), Ok(()));
+            assert_eq!(mapped.writeback(0..PAGES), Ok(()));
             assert!(disk.count(Operation::Flush) > before);
         });
     });

@@ -68,8 +68,8 @@ pub fn run<R: Send + 'static>(
     };
     let slot = result.clone();
     let ran = sim::run(config, move || {
-        fs::pages::reset();
-        fs::pages::start().expect("there is memory for tasks");
+        fs::page_cache::reset();
+        fs::page_cache::start().expect("there is memory for tasks");
         let disk = FaultyDisk::new(content, seed);
         let number = fs::device::number(block::VIRTIO_MAJOR, 0);
         let device = Device::new("vda", number, disk.clone()).expect("there is memory");
@@ -86,7 +86,7 @@ pub fn run<R: Send + 'static>(
             });
         }
         drop(machine);
-        fs::pages::stop();
+        fs::page_cache::stop();
         *slot.lock().unwrap() = Some((disk.content(), value));
     });
     if let Err(failure) = ran {

@@ -64,7 +64,7 @@ pub fn start() -> ! {
         .and_then(|()| signal::timer::start())
         .and_then(|()| sigio::start())
         .and_then(|()| loadavg::start())
-        .and_then(|()| fs::pages::start())
+        .and_then(|()| fs::page_cache::start())
         .and_then(|()| vm::start_pagedaemon());
     if tasks.is_err() {
         give_up("no memory to start with");

@@ -8,7 +8,7 @@ use std::{
 use fs::{
     MountFlags, MountRequest, Namespace,
     block::{self, Device, FaultyDisk},
-    ext2, pages,
+    ext2, page_cache,
 };
 use nucleus::{
     frame,
@@ -94,8 +94,8 @@ pub fn run(
     };
     let slot = result.clone();
     let ran = sim::run(config, move || {
-        pages::reset();
-        pages::start().expect("there is memory for tasks");
+        page_cache::reset();
+        page_cache::start().expect("there is memory for tasks");
         // With a pagedaemon, memory that is short on purpose would be waited for without end: there is enough.
         let waits = kind != Kind::Shortage;
         if waits {
@@ -121,13 +121,13 @@ pub fn run(
         let what_is_missing = || {
             let now = frame::usage();
             let frames = (now.data, now.page_tables) == (before.data, before.page_tables);
-            let dirty = pages::dirty::counts() == (0, 0);
+            let dirty = page_cache::dirty::counts() == (0, 0);
             (!frames)
                 .then_some("frames")
                 .or((!dirty).then_some("clean pages"))
         };
         until("something is missing", || what_is_missing().is_none());
-        pages::stop();
+        page_cache::stop();
         if waits {
             vm::stop_pagedaemon();
         }

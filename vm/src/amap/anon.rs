@@ -21,11 +21,11 @@ use nucleus::{
 };
 
 use crate::chunks::{Chunk, Content, Registry};
-use crate::swap::{Location, Paged};
+use crate::swap::{Paged, SwapState};
 
 /// One page of anonymous memory that several amaps may refer to.
 pub(crate) struct Anon {
-    location: SpinLock<Location>,
+    location: SpinLock<SwapState>,
 }
 
 /// A slot of an amap.
@@ -35,7 +35,7 @@ pub(crate) enum Slot {
     #[default]
     Empty,
     /// An anon to which no other slot refers.
-    Sole(Location),
+    Sole(SwapState),
     /// An anon that slots of other amaps may refer to as well.
     Shared(Arc<Anon>),
 }
@@ -111,7 +111,7 @@ impl Content for Slot {
 }
 
 impl Paged for Slot {
-    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location)) {
+    fn with_state(&mut self, f: &mut dyn FnMut(&mut SwapState)) {
         match self {
             Slot::Empty => {}
             Slot::Sole(location) => {
@@ -148,7 +148,7 @@ impl Slot {
     /// A slot with a new anon.
     #[inline]
     pub fn sole(frame: Frame) -> Slot {
-        Slot::Sole(Location::memory(frame))
+        Slot::Sole(SwapState::memory(frame))
     }
 
     /// Puts a new anon here, where there is none: nothing has to be looked at that would have to be dropped.

@@ -30,7 +30,7 @@
 //! *Pages that have to be read.* A pager that would have to wait says so, and nothing has changed then: the fault gives all its
 //! locks back, lets the pager read, and starts again with the lookup, so whatever happened to the map or
 //! the object meanwhile is seen (`uvm.txt` 5.4, 6). Of several faults on one page one reads and the
-//! others wait: see `object/claim.rs`.
+//! others wait: see `object/busy.rs`.
 //!
 //! *Replacing a page.* When a copy takes the place of a page that may be mapped, the old
 //! translation is removed and flushed first and the new one entered after: otherwise one

@@ -57,7 +57,7 @@ impl MapRequest {
         match &self.backing {
             Backing::Zero if may_come => Some(Phase(0)),
             Backing::Object { pager, offset }
-                if may_come && self.shared && pager.object().goes_to_swap() =>
+                if may_come && self.shared && pager.object().is_swap_backed() =>
             {
                 Some(Phase(*offset as usize % SPAN))
             }
@@ -86,7 +86,7 @@ impl MapEntry {
             && self
                 .object
                 .as_ref()
-                .is_some_and(|object| object.pager.object().goes_to_swap())
+                .is_some_and(|object| object.pager.object().is_swap_backed())
     }
 
     /// Whether what the object has for `span`, which lies in the entry, begins where a large page of it may begin.

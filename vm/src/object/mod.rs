@@ -12,9 +12,9 @@
 //! is not wanted any more, and is dropped.
 //!
 //! *Pages without a backing store*, those of memory that processes share and of files that exist in memory only, go to swap as
-//! anons do ([`Location`]). The object has such a page wherever it is; resident it is in memory.
+//! anons do ([`SwapState`]). The object has such a page wherever it is; resident it is in memory.
 
-mod claim;
+mod busy;
 mod pager;
 mod writeback;
 
@@ -30,8 +30,8 @@ use nucleus::{
 use crate::chunks::{Chunk, Chunks, Content, Places, Registry, SLOTS, SLOTS_SHIFT};
 use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
-use crate::swap::{Location, Paged};
-pub use claim::{Claim, HasObject};
+use crate::swap::{Paged, SwapState};
+pub use busy::{BusyPages, HasObject};
 pub use pager::{Anonymous, Description, Pager, PagerError};
 
 /// Pages that are brought back from swap at once where the kernel reads a file.
@@ -45,15 +45,15 @@ const TREES: usize = 9;
 pub(crate) enum Page {
     #[default]
     Absent,
-    /// The [`Claim`] with this number reads it.
-    Claimed(u32),
-    At(Location),
+    /// The [`BusyPages`] with this number reads it.
+    Busy(u32),
+    At(SwapState),
 }
 
 impl Page {
     /// A page in this frame.
     pub(crate) fn resident(frame: Frame) -> Page {
-        Page::At(Location::memory(frame))
+        Page::At(SwapState::memory(frame))
     }
 
     /// The frame, if the page is resident.
@@ -123,7 +123,7 @@ pub(crate) static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 impl Paged for Page {
-    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location)) {
+    fn with_state(&mut self, f: &mut dyn FnMut(&mut SwapState)) {
         if let Page::At(location) = self {
             f(location);
         }
@@ -135,7 +135,7 @@ pub struct Object {
     pages: Chunks<Page, TREES>,
     count: AtomicUsize,
     /// The pages have no backing store.
-    homeless: bool,
+    swap_backed: bool,
     /// They are not to leave memory.
     kept: AtomicBool,
 }
@@ -151,23 +151,23 @@ impl Object {
         Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
-            homeless: false,
+            swap_backed: false,
             kept: AtomicBool::new(false),
         }
     }
 
     /// As [`new`](Object::new), for pages that have no home but the swap space: they go there when memory is short, and are brought back
     /// by [`bring_in`](Object::bring_in), or by [`Pager::read_in`](crate::Pager::read_in) where a fault finds them there.
-    pub const fn homeless() -> Object {
+    pub const fn swap_backed() -> Object {
         Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
-            homeless: true,
+            swap_backed: true,
             kept: AtomicBool::new(false),
         }
     }
 
-    /// Whether what is in memory of an object that [goes to swap](Object::goes_to_swap) has to stay there from now on, and what comes
+    /// Whether what is in memory of an object that [goes to swap](Object::is_swap_backed) has to stay there from now on, and what comes
     /// into it (`SHM_LOCK`).
     pub fn keep(&self, kept: bool) {
         // Who makes a chunk meanwhile sees this, or the chunk is seen here.
@@ -179,8 +179,8 @@ impl Object {
     }
 
     /// Whether its pages may go to swap.
-    pub fn goes_to_swap(&self) -> bool {
-        self.homeless
+    pub fn is_swap_backed(&self) -> bool {
+        self.swap_backed
     }
 
     /// The resident page `index` (in pages from the start). Who writes it asks for it
@@ -208,7 +208,7 @@ impl Object {
     /// How many of these pages are in swap only.
     pub(crate) fn swapped_in(&self, range: Range<u64>) -> usize {
         let mut count = 0;
-        if !self.homeless {
+        if !self.swap_backed {
             return count;
         }
         self.walk(&range, &mut |_, chunk, slots| {
@@ -284,7 +284,7 @@ impl Object {
 
     /// Brings those of `pages` back that are in swap, as far as memory is not short and they can be read.
     pub fn bring_back(&self, pages: Range<u64>) {
-        if !self.homeless {
+        if !self.swap_backed {
             return;
         }
         let mut next = pages.start;
@@ -333,7 +333,7 @@ impl Object {
             Some(chunk) => Ok(chunk),
             None if frame::is_scarce() => Err(PagerError::OutOfMemory),
             None => {
-                let made = self.pages.get_or_insert(number, || match self.homeless {
+                let made = self.pages.get_or_insert(number, || match self.swap_backed {
                     true => Chunk::new(),
                     false => Chunk::unlisted(),
                 });
@@ -522,9 +522,9 @@ impl Object {
 
 impl Pages<'_> {
     /// The number of the claim that page `index`, which is among these, has.
-    pub(crate) fn claim(&self, index: u64) -> Option<u32> {
+    pub(crate) fn busy(&self, index: u64) -> Option<u32> {
         match self.pages[index as usize % SLOTS] {
-            Page::Claimed(number) => Some(number),
+            Page::Busy(number) => Some(number),
             _ => None,
         }
     }

@@ -54,7 +54,7 @@ pub trait Pager: Send + Sync {
 
     /// Makes page `index` resident, and those of `window` around it that it costs little to bring along. No lock is held,
     /// and it may take as long as it takes (`uvm.txt` 6: the fault routine unlocks for I/O). Nothing promises that the page is still
-    /// there when the caller has its locks again; it looks then. See [`Object::claim`]. A pager without a backing store of its own
+    /// there when the caller has its locks again; it looks then. See [`Object::set_busy`]. A pager without a backing store of its own
     /// has its pages in swap.
     fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
         self.object().bring_in_around(index, window)
@@ -67,27 +67,27 @@ pub trait Pager: Send + Sync {
     }
 
     /// Has `pages` leave memory that nobody maps, and that can be read again. No lock is held.
-    fn let_go(&self, pages: Range<u64>) {
+    fn evict(&self, pages: Range<u64>) {
         let _ = pages;
     }
 
     /// Makes a hole in what the object represents: `pages` read zero from now on, for everybody. No lock is held. `None` if it can't
     /// have holes.
-    fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+    fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
         let _ = pages;
         None
     }
 
     /// Writes what is dirty of `pages` back to where it survives the machine, if there is such a place, and waits for that (`uvm.txt` 6, `msync`). No map
     /// lock is held. See [`Object::write_back`].
-    fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+    fn writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
         let _ = pages;
         Ok(())
     }
 
     /// Begins with it, where that is another thing; errors may be told later.
-    fn begin_put(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        self.put(pages)
+    fn start_writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
+        self.writeback(pages)
     }
 
     /// A map entry now refers to the object; `writable` if it is shared and may be written.
@@ -173,7 +173,7 @@ impl Anonymous {
             return Err(OutOfMemory);
         }
         Ok(Arc::new(Anonymous {
-            object: Object::homeless(),
+            object: Object::swap_backed(),
             pages,
         }))
     }
@@ -196,7 +196,7 @@ impl Pager for Anonymous {
         pages.end <= self.pages
     }
 
-    fn punch(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+    fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
         self.object
             .remove_pages(pages.start, pages.end.saturating_sub(pages.start));
         Some(Ok(()))

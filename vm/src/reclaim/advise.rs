@@ -220,7 +220,7 @@ impl Map {
             }
             pending.flush();
         }
-        self.for_each_object(range, false, &mut |pager, pages| pager.let_go(pages));
+        self.for_each_object(range, false, &mut |pager, pages| pager.evict(pages));
     }
 
     /// `MADV_REMOVE`.
@@ -241,7 +241,7 @@ impl Map {
         }
         let mut removed = Ok(());
         self.for_each_object(range, true, &mut |pager, pages| {
-            removed = removed.and_then(|()| match pager.punch(pages) {
+            removed = removed.and_then(|()| match pager.punch_hole(pages) {
                 None => Err(MapError::Unsupported),
                 Some(Err(PagerError::OutOfMemory)) => Err(MapError::NoMemory),
                 Some(Err(_)) => Err(MapError::Io),
@@ -290,8 +290,8 @@ impl Map {
             if let Some((pager, first)) = target {
                 let pages = first..first + (part.len() >> PAGE_SHIFT) as u64;
                 written = written.and(match wait {
-                    true => pager.put(pages),
-                    false => pager.begin_put(pages),
+                    true => pager.writeback(pages),
+                    false => pager.start_writeback(pages),
                 });
             }
         }

@@ -138,7 +138,7 @@ impl<T: Paged> Clock<T> {
         let before = chunk.aged();
         let mut inactive = 0;
         for (i, slot) in slots.iter_mut().enumerate() {
-            slot.with_location(&mut |location| {
+            slot.with_state(&mut |location| {
                 if let Some(frame) = location.frame() {
                     inactive |= 1 << i;
                     if before & 1 << i == 0 {
@@ -190,7 +190,7 @@ impl<T: Paged> Clock<T> {
         let before = chunk.aged();
         let (mut inactive, mut victims) = (0, 0);
         for i in (0..SLOTS).filter(|i| all || before & 1 << i != 0) {
-            slots[i].with_location(&mut |location| {
+            slots[i].with_state(&mut |location| {
                 let Some(frame) = location.frame() else {
                     return;
                 };

@@ -87,7 +87,7 @@ fn set_unused<T: Paged>(chunk: &Chunk<T>, which: u32, inactive: Option<&AtomicUs
     let mut slots = chunk.lock();
     let mut resident = 0;
     for i in (0..SLOTS).filter(|i| which >> i & 1 != 0) {
-        slots[i].with_location(&mut |location| {
+        slots[i].with_state(&mut |location| {
             if let Some(frame) = location.frame() {
                 resident |= 1 << i;
                 pmap::take_referenced(frame);

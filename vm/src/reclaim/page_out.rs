@@ -73,7 +73,7 @@ impl MapEntry {
                 let pages = (end - range.start) >> PAGE_SHIFT;
                 let which = (u32::MAX >> (SLOTS - pages)) << slot;
                 let chunk = its.chunk_of(first);
-                chunk.map(|chunk| Part::Pages(chunk, which, its.goes_to_swap()))
+                chunk.map(|chunk| Part::Pages(chunk, which, its.is_swap_backed()))
             }
             (None, Some(amap)) => amap
                 .part_of(self.keys(VirtRange::new(range.start, end)))
@@ -95,7 +95,7 @@ impl MapEntry {
                 its.walk(&pages, &mut |first, _, slots| {
                     let which = slots.fold(0, |which, i| which | 1 << i);
                     if let Some(chunk) = its.chunk_of(first) {
-                        f(Part::Pages(chunk, which, its.goes_to_swap()));
+                        f(Part::Pages(chunk, which, its.is_swap_backed()));
                     }
                     true
                 });

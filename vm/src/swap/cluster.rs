@@ -18,8 +18,8 @@ use nucleus::{
     pmap::{self, Pending},
 };
 
-use super::location::{Home, Location, Paged};
 use super::store::StoreFailed;
+use super::swap_state::{Home, Paged, SwapState};
 use super::table;
 use super::table::{Run, Validity};
 use crate::chunks::{Chunk, SLOTS};
@@ -95,7 +95,7 @@ impl Cluster {
         let mut slots = chunk.lock();
         let mut room = self.run.len() - self.len();
         for i in (0..SLOTS).filter(|i| wanted >> i & 1 != 0) {
-            slots[i].with_location(&mut |location| match candidate(location) {
+            slots[i].with_state(&mut |location| match candidate(location) {
                 Candidate::Absent => {}
                 Candidate::Busy => taken.refused += 1,
                 Candidate::Clean(frame) | Candidate::Lazy(frame) => chosen[i] = Some(frame),
@@ -117,7 +117,7 @@ impl Cluster {
                 continue;
             };
             let mut dropped = None;
-            slots[i].with_location(&mut |location| {
+            slots[i].with_state(&mut |location| {
                 // This one and the location's: whoever has another may be about to write.
                 let is_free = location.frame() == Some(&frame) && frame.handles() == 2;
                 match location.is_clean() {
@@ -185,7 +185,7 @@ pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     let mut pending = Pending::new();
     let which = || (0..SLOTS).filter(|i| wanted >> i & 1 != 0);
     for i in which() {
-        slots[i].with_location(&mut |location| {
+        slots[i].with_state(&mut |location| {
             if let Candidate::Clean(frame) | Candidate::Lazy(frame) = candidate(location) {
                 pmap::page_protect(&frame, Prot::empty(), &mut pending);
             }
@@ -194,7 +194,7 @@ pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     pending.flush();
     let mut dropped = 0;
     for i in which() {
-        slots[i].with_location(&mut |location| {
+        slots[i].with_state(&mut |location| {
             let gone = match candidate(location) {
                 Candidate::Clean(frame) => {
                     drop(frame);
@@ -227,7 +227,7 @@ enum Candidate {
     Dirty(Frame),
 }
 
-fn candidate(location: &mut Location) -> Candidate {
+fn candidate(location: &mut SwapState) -> Candidate {
     let Some(frame) = location.frame().cloned() else {
         return Candidate::Absent;
     };

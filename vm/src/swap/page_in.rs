@@ -13,9 +13,9 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::location::{Home, Paged};
 use super::slot::SlotNumber;
 use super::store::StoreFailed;
+use super::swap_state::{Home, Paged};
 use super::table;
 use super::table::Run;
 use crate::chunks::{Chunk, SLOTS};

@@ -179,7 +179,8 @@ impl Disk {
 
     /// Takes out what nobody uses, and does not wait for the others.
     pub fn page_out_unused(&self) {
-        self.put(0..u64::MAX).expect("a disk takes what is written");
+        self.writeback(0..u64::MAX)
+            .expect("a disk takes what is written");
         self.object.evict(0..u64::MAX, usize::MAX);
     }
 }
@@ -198,9 +199,9 @@ impl Pager for Disk {
         if index >= pages {
             return Err(PagerError::BeyondEnd);
         }
-        let Some(claim) = self
+        let Some(busy) = self
             .object
-            .claim(index, window.start..window.end.min(pages))?
+            .set_busy(index, window.start..window.end.min(pages))?
         else {
             return Ok(());
         };
@@ -209,20 +210,20 @@ impl Pager for Disk {
             return Err(PagerError::Io);
         }
         self.reads.fetch_add(1, Ordering::SeqCst);
-        for (i, frame) in claim.frames().iter().enumerate() {
+        for (i, frame) in busy.frames().iter().enumerate() {
             let state = self.state.lock();
-            let bytes = state.bytes.get(&(claim.first() + i as u64)).cloned();
+            let bytes = state.bytes.get(&(busy.first() + i as u64)).cloned();
             drop(state);
             ephemeral::map(frame).write(0, &bytes.unwrap_or_else(|| vec![0; PAGE_SIZE]));
             self.pages_read.fetch_add(1, Ordering::SeqCst);
         }
         self.take_a_while();
-        let count = claim.frames().len();
-        claim.publish(count);
+        let count = busy.frames().len();
+        busy.publish(count);
         Ok(())
     }
 
-    fn put(&self, pages: Range<u64>) -> Result<(), PagerError> {
+    fn writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
         self.object.write_back(pages, 3, &mut |first, frames| {
             for (i, frame) in frames.iter().enumerate() {
                 let mut bytes = vec![0; PAGE_SIZE];
@@ -250,7 +251,8 @@ impl TestFile for Disk {
     }
 
     fn page_out(&self) {
-        self.put(0..u64::MAX).expect("a disk takes what is written");
+        self.writeback(0..u64::MAX)
+            .expect("a disk takes what is written");
         self.object.discard(0..u64::MAX);
     }
 }

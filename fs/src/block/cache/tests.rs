@@ -16,7 +16,7 @@ use vm::{Backing, Limits, Map, MapRequest};
 use super::*;
 use crate::{
     block::{FaultyDisk, Operation},
-    pages,
+    page_cache,
 };
 
 /// No whole number of pages.
@@ -64,7 +64,7 @@ fn write_past(opened: &Opened, sector: usize, bytes: &[u8]) {
 }
 
 fn random_use() {
-    pages::reset();
+    page_cache::reset();
     let data = frame::usage().data;
     let mut model: Vec<u8> = (0..SIZE).map(|_| random_u64() as u8).collect();
     let disk = FaultyDisk::new(model.clone(), random_u64());
@@ -115,7 +115,7 @@ fn random_use() {
     assert_eq!(disk.content(), model);
     assert!(device.cached().is_none());
     drop(device);
-    pages::reset();
+    page_cache::reset();
     while frame::usage().data != data {
         nucleus::task::yield_now();
     }
@@ -130,7 +130,7 @@ fn pages_and_disk_agree_as_a_model_says() {
 #[test]
 fn errors_are_told_once() {
     sim::check("device errors", 0..10, Config::default(), || {
-        pages::reset();
+        page_cache::reset();
         let disk = FaultyDisk::new(vec![0; SIZE], random_u64());
         let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
         let opened = device.open();
@@ -146,7 +146,7 @@ fn errors_are_told_once() {
         assert_eq!(opened.pages().errors().tell(&mark), Ok(()));
         assert!(disk.after_power_cut().iter().all(|&byte| byte == 6));
         drop(opened);
-        pages::reset();
+        page_cache::reset();
     });
 }
 
@@ -155,7 +155,7 @@ fn errors_are_told_once() {
 fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
     const PAGES: usize = 180;
     sim::check("device rows", 0..4, Config::default(), || {
-        pages::reset();
+        page_cache::reset();
         let disk = FaultyDisk::new(vec![0; PAGES * PAGE_SIZE], random_u64());
         disk.set_delays(true);
         let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
@@ -169,7 +169,7 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
         assert_eq!(disk.after_power_cut(), bytes);
         drop(opened);
         assert_eq!(read(&device.open(), 0, bytes.len()), bytes);
-        pages::reset();
+        page_cache::reset();
     });
 }
 
@@ -177,7 +177,7 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
 #[test]
 fn nobody_keeps_what_was_written_past() {
     sim::check("device past", 0..12, Config::default(), || {
-        pages::reset();
+        page_cache::reset();
         let data = frame::usage().data;
         let disk = FaultyDisk::new(vec![1; SIZE], random_u64());
         let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
@@ -210,7 +210,7 @@ fn nobody_keeps_what_was_written_past() {
         drop(map);
         drop(opened);
         drop(device);
-        pages::reset();
+        page_cache::reset();
         while frame::usage().data != data {
             nucleus::task::yield_now();
         }

@@ -17,7 +17,7 @@ use super::{
     image::{self, FIRST, Shape},
     mount, on_machines,
 };
-use crate::{block::Operation, ext2::Ext2, pages::Cached};
+use crate::{block::Operation, ext2::Ext2, page_cache::Cached};
 
 const FILES: u32 = 4;
 
@@ -367,7 +367,7 @@ fn a_file_system_may_end_while_its_files_are_written() {
     };
     let image = shape(&mut Random(1), 1).make();
     sim::check("end", 0..4, config, move || {
-        crate::pages::reset();
+        crate::page_cache::reset();
         let (device, disk) = device(image.clone(), 1);
         let fs = mount(&device);
         let file = open(&fs, FIRST);
@@ -385,6 +385,6 @@ fn a_file_system_may_end_while_its_files_are_written() {
         drop(content);
         assert_eq!(device.flush(), Ok(()));
         drop(device);
-        crate::pages::reset();
+        crate::page_cache::reset();
     });
 }

@@ -10,7 +10,7 @@ use super::{
     image::FIRST,
     mount, on_machines,
 };
-use crate::{ext2::Ext2, pages::Cached};
+use crate::{ext2::Ext2, page_cache::Cached};
 
 const FILES: u32 = 3;
 const IMAGES: usize = 40;

@@ -14,7 +14,7 @@ use nucleus::sim::{self, Config};
 use super::Ext2;
 use crate::{
     block::{Device, FaultyDisk},
-    pages,
+    page_cache,
 };
 
 /// Numbers from a seed (splitmix64).
@@ -53,11 +53,11 @@ fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
             ..Config::default()
         };
         let ran = sim::run(config, move || {
-            pages::reset();
-            pages::start().unwrap();
+            page_cache::reset();
+            page_cache::start().unwrap();
             let before = nucleus::frame::usage().data;
             body(seed);
-            pages::stop();
+            page_cache::stop();
             // What the disk's task still holds goes when its device has.
             while nucleus::frame::usage().data != before && nucleus::task::cpu_count() > 0 {
                 nucleus::task::yield_now();

@@ -25,7 +25,7 @@ use super::{
     files::{open, pages, shape},
     mount, on_machines,
 };
-use crate::pages::InUse;
+use crate::page_cache::InUse;
 
 fn new(fs: &Arc<Ext2>, uid: u32) -> Arc<InUse<Inode>> {
     let new = NewInode {

@@ -21,7 +21,7 @@ use super::{
     image::{self, FIRST, Shape},
     mount, on_machines,
 };
-use crate::{ext2::Ext2, pages::Cached};
+use crate::{ext2::Ext2, page_cache::Cached};
 
 /// Tasks that run, and who waits for them.
 #[derive(Default)]

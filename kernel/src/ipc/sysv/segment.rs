@@ -132,7 +132,7 @@ impl Segment {
             id,
             size,
             creator: caller.pid,
-            pages: Pages::homeless(),
+            pages: Pages::swap_backed(),
             state: SpinLock::new(
                 Rank::Leaf,
                 State {
@@ -327,7 +327,7 @@ impl Pager for Segment {
         pages.end <= self.page_count() as u64
     }
 
-    fn punch(&self, pages: Range<u64>) -> Option<core::result::Result<(), PagerError>> {
+    fn punch_hole(&self, pages: Range<u64>) -> Option<core::result::Result<(), PagerError>> {
         self.pages
             .remove_pages(pages.start, pages.end.saturating_sub(pages.start));
         Some(Ok(()))

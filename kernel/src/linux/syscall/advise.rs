@@ -14,7 +14,7 @@ use abi::{
 };
 use core::ops::Range;
 
-use fs::{Kind, block, pages::Access};
+use fs::{Kind, block, page_cache::Access};
 use nucleus::PAGE_SIZE;
 
 use super::{Call, Entry, FlagSet, choice, flag_set, path};

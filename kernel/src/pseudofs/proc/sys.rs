@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use alloc::{format, string::String, vec::Vec};
 
 use fs::{
-    pages::dirty::{self, Setting},
+    page_cache::dirty::{self, Setting},
     pseudofs::{Entry, Table},
 };
 use nucleus::random;
@@ -274,7 +274,7 @@ fn drop_caches() -> Entry {
         1 | 3 => {
             fs::ninep::give_back(usize::MAX);
             // Only what is clean can go; `sync` first for more.
-            fs::pages::reclaim(usize::MAX);
+            fs::page_cache::reclaim(usize::MAX);
             Ok(())
         }
         2 | 4 => Ok(()),

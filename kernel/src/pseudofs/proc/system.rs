@@ -334,10 +334,10 @@ struct Memory {
 impl Memory {
     fn now() -> Memory {
         let data = frame::usage().data;
-        let (disks, devices) = fs::pages::count();
+        let (disks, devices) = fs::page_cache::count();
         let files = (disks + devices + fs::ninep::cached_pages()).min(data);
         let shared = ((files_kib() * 1024) as usize / PAGE_SIZE).min(data - files);
-        let (dirty, writeback) = fs::pages::dirty::counts();
+        let (dirty, writeback) = fs::page_cache::dirty::counts();
         let active_files = vm::active_in_objects().min(files);
         let inactive_anonymous = vm::inactive_anonymous().min(data - files);
         Memory {
@@ -497,7 +497,7 @@ fn vmstat(out: &mut Text) {
     writeln!(out, "nr_dirty {}", memory.dirty);
     writeln!(out, "nr_writeback {}", memory.writeback);
     writeln!(out, "nr_page_table_pages {}", usage.page_tables);
-    let (disks, devices) = fs::pages::count();
+    let (disks, devices) = fs::page_cache::count();
     writeln!(out, "nr_file_pages {}", disks + devices);
     let shared = pmap::large_shared_pages();
     let private = pmap::large_pages().saturating_sub(shared);
@@ -508,7 +508,7 @@ fn vmstat(out: &mut Text) {
         "nr_anon_transparent_hugepages {}",
         private / RUN_FRAMES
     );
-    let (limit, background) = fs::pages::dirty::limits();
+    let (limit, background) = fs::page_cache::dirty::limits();
     writeln!(out, "nr_dirty_threshold {limit}");
     writeln!(out, "nr_dirty_background_threshold {background}");
     // In KiB, two sectors each.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use fbuf::{BytesSink, BytesSource};
-use fs::pages::{self, Cached, dirty};
+use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, frame, user};
 
 use crate::{disk, in_tasks, map_file, on_machines};
@@ -43,7 +43,7 @@ fn who_writes_more_than_memory_holds_waits_for_the_disk() {
                     "{dirty} + {writing} of {total}"
                 );
                 if frame::is_scarce() || frame::usage().free < 128 {
-                    pages::reclaim(64);
+                    page_cache::reclaim(64);
                 }
             }
         });
@@ -56,7 +56,7 @@ fn who_writes_more_than_memory_holds_waits_for_the_disk() {
             assert_eq!(read, Ok(PAGE_SIZE));
             assert!(got.iter().all(|&b| b == page as u8), "page {page}");
             if frame::usage().free < 128 {
-                assert!(pages::reclaim(64) > 0);
+                assert!(page_cache::reclaim(64) > 0);
             }
         }
         assert_eq!(inode.free.load(SeqCst), 0);

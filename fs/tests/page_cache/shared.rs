@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use fbuf::{BytesSink, BytesSource};
-use fs::pages::{self, Cached, dirty};
+use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, user};
 
 use crate::{disk, in_tasks, map_file, on_machines, support::Random};
@@ -69,7 +69,7 @@ fn tasks_that_share_pages_lose_nothing() {
                     8 => match random.below(3) {
                         0 => inner.sync(0..u64::MAX, false).unwrap(),
                         1 => inner.write_out(0..u64::MAX, true).unwrap(),
-                        _ => drop(pages::reclaim(random.below(30))),
+                        _ => drop(page_cache::reclaim(random.below(30))),
                     },
                     _ => {
                         let range = VirtRange::new(window, window + PAGE_SIZE * 4);

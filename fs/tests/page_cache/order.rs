@@ -10,7 +10,7 @@ use std::{
 
 use abi::Result;
 use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Source};
-use fs::pages::Cached;
+use fs::page_cache::Cached;
 use nucleus::{Frame, PAGE_SIZE, VirtRange, task, user};
 use vm::{Object, Pager, PagerError};
 

@@ -12,7 +12,7 @@ use std::{
 use abi::{Errno, Result};
 use fs::{
     block::{Device, Done, FaultyDisk, Request, SECTOR},
-    pages::{FilePages, Store},
+    page_cache::{BackingStore, PageCache},
 };
 use nucleus::{
     Frame, PAGE_SIZE,
@@ -46,7 +46,7 @@ pub struct Inode {
 
 pub struct DiskStore(pub Arc<Inode>);
 
-pub type Pages = FilePages<DiskStore>;
+pub type Pages = PageCache<DiskStore>;
 
 /// A disk with room for `pages` pages, and a file on it without any.
 pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
@@ -71,7 +71,7 @@ pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
 
 /// The file's pages, none in memory.
 pub fn open(inode: &Arc<Inode>) -> Arc<Pages> {
-    FilePages::new(DiskStore(inode.clone()), inode.size.load(SeqCst))
+    PageCache::new(DiskStore(inode.clone()), inode.size.load(SeqCst))
 }
 
 impl Inode {
@@ -149,7 +149,7 @@ impl Join {
     }
 }
 
-impl Store for DiskStore {
+impl BackingStore for DiskStore {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         self.0.reads.fetch_add(1, SeqCst);
         self.0.pages_read.fetch_add(frames.len(), SeqCst);

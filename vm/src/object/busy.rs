@@ -18,10 +18,10 @@ static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Neighbouring pages of an object that its holder is to read, with frames for them that nobody else has seen. Dropped
-/// before they are [published](Claim::publish), they are as absent as before.
+/// before they are [published](BusyPages::publish), they are as absent as before.
 ///
 /// `O` leads to the object: a reference to it, or an `Arc` of its pager, which makes a claim that the end of a read may own.
-pub struct Claim<O: HasObject> {
+pub struct BusyPages<O: HasObject> {
     object: O,
     number: u32,
     first: u64,
@@ -57,17 +57,17 @@ impl Object {
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
-    pub fn claim(
+    pub fn set_busy(
         &self,
         index: u64,
         window: Range<u64>,
-    ) -> Result<Option<Claim<&Object>>, PagerError> {
-        Claim::wait_and_take(self, index, window)
+    ) -> Result<Option<BusyPages<&Object>>, PagerError> {
+        BusyPages::wait_and_take(self, index, window)
     }
 
     /// Sleeps while somebody reads page `index`; whether anybody did. He may have failed: the page need not be resident then.
-    pub fn wait_until_read(&self, index: u64) -> bool {
-        let other = self.lock(index).and_then(|pages| pages.claim(index));
+    pub fn wait_unbusy(&self, index: u64) -> bool {
+        let other = self.lock(index).and_then(|pages| pages.busy(index));
         if let Some(other) = other {
             self.wait_for(index, other);
         }
@@ -79,7 +79,7 @@ impl Object {
         // Its end is the only one: a claim's holder ends it in whatever way.
         let _ = self.waiters().wait(Sleep::SOUND, || {
             let pages = self.chunk(index).ok()?.lock();
-            let same = matches!(pages[index as usize % SLOTS], Page::Claimed(it) if it == other);
+            let same = matches!(pages[index as usize % SLOTS], Page::Busy(it) if it == other);
             (!same).then_some(())
         });
     }
@@ -101,8 +101,8 @@ enum Marked {
     By(u32),
 }
 
-impl<O: HasObject> Claim<O> {
-    /// As [`Object::claim`], of the object that `object` leads to.
+impl<O: HasObject> BusyPages<O> {
+    /// As [`Object::set_busy`], of the object that `object` leads to.
     ///
     /// # Errors
     /// As there.
@@ -110,40 +110,44 @@ impl<O: HasObject> Claim<O> {
         object: O,
         index: u64,
         window: Range<u64>,
-    ) -> Result<Option<Claim<O>>, PagerError> {
-        let mut claim = Claim::none(object, index, &window)?;
+    ) -> Result<Option<BusyPages<O>>, PagerError> {
+        let mut busy = BusyPages::none(object, index, &window)?;
         loop {
-            match claim.mark(index)? {
+            match busy.mark(index)? {
                 Marked::Yes => break,
                 Marked::Resident => return Ok(None),
-                Marked::By(other) => claim.object.object().wait_for(index, other),
+                Marked::By(other) => busy.object.object().wait_for(index, other),
             }
         }
-        claim.widen(window);
-        Ok(Some(claim))
+        busy.widen(window);
+        Ok(Some(busy))
     }
 
-    /// As [`wait_and_take`](Claim::wait_and_take), but without waiting: `None` also if somebody else reads `index`.
+    /// As [`wait_and_take`](BusyPages::wait_and_take), but without waiting: `None` also if somebody else reads `index`.
     ///
     /// # Errors
     /// As there.
-    pub fn take(object: O, index: u64, window: Range<u64>) -> Result<Option<Claim<O>>, PagerError> {
-        let mut claim = Claim::none(object, index, &window)?;
-        match claim.mark(index)? {
+    pub fn take(
+        object: O,
+        index: u64,
+        window: Range<u64>,
+    ) -> Result<Option<BusyPages<O>>, PagerError> {
+        let mut busy = BusyPages::none(object, index, &window)?;
+        match busy.mark(index)? {
             Marked::Yes => {
-                claim.widen(window);
-                Ok(Some(claim))
+                busy.widen(window);
+                Ok(Some(busy))
             }
             Marked::Resident | Marked::By(_) => Ok(None),
         }
     }
 
-    fn none(object: O, index: u64, window: &Range<u64>) -> Result<Claim<O>, PagerError> {
+    fn none(object: O, index: u64, window: &Range<u64>) -> Result<BusyPages<O>, PagerError> {
         let mut frames = Vec::new();
         frames
             .try_reserve_exact(most(window) as usize)
             .map_err(|_| PagerError::OutOfMemory)?;
-        Ok(Claim {
+        Ok(BusyPages {
             object,
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             first: index,
@@ -178,10 +182,10 @@ impl<O: HasObject> Claim<O> {
         let page = &mut pages[index as usize % SLOTS];
         match page {
             Page::At(_) => Ok(Marked::Resident),
-            Page::Claimed(other) => Ok(Marked::By(*other)),
+            Page::Busy(other) => Ok(Marked::By(*other)),
             Page::Absent => {
                 self.frames.push(Frame::alloc(Contents::Stale)?);
-                *page = Page::Claimed(self.number);
+                *page = Page::Busy(self.number);
                 Ok(Marked::Yes)
             }
         }
@@ -219,7 +223,7 @@ impl<O: HasObject> Claim<O> {
             };
             let mut pages = chunk.lock();
             let page = &mut pages[index as usize % SLOTS];
-            if !matches!(page, Page::Claimed(number) if *number == self.number) {
+            if !matches!(page, Page::Busy(number) if *number == self.number) {
                 continue;
             }
             *page = if i < count {
@@ -235,7 +239,7 @@ impl<O: HasObject> Claim<O> {
     }
 }
 
-impl<O: HasObject> Drop for Claim<O> {
+impl<O: HasObject> Drop for BusyPages<O> {
     fn drop(&mut self) {
         self.finish(0);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use fbuf::{Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource};
-use fs::pages::{self, Cached, dirty};
+use fs::page_cache::{self, Cached, dirty};
 use nucleus::{
     PAGE_SIZE, VirtAddr, VirtRange,
     task::{self, Sleep},
@@ -238,7 +238,7 @@ fn contents_are_those_of_the_model() {
                 // Memory is short all the time.
                 let mut random = Random::new(seed + 99);
                 while !over.load(SeqCst) {
-                    pages::reclaim(1 + random.below(20));
+                    page_cache::reclaim(1 + random.below(20));
                     pause(random.below(2000) as u64);
                 }
                 return;

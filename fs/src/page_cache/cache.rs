@@ -17,8 +17,10 @@ use nucleus::{
 };
 use vm::{Description, Object, Pager, PagerError};
 
-use super::{Cached, ErrorCount, PageSet, Store, ahead::Streams, dirty, files, flusher};
-use crate::passed;
+use super::{
+    BackingStore, Cached, ErrorCount, PageSet, dirty, flusher, readahead::Streams, reclaim,
+};
+use crate::shared_pages;
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -33,8 +35,8 @@ pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// *Dirty pages.* The truth is in the frame's record ([`pmap::is_modified`]). `dirty` has every page whose frame may be
 /// modified: whoever modifies a page puts it in afterwards; writing back takes it out, then makes the mappings
 /// read-only and the frame clean, and then reads the frame. So a store that comes later faults, or finds the page out of the set and puts it in again.
-pub struct FilePages<S: Store> {
-    pub(super) me: Weak<FilePages<S>>,
+pub struct PageCache<S: BackingStore> {
+    pub(super) me: Weak<PageCache<S>>,
     /// Tells files apart in the lists of all.
     pub(super) id: u64,
     pub(super) object: Object,
@@ -93,18 +95,18 @@ pub(super) fn new_page() -> Result<Frame> {
     match Frame::alloc(Contents::Stale) {
         Ok(frame) => Ok(frame),
         Err(_) => {
-            files::reclaim_clean(files::SHORTAGE);
+            reclaim::reclaim_clean(reclaim::SHORTAGE);
             vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)
         }
     }
 }
 
-impl<S: Store> FilePages<S> {
+impl<S: BackingStore> PageCache<S> {
     /// The pages of a file of `size` bytes, none of them in memory.
-    pub fn new(store: S, size: u64) -> Arc<FilePages<S>> {
-        Arc::new_cyclic(|me| FilePages {
+    pub fn new(store: S, size: u64) -> Arc<PageCache<S>> {
+        Arc::new_cyclic(|me| PageCache {
             me: me.clone(),
-            id: files::new_id(),
+            id: reclaim::new_id(),
             object: Object::new(),
             size: AtomicU64::new(size),
             writers: Mutex::new(Rank::Vnode, ()),
@@ -150,12 +152,12 @@ impl<S: Store> FilePages<S> {
     }
 
     /// Itself as it is held by others. `None` while it is being dropped.
-    pub(super) fn shared(&self) -> Option<Arc<FilePages<S>>> {
+    pub(super) fn shared(&self) -> Option<Arc<PageCache<S>>> {
         self.me.upgrade()
     }
 
     /// The page `index`, read in if need be: for a file system's own blocks. What is changed in it is told by
-    /// [`modify`](FilePages::modify).
+    /// [`modify`](PageCache::modify).
     ///
     /// # Errors
     /// `EIO` also beyond the end; `ENOMEM`.
@@ -172,7 +174,7 @@ impl<S: Store> FilePages<S> {
     /// caller's business.
     ///
     /// # Errors
-    /// As [`page`](FilePages::page).
+    /// As [`page`](PageCache::page).
     pub fn modify<R>(
         &self,
         index: u64,
@@ -184,7 +186,7 @@ impl<S: Store> FilePages<S> {
         Ok(result)
     }
 
-    /// What is kept of the file besides its pages has changed, so that the flusher is to [settle](Store::settle) it in
+    /// What is kept of the file besides its pages has changed, so that the flusher is to [settle](BackingStore::settle) it in
     /// time.
     pub fn note_changed(&self) {
         if self.dirty_since.load(Ordering::Relaxed) == 0 {
@@ -240,16 +242,18 @@ impl<S: Store> FilePages<S> {
             && !self.listed.swap(true, Ordering::Relaxed)
             && let Some(me) = self.shared()
         {
-            files::enlist(self.id, me);
+            reclaim::enlist(self.id, me);
         }
     }
 
     /// The resident page `index`, none but the file's own and its mappings': one that others keep is left to them, and a copy takes its place.
-    /// Who writes and who faults may copy in vain: see [`settle`](FilePages::settle).
+    /// Who writes and who faults may copy in vain: see [`settle`](PageCache::settle).
     pub(super) fn own_page(&self, index: u64) -> Result<Option<Frame>> {
         loop {
             let frame = match self.object.resident(index) {
-                Some(frame) if self.passed.load(Ordering::SeqCst) && !passed::is_own(&frame) => {
+                Some(frame)
+                    if self.passed.load(Ordering::SeqCst) && !shared_pages::is_own(&frame) =>
+                {
                     frame
                 }
                 found => return Ok(found),
@@ -286,7 +290,7 @@ impl<S: Store> FilePages<S> {
     #[cold]
     fn settle_copied(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
         let changed = |now: &Frame| self.mark_dirty(index, now);
-        passed::settle(frame, at, len, || self.page(index).map(Some), changed)
+        shared_pages::settle(frame, at, len, || self.page(index).map(Some), changed)
     }
 
     /// Reserves room for page `index` of a file that will end at `end`, or has its end there. The page is in memory, or is put there next, and is made
@@ -298,7 +302,7 @@ impl<S: Store> FilePages<S> {
     }
 }
 
-impl<S: Store> Drop for FilePages<S> {
+impl<S: BackingStore> Drop for PageCache<S> {
     fn drop(&mut self) {
         let dirty = *self.dirty_count.get_mut();
         if dirty > 0 {
@@ -309,12 +313,12 @@ impl<S: Store> Drop for FilePages<S> {
             flusher::delist(self.id);
         }
         if *self.listed.get_mut() {
-            files::delist(self.id);
+            reclaim::delist(self.id);
         }
     }
 }
 
-impl<S: Store> Pager for FilePages<S> {
+impl<S: BackingStore> Pager for PageCache<S> {
     fn object(&self) -> &Object {
         &self.object
     }
@@ -329,7 +333,7 @@ impl<S: Store> Pager for FilePages<S> {
 
     fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
         // On its way already: no miss that its stream should know of. The fault looks again.
-        if self.object.wait_until_read(index) {
+        if self.object.wait_unbusy(index) {
             return Ok(());
         }
         let window = self.streams.fault_window(index, window);
@@ -340,13 +344,13 @@ impl<S: Store> Pager for FilePages<S> {
         self.read_ahead(pages);
     }
 
-    fn let_go(&self, pages: Range<u64>) {
+    fn evict(&self, pages: Range<u64>) {
         // What is dirty goes another time, when it has been written.
         let _ = self.write_out_pages(pages.clone(), false);
         self.evict(pages, usize::MAX);
     }
 
-    fn put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
         let before = self.errors.count();
         Cached::sync(self, pages, true).map_err(pager_error)?;
         match self.errors.count() == before {
@@ -355,7 +359,7 @@ impl<S: Store> Pager for FilePages<S> {
         }
     }
 
-    fn begin_put(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+    fn start_writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
         self.write_out_pages(pages, false).map_err(pager_error)
     }
 
@@ -380,7 +384,7 @@ impl<S: Store> Pager for FilePages<S> {
                 || self
                     .object
                     .resident(index)
-                    .is_none_or(|frame| passed::is_own(&frame)));
+                    .is_none_or(|frame| shared_pages::is_own(&frame)));
         match is_ready {
             true => Ok(()),
             false if index >= self.pages() => Err(PagerError::BeyondEnd),

@@ -17,7 +17,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use fs::pages;
+use fs::page_cache;
 use nucleus::{
     Access, Prot, VirtAddr,
     sim::{self, Config},
@@ -41,7 +41,7 @@ fn fault(map: &Map, addr: VirtAddr, access: Access) -> Result<(), Fault> {
     loop {
         match map.fault(addr, access) {
             Err(Fault::OutOfMemory) => {
-                if pages::reclaim(32) == 0 {
+                if page_cache::reclaim(32) == 0 {
                     task::yield_now();
                 }
             }
@@ -68,17 +68,17 @@ fn on_machines(usual: u64, cpus: usize, frames: usize, body: impl Fn(u64) + Copy
             daemons: false,
         };
         let ran = sim::run(config, move || {
-            pages::reset();
-            pages::start().unwrap();
+            page_cache::reset();
+            page_cache::start().unwrap();
             user::set_fault_hook(resolve);
             let before = nucleus::frame::usage().data;
             body(seed);
-            pages::stop();
+            page_cache::stop();
             // What the disk's task still holds goes when its device has; frames that don't come back are a run without an end.
             while nucleus::frame::usage().data != before {
                 task::yield_now();
             }
-            assert_eq!(pages::dirty::counts(), (0, 0), "dirty pages of nobody");
+            assert_eq!(page_cache::dirty::counts(), (0, 0), "dirty pages of nobody");
         });
         if let Err(failure) = ran {
             panic!("{failure}");

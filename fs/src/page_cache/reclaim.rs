@@ -12,7 +12,7 @@ use core::{
 use nucleus::sync::{Rank, SpinLock};
 use vm::Scan;
 
-use super::{Cached, flusher, table};
+use super::{Cached, flusher, inode_cache};
 
 static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
     SpinLock::new(Rank::Leaf, BTreeMap::new());
@@ -54,7 +54,7 @@ pub(super) fn resident() -> usize {
     RESIDENT.load(Ordering::Relaxed)
 }
 
-/// Counts the pages in memory: of files, and of devices ([`Store::is_device`](super::Store::is_device)).
+/// Counts the pages in memory: of files, and of devices ([`BackingStore::is_device`](super::BackingStore::is_device)).
 pub fn count() -> (usize, usize) {
     let (mut files, mut devices) = (0, 0);
     let mut id = 0;
@@ -76,7 +76,7 @@ pub fn count() -> (usize, usize) {
 /// themselves when they have none left; then clean pages of others that nobody uses. Returns how many. Begins to write dirty pages
 /// where that was not enough. For the pagedaemon: no lock is held; may sleep.
 pub fn reclaim(pages: usize) -> usize {
-    let mut given = table::reclaim(pages);
+    let mut given = inode_cache::reclaim(pages);
     if given < pages {
         given += reclaim_clean(pages - given);
     }

@@ -4,14 +4,14 @@ use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
 
-use super::{FilePages, Store, dirty, file::PAGE};
+use super::{BackingStore, PageCache, cache::PAGE, dirty};
 
-impl<S: Store> FilePages<S> {
+impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::truncate`](crate::Vnode::truncate).
     ///
     /// # Errors
     /// `EFBIG`; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be read in and cleared: nothing has changed then; those of
-    /// [`Store::cut`].
+    /// [`BackingStore::cut`].
     pub fn truncate(&self, size: u64) -> Result<()> {
         if size > self.store().size_max() {
             return Err(Errno::EFBIG);
@@ -45,7 +45,7 @@ impl<S: Store> FilePages<S> {
     /// Makes bytes `from..to` read as zeros, and whole pages of them a hole if the store can.
     ///
     /// # Errors
-    /// As [`truncate`](FilePages::truncate); `EOPNOTSUPP` from [`Store::release`].
+    /// As [`truncate`](PageCache::truncate); `EOPNOTSUPP` from [`BackingStore::release`].
     pub fn punch(&self, from: u64, to: u64) -> Result<()> {
         let _turn = self.writers.lock();
         let to = to.min(self.size().next_multiple_of(PAGE));
@@ -82,7 +82,7 @@ impl<S: Store> FilePages<S> {
     /// are written. With `keep_size`, nothing is done behind the end.
     ///
     /// # Errors
-    /// Those of [`Store::reserve`]: the size is what it was then; `EFBIG`, `EIO`, `ENOMEM`.
+    /// Those of [`BackingStore::reserve`]: the size is what it was then; `EFBIG`, `EIO`, `ENOMEM`.
     pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
         if to > self.store().size_max() {
             return Err(Errno::EFBIG);
@@ -133,7 +133,7 @@ impl<S: Store> FilePages<S> {
     /// it that the file gets.
     ///
     /// # Errors
-    /// Those of [`Store::reserve`].
+    /// Those of [`BackingStore::reserve`].
     pub(super) fn reserve_last(&self, old: u64, end: u64) -> Result<()> {
         if old.is_multiple_of(PAGE) || self.store().granule() == PAGE {
             return Ok(());

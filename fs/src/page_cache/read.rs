@@ -12,13 +12,13 @@ use nucleus::{
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue},
 };
-use vm::{Claim, PagerError};
+use vm::{BusyPages, PagerError};
 
 use super::{
-    FilePages, Store,
-    ahead::Access,
-    file::{PAGE, errno, pager_error},
-    files,
+    BackingStore, PageCache,
+    cache::{PAGE, errno, pager_error},
+    readahead::Access,
+    reclaim,
 };
 
 /// How a read ended, for who waits for it.
@@ -47,7 +47,7 @@ impl Outcome {
     }
 }
 
-impl<S: Store> FilePages<S> {
+impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::read`](crate::Vnode::read).
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl<S: Store> FilePages<S> {
             let n = (PAGE_SIZE - in_page).min(len - done);
             let Some(frame) = self.object.resident(index) else {
                 // On its way already: no miss that its stream should know of.
-                if self.object.wait_until_read(index) {
+                if self.object.wait_unbusy(index) {
                     fresh = index;
                     continue;
                 }
@@ -137,20 +137,20 @@ impl<S: Store> FilePages<S> {
             return Err(PagerError::BeyondEnd);
         }
         let me = self.shared().ok_or(PagerError::Io)?;
-        let claim = loop {
-            match Claim::wait_and_take(me.clone(), index, window.clone()) {
+        let busy = loop {
+            match BusyPages::wait_and_take(me.clone(), index, window.clone()) {
                 Err(PagerError::OutOfMemory)
-                    if files::reclaim_clean(files::SHORTAGE) > 0
+                    if reclaim::reclaim_clean(reclaim::SHORTAGE) > 0
                         || vm::wait_for_memory() == vm::Supply::Some => {}
-                claim => break claim?,
+                busy => break busy?,
             }
         };
-        let Some(claim) = claim else {
+        let Some(busy) = busy else {
             return Ok(());
         };
-        Counter::file_page_ins.add(claim.frames().len() as u64);
+        Counter::file_page_ins.add(busy.frames().len() as u64);
         let outcome = Outcome::new();
-        self.begin_to_read(claim, Some(outcome.clone()))?;
+        self.begin_to_read(busy, Some(outcome.clone()))?;
         outcome.wait().map_err(pager_error)
     }
 
@@ -164,13 +164,13 @@ impl<S: Store> FilePages<S> {
                 continue;
             }
             let Some(me) = self.shared() else { return };
-            match Claim::take(me, at, at..end) {
-                Ok(Some(claim)) => {
-                    let count = claim.frames().len() as u64;
+            match BusyPages::take(me, at, at..end) {
+                Ok(Some(busy)) => {
+                    let count = busy.frames().len() as u64;
                     Counter::file_read_ahead.add(count);
                     at += count;
                     // Who wants the pages will try for himself.
-                    let _ = self.begin_to_read(claim, None);
+                    let _ = self.begin_to_read(busy, None);
                 }
                 Ok(None) => at += 1,
                 Err(_) => return,
@@ -181,17 +181,17 @@ impl<S: Store> FilePages<S> {
     /// Begins to read what was claimed; the end of the read publishes it.
     fn begin_to_read(
         &self,
-        claim: Claim<Arc<FilePages<S>>>,
+        busy: BusyPages<Arc<PageCache<S>>>,
         outcome: Option<Arc<Outcome>>,
     ) -> core::result::Result<(), PagerError> {
         let mut frames = alloc::vec::Vec::new();
         frames
-            .try_reserve_exact(claim.frames().len())
+            .try_reserve_exact(busy.frames().len())
             .map_err(|_| PagerError::OutOfMemory)?;
-        frames.extend_from_slice(claim.frames());
-        let (first, size) = (claim.first(), self.size());
+        frames.extend_from_slice(busy.frames());
+        let (first, size) = (busy.first(), self.size());
         // Truncation sets the size before it takes claims away: whoever claims behind the new end after that sees it here.
-        if first + claim.frames().len() as u64 > size.div_ceil(PAGE) {
+        if first + busy.frames().len() as u64 > size.div_ceil(PAGE) {
             return Err(PagerError::BeyondEnd);
         }
         self.note_resident();
@@ -200,14 +200,14 @@ impl<S: Store> FilePages<S> {
                 // What lies behind the end reads as zeros, should the file become longer.
                 let behind = size.saturating_sub(first * PAGE);
                 let whole = (behind / PAGE) as usize;
-                if let Some(last) = claim.frames().get(whole) {
+                if let Some(last) = busy.frames().get(whole) {
                     let used = (behind % PAGE) as usize;
                     ephemeral::map(last).fill(used, PAGE_SIZE - used, 0);
                 }
-                let count = claim.frames().len();
-                claim.publish(count);
+                let count = busy.frames().len();
+                busy.publish(count);
             } else {
-                drop(claim);
+                drop(busy);
             }
             if let Some(outcome) = outcome {
                 outcome.tell(result);

@@ -7,7 +7,7 @@ use std::sync::{
 
 use abi::Result;
 use fbuf::{BytesSink, BytesSource};
-use fs::pages::{self, Cached, InCore, Table};
+use fs::page_cache::{self, Cached, InCore, InodeCache};
 use nucleus::{PAGE_SIZE, task};
 
 use crate::{
@@ -83,7 +83,7 @@ impl Disks {
 fn an_inode_is_in_memory_once_whoever_comes_and_goes() {
     on_machines(12, 3, 1024, |seed| {
         let disks = Arc::new(Disks::new(seed));
-        let table: Arc<Table<File>> = Table::new();
+        let table: Arc<InodeCache<File>> = InodeCache::new();
         let (inner, all) = (table.clone(), disks.clone());
         in_tasks(3, move |_, task| {
             let mut random = Random::new(seed * 7 + task as u64);
@@ -92,7 +92,7 @@ fn an_inode_is_in_memory_once_whoever_comes_and_goes() {
                 let number = random.below(FILES) as u64;
                 match random.below(8) {
                     0 => held.clear(),
-                    1 => drop(pages::reclaim(random.below(40))),
+                    1 => drop(page_cache::reclaim(random.below(40))),
                     2 => {
                         let file = inner.get(number, || all.read(number)).unwrap();
                         file.removed.store(true, SeqCst);
@@ -125,7 +125,7 @@ fn an_inode_is_in_memory_once_whoever_comes_and_goes() {
 fn the_file_goes_first_that_nobody_uses_longest() {
     on_machines(2, 1, 1024, |seed| {
         let disks = Disks::new(seed);
-        let table: Arc<Table<File>> = Table::new();
+        let table: Arc<InodeCache<File>> = InodeCache::new();
         let get = |number: u64| table.get(number, || disks.read(number)).unwrap();
         let is_here = |number: usize| disks.copies[number].load(SeqCst) == 1;
         for number in 0..4 {
@@ -140,11 +140,11 @@ fn the_file_goes_first_that_nobody_uses_longest() {
         // The first is used again, the second is in use.
         drop(get(0));
         let held = get(1);
-        assert_eq!(pages::reclaim(2), 2);
+        assert_eq!(page_cache::reclaim(2), 2);
         assert!(is_here(0) && is_here(1) && !is_here(2) && is_here(3));
-        assert_eq!(pages::reclaim(2), 2);
+        assert_eq!(page_cache::reclaim(2), 2);
         assert!(is_here(0) && is_here(1) && !is_here(3));
-        assert_eq!(pages::reclaim(100), 4, "pages of those in use go last");
+        assert_eq!(page_cache::reclaim(100), 4, "pages of those in use go last");
         assert!(!is_here(0) && is_here(1));
         // A removed one ends when it is let go.
         held.removed.store(true, SeqCst);

@@ -10,14 +10,14 @@ use crate::Vnode;
 /// To be embedded in the vnode of a file that can be executed: open files that may write it, or, below zero, programs that
 /// run it.
 #[derive(Default)]
-pub struct TextUse {
+pub struct DenyWrite {
     count: AtomicI32,
 }
 
-impl TextUse {
+impl DenyWrite {
     /// Neither.
-    pub const fn new() -> TextUse {
-        TextUse {
+    pub const fn new() -> DenyWrite {
+        DenyWrite {
             count: AtomicI32::new(0),
         }
     }
@@ -49,7 +49,7 @@ struct Held {
 
 impl Held {
     fn new(vnode: &Arc<dyn Vnode>, step: i32) -> Result<Held> {
-        if let Some(text) = vnode.text_use() {
+        if let Some(text) = vnode.deny_write() {
             text.enter(step)?;
         }
         Ok(Held {
@@ -61,7 +61,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(text) = self.vnode.text_use() {
+        if let Some(text) = self.vnode.deny_write() {
             text.leave(self.step);
         }
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn writers_and_programs_exclude_each_other() {
-        let text = TextUse::new();
+        let text = DenyWrite::new();
         assert_eq!((text.enter(1), text.enter(1)), (Ok(()), Ok(())));
         assert_eq!(text.enter(-1), Err(Errno::ETXTBSY));
         text.leave(1);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use fbuf::{BytesSink, BytesSource};
-use fs::pages::{Access, Cached};
+use fs::page_cache::{Access, Cached};
 use nucleus::{PAGE_SIZE, counters::Counter};
 
 use crate::{disk, on_machines, support::Random};

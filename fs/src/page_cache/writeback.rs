@@ -11,7 +11,7 @@ use nucleus::{
     task::Sleep,
 };
 
-use super::{FilePages, Store, dirty, flusher};
+use super::{BackingStore, PageCache, dirty, flusher};
 
 /// Pages of a request at most: 1 MiB.
 pub(super) const CLUSTER: usize = 256;
@@ -21,7 +21,7 @@ const REQUESTS: usize = 8;
 /// find. A write takes some hundred bytes of the kernel's heap: a writer to which others leave not even those so often is told.
 const IN_VAIN: usize = 16;
 
-impl<S: Store> FilePages<S> {
+impl<S: BackingStore> PageCache<S> {
     /// As [`Cached::write_out`](super::Cached::write_out).
     pub(super) fn write_out_pages(&self, pages: Range<u64>, again: bool) -> Result<()> {
         self.write_some(pages, again, usize::MAX).map(drop)

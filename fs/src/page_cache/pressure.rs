@@ -8,7 +8,7 @@ use core::{
 use nucleus::time;
 use vm::{Scan, Urgency};
 
-use super::{dirty, files, flusher, table};
+use super::{dirty, flusher, inode_cache, reclaim};
 
 /// All files that have pages in memory, to the pagedaemon.
 struct Files {
@@ -31,17 +31,17 @@ impl vm::Cache for Files {
         let then = self.counted.load(Ordering::Relaxed);
         if then == 0 || now.saturating_sub(then) > COUNTED.as_nanos() as u64 {
             self.counted.store(now, Ordering::Relaxed);
-            let (files, devices) = files::count();
+            let (files, devices) = reclaim::count();
             self.pages.store(files + devices, Ordering::Relaxed);
         }
         self.pages.load(Ordering::Relaxed)
     }
 
     fn reclaim(&self, scan: &mut Scan) {
-        files::age(scan);
+        reclaim::age(scan);
         if !scan.is_done() && scan.urgency() > Urgency::Calm {
             // What nobody has open goes with its inode.
-            let given = table::reclaim(scan.wanted());
+            let given = inode_cache::reclaim(scan.wanted());
             scan.count(given, given);
         }
         let (dirty, _) = dirty::counts();

@@ -49,7 +49,7 @@ mod end {
 
     use nucleus::task::{Sleep, WaitQueue};
 
-    use super::super::{flusher, table};
+    use super::super::{flusher, inode_cache};
 
     static ENDS: AtomicBool = AtomicBool::new(false);
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -79,7 +79,7 @@ mod end {
     pub fn stop() {
         ENDS.store(true, SeqCst);
         flusher::end();
-        table::end();
+        inode_cache::end();
         let none = || (RUNNING.load(SeqCst) == 0).then_some(());
         // Nothing else ends such a sleep.
         let _ = ENDED.wait(Sleep::SOUND, none);

@@ -51,14 +51,14 @@ struct Stream {
     used: u32,
 }
 
-struct Table {
+struct InodeCache {
     streams: [Stream; STREAMS],
     clock: u32,
 }
 
 /// What a file's readers were seen to do.
 pub(super) struct Streams {
-    table: SpinLock<Table>,
+    table: SpinLock<InodeCache>,
     /// Where the reader of each stream is when it is time to read its next window; [`NOWHERE`] if that needs no look.
     marks: [AtomicU64; STREAMS],
     /// The page behind the last one that was read.
@@ -80,7 +80,7 @@ impl Streams {
         Streams {
             table: SpinLock::new(
                 Rank::Leaf,
-                Table {
+                InodeCache {
                     streams: [none; STREAMS],
                     clock: 0,
                 },

@@ -21,7 +21,7 @@ use super::{SwapSlot, table};
 use crate::chunks::{Chunk, Content};
 
 /// See the head of the file. At least one of the two is there, but for what was freed at leisure and is about to go.
-pub(crate) struct Location {
+pub(crate) struct SwapState {
     frame: Option<Frame>,
     slot: Option<SwapSlot>,
     /// The program does not want the page any more, unless it writes it: in memory only, and to be freed in place of
@@ -29,11 +29,11 @@ pub(crate) struct Location {
     lazy: bool,
 }
 
-impl Location {
+impl SwapState {
     /// In memory only.
     #[inline]
-    pub fn memory(frame: Frame) -> Location {
-        Location {
+    pub fn memory(frame: Frame) -> SwapState {
+        SwapState {
             frame: Some(frame),
             slot: None,
             lazy: false,
@@ -119,7 +119,7 @@ impl Location {
         Some(frame)
     }
 
-    /// As [`drop_frame`](Location::drop_frame) for a page that may be freed, and was not modified: it is gone then.
+    /// As [`drop_frame`](SwapState::drop_frame) for a page that may be freed, and was not modified: it is gone then.
     pub fn drop_lazy(&mut self, held: u32) -> Option<Frame> {
         let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         if !self.lazy || self.slot.is_some() {
@@ -132,21 +132,21 @@ impl Location {
 /// What a chunk holds if its pages may go to swap.
 pub(crate) trait Paged: Content + Send {
     /// Calls `f` with where the page here is, if there is one.
-    fn with_location(&mut self, f: &mut dyn FnMut(&mut Location));
+    fn with_state(&mut self, f: &mut dyn FnMut(&mut SwapState));
 }
 
 /// A chunk of pages of whatever kind.
 pub(crate) trait Home: Send + Sync {
     /// Calls `f` with the index and location of each page whose bit is set in `which`, with the chunk locked.
-    fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut Location));
+    fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut SwapState));
 }
 
 impl<T: Paged> Home for Chunk<T> {
-    fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut Location)) {
+    fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut SwapState)) {
         let mut slots = self.lock();
         for (i, slot) in slots.iter_mut().enumerate() {
             if which >> i & 1 != 0 {
-                slot.with_location(&mut |location| f(i, location));
+                slot.with_state(&mut |location| f(i, location));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Inodes in memory, and the one cache of files that nobody uses (`uvm.txt` 4).
 //!
-//! A file system keeps a [`Table`] of the inodes that it has read, each with the file's pages. What the rest of the kernel holds is an
+//! A file system keeps a [`InodeCache`] of the inodes that it has read, each with the file's pages. What the rest of the kernel holds is an
 //! [`InUse`], the vnode. When the last holder of a vnode lets go, the inode stays, with its pages, behind all others that nobody uses; when
 //! memory is wanted, the pages of the one in front go, and then it is *recycled*: what is dirty of it is written, and it is forgotten,
 //! its object with it. There is no limit to their number but memory. A file that has been removed is not kept: a task ends it, since
@@ -44,8 +44,8 @@ pub trait InCore: Send + Sync + 'static {
 }
 
 /// The inodes of one file system that are in memory, by number.
-pub struct Table<I: InCore> {
-    me: Weak<Table<I>>,
+pub struct InodeCache<I: InCore> {
+    me: Weak<InodeCache<I>>,
     inner: SpinLock<Inner<I>>,
     /// Woken when an inode has been read, ended, or recycled.
     changed: WaitQueue,
@@ -74,7 +74,7 @@ enum Slot<I: InCore> {
 pub struct InUse<I: InCore> {
     inode: Arc<I>,
     number: u64,
-    table: Weak<Table<I>>,
+    table: Weak<InodeCache<I>>,
 }
 
 impl<I: InCore> Deref for InUse<I> {
@@ -125,10 +125,10 @@ static ENDING: SpinLock<VecDeque<(Weak<dyn Recycler>, u64)>> =
     SpinLock::new(Rank::Leaf, VecDeque::new());
 static TO_END: WaitQueue = WaitQueue::new();
 
-impl<I: InCore> Table<I> {
+impl<I: InCore> InodeCache<I> {
     /// No inodes in memory.
-    pub fn new() -> Arc<Table<I>> {
-        let table = Arc::new_cyclic(|me: &Weak<Table<I>>| Table {
+    pub fn new() -> Arc<InodeCache<I>> {
+        let table = Arc::new_cyclic(|me: &Weak<InodeCache<I>>| InodeCache {
             me: me.clone(),
             inner: SpinLock::new(
                 Rank::Leaf,
@@ -382,7 +382,7 @@ enum Found<I: InCore> {
     Reserved,
 }
 
-impl<I: InCore> Recycler for Table<I> {
+impl<I: InCore> Recycler for InodeCache<I> {
     fn oldest(&self) -> Option<u64> {
         self.inner.lock().unused.keys().next().copied()
     }
@@ -429,7 +429,7 @@ impl<I: InCore> Recycler for Table<I> {
     }
 }
 
-impl<I: InCore> Table<I> {
+impl<I: InCore> InodeCache<I> {
     /// Puts an unused inode behind all others.
     fn move_back(&self, number: u64) {
         let mut guard = self.inner.lock();
@@ -443,7 +443,7 @@ impl<I: InCore> Table<I> {
         }
     }
 
-    /// As [`reserve_unused`](Table::reserve_unused), if it has no name.
+    /// As [`reserve_unused`](InodeCache::reserve_unused), if it has no name.
     fn reserve_removed(&self, number: u64) -> Option<(Arc<I>, u64)> {
         let is_removed = match self.inner.lock().slots.get(&number) {
             Some(Slot::Here { inode, .. }) => inode.is_removed(),

@@ -6,14 +6,14 @@ use abi::Result;
 use nucleus::Frame;
 use vm::{Fate, Pager, Scan};
 
-use super::{Access, ErrorCount, FilePages, Store};
+use super::{Access, BackingStore, ErrorCount, PageCache};
 
 /// What the rest of the kernel asks of a file's pages, whatever its file system.
 pub trait Cached: Pager {
     /// Bytes.
     fn size(&self) -> u64;
 
-    /// As [`Store::is_device`].
+    /// As [`BackingStore::is_device`].
     fn is_device(&self) -> bool;
 
     /// What went wrong when pages were written back.
@@ -50,7 +50,7 @@ pub trait Cached: Pager {
     /// When its oldest dirty page became so, in centiseconds since boot; 0 if none is dirty.
     fn dirty_since(&self) -> u64;
 
-    /// [Settles](Store::settle) the file and begins to write up to `most` of its dirty pages; returns how many.
+    /// [Settles](BackingStore::settle) the file and begins to write up to `most` of its dirty pages; returns how many.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -72,9 +72,9 @@ pub struct Counts {
     pub writing: usize,
 }
 
-impl<S: Store> Cached for FilePages<S> {
+impl<S: BackingStore> Cached for PageCache<S> {
     fn size(&self) -> u64 {
-        FilePages::size(self)
+        PageCache::size(self)
     }
 
     fn is_device(&self) -> bool {

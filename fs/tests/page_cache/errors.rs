@@ -9,7 +9,7 @@ use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
 use fs::{
     block::Operation,
-    pages::{Cached, dirty},
+    page_cache::{Cached, dirty},
 };
 use nucleus::{Access, PAGE_SIZE, VirtRange, user};
 use vm::Fault;

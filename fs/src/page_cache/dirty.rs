@@ -129,7 +129,7 @@ fn told() {
 /// Works out the limits from the memory that is there for files and free.
 fn reckon() {
     let usage = frame::usage();
-    let memory = usage.free + super::files::resident().min(usage.data);
+    let memory = usage.free + super::reclaim::resident().min(usage.data);
     let share = |bytes: &Setting, ratio: &Setting| match bytes.get() {
         0 => memory * ratio.get() as usize / 100,
         bytes => usize::try_from(bytes).unwrap_or(usize::MAX) / PAGE_SIZE,
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn fewer_than_none_are_none() {
         sim::check("count", 0..1, Config::default(), || {
-            crate::pages::reset();
+            crate::page_cache::reset();
             removed(1);
             assert_eq!(counts(), (0, 0));
             assert!(!is_over() && !is_in_background());
@@ -204,7 +204,7 @@ mod tests {
             added();
             assert_eq!(counts(), (1, 0));
             removed(1);
-            crate::pages::reset();
+            crate::page_cache::reset();
         });
     }
 }

@@ -7,15 +7,16 @@ use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, counters::Counter, ephemeral, pmap};
 
 use super::{
-    FilePages, Store, dirty,
-    file::{PAGE, errno, new_page},
+    BackingStore, PageCache,
+    cache::{PAGE, errno, new_page},
+    dirty,
 };
 
-impl<S: Store> FilePages<S> {
+impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::write`](crate::Vnode::write).
     ///
     /// # Errors
-    /// `EFBIG`, `ENOSPC` and other errors of [`Store::reserve`], `EIO`, `ENOMEM`, and those of the source, if nothing was
+    /// `EFBIG`, `ENOSPC` and other errors of [`BackingStore::reserve`], `EIO`, `ENOMEM`, and those of the source, if nothing was
     /// written before.
     pub fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
         let _turn = self.writers.lock();
@@ -251,7 +252,7 @@ impl<S: Store> FilePages<S> {
         self.clear_if(index, from, to, false)
     }
 
-    /// As [`clear`](FilePages::clear), with `always` also if they are zeros: the page is written then.
+    /// As [`clear`](PageCache::clear), with `always` also if they are zeros: the page is written then.
     fn clear_if(&self, index: u64, from: usize, to: usize, always: bool) -> Result<()> {
         loop {
             let Some(frame) = self.own_page(index)? else {

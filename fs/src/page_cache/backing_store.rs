@@ -7,7 +7,7 @@ use nucleus::{Frame, PAGE_SIZE};
 
 use crate::block::Done;
 
-/// Where the pages of one file are: what a file system says to [`FilePages`](super::FilePages), which calls it for that file
+/// Where the pages of one file are: what a file system says to [`PageCache`](super::PageCache), which calls it for that file
 /// only. Everything may sleep, for memory or to read where blocks are; no lock that comes after
 /// [`Rank::FileEnd`](nucleus::sync::Rank::FileEnd) is held by the caller.
 ///
@@ -15,20 +15,20 @@ use crate::block::Done;
 /// block had before is never read.
 ///
 /// An implementation takes locks of [`Rank::FileMap`](nucleus::sync::Rank::FileMap) and later only, and not across a call of
-/// [`FilePages`](super::FilePages) of the same file.
-pub trait Store: Send + Sync + 'static {
+/// [`PageCache`](super::PageCache) of the same file.
+pub trait BackingStore: Send + Sync + 'static {
     /// Begins to read pages `first..first + frames.len()` into `frames`, all of each: what has no block, or lies beyond the end of the
     /// device, is filled with zeros. What lies behind the end of the file is of no interest. Calls `done` once, maybe before it returns.
     fn read(&self, first: u64, frames: &[Frame], done: Done);
 
     /// Begins to write pages `first..first + frames.len()` from `frames`, as far as they have blocks; each was
-    /// [reserved](Store::reserve) before, and is inside of the file. The bytes may change meanwhile; then the page is written again.
+    /// [reserved](BackingStore::reserve) before, and is inside of the file. The bytes may change meanwhile; then the page is written again.
     /// Calls `done` once, maybe before it returns, when the device has taken them, which need not be the medium.
     fn write(&self, first: u64, frames: &[Frame], done: Done);
 
     /// Sees to it that the first pages of `pages` can be written later without being refused for want of room; says how many, 1
     /// at least. Those that were reserved before count as well, and it may be asked twice at once. `end` is where the file will end in bytes, if that is later than now. A page stays reserved until it is cut off
-    /// or [released](Store::release).
+    /// or [released](BackingStore::release).
     ///
     /// # Errors
     /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`: not even the first one can.
@@ -67,7 +67,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Gives back the blocks of whole pages inside of the file, which become a hole. As [`cut`](Store::cut) otherwise.
+    /// Gives back the blocks of whole pages inside of the file, which become a hole. As [`cut`](BackingStore::cut) otherwise.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where files have no holes; `EIO`.
@@ -89,7 +89,7 @@ pub trait Store: Send + Sync + 'static {
     fn changed(&self) {}
 
     /// Passes on what the file system keeps of the file besides its pages (its inode) to where it is written back from. Called when the
-    /// file's pages are written back for their age; [`sync`](Store::sync) does the same and more.
+    /// file's pages are written back for their age; [`sync`](BackingStore::sync) does the same and more.
     fn settle(&self) {}
 
     /// Brings everything about the file that is not in its pages onto the medium, and with it what the device has taken of the pages:
