@@ -149,36 +149,42 @@ pub(super) fn release(table: u32) {
 }
 
 impl Pmap {
-    /// A pmap with the same mappings, none of which may be written, in either, before [`own`](Pmap::own) or
-    /// [`enter`](Pmap::enter) was called for its page; what `may_share` refuses, a range of 2 MiB with that many pages mapped, is
-    /// left as it is here and empty there. With [`Fork::Copy`] that is everything. The rights that are taken away here are so when `pending`
-    /// was flushed.
+    /// Returns a pmap with the same mappings, none of which may be written, in either, before
+    /// [`own`](Pmap::own) or [`enter`](Pmap::enter) was called for its page. A page table is shared
+    /// if it maps `least` pages or more and its 2 MiB lie in one of `spans`, which are disjoint and
+    /// in order of address; the mappings of all others stay as they are here and are absent there.
+    /// With [`Fork::Copy`] these are all. Also returns whether every mapping is shared. The rights
+    /// that are taken away here are gone once `pending` was flushed.
     ///
-    /// Nobody else changes this pmap's mappings meanwhile, except by page-wide operations.
+    /// Meanwhile this pmap's mappings change by page-wide operations only.
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table. Some rights may have been taken away.
     pub fn fork(
         &self,
-        may_share: impl FnMut(VirtRange, usize) -> bool,
+        spans: &mut dyn Iterator<Item = VirtRange>,
+        least: usize,
         pending: &mut Pending,
-    ) -> Result<Arc<Pmap>, OutOfMemory> {
+    ) -> Result<(Arc<Pmap>, bool), OutOfMemory> {
         let mut child = Pmap::member(self.family.clone())?;
-        if fork_mode() == Fork::Share {
-            self.share_with(&mut child, may_share, pending)?;
-        }
-        Ok(Arc::new(child))
+        let complete = match fork_mode() {
+            Fork::Share => self.share_with(&mut child, spans, least, pending)?,
+            Fork::Copy => false,
+        };
+        Ok((Arc::new(child), complete))
     }
 
     fn share_with(
         &self,
         child: &mut Pmap,
-        mut may_share: impl FnMut(VirtRange, usize) -> bool,
+        spans: &mut dyn Iterator<Item = VirtRange>,
+        least: usize,
         pending: &mut Pending,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<bool, OutOfMemory> {
         let _frames = self.lock.lock();
+        let mut span = spans.next();
         let mut any_own = false;
-        let mut result = Ok(());
+        let mut result = Ok(true);
         let mut shared = 0;
         let mut i4 = 0;
         'all: while let Some((n4, table3)) = below(self.root, i4, ENTRIES / 2) {
@@ -197,8 +203,14 @@ impl Pmap {
                         table = self.behind(load(above), base);
                     }
                     let pages = entries_of(table);
-                    let span = VirtRange::new(base, base + LEAF_SPAN);
-                    if pages == 0 || !may_share(span, pages) {
+                    if pages == 0 {
+                        continue;
+                    }
+                    while span.is_some_and(|it| it.end < base + LEAF_SPAN) {
+                        span = spans.next();
+                    }
+                    if pages < least || span.is_none_or(|it| base < it.start) {
+                        result = Ok(false);
                         continue;
                     }
                     let childs = match childs {

@@ -81,6 +81,18 @@ fn va_of(page: usize) -> VirtAddr {
     }
 }
 
+/// The spans of all page tables, for a fork.
+fn all_tables() -> impl Iterator<Item = VirtRange> {
+    core::iter::once(VirtRange::new(VirtAddr(0), VirtAddr(1 << 47)))
+}
+
+/// The spans of all page tables but the one for `va`.
+fn tables_but(va: VirtAddr) -> [VirtRange; 2] {
+    let base = VirtAddr(va.0 / LEAF_SPAN * LEAF_SPAN);
+    let above = VirtRange::new(base + LEAF_SPAN, VirtAddr(1 << 47));
+    [VirtRange::new(VirtAddr(0), base), above]
+}
+
 /// A range, often one that covers whole tables.
 fn random_range() -> VirtRange {
     let start = va_of(below(PAGES));

@@ -13,7 +13,9 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering, Ordering::SeqCst};
 use nucleus::{
-    OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange, frame,
+    OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
+    addr::USER_END,
+    frame,
     pmap::{Fork, Pending, Writes, fork_mode},
     sync::CpuWriteGuard,
     task::Sleep,
@@ -74,21 +76,10 @@ impl Map {
         pending: &mut Pending,
         removed: &mut Removed,
     ) -> Result<(Arc<Pmap>, Space), MapError> {
-        let mut any_refused = true;
-        let pmap = match fork_mode() == Fork::Share && may_share_any(parents) {
-            // Most programs are so small: not even a look at their page tables.
-            false => Pmap::new()?,
-            true => {
-                any_refused = false;
-                // Up to here reaches the entry that was looked at last and whose tables are shared.
-                let mut inside = VirtAddr(0);
-                let may_share = |span, pages| {
-                    let shall = shall_share_table(parents, span, pages, &mut inside);
-                    any_refused |= !shall;
-                    shall
-                };
-                self.pmap.fork(may_share, pending)?
-            }
+        // Most programs are so small that their page tables need not be looked at.
+        let (pmap, complete) = match fork_mode() == Fork::Share && may_share_any(parents) {
+            true => self.share_tables(parents, pending)?,
+            false => (Pmap::new()?, false),
         };
         let mut copies = parents.sibling();
         for entry in parents.iter_mut() {
@@ -114,7 +105,7 @@ impl Map {
                 }
             };
             if let Some(copy) = copy {
-                if any_refused && may_be_mapped_writable && entry.needs_copy {
+                if !complete && may_be_mapped_writable && entry.needs_copy {
                     // The right to write only: shared page tables give none as it is.
                     self.pmap
                         .protect(entry.range, Prot::READ | Prot::EXEC, pending);
@@ -123,6 +114,38 @@ impl Map {
             }
         }
         Ok((pmap, copies))
+    }
+
+    /// Makes a pmap for a child that shares those page tables of which it is to have all mappings,
+    /// and through which no mapping may be written before a fault. Also returns whether it has all.
+    ///
+    /// Sharing pays in the middle of large memory. A table at its ends, as in a small program, maps
+    /// pages that are written next together with others: both would need a table of their own at
+    /// once.
+    fn share_tables(
+        &self,
+        space: &Space,
+        pending: &mut Pending,
+    ) -> Result<(Arc<Pmap>, bool), OutOfMemory> {
+        let least = SHARED_FROM.load(Ordering::Relaxed);
+        if least > 0 {
+            let entries = space.iter().filter(|entry| entry.may_share_tables());
+            return self
+                .pmap
+                .fork(&mut entries.map(|it| it.range), least, pending);
+        }
+        // Everything between the entries that can't be shared.
+        let last = VirtAddr(USER_END.0.next_multiple_of(TABLE_SPAN));
+        let refused = space.iter().filter(|entry| !entry.may_share_tables());
+        let refused = refused
+            .map(|it| it.range)
+            .chain([VirtRange::new(last, last)]);
+        let mut spans = refused.scan(VirtAddr(0), |end, it| {
+            let span = VirtRange::new(*end, it.start);
+            *end = it.end;
+            Some(span)
+        });
+        self.pmap.fork(&mut spans, 0, pending)
     }
 
     /// Gives this space a page table of its own for `va`, if a fork made it common: the old one with all rights that it
@@ -157,37 +180,13 @@ impl Map {
     }
 }
 
-/// Whether parent and child could share any page table by [`shall_share_table`].
+/// Returns whether parent and child could share any page table.
 fn may_share_any(space: &Space) -> bool {
     SHARED_FROM.load(Ordering::Relaxed) == 0
         || space.iter().any(|entry| {
             let start = entry.range.start.0.next_multiple_of(TABLE_SPAN);
             start + TABLE_SPAN <= entry.range.end.0 && entry.may_share_tables()
         })
-}
-
-/// Whether parent and child shall share a page table for `span` that has so many mappings. They may if the child is to have them
-/// all, and nobody may write through them before it has faulted.
-///
-/// It pays for what lies in the middle of large memory. At its ends, as in small programs, one table maps what is written next
-/// and what is not: both would need a table of their own at once. Sets `inside` to where the entry ends.
-fn shall_share_table(space: &Space, span: VirtRange, pages: usize, inside: &mut VirtAddr) -> bool {
-    let from = SHARED_FROM.load(Ordering::Relaxed);
-    if from == 0 {
-        return space.overlapping(span).all(MapEntry::may_share_tables);
-    }
-    if pages < from {
-        return false;
-    }
-    if span.end <= *inside {
-        return true;
-    }
-    if let Some(entry) = space.lookup(span.start)
-        && entry.may_share_tables()
-    {
-        *inside = entry.range.end;
-    }
-    span.end <= *inside
 }
 
 impl MapEntry {

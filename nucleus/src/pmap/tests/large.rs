@@ -88,21 +88,25 @@ impl Spaces {
 
     fn fork(&mut self, p: usize, q: usize) {
         let refused = below(SPANS + 2);
-        let mut shared = Vec::new();
+        let mut spans = tables_but(START + refused * LEAF_SPAN).into_iter();
+        let least = 1 + [0, ENTRIES][below(2)];
         let mut pending = Pending::new();
-        let may_share = |range: VirtRange, pages| {
-            let span = (range.start - START) / LEAF_SPAN;
-            assert!(pages > 0 && pages <= ENTRIES);
-            if span != refused {
-                shared.push(span);
-            }
-            span != refused
-        };
-        let child = self.spaces[p].0.fork(may_share, &mut pending).unwrap();
+        let (child, complete) = self.spaces[p]
+            .0
+            .fork(&mut spans, least, &mut pending)
+            .unwrap();
         pending.flush();
+        let mapped = |span: usize| {
+            let pages = span * ENTRIES..(span + 1) * ENTRIES;
+            self.spaces[p].1.range(pages).count()
+        };
+        let shared: Vec<usize> = (0..SPANS)
+            .filter(|&span| span != refused && mapped(span) >= least)
+            .collect();
         let is_shared = |page: &usize| shared.contains(&(page / ENTRIES));
         let mut map = self.spaces[p].1.clone();
         map.retain(|page, _| is_shared(page));
+        assert_eq!(complete, map.len() == self.spaces[p].1.len());
         for (page, (_, prot)) in self.spaces[p].1.iter_mut().chain(map.iter_mut()) {
             if is_shared(page) {
                 *prot -= Prot::WRITE;

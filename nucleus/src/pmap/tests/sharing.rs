@@ -26,18 +26,15 @@ impl Families {
 
     /// A child of space `p` takes the place of space `q`.
     fn fork(&mut self, p: usize, q: usize) {
-        let refused = below(PAGES);
-        let refuses = |range: VirtRange| below(2) == 0 && range.contains(va_of(refused));
-        let mut spans = Vec::new();
+        let mut spans: Vec<VirtRange> = all_tables().collect();
+        if below(2) == 0 {
+            spans = tables_but(va_of(below(PAGES))).to_vec();
+        }
         let mut pending = Pending::new();
-        let may_share = |range, _| {
-            let may = !refuses(range);
-            if may {
-                spans.push(range);
-            }
-            may
-        };
-        let child = self.spaces[p].0.fork(may_share, &mut pending).unwrap();
+        let forked = self.spaces[p]
+            .0
+            .fork(&mut spans.iter().copied(), 0, &mut pending);
+        let (child, complete) = forked.unwrap();
         pending.flush();
         let is_shared = |page: usize| {
             spans
@@ -46,6 +43,7 @@ impl Families {
         };
         let mut map = self.spaces[p].1.clone();
         map.retain(|&page, _| is_shared(page));
+        assert_eq!(complete, map.len() == self.spaces[p].1.len());
         for (page, (_, prot)) in self.spaces[p].1.iter_mut().chain(map.iter_mut()) {
             if is_shared(*page) {
                 *prot -= Prot::WRITE;
@@ -263,7 +261,7 @@ fn a_family_at_once() {
         }
         let gate = Arc::<Gate>::default();
         for _ in 0..4 {
-            let first = root.fork(|_, _| true, &mut pending).unwrap();
+            let first = root.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
             pending.flush();
             let frames = frames.clone();
             spawn(&gate, Some(first.clone()), move || {
@@ -296,7 +294,8 @@ fn one_of_a_family(first: Arc<Pmap>, frames: &[Frame]) {
         let pmap = spaces[n].clone();
         match below(13) {
             0 | 1 if spaces.len() < 3 => {
-                let child = pmap.fork(|_, _| below(8) > 0, &mut pending).unwrap();
+                let mut spans = tables_but(va_of(below(PAGES))).into_iter();
+                let (child, _) = pmap.fork(&mut spans, 0, &mut pending).unwrap();
                 pending.flush();
                 spaces.push(child);
             }
@@ -361,7 +360,7 @@ fn rights_come_back_when_the_child_is_gone() {
         for va in range.pages() {
             user::write(va + 16, &1u32).unwrap();
         }
-        let child = pmap.fork(|_, _| true, &mut pending).unwrap();
+        let child = pmap.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
         pending.flush();
         for va in range.pages() {
             assert!(user::write(va + 16, &1u32).is_err(), "written after a fork");
@@ -423,9 +422,9 @@ fn a_fork_without_memory_leaves_nothing_behind() {
             }
             while crate::frame::drain_for_test() {}
             fail_after(Some(n));
-            let child = pmap.fork(|_, _| true, &mut pending);
+            let child = pmap.fork(&mut all_tables(), 0, &mut pending);
             pending.flush();
-            if let Ok(child) = &child {
+            if let Ok((child, _)) = &child {
                 // Without a table of its own it has no mapping rather than another's.
                 let page = VirtRange::new(va_of(3), va_of(3) + PAGE_SIZE);
                 child.remove(page, &mut pending);
@@ -462,7 +461,7 @@ fn a_shared_mapping_is_the_business_of_the_family() {
         for pmap in [&parent, &stranger] {
             pmap.enter(at, &frame, Prot::READ, &mut pending).unwrap();
         }
-        let child = parent.fork(|_, _| true, &mut pending).unwrap();
+        let child = parent.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
         pending.flush();
         let gate = Arc::<Gate>::default();
         let ready = Arc::<Gate>::default();
@@ -536,7 +535,7 @@ fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
         for va in range.pages() {
             assert_eq!(parent.enter_ahead(va, &frame, Prot::READ), Ok(true));
         }
-        let child = parent.fork(|_, _| true, &mut pending).unwrap();
+        let child = parent.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
         pending.flush();
         let stop = Arc::new(AtomicBool::new(false));
         let gate = Arc::<Gate>::default();
