@@ -34,13 +34,13 @@ pub mod swap;
 
 pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use fault::{fault_ahead, set_fault_ahead};
-pub use inspect::{Census, MappedPage};
+pub use inspect::{MappedPage, PageCounts};
 pub use map::{
     Advice, Backing, Entry, Fault, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock, Map,
     MapError, MapRequest, Overcommit, Place, Sizes, large_pages, locked_pages, max_entries,
     overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
-pub use movement::Held;
+pub use movement::PinnedPages;
 pub use object::{Anonymous, BusyPages, Description, HasObject, Object, Pager, PagerError};
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,

@@ -235,7 +235,7 @@ fn what_is_held_for_a_device_stays() {
         page_out(&map);
         for round in 2..6 {
             let range = VirtRange::new(page(3), page(9));
-            let held = map.hold(range, Access::Write).expect("mapped");
+            let held = map.pin(range, Access::Write).expect("mapped");
             for _ in 0..3 {
                 map.page_out(all()).expect("mapped");
                 pause();

@@ -57,7 +57,7 @@ fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
             assert!(pmap::is_wired(&frame) && prot.contains(Prot::WRITE));
         }
         // What is held for a device is no business of the entries.
-        let held = map.hold(pages(0, 20), Access::Write).expect("memory");
+        let held = map.pin(pages(0, 20), Access::Write).expect("memory");
         assert_eq!(map.sizes().entries, 3);
         drop(held);
         map.lock(pages(0, 20), Lock::None).expect("it is mapped");
@@ -78,7 +78,7 @@ fn a_fork_does_not_wait_for_what_could_not_be_held() {
         place(&map, pages(0, 3)).expect("room");
         // More than any list has room for, and more than is mapped.
         for range in [VirtRange::new(VirtAddr(0), USER_END), pages(0, 4)] {
-            assert!(map.hold(range, Access::Write).is_err());
+            assert!(map.pin(range, Access::Write).is_err());
             map.fork().expect("memory").tear_down();
         }
     });
@@ -191,7 +191,7 @@ fn what_a_device_writes_is_the_programs() {
         .expect("a task");
         for round in 0..20u8 {
             let range = VirtRange::new(HERE + 100, HERE + 2 * PAGE_SIZE + 50);
-            let held = map.hold(range, Access::Write).expect("memory");
+            let held = map.pin(range, Access::Write).expect("memory");
             let parts = held.parts();
             assert_eq!(parts.len(), 3);
             assert_eq!(

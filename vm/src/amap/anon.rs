@@ -286,14 +286,14 @@ impl Slot {
 
     /// The page here may be freed as soon as that is of use, unless a mapping modifies it after `pending` was flushed
     /// (`MADV_FREE`). Others' pages stay.
-    pub fn free_later(&mut self, pending: &mut Pending) {
+    pub fn free_lazily(&mut self, pending: &mut Pending) {
         if !self.make_sole() {
             return;
         }
         if let Slot::Sole(location) = self
             && let Some(frame) = location.frame().cloned()
         {
-            location.free_later();
+            location.free_lazily();
             pmap::clear_modified(&frame, pending);
         } else {
             *self = Slot::Empty;

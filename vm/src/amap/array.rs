@@ -11,7 +11,7 @@ use nucleus::{
 
 use super::anon::Slot;
 use super::hash::Hash;
-use super::{Key, Refused, Slots, common, first_key, group};
+use super::{Key, Refused, Slots, first_key, group, shared_chunk};
 use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, drop_all};
 
 /// Trees of an amap: 64^6 chunks are more than an address space has.
@@ -118,7 +118,7 @@ impl Array {
         Slots {
             chunk,
             slots,
-            common: chunk.is_common(),
+            shared: chunk.is_shared(),
             first: first_key(group(key)),
             keys: None,
         }
@@ -164,14 +164,14 @@ impl Array {
                 self.chunk_or_insert(group(key), Chunk::new);
                 *self.made.get_mut() += 1;
             }
-            Some(chunk) if chunk.is_common() => self.own_one(group(key)),
+            Some(chunk) if chunk.is_shared() => self.own_one(group(key)),
             Some(_) => {}
         }
     }
 
     /// Whether others have the chunk of `key`, too.
-    pub fn is_common(&self, key: Key) -> bool {
-        self.chunk(group(key)).is_some_and(Chunk::is_common)
+    pub fn is_shared(&self, key: Key) -> bool {
+        self.chunk(group(key)).is_some_and(Chunk::is_shared)
     }
 
     /// Makes a chunk this amap's own.
@@ -183,7 +183,7 @@ impl Array {
         if let Some(place) = place
             && let Some(chunk) = place.take()
         {
-            place.get_or_insert(|| common::own(chunk));
+            place.get_or_insert(|| shared_chunk::own(chunk));
         }
     }
 
@@ -195,10 +195,10 @@ impl Array {
         let mut complete = true;
         if *self.shares.get_mut() {
             self.each_mut(&ALL, &mut |_, place| {
-                if place.get().is_some_and(Chunk::is_common) {
+                if place.get().is_some_and(Chunk::is_shared) {
                     complete = complete && !frame::is_scarce();
                     if complete && let Some(chunk) = place.take() {
-                        place.get_or_insert(|| common::own(chunk));
+                        place.get_or_insert(|| shared_chunk::own(chunk));
                     }
                 }
             });
@@ -234,8 +234,8 @@ impl Array {
         // What others have, too, would be counted anon by anon when it is too late to stop.
         self.own_all().ok()?;
         self.take_from(i64::MIN / 2, &mut |number, chunk| {
-            let slots = common::take(&chunk);
-            common::give_up(chunk);
+            let slots = shared_chunk::take(&chunk);
+            chunk.leave();
             for (slot, key) in slots.into_iter().zip(first_key(number)..) {
                 if !slot.is_empty() && hash.take_place(key) {
                     hash.put(key, slot);
@@ -319,7 +319,7 @@ impl Array {
             array.shares.store(true, Relaxed);
         }
         copy.made.store(self.made.load(Relaxed), Relaxed);
-        let before = &mut common::before_sharing;
+        let before = &mut shared_chunk::before_sharing;
         let complete = self.above.share_with(&copy.above, before)
             && self.below.share_with(&copy.below, before);
         if complete { Ok(copy) } else { Err(OutOfMemory) }
@@ -401,8 +401,8 @@ impl Array {
             *self.made.get_mut() += 1;
             return;
         }
-        let slots = common::take(&chunk);
-        common::give_up(chunk);
+        let slots = shared_chunk::take(&chunk);
+        chunk.leave();
         self.make(first_key(number));
         if let Some(there) = self.chunk(number) {
             for (to, from) in there.lock().iter_mut().zip(slots) {
@@ -430,22 +430,22 @@ impl Array {
         let mut count = 0;
         if *self.shares.get_mut() {
             self.each_mut(&keys, &mut |number, place| {
-                if !place.get().is_some_and(Chunk::is_common) {
+                if !place.get().is_some_and(Chunk::is_shared) {
                     return;
                 }
                 let Some(chunk) = place.take() else { return };
                 if (start..end).contains(&number) {
-                    common::give_up(chunk);
+                    chunk.leave();
                     count += 1;
                 } else {
-                    place.get_or_insert(|| common::own(chunk));
+                    place.get_or_insert(|| shared_chunk::own(chunk));
                 }
             });
         }
         if end - start >= MANY {
-            let mut gone = |_, chunk| {
+            let mut gone = |_, chunk: Arc<Chunk<Slot>>| {
                 count += 1;
-                common::give_up(chunk);
+                chunk.leave();
             };
             let (above, below) = self.places(start, end);
             self.below.take(below, &mut gone);

@@ -15,7 +15,7 @@ use nucleus::{OutOfMemory, frame, sync::OnceBox};
 
 use super::anon::Slot;
 use super::array::Array;
-use super::{Key, Refused, Slots, common, first_key, group};
+use super::{Key, Refused, Slots, first_key, group, shared_chunk};
 use crate::chunks::{Chunk, SLOTS};
 
 /// The key of a place that was never taken.
@@ -114,8 +114,8 @@ impl Bucket {
 
     /// Makes its chunk this amap's own.
     fn own(&mut self) {
-        if self.chunk.is_common() {
-            self.chunk = common::own(self.chunk.clone());
+        if self.chunk.is_shared() {
+            self.chunk = shared_chunk::own(self.chunk.clone());
         }
     }
 }
@@ -168,7 +168,7 @@ impl Hash {
         Slots {
             chunk: &bucket.chunk,
             slots,
-            common: bucket.chunk.is_common(),
+            shared: bucket.chunk.is_shared(),
             first: first_key(group(key)),
             keys: Some(&bucket.keys),
         }
@@ -217,7 +217,7 @@ impl Hash {
             None => cell.get_or_insert(Bucket::new),
         };
         let slots = Hash::slots(bucket, key);
-        if slots.common || find(&bucket.keys, key).is_some() {
+        if slots.shared || find(&bucket.keys, key).is_some() {
             return Ok(slots);
         }
         if otherwise() {
@@ -315,9 +315,9 @@ impl Hash {
     }
 
     /// Whether others have the chunk of `key`, too.
-    pub fn is_common(&self, key: Key) -> bool {
+    pub fn is_shared(&self, key: Key) -> bool {
         let bucket = self.bucket(key);
-        bucket.is_some_and(|bucket| bucket.chunk.is_common())
+        bucket.is_some_and(|bucket| bucket.chunk.is_shared())
     }
 
     /// Makes the chunk of `key` this amap's own.
@@ -336,7 +336,7 @@ impl Hash {
     /// [`OutOfMemory`]; some are.
     fn own_all(&mut self) -> Result<(), OutOfMemory> {
         for bucket in self.buckets.iter_mut().filter_map(OnceBox::get_mut) {
-            if bucket.chunk.is_common() && frame::is_scarce() {
+            if bucket.chunk.is_shared() && frame::is_scarce() {
                 return Err(OutOfMemory);
             }
             bucket.own();
@@ -379,7 +379,7 @@ impl Hash {
     /// Calls `f` with every anon, taken out.
     pub fn take_all(&mut self, f: &mut dyn FnMut(Key, Slot)) {
         for bucket in self.made() {
-            for (key, slot) in bucket.keys.iter().zip(common::take(&bucket.chunk)) {
+            for (key, slot) in bucket.keys.iter().zip(shared_chunk::take(&bucket.chunk)) {
                 if !slot.is_empty() {
                     f(key.load(Relaxed), slot);
                 }
@@ -449,7 +449,7 @@ impl Hash {
             if frame::is_scarce() {
                 return Err(OutOfMemory);
             }
-            common::before_sharing(&from.chunk);
+            shared_chunk::before_sharing(&from.chunk);
             // Nobody gives a key a place while it is written down here.
             let slots = from.chunk.lock();
             from.chunk.share();
@@ -559,7 +559,7 @@ impl Hash {
     /// [`OutOfMemory`]; some are.
     pub fn leave_in(&mut self, keys: Range<Key>) -> Result<(), OutOfMemory> {
         for cell in &mut self.buckets {
-            let Some(bucket) = cell.get_mut().filter(|it| it.chunk.is_common()) else {
+            let Some(bucket) = cell.get_mut().filter(|it| it.chunk.is_shared()) else {
                 continue;
             };
             let within = |i: usize| keys.contains(&bucket.key(i));

@@ -26,9 +26,9 @@
 
 pub(crate) mod anon;
 mod array;
-mod common;
 mod hash;
-pub(crate) mod share;
+pub(crate) mod shared_amap;
+mod shared_chunk;
 #[cfg(test)]
 mod tests;
 
@@ -44,10 +44,10 @@ use nucleus::{
 use crate::chunks::{Chunk, Places, SLOTS, SLOTS_SHIFT};
 use array::Array;
 use hash::Hash;
-use share::Sharers;
+use shared_amap::Sharers;
 
 pub(crate) use anon::{Resident, Slot};
-pub(crate) use share::Share;
+pub(crate) use shared_amap::Share;
 
 /// A page number in the address space where the amap was made.
 pub type Key = i64;
@@ -112,7 +112,7 @@ pub struct Slots<'a> {
     chunk: &'a Chunk<Slot>,
     slots: MutexGuard<'a, Places<Slot>>,
     /// Other amaps have them, too: to look at only.
-    common: bool,
+    shared: bool,
     /// The first of the 32 neighbouring keys whose slots are locked.
     first: Key,
     /// In a hash: the key that each slot belongs to. Changes with the slots locked only.
@@ -177,7 +177,7 @@ impl Amap {
     }
 
     /// Locks the slots around `key` and makes sure that there is one for `key` itself, unless others have these slots, too
-    /// ([`Slots::are_common`]): then who wants to change one [prepares](Amap::prepare) that.
+    /// ([`Slots::are_shared`]): then who wants to change one [prepares](Amap::prepare) that.
     ///
     /// # Errors
     /// [`Refused`].
@@ -245,11 +245,11 @@ impl Amap {
     /// # Errors
     /// [`OutOfMemory`]; the amap is as it was.
     pub fn prepare(&mut self, key: Key) -> Result<(), OutOfMemory> {
-        let common = match &self.form {
-            Form::Array(array) => array.is_common(key),
-            Form::Hash(hash) => hash.is_common(key),
+        let shared = match &self.form {
+            Form::Array(array) => array.is_shared(key),
+            Form::Hash(hash) => hash.is_shared(key),
         };
-        if common {
+        if shared {
             if frame::is_scarce() {
                 return Err(OutOfMemory);
             }
@@ -438,19 +438,19 @@ impl Slots<'_> {
     /// Whether other amaps have these slots, too: then none is changed, no page in them is written in place, and one that is empty stays
     /// so. As long as the map is locked, that may end, but not begin.
     #[inline]
-    pub fn are_common(&self) -> bool {
-        self.common
+    pub fn are_shared(&self) -> bool {
+        self.shared
     }
 
     /// The page of `key`, which is among these, may be freed as soon as that is of use, unless a mapping modifies it after `pending` was
     /// flushed (`MADV_FREE`). Others' pages stay.
-    pub fn free_later(&mut self, key: Key, pending: &mut Pending) {
+    pub fn free_lazily(&mut self, key: Key, pending: &mut Pending) {
         let chunk = self.chunk;
-        if !self.common
+        if !self.shared
             && let Some(slot) = self.get(key).filter(|slot| !slot.is_empty())
         {
             chunk.set_lazy(true);
-            slot.free_later(pending);
+            slot.free_lazily(pending);
         }
     }
 
@@ -463,17 +463,17 @@ impl Slots<'_> {
     }
 
     /// The slots behind that of `key` that are there to be filled, in order: [`after`](Slots::after) says how many. They are not
-    /// [common](Slots::are_common).
+    /// [common](Slots::are_shared).
     pub fn behind(&mut self, key: Key) -> &mut [Slot] {
-        debug_assert!(!self.common, "others see a change of these slots, too");
+        debug_assert!(!self.shared, "others see a change of these slots, too");
         let first = SLOTS - self.after(key);
         &mut self.slots[first..]
     }
 
     /// The slot of `key`, which is among these, and those behind it, in order. They are an array's, and not
-    /// [common](Slots::are_common).
+    /// [common](Slots::are_shared).
     fn from(&mut self, key: Key) -> &mut [Slot] {
-        debug_assert!(!self.common && self.keys.is_none() && self.holds(key));
+        debug_assert!(!self.shared && self.keys.is_none() && self.holds(key));
         let first = (key - self.first) as usize;
         &mut self.slots[first..]
     }
@@ -500,10 +500,10 @@ impl Slots<'_> {
     }
 
     /// The slot of `key`, which is among these. There is none if the key has no place in a hash: it has one if they were
-    /// [locked](Amap::lock) for it, or if it is not empty. They are not [common](Slots::are_common).
+    /// [locked](Amap::lock) for it, or if it is not empty. They are not [common](Slots::are_shared).
     #[inline]
     pub fn get(&mut self, key: Key) -> Option<&mut Slot> {
-        debug_assert!(!self.common, "others see a change of this slot, too");
+        debug_assert!(!self.shared, "others see a change of this slot, too");
         debug_assert!(self.holds(key));
         match self.keys {
             None => Some(&mut self.slots[(key - self.first) as usize % SLOTS]),

@@ -49,7 +49,7 @@ impl Pair {
         let frame = Frame::alloc(Contents::Stale).expect("memory");
         loop {
             match self.amap.lock(key) {
-                Ok(slots) if slots.are_common() => {}
+                Ok(slots) if slots.are_shared() => {}
                 Ok(mut slots) => {
                     assert!(slots.holds(key));
                     for ahead in 1..=slots.after(key) as i64 {
@@ -70,10 +70,10 @@ impl Pair {
     }
 
     fn clear(&mut self, keys: Range<Key>, out: bool) {
-        let mut common = false;
+        let mut shared = false;
         self.amap
-            .for_each_part(keys.clone(), &mut |_, slots| common |= slots.are_common());
-        match out || common {
+            .for_each_part(keys.clone(), &mut |_, slots| shared |= slots.are_shared());
+        match out || shared {
             true => self.amap.clear_out(keys.clone()).expect("memory"),
             false => self.amap.clear(keys.clone()),
         }

@@ -182,7 +182,7 @@ impl<T: Content> Chunk<T> {
     /// Whether it has several places. Who keeps one of them, and does not make new ones, finds this false for good once
     /// it is.
     #[inline]
-    pub fn is_common(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         // Acquire: what the others did comes before what the last one does.
         self.owners.load(Acquire) > 1
     }

@@ -30,7 +30,7 @@ use nucleus::{
     pmap::LargeKind,
 };
 
-use super::ahead;
+use super::fault_ahead;
 use crate::amap::Amap;
 use crate::map::{Fault, LargeAdvice, LargePages, Map, MapEntry, SPAN, large_pages, span_around};
 
@@ -65,7 +65,7 @@ impl MapEntry {
             access == Access::Write
                 && (self.large == LargeAdvice::Wanted
                     || wanted >= RUN_FRAMES - 1
-                    || ahead::writes_on(pmap, self, va))
+                    || fault_ahead::writes_on(pmap, self, va))
         };
         (self.may_be_large() || self.may_share_large())
             && self.range.start <= span.start

@@ -48,7 +48,7 @@
 //! would cost a second fault and a flush, and the zero page's record would be a cache line that all
 //! CPUs write.
 
-pub(crate) mod ahead;
+pub(crate) mod fault_ahead;
 mod large;
 mod large_shared;
 mod populate;
@@ -61,13 +61,13 @@ use nucleus::{
     pmap::Pending,
 };
 
-use crate::amap::{Refused, Slot, Slots, share};
+use crate::amap::{Refused, Slot, Slots, shared_amap};
 use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
 use crate::object::PagerError;
 use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
-use ahead::Neighbours;
-pub use ahead::{fault_ahead, set_fault_ahead};
+use fault_ahead::Neighbours;
+pub use fault_ahead::{fault_ahead, set_fault_ahead};
 
 /// What became of an attempt.
 enum Outcome {
@@ -187,7 +187,7 @@ impl Map {
             match attempt.run()? {
                 Outcome::Mapped(far) => {
                     let write = access == Access::Write;
-                    ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
+                    fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
                     if let Some(result) = then(&space) {
                         return Ok(result);
                     }
@@ -218,7 +218,7 @@ impl Map {
                 }
                 Outcome::NeedsPage(index) => {
                     let object = entry.object.as_ref().map(|object| object.pager.clone());
-                    let window = ahead::read_window(entry, index);
+                    let window = fault_ahead::read_window(entry, index);
                     drop(space);
                     if let Some(pager) = object {
                         Counter::fault_read_in.add(1);
@@ -227,7 +227,7 @@ impl Map {
                     }
                 }
                 Outcome::NeedsSlot => {
-                    let wanted = ahead::swap_window(&self.pmap, entry, va, wanted);
+                    let wanted = fault_ahead::swap_window(&self.pmap, entry, va, wanted);
                     let key = entry.key(va);
                     let part = entry
                         .amap
@@ -289,15 +289,15 @@ impl Attempt<'_> {
                     Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
                 };
                 // What others have, too, is to look at.
-                let common = slots.are_common();
-                if write && common {
+                let shared = slots.are_shared();
+                if write && shared {
                     return Ok(Outcome::NeedsAmap);
                 }
                 if !slots.peek(key).is_empty() {
                     return self.map_anon(slots);
                 }
                 match object {
-                    None if common => Ok(Outcome::NeedsAmap),
+                    None if shared => Ok(Outcome::NeedsAmap),
                     None => self.zero_fill(slots),
                     Some(object) if write => self.promote(slots, object),
                     // The slot stays empty meanwhile.
@@ -343,7 +343,7 @@ impl Attempt<'_> {
         }
         let key = self.entry.key(self.va);
         let write = self.access == Access::Write;
-        if slots.are_common() {
+        if slots.are_shared() {
             return self.map_common(slots.peek(key));
         }
         let Some(slot) = slots.get(key) else {
@@ -358,13 +358,13 @@ impl Attempt<'_> {
         };
         if write && !sole {
             if self.entry.shares_amap() {
-                share::unmap_everywhere(&page);
+                shared_amap::unmap_everywhere(&page);
             }
             let copy = copy_of(&page)?;
             drop(page);
             if self.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
-                    || ahead::writes_in_order(self.pmap, self.entry, self.va))
+                    || fault_ahead::writes_in_order(self.pmap, self.entry, self.va))
             {
                 // A copy of the table would have its mappings replaced one after the other. Who begins with its first page seldom
                 // stops there, and what is only read comes back by a few faults.
@@ -406,7 +406,7 @@ impl Attempt<'_> {
         if self.entry.shares_amap() {
             return 0;
         }
-        let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let range = fault_ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let pages = range.len() >> PAGE_SHIFT;
         let behind = &mut slots.behind(self.entry.key(self.va))[..pages];
         let count = behind.iter().take_while(|slot| slot.has_others()).count();
@@ -430,7 +430,7 @@ impl Attempt<'_> {
         }
         if copied > 0 {
             let made = VirtRange::new(range.start, range.start + copied * PAGE_SIZE);
-            ahead::map_made(self.pmap, self.entry, slots, made);
+            fault_ahead::map_made(self.pmap, self.entry, slots, made);
         }
         copied
     }
@@ -460,7 +460,7 @@ impl Attempt<'_> {
 
     /// Zero-fills the pages behind that will be written next, as far as they are empty, `slots` reach, and memory is not short.
     fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
-        let range = ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let range = fault_ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let mut end = range.start;
         while end < range.end
             && let Some(slot) = slots.get(self.entry.key(end))
@@ -476,7 +476,7 @@ impl Attempt<'_> {
         }
         if end > range.start {
             let made = VirtRange::new(range.start, end);
-            ahead::map_made(self.pmap, self.entry, slots, made);
+            fault_ahead::map_made(self.pmap, self.entry, slots, made);
         }
     }
 
@@ -498,7 +498,7 @@ impl Attempt<'_> {
         };
         if self.entry.shares_amap() {
             // Others who share the amap may be reading it in this place.
-            share::unmap_everywhere(&below);
+            shared_amap::unmap_everywhere(&below);
         }
         let copy = copy_of(&below)?;
         drop(below);

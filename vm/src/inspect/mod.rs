@@ -1,5 +1,5 @@
 //! What `/proc` tells of an address space's pages.
 
-mod census;
+mod page_counts;
 
-pub use census::{Census, MappedPage};
+pub use page_counts::{MappedPage, PageCounts};

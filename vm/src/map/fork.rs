@@ -59,13 +59,13 @@ impl Map {
     fn lock_to_fork(&self) -> CpuWriteGuard<'_, Space> {
         loop {
             let space = self.space.write();
-            if self.held.load(SeqCst) == 0 {
+            if self.write_pins.load(SeqCst) == 0 {
                 return space;
             }
             drop(space);
-            let unheld = || (self.held.load(SeqCst) == 0).then_some(());
+            let unpinned = || (self.write_pins.load(SeqCst) == 0).then_some(());
             // Inputs come to their end.
-            let _ = self.unheld.wait(Sleep::SOUND, unheld);
+            let _ = self.unpinned.wait(Sleep::SOUND, unpinned);
         }
     }
 

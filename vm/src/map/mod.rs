@@ -68,9 +68,9 @@ pub struct Map {
     token: Token,
     /// Whether all that comes is locked: what the space says, to be asked without its lock.
     pub(crate) locks_future: AtomicBool,
-    /// Who holds pages to write them past the processor, and who waits for them ([`Held`](crate::Held)).
-    pub(crate) held: AtomicUsize,
-    pub(crate) unheld: WaitQueue,
+    /// Who holds pages to write them past the processor, and who waits for them ([`PinnedPages`](crate::PinnedPages)).
+    pub(crate) write_pins: AtomicUsize,
+    pub(crate) unpinned: WaitQueue,
 }
 
 /// `len` rounded up to pages, not zero.
@@ -127,8 +127,8 @@ impl Map {
             pmap,
             space: CpuRwLock::new(Rank::Map, space),
             locks_future: AtomicBool::new(false),
-            held: AtomicUsize::new(0),
-            unheld: WaitQueue::new(),
+            write_pins: AtomicUsize::new(0),
+            unpinned: WaitQueue::new(),
             token: Token::new(),
         };
         SPACES.enroll(&map.pmap, &map.token);

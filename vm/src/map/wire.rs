@@ -3,7 +3,7 @@
 //! Of all that the kernel wires, only what a program locks (`mlock`) has to be remembered in its map, so only that ever parts an
 //! entry. What is mapped of a locked entry is entered as wired, and the mapping itself says so to whoever looks for
 //! pages that may go ([`nucleus::pmap::Use`]): nothing is counted, and nothing stays behind when it is unmapped. Memory that
-//! the kernel needs for the length of one input or output is [held](crate::Held) by handles of its frames on the stack of who
+//! the kernel needs for the length of one input or output is [held](crate::PinnedPages) by handles of its frames on the stack of who
 //! needs it; page tables are the pmap's own business. Neither touches an entry.
 
 use core::sync::atomic::Ordering::Relaxed;

@@ -4,6 +4,6 @@
 //! - `access`: reading and writing an address space that is not the current one.
 
 mod access;
-mod hold;
+mod pin;
 
-pub use hold::Held;
+pub use pin::PinnedPages;

@@ -5,7 +5,7 @@ use core::ops::Range;
 use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
 use crate::chunks::SLOTS;
-use crate::fault::ahead;
+use crate::fault::fault_ahead;
 use crate::map::LargeAdvice;
 use crate::map::{Advice, Inherit, Lock, Map, MapEntry, MapError, Removed, Space, page_range};
 use crate::object::{Pager, PagerError};
@@ -23,12 +23,12 @@ impl Map {
             return Ok(());
         }
         match advice {
-            Advice::DontNeed | Advice::DontNeedLocked => self.give_up(range, advice),
-            Advice::Free => self.free_later(range),
+            Advice::DontNeed | Advice::DontNeedLocked => self.discard(range, advice),
+            Advice::Free => self.free_lazily(range),
             Advice::WillNeed => self.map_ahead(range),
-            Advice::Cold => self.cool(range),
+            Advice::Cold => self.deactivate(range),
             Advice::PageOut => {
-                self.cool(range)?;
+                self.deactivate(range)?;
                 self.page_out_files(range);
                 self.page_out(range).map(|_| ())
             }
@@ -108,7 +108,7 @@ impl Map {
     }
 
     /// `MADV_DONTNEED`: drops the anons of private mappings.
-    fn give_up(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+    fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
         let locked = |entry: &MapEntry| entry.lock != Lock::None;
         if advice != Advice::DontNeedLocked && space.overlapping(range).any(locked) {
@@ -146,7 +146,7 @@ impl Map {
         for entry in space.overlapping(range) {
             if !entry.prot.is_empty() {
                 let part = entry.range.intersect(range);
-                ahead::map_resident(&self.pmap, entry, part, false);
+                fault_ahead::map_resident(&self.pmap, entry, part, false);
             }
         }
         match space.is_mapped(range) {

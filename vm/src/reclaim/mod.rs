@@ -12,8 +12,8 @@
 mod advise;
 mod anonymous;
 mod caches;
-mod cold;
 mod daemon;
+mod deactivate;
 mod page_out;
 mod scan;
 mod swap_audit;

@@ -85,7 +85,7 @@ impl SwapState {
     }
 
     /// The page, which is in memory, may be freed if it is not modified from now on.
-    pub fn free_later(&mut self) {
+    pub fn free_lazily(&mut self) {
         self.dirty();
         self.lazy = true;
     }

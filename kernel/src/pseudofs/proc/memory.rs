@@ -3,7 +3,7 @@
 use abi::{Errno, Result};
 use fs::{device, pseudofs::Text};
 use nucleus::{PAGE_SIZE, Prot};
-use vm::{Backing, Census, Description, Entry, LargeAdvice, Lock};
+use vm::{Backing, Description, Entry, LargeAdvice, Lock, PageCounts};
 
 use super::process::Subject;
 use crate::process::Shared;
@@ -75,7 +75,7 @@ fn line(entry: &Entry, out: &mut Text) {
 }
 
 /// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages, `locked` in bytes.
-fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
+fn counts(counts: &PageCounts, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
     let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
         out.push(name.as_bytes());
@@ -83,38 +83,38 @@ fn counts(census: &Census, anonymous: usize, locked: u64, by_kind: bool, out: &m
         out.push_number(kib, 24 - name.len() - 1);
         out.push(b" kB\n");
     };
-    value("Rss", kib(census.resident()));
-    value("Pss", census.proportional / 1024);
-    value("Pss_Dirty", census.proportional_dirty / 1024);
+    value("Rss", kib(counts.resident()));
+    value("Pss", counts.proportional / 1024);
+    value("Pss_Dirty", counts.proportional_dirty / 1024);
     if by_kind {
-        let above = census.proportional_anonymous;
+        let above = counts.proportional_anonymous;
         value("Pss_Anon", above / 1024);
-        value("Pss_File", (census.proportional - above) / 1024);
+        value("Pss_File", (counts.proportional - above) / 1024);
         value("Pss_Shmem", 0);
     }
-    value("Shared_Clean", kib(census.shared_clean));
-    value("Shared_Dirty", kib(census.shared_dirty));
-    value("Private_Clean", kib(census.private_clean));
-    value("Private_Dirty", kib(census.private_dirty));
+    value("Shared_Clean", kib(counts.shared_clean));
+    value("Shared_Dirty", kib(counts.shared_dirty));
+    value("Private_Clean", kib(counts.private_clean));
+    value("Private_Dirty", kib(counts.private_dirty));
     // No page is ever taken for unused.
-    value("Referenced", kib(census.resident()));
-    value("Anonymous", kib(anonymous.min(census.resident())));
-    value("LazyFree", kib(census.lazy));
-    value("AnonHugePages", kib(census.large));
-    value("ShmemPmdMapped", kib(census.large_shared));
+    value("Referenced", kib(counts.resident()));
+    value("Anonymous", kib(anonymous.min(counts.resident())));
+    value("LazyFree", kib(counts.lazy));
+    value("AnonHugePages", kib(counts.large));
+    value("ShmemPmdMapped", kib(counts.large_shared));
     for name in ["FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"] {
         value(name, 0);
     }
-    value("Swap", kib(census.swapped));
-    value("SwapPss", census.proportional_swapped / 1024);
+    value("Swap", kib(counts.swapped));
+    value("SwapPss", counts.proportional_swapped / 1024);
     value("Locked", locked / 1024);
 }
 
 /// Bytes of a mapping that are locked, each page divided by its number of mappings.
-fn locked(entry: &Entry, census: &Census) -> u64 {
+fn locked(entry: &Entry, counts: &PageCounts) -> u64 {
     match entry.lock {
         Lock::None => 0,
-        _ => census.proportional,
+        _ => counts.proportional,
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
         return Ok(());
     };
     let map = shared.space.map();
-    map.for_each_entry_counted(&mut |entry, census| {
+    map.for_each_entry_counted(&mut |entry, counts| {
         line(entry, out);
         for (name, bytes) in [
             (b"Size:           ", entry.range.len()),
@@ -136,9 +136,9 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
             out.push(b" kB\n");
         }
         counts(
-            census,
+            counts,
             entry.anonymous_pages,
-            locked(entry, census),
+            locked(entry, counts),
             false,
             out,
         );
@@ -179,12 +179,12 @@ fn flags(entry: &Entry, out: &mut Text) {
 /// `smaps_rollup`: the sums.
 pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
     let shared = with_memory(subject)?.ok_or(Errno::ESRCH)?;
-    let mut sum = Census::default();
+    let mut sum = PageCounts::default();
     let (mut anonymous, mut locked_bytes, mut first, mut last) = (0, 0, None, 0);
     let map = shared.space.map();
-    map.for_each_entry_counted(&mut |entry, census| {
-        sum.add(census);
-        locked_bytes += locked(entry, census);
+    map.for_each_entry_counted(&mut |entry, counts| {
+        sum.add(counts);
+        locked_bytes += locked(entry, counts);
         anonymous += entry.anonymous_pages;
         first.get_or_insert(entry.range.start.0);
         last = entry.range.end.0;

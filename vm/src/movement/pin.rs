@@ -11,7 +11,7 @@ use nucleus::{Access, PAGE_SIZE, Prot, VirtRange, addr::USER_END, dma::Part, pma
 use crate::map::{Fault, Map};
 
 /// Bytes of an address space that stay in memory, and stay that program's, until this is dropped.
-pub struct Held {
+pub struct PinnedPages {
     map: Arc<Map>,
     access: Access,
     parts: Vec<Part>,
@@ -24,7 +24,7 @@ impl Map {
     ///
     /// # Errors
     /// The first page's that can't be had; nothing is held then. [`Fault::OutOfMemory`] also for want of a list.
-    pub fn hold(self: &Arc<Map>, range: VirtRange, access: Access) -> Result<Held, Fault> {
+    pub fn pin(self: &Arc<Map>, range: VirtRange, access: Access) -> Result<PinnedPages, Fault> {
         if range.end > USER_END {
             return Err(Fault::NotMapped);
         }
@@ -37,11 +37,11 @@ impl Map {
             // No fork is under way while the map is locked, and the next one sees this.
             let _space = self.space.read();
             if access == Access::Write {
-                self.held.fetch_add(1, SeqCst);
+                self.write_pins.fetch_add(1, SeqCst);
             }
         }
         // From here on its end tells those who wait.
-        let mut held = Held {
+        let mut held = PinnedPages {
             map: self.clone(),
             access,
             parts,
@@ -61,14 +61,14 @@ impl Map {
     }
 }
 
-impl Held {
+impl PinnedPages {
     /// Where the bytes are, in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 }
 
-impl Drop for Held {
+impl Drop for PinnedPages {
     fn drop(&mut self) {
         if self.access != Access::Write {
             return;
@@ -79,8 +79,8 @@ impl Drop for Held {
         }
         // First the frames: a fork may come as soon as it is told.
         self.parts.clear();
-        if self.map.held.fetch_sub(1, SeqCst) == 1 {
-            self.map.unheld.wake_all();
+        if self.map.write_pins.fetch_sub(1, SeqCst) == 1 {
+            self.map.unpinned.wake_all();
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{Entry, Map, swap};
 
 /// Pages that are mapped, by who else maps them and whether they were written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Census {
+pub struct PageCounts {
     pub shared_clean: usize,
     pub shared_dirty: usize,
     pub private_clean: usize,
@@ -31,14 +31,14 @@ pub struct Census {
     pub proportional_swapped: u64,
 }
 
-impl Census {
+impl PageCounts {
     /// All pages.
     pub fn resident(&self) -> usize {
         self.shared_clean + self.shared_dirty + self.private_clean + self.private_dirty
     }
 
     /// Adds up.
-    pub fn add(&mut self, other: &Census) {
+    pub fn add(&mut self, other: &PageCounts) {
         self.shared_clean += other.shared_clean;
         self.shared_dirty += other.shared_dirty;
         self.private_clean += other.private_clean;
@@ -83,23 +83,23 @@ pub struct MappedPage {
 
 impl Map {
     /// Calls `f` for each entry, in order of address, with its pages counted. `f` must not touch memory that this map maps.
-    pub fn for_each_entry_counted(&self, f: &mut dyn FnMut(&Entry, &Census)) {
+    pub fn for_each_entry_counted(&self, f: &mut dyn FnMut(&Entry, &PageCounts)) {
         let space = self.space.read();
         for entry in space.iter() {
-            let mut census = Census::default();
-            self.count_pages(entry, entry.range, &mut census);
-            entry.count_swapped(&mut census);
-            census.lazy = entry.lazy_pages();
+            let mut counts = PageCounts::default();
+            self.count_pages(entry, entry.range, &mut counts);
+            entry.count_swapped(&mut counts);
+            counts.lazy = entry.lazy_pages();
             *match entry.shared {
-                true => &mut census.large_shared,
-                false => &mut census.large,
+                true => &mut counts.large_shared,
+                false => &mut counts.large,
             } = self.pmap.large_in(entry.range);
-            f(&self.describe(&space, entry), &census);
+            f(&self.describe(&space, entry), &counts);
         }
     }
 
     /// Counts what is mapped in `range`, by halves: parts without a page cost a look at their page tables only.
-    fn count_pages(&self, entry: &MapEntry, range: VirtRange, census: &mut Census) {
+    fn count_pages(&self, entry: &MapEntry, range: VirtRange, counts: &mut PageCounts) {
         /// Below this, each page is looked at.
         const FEW: usize = 32 * PAGE_SIZE;
         if self.pmap.resident_in(range) == 0 {
@@ -109,7 +109,7 @@ impl Map {
             let mut at = range.start;
             while at < range.end {
                 if let Some((frame, _)) = self.pmap.extract(at) {
-                    census.count(&frame, entry.has_anon(at));
+                    counts.count(&frame, entry.has_anon(at));
                 }
                 at = at + PAGE_SIZE;
             }
@@ -117,8 +117,8 @@ impl Map {
         }
         let half = (range.len() / 2) >> PAGE_SHIFT << PAGE_SHIFT;
         let middle = range.start + half;
-        self.count_pages(entry, VirtRange::new(range.start, middle), census);
-        self.count_pages(entry, VirtRange::new(middle, range.end), census);
+        self.count_pages(entry, VirtRange::new(range.start, middle), counts);
+        self.count_pages(entry, VirtRange::new(middle, range.end), counts);
     }
 
     /// The page mapped at `va`.
@@ -134,13 +134,13 @@ impl Map {
 impl Map {
     /// How many pages of private mappings are in swap only.
     pub fn swapped(&self) -> usize {
-        let mut census = Census::default();
+        let mut counts = PageCounts::default();
         if swap::usage().used > 0 {
             let space = self.space.read();
             let private = space.iter().filter(|entry| !entry.shared);
-            private.for_each(|entry| entry.count_swapped(&mut census));
+            private.for_each(|entry| entry.count_swapped(&mut counts));
         }
-        census.swapped
+        counts.swapped
     }
 }
 
@@ -157,13 +157,13 @@ impl MapEntry {
     }
 
     /// Counts what is in swap only.
-    fn count_swapped(&self, census: &mut Census) {
+    fn count_swapped(&self, counts: &mut PageCounts) {
         if swap::usage().used == 0 {
             return;
         }
         let mut count = |sharers: usize| {
-            census.swapped += 1;
-            census.proportional_swapped += (PAGE_SIZE / sharers.max(1)) as u64;
+            counts.swapped += 1;
+            counts.proportional_swapped += (PAGE_SIZE / sharers.max(1)) as u64;
         };
         if let Some(amap) = self.amap.as_ref().filter(|_| !self.shared) {
             amap.for_each(self.keys(self.range), &mut |_, slot, owners| {

@@ -36,7 +36,7 @@ pub fn before_sharing(chunk: &Chunk<Slot>) {
 /// What an owner of `chunk` puts in its place to change it: the chunk, or one with the same anons.
 pub fn own(chunk: Arc<Chunk<Slot>>) -> Arc<Chunk<Slot>> {
     let mut slots = chunk.lock();
-    if !chunk.is_common() {
+    if !chunk.is_shared() {
         drop(slots);
         return chunk;
     }
@@ -58,14 +58,9 @@ fn share(slots: &mut [Slot; SLOTS], to: &mut [Slot; SLOTS]) {
 pub fn take(chunk: &Chunk<Slot>) -> [Slot; SLOTS] {
     let mut slots = chunk.lock();
     let mut taken = Default::default();
-    match chunk.is_common() {
+    match chunk.is_shared() {
         true => share(&mut slots, &mut taken),
         false => core::mem::swap(&mut taken, &mut *slots),
     }
     taken
-}
-
-/// An owner has taken the chunk out of its place.
-pub fn give_up(chunk: Arc<Chunk<Slot>>) {
-    chunk.leave();
 }

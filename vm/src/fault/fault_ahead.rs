@@ -220,12 +220,12 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
                 entered += widen_run(pmap, entry, slots, run);
             }
         }
-        let common = slots.as_ref().is_some_and(Slots::are_common);
+        let shared = slots.as_ref().is_some_and(Slots::are_shared);
         entered += pmap.enter_ahead_each(run, |va| {
             let slot = slots.as_ref().map(|slots| slots.peek(entry.key(va)));
             if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {
                 let page = slot.resident()?;
-                let sole = !common && matches!(slot, Slot::Sole(_));
+                let sole = !shared && matches!(slot, Slot::Sole(_));
                 let prot = entry.anon_prot(sole && !page.clean);
                 return Some((page, prot));
             }

@@ -16,7 +16,7 @@ use crate::swap::Paged;
 impl Map {
     /// `MADV_FREE`: the anons of private memory may be freed from now on as long as the program does not write them; read meanwhile, a page
     /// has its old bytes or zeros. A write keeps the page, and costs no fault.
-    pub(crate) fn free_later(&self, range: VirtRange) -> Result<(), MapError> {
+    pub(crate) fn free_lazily(&self, range: VirtRange) -> Result<(), MapError> {
         let mut space = self.space.write();
         let fits = |entry: &MapEntry| {
             !entry.shared
@@ -38,14 +38,14 @@ impl Map {
             if let Some(amap) = &entry.amap {
                 amap.for_each_part(entry.keys(part), &mut |keys, mut slots| {
                     for key in keys {
-                        slots.free_later(key, &mut pending);
+                        slots.free_lazily(key, &mut pending);
                     }
                 });
             }
         }
         // Until no CPU writes without the page-table entry's noting it, the program is in this call.
         pending.flush();
-        deactivate(&space, range);
+        deactivate_range(&space, range);
         match complete {
             true => Ok(()),
             false => Err(MapError::NotMapped),
@@ -53,7 +53,7 @@ impl Map {
     }
 
     /// `MADV_COLD`: the pages count as not used for long. Also those of files that others use: they will show it again.
-    pub(crate) fn cool(&self, range: VirtRange) -> Result<(), MapError> {
+    pub(crate) fn deactivate(&self, range: VirtRange) -> Result<(), MapError> {
         let range = page_range(range)?;
         let space = self.space.read();
         if space
@@ -62,7 +62,7 @@ impl Map {
         {
             return Err(MapError::Invalid);
         }
-        deactivate(&space, range);
+        deactivate_range(&space, range);
         match space.is_mapped(range) {
             true => Ok(()),
             false => Err(MapError::NotMapped),
@@ -70,7 +70,7 @@ impl Map {
     }
 }
 
-fn deactivate(space: &crate::map::Space, range: VirtRange) {
+fn deactivate_range(space: &crate::map::Space, range: VirtRange) {
     for entry in space.overlapping(range) {
         entry.for_each_chunk(entry.range.intersect(range), &mut |part| match part {
             Part::Anons(chunk, which) => set_unused(&chunk, which, Some(&anon::INACTIVE)),
