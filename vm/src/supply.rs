@@ -1,7 +1,8 @@
 //! Waiting for memory.
 //!
-//! Who gets no frame for a program gives back its locks, then waits here until the pagedaemon has freed some, and tries
-//! again from the start. What the kernel needs to finish what it has begun comes from the reserve and does not wait.
+//! A caller that gets no frame for a program releases its locks, waits here until the pagedaemon
+//! has freed some, and starts again. Allocations by which the kernel finishes an operation come
+//! from the reserve and do not wait.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -15,46 +16,48 @@ use nucleus::{
     time,
 };
 
-/// Whether there is a pagedaemon.
+/// Whether the pagedaemon runs.
 static RUNNING: AtomicBool = AtomicBool::new(false);
-/// Those who wait.
+/// The number of waiters.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
-/// How often the pagedaemon has found nothing that could be freed.
+/// How often the pagedaemon has found nothing to free.
 static EXHAUSTED: AtomicUsize = AtomicUsize::new(0);
 static SUPPLY: WaitQueue = WaitQueue::new();
-/// Frames that are to be free beyond the targets: an allocation of several in a row failed though there were enough. Page tables want two,
-/// and those may not be found until more are free.
+/// Frames that are to be free beyond the targets: an allocation of consecutive frames failed
+/// although enough single ones were free. A page table takes two, which may not be found before
+/// more are free.
 static EXTRA: AtomicUsize = AtomicUsize::new(0);
-/// How much more each time.
+/// By how much it grows each time.
 const EXTRA_STEP: usize = 32;
-/// The most, as a part of the memory: where so much is free and no two stand together, nothing that the pagedaemon does will help.
+/// Its bound, as a fraction of memory: where so much is free without two consecutive frames, the
+/// pagedaemon cannot help.
 const EXTRA_SHARE: usize = 4;
-/// How many such failures [`EXTRA`] stands for, and when it grew, in milliseconds.
+/// The number of failures that [`EXTRA`] accounts for, and when it grew, in milliseconds.
 static SCATTERED: AtomicUsize = AtomicUsize::new(0);
 static GREW: AtomicU64 = AtomicU64::new(0);
-/// How long it stays: whoever could not use what there was tries again in less.
+/// How long it lasts: a waiter that could not use the free frames tries again within this time.
 const STAYS: Duration = Duration::from_secs(1);
 
-/// The longest sleep: a waiter may have been told to end meanwhile.
+/// The longest sleep: the waiter may have been killed meanwhile.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What came of waiting for memory.
+/// The outcome of waiting for memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Supply {
-    /// It is worth to try again.
+    /// Trying again may succeed.
     Some,
-    /// Nothing can be freed: no page is clean, and there is nowhere to write one to.
+    /// Nothing can be freed: no page is clean, and there is no place to write one to.
     None,
 }
 
-/// Waits until frames for programs are free again, [`PATIENCE`] at most. No lock is held that the pagedaemon or a file
-/// system below it may want: none at all, in short.
+/// Waits until frames for programs are free again, at most for [`PATIENCE`]. The caller holds no
+/// lock, since the pagedaemon or a file system below it may need it.
 pub fn wait_for_memory() -> Supply {
     if !RUNNING.load(SeqCst) {
         return Supply::None;
     }
     Counter::memory_waits.add(1);
-    // That there is enough now says nothing by itself: the pagedaemon may have been faster than the caller.
+    // Enough free frames are no contradiction: the pagedaemon may have been faster than the caller.
     let scattered = frame::scattered();
     if is_enough() && SCATTERED.swap(scattered, SeqCst) != scattered {
         if EXTRA.load(SeqCst) >= frame::total() / EXTRA_SHARE {
@@ -66,8 +69,9 @@ pub fn wait_for_memory() -> Supply {
     wait(is_enough)
 }
 
-/// Waits until more than the `low` target is free, as long as `goes_on`, for one who brings much into memory and can leave it: nobody is to
-/// be short of memory for that. No lock is held. Frames may be fewer again when this returns.
+/// Waits until more than the `low` target is free, as long as `goes_on` returns true. For callers
+/// that bring many pages in but can stop, so that programs do not run short of memory. No lock is
+/// held. Fewer frames may be free again on return.
 pub(crate) fn wait_for_room(goes_on: &dyn Fn() -> bool) -> Supply {
     let has_room = || frame::available() > frame::targets().low;
     while goes_on() {
@@ -81,7 +85,7 @@ pub(crate) fn wait_for_room(goes_on: &dyn Fn() -> bool) -> Supply {
     Supply::None
 }
 
-/// Waits until frames are `enough`, nothing can be freed, or [`PATIENCE`] is over.
+/// Waits until there are `enough` frames, nothing can be freed, or [`PATIENCE`] is over.
 fn wait(enough: impl Fn() -> bool) -> Supply {
     let failures = EXHAUSTED.load(SeqCst);
     WAITING.fetch_add(1, SeqCst);
@@ -97,12 +101,13 @@ fn wait(enough: impl Fn() -> bool) -> Supply {
         enough().then_some(Supply::Some)
     });
     WAITING.fetch_sub(1, SeqCst);
-    // After a long time it is worth a try, too.
+    // After a long sleep another attempt is worthwhile.
     waited.unwrap_or(Supply::Some)
 }
 
-/// A frame for what a program writes, reads or sends; waits for one as long as the pagedaemon finds some. A sleeping lock may be
-/// held that neither the pagedaemon nor a file system takes to write pages back: a pipe's, a socket's.
+/// Allocates a frame for data that a program writes, reads or sends; waits as long as the
+/// pagedaemon makes progress. The caller may hold sleeping locks that neither the pagedaemon nor
+/// writeback takes, for example a pipe's or a socket's.
 ///
 /// # Errors
 /// [`OutOfMemory`] if nothing can be freed.
@@ -115,7 +120,8 @@ pub fn alloc_frame(contents: Contents) -> Result<Frame, OutOfMemory> {
     }
 }
 
-/// Whether programs get frames: somewhat above the point where they don't, so that they do not come back at once.
+/// Returns whether programs get frames. The threshold lies above the one for refusing them, so that
+/// waiters do not return at once.
 fn is_enough() -> bool {
     let targets = frame::targets();
     frame::available() > targets.min + (targets.low - targets.min) / 4 + extra()
@@ -126,7 +132,8 @@ pub(crate) fn extra() -> usize {
     EXTRA.load(SeqCst)
 }
 
-/// Nobody waits: what was wanted beyond the targets is not wanted any more, unless somebody is about to look whether it was enough.
+/// Resets the extra frames once they are old. There are no waiters; a caller may still be about to
+/// check whether the frames sufficed.
 pub(crate) fn forget_old_extra() {
     if now_ms().saturating_sub(GREW.load(SeqCst)) > STAYS.as_millis() as u64 {
         forget_extra();
@@ -141,26 +148,26 @@ fn now_ms() -> u64 {
     time::since_boot().as_millis() as u64
 }
 
-/// Whether somebody waits for what is not there yet.
+/// Returns whether a waiter needs frames that are not free yet.
 pub(crate) fn is_awaited() -> bool {
     WAITING.load(SeqCst) != 0 && !is_enough()
 }
 
-/// There are more free frames: who waits looks again.
+/// Wakes the waiters if there are enough free frames.
 pub(crate) fn replenished() {
     if WAITING.load(SeqCst) != 0 && is_enough() {
         SUPPLY.wake_all();
     }
 }
 
-/// Nothing can be freed.
+/// Tells the waiters that nothing can be freed.
 pub(crate) fn exhausted() {
     forget_extra();
     EXHAUSTED.fetch_add(1, SeqCst);
     SUPPLY.wake_all();
 }
 
-/// The pagedaemon runs from now on, or does not any more.
+/// Notes whether the pagedaemon runs.
 pub(crate) fn set_running(running: bool) {
     RUNNING.store(running, SeqCst);
     SCATTERED.store(frame::scattered(), SeqCst);

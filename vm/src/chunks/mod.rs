@@ -1,4 +1,4 @@
-//! A sparse array in chunks, the representation behind amaps and objects.
+//! A sparse array in chunks: the representation of amaps and objects.
 //!
 //! ```text
 //!   Chunks ── leaf ───────────────────────> chunk 0           32 slots behind one sleeping lock
@@ -6,10 +6,10 @@
 //!          ── tree 1 ── 64 nodes ── 64 ───> chunk 64..4096
 //!          ── ...                                             one more level each
 //! ```
-//! Nothing is allocated for what was never touched, and a small array pays for one chunk only. A
-//! way through the tree is found by loads alone, and each chunk has a lock of its own: threads
-//! that fault in different chunks meet at no common cache line. A tree only grows while it is
-//! shared; chunks are taken out again through `&mut`.
+//! Untouched parts allocate nothing, and a small array pays for one chunk only. A lookup is a chain
+//! of loads without a lock, and each chunk has a lock of its own, so that threads that fault in
+//! different chunks share no cache line. A tree only grows while it is shared; chunks are removed
+//! through `&mut`.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::mem::ManuallyDrop;
@@ -25,84 +25,88 @@ mod registry;
 
 pub(crate) use registry::{Hand, Registry, Token};
 
-/// Slots in a chunk: 128 KiB of an address space. The default fault-ahead window (eight pages)
+/// Slots of a chunk: 128 KiB of an address space. The default fault-ahead window (eight pages)
 /// mostly falls into one.
 pub const SLOTS: usize = 32;
 /// log2 of [`SLOTS`].
 pub const SLOTS_SHIFT: u32 = SLOTS.trailing_zeros();
 /// Branches of a node.
 const FAN: usize = 64;
-/// What a node of a tree takes, in bytes.
+/// The size of a tree's node, in bytes.
 pub const NODE_BYTES: usize = FAN * size_of::<usize>();
 const FAN_SHIFT: u32 = FAN.trailing_zeros();
 
-/// What a slot holds.
+/// The content of a slot.
 pub trait Content: Default + 'static {
-    /// The rank of the lock of a chunk of these.
+    /// The rank of a chunk's lock.
     const RANK: Rank;
 
-    /// Whether it is as by default, so that there is nothing to drop.
+    /// Returns whether this is the default value, which need not be dropped.
     fn is_vacant(&self) -> bool;
 
-    /// The handle of a frame that goes with this. All else of it is dropped.
+    /// Takes the frame out and drops everything else.
     fn into_frame(self) -> Option<Frame>;
 
-    /// How many bits of [`aged`](Chunk::aged) are set in all chunks that are in no registry.
+    /// The number of bits of [`aged`](Chunk::aged) that are set in all chunks that are in no
+    /// registry.
     fn aged_unlisted() -> Option<&'static AtomicUsize> {
         None
     }
 
-    /// Where the pagedaemon finds chunks of these by themselves; `None` if it comes to them through what they belong to.
+    /// The registry in which the pagedaemon finds chunks of this kind; `None` if it reaches them
+    /// through their owners.
     fn registry() -> Option<&'static Registry<Chunk<Self>>> {
         None
     }
 }
 
-/// The slots of a chunk. Most are vacant, of small chunks nearly all: the end of a chunk drops those only that are not.
+/// The slots of a chunk. Most are vacant, nearly all in a small object's chunk, so that dropping a
+/// chunk visits only the others.
 pub type Places<T> = ManuallyDrop<[T; SLOTS]>;
 
-/// Consecutive slots and their lock. The pagedaemon may hold one for a moment longer than its owner.
+/// Consecutive slots and their lock. The pagedaemon may hold a reference for a moment longer than
+/// the chunk's owner.
 pub struct Chunk<T: Content> {
     slots: Mutex<Places<T>>,
-    /// A bit for each slot whose page is not in the state, active or inactive, in which pages of this kind begin [lock of the
-    /// slots, but read by anybody].
+    /// A bit for each slot whose page is not in the state, active or inactive, in which pages of
+    /// this kind start [lock of the slots; read without it].
     aged: AtomicU32,
-    /// Its pages are not to leave memory.
+    /// The pages must not leave memory.
     kept: AtomicBool,
-    /// Some of its pages may be freed at leisure.
+    /// Some of the pages may be freed lazily (`MADV_FREE`).
     lazy: AtomicBool,
-    /// How many places it has ([`share`](Chunk::share)).
+    /// How many amaps or objects refer to it ([`share`](Chunk::share)).
     owners: AtomicU32,
-    /// Its place in [`Content::registry`].
+    /// The place in [`Content::registry`].
     token: Token,
 }
 
 const _: () = assert!(SLOTS == u32::BITS as usize);
 
-/// Tree levels below the root. All branches of one node are of one kind.
+/// Tree levels below the root. All branches of one node are of the same kind.
 enum Node<T: Content> {
     Inner([OnceBox<Node<T>>; FAN]),
     Leaves([OnceArc<Chunk<T>>; FAN]),
 }
 
-/// Chunk numbers from 0 to `64^TREES` excluded.
+/// Chunks with numbers from 0 to `64^TREES`, exclusive.
 pub struct Chunks<T: Content, const TREES: usize> {
     leaf: OnceArc<Chunk<T>>,
     trees: [OnceBox<Node<T>>; TREES],
 }
 
 impl<T: Content> Chunk<T> {
-    /// All slots empty.
+    /// Returns a chunk of empty slots.
     pub fn new() -> Arc<Chunk<T>> {
         Chunk::from_slots(core::array::from_fn(|_| T::default()))
     }
 
-    /// These slots.
+    /// Returns a chunk of these slots.
     pub fn from_slots(slots: [T; SLOTS]) -> Arc<Chunk<T>> {
         Chunk::enrolled(Chunk::with_slots(slots))
     }
 
-    /// The slots that `fill` makes of empty ones.
+    /// Returns a chunk whose slots `fill` has filled.
     pub fn filled(fill: impl FnOnce(&mut [T; SLOTS])) -> Arc<Chunk<T>> {
         let mut chunk = Chunk::unlisted();
         if let Some(chunk) = Arc::get_mut(&mut chunk) {
@@ -118,7 +122,7 @@ impl<T: Content> Chunk<T> {
         chunk
     }
 
-    /// All slots empty, and in no registry.
+    /// Returns a chunk of empty slots that is in no registry.
     pub fn unlisted() -> Arc<Chunk<T>> {
         Chunk::with_slots(core::array::from_fn(|_| T::default()))
     }
@@ -139,17 +143,17 @@ impl<T: Content> Chunk<T> {
         self.slots.lock()
     }
 
-    /// Locks the slots if nobody has.
+    /// Locks the slots unless another task has.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Places<T>>> {
         self.slots.try_lock()
     }
 
-    /// A bit for each slot whose page is not in the state in which pages of this kind begin.
+    /// A bit for each slot whose page is not in the state in which pages of this kind start.
     pub fn aged(&self) -> u32 {
         self.aged.load(Relaxed)
     }
 
-    /// Whether its pages are not to leave memory.
+    /// Whether the pages must not leave memory.
     pub fn is_kept(&self) -> bool {
         self.kept.load(Relaxed)
     }
@@ -159,40 +163,40 @@ impl<T: Content> Chunk<T> {
         self.kept.store(kept, Relaxed);
     }
 
-    /// Changes [`aged`](Chunk::aged). The slots are locked.
+    /// Changes [`aged`](Chunk::aged) [slots locked].
     pub fn set_aged(&self, aged: u32) {
         self.aged.store(aged, Relaxed);
     }
 
-    /// Whether some of its pages may be freed at leisure.
+    /// Whether some of the pages may be freed lazily.
     pub fn is_lazy(&self) -> bool {
         self.lazy.load(Relaxed)
     }
 
-    /// Changes [`is_lazy`](Chunk::is_lazy). The slots are locked.
+    /// Changes [`is_lazy`](Chunk::is_lazy) [slots locked].
     pub fn set_lazy(&self, lazy: bool) {
         self.lazy.store(lazy, Relaxed);
     }
 
-    /// How many places it has.
+    /// The number of owners.
     pub fn owners(&self) -> u32 {
         self.owners.load(Relaxed)
     }
 
-    /// Whether it has several places. Who keeps one of them, and does not make new ones, finds this false for good once
-    /// it is.
+    /// Returns whether the chunk has several owners. An owner that makes no further ones and sees
+    /// false once may rely on it from then on.
     #[inline]
     pub fn is_shared(&self) -> bool {
-        // Acquire: what the others did comes before what the last one does.
+        // Acquire: the last owner sees all stores of the former ones.
         self.owners.load(Acquire) > 1
     }
 
-    /// It has one place more. The caller keeps one of the others meanwhile.
+    /// Adds an owner. The caller keeps one of the others alive meanwhile.
     pub fn share(&self) {
         self.owners.fetch_add(1, Relaxed);
     }
 
-    /// It has left one of its places. Nothing is done any more on behalf of that.
+    /// Removes an owner, which does not touch the chunk any more.
     pub fn leave(&self) {
         self.owners.fetch_sub(1, Release);
     }
@@ -214,7 +218,7 @@ impl<T: Content> Drop for Chunk<T> {
     }
 }
 
-/// Empties these slots; what they held goes together.
+/// Empties the slots; their frames are freed as one bundle.
 pub fn drop_all<T: Content>(slots: &mut [T]) {
     let mut bundle = Bundle::new();
     for slot in slots {
@@ -226,14 +230,15 @@ pub fn drop_all<T: Content>(slots: &mut [T]) {
     }
 }
 
-/// The branches of a node whose first chunk number is `base`, with `step` chunks each, that lead to chunks in `range`.
+/// The branches of a node that lead to chunks in `range`. The node's first chunk number is `base`,
+/// and each branch holds `step` chunks.
 fn branches(base: u64, step: u64, range: &Range<u64>) -> Range<u64> {
     let first = range.start.saturating_sub(base) / step;
     let end = range.end.saturating_sub(base).div_ceil(step);
     first..end.min(FAN as u64)
 }
 
-/// Makes the empty place `to` one of those of the chunk in `from`, if there is one.
+/// Puts the chunk of `from`, if there is one, into the empty cell `to` as well.
 fn share<T: Content>(
     from: &OnceArc<Chunk<T>>,
     to: &OnceArc<Chunk<T>>,
@@ -247,7 +252,7 @@ fn share<T: Content>(
 }
 
 impl<T: Content> Node<T> {
-    /// A node `level` levels above the chunks, 1 at least.
+    /// Returns a node `level` levels above the chunks, at least 1.
     fn new(level: u32) -> Box<Node<T>> {
         Box::new(match level {
             1 => Node::Leaves([const { OnceArc::new() }; FAN]),
@@ -310,7 +315,7 @@ impl<T: Content> Node<T> {
         }
     }
 
-    /// As [`walk`](Node::walk), with the places of the chunks.
+    /// As [`walk`](Node::walk), with the cells of the chunks.
     fn each_mut(
         &mut self,
         level: u32,
@@ -335,7 +340,7 @@ impl<T: Content> Node<T> {
         }
     }
 
-    /// As [`walk`](Node::walk), but takes the chunks out.
+    /// As [`walk`](Node::walk), but removes the chunks.
     fn take(
         &mut self,
         level: u32,
@@ -366,7 +371,7 @@ impl<T: Content> Node<T> {
 }
 
 impl<T: Content, const TREES: usize> Chunks<T, TREES> {
-    /// No chunks.
+    /// Returns an empty array.
     pub const fn new() -> Self {
         Chunks {
             leaf: OnceArc::new(),
@@ -374,24 +379,24 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         }
     }
 
-    /// Which tree holds a chunk number above 0, and how many levels it has.
+    /// The tree that holds a chunk number above 0, and its number of levels.
     fn tree(number: u64) -> (usize, u32) {
         let tree = number.ilog2() / FAN_SHIFT;
         (tree as usize, tree + 1)
     }
 
-    /// The chunk, if it was ever made.
+    /// Returns the chunk, if it was ever made.
     #[inline]
     pub fn get(&self, number: u64) -> Option<&Chunk<T>> {
         self.cell(number)?.get()
     }
 
-    /// The chunk, if it was ever made, for one who uses it when it may have left its place.
+    /// Returns the chunk, if it was ever made, as a reference that outlives its cell.
     pub fn get_arc(&self, number: u64) -> Option<Arc<Chunk<T>>> {
         self.cell(number)?.get_arc()
     }
 
-    /// The chunk's place, if there is one.
+    /// The chunk's cell, if the nodes above it exist.
     #[inline]
     fn cell(&self, number: u64) -> Option<&OnceArc<Chunk<T>>> {
         if number == 0 {
@@ -409,8 +414,8 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         }
     }
 
-    /// The chunk, or the one that `make` gives. `None` if the number is out of range. Allocates
-    /// less than a page at a time.
+    /// Returns the chunk, or the one that `make` gives. `None` if the number is out of range.
+    /// Allocates less than a page at a time.
     pub fn get_or_insert(
         &self,
         number: u64,
@@ -431,8 +436,8 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         }
     }
 
-    /// Calls `f` for the chunks with numbers in `range`, in order, until it returns false.
-    /// Returns whether it never did.
+    /// Calls `f` for the chunks with numbers in `range`, in order, until it returns false. Returns
+    /// whether it never did.
     pub fn walk<'a>(
         &'a self,
         range: Range<u64>,
@@ -454,8 +459,9 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         })
     }
 
-    /// Makes the same places in `to`, which has none, those of the same chunks. Calls `before` with each before it has one place more.
-    /// Returns false if memory became scarce: `to` has some of them then.
+    /// Makes `to`, which is empty, refer to the same chunks. Calls `before` with each chunk before
+    /// that gets another owner. Returns false if memory became scarce; `to` refers to some of them
+    /// then.
     pub fn share_with(&self, to: &Self, before: &mut dyn FnMut(&Chunk<T>)) -> bool {
         share(&self.leaf, &to.leaf, before);
         let mut trees = (1..).zip(self.trees.iter().zip(&to.trees));
@@ -466,7 +472,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         })
     }
 
-    /// All chunks [leave](Chunk::leave) their places here, which are about to go.
+    /// [Leaves](Chunk::leave) all chunks; the cells are about to be dropped.
     pub fn leave_all(&self) {
         if let Some(chunk) = self.leaf.get() {
             chunk.leave();
@@ -475,7 +481,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         trees.for_each(Node::leave_all);
     }
 
-    /// The place of the chunk, if there is one, to put another there.
+    /// The chunk's cell, if there is one, to replace the chunk.
     pub fn place_mut(&mut self, number: u64) -> Option<&mut OnceArc<Chunk<T>>> {
         if number == 0 {
             return Some(&mut self.leaf);
@@ -492,7 +498,8 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         }
     }
 
-    /// Calls `f` with the places of the chunks with numbers in `range`, in order, to put others there.
+    /// Calls `f` with the cells of the chunks with numbers in `range`, in order, to replace the
+    /// chunks.
     pub fn each_mut(&mut self, range: &Range<u64>, f: &mut dyn FnMut(u64, &mut OnceArc<Chunk<T>>)) {
         if range.contains(&0) && self.leaf.get().is_some() {
             f(0, &mut self.leaf);
@@ -507,7 +514,7 @@ impl<T: Content, const TREES: usize> Chunks<T, TREES> {
         }
     }
 
-    /// Takes the chunks with numbers in `range` out, in order.
+    /// Removes the chunks with numbers in `range`, in order.
     pub fn take(&mut self, range: Range<u64>, f: &mut dyn FnMut(u64, Arc<Chunk<T>>)) {
         if range.contains(&0)
             && let Some(chunk) = self.leaf.take()

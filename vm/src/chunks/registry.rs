@@ -1,11 +1,12 @@
-//! What the pagedaemon goes round: a table of weak references, in shards.
+//! The registry that the pagedaemon's clock hands go round: weak references, in shards.
 //!
-//! Something that has pages is *enrolled* when it is made, and withdraws when it ends; a fault touches nothing of this.
-//! The places of a shard are a ring that a [`Hand`] goes round as the hand of a clock does: new ones take the first free
-//! place, so the ring stays dense, and what has ended leaves nothing behind, not even a weak reference.
+//! An object that owns pages is *enrolled* when it is made and withdraws when it is dropped; faults
+//! never touch the registry. A [`Hand`] goes round the places of a shard as a clock hand does. New
+//! entries take the first free place, so the ring stays dense, and a dropped object leaves nothing
+//! behind, not even a weak reference.
 //!
-//! A hand gets a counted reference under the shard's lock and uses it without: what it refers to may end meanwhile, and
-//! is then freed by whoever lets go of it last.
+//! A hand takes a counted reference under the shard's lock and uses it after the lock is released.
+//! The object may lose its owner meanwhile and is then freed by the holder of the last reference.
 
 use alloc::{
     boxed::Box,
@@ -18,47 +19,47 @@ use nucleus::{
     task,
 };
 
-/// Shards: CPUs that make things at the same time mostly use different ones.
+/// Shards: CPUs that enroll at the same time mostly use different ones.
 const SHARDS: usize = 16;
-/// Places that are allocated at once: 512 bytes.
+/// Places that are allocated together: 512 bytes.
 const SEGMENT: usize = 64;
-/// Places that a hand looks at with the shard's lock held.
+/// Places that a hand visits in one critical section.
 const LOOK: usize = SEGMENT;
-/// The token of what is in no registry.
+/// The token of an object that is not enrolled.
 const NOWHERE: u32 = u32::MAX;
 
-/// Where something is enrolled: kept by the thing itself.
+/// The place of an enrolled object, stored in the object itself.
 pub(crate) struct Token(AtomicU32);
 
 impl Token {
-    /// Nowhere.
+    /// Returns the token of an object that is not enrolled.
     pub const fn new() -> Token {
         Token(AtomicU32::new(NOWHERE))
     }
 
-    /// Whether it is that of something that is not enrolled.
+    /// Returns whether the object is not enrolled.
     pub fn is_nowhere(&self) -> bool {
         self.0.load(Ordering::Relaxed) == NOWHERE
     }
 }
 
-/// Places in a row.
+/// Consecutive places.
 struct Segment<T: ?Sized> {
-    /// A bit for each place that is taken.
+    /// A bit for each occupied place.
     taken: u64,
     places: [Option<Weak<T>>; SEGMENT],
 }
 
 struct Shard<T: ?Sized> {
     segments: Vec<Box<Segment<T>>>,
-    /// No segment before this one has a free place.
+    /// All segments before this one are full.
     full: usize,
 }
 
-/// See the head of the file.
+/// A registry: see the head of the file.
 pub(crate) struct Registry<T: ?Sized> {
     shards: [SpinLock<Shard<T>>; SHARDS],
-    /// Sum of the marks that the things had when they withdrew, taken off what the user of the registry counts.
+    /// A counter of marks on the objects; the marks of an object are subtracted when it withdraws.
     marks: &'static AtomicUsize,
 }
 
@@ -77,7 +78,8 @@ impl<T: ?Sized> Shard<T> {
         }
     }
 
-    /// Puts a reference into a free place and returns which; gives it back if there is none.
+    /// Stores a reference in a free place and returns which; returns the reference if all are
+    /// taken.
     fn put(&mut self, weak: Weak<T>) -> Result<usize, Weak<T>> {
         while let Some(segment) = self.segments.get_mut(self.full) {
             let free = segment.taken.trailing_ones() as usize;
@@ -99,8 +101,8 @@ impl<T: ?Sized> Shard<T> {
         segment.places[bit].take()
     }
 
-    /// Gives empty segments at the end back, but for one, so that what comes and goes at the border costs no
-    /// allocation each time.
+    /// Frees empty segments at the end except one, so that enrolling and withdrawing at a boundary
+    /// do not allocate each time.
     fn shrink(&mut self) {
         while let [.., before, last] = &self.segments[..]
             && before.taken == 0
@@ -113,7 +115,7 @@ impl<T: ?Sized> Shard<T> {
 }
 
 impl<T: ?Sized> Registry<T> {
-    /// Nothing is enrolled. `marks`: see [`withdraw`](Registry::withdraw).
+    /// Returns an empty registry. `marks`: see [`withdraw`](Registry::withdraw).
     pub const fn new(marks: &'static AtomicUsize) -> Registry<T> {
         Registry {
             shards: [const { SpinLock::new(Rank::Enrolled, Shard::new()) }; SHARDS],
@@ -121,14 +123,14 @@ impl<T: ?Sized> Registry<T> {
         }
     }
 
-    /// How many things there are.
+    /// The number of objects.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         let mut hand = Hand::default();
         core::iter::from_fn(|| self.next(&mut hand)).count()
     }
 
-    /// Enrolls `thing`, which keeps `token`. Costs an allocation once in [`SEGMENT`] times.
+    /// Enrolls `thing`, which keeps `token`. Allocates once in [`SEGMENT`] calls.
     pub fn enroll(&self, thing: &Arc<T>, token: &Token) {
         let shard = task::cpu() % SHARDS;
         let mut weak = Arc::downgrade(thing);
@@ -151,7 +153,7 @@ impl<T: ?Sized> Registry<T> {
         }
     }
 
-    /// Takes the owner of `token` out, in which `marks` marks were set: they are taken off the counter.
+    /// Removes the owner of `token`, which has `marks` marks: they are subtracted from the counter.
     pub fn withdraw(&self, token: &mut Token, marks: u32) {
         let at = core::mem::replace(token.0.get_mut(), NOWHERE);
         if at == NOWHERE {
@@ -168,7 +170,8 @@ impl<T: ?Sized> Registry<T> {
         drop(gone);
     }
 
-    /// The next thing at or after the hand, which moves behind it. `None` when the hand is round: it stands at the start again.
+    /// Returns the next object at or after the hand and moves the hand behind it. Returns `None` at
+    /// the end of a round; the hand is then at the start again.
     pub fn next(&self, hand: &mut Hand) -> Option<Arc<T>> {
         while let Some(shard) = self.shards.get(hand.shard) {
             let shard = shard.lock();

@@ -1,4 +1,4 @@
-//! Which slots of a device are free, in groups that are small enough for the kernel's heap.
+//! The state of a device's slots, in groups that are small enough for the kernel's heap.
 
 use alloc::{boxed::Box, vec::Vec};
 use nucleus::frame;
@@ -6,39 +6,41 @@ use nucleus::frame;
 use super::usage::SwapError;
 use crate::supply::{Supply, wait_for_memory};
 
-/// Words of a group's bitmaps: 960 slots, almost 4 MiB of swap, of which 488 bytes are noted.
+/// Words of a bitmap of one group: 960 slots, almost 4 MiB of swap space, in 488 bytes.
 const WORDS: usize = 15;
 /// Slots of a group.
 const GROUP: u32 = WORDS as u32 * 64;
 
-/// Groups that are found through one list: 2 KiB of addresses, for which no frames in a row have to be found.
+/// Groups in one list: 2 KiB of addresses, which need no consecutive frames.
 const ROW: usize = 256;
 
-/// How often in a row there may be no memory for the next group though the pagedaemon has found some, which [`wait_for_memory`] takes up
-/// to 50 ms each for. Who adds swap space to a machine whose memory others take that long is told.
+/// Failed attempts in a row to allocate the next group although the pagedaemon made progress;
+/// [`wait_for_memory`] takes up to 50 ms for each. After that, adding the device fails: other tasks
+/// take all the memory.
 const IN_VAIN: usize = 16;
 
-/// Rows, free or not, that a search for a long one looks at before any will do: others wait for the table meanwhile, and where one slot in
-/// two is free, each page that leaves would cost a way through the whole device. The next search goes on behind it.
+/// Runs, free or not, that a search visits before it takes any free one. Other tasks wait for the
+/// table meanwhile, and where every other slot is free, each page-out would visit the whole device.
+/// The next search continues after it.
 const LOOKS: usize = 4096;
 
-/// What is known of a slot. `Cached` goes with `Owned`; the others are what makes a slot not free.
+/// A mark on a slot. `Cached` goes with `Owned`; each of the others makes a slot not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
-    /// A page has it.
+    /// A page owns it.
     Owned,
-    /// Something is read from it or written to it.
+    /// It is being read or written.
     Busy,
-    /// It could not be written, or the device has it not.
+    /// Writing it failed, or it does not exist.
     Bad,
-    /// The page that has it is in memory, too.
+    /// Its page is in memory as well.
     Cached,
 }
 
-/// The slots of a part of a device. A slot without a mark is free.
+/// Consecutive slots of a device. A slot without a mark is free.
 struct Group {
     marks: [[u64; WORDS]; 4],
-    /// Slots that have none.
+    /// Slots without a mark.
     free: u32,
 }
 
@@ -49,7 +51,7 @@ pub(super) struct Bitmap {
     slots: u32,
 }
 
-/// Neighbouring free slots.
+/// Consecutive free slots.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct FreeRun {
     pub first: u32,
@@ -63,8 +65,9 @@ impl Group {
 }
 
 impl Bitmap {
-    /// `slots` free slots. Waits for memory as long as the pagedaemon finds some, that helps, and `interrupted` does not say to stop: there is
-    /// least of it when swap space is added. What it has got by then it keeps, so that what is free at once never has to be enough for all.
+    /// Returns a bitmap of `slots` free slots. Waits for memory as long as the pagedaemon makes
+    /// progress and `interrupted` returns false: swap space is added when memory is short. Keeps
+    /// what it has allocated so far, so that the memory need not be free all at once.
     ///
     /// # Errors
     /// [`SwapError::NoMemory`], [`SwapError::Interrupted`].
@@ -101,7 +104,7 @@ impl Bitmap {
         &mut self.groups[number / ROW][number % ROW]
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn slots(&self) -> u32 {
         self.slots
     }
@@ -112,15 +115,15 @@ impl Bitmap {
         ((slot / GROUP) as usize, (within / 64) as usize, bit)
     }
 
-    /// Whether the slot has the mark; one that the device has not has none. Who remembers a slot may ask for it when another device has
-    /// taken the place of its own.
+    /// Returns whether the slot has the mark; a slot beyond the end has none. A caller may hold the
+    /// number of a slot whose device was replaced by a smaller one.
     pub fn has(&self, slot: u32, mark: Mark) -> bool {
         let (group, word, bit) = Bitmap::place(slot);
         let group = self.group(group);
         group.is_some_and(|group| group.marks[mark as usize][word] & bit != 0)
     }
 
-    /// Gives the slot the mark; returns whether it had not got it.
+    /// Sets the mark; returns whether it was clear.
     pub fn set(&mut self, slot: u32, mark: Mark) -> bool {
         let (group, word, bit) = Bitmap::place(slot);
         let group = self.group_mut(group);
@@ -132,7 +135,7 @@ impl Bitmap {
         changed
     }
 
-    /// Takes the mark away; returns whether the slot had it.
+    /// Clears the mark; returns whether it was set.
     pub fn clear(&mut self, slot: u32, mark: Mark) -> bool {
         let (group, word, bit) = Bitmap::place(slot);
         let group = self.group_mut(group);
@@ -144,8 +147,8 @@ impl Bitmap {
         changed
     }
 
-    /// `most` free slots in a row, the first such row from slot `from` on and then from the device's start; if there is none, the
-    /// longest, be it only of those among which it has looked [long enough](LOOKS).
+    /// Finds `most` consecutive free slots, searching from slot `from` to the end and then from the
+    /// start. Otherwise returns the longest run, perhaps only of those that it [visited](LOOKS).
     pub fn find(&self, from: u32, most: u32) -> FreeRun {
         let mut best = FreeRun::default();
         let mut looks = 0;
@@ -180,7 +183,8 @@ impl Bitmap {
         best
     }
 
-    /// How many slots from this one on are alike, as far as one look shows, and whether they are free.
+    /// Returns how many slots from this one on are in the same state, as far as one word or group
+    /// shows, and whether they are free.
     fn step(&self, group: usize, word: usize, bit: u64) -> (u32, bool) {
         let group = &self.groups[group / ROW][group % ROW];
         let bits_before = bit.trailing_zeros();
@@ -196,7 +200,7 @@ impl Bitmap {
     }
 }
 
-/// Waits for memory until there is enough for something.
+/// Waits until `has_enough` memory.
 fn wait_until(
     interrupted: &dyn Fn() -> bool,
     mut has_enough: impl FnMut() -> bool,
@@ -224,7 +228,7 @@ mod tests {
         Bitmap::new(slots, &|| false).expect("memory")
     }
 
-    /// Slots as a plain list of what is free, searched one by one.
+    /// The same search on a plain list.
     fn find(free: &[bool], from: u32, most: u32) -> FreeRun {
         let mut best = FreeRun::default();
         for range in [from..free.len() as u32, 0..from] {
@@ -257,7 +261,8 @@ mod tests {
         let mut bitmap = bitmap(slots);
         let mut free = vec![true; slots as usize];
         for round in 0..400 {
-            // Rows of any length are taken and given, whole groups and what crosses their borders among them; few are free at times.
+            // Takes and frees runs of any length, among them whole groups and runs that cross
+            // groups; at times few slots are free.
             let first = below(slots);
             let end = (first + 1 + below([3, 80, GROUP * 2][round % 3])).min(slots);
             let take = below(if round / 100 % 2 == 0 { 3 } else { 8 }) != 0;
@@ -281,7 +286,7 @@ mod tests {
     fn among_single_slots_a_search_ends_before_the_device() {
         let slots = GROUP * 50;
         let mut bitmap = bitmap(slots);
-        // One in two is free, and all of the last group.
+        // Every other slot is free, and all of the last group.
         for slot in (0..slots - GROUP).step_by(2) {
             bitmap.set(slot, Mark::Owned);
         }
@@ -291,7 +296,7 @@ mod tests {
             assert!((from..from + 5000).contains(&found.first), "{found:?}");
         }
         assert_eq!(bitmap.find(slots - GROUP - 5, 64).len, 64);
-        // Where none is free it goes on, however far that is.
+        // As long as no slot is free, the search continues to the end.
         for slot in 1..slots - 3 {
             bitmap.set(slot, Mark::Owned);
         }

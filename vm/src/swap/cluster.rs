@@ -1,15 +1,16 @@
-//! Page-out: pages leave for neighbouring slots, wherever they stand in memory (`uvm.txt` 6).
+//! Clustered page-out: pages go to neighbouring slots, wherever they are in memory (`uvm.txt` 6).
 //!
-//! A page that is written loses its slot at once, so a page that has to go has none, and gets whichever is the next of the cluster:
-//! dirty pages of anywhere make one write. A page goes in four steps:
+//! A page that is written loses its slot at once, so a dirty page owns none and gets the next slot
+//! of the cluster: dirty pages from anywhere make one write. A page leaves in four steps:
 //!
-//! 1. with its chunk locked, all its mappings are removed and flushed, and it is seen that nobody else holds its frame;
-//! 2. it gets its slot: from here on who maps it does so without the right to write it, and who writes it takes the slot away
-//!    from it again;
-//! 3. the cluster is written, with no lock held;
-//! 4. if the page still has that slot, and nobody has mapped it or holds it, its frame is dropped.
+//! 1. with its chunk locked, its mappings are removed and flushed, and no other reference to its
+//!    frame is left;
+//! 2. it gets its slot: from now on it is mapped read-only, and a write takes the slot away again;
+//! 3. the cluster is written, without a lock;
+//! 4. if the page still owns that slot, is not mapped, and its frame has no other reference, the
+//!    frame is dropped.
 //!
-//! A slot that is taken away while it is written stays busy until that has ended.
+//! A slot that is taken away during the write stays busy until the write has ended.
 
 use alloc::{boxed::Box, sync::Arc, sync::Weak, vec::Vec};
 use nucleus::{
@@ -24,48 +25,49 @@ use super::table;
 use super::table::{Run, Validity};
 use crate::chunks::{Chunk, SLOTS};
 
-/// Pages that are gathered for one write.
+/// Pages gathered for one write.
 pub(crate) struct Cluster {
-    /// Slots for as many as there may be.
+    /// Slots for the most pages that it may hold.
     run: Run,
     frames: Vec<Frame>,
-    /// Whose pages they are: the pages of a chunk stand together, in their order there.
+    /// The chunks that the pages belong to: the pages of a chunk are consecutive and in order.
     parts: Vec<Part>,
 }
 
-/// Pages of one chunk in a cluster.
+/// The pages of one chunk in a cluster.
 struct Part {
     home: Weak<dyn Home>,
-    /// A bit for each page that is among them.
+    /// A bit for each page of the chunk that is in the cluster.
     pages: u32,
-    /// Which of the cluster the first of them is.
+    /// The position of the first of them in the cluster.
     first: usize,
 }
 
-/// What became of the pages of a chunk that were to go.
+/// What happened to the pages of a chunk that were to leave.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Taken {
-    /// Pages that the cluster has.
+    /// Pages that the cluster now holds.
     pub leaving: usize,
-    /// Pages that a slot had already, and which are gone.
+    /// Pages that were dropped, since a slot or nothing had to keep their bytes.
     pub dropped: usize,
-    /// Pages that are wired, that somebody holds, or that are read or written just now.
+    /// Pages that are wired, referenced elsewhere, or being read or written.
     pub refused: usize,
 }
 
-/// What became of a cluster.
+/// The outcome of writing a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Written {
     /// Pages whose frames were freed.
     pub freed: usize,
-    /// Pages that were used meanwhile, or have gone, and those that could not be written.
+    /// Pages that were used or freed meanwhile, and those that could not be written.
     pub kept: usize,
-    /// The write failed: its slots are not used any more.
+    /// The write failed: the slots are not used any more.
     pub failed: bool,
 }
 
 impl Cluster {
-    /// Room for up to `most` pages, at least one. `None` if the swap space is full, or there is no memory for the lists.
+    /// Reserves room for up to `most` pages, at least one. Returns `None` if the swap space is full
+    /// or memory for the lists is missing.
     pub fn new(most: usize) -> Option<Cluster> {
         let (mut frames, mut parts) = (Vec::new(), Vec::new());
         let run = Run::reserve(most as u32)?;
@@ -74,18 +76,18 @@ impl Cluster {
         Some(Cluster { run, frames, parts })
     }
 
-    /// Pages that are in it.
+    /// The number of pages in it.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether it has no room for more.
+    /// Whether it has no room left.
     pub fn is_full(&self) -> bool {
         self.len() == self.run.len()
     }
 
-    /// Takes those of the pages of `chunk` in whose place a bit is set in `wanted`, as far as they are in memory and there is room. Their
-    /// mappings are gone, and flushed, when this returns. No lock is held.
+    /// Takes the pages of `chunk` with a bit in `wanted` that are in memory, as far as there is
+    /// room. Their mappings are removed and flushed on return. No lock is held.
     pub fn take<T: Paged>(&mut self, chunk: &Arc<Chunk<T>>, wanted: u32) -> Taken {
         let mut taken = Taken::default();
         if chunk.is_kept() {
@@ -118,12 +120,12 @@ impl Cluster {
             };
             let mut dropped = None;
             slots[i].with_state(&mut |location| {
-                // This one and the location's: whoever has another may be about to write.
+                // This reference and the chunk's: the holder of another one may be about to write.
                 let is_free = location.frame() == Some(&frame) && frame.handles() == 2;
                 match location.is_clean() {
                     _ if !is_free => taken.refused += 1,
                     _ if location.is_lazy() => match pmap::is_modified(&frame) {
-                        // It was wanted after all.
+                        // The page was used after `MADV_FREE`.
                         true => {
                             location.dirty();
                             taken.refused += 1;
@@ -156,7 +158,8 @@ impl Cluster {
         taken
     }
 
-    /// Writes the cluster; `done` hears what became of it, in a kernel task or before this returns. No lock is held.
+    /// Writes the cluster. `done` gets the outcome, in a kernel task or before this returns. No
+    /// lock is held.
     pub fn write(self, done: Box<dyn FnOnce(Written) + Send>) {
         let Cluster {
             mut run,
@@ -175,8 +178,8 @@ impl Cluster {
     }
 }
 
-/// Drops the frames of those pages of `chunk` with a bit set in `wanted` that a slot has as well; what can be done without room in the swap
-/// space. Returns how many. No lock is held.
+/// Drops the frames of those pages of `chunk` with a bit in `wanted` whose bytes a slot holds, too;
+/// possible even if the swap space is full. Returns how many. No lock is held.
 pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     if chunk.is_kept() {
         return 0;
@@ -213,17 +216,17 @@ pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     dropped
 }
 
-/// What a page is to one who wants it to go.
+/// A page as a candidate for page-out.
 enum Candidate {
-    /// It is not in memory.
+    /// Not in memory.
     Absent,
-    /// It is being written already, or some mapping of it is wired.
+    /// Being written already, or mapped wired.
     Busy,
-    /// A slot has it.
+    /// A slot holds its bytes.
     Clean(Frame),
-    /// Its bytes are not wanted.
+    /// Its bytes are not needed.
     Lazy(Frame),
-    /// It has to be written.
+    /// It must be written.
     Dirty(Frame),
 }
 
@@ -251,7 +254,7 @@ fn candidate(location: &mut SwapState) -> Candidate {
     }
 }
 
-/// The cluster was written, or could not be.
+/// Completes a write, successful or not.
 fn finish(run: Run, parts: Vec<Part>, result: Result<(), StoreFailed>) -> Written {
     let failed = result.is_err();
     let mut written = Written {
@@ -264,7 +267,7 @@ fn finish(run: Run, parts: Vec<Part>, result: Result<(), StoreFailed>) -> Writte
         run.mark_bad();
     }
     for part in parts {
-        // What has ended has taken its pages along.
+        // A dropped chunk has taken its pages along.
         let Some(home) = part.home.upgrade() else {
             continue;
         };
@@ -283,7 +286,7 @@ fn finish(run: Run, parts: Vec<Part>, result: Result<(), StoreFailed>) -> Writte
         });
     }
     written.kept -= written.freed;
-    // The slots are free to be read, or anybody's if their pages have left them.
+    // The slots are no longer busy; those without an owner are free.
     drop(run);
     written
 }

@@ -1,13 +1,15 @@
-//! Swap: where pages go that have no other home (`uvm.txt` 5.3, 6).
+//! The swap space: backing store of pages that have no other (`uvm.txt` 5.3, 6).
 //!
-//! - `store`: what the kernel gives: a block device, a file, memory.
-//! - `table`: the devices and their slots; `bitmap`: which of them are free; `slot`: names of slots, and who has one.
-//! - `cluster`: pages leave, many at a time to neighbouring slots, wherever they stand in memory.
-//! - `page_in`: pages come back, with those that stand in neighbouring slots.
-//! - `usage`: what others are told.
+//! - `store`: the interface of a device's backing: a block device, a file, memory.
+//! - `table`: devices and their slots; `bitmap`: which slots are free; `slot`: slot numbers and
+//!   ownership.
+//! - `swap_state`: where a page is: in memory, in a slot, or both.
+//! - `cluster`: page-out, many pages at a time to neighbouring slots.
+//! - `page_in`: page-in, together with the pages in neighbouring slots.
+//! - `usage`: sizes, errors and identifiers for callers.
 //!
-//! Where a page is says the page itself: see `swap_state`. A slot is referred to by exactly one page, so no slot
-//! is counted: it is free when its page gives it up, and *the slots in use are the slots that pages have*.
+//! Each slot is owned by exactly one page and needs no reference count: it is free when its page
+//! gives it up, and *the slots in use are the slots that pages own*.
 
 mod bitmap;
 mod cluster;

@@ -1,8 +1,9 @@
-//! Page-in: pages come back from swap (`uvm.txt` 5.4, 6).
+//! Page-in from swap (`uvm.txt` 5.4, 6).
 //!
-//! What is read together are pages of one chunk that stand in neighbouring slots: pages that went out together mostly do. No
-//! lock is held while they are read, and nothing is noted of the read but that the slots are busy: who wants one of
-//! the pages meanwhile waits for that. A page that has left its slot by then finds its frame unused.
+//! Pages of one chunk that own neighbouring slots are read together; pages that were written in one
+//! cluster mostly do. No lock is held during the read, and the only trace of it is that the slots
+//! are busy: a second fault on one of the pages waits for the slot. The frame of a page that has
+//! given its slot up meanwhile is dropped.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -34,8 +35,9 @@ impl From<OutOfMemory> for PageInError {
     }
 }
 
-/// Brings page `index` of `chunk` back if it is in swap, and up to `before` pages of the chunk in front of it and `behind` pages behind it
-/// as far as they stand in slots beside its own. Nothing promises that it is still there afterwards. No lock is held.
+/// Reads page `index` of `chunk` if it is in swap only, and with it up to `before` pages before it
+/// and `behind` pages after it in the chunk, as far as they own neighbouring slots. The page may
+/// have left memory again when this returns. No lock is held.
 ///
 /// # Errors
 /// [`PageInError::OutOfMemory`], [`PageInError::Io`].
@@ -64,7 +66,7 @@ pub(crate) fn bring_in<T: Paged>(
             }
             Err(StoreFailed) => {
                 Counter::swap_failures.add(1);
-                // What can't be read may be another's page.
+                // The failure may be due to a neighbour.
                 if run.len() == 1 {
                     return Err(PageInError::Io);
                 }
@@ -74,8 +76,8 @@ pub(crate) fn bring_in<T: Paged>(
     }
 }
 
-/// The slot of page `index`, and how many slots right in front of it and behind it are those of other pages in `window`. `None` if the page is
-/// not in swap only.
+/// Returns the slot of page `index`, and how many slots directly before and after it belong to
+/// other pages in `window`; `None` unless the page is in swap only.
 fn neighbours(
     home: &dyn Home,
     index: usize,
@@ -106,7 +108,8 @@ fn neighbours(
     Some((wanted, before as usize, behind as usize))
 }
 
-/// Frames for the slots of the run, which is cut to those around `wanted` for which there is memory.
+/// Allocates frames for the slots of the run, which is cut to those around `wanted` for which there
+/// is memory.
 fn frames_for(run: &mut Run, wanted: SlotNumber) -> Result<Vec<Frame>, PageInError> {
     let mut frames = Vec::new();
     frames
@@ -123,7 +126,7 @@ fn frames_for(run: &mut Run, wanted: SlotNumber) -> Result<Vec<Frame>, PageInErr
     Ok(frames)
 }
 
-/// The end of a read, for the one who waits for it.
+/// The end of a read.
 struct Completion {
     state: AtomicU8,
     ended: WaitQueue,
@@ -160,11 +163,12 @@ fn read(run: &Run, frames: &[Frame]) -> Result<(), StoreFailed> {
     }
 }
 
-/// Gives the frames to the pages that are still in the run's slots. They keep the slots while more than half of all are free.
+/// Gives the frames to the pages that still own the run's slots. They keep the slots while more
+/// than half of all slots are free.
 fn publish(home: &dyn Home, run: &Run, frames: Vec<Frame>) {
     let mut left: Vec<Option<Frame>> = frames.into_iter().map(Some).collect();
     let mut count = 0;
-    // A slot that nothing has to be written to again is worth less than room for a page that has none.
+    // A valid slot saves a later write, but free slots matter more to pages that own none.
     let usage = table::usage();
     let short = usage.used > usage.total / 2;
     home.visit(u32::MAX, &mut |_, location| {

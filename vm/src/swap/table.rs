@@ -1,9 +1,10 @@
-//! All swap devices and their slots, behind one lock: it is taken when pages go to swap, come from it, or leave it for good,
-//! a cluster at a time where it can be.
+//! All swap devices and their slots, behind one spin lock. It is taken when pages go to swap, come
+//! back, or give a slot up, once for a whole cluster where possible.
 //!
-//! A slot is free if no page has it, nothing is read from it or written to it, and it is not bad. Reads and writes hold their slots
-//! as a [`Run`], so a slot that its page gives up meanwhile is not used again before they have ended:
-//! two writes to one place at the same time could end in any order.
+//! A slot is free if no page owns it, it is not being read or written, and it is not bad. Reads and
+//! writes hold their slots as a [`Run`], so that a slot that its page gives up meanwhile is not
+//! reused before the transfer has ended: two writes to one slot at the same time could complete in
+//! either order.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{
@@ -20,12 +21,12 @@ use super::slot::{MOST_DEVICES, MOST_SLOTS, SlotNumber, SwapSlot};
 use super::store::SwapStore;
 use super::usage::{DeviceId, DeviceUsage, SwapError, SwapUsage};
 
-/// Where those wait who want a slot that is read or written.
+/// Waiters for slots that are being read or written.
 static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
-/// Slots of devices that take pages, and those of all devices that pages have.
+/// Slots of the devices that accept pages, and slots of all devices that pages own.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 static OWNED: AtomicUsize = AtomicUsize::new(0);
-/// Those of pages that are in memory, too.
+/// Owned slots whose page is in memory as well.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
 
 static TABLE: SpinLock<Table> = SpinLock::new(
@@ -38,7 +39,7 @@ static TABLE: SpinLock<Table> = SpinLock::new(
 
 struct Table {
     devices: [Option<Device>; MOST_DEVICES],
-    /// Counts clusters.
+    /// Clusters so far.
     turn: u64,
 }
 
@@ -46,22 +47,23 @@ struct Device {
     store: Arc<dyn SwapStore>,
     priority: i32,
     bitmap: Bitmap,
-    /// Slots that pages have, those that are read or written, and bad ones.
+    /// Slots that are owned, being read or written, and bad.
     owned: u32,
     busy: u32,
     bad: u32,
-    /// Those who have the store in their hands.
+    /// References to the store that are in use.
     users: u32,
-    /// Where the search for free slots goes on.
+    /// Where the search for free slots continues.
     next: u32,
-    /// When slots were last taken from it, for the turns of devices of equal priority.
+    /// The cluster for which slots were last taken, for round robin among devices of equal
+    /// priority.
     turn: u64,
-    /// The number of the attempt to remove it, if there is one: nothing more goes there then.
+    /// The number of the removal that is under way, if any; the device takes no more pages then.
     draining: Option<u64>,
 }
 
 impl Device {
-    /// A device that takes pages. Its slots beyond the most that one can have are not used.
+    /// Returns a device that accepts pages. Slots beyond [`MOST_SLOTS`] are not used.
     ///
     /// # Errors
     /// [`SwapError::Empty`], and those of [`Bitmap::new`].
@@ -104,21 +106,21 @@ impl Device {
         self.bitmap.slots() - self.bad
     }
 
-    /// Marks a slot that a page has as busy; false if none has it, or it is.
+    /// Marks an owned slot as busy; returns false if it has no owner or is busy already.
     fn claim(&mut self, slot: u32) -> bool {
         let claimed = self.bitmap.has(slot, Mark::Owned) && self.bitmap.set(slot, Mark::Busy);
         self.busy += u32::from(claimed);
         claimed
     }
 
-    /// Pages go there again.
+    /// Accepts pages again.
     fn restore(&mut self) {
         self.draining = None;
         TOTAL.fetch_add(self.size() as usize, Ordering::Relaxed);
     }
 
     fn may_have_room(&self) -> bool {
-        // Busy slots mostly have owners; that the others look free costs a vain search.
+        // Busy slots mostly have owners; counting the others as free costs a vain search at most.
         self.draining.is_none() && self.owned < self.size()
     }
 }
@@ -130,8 +132,8 @@ impl Table {
             .expect("a device stays as long as a slot of it is in use")
     }
 
-    /// The device that is to give the next slots, apart from those that were `tried`: the one of highest priority, among equals that
-    /// which gave some least recently.
+    /// Chooses the device for the next slots, except those in `tried`: the one of highest priority,
+    /// and among equals the least recently used.
     fn choose(&self, tried: u64) -> Option<usize> {
         let may = |&(i, device): &(usize, &Device)| tried >> i & 1 == 0 && device.may_have_room();
         let devices = self.devices.iter().enumerate();
@@ -143,17 +145,17 @@ impl Table {
     }
 }
 
-/// Neighbouring slots of one device from which is being read or to which is being written, or soon will be.
+/// Consecutive slots of one device that are being read or written, or soon will be.
 pub(crate) struct Run {
     first: SlotNumber,
     len: u32,
 }
 
-/// A device's store, in the hands of who reads or writes it. The device stays until it is given back, which may be after the last read or write has
-/// ended.
+/// A device's store in use. The device is not removed before this is dropped, possibly after the
+/// last transfer has ended.
 pub(crate) struct StoreInUse {
     store: Option<Arc<dyn SwapStore>>,
-    /// Any of the device's.
+    /// Any slot of the device.
     slot: SlotNumber,
 }
 
@@ -167,19 +169,19 @@ impl Deref for StoreInUse {
 
 impl Drop for StoreInUse {
     fn drop(&mut self) {
-        // Before the device may go: who has taken it out is the last to hold its store.
+        // First the store: the removal of the device expects to hold the last reference.
         drop(self.store.take());
         TABLE.lock().device(self.slot).users -= 1;
     }
 }
 
-/// Why a slot can't be had for reading now.
+/// The error for a slot that cannot be read now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Taken;
 
 impl Run {
-    /// Up to `most` free slots in a row, 1 at least: from the device of highest priority that has any free, from devices of equal
-    /// priority in turn. `None` if all are full.
+    /// Reserves up to `most` consecutive free slots, at least one, on the device of highest
+    /// priority that has any, round robin among equals. Returns `None` if all devices are full.
     pub(crate) fn reserve(most: u32) -> Option<Run> {
         let mut table = TABLE.lock();
         let mut tried = 0;
@@ -209,11 +211,11 @@ impl Run {
         }
     }
 
-    /// Slot `number`, and up to `before` slots in front of it and `behind` slots behind it that pages have and nobody reads or
-    /// writes.
+    /// Claims slot `number`, and up to `before` slots before it and `behind` slots after it that
+    /// are owned and not busy.
     ///
     /// # Errors
-    /// [`Taken`] if somebody reads or writes slot `number`, or no page has it any more.
+    /// [`Taken`] if slot `number` is busy or has no owner any more.
     pub(crate) fn claim(number: SlotNumber, before: usize, behind: usize) -> Result<Run, Taken> {
         let mut table = TABLE.lock();
         let device = table.devices[number.device()].as_mut().ok_or(Taken)?;
@@ -234,24 +236,24 @@ impl Run {
         })
     }
 
-    /// Slots.
+    /// The number of slots.
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Slot `i` of these.
+    /// Slot `i` of the run.
     pub(crate) fn number(&self, i: usize) -> SlotNumber {
         debug_assert!(i < self.len());
         self.first.behind(i as u32)
     }
 
-    /// Which of these it is.
+    /// The position of a slot in the run, if it is in it.
     pub(crate) fn index(&self, number: SlotNumber) -> Option<usize> {
         let i = usize::try_from(number.distance(self.first)?).ok()?;
         (i < self.len()).then_some(i)
     }
 
-    /// Gives slot `i` of these, which were reserved, to a page.
+    /// Makes a page the owner of slot `i` of a reserved run.
     pub(crate) fn own(&self, i: usize) -> SwapSlot {
         let number = self.number(i);
         let mut table = TABLE.lock();
@@ -265,7 +267,7 @@ impl Run {
         SwapSlot::from_number(number)
     }
 
-    /// Keeps the first `len`; the others are as they were before.
+    /// Keeps the first `len` slots and releases the others.
     pub(crate) fn truncate(&mut self, len: usize) {
         if len < self.len() {
             let rest = self.number(len);
@@ -275,7 +277,7 @@ impl Run {
         }
     }
 
-    /// Keeps `len` of them, 1 at least, one of which is `number`.
+    /// Keeps `len` slots, at least one, among them `number`, and releases the others.
     pub(crate) fn keep_around(&mut self, number: SlotNumber, len: usize) {
         let excess = self.len().saturating_sub(len);
         let in_front = self.index(number).unwrap_or(0).min(excess);
@@ -288,7 +290,7 @@ impl Run {
         self.truncate(len);
     }
 
-    /// Where they are, and which slot of it is the first.
+    /// The store, and the first slot's position in it.
     pub(crate) fn store(&self) -> (StoreInUse, u64) {
         let mut table = TABLE.lock();
         let device = table.device(self.first);
@@ -300,7 +302,7 @@ impl Run {
         (store, self.first.slot() as u64)
     }
 
-    /// Notes that they could not be written: they are not used again.
+    /// Marks the slots as bad after a failed write: they are not used again.
     pub(crate) fn mark_bad(&self) {
         let mut table = TABLE.lock();
         let device = table.device(self.first);
@@ -324,7 +326,7 @@ impl Drop for Run {
     }
 }
 
-/// Nothing is read or written there any more.
+/// Ends the transfer of slots.
 fn end(first: SlotNumber, count: u32) {
     {
         let mut table = TABLE.lock();
@@ -340,7 +342,7 @@ fn end(first: SlotNumber, count: u32) {
     }
 }
 
-/// A page gives its slot up.
+/// Frees a slot that its page gives up.
 pub(super) fn free(number: SlotNumber) {
     let mut table = TABLE.lock();
     let device = table.device(number);
@@ -353,18 +355,18 @@ pub(super) fn free(number: SlotNumber) {
     OWNED.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// What a slot that a page has is good for.
+/// The state of a slot that a page owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Validity {
-    /// It has the page's bytes.
+    /// The slot holds the page's bytes.
     Valid,
-    /// It is being written, or read.
+    /// The slot is being written or read.
     Busy,
-    /// It could not be written.
+    /// Writing the slot failed.
     Bad,
 }
 
-/// What the slot, which the caller's page has, is good for.
+/// Returns the state of a slot that the caller's page owns.
 pub(crate) fn validity(slot: &SwapSlot) -> Validity {
     let mut table = TABLE.lock();
     let number = slot.number();
@@ -379,7 +381,7 @@ pub(crate) fn validity(slot: &SwapSlot) -> Validity {
     }
 }
 
-/// Whether the page that has the slot is in memory, too, from now on.
+/// Notes whether the page that owns the slot is in memory as well.
 pub(crate) fn set_cached(slot: &SwapSlot, cached: bool) {
     let number = slot.number();
     let mut table = TABLE.lock();
@@ -395,7 +397,7 @@ pub(crate) fn set_cached(slot: &SwapSlot, cached: bool) {
     };
 }
 
-/// Sleeps while the slot is read or written. It may be anybody's afterwards.
+/// Sleeps while the slot is being read or written. It may have another owner afterwards.
 pub(crate) fn wait(number: SlotNumber) {
     let idle = || {
         let table = TABLE.lock();
@@ -403,16 +405,16 @@ pub(crate) fn wait(number: SlotNumber) {
         let busy = device.is_some_and(|it| it.bitmap.has(number.slot(), Mark::Busy));
         (!busy).then_some(())
     };
-    // Nothing is read or written for ever: the store says so when it failed.
+    // Every transfer ends: the store reports failures, too.
     let _ = WAITERS[number.queue() % WAITERS.len()].wait(Sleep::SOUND, idle);
 }
 
-/// Adds a swap device: pages go to that of the highest `priority` that has room, and to devices of equal priority in turn. Waits for
-/// memory for what is noted of its slots, until `interrupted` says to stop.
+/// Adds a swap device. Pages go to the device of highest `priority` that has room, round robin
+/// among equals. Waits for memory for the bitmap until `interrupted` returns true.
 ///
 /// # Errors
-/// [`SwapError::Empty`], [`SwapError::TooMany`]; [`SwapError::NoMemory`] if nothing can be freed, or others take all that is;
-/// [`SwapError::Interrupted`].
+/// [`SwapError::Empty`], [`SwapError::TooMany`]; [`SwapError::NoMemory`] if nothing can be freed or
+/// other tasks take all that is freed; [`SwapError::Interrupted`].
 pub fn add(
     store: Arc<dyn SwapStore>,
     priority: i32,
@@ -428,7 +430,7 @@ pub fn add(
     Ok(DeviceId(id))
 }
 
-/// What swap space there is and how much of it is in use. Three loads.
+/// Returns the size of the swap space and how much of it is in use. Three loads.
 pub fn usage() -> SwapUsage {
     SwapUsage {
         total: TOTAL.load(Ordering::Relaxed),
@@ -437,7 +439,7 @@ pub fn usage() -> SwapUsage {
     }
 }
 
-/// What is known of each device, in the order in which they were added as far as numbers were not used again.
+/// Describes each device, by number; numbers are reused.
 ///
 /// # Errors
 /// [`SwapError::NoMemory`].
@@ -459,7 +461,7 @@ pub fn devices() -> Result<Vec<DeviceUsage>, SwapError> {
     Ok(list)
 }
 
-/// An attempt to remove a device.
+/// The removal of a device that is under way.
 #[derive(Clone, Copy)]
 pub(crate) struct Removal {
     pub id: DeviceId,
@@ -467,10 +469,10 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// From now on nothing more goes to the device.
+    /// Starts the removal: the device takes no more pages.
     ///
     /// # Errors
-    /// [`SwapError::NotFound`] if there is none of this number, or it is about to be removed already.
+    /// [`SwapError::NotFound`] if there is no such device, or its removal is under way already.
     pub fn begin(id: DeviceId) -> Result<Removal, SwapError> {
         let mut table = TABLE.lock();
         table.turn += 1;
@@ -483,14 +485,14 @@ impl Removal {
         Ok(Removal { id, number })
     }
 
-    /// Whether it has not been [given up](refuse_removals).
+    /// Whether the removal has not been [refused](refuse_removals).
     pub fn goes_on(&self) -> bool {
         let table = TABLE.lock();
         let device = table.devices.get(self.id.0).and_then(Option::as_ref);
         device.is_some_and(|it| it.draining == Some(self.number))
     }
 
-    /// Pages go to the device again, unless that was so already.
+    /// Makes the device accept pages again, unless it does already.
     pub fn cancel(&self) {
         let mut table = TABLE.lock();
         let device = table.devices.get_mut(self.id.0).and_then(Option::as_mut);
@@ -499,8 +501,8 @@ impl Removal {
         }
     }
 
-    /// Takes the device out if no slot of it is in use and the removal goes on. Returns whether it
-    /// did.
+    /// Removes the device if none of its slots is in use and the removal goes on. Returns whether
+    /// it did.
     pub fn take_out(&self) -> bool {
         let taken = {
             let mut table = TABLE.lock();
@@ -524,7 +526,7 @@ impl Removal {
     }
 }
 
-/// Gives all attempts to remove a device up; returns whether there was one.
+/// Ends all removals that are under way; returns whether there was one.
 pub(crate) fn refuse_removals() -> bool {
     let mut table = TABLE.lock();
     let devices = table.devices.iter_mut().flatten();

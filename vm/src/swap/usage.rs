@@ -1,51 +1,52 @@
-//! What others are told of the swap space.
+//! Sizes, errors and identifiers of the swap space for callers.
 
-/// Why a swap device can't be added or removed.
+/// Why a swap device cannot be added or removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapError {
-    /// It has no slots.
+    /// The device has no slots.
     Empty,
-    /// There are as many devices as there can be.
+    /// No more devices can be added.
     TooMany,
-    /// There is none of this number.
+    /// There is no such device.
     NotFound,
-    /// No memory for what is noted of its slots, or for the pages that are in them.
+    /// No memory for the device's bitmap, or for the pages on the device.
     NoMemory,
-    /// A page in it can't be read.
+    /// A page on the device cannot be read.
     Io,
-    /// The caller did not want to wait any longer.
+    /// The caller asked to stop.
     Interrupted,
 }
 
-/// Names a swap device until it is removed.
+/// Identifies a swap device until it is removed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeviceId(pub(super) usize);
 
-/// What is known of a swap device; all counts are pages.
+/// The state of a swap device; all counts are in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceUsage {
     pub id: DeviceId,
-    /// The higher one is used first.
+    /// Devices of higher priority are used first.
     pub priority: i32,
-    /// Slots, bad ones left out.
+    /// Slots without the bad ones.
     pub slots: usize,
-    /// Those that pages have.
+    /// Slots that pages own.
     pub used: usize,
 }
 
 /// Swap space on all devices, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SwapUsage {
-    /// Slots of devices that take pages.
+    /// Slots of devices that accept pages.
     pub total: usize,
-    /// Slots that pages have, in memory or not.
+    /// Slots that pages own, be they in memory or not.
     pub used: usize,
-    /// Those of pages that are in memory, too.
+    /// Owned slots whose page is in memory as well.
     pub cached: usize,
 }
 
 impl SwapUsage {
-    /// Slots for more pages. A device that is being given up has none, and what is still on it may be more.
+    /// Slots for more pages. A device that is being removed has none, and may still hold more pages
+    /// than are free elsewhere.
     pub fn free(&self) -> usize {
         self.total.saturating_sub(self.used)
     }

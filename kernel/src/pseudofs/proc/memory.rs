@@ -75,7 +75,7 @@ fn line(entry: &Entry, out: &mut Text) {
 }
 
 /// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages, `locked` in bytes.
-fn counts(counts: &PageCounts, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
+fn write_counts(counts: &PageCounts, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
     let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
         out.push(name.as_bytes());
@@ -135,7 +135,7 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
             out.push_number((bytes / 1024) as u64, 8);
             out.push(b" kB\n");
         }
-        counts(
+        write_counts(
             counts,
             entry.anonymous_pages,
             locked(entry, counts),
@@ -194,6 +194,6 @@ pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
     write!(out, "{first:08x}-{last:08x} ---p 00000000 00:00 0 ");
     out.pad_to(start, NAME_COLUMN);
     out.push(b"[rollup]\n");
-    counts(&sum, anonymous, locked_bytes, true, out);
+    write_counts(&sum, anonymous, locked_bytes, true, out);
     Ok(())
 }
