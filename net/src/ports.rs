@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use abi::{Errno, Result};
 
-use crate::address::Cover;
+use crate::ip::Cover;
 
 /// Ports that the stack gives out itself: Linux's `ip_local_port_range`.
 pub const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;

@@ -1,28 +1,28 @@
-//! Who waits for a socket.
+//! The wait queues of one socket.
 
 use nucleus::task::WaitQueue;
 
-/// The tasks that wait for one socket. They are the socket's own from its making to its end, whatever it gets
-/// connected to meanwhile, so that who has registered once is told of everything.
+/// The wait queues of a socket. They belong to the socket from its creation to its end, whatever it
+/// is connected to, so that a waiter that registers once hears of every change.
 #[derive(Default)]
 pub struct Waits {
-    /// For bytes, datagrams or connections to accept, the other side's end, an error.
+    /// Wakes for bytes, datagrams, connections to accept, the peer's end and errors.
     pub readable: WaitQueue,
-    /// For a connection, of which each can be had by one only.
+    /// Wakes for a connection to accept, which only one waiter can get.
     pub acceptable: WaitQueue,
-    /// For room, an established connection, an error.
+    /// Wakes for room, an established connection and errors.
     pub writable: WaitQueue,
 }
 
 impl Waits {
-    /// Tells everybody.
+    /// Wakes all waiters of all queues.
     pub fn wake_all(&self) {
         self.readable.wake_all();
         self.acceptable.wake_all();
         self.writable.wake_all();
     }
 
-    /// A connection can be accepted: tells one of those that wait for nothing else, and all who only look.
+    /// Announces a connection: wakes one accepting thread and all that poll.
     pub fn wake_for_connection(&self) {
         let taken = self.acceptable.wake_one();
         self.readable.wake_shared(taken);

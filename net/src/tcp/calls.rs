@@ -1,19 +1,19 @@
 //! What a program asks of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
 
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use abi::{Errno, Result};
 use nucleus::{counters::Counter, frame, random};
 
 use super::{
-    Phase, Socket, Table,
+    ConnectionTable, Phase, Socket,
     wire::{Pair, State},
 };
 use crate::{
-    address::{self, Cover},
+    ip::{self, Cover},
     ports::Binding,
-    stack::now,
+    timer::now,
 };
 
 /// How far a call of `connect` has come.
@@ -45,16 +45,16 @@ impl Socket {
     /// # Errors
     /// `EINVAL` if it has one or is in use, `EADDRNOTAVAIL` for an address that is not this machine's, `EADDRINUSE`.
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
-        if !address.ip().is_unspecified() && !address::is_own(address.ip()) {
+        if !address.ip().is_unspecified() && !ip::is_own(address.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let mut table = self.stack.tcp.lock();
+        let mut table = self.tcp.lock();
         self.bind_in(&mut table, address)?;
         self.inner().bound = address.port() != 0;
         Ok(())
     }
 
-    fn bind_in(&self, table: &mut Table, address: SocketAddr) -> Result<()> {
+    fn bind_in(&self, table: &mut ConnectionTable, address: SocketAddr) -> Result<()> {
         {
             let inner = self.inner();
             if inner.phase != Phase::Idle || inner.hold.is_some() {
@@ -77,7 +77,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL` for a socket that is connected, `EADDRINUSE`.
     pub fn listen(self: &Arc<Socket>, backlog: usize) -> Result<()> {
-        let mut table = self.stack.tcp.lock();
+        let mut table = self.tcp.lock();
         match self.phase() {
             Phase::Listening => {
                 self.inner().backlog = backlog;
@@ -124,14 +124,22 @@ impl Socket {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
-        let to = address::destination(to);
-        let source = address::source_for(to.ip())?;
-        let mut table = self.stack.tcp.lock();
-        // Another thread may have been here meanwhile.
+        let to = ip::destination(to);
+        let source = ip::source_for(to.ip())?;
+        self.tcp.change(|table| self.connect_in(table, source, to))
+    }
+
+    fn connect_in(
+        self: &Arc<Socket>,
+        table: &mut ConnectionTable,
+        source: IpAddr,
+        to: SocketAddr,
+    ) -> Result<Progress> {
+        // Another thread may have begun meanwhile.
         if let Some(progress) = self.progress()? {
             return Ok(progress);
         }
-        let pair = self.name_for(&mut table, source, to)?;
+        let pair = self.name_for(table, source, to)?;
         {
             let mut inner = self.inner();
             inner.phase = Phase::Connecting;
@@ -156,9 +164,6 @@ impl Socket {
         }
         table.run();
         table.note_deadline(pair);
-        let due = table.next_deadline();
-        drop(table);
-        self.stack.arm(due);
         Ok(Progress::Begun)
     }
 
@@ -195,8 +200,8 @@ impl Socket {
     /// The addresses for a connection to `to`; takes a port if the socket has none.
     fn name_for(
         &self,
-        table: &mut Table,
-        source: core::net::IpAddr,
+        table: &mut ConnectionTable,
+        source: IpAddr,
         to: SocketAddr,
     ) -> Result<Pair> {
         let (hold, local) = {
@@ -215,12 +220,12 @@ impl Socket {
             remote: to,
         };
         let now = now();
-        let Table {
+        let ConnectionTable {
             ports,
             ends,
             waiting,
             ..
-        } = &mut *table;
+        } = table;
         // An end can't be its own peer here; the port of a connection to oneself is left out.
         let free = |port| {
             let pair = pair(port);
@@ -247,13 +252,21 @@ impl Socket {
     /// # Errors
     /// `ENOTCONN`.
     pub fn shut(self: &Arc<Socket>, read: bool, write: bool) -> Result<()> {
-        let mut table = self.stack.tcp.lock();
+        self.tcp.change(|table| self.shut_in(table, read, write))?;
+        self.waits().wake_all();
+        Ok(())
+    }
+
+    fn shut_in(
+        self: &Arc<Socket>,
+        table: &mut ConnectionTable,
+        read: bool,
+        write: bool,
+    ) -> Result<()> {
         match self.phase() {
             Phase::Listening => {
                 if read {
-                    self.stop_listening(&mut table);
-                    drop(table);
-                    self.waits().wake_all();
+                    self.stop_listening(table);
                 }
                 return Ok(());
             }
@@ -270,14 +283,10 @@ impl Socket {
         if finish && let Some(pair) = self.pair() {
             table.finish(&pair);
         }
-        let due = table.next_deadline();
-        drop(table);
-        self.stack.arm(due);
-        self.waits().wake_all();
         Ok(())
     }
 
-    fn stop_listening(self: &Arc<Socket>, table: &mut Table) {
+    fn stop_listening(self: &Arc<Socket>, table: &mut ConnectionTable) {
         let (hold, queue) = {
             let mut inner = self.inner();
             inner.phase = Phase::Idle;
@@ -297,14 +306,10 @@ impl Socket {
     /// The last descriptor is gone. With `reset` (`SO_LINGER` with no time) the connection is not ended but
     /// broken off; so it is when something was left unread.
     pub fn close(self: &Arc<Socket>, reset: bool) {
-        let mut table = self.stack.tcp.lock();
-        self.close_in(&mut table, reset);
-        let due = table.next_deadline();
-        drop(table);
-        self.stack.arm(due);
+        self.tcp.change(|table| self.close_in(table, reset));
     }
 
-    fn close_in(self: &Arc<Socket>, table: &mut Table, reset: bool) {
+    fn close_in(self: &Arc<Socket>, table: &mut ConnectionTable, reset: bool) {
         self.inner().closed = true;
         let phase = self.phase();
         if phase == Phase::Listening {
@@ -333,7 +338,7 @@ impl Socket {
 
     /// Forgets the connection and the name that it gave (`connect` with no family). A listener stops listening.
     pub fn disconnect(self: &Arc<Socket>) {
-        let mut table = self.stack.tcp.lock();
+        let mut table = self.tcp.lock();
         if self.phase() == Phase::Listening {
             self.stop_listening(&mut table);
         }
@@ -365,11 +370,11 @@ impl Socket {
 
     /// TCP's state.
     pub fn state(&self) -> State {
-        self.stack.tcp.lock().state(self)
+        self.tcp.lock().state(self)
     }
 }
 
-impl Table {
+impl ConnectionTable {
     /// Whether the socket has an end here.
     pub(super) fn owns(&self, socket: &Socket) -> bool {
         let end = socket.pair().and_then(|pair| self.ends.get(&pair));

@@ -6,13 +6,13 @@ use abi::Errno;
 use nucleus::counters::Counter;
 
 use super::{
-    Phase, Socket, Table,
+    ConnectionTable, Phase, Socket,
     table::End,
     wire::{Pair, State},
 };
-use crate::{stack::now, stream::Stream};
+use crate::{stream::Stream, timer::now};
 
-impl Table {
+impl ConnectionTable {
     /// Looks at an end after segments have come or gone, and acts on what has changed.
     pub(super) fn settle(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {

@@ -16,6 +16,7 @@ mod wire;
 
 pub use calls::Progress;
 pub use socket::{Options, Phase, Socket, Summary};
-pub use table::{Entry, Table};
+pub(crate) use table::Tcp;
+pub use table::{Connection, ConnectionTable};
 pub use transfer::Readiness;
 pub use wire::State;

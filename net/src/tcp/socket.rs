@@ -6,8 +6,8 @@ use core::net::SocketAddr;
 use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
 
-use super::wire::Pair;
-use crate::{Family, Stack, Waits, ports::Hold, stream::Stream};
+use super::{Tcp, wire::Pair};
+use crate::{Family, Waits, ports::Hold, stream::Stream};
 
 /// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower and grows to 4 MiB; a stream here takes
 /// memory only for bytes that are in it.
@@ -72,7 +72,7 @@ pub enum Phase {
 
 /// A TCP socket.
 pub struct Socket {
-    pub(super) stack: Arc<Stack>,
+    pub(super) tcp: Arc<Tcp>,
     family: Family,
     waits: Arc<Waits>,
     /// Changed by holders of the table's lock; read by anybody.
@@ -129,9 +129,9 @@ pub struct Summary {
 
 impl Socket {
     /// A socket without a name.
-    pub fn new(stack: &Arc<Stack>, family: Family, options: Options) -> Arc<Socket> {
+    pub(crate) fn new(tcp: &Arc<Tcp>, family: Family, options: Options) -> Arc<Socket> {
         Arc::new(Socket {
-            stack: stack.clone(),
+            tcp: tcp.clone(),
             family,
             waits: Arc::default(),
             state: SpinLock::new(

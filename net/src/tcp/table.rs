@@ -8,7 +8,11 @@ use alloc::{
 use core::net::SocketAddr;
 
 use abi::Errno;
-use nucleus::{counters::Counter, random};
+use nucleus::{
+    counters::Counter,
+    random,
+    sync::{Mutex, MutexGuard, Rank},
+};
 
 use super::{
     Phase, Socket,
@@ -16,16 +20,16 @@ use super::{
     wire::{self, Block, Pair, State, Wire},
 };
 use crate::{
-    address::Cover,
+    ip::Cover,
     ports::{Binding, Hold, Ports, Rule},
-    stack::now,
+    timer::{Alarm, now},
 };
 
 /// How long an end that no descriptor leads to waits for its peer's end: Linux's `tcp_fin_timeout`, in nanoseconds.
 const ORPHAN: u64 = 60_000_000_000;
 
 /// TCP's part of a stack.
-pub struct Table {
+pub struct ConnectionTable {
     pub(super) wire: Wire,
     pub(super) ports: Ports,
     pub(super) ends: BTreeMap<Pair, End>,
@@ -34,6 +38,49 @@ pub struct Table {
     pub(super) waiting: Waiting,
     /// Ends that have to be looked at some time, in nanoseconds since boot.
     deadlines: BTreeSet<(u64, Pair)>,
+}
+
+/// TCP of one machine: its connections, and the alarm for their timers.
+pub struct Tcp {
+    connections: Mutex<ConnectionTable>,
+    alarm: Alarm,
+}
+
+impl Tcp {
+    /// A TCP without connections.
+    pub(crate) fn new() -> Tcp {
+        Tcp {
+            connections: Mutex::new(Rank::Net, ConnectionTable::new(random::u64())),
+            alarm: Alarm::new(),
+        }
+    }
+
+    /// Locks the table of connections, for calls that leave its timers as they are.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.connections.lock()
+    }
+
+    /// Changes the table of connections, and then sets the alarm to the next timer.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut ConnectionTable) -> R) -> R {
+        let mut table = self.connections.lock();
+        let result = change(&mut table);
+        let due = table.next_deadline();
+        drop(table);
+        self.alarm.set(due);
+        result
+    }
+
+    /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.
+    pub(crate) fn run_timers(&self) -> Option<u64> {
+        self.connections.lock().run_timers()
+    }
+
+    /// Runs the timers for ever.
+    pub(crate) fn serve(&self) -> ! {
+        loop {
+            self.alarm.serve(|| self.run_timers());
+        }
+    }
 }
 
 /// One end of a connection.
@@ -50,7 +97,7 @@ pub(super) struct End {
 }
 
 /// One line of `/proc/net/tcp`.
-pub struct Entry {
+pub struct Connection {
     pub local: SocketAddr,
     pub remote: Option<SocketAddr>,
     /// `None` for a listener.
@@ -69,10 +116,10 @@ enum Wish {
     Refused,
 }
 
-impl Table {
+impl ConnectionTable {
     /// Nothing yet. `seed` chooses the first sequence numbers.
-    pub fn new(seed: u64) -> Table {
-        Table {
+    pub fn new(seed: u64) -> ConnectionTable {
+        ConnectionTable {
             wire: Wire::new(seed),
             ports: Ports::new(Rule::UnlessListening),
             ends: BTreeMap::new(),
@@ -150,7 +197,7 @@ impl Table {
         let block = self.wire.await_open(pair.local)?;
         Counter::tcp_passive_opens.add(1);
         let options = listener.inner().options;
-        let socket = Socket::new(&listener.stack, listener.family(), options);
+        let socket = Socket::new(&listener.tcp, listener.family(), options);
         // Whoever comes back so soon with the same two addresses has forgotten the old connection.
         self.waiting.forget(&pair, &mut self.ports);
         let binding = Binding {
@@ -335,11 +382,11 @@ impl Table {
     }
 
     /// Everything that `/proc/net/tcp` shows.
-    pub fn list(&self) -> Vec<Entry> {
+    pub fn list(&self) -> Vec<Connection> {
         let mut entries = Vec::new();
         for socket in self.listeners.values().flatten() {
             let local = socket.inner().local;
-            entries.extend(local.map(|local| Entry {
+            entries.extend(local.map(|local| Connection {
                 local,
                 remote: None,
                 state: None,
@@ -347,7 +394,7 @@ impl Table {
                 left: 0,
             }));
         }
-        entries.extend(self.ends.iter().map(|(pair, end)| Entry {
+        entries.extend(self.ends.iter().map(|(pair, end)| Connection {
             local: pair.local,
             remote: Some(pair.remote),
             state: Some(end.state),
@@ -355,7 +402,7 @@ impl Table {
             left: 0,
         }));
         let waiting = self.waiting.list(now());
-        entries.extend(waiting.map(|(local, remote, left)| Entry {
+        entries.extend(waiting.map(|(local, remote, left)| Connection {
             local,
             remote: Some(remote),
             state: Some(State::TimeWait),

@@ -100,7 +100,7 @@ impl Socket {
     fn announce(&self) {
         self.inner().announces = false;
         if let Some(pair) = self.pair() {
-            self.stack.tcp.lock().hand_over(pair.mirrored());
+            self.tcp.lock().hand_over(pair.mirrored());
         }
     }
 
@@ -108,7 +108,7 @@ impl Socket {
         let Some(pair) = self.pair() else {
             return false;
         };
-        let table = self.stack.tcp.lock();
+        let table = self.tcp.lock();
         let peer = table.ends.get(&pair.mirrored());
         peer.is_some_and(|peer| peer.socket.inner().options.urgent_in_line)
     }
@@ -116,24 +116,22 @@ impl Socket {
     /// Has the peer, whose program has closed it, answer with a reset.
     fn provoke_reset(&self) {
         if let Some(pair) = self.pair() {
-            let mut table = self.stack.tcp.lock();
-            if table.ends.contains_key(&pair.mirrored()) {
-                table.reset(&pair.mirrored());
-            } else if table.owns(self) {
-                // The peer's end was forgotten after its time.
-                table.reset(&pair);
-                self.inner().error = Some(Errno::ECONNRESET);
-            }
-            let due = table.next_deadline();
-            drop(table);
-            self.stack.arm(due);
+            self.tcp.change(|table| {
+                if table.ends.contains_key(&pair.mirrored()) {
+                    table.reset(&pair.mirrored());
+                } else if table.owns(self) {
+                    // The peer's end has timed out and is gone.
+                    table.reset(&pair);
+                    self.inner().error = Some(Errno::ECONNRESET);
+                }
+            });
         }
     }
 
     /// The error of a connection whose streams have ended.
     fn why_ended(&self) -> Errno {
         // Whoever ended it may not have come to note why; it holds the table's lock until then.
-        drop(self.stack.tcp.lock());
+        drop(self.tcp.lock());
         self.take_error().unwrap_or(Errno::EPIPE)
     }
 

@@ -12,7 +12,6 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use nucleus::{counters::Counter, time};
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet, SocketStorage},
-    phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken},
     socket::tcp::{Socket, SocketBuffer},
     time::{Duration, Instant},
     wire::{
@@ -21,17 +20,14 @@ use smoltcp::{
     },
 };
 
+use crate::link::{Loopback, Packet};
+
 pub use smoltcp::socket::tcp::State;
 
-/// The largest packet: what an IPv4 header can tell. Linux's loopback interface has one byte more.
-const MTU: usize = 65535;
 /// Bytes of a block's buffers.
 const WINDOW: usize = 16;
 /// How long `connect` tries when nobody answers: Linux's six repetitions of the first segment.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(127);
-
-/// A packet, headers included.
-type Packet = Vec<u8>;
 
 /// The two ends of a connection, as the one called `local` sees them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -70,63 +66,6 @@ pub struct Wire {
     packets: VecDeque<Packet>,
 }
 
-/// The loopback device as `smoltcp` sees it: at most one packet has arrived, what is sent goes to the wire.
-struct Loopback<'a> {
-    arrived: Option<Packet>,
-    wire: &'a mut VecDeque<Packet>,
-}
-
-struct Arrived(Packet);
-struct Sent<'a>(&'a mut VecDeque<Packet>);
-
-impl RxToken for Arrived {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl TxToken for Sent<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        Counter::loopback_packets.add(1);
-        let mut packet = vec![0; len];
-        let result = f(&mut packet);
-        Counter::tcp_segments.add(1);
-        let is_v6 = IpVersion::of_packet(&packet) == Ok(IpVersion::Ipv6);
-        Counter::loopback_packets_v6.add(is_v6.into());
-        self.0.push_back(packet);
-        result
-    }
-}
-
-impl Device for Loopback<'_> {
-    type RxToken<'a>
-        = Arrived
-    where
-        Self: 'a;
-    type TxToken<'a>
-        = Sent<'a>
-    where
-        Self: 'a;
-
-    fn receive(&mut self, _: Instant) -> Option<(Arrived, Sent<'_>)> {
-        let packet = self.arrived.take()?;
-        Some((Arrived(packet), Sent(self.wire)))
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Sent<'_>> {
-        Some(Sent(self.wire))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = MTU;
-        // Nothing can happen to a packet on its way: no sums are made or checked, as on Linux's loopback.
-        capabilities.checksum = ChecksumCapabilities::ignored();
-        capabilities
-    }
-}
-
 fn now() -> Instant {
     Instant::from_micros(time::since_boot().as_micros() as i64)
 }
@@ -137,7 +76,7 @@ impl Wire {
         let mut packets = VecDeque::new();
         let mut device = Loopback {
             arrived: None,
-            wire: &mut packets,
+            sent: &mut packets,
         };
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
@@ -157,14 +96,16 @@ impl Wire {
 
     /// The next packet that is on its way.
     pub fn next(&mut self) -> Option<Packet> {
-        self.packets.pop_front()
+        let packet = self.packets.pop_front()?;
+        Counter::tcp_segments.add(1);
+        Some(packet)
     }
 
     /// Gives a packet to the block that it is for, and lets the block answer.
     pub fn arrive(&mut self, block: &mut Block, packet: Packet) {
         let mut device = Loopback {
             arrived: Some(packet),
-            wire: &mut self.packets,
+            sent: &mut self.packets,
         };
         let now = now();
         self.interface
@@ -178,7 +119,7 @@ impl Wire {
         let mut nobody = SocketSet::new(Vec::new());
         let mut device = Loopback {
             arrived: Some(packet),
-            wire: &mut self.packets,
+            sent: &mut self.packets,
         };
         self.interface
             .poll_ingress_single(now(), &mut device, &mut nobody);
@@ -191,7 +132,7 @@ impl Wire {
     pub fn flush(&mut self, block: &mut Block) {
         let mut device = Loopback {
             arrived: None,
-            wire: &mut self.packets,
+            sent: &mut self.packets,
         };
         self.interface
             .poll_egress(now(), &mut device, &mut block.set);

@@ -107,11 +107,6 @@ impl Packet {
         self.start_len + self.rest.len()
     }
 
-    /// Whether there is no payload.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The payload's sum, together with that of the addresses where the protocol wants it so. 0 for one that is right.
     pub fn sum(&self) -> u16 {
         let mut sum = Sum::default();

@@ -1,59 +1,69 @@
-//! One UDP socket: its names, its state, its queue.
+//! One datagram socket: its names, its options, its groups.
 
-use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
 
 use abi::{Errno, Result};
 use nucleus::{
     random,
-    sync::{MutexGuard, Rank, SpinGuard, SpinLock},
+    sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
 };
 
-use super::{Datagram, Table, report::Reports};
+use super::{Filter, SocketTable, queue::Queue, table};
 use crate::{
-    Family, Stack, Waits,
-    address::{self, Cover},
+    Family, Waits,
+    ip::{self, Cover},
     ports::{Binding, Hold},
 };
 
-/// Bytes that wait to be received, with what it takes to keep them: Linux's `net.core.rmem_default`.
-pub const RECEIVE_BUFFER: usize = 212_992;
-/// Groups that a socket may be in: Linux's `igmp_max_memberships`.
+/// Bytes of the receive buffer, overhead included: Linux's `net.core.rmem_default`.
+const RECEIVE_BUFFER: usize = 212_992;
+/// The most groups that a socket may join: Linux's `igmp_max_memberships`.
 const MAX_GROUPS: usize = 20;
 
-/// Which of the two protocols, each of which has ports of its own.
+/// The protocol of a datagram socket. UDP and UDP-Lite have ports of their own each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     Udp,
     UdpLite,
+    /// Packets of the IP protocol with this number. Ports are ignored, names are addresses.
+    Raw(u8),
 }
 
-/// What `setsockopt` sets, as far as the protocol acts by it.
+impl Protocol {
+    /// Tells whether sockets are bound to ports; raw ones are not.
+    pub fn has_ports(self) -> bool {
+        !matches!(self, Protocol::Raw(_))
+    }
+}
+
+/// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub reuse_address: bool,
     pub reuse_port: bool,
-    /// An IPv6 socket does without IPv4.
+    /// An IPv6 socket excludes IPv4.
     pub v6_only: bool,
-    /// May send to broadcast addresses.
+    /// The socket may send to broadcast addresses.
     pub broadcast: bool,
     /// Bytes.
     pub receive_buffer: usize,
-    /// Who made the socket.
+    /// The user that created the socket.
     pub user: u32,
-    /// What the floor above calls it: an inode's number.
+    /// The inode number that the kernel gave the socket.
     pub tag: u64,
-    /// Datagrams to groups go out by the loopback interface; without, there is no way for them.
+    /// Datagrams to groups leave by the loopback interface; otherwise they have no route.
     pub multicast_by_loopback: bool,
-    /// Datagrams that it sends to groups are received on this machine.
+    /// Datagrams that the socket sends to groups are received on this machine.
     pub multicast_loop: bool,
-    /// It gets what is sent to groups that others have joined (`IP_MULTICAST_ALL`).
+    /// The socket also receives from groups that other sockets joined (`IP_MULTICAST_ALL`).
     pub multicast_all: bool,
     /// Errors are reported to a socket without a peer too (`IP_RECVERR`).
     pub receive_errors: bool,
-    /// Bytes of a datagram that its sum covers, the header's 8 included; 0 for all (UDP-Lite).
+    /// Bytes that checksums cover, the header's 8 included; 0 for all (UDP-Lite).
     pub send_coverage: u16,
-    /// Datagrams whose sum covers only a part, and that less than this, are refused; 0 refuses all those (UDP-Lite).
+    /// Refuses datagrams with a checksum over a part shorter than this; 0 refuses all with a
+    /// checksum over a part (UDP-Lite).
     pub receive_coverage: Option<u16>,
 }
 
@@ -77,25 +87,29 @@ impl Default for Options {
     }
 }
 
-/// A UDP socket.
+/// A datagram socket.
 pub struct Socket {
-    pub(super) stack: Arc<Stack>,
+    table: Arc<Mutex<SocketTable>>,
     family: Family,
     protocol: Protocol,
     waits: Waits,
-    /// Changed by holders of the table's lock; read by anybody.
+    /// Names and groups change only under the table's lock too.
     state: SpinLock<Inner>,
     queue: SpinLock<Queue>,
 }
 
-/// What the state's lock guards.
+/// The state that the spin lock guards.
+#[derive(Default)]
 pub(super) struct Inner {
     pub options: Options,
+    /// The types of messages that a raw socket does not receive.
+    pub filter: Filter,
     pub hold: Option<Hold>,
-    /// The port was asked for by `bind`.
+    /// `bind` has asked for the port, or for a raw socket's address.
     bound: bool,
+    /// A raw socket has port 0 here, and no address if it receives at all of them.
     pub local: Option<SocketAddr>,
-    /// The local address that `bind` was given.
+    /// The local address that was given to `bind`.
     bound_to: Option<IpAddr>,
     pub remote: Option<SocketAddr>,
     pub error: Option<Errno>,
@@ -104,17 +118,7 @@ pub(super) struct Inner {
     pub groups: Vec<IpAddr>,
 }
 
-/// What the queue's lock guards.
-pub(super) struct Queue {
-    pub datagrams: VecDeque<Datagram>,
-    /// What they cost, as it counts against the receive buffer.
-    pub cost: usize,
-    /// Datagrams for which there was no room.
-    pub dropped: u64,
-    pub reports: Reports,
-}
-
-/// A socket at one time, for those who only look.
+/// A snapshot of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
     pub local: Option<SocketAddr>,
@@ -124,66 +128,52 @@ pub struct Summary {
     pub unread: usize,
     /// Bytes of the next datagram.
     pub next: usize,
-    /// Datagrams for which there was no room.
+    /// Datagrams that were dropped for lack of room.
     pub dropped: u64,
 }
 
 impl Socket {
-    /// A socket without a name.
-    pub fn new(
-        stack: &Arc<Stack>,
+    /// Creates a socket without a name; a raw one enters the table at once.
+    pub(crate) fn new(
+        table: &Arc<Mutex<SocketTable>>,
         family: Family,
         protocol: Protocol,
         options: Options,
     ) -> Arc<Socket> {
-        Arc::new(Socket {
-            stack: stack.clone(),
+        let inner = Inner {
+            options,
+            ..Inner::default()
+        };
+        let socket = Arc::new(Socket {
+            table: table.clone(),
             family,
             protocol,
             waits: Waits::default(),
-            state: SpinLock::new(
-                Rank::Leaf,
-                Inner {
-                    options,
-                    hold: None,
-                    bound: false,
-                    local: None,
-                    bound_to: None,
-                    remote: None,
-                    error: None,
-                    read_shut: false,
-                    write_shut: false,
-                    groups: Vec::new(),
-                },
-            ),
-            queue: SpinLock::new(
-                Rank::Leaf,
-                Queue {
-                    datagrams: VecDeque::new(),
-                    cost: 0,
-                    dropped: 0,
-                    reports: Reports::new(),
-                },
-            ),
-        })
+            state: SpinLock::new(Rank::Leaf, inner),
+            queue: SpinLock::new(Rank::Leaf, Queue::default()),
+        });
+        if let Protocol::Raw(number) = protocol {
+            table.lock().add(number.into(), &socket);
+        }
+        socket
     }
 
-    /// The version of IP that it was made for.
+    /// Returns the version of IP for which it was created.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The protocol that it was made for.
+    /// Returns its protocol.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Who is bound where, of its protocol.
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        self.stack.datagrams(self.protocol).lock()
+    /// Locks the table of its protocol.
+    pub(super) fn table(&self) -> MutexGuard<'_, SocketTable> {
+        self.table.lock()
     }
 
-    /// Who waits for it.
+    /// Returns its wait queues.
     pub fn waits(&self) -> &Waits {
         &self.waits
     }
@@ -196,7 +186,27 @@ impl Socket {
         self.queue.lock()
     }
 
-    /// All that is known of it.
+    /// Returns its options.
+    pub fn options(&self) -> Options {
+        self.inner().options
+    }
+
+    /// Returns the number of datagrams that were dropped for lack of room.
+    pub fn dropped(&self) -> u64 {
+        self.queue.lock().dropped
+    }
+
+    /// Returns its local name.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.inner().local
+    }
+
+    /// Returns its peer.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.inner().remote
+    }
+
+    /// Returns a snapshot of it.
     pub fn summary(&self) -> Summary {
         let (unread, next, dropped) = {
             let queue = self.queue.lock();
@@ -225,15 +235,25 @@ impl Socket {
         change(&mut self.inner().options);
     }
 
-    /// Gives the socket a name. Port 0 lets the stack choose one.
+    /// Gives the socket a name. Port 0 lets the stack choose a port. A raw socket receives only what
+    /// is sent to the address, unless that is unspecified, and may be bound again.
     ///
     /// # Errors
-    /// `EINVAL` if it has one, `EADDRNOTAVAIL` for an address that is not this machine's, `EADDRINUSE`.
+    /// `EINVAL` if it has a name, `EADDRNOTAVAIL` for an address that is not this machine's,
+    /// `EADDRINUSE`.
     pub fn bind(self: &Arc<Socket>, address: SocketAddr) -> Result<()> {
         let ip = address.ip();
-        let own = ip.is_unspecified() || address::is_own(ip) || ip.is_multicast();
+        let has_ports = self.protocol.has_ports();
+        let own = ip.is_unspecified() || ip::is_own(ip) || has_ports && ip.is_multicast();
         if !own {
             return Err(Errno::EADDRNOTAVAIL);
+        }
+        if !has_ports {
+            let mut inner = self.inner();
+            inner.bound = !ip.is_unspecified();
+            inner.bound_to = inner.bound.then_some(ip);
+            inner.local = inner.bound_to.map(|ip| SocketAddr::new(ip, 0));
+            return Ok(());
         }
         let mut table = self.table();
         self.bind_in(&mut table, address)?;
@@ -243,7 +263,7 @@ impl Socket {
         Ok(())
     }
 
-    fn bind_in(self: &Arc<Socket>, table: &mut Table, address: SocketAddr) -> Result<()> {
+    fn bind_in(self: &Arc<Socket>, table: &mut SocketTable, address: SocketAddr) -> Result<()> {
         let options = {
             let inner = self.inner();
             if inner.hold.is_some() {
@@ -274,7 +294,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EAGAIN` when no port is left, as on Linux.
-    pub(super) fn name(self: &Arc<Socket>) -> Result<()> {
+    pub(super) fn ensure_name(self: &Arc<Socket>) -> Result<()> {
         if self.inner().hold.is_some() {
             return Ok(());
         }
@@ -282,21 +302,25 @@ impl Socket {
         let any = SocketAddr::new(self.family.unspecified(), 0);
         match self.bind_in(&mut table, any) {
             Err(Errno::EADDRINUSE) => Err(Errno::EAGAIN),
-            // Another thread was faster.
+            // Another thread has bound it meanwhile.
             Err(Errno::EINVAL) => Ok(()),
             other => other,
         }
     }
 
-    /// Sends to `to` and receives from there only, from now on.
+    /// Makes `to` the peer: the only sender from which it receives, and the usual destination.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EACCES` for a broadcast address that the socket must not send to, `EAGAIN` when no port is left.
+    /// `ENETUNREACH`, `EACCES` for a broadcast address without `SO_BROADCAST`, `EAGAIN` when no port
+    /// is left.
     pub fn connect(self: &Arc<Socket>, to: SocketAddr) -> Result<()> {
-        let to = address::destination(to);
-        let options = self.inner().options;
-        let source = super::table::source(&options, to.ip())?;
-        self.name()?;
+        let to = ip::destination(to);
+        let source = table::source(&self.options(), to.ip())?;
+        if !self.protocol.has_ports() {
+            self.inner().remote = Some(SocketAddr::new(to.ip(), 0));
+            return Ok(());
+        }
+        self.ensure_name()?;
         let table = self.table();
         let mut inner = self.inner();
         let ip = match inner.local.map(|local| local.ip()) {
@@ -313,7 +337,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends a connection, and gives back the name if the connection gave it.
+    /// Forgets the peer, and releases the name unless `bind` gave it.
     pub fn disconnect(&self) {
         let mut table = self.table();
         let hold = {
@@ -329,7 +353,7 @@ impl Socket {
                 inner.hold.take()
             }
         };
-        table.remove(hold, self);
+        table.release(hold, self);
     }
 
     /// Shuts the socket for receiving, for sending, or both.
@@ -354,7 +378,8 @@ impl Socket {
     /// Joins a multicast group on the loopback interface.
     ///
     /// # Errors
-    /// `EINVAL` for what is no group, `EADDRINUSE` if it is in it, `ENOBUFS` if it is in too many.
+    /// `EINVAL` for an address that is no group, `EADDRINUSE` if it is a member, `ENOBUFS` if it is
+    /// in too many groups.
     pub fn join(&self, group: IpAddr) -> Result<()> {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
@@ -377,7 +402,7 @@ impl Socket {
     /// Leaves a group.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` if it is not in it.
+    /// `EADDRNOTAVAIL` if it is not a member.
     pub fn leave(&self, group: IpAddr) -> Result<()> {
         let mut table = self.table();
         {
@@ -389,7 +414,13 @@ impl Socket {
         Ok(())
     }
 
-    /// The last descriptor is gone.
+    /// Tells whether a datagram to several sockets is for this one too.
+    pub(super) fn is_member(&self, to: IpAddr) -> bool {
+        let inner = self.inner();
+        !to.is_multicast() || inner.groups.contains(&to) || inner.options.multicast_all
+    }
+
+    /// Releases the name, the groups and the queue: the last descriptor is closed.
     pub fn close(&self) {
         let mut table = self.table();
         let (hold, groups) = {
@@ -399,7 +430,10 @@ impl Socket {
         for group in groups {
             table.leave(group);
         }
-        table.remove(hold, self);
+        table.release(hold, self);
+        if let Protocol::Raw(number) = self.protocol {
+            table.remove(number.into(), self);
+        }
         drop(table);
         let left = {
             let mut queue = self.queue.lock();

@@ -1,0 +1,185 @@
+//! The receive queue of a datagram socket, and the errors that came back for what it sent.
+
+use alloc::collections::VecDeque;
+use core::{net::SocketAddr, time::Duration};
+
+use abi::{Errno, Result};
+use fbuf::Aggregate;
+use nucleus::{PAGE_SIZE, counters::Counter, frame};
+
+use super::{Options, Socket};
+
+/// Bytes that Linux charges for keeping one datagram, besides its data.
+const OVERHEAD: usize = 768;
+/// Reports that are kept; later ones are lost, like those for which Linux has no room.
+const MAX_REPORTS: usize = 64;
+
+/// A datagram that has been received.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    pub data: Aggregate,
+    pub from: SocketAddr,
+    /// The address to which it was sent.
+    pub to: SocketAddr,
+    /// The time of sending, since the epoch.
+    pub at: Duration,
+    /// Type of service, or traffic class.
+    pub service: u8,
+    /// Time to live, or hop limit.
+    pub hops: u8,
+    /// Bytes that its checksum covers, the header's included; 0 if it covers all.
+    pub coverage: u16,
+}
+
+impl Datagram {
+    fn cost(&self) -> usize {
+        self.data.len() + OVERHEAD
+    }
+}
+
+/// An error that came back for a datagram (`IP_RECVERR`): "port unreachable", the only one that the
+/// loopback interface has.
+#[derive(Clone, Debug)]
+pub struct ErrorReport {
+    pub error: Errno,
+    /// The datagram's bytes.
+    pub data: Aggregate,
+    /// The destination, which is also the machine that reports the error.
+    pub to: SocketAddr,
+}
+
+/// Datagrams that wait to be received. Guarded by the socket's queue lock.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub datagrams: VecDeque<Datagram>,
+    /// Bytes charged against the receive buffer.
+    pub cost: usize,
+    /// Datagrams that were dropped for lack of room.
+    pub dropped: u64,
+    /// Unread reports, the oldest first.
+    pub reports: VecDeque<ErrorReport>,
+}
+
+/// What can be done with a socket without waiting.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Readiness {
+    /// A read returns a datagram, an error or the end.
+    pub readable: bool,
+    /// An error is pending.
+    pub error: bool,
+    /// Reading was shut.
+    pub read_hung_up: bool,
+    /// Both directions were shut.
+    pub hung_up: bool,
+}
+
+impl Socket {
+    /// Adds a datagram, or drops it if there is no room.
+    pub(super) fn enqueue(&self, datagram: Datagram) {
+        let Options {
+            receive_buffer: limit,
+            receive_coverage,
+            ..
+        } = self.inner().options;
+        if let Some(wanted) = receive_coverage
+            && datagram.coverage != 0
+            && (wanted == 0 || datagram.coverage < wanted)
+        {
+            return;
+        }
+        let cost = datagram.cost();
+        let v6 = u64::from(datagram.to.is_ipv6());
+        let refused = {
+            let mut queue = self.queue();
+            // An empty queue takes any datagram, however small the buffer is.
+            let fits = queue.cost == 0 || queue.cost + cost <= limit;
+            // The last free frames are reserved for programs' own memory.
+            let fits = fits && !(frame::is_scarce() && datagram.data.len() > PAGE_SIZE);
+            if fits && queue.datagrams.try_reserve(1).is_ok() {
+                queue.cost += cost;
+                queue.datagrams.push_back(datagram);
+                None
+            } else {
+                queue.dropped += 1;
+                Some(datagram)
+            }
+        };
+        let is_udp = self.protocol().has_ports();
+        // A refused datagram is freed after the spin lock was released.
+        if refused.is_none() {
+            if is_udp {
+                Counter::udp_received.add(1);
+                Counter::udp_received_v6.add(v6);
+            }
+            self.waits().readable.wake_all();
+        } else if is_udp {
+            Counter::udp_dropped.add(1);
+            Counter::udp_dropped_v6.add(v6);
+        }
+    }
+
+    /// Takes the next datagram, or copies it. Returns `None` after reading was shut.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none, or the pending error.
+    pub fn receive(&self, peek: bool) -> Result<Option<Datagram>> {
+        {
+            let mut queue = self.queue();
+            if peek && let Some(datagram) = queue.datagrams.front() {
+                return Ok(Some(datagram.clone()));
+            }
+            if let Some(datagram) = queue.datagrams.pop_front() {
+                queue.cost -= datagram.cost();
+                return Ok(Some(datagram));
+            }
+        }
+        let mut inner = self.inner();
+        if let Some(error) = inner.error.take() {
+            return Err(error);
+        }
+        if inner.read_shut {
+            return Ok(None);
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    /// Returns what can be done now.
+    pub fn readiness(&self) -> Readiness {
+        let (waiting, reported) = {
+            let queue = self.queue();
+            (!queue.datagrams.is_empty(), !queue.reports.is_empty())
+        };
+        let inner = self.inner();
+        Readiness {
+            readable: waiting || inner.read_shut || inner.error.is_some(),
+            error: inner.error.is_some() || reported,
+            read_hung_up: inner.read_shut,
+            hung_up: inner.read_shut && inner.write_shut,
+        }
+    }
+
+    /// Notes that a datagram of this socket to `to` found no receiver; a report is made if its
+    /// data was kept.
+    pub(super) fn unreachable(&self, to: SocketAddr, data: Option<Aggregate>) {
+        let error = Errno::ECONNREFUSED;
+        if let Some(data) = data {
+            let mut queue = self.queue();
+            if queue.reports.len() < MAX_REPORTS && queue.reports.try_reserve(1).is_ok() {
+                queue.reports.push_back(ErrorReport { error, data, to });
+            }
+        }
+        self.inner().error = Some(error);
+        self.waits().wake_all();
+    }
+
+    /// Takes the oldest report. The next one's error, if any, becomes the pending error.
+    pub fn take_report(&self) -> Option<ErrorReport> {
+        let (report, next) = {
+            let mut queue = self.queue();
+            let report = queue.reports.pop_front()?;
+            (report, queue.reports.front().map(|next| next.error))
+        };
+        self.inner().error = next;
+        Some(report)
+    }
+}

@@ -1,0 +1,135 @@
+//! Sending datagrams.
+
+use alloc::sync::Arc;
+use core::net::{IpAddr, SocketAddr};
+
+use abi::{Errno, Result};
+use fbuf::{Aggregate, Source};
+use nucleus::{counters::Counter, time};
+
+use super::{Datagram, Options, Protocol, Socket, table};
+use crate::{ip, link};
+
+/// The longest datagram in bytes: what an IPv4 header can describe, less the headers.
+pub const MAX_V4: usize = 65507;
+/// The longest datagram over IPv6.
+pub const MAX_V6: usize = 65527;
+/// Bytes of a UDP header.
+const HEADER: usize = 8;
+
+/// How a datagram is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SendOptions {
+    /// The destination, if it is not the socket's peer.
+    pub to: Option<SocketAddr>,
+    /// The source, one of this machine's addresses, if it is not the usual one.
+    pub from: Option<IpAddr>,
+    /// Type of service, or traffic class.
+    pub service: u8,
+    /// Time to live, or hop limit.
+    pub hops: u8,
+}
+
+/// Chooses the source address of a datagram: `from` if the caller gave it, else the socket's own
+/// address, else the `usual` one for the destination.
+pub(super) fn choose_source(
+    from: Option<IpAddr>,
+    local: Option<SocketAddr>,
+    usual: IpAddr,
+    to: IpAddr,
+) -> Result<IpAddr> {
+    let ip = match (from, local.map(|local| local.ip())) {
+        (Some(ip), _) if !ip::is_own(ip) => return Err(Errno::EINVAL),
+        (Some(ip), _) => ip,
+        (None, Some(ip)) if !ip.is_unspecified() && !ip.is_multicast() => ip,
+        (None, _) => usual,
+    };
+    if ip.is_ipv4() == to.is_ipv4() {
+        Ok(ip)
+    } else {
+        Err(Errno::ENETUNREACH)
+    }
+}
+
+impl Socket {
+    /// Sends all bytes of the source as one datagram. Messages of ICMP for IPv6 get their checksum.
+    ///
+    /// # Errors
+    /// `EDESTADDRREQ`, `EMSGSIZE`, `EPIPE` after shutting, `EINVAL` for port 0 and for a source that
+    /// is not this machine's, `ENETUNREACH`, `EACCES`, `EAGAIN` when no port is left, the pending
+    /// error, that of the source, `ENOMEM`.
+    pub fn send(self: &Arc<Socket>, data: &mut dyn Source, how: SendOptions) -> Result<usize> {
+        let (options, remote) = {
+            let mut inner = self.inner();
+            if let Some(error) = inner.error.take() {
+                return Err(error);
+            }
+            if inner.write_shut {
+                return Err(Errno::EPIPE);
+            }
+            (inner.options, inner.remote)
+        };
+        let to = ip::destination(how.to.or(remote).ok_or(Errno::EDESTADDRREQ)?);
+        if let Protocol::Raw(number) = self.protocol() {
+            return self.send_packet(number, to.ip(), data, &options, how);
+        }
+        self.send_datagram(to, remote == Some(to), data, &options, how)
+    }
+
+    fn send_datagram(
+        self: &Arc<Socket>,
+        to: SocketAddr,
+        to_peer: bool,
+        data: &mut dyn Source,
+        options: &Options,
+        how: SendOptions,
+    ) -> Result<usize> {
+        let len = data.left();
+        let longest = if to.is_ipv4() { MAX_V4 } else { MAX_V6 };
+        if len > longest {
+            return Err(Errno::EMSGSIZE);
+        }
+        if to.port() == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let usual = table::source(options, to.ip())?;
+        self.ensure_name()?;
+        let local = self.inner().local.ok_or(Errno::EINVAL)?;
+        let ip = choose_source(how.from, Some(local), usual, to.ip())?;
+        let mut bytes = Aggregate::new();
+        if bytes.fill_from(data, len)? < len {
+            return Err(Errno::EFAULT);
+        }
+        let datagram = Datagram {
+            data: bytes,
+            from: SocketAddr::new(ip, local.port()),
+            to,
+            at: time::since_epoch(),
+            service: how.service,
+            hops: how.hops,
+            coverage: match options.send_coverage {
+                covered if usize::from(covered) < HEADER + len => covered,
+                _ => 0,
+            },
+        };
+        if to.ip().is_multicast() && !options.multicast_loop {
+            return Ok(len);
+        }
+        let v6 = u64::from(to.is_ipv6());
+        Counter::udp_sent.add(1);
+        Counter::udp_sent_v6.add(v6);
+        link::count_packet(to.is_ipv6(), len);
+        // References to the slices, for the report that may have to be made.
+        let kept = options.receive_errors.then(|| datagram.data.clone());
+        let receivers = self.table().receivers(datagram.from, to);
+        if receivers.is_empty() && !to.ip().is_multicast() {
+            Counter::udp_no_port.add(1);
+            Counter::udp_no_port_v6.add(v6);
+            if to_peer || options.receive_errors {
+                self.unreachable(to, kept);
+            }
+        }
+        receivers.enqueue(datagram);
+        Ok(len)
+    }
+}
