@@ -11,7 +11,7 @@ use std::{
 use abi::Errno;
 use net::{
     Family, Stack,
-    address::Cover,
+    ip::Cover,
     ports::{Binding, Hold, Ports, Rule},
     tcp::{Options, Phase, Progress, Socket},
 };
@@ -147,7 +147,7 @@ fn connections_go_to_who_listens() {
         let stack = Stack::new();
         let address =
             |n: usize| SocketAddr::new(Ipv4Addr::new(127, 0, 0, 1).into(), 2000 + n as u16);
-        let new = || Socket::new(&stack, Family::V4, Options::default());
+        let new = || stack.tcp_socket(Family::V4, Options::default());
         let mut listening: [Option<Arc<Socket>>; 4] = [const { None }; 4];
         let mut open: Vec<(Arc<Socket>, Arc<Socket>)> = Vec::new();
         for _ in 0..300 {
@@ -155,8 +155,7 @@ fn connections_go_to_who_listens() {
             match random.below(6) {
                 0 => match &listening[n] {
                     None => {
-                        let socket = Socket::new(
-                            &stack,
+                        let socket = stack.tcp_socket(
                             Family::V4,
                             Options {
                                 reuse_address: true,

@@ -25,11 +25,11 @@ fn v6(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port)
 }
 
-fn socket(stack: &Arc<Stack>, family: Family) -> Arc<Socket> {
-    Socket::new(stack, family, Options::default())
+fn socket(stack: &Stack, family: Family) -> Arc<Socket> {
+    stack.tcp_socket(family, Options::default())
 }
 
-fn listener(stack: &Arc<Stack>, at: SocketAddr, backlog: usize) -> Arc<Socket> {
+fn listener(stack: &Stack, at: SocketAddr, backlog: usize) -> Arc<Socket> {
     let socket = socket(stack, Family::of(at.ip()));
     socket.bind(at).unwrap();
     socket.listen(backlog).unwrap();
@@ -37,7 +37,7 @@ fn listener(stack: &Arc<Stack>, at: SocketAddr, backlog: usize) -> Arc<Socket> {
 }
 
 /// A connection: the end that asked, and the other.
-fn pair(stack: &Arc<Stack>, at: SocketAddr) -> (Arc<Socket>, Arc<Socket>) {
+fn pair(stack: &Stack, at: SocketAddr) -> (Arc<Socket>, Arc<Socket>) {
     let listener = listener(stack, at, 1);
     let to = listener.summary().local.unwrap();
     let client = socket(stack, Family::of(at.ip()));

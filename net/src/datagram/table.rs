@@ -143,9 +143,9 @@ impl SocketTable {
         let sockets = self.bound_to(to.port());
         if is_for_many(to.ip()) {
             if !to.ip().is_multicast() || self.is_joined(to.ip()) {
-                let fitting = sockets.iter().filter(|socket| {
-                    score(socket, from, to.ip()) > 0 && socket.is_member(to.ip())
-                });
+                let fitting = sockets
+                    .iter()
+                    .filter(|socket| score(socket, from, to.ip()) > 0 && socket.is_member(to.ip()));
                 fitting.for_each(|socket| receivers.add(socket));
             }
             return receivers;

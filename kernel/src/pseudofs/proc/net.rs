@@ -6,10 +6,7 @@ use core::{
 };
 
 use fs::pseudofs::{Entry, Table, Text};
-use net::{
-    Family, tcp,
-    udp::{self, Protocol},
-};
+use net::{Family, datagram::Protocol, tcp};
 use nucleus::counters::Counter;
 
 use super::{
@@ -21,6 +18,9 @@ use crate::socket::{
     inet::{stack, state_number},
     netlink, unix,
 };
+
+/// Raw sockets of all numbers.
+const RAW: Protocol = Protocol::Raw(0);
 
 /// `/proc/PID/net`: the same for all, since there is one network.
 pub fn directory() -> Table {
@@ -37,8 +37,8 @@ pub fn directory() -> Table {
         .with("ipv6_route", file(ipv6_route))
         .with("netlink", file(netlink_sockets))
         .with("netstat", file(counts::netstat))
-        .with("raw", file(|out| raw_sockets(out, Family::V4)))
-        .with("raw6", file(|out| raw_sockets(out, Family::V6)))
+        .with("raw", file(|out| datagram_sockets(out, Family::V4, RAW)))
+        .with("raw6", file(|out| datagram_sockets(out, Family::V6, RAW)))
         .with("route", file(route))
         .with("snmp", file(counts::snmp))
         .with("snmp6", file(counts::snmp6))
@@ -48,19 +48,19 @@ pub fn directory() -> Table {
         .with("tcp6", file(|out| tcp_sockets(out, Family::V6)))
         .with(
             "udp",
-            file(|out| udp_sockets(out, Family::V4, Protocol::Udp)),
+            file(|out| datagram_sockets(out, Family::V4, Protocol::Udp)),
         )
         .with(
             "udp6",
-            file(|out| udp_sockets(out, Family::V6, Protocol::Udp)),
+            file(|out| datagram_sockets(out, Family::V6, Protocol::Udp)),
         )
         .with(
             "udplite",
-            file(|out| udp_sockets(out, Family::V4, Protocol::UdpLite)),
+            file(|out| datagram_sockets(out, Family::V4, Protocol::UdpLite)),
         )
         .with(
             "udplite6",
-            file(|out| udp_sockets(out, Family::V6, Protocol::UdpLite)),
+            file(|out| datagram_sockets(out, Family::V6, Protocol::UdpLite)),
         )
         .with("unix", file(|out| out.push(&unix::listing::text())))
 }
@@ -165,52 +165,25 @@ fn udp_heading(out: &mut Text, family: Family) {
     pad(out, start, 127);
 }
 
-fn udp_sockets(out: &mut Text, family: Family, protocol: Protocol) {
+/// Lists the sockets of a protocol. Raw ones show the protocol's number in the port's place.
+fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) {
     udp_heading(out, family);
-    let sockets = stack().udp_sockets(protocol);
-    let shown = sockets.iter().filter(|socket| socket.family() == family);
-    for socket in shown {
-        let start = out.len();
-        let udp::Summary {
-            local,
-            remote,
-            options,
-            unread,
-            dropped,
-            ..
-        } = socket.summary();
-        write!(out, "{:5}: ", local.map_or(0, |local| local.port()));
-        name(out, family, local);
-        write!(out, " ");
-        name(out, family, remote);
-        let state = if remote.is_some() { 1 } else { 7 };
-        let (user, inode) = (options.user, options.tag);
-        write!(
-            out,
-            " {state:02X} {:08X}:{unread:08X} 00:00000000 00000000 {user:5} {:8} {inode} 2 \
-             0000000000000000 {dropped}",
-            0, 0
-        );
-        pad(out, start, if family == Family::V4 { 127 } else { 0 });
-    }
-}
-
-/// Sockets of packets, each at its protocol's number.
-fn raw_sockets(out: &mut Text, family: Family) {
-    udp_heading(out, family);
-    let sockets = stack().raw_sockets();
+    let sockets = stack().datagram_sockets(protocol);
     for socket in sockets.iter().filter(|socket| socket.family() == family) {
         let start = out.len();
         let summary = socket.summary();
-        let number = u16::from(socket.protocol());
-        let at = |address: Option<IpAddr>, port| {
-            let address = address.unwrap_or(family.unspecified());
-            Some(SocketAddr::new(address, port))
+        let local = match socket.protocol() {
+            Protocol::Raw(number) => {
+                let address = summary.local.map(|local| local.ip());
+                let address = address.unwrap_or(family.unspecified());
+                Some(SocketAddr::new(address, number.into()))
+            }
+            _ => summary.local,
         };
-        write!(out, "{number:5}: ");
-        name(out, family, at(summary.local, number));
+        write!(out, "{:5}: ", local.map_or(0, |local| local.port()));
+        name(out, family, local);
         write!(out, " ");
-        name(out, family, at(summary.remote, 0));
+        name(out, family, summary.remote);
         let state = if summary.remote.is_some() { 1 } else { 7 };
         let (user, inode) = (summary.options.user, summary.options.tag);
         write!(
@@ -307,14 +280,14 @@ fn count() -> Count {
             None => count.over += 1,
         }
     }
-    for socket in stack().udp_sockets(Protocol::Udp) {
-        count.udp[place(socket.family())] += 1;
-    }
-    for socket in stack().udp_sockets(Protocol::UdpLite) {
-        count.udp_lite[place(socket.family())] += 1;
-    }
-    for socket in stack().raw_sockets() {
-        count.raw[place(socket.family())] += 1;
+    for (protocol, counts) in [
+        (Protocol::Udp, &mut count.udp),
+        (Protocol::UdpLite, &mut count.udp_lite),
+        (RAW, &mut count.raw),
+    ] {
+        for socket in stack().datagram_sockets(protocol) {
+            counts[place(socket.family())] += 1;
+        }
     }
     count
 }

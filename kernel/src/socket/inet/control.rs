@@ -6,17 +6,17 @@ use abi::{Errno, Result, raw::net as raw};
 use fbuf::Aggregate;
 use net::{
     Family,
-    udp::{Datagram, ErrorReport},
+    datagram::{Datagram, ErrorReport},
 };
 use nucleus::user;
 
 use super::{interface, ip_options::IpOptions, name};
 use crate::socket::{Common, Incoming, control::Control};
 
-/// What a message's control data ask for.
+/// What the control data of a message ask for.
 #[derive(Default)]
-pub struct Wishes {
-    /// The sender's address.
+pub struct Ancillary {
+    /// The source address.
     pub from: Option<IpAddr>,
     /// Type of service or traffic class.
     pub service: Option<u8>,
@@ -24,12 +24,12 @@ pub struct Wishes {
     pub hops: Option<u8>,
 }
 
-/// Reads what the control data of a message ask for.
+/// Reads the control data of a message.
 ///
 /// # Errors
-/// `EINVAL` for what is not known or has impossible values, `ENODEV` for another interface.
-pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
-    let mut wishes = Wishes::default();
+/// `EINVAL` for unknown messages and values out of range, `ENODEV` for another interface.
+pub fn read(control: &Control<'_>) -> Result<Ancillary> {
+    let mut ancillary = Ancillary::default();
     for message in control.messages() {
         let message = message?;
         let int = || {
@@ -41,7 +41,7 @@ pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
                 let data = message.data.first_chunk::<12>().ok_or(Errno::EINVAL)?;
                 interface::check_index(i32::from_le_bytes([data[0], data[1], data[2], data[3]]))?;
                 let ip = Ipv4Addr::new(data[4], data[5], data[6], data[7]);
-                wishes.from = (!ip.is_unspecified()).then_some(ip.into());
+                ancillary.from = (!ip.is_unspecified()).then_some(ip.into());
             }
             (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
                 let data = message.data.first_chunk::<20>().ok_or(Errno::EINVAL)?;
@@ -51,7 +51,7 @@ pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
                 let mut ip = [0; 16];
                 ip.copy_from_slice(&data[..16]);
                 let ip = Ipv6Addr::from(ip);
-                wishes.from = (!ip.is_unspecified()).then_some(match ip.to_ipv4_mapped() {
+                ancillary.from = (!ip.is_unspecified()).then_some(match ip.to_ipv4_mapped() {
                     Some(v4) => v4.into(),
                     None => ip.into(),
                 });
@@ -61,14 +61,14 @@ pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
                     [byte] => i32::from(*byte),
                     _ => int()?,
                 };
-                wishes.service = Some(u8::try_from(service).map_err(|_| Errno::EINVAL)?);
+                ancillary.service = Some(u8::try_from(service).map_err(|_| Errno::EINVAL)?);
             }
             (raw::SOL_IP, raw::IP_TTL) => {
                 let hops = u8::try_from(int()?).map_err(|_| Errno::EINVAL)?;
                 if hops == 0 {
                     return Err(Errno::EINVAL);
                 }
-                wishes.hops = Some(hops);
+                ancillary.hops = Some(hops);
             }
             (raw::SOL_IPV6, raw::IPV6_TCLASS | raw::IPV6_HOPLIMIT) => {
                 let value = match int()? {
@@ -77,9 +77,9 @@ pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
                     value => Some(u8::try_from(value).map_err(|_| Errno::EINVAL)?),
                 };
                 if message.kind == raw::IPV6_TCLASS {
-                    wishes.service = value;
+                    ancillary.service = value;
                 } else {
-                    wishes.hops = value;
+                    ancillary.hops = value;
                 }
             }
             // Marks and times of sending are for interfaces with queues.
@@ -89,7 +89,7 @@ pub fn wishes(control: &Control<'_>) -> Result<Wishes> {
             _ => {}
         }
     }
-    Ok(wishes)
+    Ok(ancillary)
 }
 
 /// Adds what the program wants to know of a datagram that is received by a socket of `family`, which has lost `dropped`

@@ -18,7 +18,7 @@ use nucleus::{
 };
 
 use super::{
-    IPPROTO_TCP, check_port, domain,
+    AF_UNSPEC, IPPROTO_TCP, check_port, domain,
     ip_options::{self, IpOptions},
     name::{self, Asked},
     stack,
@@ -31,8 +31,6 @@ use crate::socket::{
 /// Sizes of the buffers that a new socket reports, as on Linux.
 const SEND_BUFFER: usize = 16_384;
 const RECEIVE_BUFFER: usize = 131_072;
-/// The family of no address: `connect` with it ends a connection.
-const AF_UNSPEC: u32 = 0;
 
 /// A TCP socket as the calls see it.
 pub struct Stream {
@@ -43,8 +41,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A new one without a name.
-    pub fn make(family: Family) -> Arc<dyn Socket> {
+    /// Creates a socket without a name.
+    pub fn create(family: Family) -> Arc<dyn Socket> {
         let common = Common::new(domain(family), raw::SOCK_STREAM, IPPROTO_TCP);
         common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
         let options = tcp::Options {
@@ -54,7 +52,7 @@ impl Stream {
         };
         Arc::new(Stream {
             common,
-            tcp: tcp::Socket::new(stack(), family, options),
+            tcp: stack().tcp_socket(family, options),
             ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
             options: SpinLock::new(Rank::Leaf, TcpOptions::default()),
         })

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{Errno, Result, raw::netlink as raw};
-use net::address;
+use net::ip;
 use raw::rtattr_type_t;
 
 use super::{
@@ -244,7 +244,7 @@ pub fn find(request: &Request<'_>, writer: &mut Writer) -> Result<()> {
         (None, AF_INET6) => Ipv6Addr::UNSPECIFIED.into(),
         _ => return Err(Errno::EOPNOTSUPP),
     };
-    let source = address::source_for(to)?;
+    let source = ip::source_for(to)?;
     let (prefix, table, flags) = match to {
         IpAddr::V4(_) => (32, MAIN, FOUND),
         IpAddr::V6(_) => (128, LOCAL, 0),

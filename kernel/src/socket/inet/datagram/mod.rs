@@ -1,0 +1,293 @@
+//! Datagram sockets: UDP, UDP-Lite and raw ones, such as `ping` uses.
+//!
+//! `options` has the options of their levels, and the groups that UDP sockets join.
+
+use alloc::sync::Arc;
+use core::net::SocketAddr;
+
+use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
+use fbuf::{Aggregate, Source};
+use fs::Ready;
+use net::{
+    Family,
+    datagram::{self, MAX_V4, Protocol, SendOptions},
+};
+use nucleus::{
+    VirtAddr,
+    sync::{Mutex, Rank, SpinLock},
+    task::Watch,
+    user,
+};
+
+use super::{
+    AF_UNSPEC, IPPROTO_UDP, IPPROTO_UDPLITE, check_port,
+    control::{self, Ancillary},
+    domain,
+    ip_options::IpOptions,
+    name::{self, Asked},
+    stack,
+};
+use crate::socket::{
+    Address, Answer, Common, Incoming, Outgoing, Patience, Shutdown, Socket, Value,
+};
+
+mod options;
+
+/// A datagram socket as the system calls see it.
+pub struct Datagrams {
+    common: Common,
+    socket: Arc<datagram::Socket>,
+    ip: SpinLock<IpOptions>,
+    /// A datagram that is being put together (`MSG_MORE`, `UDP_CORK`).
+    corked: Mutex<Corked>,
+}
+
+#[derive(Default)]
+struct Corked {
+    /// `UDP_CORK` is on.
+    always: bool,
+    data: Option<Aggregate>,
+    to: Option<SocketAddr>,
+}
+
+impl Datagrams {
+    /// Creates a socket without a name.
+    pub fn create(family: Family, protocol: Protocol) -> Arc<dyn Socket> {
+        let (kind, number) = match protocol {
+            Protocol::Udp => (raw::SOCK_DGRAM, IPPROTO_UDP),
+            Protocol::UdpLite => (raw::SOCK_DGRAM, IPPROTO_UDPLITE),
+            Protocol::Raw(number) => (raw::SOCK_RAW, number.into()),
+        };
+        let common = Common::new(domain(family), kind, number);
+        let options = datagram::Options {
+            user: common.owner().0,
+            tag: common.inode(),
+            // Raw sockets of IPv6 never handle IPv4.
+            v6_only: !protocol.has_ports(),
+            ..datagram::Options::default()
+        };
+        Arc::new(Datagrams {
+            common,
+            socket: stack().datagram_socket(family, protocol, options),
+            ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
+            corked: Mutex::new(Rank::Pipe, Corked::default()),
+        })
+    }
+
+    /// Reads an address from the program. Raw sockets ignore the port.
+    fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
+        let family = self.socket.family();
+        let mut name = name::read(family, address, asked)?;
+        name::check_version(family, self.socket.options().v6_only, name, asked)?;
+        if !self.socket.protocol().has_ports() {
+            name.set_port(0);
+        }
+        Ok(name)
+    }
+
+    /// Writes a name for the program. As on Linux, raw sockets of IPv6 show the protocol's number in
+    /// the place of the port.
+    fn write_name(&self, name: Option<SocketAddr>) -> Address {
+        let family = self.socket.family();
+        match (self.socket.protocol(), family) {
+            (Protocol::Raw(number), Family::V6) => {
+                let ip = name.map_or(family.unspecified(), |name| name.ip());
+                name::write(family, Some(SocketAddr::new(ip, number.into())))
+            }
+            _ => name::write(family, name),
+        }
+    }
+
+    fn send_to(
+        &self,
+        to: Option<SocketAddr>,
+        ancillary: &Ancillary,
+        data: &mut dyn Source,
+    ) -> Result<usize> {
+        let peer = to.or_else(|| self.socket.remote());
+        let ip = *self.ip.lock();
+        let (service, hops) = match peer {
+            Some(peer) => (ip.service_for(peer.ip()), ip.hops_for(peer.ip())),
+            None => (0, 0),
+        };
+        let how = SendOptions {
+            to,
+            from: ancillary.from,
+            service: ancillary.service.unwrap_or(service),
+            hops: ancillary.hops.unwrap_or(hops),
+        };
+        self.socket.send(data, how)
+    }
+
+    /// Adds to the datagram that is being put together; sends it unless more is to come.
+    fn send_corked(
+        &self,
+        corked: &mut Corked,
+        to: Option<SocketAddr>,
+        ancillary: &Ancillary,
+        message: &mut Outgoing<'_>,
+    ) -> Result<usize> {
+        let len = message.data.left();
+        let data = corked.data.get_or_insert_default();
+        if data.len() + len > MAX_V4 {
+            return Err(Errno::EMSGSIZE);
+        }
+        let added = data.fill_from(message.data, len)?;
+        corked.to = corked.to.or(to);
+        if !message.has(raw::MSG_MORE) && !corked.always {
+            self.push(corked, ancillary)?;
+        }
+        Ok(added)
+    }
+
+    /// Sends the datagram that was put together.
+    fn push(&self, corked: &mut Corked, ancillary: &Ancillary) -> Result<()> {
+        let to = corked.to.take();
+        if let Some(mut data) = corked.data.take() {
+            let len = data.len();
+            let mut source = fbuf::AggregateSource::new(&mut data, len);
+            self.send_to(to, ancillary, &mut source)?;
+        }
+        Ok(())
+    }
+}
+
+impl Socket for Datagrams {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.socket.take_error()
+    }
+
+    fn bind(&self, address: &Address) -> Result<()> {
+        let name = self.read_name(address, Asked::Bind)?;
+        check_port(name.port())?;
+        self.socket.bind(name)
+    }
+
+    fn connect(&self, address: &Address, _: Patience) -> Result<()> {
+        if address.family() == Some(AF_UNSPEC) {
+            self.socket.disconnect();
+            return Ok(());
+        }
+        let name = self.read_name(address, Asked::Connect)?;
+        self.socket.connect(name)
+    }
+
+    fn name(&self) -> Result<Address> {
+        Ok(self.write_name(self.socket.local()))
+    }
+
+    fn peer_name(&self) -> Result<Address> {
+        let remote = self.socket.remote().ok_or(Errno::ENOTCONN)?;
+        Ok(self.write_name(Some(remote)))
+    }
+
+    fn shutdown(&self, what: Shutdown) -> Result<()> {
+        self.socket.shut(what.receive, what.send)
+    }
+
+    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let has_ports = self.socket.protocol().has_ports();
+        let is_v6 = self.socket.family() == Family::V6;
+        let to = match &message.to {
+            // With IPv6, an address without a family is no address.
+            Some(to) if has_ports && is_v6 && to.family() == Some(AF_UNSPEC) => None,
+            Some(to) => Some(self.read_name(to, Asked::Send)?),
+            None => None,
+        };
+        let ancillary = control::read(&message.control)?;
+        let mut corked = self.corked.lock();
+        if corked.always || corked.data.is_some() || message.has(raw::MSG_MORE) {
+            return self.send_corked(&mut corked, to, &ancillary, message);
+        }
+        drop(corked);
+        self.send_to(to, &ancillary, message.data)
+    }
+
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        if message.has(raw::MSG_OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let family = self.socket.family();
+        if message.has(raw::MSG_ERRQUEUE) {
+            let report = self.socket.take_report().ok_or(Errno::EAGAIN)?;
+            return control::take_report(report, family, message);
+        }
+        let datagram = loop {
+            match self.socket.receive(message.peeks()) {
+                Ok(Some(datagram)) => break datagram,
+                Ok(None) => return Ok(0),
+                Err(Errno::EAGAIN) => {}
+                Err(error) => return Err(error),
+            }
+            let readable = || self.socket.readiness().readable.then_some(());
+            let queue = &self.socket.waits().readable;
+            message.patience.wait(queue, readable)?;
+        };
+        message.from = Some(name::write(family, Some(datagram.from)));
+        let dropped = self.socket.dropped();
+        let ip = *self.ip.lock();
+        control::describe(&datagram, family, ip, &self.common, dropped, message);
+        control::take(datagram, message)
+    }
+
+    fn signals_broken_pipe(&self) -> bool {
+        false
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.socket.waits().readable);
+            watch.add(&self.socket.waits().writable);
+        }
+        let ready = self.socket.readiness();
+        let mut bits = Ready::OUT | Ready::WRNORM;
+        bits.set(Ready::IN | Ready::RDNORM, ready.readable);
+        bits.set(Ready::ERR, ready.error);
+        bits.set(Ready::RDHUP, ready.read_hung_up);
+        bits.set(Ready::HUP, ready.hung_up);
+        bits
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        let number = match command {
+            raw_ioctl::FIONREAD => self.socket.summary().next,
+            // Datagrams are received as soon as they are sent.
+            raw_ioctl::TIOCOUTQ => 0,
+            _ => return Err(Errno::ENOTTY),
+        };
+        user::write(argument, &(number as i32)).map_err(|_| Errno::EFAULT)?;
+        Ok(0)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
+        self.set(level, name, value)
+    }
+
+    fn option(&self, level: u32, name: u32) -> Result<Answer> {
+        self.get(level, name)
+    }
+
+    fn option_changed(&self, name: u32) {
+        let common = &self.common;
+        self.socket.set_options(|options| match name {
+            raw::SO_REUSEADDR => options.reuse_address = common.is_on(raw::SO_REUSEADDR),
+            raw::SO_REUSEPORT => options.reuse_port = common.is_on(raw::SO_REUSEPORT),
+            raw::SO_BROADCAST => options.broadcast = common.is_on(raw::SO_BROADCAST),
+            raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
+                options.receive_buffer = common.receive_buffer();
+            }
+            _ => {}
+        });
+    }
+
+    fn release(&self) {
+        self.socket.close();
+    }
+}
