@@ -1,8 +1,8 @@
 //! Protocols: TCP, UDP, UDP-Lite and raw packets over IPv4 and IPv6, on the loopback interface.
 //!
-//! Sockets are here without Linux's structures: a [`tcp::Socket`] binds, listens, accepts, connects,
-//! sends, receives and is shut; a [`datagram::Socket`] exchanges datagrams. No call sleeps: callers
-//! wait in the socket's [`Waits`], which are woken after each change.
+//! Sockets are here without Linux's structures: a [`tcp::Socket`] binds, listens, accepts,
+//! connects, sends, receives and is shut; a [`datagram::Socket`] exchanges datagrams. No call
+//! sleeps: callers wait in the socket's [`Waits`], which are woken after each change.
 //!
 //! From the bottom up; a module uses only those above its line:
 //!

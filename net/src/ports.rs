@@ -1,4 +1,4 @@
-//! Ports: who is bound to which, and whether another one may be (Linux's rules).
+//! Ports: the bindings of a protocol, and Linux's rules for sharing a port.
 
 use alloc::collections::BTreeMap;
 
@@ -6,31 +6,31 @@ use abi::{Errno, Result};
 
 use crate::ip::Cover;
 
-/// Ports that the stack gives out itself: Linux's `ip_local_port_range`.
+/// Ports that the stack chooses: Linux's `ip_local_port_range`.
 pub const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
 
 /// One socket's hold on a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     pub cover: Cover,
-    /// `SO_REUSEADDR` at the time.
+    /// `SO_REUSEADDR` at the time of binding.
     pub reuse_address: bool,
-    /// `SO_REUSEPORT` at the time.
+    /// `SO_REUSEPORT` at the time of binding.
     pub reuse_port: bool,
     /// The owner: only sockets of one user share a port by `SO_REUSEPORT`.
     pub user: u32,
     /// Accepts connections.
     pub listening: bool,
-    /// The port was chosen by `connect`: other connections may have it too, to other peers.
+    /// The port was chosen by `connect`: connections to other peers may share it.
     pub automatic: bool,
 }
 
-/// The rule by which two sockets may have a port in common although their addresses overlap.
+/// The rule by which two sockets may share a port although their addresses overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// `SO_REUSEADDR` on both is enough, unless the one that is there listens (TCP).
+    /// `SO_REUSEADDR` on both suffices, unless the bound one listens (TCP).
     UnlessListening,
-    /// `SO_REUSEADDR` on both is enough (UDP).
+    /// `SO_REUSEADDR` on both suffices (UDP).
     Always,
 }
 
@@ -51,7 +51,7 @@ pub struct Hold {
 }
 
 impl Ports {
-    /// Nobody is bound.
+    /// An empty set of bindings.
     pub const fn new(rule: Rule) -> Ports {
         Ports {
             rule,
@@ -60,13 +60,13 @@ impl Ports {
         }
     }
 
-    /// The bindings of a port.
+    /// Returns the bindings of a port.
     fn of(&self, port: u16) -> impl Iterator<Item = (u64, &Binding)> {
         let range = self.bound.range((port, 0)..=(port, u64::MAX));
         range.map(|(key, binding)| (key.1, binding))
     }
 
-    /// Whether `new` can't have `port` beside those that are there; `except` is its own hold.
+    /// Tells whether `new` can't share `port` with its bindings; `except` is its own hold.
     fn conflicts(&self, port: u16, new: &Binding, except: Option<Hold>) -> bool {
         self.of(port).any(|(number, old)| {
             if except == Some(Hold { port, number }) || !old.cover.overlaps(&new.cover) {
@@ -100,12 +100,12 @@ impl Ports {
         Ok(self.add(port, binding))
     }
 
-    /// Takes a port that nobody has in the way; `random` chooses where the search begins.
+    /// Takes a port without conflicts; `random` chooses where the search begins.
     ///
     /// # Errors
     /// `EADDRINUSE` when none is left.
     pub fn bind_any(&mut self, binding: Binding, random: u64) -> Result<Hold> {
-        // A port that is shared would surprise whoever has it: the search leaves the rules of sharing out.
+        // The search ignores the rules of sharing: a program does not expect a shared port here.
         let alone = Binding {
             reuse_address: false,
             reuse_port: false,
@@ -119,8 +119,8 @@ impl Ports {
         Err(Errno::EADDRINUSE)
     }
 
-    /// Takes a port for a connection of `connect`: one that no `bind` has and for which `free` holds, which looks
-    /// whether the pair of addresses is in use.
+    /// Takes a port for a connection of `connect`: one that no `bind` has and for which `free`
+    /// returns true, which checks that the pair of addresses is unused.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` when none is left.
@@ -139,15 +139,15 @@ impl Ports {
         Err(Errno::EADDRNOTAVAIL)
     }
 
-    /// One more socket at a port that is held already: a connection that was accepted there.
+    /// Adds a socket at a port that is held already: a connection that was accepted there.
     pub fn join(&mut self, port: u16, binding: Binding) -> Hold {
         self.add(port, binding)
     }
 
-    /// Whether the holder may accept connections there.
+    /// Marks the holder as listening.
     ///
     /// # Errors
-    /// `EADDRINUSE`: another one does.
+    /// `EADDRINUSE`: another socket listens there.
     pub fn listen(&mut self, hold: Hold) -> Result<()> {
         let Some(old) = self.bound.get(&(hold.port, hold.number)) else {
             return Err(Errno::EINVAL);
@@ -163,25 +163,25 @@ impl Ports {
         Ok(())
     }
 
-    /// Changes a binding in place: other flags, or the address that a connection has fixed.
+    /// Changes a binding in place: its flags, or the address that a connection has fixed.
     pub fn change(&mut self, hold: Hold, change: impl FnOnce(&mut Binding)) {
         if let Some(binding) = self.bound.get_mut(&(hold.port, hold.number)) {
             change(binding);
         }
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub fn release(&mut self, hold: Hold) {
         self.bound.remove(&(hold.port, hold.number));
     }
 
-    /// How many holds there are.
+    /// Returns the number of holds.
     pub fn count(&self) -> usize {
         self.bound.len()
     }
 }
 
-/// All ports that may be given out, beginning somewhere.
+/// Returns all ports that the stack may choose, starting at a random one.
 fn ephemeral_from(random: u64) -> impl Iterator<Item = u16> {
     let (first, count) = (*EPHEMERAL.start(), EPHEMERAL.len() as u64);
     let start = random % count;

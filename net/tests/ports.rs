@@ -17,7 +17,8 @@ use net::{
 };
 use support::{Random, on_machines};
 
-/// Names that a socket can be bound to, and whether without IPv4; each with all addresses that it covers.
+/// Names to which a socket can be bound, and whether without IPv4; each with all addresses that it
+/// covers.
 fn names() -> Vec<(IpAddr, bool, BTreeSet<IpAddr>)> {
     let v4 = |last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
     let all_v4 = [v4(1), v4(2), v4(3)];
@@ -36,7 +37,7 @@ fn names() -> Vec<(IpAddr, bool, BTreeSet<IpAddr>)> {
     ]
 }
 
-/// One that is bound, as the model knows it.
+/// A bound socket, as the model knows it.
 struct Bound {
     hold: Hold,
     port: u16,
@@ -48,7 +49,8 @@ struct Bound {
 }
 
 impl Bound {
-    /// Linux's rule for one that comes to a port, or begins to listen there, and one that is there.
+    /// Linux's rule for a socket that binds a port, or begins to listen there, and one that holds
+    /// it.
     fn fits_beside(&self, other: &Bound, rule: Rule) -> bool {
         let by_address = self.reuse_address
             && other.reuse_address
@@ -139,7 +141,7 @@ fn who_may_share_a_port() {
     }
 }
 
-/// A connection is made where the model has somebody who listens, and nowhere else; all ports come back.
+/// A connection is made where the model has a listener, and nowhere else; all ports are released.
 #[test]
 fn connections_go_to_who_listens() {
     on_machines(6, |seed| {
@@ -208,7 +210,8 @@ fn connections_go_to_who_listens() {
                 }
                 _ => {}
             }
-            // A name for each connection's ends and each listener; what is over has no socket.
+            // A name for each connection's ends and each listener; those in TIME-WAIT have no
+            // socket.
             let sockets = stack.tcp_sockets();
             let alive = sockets
                 .iter()

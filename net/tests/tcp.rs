@@ -1,4 +1,5 @@
-//! Connections on the simulated machine: names, handshakes, ends, and streams compared with plain bytes.
+//! Connections on the simulated machine: names, handshakes, ends, and streams compared with plain
+//! bytes.
 
 mod support;
 
@@ -36,7 +37,7 @@ fn listener(stack: &Stack, at: SocketAddr, backlog: usize) -> Arc<Socket> {
     socket
 }
 
-/// A connection: the end that asked, and the other.
+/// A connection: the end that asked, and its peer.
 fn pair(stack: &Stack, at: SocketAddr) -> (Arc<Socket>, Arc<Socket>) {
     let listener = listener(stack, at, 1);
     let to = listener.summary().local.unwrap();
@@ -81,7 +82,7 @@ fn a_connection_from_its_beginning_to_its_end() {
             assert!(client.readiness().read_hung_up && !client.readiness().hung_up);
             assert_eq!(receive(&client, 10).unwrap(), b"bye");
             assert_eq!(receive(&client, 10).unwrap(), b"");
-            // The other direction is open still.
+            // The other direction is still open.
             send(&client, b"more").unwrap();
             assert_eq!(receive(&server, 10).unwrap(), b"more");
             client.shut(true, true).unwrap();
@@ -118,7 +119,7 @@ fn resets_and_refusals() {
         assert_eq!(send(&client, b"x"), Err(Errno::EPIPE));
         client.close(false);
 
-        // Sending to who has closed: once it works, then it does not.
+        // Sending to a closed peer works once, then fails.
         let (client, server) = pair(&stack, v4(1, 0));
         server.close(false);
         assert_eq!(send(&client, b"x"), Ok(1));
@@ -130,7 +131,7 @@ fn resets_and_refusals() {
         client.close(true);
         assert_eq!(receive(&server, 1), Err(Errno::ECONNRESET));
         server.close(false);
-        // Nothing of it is remembered: the port is free at once.
+        // After a reset the port is free at once.
         let (client, server) = pair(&stack, v4(1, 80));
         server.close(true);
         client.close(false);
@@ -177,7 +178,7 @@ fn a_full_backlog_delays_a_connection() {
     });
 }
 
-/// Both directions of a connection, driven by chance and compared with queues of bytes.
+/// Both directions of a connection, driven at random and compared with queues of bytes.
 #[test]
 fn streams_carry_what_was_sent() {
     on_machines(12, |seed| {

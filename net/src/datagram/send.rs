@@ -55,9 +55,9 @@ impl Socket {
     /// Sends all bytes of the source as one datagram. Messages of ICMP for IPv6 get their checksum.
     ///
     /// # Errors
-    /// `EDESTADDRREQ`, `EMSGSIZE`, `EPIPE` after shutting, `EINVAL` for port 0 and for a source that
-    /// is not this machine's, `ENETUNREACH`, `EACCES`, `EAGAIN` when no port is left, the pending
-    /// error, that of the source, `ENOMEM`.
+    /// `EDESTADDRREQ`, `EMSGSIZE`, `EPIPE` after shutting, `EINVAL` for port 0 and for a source
+    /// that is not this machine's, `ENETUNREACH`, `EACCES`, `EAGAIN` when no port is left, the
+    /// pending error, that of the source, `ENOMEM`.
     pub fn send(self: &Arc<Socket>, data: &mut dyn Source, how: SendOptions) -> Result<usize> {
         let (options, remote) = {
             let mut inner = self.inner();

@@ -235,8 +235,8 @@ impl Socket {
         change(&mut self.inner().options);
     }
 
-    /// Gives the socket a name. Port 0 lets the stack choose a port. A raw socket receives only what
-    /// is sent to the address, unless that is unspecified, and may be bound again.
+    /// Gives the socket a name. Port 0 lets the stack choose a port. A raw socket receives only
+    /// what is sent to the address, unless that is unspecified, and may be bound again.
     ///
     /// # Errors
     /// `EINVAL` if it has a name, `EADDRNOTAVAIL` for an address that is not this machine's,
@@ -311,8 +311,8 @@ impl Socket {
     /// Makes `to` the peer: the only sender from which it receives, and the usual destination.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EACCES` for a broadcast address without `SO_BROADCAST`, `EAGAIN` when no port
-    /// is left.
+    /// `ENETUNREACH`, `EACCES` for a broadcast address without `SO_BROADCAST`, `EAGAIN` when no
+    /// port is left.
     pub fn connect(self: &Arc<Socket>, to: SocketAddr) -> Result<()> {
         let to = ip::destination(to);
         let source = table::source(&self.options(), to.ip())?;

@@ -1,10 +1,10 @@
-//! Addresses: which are this machine's own, what a name covers, and where a packet seems to come from.
+//! Addresses: this machine's own, those that a bound socket covers, and the source of a packet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::{Errno, Result};
 
-/// Which version of IP a socket was made for.
+/// The version of IP for which a socket was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     V4,
@@ -12,7 +12,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The address that stands for all of the family.
+    /// Returns the address that stands for all of the family.
     pub fn unspecified(self) -> IpAddr {
         match self {
             Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -20,7 +20,7 @@ impl Family {
         }
     }
 
-    /// That of an address.
+    /// Returns the family of an address.
     pub fn of(address: IpAddr) -> Family {
         match address {
             IpAddr::V4(_) => Family::V4,
@@ -29,15 +29,15 @@ impl Family {
     }
 }
 
-/// Whether the address is one of the loopback interface's: all of 127.0.0.0/8, or ::1.
+/// Tells whether the address is one of the loopback interface's: all of 127.0.0.0/8, or ::1.
 pub fn is_own(address: IpAddr) -> bool {
     address.is_loopback()
 }
 
-/// The address that packets to `to` carry as their sender's: the interface's first one.
+/// Returns the source address of packets to `to`: the interface's first one.
 ///
 /// # Errors
-/// `ENETUNREACH`: only the loopback interface is there.
+/// `ENETUNREACH`: the loopback interface is the only one.
 pub fn source_for(to: IpAddr) -> Result<IpAddr> {
     if !is_own(to) {
         return Err(Errno::ENETUNREACH);
@@ -48,7 +48,7 @@ pub fn source_for(to: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Where a packet to `to` goes: "any address" as a destination means this machine.
+/// Returns the destination of a packet to `to`: "any address" means this machine.
 pub fn destination(to: SocketAddr) -> SocketAddr {
     let ip = match to.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -58,7 +58,8 @@ pub fn destination(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, to.port())
 }
 
-/// The local addresses for which a bound socket receives: one of a family, all of it, or all of both.
+/// The local addresses for which a bound socket receives: one of a family, all of it, or all of
+/// both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cover {
     v4: Option<Ipv4Addr>,
@@ -66,7 +67,7 @@ pub struct Cover {
 }
 
 impl Cover {
-    /// What binding to `address` covers. `::` covers IPv4 too, unless `v6_only`.
+    /// Returns what binding to `address` covers. `::` covers IPv4 too, unless `v6_only`.
     pub fn of(address: IpAddr, v6_only: bool) -> Cover {
         match address {
             IpAddr::V4(v4) => Cover {
@@ -80,7 +81,7 @@ impl Cover {
         }
     }
 
-    /// Whether some address belongs to both.
+    /// Tells whether an address belongs to both.
     pub fn overlaps(&self, other: &Cover) -> bool {
         let v4 = match (self.v4, other.v4) {
             (Some(a), Some(b)) => a == b || a.is_unspecified() || b.is_unspecified(),
@@ -93,12 +94,13 @@ impl Cover {
         v4 || v6
     }
 
-    /// How well it fits a packet to `address`: 0 not at all, more for a name that says more.
+    /// Returns how well it fits a packet to `address`: 0 if it does not, more for a more specific
+    /// name.
     pub fn score(&self, address: IpAddr) -> u32 {
         match address {
             IpAddr::V4(to) => match self.v4 {
                 Some(own) if own == to => 3,
-                // A socket of the packet's own family comes before one that takes both.
+                // A socket of the packet's own family has precedence over one of both.
                 Some(own) if own.is_unspecified() => 2 - u32::from(self.v6.is_some()),
                 _ => 0,
             },

@@ -1,21 +1,21 @@
-//! ICMP as far as this machine answers it.
+//! The part of ICMP that this machine answers: echo requests.
 
 use nucleus::counters::Counter;
 
 use super::{ICMP, ICMP_V6, Packet};
 
-/// Types of messages: a request for an echo, and the echo.
+/// Types of messages: echo request and echo reply.
 const REQUEST: u8 = 8;
 const REPLY: u8 = 0;
 const REQUEST_V6: u8 = 128;
 const REPLY_V6: u8 = 129;
-/// Bytes of a message's header; the sum stands at byte 2.
+/// Bytes of a message's header; the checksum is at byte 2.
 const HEADER: usize = 8;
 const SUM: usize = 2;
-/// What an answer has for its time to live.
+/// The time to live of an answer.
 const HOPS: u8 = 64;
 
-/// The answer to a packet for this machine, if it asks for one.
+/// Returns the answer to a packet for this machine, if it asks for one.
 pub fn answer(packet: &Packet) -> Option<Packet> {
     let (request, reply) = match packet.protocol {
         ICMP => (REQUEST, REPLY),

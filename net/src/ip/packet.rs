@@ -8,13 +8,13 @@ use nucleus::random;
 
 use super::ICMP_V6;
 
-/// Bytes of a header of IPv4 without options.
+/// Bytes of an IPv4 header without options.
 pub const HEADER_V4: usize = 20;
-/// The longest packet: what a header can tell.
+/// The longest packet that a header can describe, in bytes.
 pub const MAX: usize = 65_535;
-/// "Don't fragment", in the header's word of flags.
+/// "Don't fragment", in the header's flags.
 const WHOLE: u16 = 0x4000;
-/// Bytes at the beginning of the payload that are kept apart: protocols have their headers there.
+/// Bytes at the beginning of the payload that are stored apart: protocols have their headers there.
 const START: usize = 64;
 
 /// A packet without its IP header.
@@ -31,7 +31,7 @@ pub struct Packet {
     rest: Aggregate,
 }
 
-/// A sum of 16-bit words in ones' complement (RFC 1071).
+/// A checksum: the sum of 16-bit words in ones' complement (RFC 1071).
 #[derive(Clone, Copy, Default)]
 struct Sum {
     total: u64,
@@ -57,7 +57,7 @@ impl Sum {
 }
 
 impl Packet {
-    /// Takes the payload from `data`.
+    /// Creates a packet with the payload from `data`.
     ///
     /// # Errors
     /// `EMSGSIZE`, `ENOMEM`, that of the source.
@@ -92,22 +92,23 @@ impl Packet {
         Ok(packet)
     }
 
-    /// The first bytes of the payload.
+    /// Returns the first bytes of the payload.
     pub fn start(&self) -> &[u8] {
         &self.start[..self.start_len]
     }
 
-    /// The same, to be changed.
+    /// Returns the first bytes of the payload, to be changed.
     pub fn start_mut(&mut self) -> &mut [u8] {
         &mut self.start[..self.start_len]
     }
 
-    /// Bytes of the payload.
+    /// Returns the length of the payload in bytes.
     pub fn len(&self) -> usize {
         self.start_len + self.rest.len()
     }
 
-    /// The payload's sum, together with that of the addresses where the protocol wants it so. 0 for one that is right.
+    /// Returns the payload's checksum, which includes the addresses where the protocol wants it so;
+    /// 0 for one that is right.
     pub fn sum(&self) -> u16 {
         let mut sum = Sum::default();
         if self.protocol == ICMP_V6
@@ -132,7 +133,7 @@ impl Packet {
         }
     }
 
-    /// Writes the sum at byte `at` of the payload, if that is among the first ones.
+    /// Writes the checksum at byte `at` of the payload, if that is among the first ones.
     pub fn set_sum(&mut self, at: usize) {
         if at + 2 <= self.start_len {
             self.start[at..at + 2].fill(0);
@@ -141,7 +142,7 @@ impl Packet {
         }
     }
 
-    /// The bytes that a socket receives: over IPv4 with the header, over IPv6 without.
+    /// Returns the bytes that a socket receives: over IPv4 with the header, over IPv6 without.
     ///
     /// # Errors
     /// `ENOMEM`.

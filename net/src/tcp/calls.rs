@@ -1,4 +1,4 @@
-//! What a program asks of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
+//! The calls of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
@@ -16,14 +16,14 @@ use crate::{
     timer::now,
 };
 
-/// How far a call of `connect` has come.
+/// The progress of a call of `connect`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// The connection is there.
+    /// The connection is established.
     Done,
-    /// It is under way, from this call on.
+    /// This call has begun it.
     Begun,
-    /// It was under way already.
+    /// An earlier call had begun it.
     Pending,
 }
 
@@ -40,10 +40,11 @@ impl Socket {
         }
     }
 
-    /// Gives the socket a name. Port 0 lets the stack choose one.
+    /// Gives the socket a name. Port 0 lets the stack choose a port.
     ///
     /// # Errors
-    /// `EINVAL` if it has one or is in use, `EADDRNOTAVAIL` for an address that is not this machine's, `EADDRINUSE`.
+    /// `EINVAL` if it has a name or is in use, `EADDRNOTAVAIL` for an address that is not this
+    /// machine's, `EADDRINUSE`.
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         if !address.ip().is_unspecified() && !ip::is_own(address.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
@@ -72,7 +73,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Accepts connections from now on, `backlog` + 1 of which may wait to be accepted. A socket without a name gets one.
+    /// Starts to accept connections, `backlog` + 1 of which may wait. A socket without a name gets
+    /// one.
     ///
     /// # Errors
     /// `EINVAL` for a socket that is connected, `EADDRINUSE`.
@@ -113,10 +115,11 @@ impl Socket {
         inner.queue.pop_front().ok_or(Errno::EAGAIN)
     }
 
-    /// Asks for a connection, or looks how far an earlier wish has come.
+    /// Begins a connection, or returns the progress of one that an earlier call has begun.
     ///
     /// # Errors
-    /// `EISCONN`, `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EADDRNOTAVAIL` when no port is left, `ENOMEM`.
+    /// `EISCONN`, `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EADDRNOTAVAIL` when no port is left,
+    /// `ENOMEM`.
     pub fn connect(self: &Arc<Socket>, to: SocketAddr) -> Result<Progress> {
         if let Some(progress) = self.progress()? {
             return Ok(progress);
@@ -167,10 +170,11 @@ impl Socket {
         Ok(Progress::Begun)
     }
 
-    /// How far an earlier wish has come; `None` if there is none.
+    /// Returns the progress of the connection that an earlier call has begun; `None` if there is
+    /// none.
     ///
     /// # Errors
-    /// `EISCONN`, or why it failed.
+    /// `EISCONN`, or the reason of the failure.
     pub fn progress(&self) -> Result<Option<Progress>> {
         let mut inner = self.inner();
         match inner.phase {
@@ -184,7 +188,7 @@ impl Socket {
                 inner.unreported = false;
                 Err(inner.error.take().unwrap_or(Errno::ECONNABORTED))
             }
-            // The connection was made and is over already; reading tells how.
+            // The connection was made and has ended already; a read reports how.
             Phase::Ended if inner.unreported => {
                 inner.unreported = false;
                 match inner.error.take() {
@@ -197,7 +201,7 @@ impl Socket {
         }
     }
 
-    /// The addresses for a connection to `to`; takes a port if the socket has none.
+    /// Returns the addresses for a connection to `to`; takes a port if the socket has none.
     fn name_for(
         &self,
         table: &mut ConnectionTable,
@@ -226,7 +230,7 @@ impl Socket {
             waiting,
             ..
         } = table;
-        // An end can't be its own peer here; the port of a connection to oneself is left out.
+        // Connecting to oneself is not supported: an end can't be its own peer here.
         let free = |port| {
             let pair = pair(port);
             pair.local != to && !ends.contains_key(&pair) && waiting.allows(&pair, now)
@@ -303,8 +307,8 @@ impl Socket {
         }
     }
 
-    /// The last descriptor is gone. With `reset` (`SO_LINGER` with no time) the connection is not ended but
-    /// broken off; so it is when something was left unread.
+    /// Closes the socket: the last descriptor is gone. With `reset` (`SO_LINGER` with no time), and
+    /// when bytes were left unread, the connection is reset instead of ended.
     pub fn close(self: &Arc<Socket>, reset: bool) {
         self.tcp.change(|table| self.close_in(table, reset));
     }
@@ -321,7 +325,7 @@ impl Socket {
         };
         if let Some(pair) = self.pair().filter(|_| table.owns(self)) {
             match phase {
-                // Nobody knows of it yet.
+                // The peer does not know of it yet.
                 Phase::Connecting => drop(table.remove(&pair)),
                 _ if reset || unread => table.reset(&pair),
                 _ => {
@@ -336,7 +340,8 @@ impl Socket {
         }
     }
 
-    /// Forgets the connection and the name that it gave (`connect` with no family). A listener stops listening.
+    /// Forgets the connection and the name that it gave (`connect` with no family). A listener
+    /// stops listening.
     pub fn disconnect(self: &Arc<Socket>) {
         let mut table = self.tcp.lock();
         if self.phase() == Phase::Listening {
@@ -368,14 +373,14 @@ impl Socket {
         self.waits().wake_all();
     }
 
-    /// TCP's state.
+    /// Returns TCP's state.
     pub fn state(&self) -> State {
         self.tcp.lock().state(self)
     }
 }
 
 impl ConnectionTable {
-    /// Whether the socket has an end here.
+    /// Tells whether the socket has an end here.
     pub(super) fn owns(&self, socket: &Socket) -> bool {
         let end = socket.pair().and_then(|pair| self.ends.get(&pair));
         end.is_some_and(|end| core::ptr::eq(&*end.socket, socket))

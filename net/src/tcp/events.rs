@@ -1,4 +1,4 @@
-//! What a change of an end's state means for its socket.
+//! The effects that a change of an end's state has on its socket.
 
 use alloc::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::{
 use crate::{stream::Stream, timer::now};
 
 impl ConnectionTable {
-    /// Looks at an end after segments have come or gone, and acts on what has changed.
+    /// Compares an end's state with the last one, after segments have come or gone, and acts on
+    /// changes.
     pub(super) fn settle(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {
             return;
@@ -50,7 +51,7 @@ impl ConnectionTable {
                     _ => {}
                 }
                 let error = match old {
-                    // Both ends have said that they are done.
+                    // Both ends have finished.
                     State::LastAck | State::TimeWait | State::Closing => None,
                     State::SynSent => Some(Errno::ECONNREFUSED),
                     State::CloseWait => Some(Errno::EPIPE),
@@ -58,7 +59,7 @@ impl ConnectionTable {
                 };
                 self.over(&pair, error);
             }
-            // The peer took its wish back.
+            // The peer has aborted its handshake.
             State::Listen => {
                 Counter::tcp_attempt_failures.add(1);
                 self.over(&pair, Some(Errno::ECONNABORTED));
@@ -67,7 +68,8 @@ impl ConnectionTable {
         }
     }
 
-    /// An end has its connection: the one that asked is fused with its peer, the other one goes to its listener.
+    /// Handles an established connection: the end that asked is fused with its peer, the other one
+    /// goes to its listener.
     fn established(&mut self, pair: Pair, old: State) {
         if old == State::SynSent {
             let peer = self.ends.get(&pair.mirrored());
@@ -83,7 +85,8 @@ impl ConnectionTable {
         }
     }
 
-    /// Whether a connection that is there now has to wait for its first bytes (`TCP_DEFER_ACCEPT`).
+    /// Tells whether an established connection has to wait for its first bytes
+    /// (`TCP_DEFER_ACCEPT`).
     fn defers(&mut self, pair: Pair) -> bool {
         let peer = self.ends.get(&pair.mirrored());
         let peer = peer.map(|end| end.socket.clone());
@@ -98,7 +101,8 @@ impl ConnectionTable {
         let Some(peer) = peer.filter(|_| time != 0) else {
             return false;
         };
-        // The peer looks at this after it has sent: either it sees it, or its bytes are seen here.
+        // The peer reads this flag after it has sent, so either it sees the flag or its bytes are
+        // seen here.
         peer.inner().announces = true;
         if end.socket.has_input() {
             return false;
@@ -108,7 +112,7 @@ impl ConnectionTable {
         true
     }
 
-    /// Gives a connection to its listener, unless that has been done.
+    /// Queues a connection at its listener, unless that was done before.
     pub(super) fn hand_over(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {
             return;
@@ -134,7 +138,7 @@ impl ConnectionTable {
         }
     }
 
-    /// The peer's stream has ended.
+    /// Handles the end of the peer's stream.
     fn peer_finished(&mut self, pair: &Pair) {
         if self
             .ends
@@ -147,19 +151,19 @@ impl ConnectionTable {
             && let (Some(inbound), _) = end.socket.streams()
         {
             inbound.finish();
-            // Whoever waits for a hang-up waits for either side's end.
+            // Waiters for a hang-up wait for either side's end.
             end.socket.waits().wake_all();
         }
     }
 
-    /// Takes out an end that exchanges no more segments.
+    /// Removes an end that exchanges no more segments.
     pub(super) fn over(&mut self, pair: &Pair, error: Option<Errno>) {
         if let Some(end) = self.remove(pair) {
             self.ended(&end, error);
         }
     }
 
-    /// Tells the socket of an end that is gone.
+    /// Updates the socket of an end that was removed.
     pub(super) fn ended(&mut self, end: &End, error: Option<Errno>) {
         if let Some(listener) = end.listener.as_ref().and_then(|l| l.upgrade()) {
             listener.inner().embryos -= 1;
@@ -168,7 +172,7 @@ impl ConnectionTable {
             let mut inner = end.socket.inner();
             inner.error = inner.error.or(error);
             if inner.phase == Phase::Connecting {
-                // It may try again.
+                // The program may try again.
                 inner.phase = Phase::Idle;
                 inner.unreported = true;
                 inner.remote = None;
@@ -187,7 +191,7 @@ impl ConnectionTable {
     }
 }
 
-/// Connects two sockets by streams: what one sends is in the chain that the other reads.
+/// Connects two sockets by streams: a send on one joins the chain from which the other reads.
 fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
     let is_v6 = a.pair().is_some_and(|pair| pair.remote.is_ipv6());
     let stream = |from: &Arc<Socket>, to: &Arc<Socket>| {

@@ -1,9 +1,9 @@
 //! TCP: sockets and the connections between them.
 //!
-//! - [`Socket`] (`socket`): what a program's descriptor leads to, and its state; `calls`: binding, listening, connecting,
-//!   accepting, ending; `transfer`: sending, receiving, readiness;
-//! - [`Table`] (`table`): all ends of connections, listeners and ports, and how segments reach them; `events`: what a
-//!   change of an end's state means for its socket; `waiting`: connections that are over but not forgotten;
+//! - [`Socket`] (`socket`): what a program's descriptor leads to, and its state; `calls`: binding,
+//!   listening, connecting, accepting, ending; `transfer`: sending, receiving, readiness;
+//! - [`ConnectionTable`] (`table`): all ends of connections, listeners and ports, and the delivery
+//!   of segments; `events`: the effects of an end's change of state; `waiting`: TIME-WAIT;
 //! - `wire`: the segments themselves.
 
 mod calls;

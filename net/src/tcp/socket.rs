@@ -9,32 +9,32 @@ use nucleus::sync::{Rank, SpinGuard, SpinLock};
 use super::{Tcp, wire::Pair};
 use crate::{Family, Waits, ports::Hold, stream::Stream};
 
-/// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower and grows to 4 MiB; a stream here takes
-/// memory only for bytes that are in it.
+/// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower and grows to 4
+/// MiB; a stream here takes memory only for bytes that are in it.
 pub const SEND_BUFFER: usize = 128 * 1024;
 /// Bytes that a new socket receives ahead of its program's reading: Linux's `tcp_rmem` default.
 pub const RECEIVE_BUFFER: usize = 128 * 1024;
 
-/// What `setsockopt` sets, as far as the protocol acts by it.
+/// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub reuse_address: bool,
     pub reuse_port: bool,
-    /// An IPv6 socket does without IPv4.
+    /// An IPv6 socket excludes IPv4.
     pub v6_only: bool,
     /// Bytes.
     pub send_buffer: usize,
     /// Bytes.
     pub receive_buffer: usize,
-    /// Bytes that must be there before a reader is woken, at least 1.
+    /// Bytes that must be queued before a reader is woken, at least 1.
     pub low_water: usize,
     /// Urgent bytes stay in the stream.
     pub urgent_in_line: bool,
-    /// How long a listener lets a connection wait for its first bytes, in nanoseconds (`TCP_DEFER_ACCEPT`).
+    /// Time that a connection may wait for its first bytes, in nanoseconds (`TCP_DEFER_ACCEPT`).
     pub defer_accept: u64,
-    /// Who made the socket.
+    /// The user that created the socket.
     pub user: u32,
-    /// What the floor above calls it: an inode's number.
+    /// The inode number that the kernel gave the socket.
     pub tag: u64,
 }
 
@@ -55,18 +55,18 @@ impl Default for Options {
     }
 }
 
-/// What a socket is doing.
+/// The phase of a socket's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Nothing yet, or nothing any more.
+    /// No connection yet, or none any more.
     Idle,
     /// Accepts connections.
     Listening,
-    /// Has asked for a connection.
+    /// A handshake has begun.
     Connecting,
-    /// Has one, perhaps with an end shut.
+    /// It has a connection, perhaps with one direction shut.
     Connected,
-    /// Had one.
+    /// It had a connection, which has ended.
     Ended,
 }
 
@@ -75,52 +75,52 @@ pub struct Socket {
     pub(super) tcp: Arc<Tcp>,
     family: Family,
     waits: Arc<Waits>,
-    /// Changed by holders of the table's lock; read by anybody.
+    /// Changes only under the table's lock too.
     state: SpinLock<Inner>,
 }
 
-/// What the state's lock guards.
+/// The state that the spin lock guards.
 pub(super) struct Inner {
     pub phase: Phase,
     pub options: Options,
     pub hold: Option<Hold>,
-    /// The port was asked for by `bind`.
+    /// `bind` has asked for the port.
     pub bound: bool,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
-    /// What the next call that fails reports (`SO_ERROR`).
+    /// The error that the next call reports (`SO_ERROR`).
     pub error: Option<Errno>,
-    /// What `connect` began has ended and nobody was told.
+    /// The handshake that `connect` began is over, and no call has reported it.
     pub unreported: bool,
     pub inbound: Option<Arc<Stream>>,
     pub outbound: Option<Arc<Stream>>,
     pub read_shut: bool,
     pub write_shut: bool,
-    /// The peer's listener waits for the first bytes.
+    /// The peer's listener waits for the first bytes (`TCP_DEFER_ACCEPT`).
     pub announces: bool,
-    /// No descriptor leads here any more.
+    /// The last descriptor is closed.
     pub closed: bool,
-    /// A listener's connections that nobody has accepted yet.
+    /// A listener's connections that were not accepted yet.
     pub queue: VecDeque<Arc<Socket>>,
-    /// How many there may be, less one, as on Linux.
+    /// The most that may wait, less one, as on Linux.
     pub backlog: usize,
-    /// Connections that are being made through this listener.
+    /// Handshakes in progress at this listener.
     pub embryos: usize,
 }
 
-/// A socket at one time, for those who only look.
+/// A snapshot of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
     pub phase: Phase,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
     pub options: Options,
-    /// Connections to accept, and how many there may be.
+    /// Connections to accept, and the most that may wait.
     pub waiting: usize,
     pub backlog: usize,
     /// Bytes to read.
     pub unread: usize,
-    /// Bytes that the peer's receive buffer has no room for yet.
+    /// Bytes for which the peer's receive buffer has no room yet.
     pub unsent: usize,
     /// Bytes sent and received since the beginning.
     pub sent: u64,
@@ -128,7 +128,7 @@ pub struct Summary {
 }
 
 impl Socket {
-    /// A socket without a name.
+    /// Creates a socket without a name.
     pub(crate) fn new(tcp: &Arc<Tcp>, family: Family, options: Options) -> Arc<Socket> {
         Arc::new(Socket {
             tcp: tcp.clone(),
@@ -159,12 +159,12 @@ impl Socket {
         })
     }
 
-    /// The version of IP that it was made for.
+    /// Returns the version of IP for which it was created.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// Who waits for it.
+    /// Returns its wait queues.
     pub fn waits(&self) -> &Waits {
         &self.waits
     }
@@ -177,7 +177,7 @@ impl Socket {
         self.state.lock()
     }
 
-    /// Its place in the table of connections.
+    /// Returns its place in the table of connections.
     pub(super) fn pair(&self) -> Option<Pair> {
         let inner = self.inner();
         Some(Pair {
@@ -186,18 +186,18 @@ impl Socket {
         })
     }
 
-    /// What it is doing.
+    /// Returns its phase.
     pub fn phase(&self) -> Phase {
         self.inner().phase
     }
 
-    /// The streams from and to the peer.
+    /// Returns the streams from and to the peer.
     pub(super) fn streams(&self) -> (Option<Arc<Stream>>, Option<Arc<Stream>>) {
         let inner = self.inner();
         (inner.inbound.clone(), inner.outbound.clone())
     }
 
-    /// All that is known of it.
+    /// Returns a snapshot of it.
     pub fn summary(&self) -> Summary {
         let (inbound, outbound) = self.streams();
         let inbound = inbound.map(|stream| stream.status());
@@ -225,7 +225,7 @@ impl Socket {
         self.inner().error.take()
     }
 
-    /// Puts an error back that a call found after it had moved bytes, so that the next one reports it.
+    /// Keeps an error for the next call: the one that met it has moved bytes and reports those.
     pub fn keep_error(&self, error: Errno) {
         let of_connection = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::ECONNREFUSED];
         if of_connection.contains(&error) {
@@ -234,13 +234,13 @@ impl Socket {
         }
     }
 
-    /// Whether there are bytes to read, however few.
+    /// Tells whether there are bytes to read, however few.
     pub fn has_input(&self) -> bool {
         let inbound = self.inner().inbound.clone();
         inbound.is_some_and(|stream| stream.status().bytes > 0)
     }
 
-    /// Changes options. Those of buffers and of waking take effect at once.
+    /// Changes options. Sizes of buffers and the low-water mark take effect at once.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
         let (old, new, inbound, outbound) = {
             let mut inner = self.inner();

@@ -1,4 +1,4 @@
-//! All connections, listeners and ports, and the way of a segment to the end that it is for.
+//! All connections, listeners and ports, and the delivery of segments to ends.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -25,10 +25,11 @@ use crate::{
     timer::{Alarm, now},
 };
 
-/// How long an end that no descriptor leads to waits for its peer's end: Linux's `tcp_fin_timeout`, in nanoseconds.
+/// Time that an end without a descriptor waits for its peer's end: Linux's `tcp_fin_timeout`, in
+/// nanoseconds.
 const ORPHAN: u64 = 60_000_000_000;
 
-/// TCP's part of a stack.
+/// The connections of a machine. Guarded by a lock of `Rank::Net`.
 pub struct ConnectionTable {
     pub(super) wire: Wire,
     pub(super) ports: Ports,
@@ -36,7 +37,7 @@ pub struct ConnectionTable {
     /// By port.
     listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
     pub(super) waiting: Waiting,
-    /// Ends that have to be looked at some time, in nanoseconds since boot.
+    /// Ends with a timer, by its time in nanoseconds since boot.
     deadlines: BTreeSet<(u64, Pair)>,
 }
 
@@ -87,12 +88,12 @@ impl Tcp {
 pub(super) struct End {
     pub block: Block,
     pub socket: Arc<Socket>,
-    /// Who will accept it, until it is in that queue.
+    /// The listener that will accept it, until it is in that queue.
     pub listener: Option<Weak<Socket>>,
-    /// The block's state when it was last looked at.
+    /// The block's state when it was last compared.
     pub state: State,
     pub deadline: Option<u64>,
-    /// It is kept from its listener until the first bytes come, or this time.
+    /// It is withheld from its listener until the first bytes arrive, or until this time.
     pub deferred: Option<u64>,
 }
 
@@ -102,22 +103,22 @@ pub struct Connection {
     pub remote: Option<SocketAddr>,
     /// `None` for a listener.
     pub state: Option<State>,
-    /// `None` for a connection that is over.
+    /// `None` in TIME-WAIT.
     pub socket: Option<Arc<Socket>>,
-    /// Nanoseconds that it will still be remembered, for a connection that is over.
+    /// Nanoseconds that TIME-WAIT will still last.
     pub left: u64,
 }
 
-/// What becomes of a wish for a connection.
-enum Wish {
+/// The answer to a SYN.
+enum SynReply {
     Granted(Arc<Socket>),
-    /// The listener's queue is full: as if the segment were lost, so that it is repeated.
+    /// The listener's queue is full: the segment counts as lost, so that it is repeated.
     Ignored,
     Refused,
 }
 
 impl ConnectionTable {
-    /// Nothing yet. `seed` chooses the first sequence numbers.
+    /// An empty table. `seed` chooses the first sequence numbers.
     pub fn new(seed: u64) -> ConnectionTable {
         ConnectionTable {
             wire: Wire::new(seed),
@@ -129,7 +130,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Delivers all that is on the wire, and what is sent in answer, until it is empty.
+    /// Delivers all segments on the wire, and the answers to them, until it is empty.
     pub(super) fn run(&mut self) {
         while let Some(packet) = self.wire.next() {
             let Some(heading) = wire::heading(&packet) else {
@@ -140,13 +141,13 @@ impl ConnectionTable {
                 self.settle(heading.pair);
                 continue;
             }
-            let wish = if heading.opens {
-                self.wish(heading.pair.local)
+            let reply = if heading.opens {
+                self.answer_syn(heading.pair.local)
             } else {
-                Wish::Refused
+                SynReply::Refused
             };
-            match wish {
-                Wish::Granted(listener) => {
+            match reply {
+                SynReply::Granted(listener) => {
                     if self.begin(heading.pair, &listener).is_some()
                         && let Some(end) = self.ends.get_mut(&heading.pair)
                     {
@@ -154,16 +155,16 @@ impl ConnectionTable {
                         self.settle(heading.pair);
                     }
                 }
-                Wish::Ignored => Counter::tcp_listen_overflows.add(1),
-                Wish::Refused => self.wire.refuse(packet),
+                SynReply::Ignored => Counter::tcp_listen_overflows.add(1),
+                SynReply::Refused => self.wire.refuse(packet),
             }
         }
     }
 
-    /// Looks for the listener at `local`.
-    fn wish(&self, local: SocketAddr) -> Wish {
+    /// Finds the listener at `local`.
+    fn answer_syn(&self, local: SocketAddr) -> SynReply {
         let Some(listeners) = self.listeners.get(&local.port()) else {
-            return Wish::Refused;
+            return SynReply::Refused;
         };
         let score = |socket: &Arc<Socket>| {
             let inner = socket.inner();
@@ -173,9 +174,9 @@ impl ConnectionTable {
         };
         let best = listeners.iter().map(&score).max().unwrap_or(0);
         if best == 0 {
-            return Wish::Refused;
+            return SynReply::Refused;
         }
-        // Listeners that share the port share the connections.
+        // Listeners with `SO_REUSEPORT` share the connections.
         let fitting = || listeners.iter().filter(|socket| score(socket) == best);
         let count = fitting().count() as u64;
         let chosen = if count > 1 { random::u64() % count } else { 0 };
@@ -183,22 +184,22 @@ impl ConnectionTable {
             Some(listener) => {
                 let inner = listener.inner();
                 if inner.queue.len() + inner.embryos > inner.backlog {
-                    return Wish::Ignored;
+                    return SynReply::Ignored;
                 }
                 drop(inner);
-                Wish::Granted(listener.clone())
+                SynReply::Granted(listener.clone())
             }
-            None => Wish::Refused,
+            None => SynReply::Refused,
         }
     }
 
-    /// A new end for a connection that is asked for at a listener.
+    /// Creates an end for a connection that a SYN asks for at a listener.
     fn begin(&mut self, pair: Pair, listener: &Arc<Socket>) -> Option<()> {
         let block = self.wire.await_open(pair.local)?;
         Counter::tcp_passive_opens.add(1);
         let options = listener.inner().options;
         let socket = Socket::new(&listener.tcp, listener.family(), options);
-        // Whoever comes back so soon with the same two addresses has forgotten the old connection.
+        // A peer that reuses both addresses so soon has forgotten the old connection.
         self.waiting.forget(&pair, &mut self.ports);
         let binding = Binding {
             cover: Cover::of(pair.local.ip(), true),
@@ -241,7 +242,8 @@ impl ConnectionTable {
         self.ends.insert(pair, end);
     }
 
-    /// Takes an end out. Its port is given back unless the program has asked for it and still has the socket.
+    /// Removes an end. Its port is released unless `bind` has asked for it and the socket is still
+    /// open.
     pub(super) fn remove(&mut self, pair: &Pair) -> Option<End> {
         let end = self.ends.remove(pair)?;
         if let Some(deadline) = end.deadline {
@@ -259,7 +261,7 @@ impl ConnectionTable {
         Some(end)
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(super) fn release(&mut self, hold: Option<Hold>) {
         if let Some(hold) = hold {
             self.ports.release(hold);
@@ -272,7 +274,7 @@ impl ConnectionTable {
         listeners.push(socket.clone());
     }
 
-    /// Takes a listener out. What waits in its queue is the caller's; what was on its way there is reset.
+    /// Removes a listener. The caller closes the connections in its queue; handshakes are reset.
     pub(super) fn remove_listener(&mut self, port: u16, socket: &Arc<Socket>) {
         if let Some(listeners) = self.listeners.get_mut(&port) {
             listeners.retain(|other| !Arc::ptr_eq(other, socket));
@@ -294,7 +296,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Resets a connection from this end, which is gone afterwards.
+    /// Resets a connection from this end, and removes it.
     pub(super) fn reset(&mut self, pair: &Pair) {
         if let Some(mut end) = self.remove(pair) {
             if matches!(end.state, State::Established | State::CloseWait) {
@@ -306,7 +308,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Ends the stream that goes out from this end.
+    /// Ends the outbound stream of this end.
     pub(super) fn finish(&mut self, pair: &Pair) {
         if let Some(end) = self.ends.get_mut(pair) {
             self.wire.finish(&mut end.block);
@@ -315,7 +317,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Notes when an end has to be looked at: those that wait for an answer, and those that nobody will close.
+    /// Updates an end's timer: for segments to repeat, deferred connections, and orphans.
     pub(super) fn note_deadline(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {
             return;
@@ -337,7 +339,7 @@ impl ConnectionTable {
         }
     }
 
-    /// When something is due next, in nanoseconds since boot.
+    /// Returns when the next timer is due, in nanoseconds since boot.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let ends = self.deadlines.first().map(|(due, _)| *due);
         match (ends, self.waiting.next()) {
@@ -346,7 +348,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Does what is due; returns when something will be next.
+    /// Runs the timers that are due; returns when the next one will be.
     pub fn run_timers(&mut self) -> Option<u64> {
         let now = now();
         while let Some(&(due, pair)) = self.deadlines.first() {
@@ -363,13 +365,13 @@ impl ConnectionTable {
                 continue;
             }
             if end.state == State::FinWait2 {
-                // The peer has had its time. What it sends from now on is answered by a reset.
+                // The peer's time is over: a reset answers all that it sends from now on.
                 self.remove(&pair);
                 continue;
             }
             self.wire.flush(&mut end.block);
             if end.block.state() == State::Closed {
-                // Nobody has answered for too long.
+                // The peer has not answered for too long.
                 self.over(&pair, Some(Errno::ETIMEDOUT));
             } else {
                 self.settle(pair);
@@ -381,7 +383,7 @@ impl ConnectionTable {
         self.next_deadline()
     }
 
-    /// Everything that `/proc/net/tcp` shows.
+    /// Lists all that `/proc/net/tcp` shows.
     pub fn list(&self) -> Vec<Connection> {
         let mut entries = Vec::new();
         for socket in self.listeners.values().flatten() {
@@ -412,7 +414,7 @@ impl ConnectionTable {
         entries
     }
 
-    /// The state of a socket's connection.
+    /// Returns the state of a socket's connection.
     pub fn state(&self, socket: &Socket) -> State {
         let end = socket.pair().and_then(|pair| self.ends.get(&pair));
         match (socket.phase(), end) {

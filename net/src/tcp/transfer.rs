@@ -11,9 +11,9 @@ use crate::stream::{Read, Status, Stream, Written};
 /// What can be done with a socket without waiting.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Readiness {
-    /// A read gives bytes, the end or an error; a listener has a connection.
+    /// A read returns bytes, the end or an error; a listener has a connection.
     pub readable: bool,
-    /// A write takes bytes or gives an error.
+    /// A write takes bytes or returns an error.
     pub writable: bool,
     /// An urgent byte waits.
     pub urgent: bool,
@@ -21,25 +21,25 @@ pub struct Readiness {
     pub error: bool,
     /// The peer has ended its stream, or reading was shut.
     pub read_hung_up: bool,
-    /// Both directions are over, or there is no connection.
+    /// Both directions have ended, or there is no connection.
     pub hung_up: bool,
 }
 
-/// What a call finds before it moves bytes.
+/// The stream for a call that moves bytes.
 enum Way {
     To(Arc<Stream>),
     /// The connection is still being made.
     NotYet,
-    /// There is none.
+    /// There is no connection.
     None,
 }
 
 impl Socket {
-    /// Sends bytes: as many as there is room for.
+    /// Sends bytes, as many as there is room for.
     ///
     /// # Errors
-    /// `EAGAIN` when there is no room (the socket's waits tell when there is), `EPIPE` when there is no connection to
-    /// send on, the pending error, or that of the source.
+    /// `EAGAIN` when there is no room (the socket's waits wake when there is), `EPIPE` without a
+    /// connection to send on, the pending error, or that of the source.
     pub fn send(&self, from: &mut dyn Source) -> Result<usize> {
         let Way::To(outbound) = self.way_out()? else {
             return Err(Errno::EAGAIN);
@@ -54,7 +54,8 @@ impl Socket {
                 Ok(n)
             }
             Written::Abandoned => {
-                // The segment goes out, nobody takes it, and a reset comes back: the next call reports it.
+                // The peer has closed: the bytes are lost and a reset comes back, which the next
+                // call reports.
                 self.provoke_reset();
                 swallow(from)
             }
@@ -96,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// Tells the peer's listener that the first bytes are there.
+    /// Tells the peer's listener that the first bytes have arrived.
     fn announce(&self) {
         self.inner().announces = false;
         if let Some(pair) = self.pair() {
@@ -113,7 +114,7 @@ impl Socket {
         peer.is_some_and(|peer| peer.socket.inner().options.urgent_in_line)
     }
 
-    /// Has the peer, whose program has closed it, answer with a reset.
+    /// Makes the peer, whose socket is closed, answer with a reset.
     fn provoke_reset(&self) {
         if let Some(pair) = self.pair() {
             self.tcp.change(|table| {
@@ -128,17 +129,17 @@ impl Socket {
         }
     }
 
-    /// The error of a connection whose streams have ended.
+    /// Returns the error of a connection whose streams have ended.
     fn why_ended(&self) -> Errno {
-        // Whoever ended it may not have come to note why; it holds the table's lock until then.
+        // The thread that ends it holds the table's lock until it has stored the reason.
         drop(self.tcp.lock());
         self.take_error().unwrap_or(Errno::EPIPE)
     }
 
-    /// Receives up to `max` bytes: what is there. 0 at the end of the stream.
+    /// Receives up to `max` bytes of those queued. Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// `EAGAIN` when there is nothing yet, `ENOTCONN`, the pending error, or that of the sink.
+    /// `EAGAIN` when the stream is empty, `ENOTCONN`, the pending error, or that of the sink.
     pub fn receive(&self, to: &mut dyn Sink, max: usize, how: Read) -> Result<usize> {
         let Way::To(inbound) = self.way_in()? else {
             return self.nothing_to_read(None);
@@ -152,7 +153,7 @@ impl Socket {
         }
         let status = inbound.status();
         if status.bytes > 0 {
-            // They have come since.
+            // They have arrived meanwhile.
             return inbound.read(to, max, how);
         }
         self.nothing_to_read(Some(status))
@@ -179,7 +180,7 @@ impl Socket {
         })
     }
 
-    /// What a read gives that finds no bytes.
+    /// Returns the result of a read that finds no bytes.
     fn nothing_to_read(&self, inbound: Option<Status>) -> Result<usize> {
         let mut inner = self.inner();
         if inbound.is_some_and(|status| status.finished) {
@@ -198,13 +199,13 @@ impl Socket {
         }
     }
 
-    /// Whether the next byte to read is the one behind the urgent one's place.
+    /// Tells whether the next byte to read follows the urgent one's place.
     pub fn is_at_mark(&self) -> bool {
         let inbound = self.streams().0;
         inbound.is_some_and(|stream| stream.status().at_mark)
     }
 
-    /// What can be done now.
+    /// Returns what can be done now.
     pub fn readiness(&self) -> Readiness {
         let (inbound, outbound) = self.streams();
         let inbound = inbound.map(|stream| stream.status());
@@ -244,7 +245,7 @@ impl Socket {
     }
 }
 
-/// Takes all that a source has and throws it away; returns how much it was.
+/// Discards all bytes of a source; returns how many.
 fn swallow(from: &mut dyn Source) -> Result<usize> {
     let mut total = 0;
     let mut piece = [0; 256];

@@ -6,25 +6,26 @@ use core::net::SocketAddr;
 use super::wire::Pair;
 use crate::ports::{Hold, Ports};
 
-/// How long a connection is remembered: Linux's `TCP_TIMEWAIT_LEN`, in nanoseconds.
+/// Time that a connection is remembered: Linux's `TCP_TIMEWAIT_LEN`, in nanoseconds.
 const REMEMBERED: u64 = 60_000_000_000;
-/// After this time a new connection may have the same two addresses: no segment of the old one can come any more on a wire
-/// inside one machine (Linux's `tcp_tw_reuse`), in nanoseconds.
+/// Time after which a new connection may reuse both addresses, in nanoseconds (Linux's
+/// `tcp_tw_reuse`): on a wire inside one machine no old segment can still arrive.
 const REUSABLE: u64 = 1_000_000_000;
-/// How many are remembered; the oldest are forgotten first (Linux's `tcp_max_tw_buckets`, which grows with memory).
+/// The most that are remembered; then the oldest is forgotten (Linux's `tcp_max_tw_buckets`, which
+/// grows with memory).
 const MOST: usize = 16384;
 
-/// Connections that are over, for a while.
+/// The connections in TIME-WAIT.
 #[derive(Default)]
 pub struct Waiting {
-    /// The hold on the local port, and when the connection ended.
+    /// The hold on the local port, and the time of the end.
     over: BTreeMap<Pair, (Option<Hold>, u64)>,
     /// In the order of their ends. A pair that was used again since has another time in `over`.
     order: VecDeque<(Pair, u64)>,
 }
 
 impl Waiting {
-    /// A connection has ended at `now`.
+    /// Adds a connection that has ended at `now`.
     pub fn add(&mut self, pair: Pair, hold: Option<Hold>, now: u64, ports: &mut Ports) {
         if self.over.len() >= MOST {
             self.forget_first(ports);
@@ -35,14 +36,14 @@ impl Waiting {
         self.order.push_back((pair, now));
     }
 
-    /// Whether the two addresses can be used by a new connection that is begun at `now`.
+    /// Tells whether a new connection that begins at `now` may have the two addresses.
     pub fn allows(&self, pair: &Pair, now: u64) -> bool {
         self.over
             .get(pair)
             .is_none_or(|(_, since)| now >= since + REUSABLE)
     }
 
-    /// A new connection has these addresses.
+    /// Forgets a connection, because a new one has its addresses.
     pub fn forget(&mut self, pair: &Pair, ports: &mut Ports) {
         if let Some((Some(hold), _)) = self.over.remove(pair) {
             ports.release(hold);
@@ -57,7 +58,7 @@ impl Waiting {
         }
     }
 
-    /// Forgets what has been remembered for long enough; returns when the next one will have been.
+    /// Forgets connections whose time is over; returns when the next one's will be.
     pub fn expire(&mut self, now: u64, ports: &mut Ports) -> Option<u64> {
         while let Some((_, since)) = self.order.front() {
             if now < since + REMEMBERED {
@@ -68,12 +69,12 @@ impl Waiting {
         self.next()
     }
 
-    /// When the next one will be forgotten.
+    /// Returns when the next one will be forgotten.
     pub fn next(&self) -> Option<u64> {
         self.order.front().map(|(_, since)| since + REMEMBERED)
     }
 
-    /// The local and remote addresses of all, and the nanoseconds that each will still be remembered.
+    /// Lists the local and remote addresses, and the nanoseconds that are left of TIME-WAIT.
     pub fn list(&self, now: u64) -> impl Iterator<Item = (SocketAddr, SocketAddr, u64)> {
         let left = move |since: u64| (since + REMEMBERED).saturating_sub(now);
         let pairs = self.over.iter();

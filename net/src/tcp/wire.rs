@@ -1,10 +1,11 @@
-//! The segments between two ends of connections: `smoltcp`'s, kept in here.
+//! The segments between two ends of connections: `smoltcp`'s, hidden here.
 //!
-//! A [`Block`] is one end. Each has a socket set of its own, and packets are handed to the block that they are for, so a
-//! packet costs the same however many connections there are. What a block sends is put on the wire, a queue that
-//! whoever drives the stack empties before it lets go of the stack's lock.
+//! A [`Block`] is one end. Each has a socket set of its own, and a packet is handed to its block
+//! directly, so its cost does not grow with the number of connections. Packets that a block sends
+//! join the wire, a queue that every caller empties before it releases the table's lock.
 //!
-//! Data don't pass here (the crate's front page says why), so the blocks' windows need no more than a byte.
+//! Data does not pass here (see the crate's front page), so the blocks' windows need only a few
+//! bytes.
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,7 +27,7 @@ pub use smoltcp::socket::tcp::State;
 
 /// Bytes of a block's buffers.
 const WINDOW: usize = 16;
-/// How long `connect` tries when nobody answers: Linux's six repetitions of the first segment.
+/// Time until `connect` fails without an answer: Linux's six repetitions of the first segment.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(127);
 
 /// The two ends of a connection, as the one called `local` sees them.
@@ -46,11 +47,11 @@ impl Pair {
     }
 }
 
-/// A packet's addresses and whether it asks for a connection.
+/// A packet's addresses, and whether it opens a connection.
 pub struct Heading {
     /// As its receiver sees them.
     pub pair: Pair,
-    /// A SYN that answers nothing.
+    /// It is a SYN without an ACK.
     pub opens: bool,
 }
 
@@ -60,7 +61,7 @@ pub struct Block {
     handle: SocketHandle,
 }
 
-/// The interface and what is on its way.
+/// The interface, and the packets on their way.
 pub struct Wire {
     interface: Interface,
     packets: VecDeque<Packet>,
@@ -83,25 +84,25 @@ impl Wire {
         let mut interface = Interface::new(config, &mut device, now());
         let v4 = Ipv4Addr::LOCALHOST;
         interface.update_ip_addrs(|addresses| {
-            // There is room for two.
+            // There is room for two addresses.
             let _ = addresses.push(IpCidr::new(IpAddress::Ipv4(v4), 8));
             let v6 = IpAddress::v6(0, 0, 0, 0, 0, 0, 0, 1);
             let _ = addresses.push(IpCidr::new(v6, 128));
         });
-        // Every address of the network is ours, not only the first.
+        // Every address of 127.0.0.0/8 is ours, not only the first.
         interface.set_any_ip(true);
         let _ = interface.routes_mut().add_default_ipv4_route(v4);
         Wire { interface, packets }
     }
 
-    /// The next packet that is on its way.
+    /// Takes the next packet on its way.
     pub fn next(&mut self) -> Option<Packet> {
         let packet = self.packets.pop_front()?;
         Counter::tcp_segments.add(1);
         Some(packet)
     }
 
-    /// Gives a packet to the block that it is for, and lets the block answer.
+    /// Delivers a packet to its block, and lets the block answer.
     pub fn arrive(&mut self, block: &mut Block, packet: Packet) {
         let mut device = Loopback {
             arrived: Some(packet),
@@ -113,7 +114,7 @@ impl Wire {
         self.interface.poll_egress(now, &mut device, &mut block.set);
     }
 
-    /// Answers a packet that is for nobody: with a reset, unless it is one.
+    /// Answers a packet that has no block: with a reset, unless it is one.
     pub fn refuse(&mut self, packet: Packet) {
         let sent = self.packets.len();
         let mut nobody = SocketSet::new(Vec::new());
@@ -128,7 +129,7 @@ impl Wire {
         }
     }
 
-    /// Sends what a block has to send, by its own wish or because its time has come.
+    /// Sends what a block has to send, because its state or a timer demands it.
     pub fn flush(&mut self, block: &mut Block) {
         let mut device = Loopback {
             arrived: None,
@@ -138,7 +139,8 @@ impl Wire {
             .poll_egress(now(), &mut device, &mut block.set);
     }
 
-    /// An end that asks the other for a connection, its first segment sent. `None` for addresses that can't have one.
+    /// Creates an end that asks for a connection, with its first segment sent. `None` for addresses
+    /// that can't have one.
     pub fn open(&mut self, pair: Pair) -> Option<Block> {
         let mut block = Block::new();
         let remote = (IpAddress::from(pair.remote.ip()), pair.remote.port());
@@ -153,7 +155,7 @@ impl Wire {
         Some(block)
     }
 
-    /// An end that awaits the first segment for `local`.
+    /// Creates an end that awaits the first segment for `local`.
     pub fn await_open(&mut self, local: SocketAddr) -> Option<Block> {
         let mut block = Block::new();
         let endpoint = (IpAddress::from(local.ip()), local.port());
@@ -161,20 +163,21 @@ impl Wire {
         Some(block)
     }
 
-    /// Ends the stream towards the other end, behind all that was sent.
+    /// Ends the stream towards the other end, after all that was sent.
     pub fn finish(&mut self, block: &mut Block) {
         block.socket().close();
         self.flush(block);
     }
 
-    /// Resets the connection. The block is of no more use.
+    /// Resets the connection. The block can't be used again.
     pub fn reset(&mut self, block: &mut Block) {
         block.socket().abort();
         Counter::tcp_resets_sent.add(1);
         self.flush(block);
     }
 
-    /// When [`flush`](Wire::flush) has something to do although nothing arrives: nanoseconds since boot.
+    /// Returns when [`flush`](Wire::flush) is due although no packet arrives, in nanoseconds since
+    /// boot.
     pub fn due(&mut self, block: &Block) -> Option<u64> {
         let at = self.interface.poll_at(now(), &block.set)?;
         Some((at.total_micros().max(0) as u64) * 1000)
@@ -185,7 +188,7 @@ impl Block {
     fn new() -> Block {
         let buffer = || SocketBuffer::new(vec![0; WINDOW]);
         let mut socket = Socket::new(buffer(), buffer());
-        // Nothing is saved by waiting on a wire without a length.
+        // Delays save nothing on a wire without a length.
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
         let mut set = SocketSet::new(vec![SocketStorage::EMPTY]);
@@ -197,18 +200,18 @@ impl Block {
         self.set.get_mut(self.handle)
     }
 
-    /// TCP's state.
+    /// Returns TCP's state.
     pub fn state(&self) -> State {
         self.set.get::<Socket>(self.handle).state()
     }
 
-    /// The connection exists: silence is no longer an error.
+    /// Ends the timeout of the handshake: an established connection may be silent.
     pub fn established(&mut self) {
         self.socket().set_timeout(None);
     }
 }
 
-/// Reads a packet's addresses. `None` for what is no TCP packet; nothing here makes such.
+/// Reads a packet's addresses. `None` for a packet that is not TCP, which is never sent here.
 pub fn heading(packet: &[u8]) -> Option<Heading> {
     let (from, to, protocol, payload): (IpAddr, IpAddr, _, _) =
         match IpVersion::of_packet(packet.get(..1)?).ok()? {

@@ -72,7 +72,7 @@ pub fn read(control: &Control<'_>) -> Result<Ancillary> {
             }
             (raw::SOL_IPV6, raw::IPV6_TCLASS | raw::IPV6_HOPLIMIT) => {
                 let value = match int()? {
-                    // The usual one.
+                    // -1 selects the default.
                     -1 => None,
                     value => Some(u8::try_from(value).map_err(|_| Errno::EINVAL)?),
                 };
@@ -82,9 +82,9 @@ pub fn read(control: &Control<'_>) -> Result<Ancillary> {
                     ancillary.hops = value;
                 }
             }
-            // Marks and times of sending are for interfaces with queues.
+            // Marks and times of sending concern interfaces with queues.
             (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
-            // Linux passes over what is not for the socket's level.
+            // Other levels' messages are ignored, as on Linux.
             (raw::SOL_IP | raw::SOL_IPV6, _) => return Err(Errno::EINVAL),
             _ => {}
         }
@@ -92,8 +92,8 @@ pub fn read(control: &Control<'_>) -> Result<Ancillary> {
     Ok(ancillary)
 }
 
-/// Adds what the program wants to know of a datagram that is received by a socket of `family`, which has lost `dropped`
-/// others.
+/// Adds the control messages that the program has asked for, of a datagram that is received by a
+/// socket of `family`, which has dropped `dropped` others.
 pub fn describe(
     datagram: &Datagram,
     family: Family,
@@ -122,7 +122,7 @@ pub fn describe(
     let (service, hops) = (datagram.service, datagram.hops);
     if let IpAddr::V4(to) = datagram.to.ip() {
         if ip.v4(raw::IP_PKTINFO) {
-            // Where it arrived, by which of our addresses, and the address that it was sent to.
+            // The interface, the local address, and the destination.
             let local = if to.is_loopback() {
                 to
             } else {
@@ -172,8 +172,8 @@ pub fn describe(
     }
 }
 
-/// Tells the program of an error that came back for a datagram of a socket of `family`: what was sent, to whom, and why it
-/// did not arrive; gives what the call answers.
+/// Writes an error that came back for a datagram of a socket of `family`: its data, its destination
+/// and the reason. Returns the result of the call.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -203,7 +203,8 @@ pub fn take_report(
     copy(report.data, message).map(|(copied, _)| copied)
 }
 
-/// Moves a datagram's bytes to the program, as many as it has room for; gives what the call answers.
+/// Moves a datagram's bytes to the program, as many as it has room for; returns the result of the
+/// call.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -216,7 +217,8 @@ pub fn take(datagram: Datagram, message: &mut Incoming<'_>) -> Result<usize> {
     })
 }
 
-/// Moves bytes to the program, as many as it has room for; gives how many that were, and how many there are.
+/// Moves bytes to the program, as many as it has room for; returns how many were moved, and how
+/// many there are.
 fn copy(mut data: Aggregate, message: &mut Incoming<'_>) -> Result<(usize, usize)> {
     let whole = data.len();
     let wanted = whole.min(message.data.room());

@@ -28,13 +28,13 @@ const REQUEST_32: usize = 32;
 const NAME_LEN: usize = 16;
 const AF_INET: u16 = 2;
 
-/// A name that a program gives, which `lo:1` is too.
+/// Tells whether a name that a program gives means `lo`; `lo:1` does too.
 fn is_lo(name: &[u8]) -> bool {
     let name = name.split(|&byte| byte == 0).next().unwrap_or(&[]);
     name.split(|&byte| byte == b':').next() == Some(NAME)
 }
 
-/// A `struct sockaddr_in` with only an address.
+/// Returns a `struct sockaddr_in` with only an address.
 fn socket_address(ip: Ipv4Addr) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..2].copy_from_slice(&AF_INET.to_le_bytes());
@@ -42,11 +42,12 @@ fn socket_address(ip: Ipv4Addr) -> [u8; 16] {
     bytes
 }
 
-/// Answers the requests of `struct ifreq` and `struct ifconf`, which every socket takes; of a 32-bit program (`compatible`) they
-/// are shorter.
+/// Answers the requests of `struct ifreq` and `struct ifconf`, which every socket takes; those of a
+/// 32-bit program (`compatible`) are shorter.
 ///
 /// # Errors
-/// `ENODEV` for another interface, `EPERM` or `EOPNOTSUPP` for changes, `ENOTTY` for what is not known, `EFAULT`.
+/// `ENODEV` for another interface, `EPERM` or `EOPNOTSUPP` for changes, `ENOTTY` for an unknown
+/// request, `EFAULT`.
 pub fn ioctl(command: u32, argument: VirtAddr, compatible: bool) -> Result<usize> {
     let request = if compatible { REQUEST_32 } else { REQUEST };
     match command {
@@ -94,7 +95,7 @@ fn put(to: &mut [u8], bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Changes to `lo`: what it is already may be asked for by root, nothing else is possible.
+/// Handles changes to `lo`: root may set values that it has already; other changes are refused.
 fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
     if !common::may(CAP_NET_ADMIN) {
         return Err(Errno::EPERM);
@@ -117,7 +118,7 @@ fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
     }
 }
 
-/// The name of the interface with a number.
+/// Writes the name of the interface with a number.
 fn name_of(argument: VirtAddr) -> Result<usize> {
     let index: i32 = user::read(argument + NAME_LEN).map_err(|_| Errno::EFAULT)?;
     if index != INDEX {
@@ -129,7 +130,7 @@ fn name_of(argument: VirtAddr) -> Result<usize> {
     Ok(0)
 }
 
-/// All interfaces with an IPv4 address, each in `request` bytes.
+/// Writes all interfaces with an IPv4 address, each in `request` bytes.
 fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
     let fault = |_| Errno::EFAULT;
     let room: i32 = user::read(argument).map_err(fault)?;
@@ -163,10 +164,12 @@ pub fn check_index(index: i32) -> Result<()> {
     }
 }
 
-/// The interface that a `struct in_addr`, `ip_mreq` or `ip_mreqn` names: its number, 0 for none.
+/// Returns the number of the interface that a `struct in_addr`, `ip_mreq` or `ip_mreqn` names, 0
+/// for none.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL` for an address of no interface, `ENODEV` for a number of none, `EINVAL`, `EFAULT`.
+/// `EADDRNOTAVAIL` for an address of no interface, `ENODEV` for an unknown number, `EINVAL`,
+/// `EFAULT`.
 pub fn chosen(value: &Value) -> Result<i32> {
     let mut bytes = [0; 12];
     let n = value.bytes(&mut bytes)?;
@@ -190,7 +193,7 @@ pub fn chosen(value: &Value) -> Result<i32> {
     }
 }
 
-/// The IPv4 address of the interface with a number, in network order.
+/// Returns the IPv4 address of the interface with a number, in network order.
 pub fn address_of(index: i32) -> [u8; 4] {
     if index == INDEX {
         Ipv4Addr::LOCALHOST.octets()

@@ -7,11 +7,11 @@ use nucleus::sync::SpinLock;
 use super::interface;
 use crate::socket::{Answer, Value};
 
-/// The most that the path to any address carries at once: `lo`'s MTU.
+/// The MTU of the path to any address: `lo`'s.
 const MTU: i32 = 65_536;
-/// What time to live and hop limit are without an option.
+/// The default of time to live and hop limit.
 const DEFAULT_HOPS: i32 = 64;
-/// Which address the other end prefers to see, of temporary and lasting ones (`IPV6_ADDR_PREFERENCES`): either.
+/// The default of `IPV6_ADDR_PREFERENCES`: either a temporary or a lasting source address.
 const EITHER: i32 = raw::IPV6_PREFER_SRC_PUBTMP_DEFAULT as i32;
 
 /// Options that are on or off, of `SOL_IP`.
@@ -46,7 +46,7 @@ const SWITCHES_V6: &[u32] = &[
     raw::IPV6_RECVORIGDSTADDR,
 ];
 
-/// Their values for one socket.
+/// The values of one socket's options.
 #[derive(Clone, Copy, Debug)]
 pub struct IpOptions {
     /// Bit by option number.
@@ -54,12 +54,12 @@ pub struct IpOptions {
     on_v6: u128,
     pub service: u8,
     pub traffic_class: u8,
-    /// -1 for the usual one.
+    /// -1 for the default.
     ttl: i32,
     hops: i32,
     pub multicast_ttl: u8,
     pub multicast_hops: u8,
-    /// Index of the interface by which datagrams to groups go, 0 if nobody has said.
+    /// Index of the interface for datagrams to groups; 0 if none was chosen.
     multicast_interface: i32,
     min_ttl: i32,
     min_hops: i32,
@@ -92,17 +92,17 @@ impl Default for IpOptions {
 }
 
 impl IpOptions {
-    /// Whether an option of `SOL_IP` that is on or off is on.
+    /// Tells whether a flag of `SOL_IP` is set.
     pub fn v4(&self, name: u32) -> bool {
         self.on_v4 >> name & 1 != 0
     }
 
-    /// Whether an option of `SOL_IPV6` that is on or off is on.
+    /// Tells whether a flag of `SOL_IPV6` is set.
     pub fn v6(&self, name: u32) -> bool {
         self.on_v6 >> name & 1 != 0
     }
 
-    /// Time to live of a datagram, or hop limit of one of IPv6.
+    /// Returns the time to live of a datagram, or the hop limit of one of IPv6.
     pub fn hops_for(&self, to: core::net::IpAddr) -> u8 {
         let chosen = |hops: i32| if hops < 0 { DEFAULT_HOPS } else { hops } as u8;
         match (to.is_ipv4(), to.is_multicast()) {
@@ -113,7 +113,7 @@ impl IpOptions {
         }
     }
 
-    /// Type of service of a datagram, or traffic class of one of IPv6.
+    /// Returns the type of service of a datagram, or the traffic class of one of IPv6.
     pub fn service_for(&self, to: core::net::IpAddr) -> u8 {
         if to.is_ipv4() {
             self.service
@@ -122,7 +122,7 @@ impl IpOptions {
         }
     }
 
-    /// Whether the program has said that datagrams to groups go by `lo`.
+    /// Tells whether the program has chosen `lo` for datagrams to groups.
     pub fn multicast_by_loopback(&self) -> bool {
         self.multicast_interface == interface::INDEX
     }
@@ -136,7 +136,7 @@ fn switch(bits: &mut u128, name: u32, on: bool) {
     }
 }
 
-/// The value of an option of `SOL_IP`: an `int`, or only a byte.
+/// Reads the value of an option of `SOL_IP`: an `int`, or only a byte.
 fn int_or_byte(value: &Value) -> Result<i32> {
     if value.len >= 4 {
         return value.int();
@@ -156,7 +156,7 @@ fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Result<i32> {
     }
 }
 
-/// The value of `IPV6_V6ONLY`.
+/// Reads the value of `IPV6_V6ONLY`.
 ///
 /// # Errors
 /// `ENOPROTOOPT` for an IPv4 socket, `EINVAL`, `EFAULT`.
@@ -170,7 +170,7 @@ pub fn v6_only(family: Family, value: &Value) -> Result<bool> {
 /// Sets an option.
 ///
 /// # Errors
-/// As Linux; `ENOPROTOOPT` for what is not known.
+/// As Linux; `ENOPROTOOPT` for unknown options.
 pub fn set(
     options: &SpinLock<IpOptions>,
     family: Family,
@@ -256,7 +256,7 @@ fn set_v6(options: &SpinLock<IpOptions>, name: u32, value: &Value) -> Result<()>
             options.multicast_interface = number;
         }
         raw::IPV6_MTU_DISCOVER => options.discover_v6 = within(number, 0..=5)?,
-        // No path has a smaller one than `lo`.
+        // No path has an MTU smaller than `lo`'s.
         raw::IPV6_MTU if number == 0 || number >= raw::IPV6_MIN_MTU as i32 => {}
         raw::IPV6_MTU => return Err(Errno::EINVAL),
         raw::IPV6_TCLASS => options.traffic_class = within(number, -1..=255)?.max(0) as u8,
@@ -268,10 +268,10 @@ fn set_v6(options: &SpinLock<IpOptions>, name: u32, value: &Value) -> Result<()>
     Ok(())
 }
 
-/// The value of an option.
+/// Returns the value of an option.
 ///
 /// # Errors
-/// As Linux; `ENOPROTOOPT` for what is not known.
+/// As Linux; `ENOPROTOOPT` for unknown options.
 pub fn get(options: &SpinLock<IpOptions>, family: Family, level: u32, name: u32) -> Result<Answer> {
     let options = *options.lock();
     let hops = |hops: i32| if hops < 0 { DEFAULT_HOPS } else { hops };

@@ -15,7 +15,7 @@ const LEN_V6: usize = 28;
 /// Bytes of one without a scope, which Linux takes too.
 const LEN_V6_SHORT: usize = 24;
 
-/// What a program calls with a family's address.
+/// The call for which an address is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
     Bind,
@@ -32,7 +32,8 @@ fn v4(bytes: &[u8]) -> SocketAddr {
     SocketAddr::new(ip.into(), port(bytes))
 }
 
-/// Reads the address that a program gives to a socket of `family`. An IPv4 address in IPv6's clothes becomes one.
+/// Reads the address that a program gives to a socket of `family`. An IPv4-mapped IPv6 address
+/// becomes an IPv4 address.
 ///
 /// # Errors
 /// `EINVAL` when it is too short, `EAFNOSUPPORT` for another family's.
@@ -54,7 +55,7 @@ pub fn read(family: Family, address: &Address, asked: Asked) -> Result<SocketAdd
             }
         }
         Family::V6 => {
-            // A datagram may be sent to an IPv4 address as it is.
+            // A datagram may be sent to an IPv4 address in its own form.
             if given == AF_INET && asked == Asked::Send && bytes.len() >= LEN_V4 {
                 return Ok(v4(bytes));
             }
@@ -76,7 +77,7 @@ pub fn read(family: Family, address: &Address, asked: Asked) -> Result<SocketAdd
     }
 }
 
-/// The name as a socket of `family` shows it; without one, the family's unspecified address.
+/// Writes a name as a socket of `family` shows it; without one, the family's unspecified address.
 pub fn write(family: Family, name: Option<SocketAddr>) -> Address {
     let name = name.unwrap_or(SocketAddr::new(family.unspecified(), 0));
     let port = name.port().to_be_bytes();
@@ -100,7 +101,7 @@ pub fn write(family: Family, name: Option<SocketAddr>) -> Address {
     }
 }
 
-/// An address as IPv6 writes it.
+/// Returns an address in IPv6's form.
 pub fn as_v6(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

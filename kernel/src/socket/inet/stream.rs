@@ -32,7 +32,7 @@ use crate::socket::{
 const SEND_BUFFER: usize = 16_384;
 const RECEIVE_BUFFER: usize = 131_072;
 
-/// A TCP socket as the calls see it.
+/// A TCP socket as the system calls see it.
 pub struct Stream {
     common: Common,
     tcp: Arc<tcp::Socket>,
@@ -58,7 +58,7 @@ impl Stream {
         })
     }
 
-    /// The socket of a connection that was accepted: it takes over the listener's options.
+    /// Wraps a connection that was accepted; it inherits the listener's options.
     fn accepted(&self, tcp: Arc<tcp::Socket>) -> Arc<dyn Socket> {
         let common = Common::new(self.common.domain(), raw::SOCK_STREAM, IPPROTO_TCP);
         common.inherit(&self.common);
@@ -80,7 +80,7 @@ impl Stream {
         Ok(name)
     }
 
-    /// Waits until the connection that is being made is there or has failed.
+    /// Waits until the handshake is over.
     fn await_connection(&self, patience: Patience) -> Result<()> {
         let done = || (self.tcp.phase() != Phase::Connecting).then_some(());
         patience.wait(&self.tcp.waits().writable, done)
@@ -105,7 +105,8 @@ impl Stream {
                 Err(error) => error,
             };
             if total > 0 {
-                // What was sent counts; an error of the connection is for the next call.
+                // The bytes that were sent are reported now, an error of the connection by the next
+                // call.
                 self.tcp.keep_error(error);
             }
             return fbuf::moved(total, Err(error));
@@ -164,7 +165,7 @@ impl Stream {
                 Ok(0) => return Ok(total),
                 Ok(n) => {
                     total += n;
-                    // What was looked at would be seen again.
+                    // The next round would peek at the same bytes again.
                     if total >= target || how.peek || self.tcp.is_at_mark() {
                         return Ok(total);
                     }
@@ -241,7 +242,7 @@ impl Socket for Stream {
             };
             let waits = self.tcp.waits();
             if let Err(error) = patience.wait(&waits.acceptable, changed) {
-                // It may have been told of a connection that somebody else has to take then.
+                // A wake-up for a connection that this caller gives up goes to another one.
                 if self.tcp.readiness().readable {
                     waits.acceptable.wake_one();
                 }
@@ -268,7 +269,7 @@ impl Socket for Stream {
             Err(error) => return Err(error),
         }
         match self.tcp.progress() {
-            // Another thread was told before.
+            // Another thread has taken the result.
             Err(Errno::EISCONN) | Ok(_) => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,7 +1,8 @@
 //! Options of the level `SOL_TCP`.
 //!
-//! On a wire inside one machine nothing is lost, late or in the way: options that say how to deal with that (keep-alives,
-//! delayed acknowledgements, Nagle's algorithm) are kept and shown, and there is nothing to do for them.
+//! On a wire inside one machine nothing is lost, late or reordered: options for such cases
+//! (keep-alives, delayed acknowledgements, Nagle's algorithm) are stored and shown, but have no
+//! effect.
 
 use core::time::Duration;
 
@@ -14,16 +15,16 @@ use nucleus::sync::SpinLock;
 
 use crate::socket::{Answer, Value};
 
-/// Largest segments: `lo`'s MTU less headers and the time stamps that Linux sends with each.
+/// The largest segment: `lo`'s MTU less headers and the timestamps that Linux sends with each.
 const MAX_SEGMENT: u32 = 65_483;
-/// The largest that `TCP_MAXSEG` may be set to.
+/// The largest value of `TCP_MAXSEG`.
 const MAX_SEGMENT_OPTION: i32 = 32_767;
-/// The algorithms that there are, by name.
+/// The names of the congestion-control algorithms.
 const CONGESTION: [&[u8]; 2] = [b"cubic", b"reno"];
-/// Bytes of a name there.
+/// Bytes of such a name.
 const CONGESTION_NAME: usize = 16;
 
-/// Their values for one socket.
+/// The values of one socket's options.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
     /// Bit by option number.
@@ -63,7 +64,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// How long a connection may wait for its first bytes, in nanoseconds.
+    /// Returns the time that a connection may wait for its first bytes, in nanoseconds.
     pub fn defer_accept(&self) -> u64 {
         Duration::from_secs(self.defer_accept.max(0) as u64).as_nanos() as u64
     }
@@ -84,7 +85,8 @@ fn is_switch(name: u32) -> bool {
 /// Sets an option.
 ///
 /// # Errors
-/// `EINVAL` for a value that can't be, `ENOENT` for an algorithm that is not there, `ENOPROTOOPT` for what is not known.
+/// `EINVAL` for a value out of range, `ENOENT` for an unknown algorithm, `ENOPROTOOPT` for an
+/// unknown option.
 pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<()> {
     if name == raw::TCP_CONGESTION {
         let mut bytes = [0; CONGESTION_NAME];
@@ -141,10 +143,10 @@ pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<(
     Ok(())
 }
 
-/// The value of an option.
+/// Returns the value of an option.
 ///
 /// # Errors
-/// `ENOPROTOOPT` for what is not known.
+/// `ENOPROTOOPT` for an unknown option.
 pub fn get(options: &SpinLock<TcpOptions>, socket: &tcp::Socket, name: u32) -> Result<Answer> {
     let options = *options.lock();
     Ok(Answer::Int(match name {
@@ -174,7 +176,7 @@ pub fn get(options: &SpinLock<TcpOptions>, socket: &tcp::Socket, name: u32) -> R
     }))
 }
 
-/// `struct tcp_info`: what is known; the rest is what a wire without a length has.
+/// Returns a `struct tcp_info`; unknown fields have the values of a wire without a length.
 fn info(socket: &tcp::Socket) -> Answer {
     let summary = socket.summary();
     let mut bytes = [0; size_of::<tcp_info>()];
@@ -222,7 +224,7 @@ fn info(socket: &tcp::Socket) -> Answer {
     Answer::of(&bytes)
 }
 
-/// Linux's number of a state.
+/// Returns Linux's number of a state.
 pub fn state_number(state: tcp::State) -> u8 {
     match state {
         tcp::State::Established => 1,

@@ -85,8 +85,8 @@ impl Datagrams {
         Ok(name)
     }
 
-    /// Writes a name for the program. As on Linux, raw sockets of IPv6 show the protocol's number in
-    /// the place of the port.
+    /// Writes a name for the program. As on Linux, raw sockets of IPv6 show the protocol's number
+    /// in the place of the port.
     fn write_name(&self, name: Option<SocketAddr>) -> Address {
         let family = self.socket.family();
         match (self.socket.protocol(), family) {
