@@ -2,6 +2,7 @@
 # make run CMD='ls | wc'   one command: its output, and its status as make's own
 # make run ROOT=debian     the same with Debian's own programs, and bash (makes target/debian once)
 # make run ROOT=DIR        the same with this folder, or this disk, as the guest's root
+# make check               format, lints and host tests after a change: 3 minutes at most
 # make test                every test; the last line counts them
 # make bench               the papers' experiments here and on Linux: a table, out/bench/report.html
 # make image               causeway.iso: boots by GRUB
@@ -12,7 +13,7 @@
 # RUN='--smp 4 --mem 1G' gives options to `causeway run`; see target/debug/causeway run --help.
 
 causeway := target/debug/causeway
-sources := $(shell find tools Cargo.toml Cargo.lock -name '*.rs' -o -name 'Cargo.*')
+sources := $(shell find tools Cargo.toml Cargo.lock -type f)
 rust = . target/toolchain.sh &&
 
 # As written: what looks like a variable of make's in CMD is the guest's business.
@@ -26,7 +27,7 @@ folder := $(if $(filter debian,$(ROOT)),$(debian),$(ROOT))
 root := $(if $(folder),--root '$(folder)')
 shell := $(if $(filter debian,$(ROOT)),/bin/bash,/bin/sh)
 
-.PHONY: run guest test bench image debug setup setup-test setup-bench setup-debian clean help
+.PHONY: run guest check test bench image debug setup setup-test setup-bench setup-debian clean help
 
 run: guest
 	$(if $(CMD),$(eval load target/status.so)$(leave $(file < target/status)))
@@ -37,6 +38,9 @@ guest: $(causeway) $(if $(CMD),target/status.so) $(if $(filter debian,$(ROOT)),$
 
 $(debian)/.causeway-root: | $(causeway) setup-debian
 	@$(causeway) root debian $(debian) >&2
+
+check: $(causeway)
+	@$(rust) $(causeway) check
 
 test: setup-test $(causeway)
 	@$(rust) $(causeway) test

@@ -5,6 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use anyhow::{Context, Result, anyhow, ensure};
+
 /// Bytes of a sector: a disk has whole ones.
 const SECTOR: u64 = 512;
 
@@ -17,35 +19,30 @@ pub struct Disk {
 }
 
 impl FromStr for Disk {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         let (name, read_only) = match text.strip_suffix(":ro") {
             Some(name) => (name, true),
             None => (text.strip_suffix(":rw").unwrap_or(text), false),
         };
-        let file = fs::canonicalize(name).map_err(|error| format!("{name}: {error}"))?;
-        let about = fs::metadata(&file).map_err(|error| format!("{name}: {error}"))?;
-        if !about.is_file() {
-            return Err(format!("{name} is no file: a disk is an image"));
-        }
-        if about.len() == 0 || !about.len().is_multiple_of(SECTOR) {
-            return Err(format!(
-                "{name} has {} bytes: a disk has whole sectors of {SECTOR}, and one at least",
-                about.len()
-            ));
-        }
+        let file = fs::canonicalize(name).map_err(|error| anyhow!("{name}: {error}"))?;
+        let about = fs::metadata(&file).map_err(|error| anyhow!("{name}: {error}"))?;
+        ensure!(about.is_file(), "{name} is no file: a disk is an image");
+        ensure!(
+            about.len() != 0 && about.len().is_multiple_of(SECTOR),
+            "{name} has {} bytes: a disk has whole sectors of {SECTOR}, and one at least",
+            about.len()
+        );
         OpenOptions::new()
             .read(true)
             .write(!read_only)
             .open(&file)
             .map_err(|error| {
                 let hint = if read_only { "" } else { " (as :ro?)" };
-                format!("{name}: {error}{hint}")
+                anyhow!("{name}: {error}{hint}")
             })?;
-        if file.to_str().is_none() {
-            return Err(format!("{name}: the name is not UTF-8"));
-        }
+        ensure!(file.to_str().is_some(), "{name}: the name is not UTF-8");
         Ok(Self { file, read_only })
     }
 }
@@ -55,11 +52,11 @@ impl Disk {
     ///
     /// # Errors
     /// A sentence that says why it is no disk.
-    pub fn at(file: &Path) -> Result<Self, String> {
-        match file.to_str() {
-            Some(name) => format!("{name}:rw").parse(),
-            None => Err(format!("{}: the name is not UTF-8", file.display())),
-        }
+    pub fn at(file: &Path) -> Result<Self> {
+        let name = file
+            .to_str()
+            .with_context(|| format!("{}: the name is not UTF-8", file.display()))?;
+        format!("{name}:rw").parse()
     }
 
     /// A disk with the same bytes and rights in a new file. What is zero there is a hole.
@@ -166,7 +163,7 @@ mod tests {
         let disk: Disk = format!("{name}:ro").parse().unwrap();
         assert!(disk.qemu(0)[1].ends_with(",readonly=on"));
         assert_eq!([0, 25, 26].map(Disk::name), ["vda", "vdz", "vdaa"]);
-        let parse = |name: &str| name.parse::<Disk>().unwrap_err();
+        let parse = |name: &str| name.parse::<Disk>().unwrap_err().to_string();
         assert!(parse("/nowhere/at/all").starts_with("/nowhere/at/all: "));
         assert!(parse("/tmp").contains("no file"));
         fs::write(&file, [0; 700]).unwrap();

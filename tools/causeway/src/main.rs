@@ -23,6 +23,7 @@ mod project;
 mod qemu;
 mod root;
 mod run;
+mod screen;
 mod share;
 mod swap;
 mod symbols;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Debug(options) => debug::debug(options),
         Command::Profile(options) => profile::profile(options),
         Command::Image(options) => image::image(options).map(|()| 0),
+        Command::Check(options) => test::host::check(options.all),
         Command::Test(options) => test::test(options),
         Command::Bench(options) => bench::bench(options),
         Command::CompareLinux(options) => compare::compare(options).map(|()| 0),

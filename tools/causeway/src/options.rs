@@ -38,6 +38,8 @@ pub enum Command {
     Profile(Profile),
     /// Make an image of a CD that boots by GRUB
     Image(Image),
+    /// Check the format, the lints and the host tests after a change
+    Check(Check),
     /// Run every test
     Test(Test),
     /// Run the experiments on this kernel and on Linux in turn, and show what came of them
@@ -162,7 +164,7 @@ impl Guest {
         };
         let disk = root.display().to_string().parse();
         disk.map(Some)
-            .map_err(|why: String| anyhow!("the root {why}"))
+            .map_err(|why: anyhow::Error| anyhow!("the root {why}"))
     }
 
     /// The options for the kernel's command line that do not depend on the machine.
@@ -340,6 +342,13 @@ pub struct Image {
     /// Run this program in place of a shell
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Check {
+    /// Run also the host tests that have passed since they were built
+    #[arg(long)]
+    pub all: bool,
 }
 
 #[derive(Args, Debug)]

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use anyhow::{Context, Result, anyhow, ensure};
+
 /// `HOSTDIR:GUESTDIR`, and `:ro` behind it for one that the guest cannot write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
@@ -16,32 +18,28 @@ pub struct Share {
 }
 
 impl FromStr for Share {
-    type Err = String;
+    type Err = anyhow::Error;
 
     /// The guest's path starts at the last `:/`, so the host's may have colons in it.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         let (paths, read_only) = match text.strip_suffix(":ro") {
             Some(paths) => (paths, true),
             None => (text.strip_suffix(":rw").unwrap_or(text), false),
         };
         let colon = paths.rfind(":/").filter(|&colon| colon > 0);
-        let colon = colon.ok_or(
+        let colon = colon.context(
             "a share is HOSTDIR:GUESTDIR or HOSTDIR:GUESTDIR:ro, and GUESTDIR starts with a slash",
         )?;
         let (host, guest) = (&paths[..colon], &paths[colon + 1..]);
-        if guest.split('/').any(|part| part == "..") {
-            return Err(format!("the guest's folder {guest} has .. in it"));
-        }
-        let host = fs::canonicalize(host).map_err(|error| format!("{host}: {error}"))?;
-        if !host.is_dir() {
-            return Err(format!("{} is not a folder", host.display()));
-        }
-        if fs::read_dir(&host).is_err() {
-            return Err(format!("{} cannot be read", host.display()));
-        }
-        if host.to_str().is_none() {
-            return Err(format!("{}: the name is not UTF-8", host.display()));
-        }
+        ensure!(
+            guest.split('/').all(|part| part != ".."),
+            "the guest's folder {guest} has .. in it"
+        );
+        let host = fs::canonicalize(host).map_err(|error| anyhow!("{host}: {error}"))?;
+        let name = host.display();
+        ensure!(host.is_dir(), "{name} is not a folder");
+        ensure!(fs::read_dir(&host).is_ok(), "{name} cannot be read");
+        ensure!(host.to_str().is_some(), "{name}: the name is not UTF-8");
         Ok(Self {
             host,
             guest: guest.into(),
@@ -118,7 +116,7 @@ mod tests {
             ("/etc/passwd:/x", "not a folder"),
             ("/tmp:/a/../b", ".."),
         ] {
-            let error = text.parse::<Share>().unwrap_err();
+            let error = text.parse::<Share>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::disk::Disk;
 
@@ -28,30 +28,28 @@ pub enum Swap {
 }
 
 impl FromStr for Swap {
-    type Err = String;
+    type Err = anyhow::Error;
 
     /// `SIZE` in K, M or G, else `FILE`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         if let Some(bytes) = size(text) {
-            return match (LEAST..=MOST).contains(&bytes) {
-                true => Ok(Swap::Size(bytes / PAGE as u64 * PAGE as u64)),
-                false => Err(format!(
-                    "{text} of swap: it is 40K at least and 512G at most"
-                )),
-            };
+            ensure!(
+                (LEAST..=MOST).contains(&bytes),
+                "{text} of swap: it is 40K at least and 512G at most"
+            );
+            return Ok(Swap::Size(bytes / PAGE as u64 * PAGE as u64));
         }
-        if !Path::new(text.trim_end_matches(":ro")).exists() {
-            return Err(format!(
-                "`{text}` is no size, which is a number of K, M or G, and no file"
-            ));
-        }
+        ensure!(
+            Path::new(text.trim_end_matches(":ro")).exists(),
+            "`{text}` is no size, which is a number of K, M or G, and no file"
+        );
         let disk: Disk = text.parse()?;
         let mut page = [0; PAGE];
         let header = File::open(disk.file()).and_then(|mut file| file.read_exact(&mut page));
         match header {
             Ok(()) if page.ends_with(MAGIC) && disk.is_writable() => Ok(Swap::File(disk)),
-            Ok(()) if !disk.is_writable() => Err(format!("{text}: swap space is written")),
-            _ => Err(format!("{text} is no swap space: `mkswap` makes one of it")),
+            Ok(()) if !disk.is_writable() => bail!("{text}: swap space is written"),
+            _ => bail!("{text} is no swap space: `mkswap` makes one of it"),
         }
     }
 }
@@ -74,7 +72,7 @@ impl Swap {
             file.set_len(bytes)
         };
         make().with_context(|| format!("cannot make {}", path.display()))?;
-        Disk::at(&path).map_err(anyhow::Error::msg)
+        Disk::at(&path)
     }
 }
 
@@ -108,7 +106,7 @@ mod tests {
 
     #[test]
     fn sizes_are_made_and_files_are_checked() {
-        let parse = |text: &str| text.parse::<Swap>();
+        let parse = |text: &str| text.parse::<Swap>().map_err(|error| error.to_string());
         assert_eq!(parse("64M"), Ok(Swap::Size(64 << 20)));
         assert_eq!(parse("41k"), Ok(Swap::Size(40 << 10)));
         assert!(parse("39K").unwrap_err().contains("40K"));

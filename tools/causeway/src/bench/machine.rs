@@ -294,7 +294,7 @@ fn empty_disks(folder: &Path) -> Result<Vec<Disk>> {
         File::create(&path)
             .and_then(|file| file.set_len(bytes))
             .with_context(|| format!("cannot make {}", path.display()))?;
-        Disk::at(&path).map_err(anyhow::Error::msg)
+        Disk::at(&path)
     };
     DISKS.into_iter().map(disk).collect()
 }

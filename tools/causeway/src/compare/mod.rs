@@ -5,15 +5,11 @@
 mod script;
 mod start;
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::guest::Killer;
 use crate::linux::{Linux, Mitigations};
 use crate::options;
 use crate::project::{self, Profile};
@@ -100,66 +96,6 @@ pub fn compare(options: &options::Compare) -> Result<()> {
     match &options.script {
         Some(file) => script::compare(options, &pair, file),
         None => start::compare(options, &pair),
-    }
-}
-
-/// What a guest writes on its console.
-struct Screen {
-    from: ChildStdout,
-    shown: Vec<u8>,
-}
-
-impl Screen {
-    fn new(from: ChildStdout) -> Self {
-        Self {
-            from,
-            shown: Vec::new(),
-        }
-    }
-
-    /// All up to and with `text`.
-    ///
-    /// # Errors
-    /// When the console ends before.
-    fn read_until(&mut self, text: &str) -> Result<String> {
-        let mut buffer = [0; 4096];
-        let mut looked = 0;
-        loop {
-            if let Some(at) = self.shown[looked..]
-                .windows(text.len())
-                .position(|window| window == text.as_bytes())
-            {
-                let rest = self.shown.split_off(looked + at + text.len());
-                let all = std::mem::replace(&mut self.shown, rest);
-                return Ok(String::from_utf8_lossy(&all).into_owned());
-            }
-            looked = (self.shown.len() + 1).saturating_sub(text.len());
-            let count = self.from.read(&mut buffer)?;
-            if count == 0 {
-                bail!(
-                    "no {text:?} on the console: {:?}",
-                    String::from_utf8_lossy(&self.shown)
-                );
-            }
-            self.shown.extend_from_slice(&buffer[..count]);
-        }
-    }
-}
-
-/// Ends a guest that takes too long: then the reading of its console ends, too.
-struct Watch {
-    _done: Sender<()>,
-}
-
-impl Watch {
-    fn new(killer: Killer, patience: Duration) -> Self {
-        let (done, waiting) = mpsc::channel::<()>();
-        std::thread::spawn(move || {
-            if waiting.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-                killer.kill();
-            }
-        });
-        Self { _done: done }
     }
 }
 

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Pair, Screen, Watch};
+use super::Pair;
 use crate::guest::Guest;
 use crate::options;
 use crate::qemu::{self, Machine};
 use crate::root::Root;
 use crate::run::Console;
+use crate::screen::{Screen, Watch};
 
 /// The shell's prompt, by `/etc/profile` of the default root.
 const PROMPT: &str = "causeway:~# ";

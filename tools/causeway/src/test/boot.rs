@@ -1,22 +1,26 @@
-//! Guests whose console is captured.
+//! Guests whose console is captured: [`Bench::guest`] plans a boot, [`Plan::run`] runs it to its end,
+//! and [`Finished`] judges what came of it.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::input::Bytes;
 use crate::qemu::{self, Accelerator, Boot, Machine};
 use crate::root::Root;
 use crate::run::Console;
+use crate::screen::{Screen, Watch};
 use crate::symbols;
 
-/// What all boots of a test run share.
+/// State that all boots of a test run share.
 pub struct Bench {
     /// The kernel with assertions, and the fast one.
     pub checked: PathBuf,
@@ -29,69 +33,11 @@ pub struct Bench {
     folder: TempDir,
 }
 
-/// What became of a guest.
-pub struct Finished {
-    pub ending: Ending,
-    pub output: Vec<u8>,
-    pub log: Vec<String>,
-}
-
-impl Finished {
-    /// The output as text.
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.output).into_owned()
-    }
-
-    /// Why this is not the end that a test wants: the ending, the panic or the end of the log.
-    pub fn why(&self, kernel: &Path) -> String {
-        let panic = symbols::panic_report(&self.log, Some(kernel));
-        let log = &self.log[self.log.len().saturating_sub(6)..];
-        let text = self.text();
-        let last: Vec<_> = text.lines().rev().take(4).collect();
-        let more = if panic.is_empty() {
-            log.join("\n    ")
-        } else {
-            panic.join("\n    ")
-        };
-        format!("{:?}; last output {last:?}; log:\n    {more}", self.ending)
-    }
-}
-
-/// One boot.
-pub struct Plan<'a> {
-    pub root: &'a Path,
-    pub cpus: u32,
-    pub memory: &'a str,
-    pub append: &'a str,
-    pub command: &'a [&'a str],
-    /// Bytes for the command's standard input.
-    pub input: &'a [u8],
-    pub timeout: Duration,
-    /// Whether the fast kernel is used.
-    pub fast: bool,
-}
-
-impl<'a> Plan<'a> {
-    /// One CPU, 512 MiB, a minute, no input, the checked kernel.
-    pub fn new(root: &'a Path, command: &'a [&'a str]) -> Self {
-        Self {
-            root,
-            cpus: 1,
-            memory: "512M",
-            append: "",
-            command,
-            input: b"",
-            timeout: Duration::from_secs(60),
-            fast: false,
-        }
-    }
-}
-
 impl Bench {
     /// Decides how guests run.
     ///
     /// # Errors
-    /// When QEMU is not there.
+    /// When QEMU is missing.
     pub fn new(checked: PathBuf, fast: PathBuf, programs: PathBuf) -> Result<Self> {
         let (accelerator, why) = qemu::choose(Accelerator::Auto, &fast)?;
         println!("guests run with {accelerator:?}: {why}");
@@ -110,65 +56,14 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// The archive of busybox's root with the guests' test programs in `/tests`, and `/bin/bench`.
+    /// A file of this run with these bytes.
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub fn root(&self) -> Result<PathBuf> {
-        let path = self.path("root.cpio");
-        if !path.exists() {
-            let mut root = Root::busybox()?;
-            root.directory("tests", 0o755);
-            for program in ["guest-tests", "random-calls"] {
-                root.host_file(
-                    format!("tests/{program}"),
-                    &self.programs.join(program),
-                    0o755,
-                )?;
-            }
-            root.host_file("bin/bench", &self.programs.join("bench"), 0o755)?;
-            root.write(&path)?;
-        }
+    /// When it cannot be written.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.path(name);
+        fs::write(&path, bytes)?;
         Ok(path)
-    }
-
-    /// Boots a guest that runs a command, and waits for its end.
-    ///
-    /// # Errors
-    /// When QEMU cannot be started.
-    pub fn boot(&self, plan: &Plan) -> Result<Finished, String> {
-        let command: Vec<String> = plan.command.iter().map(ToString::to_string).collect();
-        let append: Vec<String> = if plan.append.is_empty() {
-            vec![]
-        } else {
-            vec![plan.append.into()]
-        };
-        self.boot_line(plan, &Console::pipes().command_line(&append, &command))
-    }
-
-    /// The same with exactly this command line for the kernel.
-    ///
-    /// # Errors
-    /// When QEMU cannot be started.
-    pub fn boot_line(&self, plan: &Plan, command_line: &str) -> Result<Finished, String> {
-        let machine = self.machine(plan, command_line);
-        finish(&machine, plan.input, plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
-    }
-
-    /// The machine of a plan.
-    pub fn machine(&self, plan: &Plan, command_line: &str) -> Machine {
-        let kernel = if plan.fast { &self.fast } else { &self.checked };
-        Machine {
-            boot: Boot::Kernel {
-                kernel: kernel.clone(),
-                root: Some(plan.root.into()),
-                command_line: command_line.into(),
-            },
-            cpus: plan.cpus,
-            memory: plan.memory.into(),
-            accelerator: self.accelerator,
-            extra: Vec::new(),
-        }
     }
 
     /// An empty folder of this run.
@@ -183,14 +78,381 @@ impl Bench {
         fs::create_dir_all(&path)?;
         Ok(path)
     }
+
+    /// The archive of busybox's root with the guests' test programs in `/tests`, and `/bin/bench`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn root(&self) -> Result<PathBuf> {
+        let path = self.path("root.cpio");
+        if !path.exists() {
+            let mut root = Root::busybox()?;
+            root.directory("tests", 0o755);
+            for (place, name) in [
+                ("tests", "guest-tests"),
+                ("tests", "random-calls"),
+                ("bin", "bench"),
+            ] {
+                root.host_file(
+                    Path::new(place).join(name),
+                    &self.programs.join(name),
+                    0o755,
+                )?;
+            }
+            root.write(&path).context("the guests' root")?;
+        }
+        Ok(path)
+    }
+
+    /// Plans a boot that runs a command: by default on the checked kernel with [`Bench::root`], one
+    /// CPU, 512 MiB, no input, and a minute of time.
+    pub fn guest(&self, command: &[&str]) -> Plan<'_> {
+        Plan {
+            bench: self,
+            root: RootPlace::Default,
+            cpus: 1,
+            memory: "512M".into(),
+            options: Vec::new(),
+            command: command.iter().map(ToString::to_string).collect(),
+            line: None,
+            disks: Vec::new(),
+            words: Vec::new(),
+            input: Vec::new(),
+            timeout: Duration::from_secs(60),
+            is_fast: false,
+        }
+    }
+
+    /// Plans a boot that runs a line of the shell.
+    pub fn shell(&self, line: &str) -> Plan<'_> {
+        self.guest(&["/bin/sh", "-c", line])
+    }
+
+    /// Plans a boot that runs a line of bash.
+    pub fn bash(&self, line: &str) -> Plan<'_> {
+        self.guest(&["/bin/bash", "-c", line])
+    }
 }
 
-/// Runs a machine to its end; each complete line of output is shown to `each` as it comes.
+/// The source of a guest's root.
+#[derive(Clone)]
+enum RootPlace {
+    /// The archive of [`Bench::root`].
+    Default,
+    Archive(PathBuf),
+    /// The first disk.
+    Disk,
+}
+
+/// A boot to be made.
+#[derive(Clone)]
+pub struct Plan<'a> {
+    bench: &'a Bench,
+    root: RootPlace,
+    cpus: u32,
+    memory: String,
+    options: Vec<String>,
+    command: Vec<String>,
+    line: Option<String>,
+    disks: Vec<Disk>,
+    words: Vec<String>,
+    input: Vec<u8>,
+    timeout: Duration,
+    is_fast: bool,
+}
+
+impl Plan<'_> {
+    /// The root is this archive.
+    pub fn root(mut self, archive: &Path) -> Self {
+        self.root = RootPlace::Archive(archive.into());
+        self
+    }
+
+    /// The root is this disk, the first one.
+    pub fn root_disk(mut self, disk: Disk) -> Self {
+        let mode = if disk.is_writable() { "rw" } else { "ro" };
+        self.root = RootPlace::Disk;
+        self.disks.insert(0, disk);
+        self.option(&format!("root=/dev/vda {mode}"))
+    }
+
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// Memory in QEMU's words, as `64M`.
+    pub fn memory(mut self, memory: &str) -> Self {
+        self.memory = memory.into();
+        self
+    }
+
+    /// An option for the kernel's command line.
+    pub fn option(mut self, option: &str) -> Self {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Exactly this command line for the kernel.
+    pub fn line(mut self, line: &str) -> Self {
+        self.line = Some(line.into());
+        self
+    }
+
+    /// A further disk.
+    pub fn disk(mut self, disk: Disk) -> Self {
+        self.disks.push(disk);
+        self
+    }
+
+    /// Further words for QEMU.
+    pub fn words<T: Into<String>>(mut self, words: impl IntoIterator<Item = T>) -> Self {
+        self.words.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// A disk in the first place on which some accesses to one sector fail by `EIO`. `events` are
+    /// QEMU's `blkdebug` events, with further conditions after a comma.
+    pub fn bad_disk(self, file: &Path, sector: u32, events: &[&str]) -> Self {
+        let mut drive = format!(
+            "if=none,id=bad,format=raw,rerror=report,werror=report,\
+             file.driver=blkdebug,file.image.filename={}",
+            file.display()
+        );
+        for (number, event) in events.iter().enumerate() {
+            let inject = format!("file.inject-error.{number}");
+            drive += &format!(",{inject}.event={event},{inject}.errno=5,{inject}.sector={sector}");
+        }
+        self.words(["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"])
+    }
+
+    /// Bytes for the command's standard input.
+    pub fn input(mut self, input: &[u8]) -> Self {
+        self.input = input.into();
+        self
+    }
+
+    /// The time after which the guest is killed, in seconds.
+    pub fn timeout(mut self, seconds: u64) -> Self {
+        self.timeout = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Uses the fast kernel.
+    pub fn fast(self) -> Self {
+        self.fast_if(true)
+    }
+
+    /// Uses the fast kernel or the checked one.
+    pub fn fast_if(mut self, is_fast: bool) -> Self {
+        self.is_fast = is_fast;
+        self
+    }
+
+    fn kernel(&self) -> &Path {
+        match self.is_fast {
+            true => &self.bench.fast,
+            false => &self.bench.checked,
+        }
+    }
+
+    /// The machine.
+    ///
+    /// # Errors
+    /// When the default root cannot be made.
+    pub fn machine(&self) -> Result<Machine> {
+        self.machine_on(Console::pipes())
+    }
+
+    /// The machine with this console.
+    ///
+    /// # Errors
+    /// When the default root cannot be made.
+    pub fn machine_on(&self, console: Console) -> Result<Machine> {
+        let line = self.line.clone();
+        let disks = self.disks.iter().enumerate();
+        let boot = Boot::Kernel {
+            kernel: self.kernel().into(),
+            root: match &self.root {
+                RootPlace::Default => Some(self.bench.root()?),
+                RootPlace::Archive(archive) => Some(archive.clone()),
+                RootPlace::Disk => None,
+            },
+            command_line: line
+                .unwrap_or_else(|| console.command_line(&self.options, &self.command)),
+        };
+        Ok(Machine {
+            boot,
+            cpus: self.cpus,
+            memory: self.memory.clone(),
+            accelerator: self.bench.accelerator,
+            extra: disks
+                .flat_map(|(number, disk)| disk.qemu(number))
+                .chain(self.words.iter().cloned())
+                .collect(),
+        })
+    }
+
+    /// Boots the guest and waits for its end.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn run(&self) -> Result<Finished> {
+        self.run_with(|_| ())
+    }
+
+    /// Boots the guest, shows each line of its output as it comes, and waits for its end.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn run_shown(&self) -> Result<Finished> {
+        self.run_with(|line| println!("  {line}"))
+    }
+
+    /// Boots the guest and waits for its end; calls `each` with each complete line of output.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn run_with(&self, each: impl FnMut(&str) + Send + 'static) -> Result<Finished> {
+        let machine = self.machine()?;
+        finish(&machine, self.kernel(), &self.input, self.timeout, each)
+    }
+
+    /// The output of a guest that ends with status 0.
+    ///
+    /// # Errors
+    /// When it ends otherwise.
+    pub fn output(&self) -> Result<String> {
+        let finished = self.run()?;
+        finished.ended(0)?;
+        Ok(finished.text())
+    }
+
+    /// Runs `guest-tests`, showing its lines.
+    ///
+    /// # Errors
+    /// When a test fails or is skipped.
+    pub fn guest_tests(&self) -> Result<()> {
+        let finished = self.run_shown()?;
+        let (text, passed) = (finished.text(), finished.ending == Ending::Status(0));
+        ensure!(
+            passed && !text.contains("skip"),
+            "{text}; {}",
+            finished.why()
+        );
+        Ok(())
+    }
+
+    /// Runs the machine until it has printed `last`, and kills it while it goes on.
+    ///
+    /// # Errors
+    /// When it ends before, or prints something else until the timeout.
+    pub fn killed_after(&self, last: &str) -> Result<()> {
+        let (mut guest, pipe, from) = Guest::start(&self.machine()?, false)?;
+        let watch = Watch::new(guest.killer(), self.timeout);
+        let mut screen = Screen::new(from);
+        let said = screen.read_until(last);
+        if said.is_ok() {
+            // Time for some of the changes that follow.
+            thread::sleep(Duration::from_millis(300));
+        }
+        guest.kill();
+        drop((pipe, watch));
+        guest.wait(None)?;
+        said.with_context(|| guest.log().join("\n    ")).map(drop)
+    }
+}
+
+/// A guest that has ended.
+pub struct Finished {
+    pub ending: Ending,
+    pub output: Vec<u8>,
+    pub log: Vec<String>,
+    /// The kernel that it ran.
+    kernel: PathBuf,
+}
+
+impl Finished {
+    /// The output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.output).into_owned()
+    }
+
+    /// Why this is not the end that a test wants: the ending, the panic or the end of the log.
+    pub fn why(&self) -> String {
+        let panic = symbols::panic_report(&self.log, Some(&self.kernel));
+        let log = &self.log[self.log.len().saturating_sub(6)..];
+        let text = self.text();
+        let last: Vec<_> = text.lines().rev().take(4).collect();
+        let more = if panic.is_empty() { log } else { &panic };
+        format!(
+            "{:?}; last output {last:?}; log:\n    {}",
+            self.ending,
+            more.join("\n    ")
+        )
+    }
+
+    /// Checks the status.
+    ///
+    /// # Errors
+    /// When the guest ended otherwise.
+    pub fn ended(&self, status: u8) -> Result<()> {
+        if self.ending != Ending::Status(status) {
+            bail!("status {status} expected; {}", self.why());
+        }
+        Ok(())
+    }
+
+    /// Checks the output.
+    ///
+    /// # Errors
+    /// When it is another one.
+    pub fn printed(&self, wanted: &str) -> Result<()> {
+        let text = self.text();
+        ensure!(text == wanted, "{text:?}; {}", self.why());
+        Ok(())
+    }
+
+    /// Checks that the output contains a text.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn says(&self, part: &str) -> Result<()> {
+        ensure!(self.text().contains(part), "{}", self.why());
+        Ok(())
+    }
+
+    /// Checks the status, and the output byte by byte.
+    ///
+    /// # Errors
+    /// When one of them is another one; the message names the first byte that differs.
+    pub fn is(&self, status: u8, output: &[u8]) -> Result<()> {
+        self.ended(status)?;
+        let same = self.output.iter().zip(output).take_while(|(a, b)| a == b);
+        let at = same.count();
+        let part = |bytes: &[u8]| {
+            let end = bytes.len().min(at + 60);
+            String::from_utf8_lossy(&bytes[at.min(end)..end]).into_owned()
+        };
+        ensure!(
+            self.output == output,
+            "the output ({} bytes, {} expected) differs at byte {at}: {:?} in place of {:?}",
+            self.output.len(),
+            output.len(),
+            part(&self.output),
+            part(output)
+        );
+        Ok(())
+    }
+}
+
+/// Runs a machine to its end; calls `each` with each complete line of output.
 ///
 /// # Errors
 /// When QEMU cannot be started.
 pub fn finish(
     machine: &Machine,
+    kernel: &Path,
     input: &[u8],
     timeout: Duration,
     mut each: impl FnMut(&str) + Send + 'static,
@@ -198,10 +460,7 @@ pub fn finish(
     let (mut guest, mut pipe, mut from) = Guest::start(machine, false)?;
     let reader = thread::spawn(move || {
         let (mut all, mut buffer, mut shown) = (Vec::new(), [0; 4096], 0);
-        while let Ok(count) = from.read(&mut buffer) {
-            if count == 0 {
-                break;
-            }
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
             all.extend_from_slice(&buffer[..count]);
             while let Some(length) = all[shown..].iter().position(|&byte| byte == b'\n') {
                 each(String::from_utf8_lossy(&all[shown..shown + length]).trim_end());
@@ -228,5 +487,30 @@ pub fn finish(
         ending,
         output,
         log: guest.log(),
+        kernel: kernel.into(),
     })
+}
+
+/// This program as a user calls it, its output captured.
+pub fn causeway(words: &[&str]) -> Command {
+    let program = std::env::current_exe().unwrap_or_else(|_| "causeway".into());
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// The status, the output and the errors of a program, for a message.
+pub fn shown(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    format!("{}\n{text}\n{errors}", output.status)
+}
+
+/// The last bytes of `stdout` or `stderr` as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,11 +1,11 @@
 //! `causeway compare-linux` as a user calls it, where there is a Linux: a script with disks, of which each run has its own.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
 
 use super::Report;
-use super::boot::Bench;
+use super::boot::{Bench, causeway, shown, text};
 use super::database;
 use crate::linux::Linux;
 use crate::outcome;
@@ -42,49 +42,34 @@ pub fn run(bench: &Bench, report: &mut Report) {
     );
 }
 
-fn own_disks(bench: &Bench) -> Result<(), String> {
-    let error = |error: anyhow::Error| format!("{error:#}");
-    let wrong = |error: std::io::Error| error.to_string();
-    let root = database::folder().map_err(error)?;
-    let script = bench.path("compared.sh");
-    fs::write(&script, SCRIPT).map_err(wrong)?;
+fn own_disks(bench: &Bench) -> Result<()> {
+    let root = database::folder()?;
+    let script = bench.file("compared.sh", SCRIPT.as_bytes())?;
     let disk = bench.path("compared.ext2");
-    let empty = bench.fresh_folder("empty").map_err(error)?;
-    fs::create_dir(empty.join("lost+found")).map_err(wrong)?;
-    ext2::make(Some(&empty), &disk, Some(16 << 20)).map_err(error)?;
-    let before = fs::read(&disk).map_err(wrong)?;
-    let run = |script: &Path| {
-        let program = std::env::current_exe().map_err(wrong)?;
-        let mut command = Command::new(program);
-        command.args([
-            "compare-linux",
-            "--pairs",
-            "1",
-            "--mem",
-            "768M",
-            "--swap",
-            "16M",
-        ]);
+    let empty = bench.fresh_folder("empty")?;
+    fs::create_dir(empty.join("lost+found"))?;
+    ext2::make(Some(&empty), &disk, Some(16 << 20))?;
+    let before = fs::read(&disk)?;
+    let run = || {
+        let mut command = causeway(&["compare-linux", "--pairs", "1", "--mem", "768M"]);
+        command.args(["--swap", "16M"]);
         command.arg("--root").arg(&root).arg("--disk").arg(&disk);
-        command.arg("--script").arg(script).stdin(Stdio::null());
-        command.output().map_err(wrong)
+        command.arg("--script").arg(&script).output()
     };
-    let output = run(&script)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    let printed = PRINTS.lines().all(|line| text.lines().any(|it| it == line));
-    if !output.status.success() || !printed || !text.contains("| nothing | ") {
-        return Err(format!("{}: {text}", output.status));
-    }
-    if fs::read(&disk).map_err(wrong)? != before {
-        return Err("the disk itself has changed".into());
-    }
-    // What only one kernel can say is told.
-    fs::write(&script, "[ -e /proc/causeway ] || echo other").map_err(wrong)?;
-    let output = run(&script)?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() == Some(outcome::FAILURE.into()) && text.contains("differ") {
-        true => Ok(()),
-        false => Err(format!("{}: {text}", output.status)),
-    }
+    let output = run()?;
+    let all = shown(&output);
+    let printed = PRINTS.lines().all(|line| all.lines().any(|it| it == line));
+    let measured = all.contains("| nothing | ");
+    ensure!(output.status.success() && printed && measured, "{all}");
+    ensure!(fs::read(&disk)? == before, "the disk itself has changed");
+    // A line that only one of the kernels prints is reported.
+    fs::write(&script, "[ -e /proc/causeway ] || echo other")?;
+    let output = run()?;
+    let told = text(&output.stderr).contains("differ");
+    ensure!(
+        output.status.code() == Some(outcome::FAILURE.into()) && told,
+        "{}",
+        shown(&output)
+    );
+    Ok(())
 }

@@ -10,16 +10,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Report;
-use super::boot::{self, Bench, Plan};
+use super::boot::{Bench, finish};
 use super::roots;
 use super::strangers::same;
-use crate::guest::Ending;
+use super::{Report, side_by_side};
 use crate::linux::Linux;
 use crate::options;
 use crate::project;
 use crate::qemu::{Boot, Machine};
 use crate::root::Root;
+
+/// The time for a batch, in seconds.
+const TIMEOUT: u64 = 900;
 
 /// A root of Debian's packages, and what runs in it.
 struct System {
@@ -133,26 +135,18 @@ swapoff: /dev/md0: swapoff failed: Invalid argument
 4
 ";
 
-fn swap_tools(bench: &Bench) -> Result<(), String> {
-    let error = |error: anyhow::Error| format!("{error:#}");
-    let scripts = project::home().map_err(error)?;
-    let scripts = scripts.join("user/strangers/debian");
-    let archive = archive(bench, &SYSTEMS[0], &scripts).map_err(error)?;
-    let command = ["/bin/bash", "-c", SWAP_TOOLS];
-    let mut plan = Plan::new(&archive, &command);
-    plan.memory = "2G";
-    plan.append = "md=16M";
-    plan.timeout = Duration::from_secs(300);
-    plan.fast = true;
-    let finished = bench.boot(&plan)?;
+fn swap_tools(bench: &Bench) -> Result<()> {
+    let scripts = project::home()?.join("user/strangers/debian");
+    let archive = archive(bench, &SYSTEMS[0], &scripts)?;
+    let guest = bench.bash(SWAP_TOOLS).root(&archive).memory("2G");
+    let finished = guest.option("md=16M").timeout(300).fast().run()?;
     let lines = finished.text();
     let lines = lines.lines().map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         words.join(" ") + "\n"
     });
     let said: String = lines.collect();
-    same(SWAP_TOOLS_SAY.as_bytes(), said.as_bytes())
-        .map_err(|why| format!("{why}; {}", finished.why(&bench.fast)))
+    same(SWAP_TOOLS_SAY.as_bytes(), said.as_bytes()).with_context(|| finished.why())
 }
 
 fn run_in(
@@ -185,7 +179,7 @@ fn run_in(
     let archive = match archive(bench, system, &scripts) {
         Ok(archive) => archive,
         Err(why) if !options.record => {
-            report.note("debian: its root", Err(format!("{why:#}")));
+            report.note("debian: its root", Err(why));
             return Ok(());
         }
         Err(why) => return Err(why),
@@ -193,19 +187,10 @@ fn run_in(
     let linux = options.record.then(|| Linux::find(None)).transpose()?;
     let linux = linux.map(|linux| linux.kernel);
     for two in batches.chunks(2) {
-        let printed: Vec<Result<Vec<Printed>, String>> = std::thread::scope(|scope| {
-            let guests: Vec<_> = two
-                .iter()
-                .map(|batch| scope.spawn(|| boot(bench, linux.as_deref(), &archive, batch)))
-                .collect();
-            guests
-                .into_iter()
-                .map(|guest| guest.join().unwrap_or_else(|_| Err("panicked".into())))
-                .collect()
-        });
+        let printed = side_by_side(two, |batch| boot(bench, linux.as_deref(), &archive, batch));
         for (batch, printed) in two.iter().zip(printed) {
             if options.record {
-                write(&scripts, batch, &printed.map_err(anyhow::Error::msg)?)?;
+                write(&scripts, batch, &printed?)?;
             } else {
                 judge(report, &scripts, batch, printed)?;
             }
@@ -235,59 +220,39 @@ fn boot(
     linux: Option<&Path>,
     archive: &Path,
     batch: &[&str],
-) -> Result<Vec<Printed>, String> {
+) -> Result<Vec<Printed>> {
     let begin = Instant::now();
-    let mut command = vec!["/bin/bash", "/strangers/prepare"];
-    command.extend(batch);
-    let mut plan = Plan::new(archive, &command);
-    plan.cpus = 2;
-    plan.memory = "2G";
-    plan.timeout = Duration::from_secs(900);
-    plan.fast = true;
+    let command = [&["/bin/bash", "/strangers/prepare"], batch].concat();
+    let guest = bench.guest(&command).root(archive).cpus(2).timeout(TIMEOUT);
+    let guest = guest.memory("2G").fast();
     let text = match linux {
-        None => {
-            let finished = bench.boot(&plan)?;
-            if finished.ending != Ending::Status(0) {
-                return Err(finished.why(&bench.fast));
-            }
-            finished.text()
-        }
-        Some(linux) => on_linux(&bench.machine(&plan, ""), linux, batch, plan.timeout)?,
+        None => guest.output()?,
+        Some(linux) => on_linux(guest.machine()?, linux, batch)?,
     };
     let time = begin.elapsed();
     batch
         .iter()
         .map(|name| {
-            let text = part(&text, name).ok_or_else(|| format!("{name} did not end: {text}"))?;
+            let text = part(&text, name).with_context(|| format!("{name} did not end: {text}"))?;
             Ok(Printed { text, time })
         })
         .collect()
 }
 
 /// The same machine with Linux, which runs `/init` with the words of its command line that it does not know.
-fn on_linux(
-    machine: &Machine,
-    linux: &Path,
-    batch: &[&str],
-    patience: Duration,
-) -> Result<String, String> {
-    let Boot::Kernel { root, .. } = &machine.boot else {
-        return Err("this machine boots no kernel".into());
-    };
-    let machine = Machine {
-        boot: Boot::Kernel {
-            kernel: linux.into(),
-            root: root.clone(),
-            command_line: format!("console=ttyS0 quiet loglevel=0 -- {}", batch.join(" ")),
-        },
-        cpus: machine.cpus,
-        memory: "4G".into(),
-        accelerator: machine.accelerator,
-        extra: Vec::new(),
-    };
-    let finished =
-        boot::finish(&machine, b"", patience, |_| ()).map_err(|error| format!("{error:#}"))?;
-    Ok(finished.text())
+fn on_linux(mut machine: Machine, linux: &Path, batch: &[&str]) -> Result<String> {
+    if let Boot::Kernel {
+        kernel,
+        command_line,
+        ..
+    } = &mut machine.boot
+    {
+        *kernel = linux.into();
+        *command_line = format!("console=ttyS0 quiet loglevel=0 -- {}", batch.join(" "));
+    }
+    machine.memory = "4G".into();
+    let timeout = Duration::from_secs(TIMEOUT);
+    Ok(finish(&machine, linux, b"", timeout, |_| ())?.text())
 }
 
 /// What stands between the lines that `prepare` writes before and after a script's output, and its status.
@@ -303,7 +268,7 @@ fn judge(
     report: &mut Report,
     scripts: &Path,
     batch: &[&str],
-    printed: Result<Vec<Printed>, String>,
+    printed: Result<Vec<Printed>>,
 ) -> Result<()> {
     let printed = match printed {
         Ok(printed) => printed,

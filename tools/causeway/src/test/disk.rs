@@ -1,23 +1,21 @@
-//! Disks: what a guest wrote is on the image, errors of the host's reach who asked.
+//! Disks: the image holds what a guest wrote, and errors of the host reach the program that asked.
 
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail, ensure};
+
 use super::Report;
-use super::boot::{Bench, Finished, Plan, finish};
+use super::boot::Bench;
 use crate::disk::Disk;
-use crate::guest::Ending;
-use crate::qemu::Boot;
 use crate::root::ext2;
-use crate::run::Console;
 
 /// Bytes of the disk that is written: no whole number of pages.
 const SIZE: u64 = (6 << 20) + 1536;
 
-/// What `user/tests/src/disks.rs` writes everywhere.
+/// The byte that `user/tests/src/disks.rs` writes at each place.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -27,139 +25,70 @@ pub fn run(bench: &Bench, report: &mut Report) {
     if !report.wants("disk") {
         return;
     }
-    let root = match bench.root() {
-        Ok(root) => root,
-        Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
-    };
     for (cpus, options) in [(1, ""), (4, ""), (1, "ephemeral=uncached")] {
         report.run(&format!("disk: patterns, {cpus} CPUs {options}"), || {
-            patterns(bench, &root, cpus, options)
+            patterns(bench, cpus, options)
         });
     }
-    report.run("disk: errors of the host", || errors(bench, &root));
+    report.run("disk: errors of the host", || errors(bench));
     for cpus in [1, 2] {
         let name = format!("disk: a bad sector under programs, {cpus} CPUs");
-        report.run(&name, || bad_sector(bench, &root, cpus));
+        report.run(&name, || bad_sector(bench, cpus));
     }
-    report.run("disk: one that goes away", || gone(bench, &root));
-    report.run("disk: eight of them", || many(bench, &root));
-    report.run("disk: Debian's view", || shown(bench, &root));
-    report.run("disk: a root that is kept", || root_on_disk(bench, &root));
+    report.run("disk: one that goes away", || gone(bench));
+    report.run("disk: eight of them", || many(bench));
+    report.run("disk: Debian's view", || shown(bench));
+    report.run("disk: a root that is kept", || root_on_disk(bench));
 }
 
-fn io(error: std::io::Error) -> String {
-    error.to_string()
-}
-
-/// Runs a command with these further words for QEMU.
-fn with_words(
-    bench: &Bench,
-    root: &Path,
-    (cpus, options): (u32, &str),
-    command: &[&str],
-    words: Vec<String>,
-) -> Result<Finished, String> {
-    let mut plan = Plan::new(root, command);
-    plan.cpus = cpus;
-    plan.timeout = Duration::from_secs(120);
-    let command: Vec<String> = command.iter().map(ToString::to_string).collect();
-    let line = Console::pipes().command_line(&[options.into()], &command);
-    let mut machine = bench.machine(&plan, &line);
-    machine.extra.extend(words);
-    finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
-}
-
-fn image(bench: &Bench, name: &str, bytes: &[u8]) -> Result<PathBuf, String> {
-    let path = bench.path(name);
-    fs::write(&path, bytes).map_err(io)?;
-    Ok(path)
-}
-
-fn patterns(bench: &Bench, root: &Path, cpus: u32, options: &str) -> Result<(), String> {
-    let written = image(bench, "disk", &vec![0x55; SIZE as usize])?;
-    let read = image(bench, "disk-ro", &[0x33; 1 << 16])?;
-    let disks: [Disk; 2] = [
-        written.display().to_string().parse()?,
-        format!("{}:ro", read.display()).parse()?,
-    ];
-    let words = (0..).zip(&disks).flat_map(|(n, disk)| disk.qemu(n));
-    let options = format!("md=1M {options}");
-    let command = ["/tests/guest-tests", "disks"];
-    let finished = with_words(bench, root, (cpus, &options), &command, words.collect())?;
-    let text = finished.text();
-    if finished.ending != Ending::Status(0) || text.contains("skip") {
-        return Err(format!("{text}; {}", finished.why(&bench.checked)));
-    }
-    let found = fs::read(&written).map_err(io)?;
+fn patterns(bench: &Bench, cpus: u32, options: &str) -> Result<()> {
+    let written = bench.file("disk", &vec![0x55; SIZE as usize])?;
+    let read = bench.file("disk-ro", &[0x33; 1 << 16])?;
+    let guest = bench.guest(&["/tests/guest-tests", "disks"]).cpus(cpus);
+    let guest = guest.option("md=1M").option(options).timeout(120);
+    let guest = guest.disk(Disk::at(&written)?);
+    let disk = format!("{}:ro", read.display()).parse()?;
+    guest.disk(disk).guest_tests()?;
+    let found = fs::read(&written)?;
     let wrong = (0..).zip(&found).find(|&(at, &found)| found != byte(at));
     if let Some((at, found)) = wrong {
-        return Err(format!("byte {at} of the image is {found:#x}"));
+        bail!("byte {at} of the image is {found:#x}");
     }
-    match found.len() as u64 == SIZE && fs::read(&read).map_err(io)? == [0x33; 1 << 16] {
-        true => Ok(()),
-        false => Err("an image has changed where it must not".into()),
-    }
+    ensure!(
+        found.len() as u64 == SIZE && fs::read(&read)? == [0x33; 1 << 16],
+        "an image has changed where it must not"
+    );
+    Ok(())
 }
 
 /// Sectors that the host can't read, and what the guest makes of it.
-fn errors(bench: &Bench, root: &Path) -> Result<(), String> {
-    const BAD: u32 = 2000;
-    let file = image(bench, "disk-bad", &vec![b'.'; 2 << 20])?;
-    let drive = format!(
-        "if=none,id=bad,format=raw,rerror=report,werror=report,file.driver=blkdebug,file.image.filename={},\
-         file.inject-error.0.event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={BAD}",
-        file.display()
-    );
-    let words = ["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"];
+fn errors(bench: &Bench) -> Result<()> {
+    let file = bench.file("disk-bad", &vec![b'.'; 2 << 20])?;
     let line = "
 dd if=/dev/vda of=/dev/null bs=512 skip=2000 count=1 2>&1 | grep -c 'Input/output error'
 dd if=/dev/vda bs=512 skip=2001 count=1 2>/dev/null | wc -c
 dd if=/dev/vda bs=512 count=1990 2>/dev/null | wc -c
 cat /dev/vda > /dev/null 2>&1 || echo broken
 dd if=/dev/vda of=/dev/null bs=4096 skip=300 2>/dev/null && echo fine";
-    let command = ["/bin/sh", "-c", line];
-    let words = words.iter().map(ToString::to_string).collect();
-    let finished = with_words(bench, root, (1, ""), &command, words)?;
+    let guest = bench.shell(line).timeout(120);
+    let finished = guest.bad_disk(&file, 2000, &["read_aio"]).run()?;
     // The page with the bad sector can't be read, whichever of its sectors is asked for.
-    match finished.text() == "1\n0\n1018880\nbroken\nfine\n" {
-        true => Ok(()),
-        false => Err(format!(
-            "{:?}; {}",
-            finished.text(),
-            finished.why(&bench.checked)
-        )),
-    }
+    finished.printed("1\n0\n1018880\nbroken\nfine\n")
 }
 
 /// A sector that can be neither read nor written, and what programs hear of it.
-fn bad_sector(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
-    // In page 250, as `user/tests/src/mounted.rs` has it.
-    const BAD: u32 = 2003;
+fn bad_sector(bench: &Bench, cpus: u32) -> Result<()> {
     let mut bytes = vec![b'.'; 4 << 20];
     bytes[..10].copy_from_slice(b"bad sector");
-    let file = image(bench, "disk-bad-sector", &bytes)?;
-    let mut drive = format!(
-        "if=none,id=bad,format=raw,rerror=report,werror=report,file.driver=blkdebug,file.image.filename={}",
-        file.display()
-    );
-    for (number, event) in ["read_aio", "write_aio"].iter().enumerate() {
-        drive.push_str(&format!(
-            ",file.inject-error.{number}.event={event},file.inject-error.{number}.errno=5,\
-             file.inject-error.{number}.sector={BAD}"
-        ));
-    }
-    let words = ["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"];
-    let words = words.iter().map(ToString::to_string).collect();
-    let command = ["/tests/guest-tests", "bad sector:"];
-    let finished = with_words(bench, root, (cpus, ""), &command, words)?;
-    let text = finished.text();
-    match finished.ending == Ending::Status(0) && !text.contains("skip") {
-        true => Ok(()),
-        false => Err(format!("{text}; {}", finished.why(&bench.checked))),
-    }
+    let file = bench.file("disk-bad-sector", &bytes)?;
+    let guest = bench.guest(&["/tests/guest-tests", "bad sector:"]);
+    let guest = guest.cpus(cpus).timeout(120);
+    // In page 250, as `user/tests/src/mounted.rs` has it.
+    let guest = guest.bad_disk(&file, 2003, &["read_aio", "write_aio"]);
+    guest.guest_tests()
 }
 
-/// What a guest does with a disk until the host takes it away, and then.
+/// Uses a disk until the host takes it away, and then tries to go on.
 const AWAY: &str = "
 mkdir /d && mount -t ext2 /dev/vda /d && cp /bin/busybox /d/before && mkdir /d/dir && sync && echo ready
 while dd if=/dev/vda of=/dev/null bs=4096 count=1 skip=1000 2>/dev/null; do usleep 20000; done
@@ -168,84 +97,51 @@ echo 3 > /proc/sys/vm/drop_caches; cat /d/before 2>&1 > /dev/null | grep -c 'Inp
 dd if=/dev/zero of=/d/before bs=4096 count=4 conv=fsync,notrunc 2>&1 | grep -c 'Input/output error'
 (echo new > /d/dir/new) 2>/dev/null || echo refused; sync; umount -l /d && echo off; cat /dev/vda 2>/dev/null | wc -c";
 
-/// A disk whose file the host closes while it is mounted: every request fails from then on, and nobody waits for ever.
-fn gone(bench: &Bench, root: &Path) -> Result<(), String> {
+/// A disk whose file the host closes while it is mounted: every later request fails, and none hangs.
+fn gone(bench: &Bench) -> Result<()> {
     let file = bench.path("disk-gone");
-    let empty = bench.fresh_folder("nothing");
-    let empty = empty.map_err(|error| format!("{error:#}"))?;
-    ext2::make(Some(&empty), &file, Some(8 << 20)).map_err(|error| format!("{error:#}"))?;
+    ext2::make(Some(&bench.fresh_folder("nothing")?), &file, Some(8 << 20))?;
     let monitor = bench.path("monitor");
-    let words = [
+    let drive = format!("if=none,id=gone,format=raw,file={}", file.display());
+    let socket = format!("unix:{},server=on,wait=off", monitor.display());
+    let guest = bench.shell(AWAY).cpus(2).words([
         "-drive",
-        &format!("if=none,id=gone,format=raw,file={}", file.display()),
+        &drive,
         "-device",
         "virtio-blk-pci,drive=gone",
         "-monitor",
-        &format!("unix:{},server=on,wait=off", monitor.display()),
-    ];
-    let command = ["/bin/sh", "-c", AWAY];
-    let mut plan = Plan::new(root, &command);
-    plan.cpus = 2;
-    let command: Vec<String> = command.iter().map(ToString::to_string).collect();
-    let line = Console::pipes().command_line(&[], &command);
-    let mut machine = bench.machine(&plan, &line);
-    machine.extra.extend(words.iter().map(ToString::to_string));
-    let take = move |line: &str| {
+        &socket,
+    ]);
+    let finished = guest.run_with(move |line| {
         if line == "ready"
             && let Ok(mut socket) = UnixStream::connect(&monitor)
         {
-            // The answer is of no interest: the guest sees whether it was done.
+            // The answer does not matter: the guest sees whether it was done.
             let _ = socket.write_all(b"drive_del gone\n");
             std::thread::sleep(Duration::from_millis(200));
         }
-    };
-    let finished = finish(&machine, b"", plan.timeout, take);
-    let finished = finished.map_err(|error| format!("{error:#}"))?;
-    let wanted = "ready\nin memory\n1\n1\nrefused\noff\n0\n";
-    match finished.ending == Ending::Status(0) && finished.text() == wanted {
-        true => Ok(()),
-        false => Err(format!(
-            "{:?}; {}",
-            finished.text(),
-            finished.why(&bench.checked)
-        )),
-    }
+    })?;
+    finished.ended(0)?;
+    finished.printed("ready\nin memory\n1\n1\nrefused\noff\n0\n")
 }
 
-fn shown(bench: &Bench, root: &Path) -> Result<(), String> {
-    let line = "ls -l /dev/md0 | cut -c1-10; cat /proc/partitions; grep md /proc/devices; cat /sys/block/*/size";
-    let command = ["/bin/sh", "-c", line];
-    let finished = with_words(bench, root, (1, "md=64K,1M"), &command, Vec::new())?;
-    let wanted = "brw-rw----\nmajor minor  #blocks  name\n\n   9        0         64 md0\n   9        1       1024 md1\n  9 md\n128\n2048\n";
-    match finished.text() == wanted {
-        true => Ok(()),
-        false => Err(format!(
-            "{:?}; {}",
-            finished.text(),
-            finished.why(&bench.checked)
-        )),
-    }
+fn shown(bench: &Bench) -> Result<()> {
+    let line = "ls -l /dev/md0 | cut -c1-10; cat /proc/partitions; grep md /proc/devices; \
+                cat /sys/block/*/size";
+    let finished = bench.shell(line).option("md=64K,1M").run()?;
+    finished.printed(
+        "brw-rw----\nmajor minor  #blocks  name\n\n   9        0         64 md0\n\
+         \x20  9        1       1024 md1\n  9 md\n128\n2048\n",
+    )
 }
 
 /// More disks than the BIOS has room for beside a root in memory.
-fn many(bench: &Bench, root: &Path) -> Result<(), String> {
-    let file = image(bench, "disk-many", &[b'm'; 4096])?;
+fn many(bench: &Bench) -> Result<()> {
+    let file = bench.file("disk-many", &[b'm'; 4096])?;
     let disk: Disk = format!("{}:ro", file.display()).parse()?;
-    let words = (0..8).flat_map(|number| disk.qemu(number)).collect();
-    let command = [
-        "/bin/sh",
-        "-c",
-        "cat /dev/vd? | tr -d m | wc -c; ls /dev/vd? | wc -l",
-    ];
-    let finished = with_words(bench, root, (1, ""), &command, words)?;
-    match finished.text() == "0\n8\n" {
-        true => Ok(()),
-        false => Err(format!(
-            "{:?}; {}",
-            finished.text(),
-            finished.why(&bench.checked)
-        )),
-    }
+    let guest = bench.shell("cat /dev/vd? | tr -d m | wc -c; ls /dev/vd? | wc -l");
+    let guest = (0..8).fold(guest, |guest, _| guest.disk(disk.clone()));
+    guest.timeout(120).run()?.printed("0\n8\n")
 }
 
 /// What the first boot does on its disk.
@@ -259,31 +155,17 @@ cmp /bin/busybox /srv/c/b/copy && echo same; ls /srv | wc -l; cat /srv/hard; rea
 (echo no > /srv/no) 2>/dev/null || echo refused";
 
 /// Boots from a disk, changes it, and boots from it again; e2fsck has nothing to say in between.
-fn root_on_disk(bench: &Bench, archive: &Path) -> Result<(), String> {
+fn root_on_disk(bench: &Bench) -> Result<()> {
     let image = bench.path("root.ext2");
-    ext2::make(None, &image, Some(24 << 20)).map_err(|error| format!("{error:#}"))?;
+    ext2::make(None, &image, Some(24 << 20))?;
     for (mode, line, wanted) in [
         ("rw", CHANGES, "same\n1\n"),
         ("ro", LOOKS, "same\n92\n5\na/b/copy\nrefused\n"),
     ] {
-        let command = ["/bin/sh", "-c", line];
-        let plan = Plan::new(archive, &command);
-        let disk: Disk = format!("{}:{mode}", image.display()).parse()?;
-        let words: Vec<String> = command.iter().map(ToString::to_string).collect();
-        let options = [format!("root=/dev/vda {mode}")];
-        let line = Console::pipes().command_line(&options, &words);
-        let mut machine = bench.machine(&plan, &line);
-        if let Boot::Kernel { root, .. } = &mut machine.boot {
-            *root = None;
-        }
-        machine.extra.extend(disk.qemu(0));
-        let finished =
-            finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))?;
-        if finished.text() != wanted {
-            let (text, why) = (finished.text(), finished.why(&bench.checked));
-            return Err(format!("{mode}: {text:?}; {why}"));
-        }
-        ext2::check(&image).map_err(|error| format!("{mode}: {error:#}"))?;
+        let disk = format!("{}:{mode}", image.display()).parse()?;
+        let finished = bench.shell(line).root_disk(disk).run()?;
+        finished.printed(wanted).context(mode)?;
+        ext2::check(&image).context(mode)?;
     }
     Ok(())
 }

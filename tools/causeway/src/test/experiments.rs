@@ -1,15 +1,15 @@
 //! The experiments of the guest's bench, with the smallest setting: every experiment comes to its end, and no row fails.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+
+use anyhow::{Result, ensure};
 
 use super::Report;
-use super::boot::{Bench, Plan};
+use super::boot::Bench;
 use crate::bench::lines::{self, Line};
-use crate::guest::Ending;
 
 /// How long a run may take on a busy host.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: u64 = 300;
 
 /// Boots and judges it on 1 and on 2 CPUs.
 pub fn run(bench: &Bench, report: &mut Report) {
@@ -22,19 +22,10 @@ pub fn run(bench: &Bench, report: &mut Report) {
 }
 
 /// One run of all experiments, a batch a row.
-fn measure(bench: &Bench, cpus: u32) -> Result<(), String> {
-    let root = bench.root().map_err(|error| format!("{error:#}"))?;
-    let boot = |command: &[&str]| -> Result<String, String> {
-        let mut plan = Plan::new(&root, command);
-        plan.cpus = cpus;
-        plan.memory = "512M";
-        plan.timeout = PATIENCE;
-        plan.fast = true;
-        let finished = bench.boot(&plan)?;
-        match finished.ending {
-            Ending::Status(0) => Ok(finished.text()),
-            _ => Err(finished.why(&bench.fast)),
-        }
+fn measure(bench: &Bench, cpus: u32) -> Result<()> {
+    let boot = |command: &[&str]| {
+        let guest = bench.guest(command).cpus(cpus).timeout(PATIENCE);
+        guest.fast().output()
     };
     judge(
         &boot(&["/bin/bench", "--batches", "1"])?,
@@ -43,7 +34,7 @@ fn measure(bench: &Bench, cpus: u32) -> Result<(), String> {
 }
 
 /// What is wrong with what the bench printed, of which `list` names the experiments.
-fn judge(text: &str, list: &str) -> Result<(), String> {
+fn judge(text: &str, list: &str) -> Result<()> {
     let mut wrong = Vec::new();
     let mut rows = BTreeSet::new();
     let mut done = BTreeSet::new();
@@ -77,10 +68,8 @@ fn judge(text: &str, list: &str) -> Result<(), String> {
     if done.is_empty() {
         wrong.push("no experiment".into());
     }
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(wrong.join("\n    ")),
-    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n    "));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -96,13 +85,13 @@ mod tests {
 
     #[test]
     fn a_whole_run_passes() {
-        assert_eq!(judge(GOOD, LIST), Ok(()));
+        assert!(judge(GOOD, LIST).is_ok());
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         let failing = |text: &str, word: &str| {
-            let why = judge(text, LIST).expect_err("it is wrong");
+            let why = judge(text, LIST).expect_err("it is wrong").to_string();
             assert!(why.contains(word), "{why}");
         };
         failing(&GOOD.replace("missing", "error"), "fork/small: ENOSYS");

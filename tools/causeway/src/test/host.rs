@@ -1,13 +1,21 @@
-//! The workspace's own tests, and what the compiler and its helpers think of the code.
+//! The workspace's own tests, and the format and lints of the code: beside the guests in
+//! `causeway test`, and by themselves in `causeway check`.
 //!
-//! All of it is work for processors alone, whose only clock is a simulated one. So it is done beside the guests, of which most leave a processor
-//! idle: nobody's load makes it fail, and at its low priority it delays them little.
+//! All of it needs processors only, and its clock is a simulated one. So `causeway test` runs it
+//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail, and
+//! at its low priority it delays them little.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::Value;
 
-use super::Report;
+use super::boot::text;
+use super::{Report, side_by_side};
 use crate::project;
 
 /// Runs them.
@@ -23,84 +31,80 @@ pub fn run(report: &mut Report) -> Result<()> {
             .stderr(Stdio::inherit())
             .output()
             .context("cannot run cargo")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let (mut passed, mut failed) = (0, 0);
-        for line in text.lines().filter(|line| line.starts_with("test result:")) {
-            let count = |what: &str| -> u32 {
-                let words: Vec<_> = line.split_whitespace().collect();
-                let at = words
-                    .iter()
-                    .position(|word| word.trim_end_matches(';') == what);
-                at.and_then(|at| words.get(at - 1)?.parse().ok())
-                    .unwrap_or(0)
-            };
-            passed += count("passed");
-            failed += count("failed");
-        }
+        let text = text(&output.stdout);
+        let [passed, failed] = counts(&text);
         println!("{passed} of {} host tests passed", passed + failed);
         report.passed(passed);
         if !output.status.success() {
             println!("{text}");
             report.note(
                 "host tests",
-                Err(format!("{failed} failed, {}", output.status)),
+                Err(anyhow!("{failed} failed, {}", output.status)),
             );
         }
     }
     if report.wants("host: format and lints") {
-        let user = home.join("user");
-        let kernel = ["--package", "kernel", "--target", project::TARGET];
-        for (name, folder, words) in [
-            ("host: format", &home, vec!["fmt", "--all", "--check"]),
-            (
-                "host: format of the guest programs",
-                &user,
-                vec!["fmt", "--all", "--check"],
-            ),
-            (
-                "host: lints",
-                &home,
-                vec!["clippy", "--quiet", "--workspace", "--all-targets"],
-            ),
-            (
-                "host: lints of the kernel",
-                &home,
-                [&["clippy", "--quiet"][..], &kernel].concat(),
-            ),
-            (
-                "host: lints of the guest programs",
-                &user,
-                vec!["clippy", "--quiet", "--all-targets"],
-            ),
-        ] {
-            if !has(words[0]) {
-                println!("skip: {name}: this Rust has no cargo {}", words[0]);
-                continue;
-            }
-            if words.contains(&"--target") && !project::has_target() {
-                println!("skip: {name}: this Rust has the kernel's library as source only");
-                continue;
-            }
-            let mut command = project::cargo_at_low_priority(folder);
-            command.args(&words);
-            if words[0] == "clippy" {
-                command.args(["--", "-D", "warnings"]);
-            }
-            report.run(name, || {
-                let output = command
-                    .stdin(Stdio::null())
-                    .output()
-                    .map_err(|e| e.to_string())?;
-                if output.status.success() {
-                    return Ok(());
-                }
-                print!("{}", String::from_utf8_lossy(&output.stdout));
-                eprint!("{}", String::from_utf8_lossy(&output.stderr));
-                Err(format!("cargo {} in {}", words.join(" "), folder.display()))
-            });
-        }
+        lints(report, &home);
     }
     Ok(())
+}
+
+/// How many tests passed and failed by the lines of test programs.
+fn counts(text: &str) -> [u32; 2] {
+    ["passed", "failed"].map(|what| {
+        let lines = text.lines().filter(|line| line.starts_with("test result:"));
+        let count = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let at = words
+                .iter()
+                .position(|it| it.trim_end_matches(';') == what)?;
+            words.get(at - 1)?.parse::<u32>().ok()
+        };
+        lines.filter_map(count).sum()
+    })
+}
+
+/// Runs rustfmt and clippy on the workspace, the kernel and the guest programs.
+fn lints(report: &mut Report, home: &Path) {
+    let user = &home.join("user");
+    let target = ["--package", "kernel", "--target", project::TARGET];
+    let all = ["--workspace", "--all-targets"];
+    for (name, folder, helper, words) in [
+        ("format", home, "fmt", &["--all", "--check"][..]),
+        (
+            "format of the guest programs",
+            user,
+            "fmt",
+            &["--all", "--check"],
+        ),
+        ("lints", home, "clippy", &all),
+        ("lints of the kernel", home, "clippy", &target),
+        ("lints of the guest programs", user, "clippy", &all),
+    ] {
+        let name = format!("host: {name}");
+        if !has(helper) {
+            println!("skip: {name}: this Rust has no cargo {helper}");
+            continue;
+        }
+        if words.contains(&"--target") && !project::has_target() {
+            println!("skip: {name}: this Rust has the kernel's library as source only");
+            continue;
+        }
+        let mut command = project::cargo_at_low_priority(folder);
+        command.arg(helper).args(words);
+        if helper == "clippy" {
+            command.args(["--quiet", "--", "-D", "warnings"]);
+        }
+        report.run(&name, || {
+            let output = command.stdin(Stdio::null()).output()?;
+            if !output.status.success() {
+                print!("{}", text(&output.stdout));
+                eprint!("{}", text(&output.stderr));
+                bail!("cargo {helper} {} in {}", words.join(" "), folder.display());
+            }
+            Ok(())
+        });
+    }
 }
 
 /// Whether cargo has this helper.
@@ -109,4 +113,115 @@ fn has(helper: &str) -> bool {
         .args([helper, "--version"])
         .output()
         .is_ok_and(|output| output.status.success())
+}
+
+/// `causeway check`: the format, the lints, and those host tests that may have another outcome than
+/// the last time. Returns the exit status.
+///
+/// A test program that passed is not run again until cargo has built it anew: its machine is a
+/// simulated one, and its seeds are fixed. `all` runs every one.
+///
+/// # Errors
+/// When there is no cargo, or the tests do not build.
+pub fn check(all: bool) -> Result<u8> {
+    let start = Instant::now();
+    let home = project::home()?;
+    let mut report = Report::new(&[]);
+    lints(&mut report, &home);
+    let programs = Program::build_all(&home)?;
+    let (due, kept): (Vec<_>, Vec<_>) = programs.into_iter().partition(|it| all || it.is_due());
+    let queue = Mutex::new(due.into_iter());
+    let shared = Mutex::new(&mut report);
+    let runners = vec![(); std::thread::available_parallelism().map_or(1, usize::from)];
+    side_by_side(&runners, |()| {
+        loop {
+            let next = queue.lock().map(|mut queue| queue.next());
+            let Ok(Some(program)) = next else {
+                return Ok(());
+            };
+            let (begin, outcome) = (Instant::now(), program.run());
+            let seconds = begin.elapsed().as_secs_f64();
+            if let Ok(mut report) = shared.lock() {
+                report.note(&format!("{} ({seconds:.1} s)", program.name), outcome);
+            }
+        }
+    });
+    if !kept.is_empty() {
+        println!(
+            "{} test programs passed before and are the same",
+            kept.len()
+        );
+    }
+    report.summary(start)
+}
+
+/// A test program of the workspace.
+struct Program {
+    name: String,
+    file: PathBuf,
+    /// The package's folder, in which it runs.
+    folder: PathBuf,
+    /// A file that is newer than the program once it has passed.
+    stamp: PathBuf,
+}
+
+impl Program {
+    /// Builds the test programs of the workspace.
+    fn build_all(home: &Path) -> Result<Vec<Self>> {
+        let output = project::cargo(home)
+            .args(["test", "--workspace", "--no-run", "--quiet"])
+            .args(["--message-format", "json-render-diagnostics"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo")?;
+        ensure!(output.status.success(), "the tests do not build");
+        let stamps = home.join("target/checked-tests");
+        fs::create_dir_all(&stamps)?;
+        let text = text(&output.stdout);
+        let messages = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        Ok(messages
+            .filter_map(|it: Value| {
+                let file = PathBuf::from(it["executable"].as_str()?);
+                let folder = Path::new(it["manifest_path"].as_str()?).parent()?;
+                let package = folder.file_name()?.to_str()?;
+                it["profile"]["test"].as_bool()?.then(|| Self {
+                    name: format!(
+                        "{package}: {}",
+                        it["target"]["name"].as_str().unwrap_or("?")
+                    ),
+                    stamp: stamps.join(file.file_name().unwrap_or_default()),
+                    folder: folder.into(),
+                    file,
+                })
+            })
+            .collect())
+    }
+
+    /// Whether it has not passed since it was built. Tests of the tools read other files than their
+    /// sources, so those are always run.
+    fn is_due(&self) -> bool {
+        let time = |file: &Path| fs::metadata(file).and_then(|it| it.modified()).ok();
+        let has_passed = time(&self.stamp).is_some_and(|passed| Some(passed) > time(&self.file));
+        !has_passed || self.folder.parent().is_some_and(|it| it.ends_with("tools"))
+    }
+
+    fn run(&self) -> Result<()> {
+        let output = Command::new("nice")
+            .arg(&self.file)
+            .arg("--quiet")
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .stdin(Stdio::null())
+            .output()?;
+        let errors = text(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "{}\n{errors}",
+            text(&output.stdout)
+        );
+        Ok(fs::write(&self.stamp, "")?)
+    }
 }

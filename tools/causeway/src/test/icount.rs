@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+
+use anyhow::{Result, anyhow, ensure};
 
 use super::Report;
-use super::boot::Bench;
+use super::boot::{Bench, causeway, shown, text};
 use crate::bench::icount::{self, Column, ROWS, Table, Verdict};
 use crate::bench::results::Results;
 use crate::project;
@@ -61,15 +62,8 @@ fn folder(bench: &Bench, name: &str) -> PathBuf {
     bench.path(&format!("icount-{name}"))
 }
 
-fn causeway(words: &[&str], last: &[&Path]) -> Result<Output, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
-    command.args(words).args(last).stdin(Stdio::null());
-    command.output().map_err(|error| error.to_string())
-}
-
 /// Counts the rows in a boot of the fast kernel.
-fn counted(bench: &Bench, name: &str, more: &[&str]) -> Result<Results, String> {
+fn counted(bench: &Bench, name: &str, more: &[&str]) -> Result<Results> {
     let mut words = vec!["bench", "--icount", "--against", "none"];
     let mut experiments: Vec<&str> = ROWS
         .iter()
@@ -82,21 +76,19 @@ fn counted(bench: &Bench, name: &str, more: &[&str]) -> Result<Results, String> 
     }
     words.extend(more);
     let (kernel, folder) = (&bench.fast, folder(bench, name));
-    let last = [Path::new("--kernel"), kernel, Path::new("--out"), &folder];
-    let output = causeway(&words, &last)?;
-    if output.status.code() != Some(0) {
-        let text = [output.stdout, output.stderr].concat();
-        return Err(format!(
-            "{}: {}",
-            output.status,
-            String::from_utf8_lossy(&text)
-        ));
-    }
-    Results::read(&folder.join("results.json")).map_err(|error| format!("{error:#}"))
+    let mut command = causeway(&words);
+    command
+        .arg("--kernel")
+        .arg(kernel)
+        .arg("--out")
+        .arg(&folder);
+    let output = command.output()?;
+    ensure!(output.status.success(), "{}", shown(&output));
+    Results::read(&folder.join("results.json"))
 }
 
 /// Whether two boots had the same values and the same events.
-fn same(first: &Results, second: &Results) -> Result<(), String> {
+fn same(first: &Results, second: &Results) -> Result<()> {
     let differ: Vec<String> = first
         .rows
         .iter()
@@ -106,22 +98,19 @@ fn same(first: &Results, second: &Results) -> Result<(), String> {
             format!("{}: {:?}, then {again:?}", row.id, row.value(0))
         })
         .collect();
-    if differ.is_empty() {
-        Ok(())
-    } else {
-        Err(differ.join("; "))
-    }
+    ensure!(differ.is_empty(), "{}", differ.join("; "));
+    Ok(())
 }
 
 /// Notes for each row whether it keeps to the table.
 fn kept(results: &Results, report: &mut Report) {
-    let read = || -> anyhow::Result<(Table, Column)> {
+    let read = || -> Result<(Table, Column)> {
         let text = fs::read_to_string(project::home()?.join(FILE))?;
         Ok((Table::parse(&text)?, Column::of(results)?))
     };
     let (table, new) = match read() {
         Ok(read) => read,
-        Err(error) => return report.note("icount: the table", Err(format!("{error:#}"))),
+        Err(error) => return report.note("icount: the table", Err(error)),
     };
     let old = table.last();
     if old.tools != new.tools {
@@ -142,7 +131,7 @@ fn kept(results: &Results, report: &mut Report) {
             }
             Verdict::More => report.note(
                 &format!("icount: {}", it.row),
-                Err(format!(
+                Err(anyhow!(
                     "{it} ({}): mend it, or say why it has to be and write the table anew by \
                      `causeway test --counts`",
                     old.release
@@ -150,7 +139,7 @@ fn kept(results: &Results, report: &mut Report) {
             ),
             Verdict::Lost => report.note(
                 &format!("icount: {}", it.row),
-                Err("the guest's bench measures it no more".into()),
+                Err(anyhow!("the guest's bench measures it no more")),
             ),
         }
     }
@@ -163,41 +152,38 @@ fn kept(results: &Results, report: &mut Report) {
 }
 
 /// Whether the comparison with the plain kernel names the row that a drill makes longer, as one beyond the threshold, and not the others.
-fn planted(bench: &Bench, drill: &str, found: &str, others: &[&str]) -> Result<(), String> {
+fn planted(bench: &Bench, drill: &str, found: &str, others: &[&str]) -> Result<()> {
     let [plain, slow] = ["first", drill].map(|name| folder(bench, name).join("results.json"));
     let words = ["bench", "--threshold", THRESHOLD, "--compare"];
-    let output = causeway(&words, &[&plain, &slow])?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = causeway(&words).arg(&plain).arg(&slow).output()?;
+    let text = text(&output.stdout);
     let names = |row: &str| {
         let beyond = |line: &str| line.trim().starts_with(&format!("{row}: +"));
         text.lines()
             .any(|line| beyond(line) && line.contains("beyond"))
     };
-    if output.status.code() != Some(1) || !names(found) || others.iter().any(|row| names(row)) {
-        return Err(format!("{}: {text}", output.status));
-    }
+    let others = others.iter().any(|row| names(row));
+    ensure!(
+        output.status.code() == Some(1) && names(found) && !others,
+        "{}: {text}",
+        output.status
+    );
     // The table's tolerance finds it, too.
-    let column = |file: &Path| {
-        Results::read(file)
-            .and_then(|results| Column::of(&results))
-            .map_err(|error| format!("{error:#}"))
-    };
+    let column = |file: &Path| Column::of(&Results::read(file)?);
     let judged = icount::judge(&column(&plain)?, &column(&slow)?);
     let verdict = judged.iter().find(|it| it.row == found);
-    match verdict.map(|it| &it.verdict) {
-        Some(Verdict::More) => Ok(()),
-        _ => Err(format!("the table lets it pass: {verdict:?}")),
-    }
+    ensure!(
+        verdict.is_some_and(|it| matches!(it.verdict, Verdict::More)),
+        "the table lets it pass: {verdict:?}"
+    );
+    Ok(())
 }
 
 /// Writes the table with this build's counts.
-fn written(results: &Results) -> Result<(), String> {
-    let write = || -> anyhow::Result<()> {
-        let file = project::home()?.join(FILE);
-        let text = fs::read_to_string(&file)?;
-        let mut table = Table::parse(&text)?;
-        table.put(Column::of(results)?);
-        Ok(fs::write(&file, table.written_into(&text)?)?)
-    };
-    write().map_err(|error| format!("{error:#}"))
+fn written(results: &Results) -> Result<()> {
+    let file = project::home()?.join(FILE);
+    let text = fs::read_to_string(&file)?;
+    let mut table = Table::parse(&text)?;
+    table.put(Column::of(results)?);
+    Ok(fs::write(&file, table.written_into(&text)?)?)
 }

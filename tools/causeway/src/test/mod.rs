@@ -19,7 +19,7 @@ mod debian;
 mod disk;
 mod experiments;
 mod ext2;
-mod host;
+pub mod host;
 mod icount;
 mod pressure;
 mod programs;
@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::options;
 use crate::project::{self, Profile};
@@ -92,21 +92,46 @@ impl Report {
     }
 
     /// Notes one test's outcome.
-    pub fn note(&mut self, name: &str, outcome: Result<(), String>) {
+    pub fn note(&mut self, name: &str, outcome: Result<()>) {
         match outcome {
             Ok(()) => {
                 self.passed += 1;
                 println!("ok {name}");
             }
             Err(why) => {
-                println!("FAIL {name}: {why}");
+                println!("FAIL {name}: {why:#}");
                 self.failed.push(name.into());
             }
         }
     }
 
+    /// Prints the failed tests and the counts of a run that began at `start`; returns the exit status.
+    ///
+    /// # Errors
+    /// When no group was asked for that exists.
+    fn summary(&self, start: Instant) -> Result<u8> {
+        let words = self.words.join(" or ");
+        ensure!(
+            self.any || words.is_empty(),
+            "no group of tests has a name with {words}"
+        );
+        println!();
+        for name in &self.failed {
+            println!("failed: {name}");
+        }
+        let time = start.elapsed().as_secs();
+        println!(
+            "{} passed, {} failed ({}:{:02} minutes)",
+            self.passed,
+            self.failed.len(),
+            time / 60,
+            time % 60
+        );
+        Ok(u8::from(!self.failed.is_empty()))
+    }
+
     /// Runs one test and notes its outcome and time.
-    pub fn run(&mut self, name: &str, test: impl FnOnce() -> Result<(), String>) {
+    pub fn run(&mut self, name: &str, test: impl FnOnce() -> Result<()>) {
         let start = Instant::now();
         let outcome = test();
         self.note(
@@ -114,6 +139,24 @@ impl Report {
             outcome,
         );
     }
+}
+
+/// Runs two or more guests at once, one for each item.
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    boot: impl Fn(&T) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    thread::scope(|scope| {
+        let boot = &boot;
+        let guests: Vec<_> = items
+            .iter()
+            .map(|it| scope.spawn(move || boot(it)))
+            .collect();
+        let ended = guests.into_iter().map(|guest| guest.join());
+        ended
+            .map(|ended| ended.unwrap_or_else(|_| Err(anyhow!("panicked"))))
+            .collect()
+    })
 }
 
 /// Runs the tests and returns the exit status.
@@ -149,25 +192,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     let _ = roots.join();
     guests?;
     report.add(host?);
-    if !report.any {
-        bail!(
-            "no group of tests has a name with {}",
-            options.groups.join(" or ")
-        );
-    }
-    println!();
-    for name in &report.failed {
-        println!("failed: {name}");
-    }
-    let time = start.elapsed().as_secs();
-    println!(
-        "{} passed, {} failed ({}:{:02} minutes)",
-        report.passed,
-        report.failed.len(),
-        time / 60,
-        time % 60
-    );
-    Ok(u8::from(!report.failed.is_empty()))
+    report.summary(start)
 }
 
 /// Runs all but what [`host`] does.

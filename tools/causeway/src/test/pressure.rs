@@ -1,19 +1,15 @@
 //! Debian's `stress-ng` in a machine that is too small for it: its root and its files are on an ext2 disk, its memory goes to a swap disk, and
 //! to swap files that it makes itself. What it checks must be right, and in the end no page and no slot may be missing.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::Report;
-use super::boot::{Bench, Finished, Plan, finish};
+use super::boot::Bench;
 use super::stress;
 use crate::disk::Disk;
-use crate::guest::Ending;
-use crate::qemu::Boot;
 use crate::root::ext2;
-use crate::run::Console;
 use crate::swap::Swap;
 
 /// What the guest has, and the swap space of its own.
@@ -43,7 +39,7 @@ const SHORT: &str = "--vm-method write64";
 const KEPT: u64 = 1024;
 
 /// How long the start and the end may take.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: u64 = 240;
 /// How long an amount may take, in seconds, where a host is as busy as it gets.
 const MOST: u32 = 400;
 
@@ -70,30 +66,14 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
 }
 
 /// Boots and judges one run, of so many seconds if not by amount.
-fn pressure(bench: &Bench, folder: &Path, cpus: u32, seconds: Option<u32>) -> Result<(), String> {
-    let image = root(bench, folder)?;
-    let finished = boot(bench, &image, cpus, seconds);
-    // What was left there is sound, too.
-    let sound = ext2::check(&image).map_err(|error| format!("{error:#}"));
-    let finished = finished?;
-    // The last command finds nothing.
-    match finished.ending {
-        Ending::Status(1) => judge(&finished.text(), &finished.log).and(sound),
-        _ => Err(finished.why(&bench.fast)),
-    }
-}
-
-/// A new image of the root.
-fn root(bench: &Bench, folder: &Path) -> Result<PathBuf, String> {
+fn pressure(bench: &Bench, folder: &Path, cpus: u32, seconds: Option<u32>) -> Result<()> {
     let image = bench.path("pressure.ext2");
     if image.exists() {
-        std::fs::remove_file(&image).map_err(|error| error.to_string())?;
+        std::fs::remove_file(&image)?;
     }
-    ext2::make(Some(folder), &image, None).map_err(|error| format!("{error:#}"))?;
-    Ok(image)
-}
-
-fn boot(bench: &Bench, image: &Path, cpus: u32, seconds: Option<u32>) -> Result<Finished, String> {
+    ext2::make(Some(folder), &image, None)?;
+    let swap = SWAP.parse::<Swap>()?;
+    let swap = swap.disk(&bench.fresh_folder("pressure")?)?;
     let stressors = STRESSORS.map(|(name, how, amount)| match seconds {
         Some(_) => format!("--{name} {how}"),
         None if name == "vm" => format!("--{name} {how} {SHORT} --{name}-ops {amount}"),
@@ -108,30 +88,21 @@ fn boot(bench: &Bench, image: &Path, cpus: u32, seconds: Option<u32>) -> Result<
          ls; counts after; ps -A -o comm= | grep -c stress-ng",
         stressors.join(" ")
     );
-    let command = ["/bin/bash", "-c", &line];
-    let mut plan = Plan::new(image, &command);
-    plan.cpus = cpus;
-    plan.memory = MEMORY;
-    plan.timeout = Duration::from_secs(seconds.into()) + PATIENCE;
-    plan.fast = true;
-    let swap: Swap = SWAP.parse()?;
-    let place = bench.fresh_folder("pressure");
-    let place = place.map_err(|error| format!("{error:#}"))?;
-    let swap = swap.disk(&place).map_err(|error| format!("{error:#}"))?;
-    let options = ["root=/dev/vda".to_owned(), "swap=/dev/vdb".to_owned()];
-    let words = command.map(str::to_owned);
-    let mut machine = bench.machine(&plan, &Console::pipes().command_line(&options, &words));
-    if let Boot::Kernel { root, .. } = &mut machine.boot {
-        *root = None;
-    }
-    for (number, disk) in [Disk::at(image)?, swap].iter().enumerate() {
-        machine.extra.extend(disk.qemu(number));
-    }
-    finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
+    let guest = bench.bash(&line).fast().cpus(cpus).memory(MEMORY);
+    let guest = guest.root_disk(Disk::at(&image)?).disk(swap);
+    let guest = guest.option("swap=/dev/vdb");
+    let finished = guest.timeout(u64::from(seconds) + PATIENCE).run();
+    // The file system must be sound in any case.
+    let sound = ext2::check(&image);
+    let finished = finished?;
+    // The last command finds nothing.
+    finished.ended(1)?;
+    judge(&finished.text(), &finished.log)?;
+    sound
 }
 
 /// What is wrong with what a run printed, and with what the kernel had to say.
-fn judge(text: &str, log: &[String]) -> Result<(), String> {
+fn judge(text: &str, log: &[String]) -> Result<()> {
     let mut wrong = stress::complaints(text, STRESSORS.iter().map(|(name, ..)| *name));
     // There is room for all of them.
     let killed = log.iter().filter(|line| line.contains("out of memory"));
@@ -146,10 +117,8 @@ fn judge(text: &str, log: &[String]) -> Result<(), String> {
         (Some(used), Some(found)) if used == found => {}
         (used, found) => wrong.push(format!("{used:?} slots in use, {found:?} that pages have")),
     }
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(wrong.join("\n    ")),
-    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n    "));
+    Ok(())
 }
 
 /// A number of a line `WHEN NAME NUMBER`.
@@ -179,35 +148,25 @@ mod tests {
             )
         };
         let before = counts("before", 500, 0);
-        let with = |after: &str| judge(&format!("{text}{before}{after}"), &[]);
+        let judged = |text: &str, log: &[String]| judge(text, log).map_err(|why| why.to_string());
+        let with = |after: &str| judged(&format!("{text}{before}{after}"), &[]);
+        let fails = |judged: Result<(), String>, word: &str| {
+            assert!(judged.unwrap_err().contains(word), "{word}");
+        };
         assert_eq!(with(&counts("after", 500 + KEPT, 3)), Ok(()));
-        assert!(
-            with(&counts("after", 501 + KEPT, 3))
-                .unwrap_err()
-                .contains("data")
-        );
-        assert!(
-            with(&counts("after", 500, 4))
-                .unwrap_err()
-                .contains("slots")
-        );
-        assert!(with("").is_err());
-        assert!(
-            judge(&text.replace("vm 12", "vm 0"), &[])
-                .unwrap_err()
-                .contains("vm did nothing")
-        );
-        let said = format!(
-            "{before}{}stress-ng: fail:  [7] vm: bits\n",
-            counts("after", 500, 3)
-        );
-        assert!(
-            judge(&(text.clone() + &said), &[])
-                .unwrap_err()
-                .contains("bits")
+        fails(with(&counts("after", 501 + KEPT, 3)), "data");
+        fails(with(&counts("after", 500, 4)), "slots");
+        fails(with(""), "slots");
+        fails(
+            judged(&text.replace("vm 12", "vm 0"), &[]),
+            "vm did nothing",
         );
         let good = format!("{text}{before}{}", counts("after", 500, 3));
+        fails(
+            judged(&format!("{good}stress-ng: fail:  [7] vm: bits\n"), &[]),
+            "bits",
+        );
         let killed = ["[ 9.1] out of memory: killed process 7 (x)".to_owned()];
-        assert!(judge(&good, &killed).unwrap_err().contains("process 7"));
+        fails(judged(&good, &killed), "process 7");
     }
 }

@@ -1,11 +1,10 @@
 //! The guest test programs, on 1, 2 and 4 CPUs.
 
-use std::time::Duration;
+use anyhow::anyhow;
 
 use super::Report;
-use super::boot::{Bench, Finished, Plan, finish};
+use super::boot::{Bench, Finished};
 use crate::guest::Ending;
-use crate::run::Console;
 
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, and their options.
 const VARIANTS: [(&str, &str); 3] = [
@@ -30,68 +29,32 @@ const PART: &[&str] = &[
 
 /// Boots and runs them; the program of random calls runs for `seconds`.
 pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
-    let root = match bench.root() {
-        Ok(root) => root,
-        Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
-    };
-    for cpus in [1, 2, 4] {
-        if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
-            let command = ["/tests/guest-tests"];
-            let mut plan = Plan::new(&root, &command);
-            plan.cpus = cpus;
-            plan.timeout = Duration::from_secs(240);
-            match watched(bench, &plan) {
-                Ok(finished) => count(bench, report, &format!("{cpus} CPUs"), &finished),
-                Err(why) => report.note(&format!("guest tests, {cpus} CPUs"), Err(why)),
-            }
-        }
-    }
-    for (name, options) in VARIANTS {
+    let machines = [1, 2, 4].map(|cpus| (format!("{cpus} CPUs"), cpus, "", &[][..]));
+    let variants = VARIANTS.map(|(name, options)| (name.to_owned(), 2, options, PART));
+    for (name, cpus, options, tests) in machines.into_iter().chain(variants) {
         if report.wants(&format!("guest: test programs, {name}")) {
-            let command = [["/tests/guest-tests"].as_slice(), PART].concat();
-            let mut plan = Plan::new(&root, &command);
-            plan.cpus = 2;
-            plan.append = options;
-            plan.timeout = Duration::from_secs(240);
-            match watched(bench, &plan) {
-                Ok(finished) => count(bench, report, name, &finished),
+            let guest = bench.guest(&[&["/tests/guest-tests"], tests].concat());
+            let guest = guest.cpus(cpus).option(options).timeout(240);
+            match guest.run_shown() {
+                Ok(finished) => count(report, &name, &finished),
                 Err(why) => report.note(&format!("guest tests, {name}"), Err(why)),
             }
         }
     }
     for cpus in [2, 4] {
         if report.wants(&format!("guest: random calls, {cpus} CPUs")) {
-            let seconds_word = seconds.to_string();
-            let command = ["/tests/random-calls", "--seconds", &seconds_word];
-            let mut plan = Plan::new(&root, &command);
-            plan.cpus = cpus;
-            plan.timeout = Duration::from_secs(seconds + 60);
-            let outcome = watched(bench, &plan).and_then(|finished| {
-                if finished.ending == Ending::Status(0) {
-                    Ok(())
-                } else {
-                    Err(finished.why(&bench.checked))
-                }
-            });
+            let words = ["/tests/random-calls", "--seconds", &seconds.to_string()];
+            let guest = bench.guest(&words).cpus(cpus).timeout(seconds + 60);
+            let outcome = guest.run_shown().and_then(|finished| finished.ended(0));
             report.note(&format!("random calls, {cpus} CPUs"), outcome);
         }
     }
 }
 
-/// Boots and shows each line as it comes.
-fn watched(bench: &Bench, plan: &Plan) -> Result<Finished, String> {
-    let words: Vec<String> = plan.command.iter().map(ToString::to_string).collect();
-    let options = plan.append.split_whitespace().map(str::to_owned);
-    let options: Vec<String> = options.collect();
-    let machine = bench.machine(plan, &Console::pipes().command_line(&options, &words));
-    finish(&machine, b"", plan.timeout, |line| println!("  {line}"))
-        .map_err(|error| format!("{error:#}"))
-}
-
 /// Counts the lines of the test program on a machine.
-fn count(bench: &Bench, report: &mut Report, machine: &str, finished: &Finished) {
+fn count(report: &mut Report, machine: &str, finished: &Finished) {
     let text = finished.text();
-    let mut whole = false;
+    let mut is_whole = false;
     for line in text.lines() {
         if line.starts_with("ok ") {
             report.passed(1);
@@ -99,14 +62,12 @@ fn count(bench: &Bench, report: &mut Report, machine: &str, finished: &Finished)
             .strip_prefix("FAIL ")
             .and_then(|rest| rest.split_once(": "))
         {
-            report.note(&format!("{name}, {machine}"), Err(why.into()));
+            report.note(&format!("{name}, {machine}"), Err(anyhow!("{why}")));
         }
-        whole |= line.starts_with("guest tests:");
+        is_whole |= line.starts_with("guest tests:");
     }
-    if !whole || !matches!(finished.ending, Ending::Status(0 | 1)) {
-        report.note(
-            &format!("guest tests, {machine}: to the end"),
-            Err(finished.why(&bench.checked)),
-        );
+    if !is_whole || !matches!(finished.ending, Ending::Status(0 | 1)) {
+        let name = format!("guest tests, {machine}: to the end");
+        report.note(&name, Err(anyhow!(finished.why())));
     }
 }

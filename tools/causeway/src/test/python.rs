@@ -9,116 +9,61 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 
-use super::Report;
-use super::boot::{Bench, Plan};
-use super::roots;
-use crate::guest::Ending;
+use super::boot::Bench;
+use super::{Report, roots, side_by_side};
 use crate::project;
 use crate::root::Root;
 
 /// What the root has besides what every Debian root has.
 const PACKAGES: [&str; 4] = ["python3", "libpython3.11-testsuite", "procps", "netbase"];
 
-/// Modules that run in one boot.
+/// Modules that run in one boot, separated by blanks.
 struct Batch {
     /// Only where all tests are asked for.
-    long: bool,
-    modules: &'static [&'static str],
+    is_long: bool,
+    modules: &'static str,
 }
 
 /// Neighbours run at the same time: of about the same length.
 const BATCHES: &[Batch] = &[
-    Batch {
-        long: false,
-        modules: &[
-            "test_os",
-            "test_mmap",
-            "test_tempfile",
-            "test_shutil",
-            "test_select",
-            "test_epoll",
-            "test_selectors",
-        ],
-    },
-    Batch {
-        long: false,
-        modules: &["test_poll", "test_signal", "test_threading"],
-    },
-    Batch {
-        long: true,
-        modules: &["test_subprocess"],
-    },
-    Batch {
-        long: true,
-        modules: &["test_socket"],
-    },
-    Batch {
-        long: true,
-        modules: &["test_asyncio"],
-    },
-    Batch {
-        long: true,
-        modules: &[
-            "test_multiprocessing_main_handling",
-            "test_multiprocessing_fork",
-        ],
-    },
-    Batch {
-        long: true,
-        modules: &[
-            "test_multiprocessing_forkserver",
-            "test_multiprocessing_spawn",
-        ],
-    },
-    Batch {
-        long: true,
-        modules: &[
-            "test_posix",
-            "test_fcntl",
-            "test_time",
-            "test_resource",
-            "test_pty",
-            "test_openpty",
-            "test_fork1",
-            "test_wait3",
-            "test_wait4",
-            "test_popen",
-            "test_pipes",
-            "test_eintr",
-            "test_threadsignals",
-            "test_thread",
-            "test_queue",
-            "test_faulthandler",
-            "test_logging",
-            "test_asyncore",
-            "test_ftplib",
-            "test_smtplib",
-        ],
-    },
-    Batch {
-        long: true,
-        modules: &[
-            "test_io",
-            "test_fileio",
-            "test_fileinput",
-            "test_largefile",
-            "test_pathlib",
-            "test_glob",
-            "test_posixpath",
-            "test_stat",
-            "test_mailbox",
-            "test_shelve",
-            "test_dbm",
-        ],
-    },
+    short("test_os test_mmap test_tempfile test_shutil test_select test_epoll test_selectors"),
+    short("test_poll test_signal test_threading"),
+    long("test_subprocess"),
+    long("test_socket"),
+    long("test_asyncio"),
+    long("test_multiprocessing_main_handling test_multiprocessing_fork"),
+    long("test_multiprocessing_forkserver test_multiprocessing_spawn"),
+    long(
+        "test_posix test_fcntl test_time test_resource test_pty test_openpty test_fork1 test_wait3 \
+         test_wait4 test_popen test_pipes test_eintr test_threadsignals test_thread test_queue \
+         test_faulthandler test_logging test_asyncore test_ftplib test_smtplib",
+    ),
+    long(
+        "test_io test_fileio test_fileinput test_largefile test_pathlib test_glob test_posixpath \
+         test_stat test_mailbox test_shelve test_dbm",
+    ),
 ];
 
+const fn short(modules: &'static str) -> Batch {
+    Batch {
+        is_long: false,
+        modules,
+    }
+}
+
+const fn long(modules: &'static str) -> Batch {
+    Batch {
+        is_long: true,
+        modules,
+    }
+}
+
 impl Batch {
-    /// What reports call it.
+    /// Its name in reports.
     fn name(&self) -> String {
-        format!("python: {}", self.modules.join(" "))
+        format!("python: {}", self.modules)
     }
 }
 
@@ -151,7 +96,7 @@ pub(super) fn folder() -> Result<PathBuf> {
 pub fn run(bench: &Bench, report: &mut Report, all: bool) -> Result<()> {
     let batches: Vec<&Batch> = BATCHES
         .iter()
-        .filter(|batch| (all || !batch.long) && report.wants(&batch.name()))
+        .filter(|batch| (all || !batch.is_long) && report.wants(&batch.name()))
         .collect();
     if batches.is_empty() {
         return Ok(());
@@ -172,16 +117,7 @@ pub fn run(bench: &Bench, report: &mut Report, all: bool) -> Result<()> {
     root.write(&archive)?;
     // Most of them wait most of the time: two guests at once.
     for two in batches.chunks(2) {
-        let finished: Vec<_> = std::thread::scope(|scope| {
-            let guests: Vec<_> = two
-                .iter()
-                .map(|batch| scope.spawn(|| boot(bench, &archive, batch)))
-                .collect();
-            guests
-                .into_iter()
-                .map(|guest| guest.join().unwrap_or_else(|_| Err("panicked".into())))
-                .collect()
-        });
+        let finished = side_by_side(two, |batch| boot(bench, &archive, batch));
         for (batch, finished) in two.iter().zip(finished) {
             judge(report, batch, finished, &expected);
         }
@@ -190,30 +126,22 @@ pub fn run(bench: &Bench, report: &mut Report, all: bool) -> Result<()> {
 }
 
 /// The output of one batch, and its time.
-fn boot(bench: &Bench, archive: &Path, batch: &Batch) -> Result<(String, Duration), String> {
+fn boot(bench: &Bench, archive: &Path, batch: &Batch) -> Result<(String, Duration)> {
     let begin = Instant::now();
     let line = format!(
         "bash /python-tests/run.sh {} 2>&1; grep . /proc/causeway/unsupported; true",
-        batch.modules.join(" ")
+        batch.modules
     );
-    let command = ["/bin/bash", "-c", &line];
-    let mut plan = Plan::new(archive, &command);
-    plan.cpus = 2;
-    plan.memory = "1536M";
-    plan.timeout = Duration::from_secs(1800);
-    plan.fast = true;
-    let finished = bench.boot(&plan)?;
-    if finished.ending != Ending::Status(0) {
-        return Err(finished.why(&bench.fast));
-    }
-    Ok((finished.text(), begin.elapsed()))
+    let guest = bench.bash(&line).root(archive).cpus(2).memory("1536M");
+    let text = guest.timeout(1800).fast().output()?;
+    Ok((text, begin.elapsed()))
 }
 
 /// Compares each module of a batch with what is expected.
 fn judge(
     report: &mut Report,
     batch: &Batch,
-    finished: Result<(String, Duration), String>,
+    finished: Result<(String, Duration)>,
     expected: &BTreeMap<String, Expected>,
 ) {
     let (text, time) = match finished {
@@ -223,16 +151,16 @@ fn judge(
             return;
         }
     };
-    for module in batch.modules {
+    for module in batch.modules.split(' ') {
         let outcomes = outcomes_of(&text, module);
         let name = format!(
             "python: {module}, {} tests ({:.1} s for its boot)",
             outcomes.len(),
             time.as_secs_f64()
         );
-        let outcome = match expected.get(*module) {
+        let outcome = match expected.get(module) {
             Some(expected) => differences(expected, &outcomes),
-            None => Err("nothing is known of it on Linux".into()),
+            None => Err(anyhow!("nothing is known of it on Linux")),
         };
         report.note(&name, outcome);
     }
@@ -250,7 +178,7 @@ fn outcomes_of(text: &str, module: &str) -> Outcomes {
 }
 
 /// What differs, if anything does.
-fn differences(expected: &Expected, outcomes: &Outcomes) -> Result<(), String> {
+fn differences(expected: &Expected, outcomes: &Outcomes) -> Result<()> {
     let mut wrong = Vec::new();
     if outcomes.len() != expected.count {
         wrong.push(format!(
@@ -265,10 +193,8 @@ fn differences(expected: &Expected, outcomes: &Outcomes) -> Result<(), String> {
             wrong.push(format!("{test} is {outcome}, {linux} on Linux"));
         }
     }
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    Err(wrong.join("\n    "))
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n    "));
+    Ok(())
 }
 
 /// Reads the lists: `MODULE = COUNT`, `MODULE TEST OUTCOME`, and for what is known `MODULE TEST OUTCOME REASON...`.

@@ -7,9 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
 use super::Report;
+use super::boot::text;
 use crate::bench::report;
 use crate::bench::results::Results;
 use crate::project;
@@ -34,7 +36,7 @@ pub fn run(report: &mut Report) {
     let Some(browser) = found() else {
         let why = "no Chromium is on the PATH; scripts/setup.sh test installs Debian's";
         if is_debian() {
-            report.note("report: a browser to open it", Err(why.into()));
+            report.note("report: a browser to open it", Err(anyhow!(why)));
         } else {
             println!("skipped report: {why}");
         }
@@ -42,7 +44,7 @@ pub fn run(report: &mut Report) {
     };
     let folder = match tempfile::tempdir() {
         Ok(folder) => folder,
-        Err(error) => return report.note("report: a folder", Err(error.to_string())),
+        Err(error) => return report.note("report: a folder", Err(error.into())),
     };
     let folder = folder.path();
     let page = match page(folder) {
@@ -79,14 +81,11 @@ fn is_debian() -> bool {
 }
 
 /// Makes the page in a folder.
-fn page(folder: &Path) -> Result<PathBuf, String> {
-    let make = || {
-        let example = project::home()?.join("tools/causeway/src/bench/report/example.json");
-        let page = folder.join("report.html");
-        report::write(&Results::read(&example)?, &page)?;
-        anyhow::Ok(page)
-    };
-    make().map_err(|error| format!("{error:#}"))
+fn page(folder: &Path) -> Result<PathBuf> {
+    let example = project::home()?.join("tools/causeway/src/bench/report/example.json");
+    let page = folder.join("report.html");
+    report::write(&Results::read(&example)?, &page)?;
+    Ok(page)
 }
 
 struct Browser {
@@ -97,7 +96,7 @@ struct Browser {
 
 impl Browser {
     /// Opens a page and does what `words` say; what it printed, and what it said besides.
-    fn open(&self, words: &[&str], page: &Path) -> Result<(String, String), String> {
+    fn open(&self, words: &[&str], page: &Path) -> Result<(String, String)> {
         let output = Command::new("timeout")
             .args(["--kill-after=5", PATIENCE])
             .arg(&self.program)
@@ -117,31 +116,25 @@ impl Browser {
             .args(words)
             .arg(format!("file://{}", page.display()))
             .output()
-            .map_err(|error| format!("{}: {error}", self.program.display()))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            .with_context(|| self.program.display().to_string())?;
         let errors = text(&output.stderr);
-        if output.status.success() {
-            Ok((text(&output.stdout), errors))
-        } else {
-            Err(format!("{}: {errors}", output.status))
-        }
+        ensure!(output.status.success(), "{}: {errors}", output.status);
+        Ok((text(&output.stdout), errors))
     }
 }
 
 /// What the browser's console says of the page is an error of the page's.
-fn opens(browser: &Browser, page: &Path) -> Result<(), String> {
+fn opens(browser: &Browser, page: &Path) -> Result<()> {
     let (document, errors) = browser.open(&["--dump-dom"], page)?;
     if let Some(line) = errors.lines().find(|line| line.contains("CONSOLE")) {
-        return Err(line.into());
+        bail!("{line}");
     }
-    if document.contains("id=\"setting\"") && document.contains("</html>") {
-        Ok(())
-    } else {
-        Err(format!(
-            "the document, {} bytes, is not whole",
-            document.len()
-        ))
-    }
+    ensure!(
+        document.contains("id=\"setting\"") && document.contains("</html>"),
+        "the document, {} bytes, is not whole",
+        document.len()
+    );
+    Ok(())
 }
 
 /// What `probe.html` finds.
@@ -170,14 +163,14 @@ struct Picture {
     outside: Vec<String>,
 }
 
-fn probe(browser: &Browser, page: &Path, width: u32) -> Result<Probe, String> {
-    let text = fs::read_to_string(page).map_err(|error| error.to_string())?;
+fn probe(browser: &Browser, page: &Path, width: u32) -> Result<Probe> {
+    let text = fs::read_to_string(page)?;
     let escaped = text.replace('&', "&amp;").replace('"', "&quot;");
     let probe = include_str!("probe.html")
         .replace("WIDTH", &width.to_string())
         .replace("PAGE", &escaped);
     let file = page.with_file_name(format!("probe-{width}.html"));
-    fs::write(&file, probe).map_err(|error| error.to_string())?;
+    fs::write(&file, probe)?;
     let (document, errors) = browser.open(&["--dump-dom"], &file)?;
     let found = document
         .split_once("<title>")
@@ -188,34 +181,30 @@ fn probe(browser: &Browser, page: &Path, width: u32) -> Result<Probe, String> {
                 .replace("&gt;", ">")
                 .replace("&amp;", "&")
         });
-    let found = found.ok_or_else(|| format!("the probe says nothing: {errors}"))?;
-    serde_json::from_str(&found).map_err(|error| format!("{error}: {found} {errors}"))
+    let found = found.with_context(|| format!("the probe says nothing: {errors}"))?;
+    serde_json::from_str(&found).with_context(|| format!("{found} {errors}"))
 }
 
 /// Nothing reaches beyond the screen but what scrolls in a box of its own, and nothing out of a picture.
-fn fits(browser: &Browser, page: &Path, width: u32) -> Result<(), String> {
+fn fits(browser: &Browser, page: &Path, width: u32) -> Result<()> {
     let probe = probe(browser, page, width)?;
-    if probe.width != f64::from(width) || probe.scroll_width > probe.width || !probe.wide.is_empty()
-    {
-        return Err(format!(
-            "{} pixels of page in {}: {:?}",
-            probe.scroll_width, probe.width, probe.wide
-        ));
-    }
-    if probe.sections < 6 || probe.rows < 100 || probe.pictures.len() < 40 {
-        return Err(format!(
-            "{} sections, {} rows, {} pictures",
-            probe.sections,
-            probe.rows,
-            probe.pictures.len()
-        ));
-    }
-    match probe
-        .pictures
-        .iter()
-        .find(|it| it.marks == 0 || it.width < 300.0 || !it.outside.is_empty())
-    {
-        Some(picture) => Err(format!("{}: {picture:?}", picture.name)),
+    let fits = probe.width == f64::from(width) && probe.scroll_width <= probe.width;
+    ensure!(
+        fits && probe.wide.is_empty(),
+        "{} pixels of page in {}: {:?}",
+        probe.scroll_width,
+        probe.width,
+        probe.wide
+    );
+    let (sections, rows, pictures) = (probe.sections, probe.rows, &probe.pictures);
+    ensure!(
+        sections >= 6 && rows >= 100 && pictures.len() >= 40,
+        "{sections} sections, {rows} rows, {} pictures",
+        pictures.len()
+    );
+    let bad = |it: &&Picture| it.marks == 0 || it.width < 300.0 || !it.outside.is_empty();
+    match pictures.iter().find(bad) {
+        Some(picture) => bail!("{}: {picture:?}", picture.name),
         None => Ok(()),
     }
 }
@@ -231,10 +220,10 @@ const SHEET: &str = "<style>
 const SHEET_WIDTH: u32 = 2400;
 
 /// Each picture has its colours on a screenshot.
-fn drawn(browser: &Browser, page: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(page).map_err(|error| error.to_string())?;
+fn drawn(browser: &Browser, page: &Path) -> Result<()> {
+    let text = fs::read_to_string(page)?;
     let sheet = page.with_file_name("sheet.html");
-    fs::write(&sheet, text.replacen("</head>", SHEET, 1)).map_err(|error| error.to_string())?;
+    fs::write(&sheet, text.replacen("</head>", SHEET, 1))?;
     let probe = probe(browser, &sheet, SHEET_WIDTH)?;
     let file = page.with_extension("png");
     let (window, shot, scale) = (
@@ -243,13 +232,13 @@ fn drawn(browser: &Browser, page: &Path) -> Result<(), String> {
         format!("--force-device-scale-factor={}", 1.0 / SHRINK),
     );
     let (_, errors) = browser.open(&[&window, &shot, &scale], &sheet)?;
-    let screen = Screen::read(&file).map_err(|error| format!("{error}: {errors}"))?;
+    let screen = Screen::read(&file).with_context(|| errors)?;
     let pale = probe
         .pictures
         .iter()
         .find(|it| screen.colours(it) < COLOURED);
     match pale {
-        Some(picture) => Err(format!(
+        Some(picture) => bail!(
             "{}: {} coloured pixels at {}, {} of {} x {}",
             picture.name,
             screen.colours(picture),
@@ -257,7 +246,7 @@ fn drawn(browser: &Browser, page: &Path) -> Result<(), String> {
             picture.top,
             screen.width,
             screen.height
-        )),
+        ),
         None => Ok(()),
     }
 }
@@ -275,17 +264,15 @@ struct Screen {
 }
 
 impl Screen {
-    fn read(file: &Path) -> Result<Screen, String> {
-        let read = fs::File::open(file).map_err(|error| error.to_string())?;
+    fn read(file: &Path) -> Result<Screen> {
+        let read = fs::File::open(file)?;
         let decoder = png::Decoder::new(std::io::BufReader::new(read));
-        let mut reader = decoder.read_info().map_err(|error| error.to_string())?;
-        let size = reader.output_buffer_size().ok_or("a picture too large")?;
+        let mut reader = decoder.read_info()?;
+        let size = reader.output_buffer_size().context("a picture too large")?;
         let mut bytes = vec![0; size];
-        let info = reader
-            .next_frame(&mut bytes)
-            .map_err(|error| error.to_string())?;
+        let info = reader.next_frame(&mut bytes)?;
         if info.bit_depth != png::BitDepth::Eight || info.color_type.samples() < 3 {
-            return Err(format!("{info:?}"));
+            bail!("{info:?}");
         }
         Ok(Screen {
             width: info.width as usize,
@@ -320,16 +307,17 @@ impl Screen {
 }
 
 /// A file of some pages of A4 comes out.
-fn prints(browser: &Browser, page: &Path) -> Result<(), String> {
+fn prints(browser: &Browser, page: &Path) -> Result<()> {
     let file = page.with_extension("pdf");
     let print = format!("--print-to-pdf={}", file.display());
     let (_, errors) = browser.open(&[&print, "--no-pdf-header-footer"], page)?;
-    let bytes = fs::read(&file).map_err(|error| format!("{error}: {errors}"))?;
+    let bytes = fs::read(&file).with_context(|| errors)?;
     let text = String::from_utf8_lossy(&bytes);
     let pages = text.matches("<</Type /Page\n").count();
-    if text.starts_with("%PDF-") && (8..60).contains(&pages) {
-        Ok(())
-    } else {
-        Err(format!("{} bytes, {pages} pages", bytes.len()))
-    }
+    ensure!(
+        text.starts_with("%PDF-") && (8..60).contains(&pages),
+        "{} bytes, {pages} pages",
+        bytes.len()
+    );
+    Ok(())
 }

@@ -1,168 +1,130 @@
 //! A person at the console: a prompt, editing, keys that mean something, the end.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::ChildStdin;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 
 use super::Report;
-use super::boot::{Bench, Plan};
+use super::boot::{Bench, causeway};
 use crate::guest::{Ending, Guest};
+use crate::outcome;
 use crate::run::Console;
+use crate::screen::{Screen, Watch};
 
-/// What the shell of the default root prints when it waits for a command.
+/// The prompt of the default root's shell.
 const PROMPT: &str = "# ";
 
-/// How long an answer may take.
+/// The time for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Types at a guest and reads what it prints.
+/// Types at a guest and reads its screen.
 struct Typist {
     guest: Guest,
     keys: ChildStdin,
-    screen: Arc<Mutex<Vec<u8>>>,
-    /// How much of the screen was looked at.
-    seen: usize,
+    screen: Screen,
 }
 
 impl Typist {
+    /// Boots a guest and waits for its prompt.
     fn start(bench: &Bench, cpus: u32) -> Result<Self> {
-        let root = bench.root()?;
-        let mut plan = Plan::new(&root, &[]);
-        plan.cpus = cpus;
-        let machine = bench.machine(&plan, &Console::person().command_line(&[], &[]));
-        let (guest, keys, mut output) = Guest::start(&machine, false)?;
-        let screen = Arc::new(Mutex::new(Vec::new()));
-        let shared = Arc::clone(&screen);
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut buffer) {
-                let mut screen = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                screen.extend_from_slice(&buffer[..count]);
-            }
-        });
-        Ok(Self {
+        let machine = bench.guest(&[]).cpus(cpus).machine_on(Console::person())?;
+        let (guest, keys, output) = Guest::start(&machine, false)?;
+        let mut typist = Self {
             guest,
             keys,
-            screen,
-            seen: 0,
-        })
+            screen: Screen::new(output),
+        };
+        typist.expect(PROMPT)?;
+        Ok(typist)
     }
 
     /// Presses keys.
-    fn press(&mut self, keys: &str) -> Result<(), String> {
-        self.keys
-            .write_all(keys.as_bytes())
-            .map_err(|error| format!("cannot type: {error}"))
+    fn press(&mut self, keys: &str) -> Result<()> {
+        let typed = self.keys.write_all(keys.as_bytes());
+        typed.context("cannot type")
     }
 
     /// Waits until the screen shows `text` after what was looked at before.
-    fn expect(&mut self, text: &str) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            {
-                let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
-                let new = &screen[self.seen..];
-                let found = (0..=new.len()).find(|&at| new[at..].starts_with(text.as_bytes()));
-                if let Some(at) = found {
-                    self.seen += at + text.len();
-                    return Ok(());
-                }
-                if Instant::now() > deadline {
-                    return Err(format!("no {text:?} in {:?}", String::from_utf8_lossy(new)));
-                }
-            }
-            thread::sleep(Duration::from_millis(5));
+    fn expect(&mut self, text: &str) -> Result<()> {
+        let _watch = Watch::new(self.guest.killer(), PATIENCE);
+        self.screen.read_until(text).map(drop)
+    }
+
+    /// Presses keys and waits for the answer, if there is one, and the prompt behind it.
+    fn keys(&mut self, keys: &str, answer: &str) -> Result<()> {
+        self.press(keys)?;
+        if !answer.is_empty() {
+            self.expect(answer)?;
         }
-    }
-
-    /// Waits until what was started has the terminal: keys typed before are the shell's.
-    fn pause(&self) {
-        thread::sleep(Duration::from_millis(300));
-    }
-
-    /// Types a command and waits for the prompt and what stands before it.
-    fn command(&mut self, line: &str, answer: &str) -> Result<(), String> {
-        self.press(&format!("{line}\r"))?;
-        self.expect(answer)?;
         self.expect(PROMPT)
     }
 
-    /// Waits for the end of the guest.
-    fn end(mut self) -> Result<Ending, String> {
-        self.guest
-            .wait(Some(Instant::now() + PATIENCE))
-            .map_err(|error| error.to_string())
+    /// Types a command and waits for its answer and the prompt behind it.
+    fn command(&mut self, line: &str, answer: &str) -> Result<()> {
+        self.keys(&format!("{line}\r"), answer)
+    }
+
+    /// Starts a program and waits until it has the terminal: the shell would read keys that come
+    /// before. `echo` is the end of what the terminal shows of the line.
+    fn start_program(&mut self, line: &str, echo: &str) -> Result<()> {
+        self.press(&format!("{line}\r"))?;
+        self.expect(&format!("{echo}\r\n"))?;
+        thread::sleep(Duration::from_millis(300));
+        Ok(())
+    }
+
+    /// Presses the last keys and checks how the guest ends.
+    fn end(mut self, keys: &str, wanted: &Ending) -> Result<()> {
+        self.press(keys)?;
+        let ending = self.guest.wait(Some(Instant::now() + PATIENCE))?;
+        ensure!(ending == *wanted, "{ending:?}");
+        Ok(())
     }
 }
 
 /// Runs the tests.
 pub fn run(bench: &Bench, report: &mut Report) {
-    if report.wants("session: a person at the console") {
-        for cpus in [1, 2] {
-            for (name, test) in SESSIONS {
-                report.run(&format!("session: {name}, {cpus} CPUs"), || {
-                    let mut typist =
-                        Typist::start(bench, cpus).map_err(|error| format!("{error:#}"))?;
-                    typist.expect(PROMPT)?;
-                    test(&mut typist)?;
-                    typist.press("\x03\rexit 0\r")?;
-                    let ending = typist.end()?;
-                    if ending == Ending::Status(0) {
-                        Ok(())
-                    } else {
-                        Err(format!("{ending:?}"))
-                    }
-                });
-            }
-        }
-        report.run("session: exit gives the shell's status", || {
-            let mut typist = Typist::start(bench, 1).map_err(|error| format!("{error:#}"))?;
-            typist.expect(PROMPT)?;
-            typist.press("exit 7\r")?;
-            let ending = typist.end()?;
-            if ending == Ending::Status(7) {
-                Ok(())
-            } else {
-                Err(format!("{ending:?}"))
-            }
-        });
-        for word in ["poweroff", "halt", "poweroff -f"] {
-            report.run(&format!("session: {word}"), || {
-                let mut typist = Typist::start(bench, 2).map_err(|error| format!("{error:#}"))?;
-                typist.expect(PROMPT)?;
-                typist.press(&format!("{word}\r"))?;
-                let ending = typist.end()?;
-                if ending == Ending::Status(0) {
-                    Ok(())
-                } else {
-                    Err(format!("{ending:?}"))
-                }
+    if !report.wants("session: a person at the console") {
+        return;
+    }
+    for cpus in [1, 2] {
+        for (name, test) in SESSIONS {
+            report.run(&format!("session: {name}, {cpus} CPUs"), || {
+                let mut typist = Typist::start(bench, cpus)?;
+                test(&mut typist)?;
+                typist.end("\x03\rexit 0\r", &Ending::Status(0))
             });
         }
-        report.run("session: reboot", || {
-            let mut typist = Typist::start(bench, 1).map_err(|error| format!("{error:#}"))?;
-            typist.expect(PROMPT)?;
-            typist.press("reboot\r")?;
-            let ending = typist.end()?;
-            if ending == Ending::Restart {
-                Ok(())
-            } else {
-                Err(format!("{ending:?}"))
-            }
-        });
-        report.run("session: the user's terminal is given back", || {
-            terminal_is_given_back(bench)
+    }
+    for (name, cpus, keys, ending) in [
+        (
+            "exit gives the shell's status",
+            1,
+            "exit 7\r",
+            Ending::Status(7),
+        ),
+        ("poweroff", 2, "poweroff\r", Ending::Status(0)),
+        ("halt", 2, "halt\r", Ending::Status(0)),
+        ("poweroff -f", 2, "poweroff -f\r", Ending::Status(0)),
+        ("reboot", 1, "reboot\r", Ending::Restart),
+    ] {
+        report.run(&format!("session: {name}"), || {
+            Typist::start(bench, cpus)?.end(keys, &ending)
         });
     }
+    report.run("session: the user's terminal is given back", || {
+        terminal_is_given_back(bench)
+    });
 }
 
-type Session = fn(&mut Typist) -> Result<(), String>;
+type Session = fn(&mut Typist) -> Result<()>;
 
 const SESSIONS: &[(&str, Session)] = &[
     ("commands", |typist| {
@@ -172,105 +134,68 @@ const SESSIONS: &[(&str, Session)] = &[
     }),
     ("line editing", |typist| {
         // Left and delete, the start of the line, history, and completion of a name.
-        typist.press("echo abXc\x1b[D\x1b[D\x1b[3~\r")?;
-        typist.expect("\r\nabc\r\n")?;
-        typist.expect(PROMPT)?;
-        typist.press("xx\x01echo \x05yy\r")?;
-        typist.expect("\r\nxxyy\r\n")?;
-        typist.expect(PROMPT)?;
-        typist.press("\x1b[A\r")?;
-        typist.expect("\r\nxxyy\r\n")?;
-        typist.expect(PROMPT)?;
-        typist.press("cat /etc/hostn\t\r")?;
-        typist.expect("\r\ncauseway\r\n")?;
-        typist.expect(PROMPT)
+        typist.command("echo abXc\x1b[D\x1b[D\x1b[3~", "\r\nabc\r\n")?;
+        typist.command("xx\x01echo \x05yy", "\r\nxxyy\r\n")?;
+        typist.command("\x1b[A", "\r\nxxyy\r\n")?;
+        typist.command("cat /etc/hostn\t", "\r\ncauseway\r\n")
     }),
     ("the terminal's own editing", |typist| {
         // cat reads in canonical mode: erase, kill, word erase, end of file.
-        typist.press("cat\r")?;
-        typist.expect("cat\r\n")?;
-        typist.pause();
-        typist.press("helpo\x7f\x7flo\r")?;
-        typist.expect("\r\nhello\r\n")?;
-        typist.press("nothing\x15something\r")?;
-        typist.expect("\r\nsomething\r\n")?;
-        typist.press("one two\x17three\r")?;
-        typist.expect("\r\none three\r\n")?;
-        typist.press("\x04")?;
-        typist.expect(PROMPT)
+        typist.start_program("cat", "cat")?;
+        for (keys, line) in [
+            ("helpo\x7f\x7flo\r", "\r\nhello\r\n"),
+            ("nothing\x15something\r", "\r\nsomething\r\n"),
+            ("one two\x17three\r", "\r\none three\r\n"),
+        ] {
+            typist.press(keys)?;
+            typist.expect(line)?;
+        }
+        typist.keys("\x04", "")
     }),
     ("Ctrl-C", |typist| {
-        typist.press("sleep 1000\r")?;
-        typist.expect("sleep 1000\r\n")?;
-        typist.pause();
-        typist.press("\x03")?;
-        typist.expect(PROMPT)?;
+        typist.start_program("sleep 1000", "sleep 1000")?;
+        typist.keys("\x03", "")?;
         typist.command("echo status $?", "\r\nstatus 130\r\n")?;
-        typist.press("while :; do :; done\r")?;
-        typist.expect("done\r\n")?;
-        typist.pause();
-        typist.press("\x03")?;
-        typist.expect(PROMPT)?;
-        typist.press("cat /dev/zero | cat > /dev/null\r")?;
-        typist.expect("/dev/null\r\n")?;
-        typist.pause();
-        typist.press("\x03")?;
-        typist.expect(PROMPT)
+        typist.start_program("while :; do :; done", "done")?;
+        typist.keys("\x03", "")?;
+        typist.start_program("cat /dev/zero | cat > /dev/null", "/dev/null")?;
+        typist.keys("\x03", "")
     }),
     ("Ctrl-\\ quits", |typist| {
-        typist.press("sleep 1000\r")?;
-        typist.expect("sleep 1000\r\n")?;
-        typist.pause();
-        typist.press("\x1c")?;
-        typist.expect("Quit")?;
-        typist.expect(PROMPT)
+        typist.start_program("sleep 1000", "sleep 1000")?;
+        typist.keys("\x1c", "Quit")
     }),
     ("Ctrl-Z, jobs, bg and fg", |typist| {
-        typist.press("sleep 1000\r")?;
-        typist.expect("sleep 1000\r\n")?;
-        typist.pause();
-        typist.press("\x1a")?;
-        typist.expect("Stopped")?;
-        typist.expect(PROMPT)?;
+        typist.start_program("sleep 1000", "sleep 1000")?;
+        typist.keys("\x1a", "Stopped")?;
         typist.command("jobs", "Stopped")?;
         typist.command("bg", "sleep 1000")?;
         typist.command("jobs", "Running")?;
-        typist.press("fg\r")?;
-        typist.expect("sleep 1000\r\n")?;
-        typist.pause();
-        typist.press("\x03")?;
-        typist.expect(PROMPT)?;
-        typist.press("cat\r")?;
-        typist.expect("cat\r\n")?;
-        typist.pause();
-        typist.press("\x1a")?;
-        typist.expect("Stopped")?;
-        typist.expect(PROMPT)?;
-        typist.press("fg\r")?;
-        typist.expect("cat\r\n")?;
-        typist.pause();
+        typist.start_program("fg", "sleep 1000")?;
+        typist.keys("\x03", "")?;
+        typist.start_program("cat", "cat")?;
+        typist.keys("\x1a", "Stopped")?;
+        typist.start_program("fg", "cat")?;
         typist.press("back again\r")?;
         typist.expect("\r\nback again\r\n")?;
-        typist.press("\x04")?;
-        typist.expect(PROMPT)
+        typist.keys("\x04", "")
     }),
     ("a background job may not read the terminal", |typist| {
-        typist.press("cat &\r")?;
-        typist.expect(PROMPT)?;
-        typist.pause();
+        typist.command("cat &", "")?;
+        thread::sleep(Duration::from_millis(300));
         typist.command("jobs", "Stopped (tty input)")?;
-        // While `sleep` runs the shell notes the job's end; at once, it may still know it as stopped: 128 and SIGTTIN.
+        // While `sleep` runs the shell notes the job's end; at once, it may still know it as
+        // stopped: 128 and SIGTTIN.
         typist.command("kill -9 %1; sleep 1; wait %1; echo $?", "\r\n137\r\n")
     }),
     ("Ctrl-D on an empty line", |typist| {
         typist.command("sh", "")?;
-        typist.press("\x04")?;
-        typist.expect(PROMPT)
+        typist.keys("\x04", "")
     }),
     ("vi", |typist| {
         typist.press("vi /tmp/file\r")?;
         typist.expect("1/1 100%")?;
-        // vi takes an Escape and what follows at once for one key: a pause ends the insertion.
+        // vi takes an Escape and a key that follows at once for one key: a pause ends the insertion.
         for keys in ["ifirst line\rsecond line", "\x1b", "ggxiF", "\x1b", ":wq\r"] {
             typist.press(keys)?;
             thread::sleep(Duration::from_millis(500));
@@ -285,90 +210,71 @@ const SESSIONS: &[(&str, Session)] = &[
         typist.press("top\r")?;
         typist.expect("Mem:")?;
         typist.expect("PID")?;
-        typist.press("q")?;
-        typist.expect(PROMPT)
+        typist.keys("q", "")
     }),
     ("ps", |typist| {
         typist.press("ps\r")?;
         typist.expect("PID")?;
-        typist.expect("ps")?;
-        typist.expect(PROMPT)
+        typist.keys("", "ps")
     }),
     ("stty and raw input", |typist| {
         typist.command("stty -echo; echo silent; stty echo", "silent")?;
         typist.command("stty | head -1", "speed")?;
         typist.press("read -n 1 key; echo; echo got $key\r")?;
         typist.expect("got $key\r\n")?;
-        typist.press("k")?;
-        typist.expect("got k\r\n")?;
-        typist.expect(PROMPT)
+        typist.keys("k", "got k\r\n")
     }),
 ];
 
 /// `causeway run` on a terminal of its own: raw while the guest runs, as before afterwards, whether
 /// the guest ends, is killed by keys, or the command gets a signal.
-fn terminal_is_given_back(bench: &Bench) -> Result<(), String> {
-    let text = |error: rustix::io::Errno| error.to_string();
-    for (name, ending) in [("exit", "exit 3\r"), ("Ctrl-A x", "\x01x"), ("SIGTERM", "")] {
-        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(text)?;
-        grantpt(&pty).map_err(text)?;
-        unlockpt(&pty).map_err(text)?;
-        let path = ptsname(&pty, Vec::new()).map_err(text)?;
-        let path = path.to_string_lossy().into_owned();
-        let side = || std::fs::File::options().read(true).write(true).open(&path);
-        let terminal = side().map_err(|error| format!("{path}: {error}"))?;
-        let before = tcgetattr(&terminal).map_err(text)?;
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let stdio = || side().map(Stdio::from).map_err(|error| error.to_string());
-        let mut child = Command::new(program)
-            .arg("run")
-            .arg("--kernel")
-            .arg(&bench.fast)
-            .stdin(stdio()?)
-            .stdout(stdio()?)
-            .stderr(stdio()?)
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let mut user = std::fs::File::from(pty);
+fn terminal_is_given_back(bench: &Bench) -> Result<()> {
+    for (name, ending, status) in [
+        ("exit", "exit 3\r", 3),
+        ("Ctrl-A x", "\x01x", outcome::KILLED.into()),
+        ("SIGTERM", "", 143),
+    ] {
+        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+        grantpt(&pty)?;
+        unlockpt(&pty)?;
+        let path = ptsname(&pty, Vec::new())?.to_string_lossy().into_owned();
+        let side = || File::options().read(true).write(true).open(&path);
+        let terminal = side().with_context(|| path.clone())?;
+        let before = tcgetattr(&terminal)?;
+        let mut command = causeway(&["run", "--kernel"]);
+        command.arg(&bench.fast).stdin(side()?);
+        let mut child = command.stdout(side()?).stderr(side()?).spawn()?;
+        drop(command);
+        let mut user = File::from(pty);
         let mut screen = Vec::new();
         let mut buffer = [0; 4096];
-        // The shell asks where the cursor is behind its prompt.
+        // The shell asks for the position of the cursor behind its prompt.
         while !String::from_utf8_lossy(&screen).contains(PROMPT) {
-            let count = user.read(&mut buffer).map_err(|error| error.to_string())?;
+            let count = user.read(&mut buffer)?;
             screen.extend_from_slice(&buffer[..count]);
         }
-        let during = tcgetattr(&terminal).map_err(text)?;
-        if during
-            .local_modes
-            .intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
-        {
-            return Err(format!(
-                "{name}: the terminal is not raw while the guest runs"
-            ));
-        }
-        if ending.is_empty() {
-            let process = rustix::process::Pid::from_child(&child);
-            rustix::process::kill_process(process, rustix::process::Signal::TERM).map_err(text)?;
-        } else {
-            user.write_all(ending.as_bytes())
-                .map_err(|error| error.to_string())?;
+        let cooked = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        ensure!(
+            !tcgetattr(&terminal)?.local_modes.intersects(cooked),
+            "{name}: the terminal is not raw while the guest runs"
+        );
+        match ending {
+            "" => kill_process(Pid::from_child(&child), Signal::TERM)?,
+            keys => user.write_all(keys.as_bytes())?,
         }
         let drain = thread::spawn(move || while user.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {});
-        let status = child.wait().map_err(|error| error.to_string())?;
-        let after = tcgetattr(&terminal).map_err(text)?;
+        let ended = child.wait()?;
+        let after = tcgetattr(&terminal)?;
         drop(terminal);
         drop(drain);
-        let expected = match name {
-            "exit" => 3,
-            "SIGTERM" => 143,
-            _ => crate::outcome::KILLED.into(),
-        };
-        if status.code() != Some(expected) {
-            return Err(format!("{name}: {status}, {expected} expected"));
-        }
-        if after.local_modes != before.local_modes || after.input_modes != before.input_modes {
-            return Err(format!("{name}: the terminal was not given back as it was"));
-        }
+        ensure!(
+            ended.code() == Some(status),
+            "{name}: {ended}, {status} expected"
+        );
+        ensure!(
+            after.local_modes == before.local_modes && after.input_modes == before.input_modes,
+            "{name}: the terminal was not given back as it was"
+        );
     }
     Ok(())
 }

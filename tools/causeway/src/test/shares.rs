@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 
 use super::Report;
-use super::boot::{Bench, Finished, Plan, finish};
-use crate::guest::Ending;
+use super::boot::{Bench, Finished};
 use crate::share::Share;
 
 /// Bytes of the file that goes in and comes out: many messages, and no whole number of pages.
@@ -23,7 +23,8 @@ rm many/file5*; ls many | wc -l
 mkdir -p a/b; echo moved > a/x; mv a/x a/b/y; mv a c; cat c/b/y
 ln -s c/b/y link; cat link; readlink link
 ln c/b/y hard; echo more >> hard; cat c/b/y | wc -l
-dd if=big of=part bs=1000 skip=7 count=9 2>/dev/null; dd if=part of=copy bs=1000 seek=3 conv=notrunc 2>/dev/null
+dd if=big of=part bs=1000 skip=7 count=9 2>/dev/null
+dd if=part of=copy bs=1000 seek=3 conv=notrunc 2>/dev/null
 : > empty; rm empty; chmod 640 hard; stat -c %a hard
 exec 3< hard; rm hard; cat <&3 | wc -l; exec 3<&-
 [ -e none ] && echo 'what is not there is'
@@ -39,68 +40,35 @@ pub fn run(bench: &Bench, report: &mut Report) {
     if !report.wants("shares") {
         return;
     }
-    let root = match bench.root() {
-        Ok(root) => root,
-        Err(error) => return report.note("the guests' root", Err(format!("{error:#}"))),
-    };
     for cpus in [1, 4] {
         report.run(&format!("shares: both ways, {cpus} CPUs"), || {
-            both_ways(bench, &root, cpus)
+            both_ways(bench, cpus)
         });
     }
-    report.run("shares: read-only", || read_only(bench, &root));
+    report.run("shares: read-only", || read_only(bench));
     report.run("shares: no such device", || {
-        let plan = Plan::new(&root, &["true"]);
-        let line = "onlcr=0 echo=0 share=nowhere:/mnt -- true";
-        let finished = bench.boot_line(&plan, line)?;
-        match finished.text().contains("no device shares 'nowhere'") {
-            true => Ok(()),
-            false => Err(finished.why(&bench.checked)),
-        }
+        let guest = bench.guest(&["true"]).option("share=nowhere:/mnt");
+        guest.run()?.says("no device shares 'nowhere'")
     });
 }
 
 /// Runs a line of shell with `folder` at `/mnt/share`.
-fn with_share(
-    bench: &Bench,
-    root: &Path,
-    folder: &Path,
-    mode: &str,
-    (cpus, line): (u32, &str),
-) -> Result<Finished, String> {
+fn with_share(bench: &Bench, folder: &Path, mode: &str, cpus: u32, line: &str) -> Result<Finished> {
     let share: Share = format!("{}:/mnt/share{mode}", folder.display()).parse()?;
-    let command = ["/bin/sh", "-c", line];
-    let mut plan = Plan::new(root, &command);
-    plan.cpus = cpus;
-    plan.timeout = Duration::from_secs(120);
-    let words: Vec<String> = command.iter().map(ToString::to_string).collect();
-    let options = [share.option(0)];
-    let console = crate::run::Console::pipes();
-    let mut machine = bench.machine(&plan, &console.command_line(&options, &words));
-    machine.extra.extend(share.qemu(0));
-    finish(&machine, b"", plan.timeout, |_| ()).map_err(|error| format!("{error:#}"))
+    let guest = bench.shell(line).cpus(cpus).timeout(120);
+    guest.option(&share.option(0)).words(share.qemu(0)).run()
 }
 
-fn io(error: std::io::Error) -> String {
-    error.to_string()
-}
-
-fn both_ways(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
-    let folder = bench
-        .fresh_folder("share")
-        .map_err(|error| format!("{error:#}"))?;
+fn both_ways(bench: &Bench, cpus: u32) -> Result<()> {
+    let folder = bench.fresh_folder("share")?;
     let big: Vec<u8> = (0..BIG as u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 15) as u8)
         .collect();
-    fs::write(folder.join("big"), &big).map_err(io)?;
-    fs::write(folder.join("from-host"), "the host's words\n").map_err(io)?;
-    let finished = with_share(bench, root, &folder, "", (cpus, WRITES))?;
-    if finished.ending != Ending::Status(0) {
-        return Err(finished.why(&bench.checked));
-    }
-    if finished.text() != PRINTED {
-        return Err(format!("the guest printed {:?}", finished.text()));
-    }
+    fs::write(folder.join("big"), &big)?;
+    fs::write(folder.join("from-host"), "the host's words\n")?;
+    let finished = with_share(bench, &folder, "", cpus, WRITES)?;
+    finished.ended(0)?;
+    finished.printed(PRINTED)?;
     let mut copy = big.clone();
     copy.copy_within(7000..16_000, 3000);
     for (name, wanted) in [
@@ -109,30 +77,26 @@ fn both_ways(bench: &Bench, root: &Path, cpus: u32) -> Result<(), String> {
         ("many/file999", b"999\n"),
         ("c/b/y", b"moved\nmore\n"),
     ] {
-        let found = fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
-        if found != wanted {
-            return Err(format!("{name} is not what the guest wrote"));
-        }
+        let found = fs::read(folder.join(name)).context(name)?;
+        ensure!(found == wanted, "{name} is not what the guest wrote");
     }
-    let many = fs::read_dir(folder.join("many")).map_err(io)?.count();
-    let gone = ["hard", "empty", "a"].map(|name| folder.join(name).exists());
-    match many == 889 && gone == [false; 3] {
-        true => Ok(()),
-        false => Err(format!("{many} files, removed ones there: {gone:?}")),
-    }
+    let many = fs::read_dir(folder.join("many"))?.count();
+    let kept = ["hard", "empty", "a"].map(|name| folder.join(name).exists());
+    ensure!(
+        many == 889 && kept == [false; 3],
+        "{many} files, removed ones that exist: {kept:?}"
+    );
+    Ok(())
 }
 
-fn read_only(bench: &Bench, root: &Path) -> Result<(), String> {
-    let folder = bench
-        .fresh_folder("share")
-        .map_err(|error| format!("{error:#}"))?;
-    fs::write(folder.join("from-host"), "words\n").map_err(io)?;
+fn read_only(bench: &Bench) -> Result<()> {
+    let folder = bench.fresh_folder("share")?;
+    fs::write(folder.join("from-host"), "words\n")?;
     let line =
         "cat /mnt/share/from-host; (echo no > /mnt/share/from-host) 2>/dev/null || echo refused";
-    let finished = with_share(bench, root, &folder, ":ro", (1, line))?;
-    let kept = fs::read(folder.join("from-host")).map_err(io)?;
-    match finished.text().ends_with("words\nrefused\n") && kept == b"words\n" {
-        true => Ok(()),
-        false => Err(finished.why(&bench.checked)),
-    }
+    let finished = with_share(bench, &folder, ":ro", 1, line)?;
+    let kept = fs::read(folder.join("from-host"))?;
+    let refused = finished.text().ends_with("words\nrefused\n");
+    ensure!(refused && kept == b"words\n", "{}", finished.why());
+    Ok(())
 }

@@ -8,13 +8,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::Report;
-use super::boot::{Bench, Plan};
-use crate::guest::Ending;
+use super::boot::Bench;
 use crate::project;
 use crate::root::{BUSYBOX, Root};
 
@@ -50,7 +48,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
             }
             None => report.note(
                 "Debian's 32-bit busybox",
-                Err("scripts/busybox-i386.sh could not fetch it".into()),
+                Err(anyhow!("scripts/busybox-i386.sh could not fetch it")),
             ),
         }
     }
@@ -75,15 +73,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
                 &format!("a pipeline of six stages over 50 MiB, {cpus} CPUs"),
                 || {
                     let line = format!("cd /; {PIPELINE}");
-                    let command = ["/bin/sh", "-c", &line];
-                    let mut plan = Plan::new(&archive, &command);
-                    plan.cpus = cpus;
-                    plan.timeout = Duration::from_secs(180);
-                    plan.fast = true;
-                    let finished = bench.boot(&plan)?;
-                    if finished.ending != Ending::Status(0) {
-                        return Err(finished.why(&bench.checked));
-                    }
+                    let guest = bench.shell(&line).root(&archive).cpus(cpus);
+                    let finished = guest.timeout(180).fast().run()?;
+                    finished.ended(0)?;
                     same(&expected, &finished.output)
                 },
             );
@@ -129,17 +121,9 @@ fn compare(
                     "mkdir /tmp/work; cd /tmp/work; cp {path} .; {}",
                     run_line(&name)
                 );
-                let command = ["/bin/sh", "-c", &line];
-                let mut plan = Plan::new(archive, &command);
-                plan.cpus = cpus;
-                plan.timeout = Duration::from_secs(90);
-                let finished = bench.boot(&plan)?;
-                if finished.ending != Ending::Status(status) {
-                    return Err(format!(
-                        "status {status} expected; {}",
-                        finished.why(&bench.checked)
-                    ));
-                }
+                let guest = bench.shell(&line).root(archive).cpus(cpus);
+                let finished = guest.timeout(90).run()?;
+                finished.ended(status)?;
                 same(&expected, &finished.output)
             });
         }
@@ -221,7 +205,7 @@ fn big_file(path: &Path) -> Result<()> {
 }
 
 /// Whether two outputs are the same; else the first line that differs.
-pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), String> {
+pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<()> {
     if expected == found {
         return Ok(());
     }
@@ -235,13 +219,13 @@ pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), String> {
             (None, None) => break,
             (left, right) if left == right => {}
             (left, right) => {
-                return Err(format!(
+                bail!(
                     "line {number} is {:?} on Linux and {:?} here",
                     left.unwrap_or("missing"),
                     right.unwrap_or("missing")
-                ));
+                );
             }
         }
     }
-    Err("the ends of lines differ".into())
+    bail!("the ends of lines differ")
 }

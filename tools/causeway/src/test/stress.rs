@@ -1,14 +1,12 @@
 //! Debian's `stress-ng`: many programs at once that use the kernel hard and check what it does for them.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::Report;
-use super::boot::{Bench, Plan};
+use super::boot::Bench;
 use super::roots;
-use crate::guest::Ending;
 use crate::root::Root;
 
 /// What the root has besides what every Debian root has.
@@ -58,7 +56,7 @@ const MAY_BE_IDLE: &str = "sigio";
 const KEPT: u64 = 16 << 10;
 
 /// How long stopping may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: u64 = 120;
 
 /// How long an amount may take, in seconds, where a host is as busy as it gets.
 const MOST: u32 = 400;
@@ -67,7 +65,7 @@ const MOST: u32 = 400;
 struct Run {
     cpus: u32,
     seconds: Option<u32>,
-    fast: bool,
+    is_fast: bool,
 }
 
 /// Runs them: a certain amount, and for five minutes each on 2 and on 4 CPUs if it is `long`.
@@ -83,7 +81,7 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
         false => [(4, None, false), (2, None, true)],
         true => [(2, Some(300), true), (4, Some(300), true)],
     };
-    for (cpus, seconds, fast) in runs {
+    for (cpus, seconds, is_fast) in runs {
         let name = match seconds {
             Some(seconds) => format!("stress: {seconds} seconds, {cpus} CPUs"),
             None => format!("stress: a certain amount, {cpus} CPUs"),
@@ -91,7 +89,7 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) -> Result<()> {
         let run = Run {
             cpus,
             seconds,
-            fast,
+            is_fast,
         };
         report.run(&name, || stress(bench, &archive, &run));
     }
@@ -114,7 +112,7 @@ fn archive(bench: &Bench) -> Result<PathBuf> {
 }
 
 /// Boots and judges one run.
-fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
+fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<()> {
     let words: Vec<String> = STRESSORS
         .iter()
         .filter_map(|&(name, amount)| {
@@ -136,43 +134,29 @@ fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<(), String> {
         words.join(" "),
         seconds
     );
-    let command = ["/bin/bash", "-c", &line];
-    let mut plan = Plan::new(archive, &command);
-    plan.cpus = run.cpus;
-    plan.memory = "1G";
-    plan.timeout = Duration::from_secs(seconds.into()) + PATIENCE;
-    plan.fast = run.fast;
-    let finished = bench.boot(&plan)?;
+    let guest = bench.bash(&line).root(archive).cpus(run.cpus).memory("1G");
+    let guest = guest.timeout(u64::from(seconds) + PATIENCE);
+    let finished = guest.fast_if(run.is_fast).run()?;
     // The last command finds nothing.
-    if finished.ending != Ending::Status(1) {
-        let kernel = if run.fast {
-            &bench.fast
-        } else {
-            &bench.checked
-        };
-        return Err(finished.why(kernel));
-    }
+    finished.ended(1)?;
     judge(&finished.text())
 }
 
 /// What is wrong with what a run printed.
-fn judge(text: &str) -> Result<(), String> {
+fn judge(text: &str) -> Result<()> {
     let stressors = STRESSORS.iter().map(|(name, _)| *name);
     let mut wrong = complaints(text, stressors.filter(|name| *name != MAY_BE_IDLE));
     let free: Vec<u64> = text
         .lines()
         .filter_map(|line| line.strip_prefix("free ")?.parse().ok())
         .collect();
-    let lost = match free[..] {
-        [before, after] if before <= after + KEPT => None,
-        [before, after] => Some(format!("{before} KB were free before, {after} after")),
-        _ => Some("it is not known how much memory was free".into()),
-    };
-    wrong.extend(lost);
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(wrong.join("\n    ")),
+    match free[..] {
+        [before, after] if before <= after + KEPT => {}
+        [before, after] => wrong.push(format!("{before} KB were free before, {after} after")),
+        _ => wrong.push("it is not known how much memory was free".into()),
     }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n    "));
+    Ok(())
 }
 
 /// What `stress-ng` complains of, or should have done and has not, for each of the stressors.
