@@ -4,18 +4,44 @@
 //! below; either may be absent. An [`Object`] is embedded in what it represents and is reached
 //! through [`Pager`] operations. One fault routine serves all.
 //!
-//! From the bottom up; a module uses only what stands above it in this list:
+//! # Modules
 //!
-//! - `chunks`: the sparse array under amaps and objects, and the registry through which the pagedaemon finds its chunks.
+//! From the bottom up; a module uses only modules above it in this list:
+//!
+//! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
+//!   pagedaemon.
 //! - `supply`: waiting for memory.
-//! - [`swap`]: the swap space, where a page is that has no other backing store, and the ways there and back.
-//! - `object`: memory objects and their pagers, pages being read in, writing them back.
+//! - [`swap`]: the swap space, where a page is, page-in and clustered page-out.
+//! - `object`: memory objects, their pagers, busy pages, writeback.
 //! - `amap`: anonymous memory.
-//! - `map`: requests and the entries of an address space; mapping, unmapping, protection, fork, `brk`, `mremap`, `mlock`.
-//! - `fault`: the fault routine, and what is mapped with a page.
-//! - `reclaim`: the pagedaemon, and what programs say of memory that they do not need (`madvise`).
-//! - `movement`: pages held for a device; other address spaces.
-//! - `inspect`: counting pages for `/proc`.
+//! - `map`: requests, and the entries of an address space: map, unmap, protect, fork, `brk`,
+//!   `mremap`, `mlock`.
+//! - `fault`: the fault routine, fault-ahead, large pages, populating.
+//! - `reclaim`: the pagedaemon; `madvise`, `msync` and `mincore`; removal of swap devices.
+//! - `movement`: pages pinned for a device; access to other address spaces.
+//! - `inspect`: page counts for `/proc`.
+//!
+//! # Lock order
+//!
+//! Outermost first; the names are those of [`nucleus::sync::Rank`].
+//!
+//! ```text
+//!   Map                   the entries of an address space
+//!    └─ Amap              one chunk of an amap, or the parts of a shared amap
+//!        └─ Object        one chunk of an object
+//!            ├─ Anon      where the page of a counted anon is
+//!            │   └─ Swap  the table of swap devices and slots
+//!            ├─ Enrolled  a shard of the registry
+//!            └─ pmap      the page tables of an address space, then the mappings of one frame
+//! ```
+//! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
+//!   that change entries or take rights away write-lock it and *flush before they unlock*: no
+//!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
+//! - References to amaps, anons and objects are dropped without the map lock, after the flush.
+//! - Two chunks of one kind are never locked together, with one exception: a large page of shared
+//!   memory try-locks all the chunks of its span.
+//! - Page-in, [`Pager::read_in`] and waiting for memory happen with none of these locks held.
+//! - The pagedaemon takes no map lock and only try-locks chunks to inspect their pages.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

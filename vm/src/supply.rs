@@ -50,7 +50,7 @@ pub enum Supply {
     None,
 }
 
-/// Waits until frames for programs are free again, at most for [`PATIENCE`]. The caller holds no
+/// Waits until frames for programs are free again, at most for 50 ms. The caller holds no
 /// lock, since the pagedaemon or a file system below it may need it.
 pub fn wait_for_memory() -> Supply {
     if !RUNNING.load(SeqCst) {

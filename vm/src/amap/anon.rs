@@ -1,15 +1,15 @@
 //! Anons: single pages of anonymous memory (`uvm.txt` 5.2).
 //!
-//! An anon has a reference count and a location. The paper allocates a structure for each; here
-//! an anon that only one amap refers to lies in the amap's slot itself, so that a zero-fill fault
-//! allocates nothing but the page. It moves into a counted structure when a second amap comes to
-//! refer to it (fork; whole chunks of slots are shared first: `amap/common.rs`), and back into a slot when a writer finds itself its only owner. The location of a sole
-//! anon is guarded by its chunk's lock, that of a counted one by a lock of its own.
+//! An anon has a reference count and a location. The paper allocates a structure for each. Here an
+//! anon of a single amap is stored in the amap's slot itself, so that a zero-fill fault allocates
+//! nothing but the page. It moves to a counted structure when a second amap refers to it (after a
+//! fork, and only once a shared chunk of slots is copied: `shared_chunk.rs`), and back into a slot
+//! when a writer finds itself the only owner. A sole anon's location is guarded by its chunk's
+//! lock, a counted one's by its own lock.
 //!
-//! *The rule that makes writing in place safe*: a reference to an anon, or to an amap with
-//! anons in it, is given up only after every translation that was made under it has been flushed
-//! from every TLB. So whoever holds the only reference also knows that no other address space
-//! can still see the page.
+//! *Why writing in place is safe*: a reference to an anon, or to an amap with anons, is dropped
+//! only after every translation made under it has been flushed from every TLB. The holder of the
+//! only reference therefore knows that no other address space still sees the page.
 
 use alloc::sync::Arc;
 use core::ops::Deref;
@@ -23,7 +23,7 @@ use nucleus::{
 use crate::chunks::{Chunk, Content, Registry};
 use crate::swap::{Paged, SwapState};
 
-/// One page of anonymous memory that several amaps may refer to.
+/// A page of anonymous memory that several amaps may refer to.
 pub(crate) struct Anon {
     location: SpinLock<SwapState>,
 }
@@ -31,22 +31,22 @@ pub(crate) struct Anon {
 /// A slot of an amap.
 #[derive(Default)]
 pub(crate) enum Slot {
-    /// Nothing here: the layer below shows through.
+    /// Empty: the layer below shows through.
     #[default]
     Empty,
-    /// An anon to which no other slot refers.
+    /// An anon without references from other slots.
     Sole(SwapState),
     /// An anon that slots of other amaps may refer to as well.
     Shared(Arc<Anon>),
 }
 
-// A chunk of them is what most of the memory for amaps goes to.
+// Chunks of slots are most of the memory of amaps.
 const _: () = assert!(size_of::<Slot>() == 16);
 
-/// The frame of an anon that is in memory.
+/// The frame of a resident anon.
 pub(crate) struct Resident<'a> {
     frame: Held<'a>,
-    /// A slot has the same bytes: it must not be mapped writable.
+    /// A swap slot has the same bytes: the page must not be mapped writable.
     pub clean: bool,
 }
 
@@ -56,7 +56,7 @@ enum Held<'a> {
 }
 
 impl<'a> Resident<'a> {
-    /// A frame that is not an anon's.
+    /// Wraps the frame of an object's page.
     pub fn of(frame: &'a Frame) -> Resident<'a> {
         Resident {
             frame: Held::InSlot(frame),
@@ -125,10 +125,10 @@ impl Paged for Slot {
     }
 }
 
-/// All chunks of amaps. A page of theirs begins as an active one.
+/// All chunks of amaps. Their pages start as active ones.
 pub(crate) static CHUNKS: Registry<Chunk<Slot>> = Registry::new(&INACTIVE);
 
-/// Inactive pages in [`CHUNKS`], some of which may have gone.
+/// The number of inactive pages in [`CHUNKS`]; some may have been freed since.
 pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether any program has ever freed pages lazily (`MADV_FREE`).
@@ -145,20 +145,20 @@ pub(crate) fn may_be_lazy() -> bool {
 }
 
 impl Slot {
-    /// A slot with a new anon.
+    /// Returns a slot with a new anon.
     #[inline]
     pub fn sole(frame: Frame) -> Slot {
         Slot::Sole(SwapState::memory(frame))
     }
 
-    /// Puts a new anon here, where there is none: nothing has to be looked at that would have to be dropped.
+    /// Puts a new anon into this empty slot, without the check for an old value to drop.
     #[inline]
     pub fn fill(&mut self, frame: Frame) {
         debug_assert!(self.is_empty());
         core::mem::forget(core::mem::replace(self, Slot::sole(frame)));
     }
 
-    /// The page of a sole anon, if it is in memory.
+    /// The page of a sole anon, if it is resident.
     #[inline]
     pub fn sole_frame(&self) -> Option<&Frame> {
         match self {
@@ -167,7 +167,7 @@ impl Slot {
         }
     }
 
-    /// The anon's page, if it is in memory.
+    /// The anon's page, if it is resident.
     #[inline]
     pub fn resident(&self) -> Option<Resident<'_>> {
         match self {
@@ -186,13 +186,13 @@ impl Slot {
         }
     }
 
-    /// Whether nothing is here.
+    /// Returns whether the slot is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         matches!(self, Slot::Empty)
     }
 
-    /// Whether an anon is here whose page is not in memory.
+    /// Returns whether the slot holds an anon whose page is not resident.
     pub fn is_swapped(&self) -> bool {
         match self {
             Slot::Empty => false,
@@ -201,7 +201,7 @@ impl Slot {
         }
     }
 
-    /// How many slots refer to the anon here.
+    /// The number of slots that refer to the anon.
     pub fn sharers(&self) -> usize {
         match self {
             Slot::Empty => 0,
@@ -210,7 +210,8 @@ impl Slot {
         }
     }
 
-    /// Another reference to the anon here, for another amap. Its page stays where it is, be that memory or swap.
+    /// Returns another reference to the anon, for another amap. The page stays where it is, in
+    /// memory or in swap.
     pub fn share(&mut self) -> Slot {
         let anon = match self {
             Slot::Empty => return Slot::Empty,
@@ -221,7 +222,7 @@ impl Slot {
             return Slot::Empty;
         };
         if location.is_lazy() {
-            // What others see, too, is not freed under their eyes.
+            // A page that others see must not be freed lazily.
             location.dirty();
         }
         let anon = Arc::new(Anon {
@@ -231,13 +232,13 @@ impl Slot {
         Slot::Shared(anon)
     }
 
-    /// Whether other slots refer to the anon here, too. They may leave it at any time.
+    /// Returns whether other slots refer to the anon. They may drop their references at any time.
     #[inline]
     pub fn has_others(&self) -> bool {
         matches!(self, Slot::Shared(anon) if Arc::strong_count(anon) > 1)
     }
 
-    /// Whether the page here is mapped and may be freed, as no mapping has modified it since that was said.
+    /// Returns whether the page is mapped, may be freed lazily, and was not modified since.
     pub fn is_mapped_and_lazy(&self) -> bool {
         match self {
             Slot::Sole(location) if location.is_lazy() => location
@@ -247,7 +248,7 @@ impl Slot {
         }
     }
 
-    /// The page here is wanted, whatever was said before: others will see it, too.
+    /// Revokes lazy freeing: the page will have further owners.
     pub fn keep(&mut self) {
         if let Slot::Sole(location) = self
             && location.is_lazy()
@@ -256,19 +257,20 @@ impl Slot {
         }
     }
 
-    /// Whether an anon is here to which this slot is the only reference. The chunk belongs to the amap alone, the amap to its
-    /// entry, and the map is write-locked.
+    /// Returns whether the slot holds the only reference to an anon. The chunk has one owner, the
+    /// amap belongs to one entry, and the map is write-locked.
     pub fn is_sole(&self) -> bool {
         match self {
             Slot::Empty => false,
             Slot::Sole(_) => true,
-            // Who else referred to it did so through an amap that is gone: nobody can make it two again.
+            // The other references came through amaps that no longer exist, so that no new ones can
+            // appear.
             Slot::Shared(anon) => Arc::strong_count(anon) == 1,
         }
     }
 
-    /// Whether this is the only reference to its anon, which may then be written in place if the chunk is not common. An
-    /// anon that was left by its other owners becomes a sole one.
+    /// Returns whether this is the only reference to its anon, which may then be written in place
+    /// if the chunk has one owner. An anon without other owners left becomes a sole one.
     pub fn make_sole(&mut self) -> bool {
         if self.has_others() {
             return false;
@@ -284,8 +286,8 @@ impl Slot {
         matches!(self, Slot::Sole(_))
     }
 
-    /// The page here may be freed as soon as that is of use, unless a mapping modifies it after `pending` was flushed
-    /// (`MADV_FREE`). Others' pages stay.
+    /// Allows freeing the page lazily unless a mapping modifies it after `pending` was flushed
+    /// (`MADV_FREE`). Pages with other owners are only dropped from this slot.
     pub fn free_lazily(&mut self, pending: &mut Pending) {
         if !self.make_sole() {
             return;
@@ -300,7 +302,7 @@ impl Slot {
         }
     }
 
-    /// The sole anon here is about to be written.
+    /// Notes that the sole anon is about to be written.
     #[inline]
     pub fn dirty(&mut self) {
         if let Slot::Sole(location) = self {

@@ -1,4 +1,4 @@
-//! Amaps as arrays: chunks of neighbouring slots, from a base on upwards and downwards.
+//! Amaps as arrays: chunks of neighbouring slots, upwards and downwards from a base.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -14,26 +14,26 @@ use super::hash::Hash;
 use super::{Key, Refused, Slots, first_key, group, shared_chunk};
 use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, drop_all};
 
-/// Trees of an amap: 64^6 chunks are more than an address space has.
+/// The trees of an amap: 64^6 chunks exceed an address space.
 const TREES: usize = 6;
 
-/// A dense anonymous layer. A chunk's number is its group's.
+/// A dense anonymous layer. The number of a chunk is that of its group of keys.
 pub struct Array {
-    /// The chunk number that counts as 0.
+    /// The number of the group that has chunk 0.
     base: i64,
     /// Chunks from `base` on.
     above: Chunks<Slot, TREES>,
     /// Chunks before `base`, the nearest first.
     below: Chunks<Slot, TREES>,
-    /// The entry is so large that a hash may be better.
+    /// The entry is so large that a hash may be smaller.
     large: bool,
-    /// Chunks; not exact while several are made at once.
+    /// The number of chunks; inexact while several are being made.
     made: AtomicUsize,
-    /// Other amaps may have some of the chunks, too.
+    /// Other amaps may share some of the chunks.
     shares: AtomicBool,
 }
 
-/// All chunks.
+/// The keys of all chunks.
 const ALL: Range<Key> = Key::MIN / 2..Key::MAX / 2;
 
 /// The slot indexes of the part of `keys` that lies in chunk `number`.
@@ -45,7 +45,8 @@ fn slots_of(number: i64, keys: &Range<Key>) -> Range<usize> {
 }
 
 impl Array {
-    /// No anons. It is smallest if most keys are near and above `key`; `large`: a hash may be better for it.
+    /// Returns an empty array. It is smallest if most keys are near and above `key`; `large`
+    /// permits conversion to a hash.
     pub fn new(key: Key, large: bool) -> Array {
         Array {
             base: group(key),
@@ -57,12 +58,12 @@ impl Array {
         }
     }
 
-    /// What so many chunks here and there take, in bytes. To the first one leads no tree.
+    /// The memory of `chunks` scattered chunks, in bytes. The first one needs no tree.
     pub fn bytes(chunks: usize) -> usize {
         chunks * size_of::<Chunk<Slot>>() + chunks.saturating_sub(1) * NODE_BYTES
     }
 
-    /// Side and index of a chunk: `Ok` above the base, `Err` below.
+    /// The side and index of a chunk: `Ok` at or above the base, `Err` below.
     fn place(&self, number: i64) -> Result<u64, u64> {
         let distance = number - self.base;
         match distance >= 0 {
@@ -142,13 +143,13 @@ impl Array {
         }
     }
 
-    /// As [`lock`](Array::lock) where there is no chunk yet.
+    /// As [`lock`](Array::lock) for a key without a chunk.
     fn lock_new(&self, key: Key) -> Result<Slots<'_>, Refused> {
         if frame::is_scarce() {
             return Err(Refused::OutOfMemory);
         }
         let made = self.made.load(Relaxed);
-        // To look costs a way through all chunks: each time that there are twice as many.
+        // The check visits all chunks, so it is made each time their number has doubled.
         if self.large && made > 1 && made.is_power_of_two() {
             return Err(Refused::Form);
         }
@@ -157,7 +158,7 @@ impl Array {
         Ok(Array::slots(chunk.ok_or(Refused::OutOfMemory)?, key))
     }
 
-    /// Makes the chunk of `key` if there is none, or this amap's own if others have it, too.
+    /// Makes the chunk of `key`, or an own copy of a shared one.
     pub fn make(&mut self, key: Key) {
         match self.chunk(group(key)) {
             None => {
@@ -169,12 +170,12 @@ impl Array {
         }
     }
 
-    /// Whether others have the chunk of `key`, too.
+    /// Returns whether other amaps share the chunk of `key`.
     pub fn is_shared(&self, key: Key) -> bool {
         self.chunk(group(key)).is_some_and(Chunk::is_shared)
     }
 
-    /// Makes a chunk this amap's own.
+    /// Replaces a shared chunk by an own copy.
     fn own_one(&mut self, number: i64) {
         let place = match self.place(number) {
             Ok(i) => self.above.place_mut(i),
@@ -187,10 +188,10 @@ impl Array {
         }
     }
 
-    /// Makes all chunks this amap's own.
+    /// Replaces all shared chunks by own copies.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; some are.
+    /// [`OutOfMemory`]; some were replaced.
     fn own_all(&mut self) -> Result<(), OutOfMemory> {
         let mut complete = true;
         if *self.shares.get_mut() {
@@ -209,7 +210,7 @@ impl Array {
         }
     }
 
-    /// Puts a slot where there is none.
+    /// Fills an empty slot.
     pub fn put(&mut self, key: Key, slot: Slot) {
         self.make(key);
         if let Some(chunk) = self.chunk(group(key)) {
@@ -217,7 +218,7 @@ impl Array {
         }
     }
 
-    /// The same anons as a hash, if that is much smaller; this is empty then.
+    /// Moves the anons to a hash if that is much smaller.
     pub fn take_as_hash(&mut self) -> Option<Hash> {
         let (mut anons, mut chunks) = (0, 0);
         self.walk(&ALL, &mut |_, chunk| {
@@ -226,12 +227,12 @@ impl Array {
             true
         });
         *self.made.get_mut() = chunks;
-        // Half at most: what lies on the border shall not change to and fro.
+        // At most half the size, so that an amap does not change its form back and forth.
         if Hash::bytes_for(anons) * 2 > Array::bytes(chunks) {
             return None;
         }
         let mut hash = Hash::for_keys(anons, &|f| self.for_each(ALL, &mut |key, _, _| f(key)))?;
-        // What others have, too, would be counted anon by anon when it is too late to stop.
+        // Shared chunks are copied first: the conversion cannot fail halfway.
         self.own_all().ok()?;
         self.take_from(i64::MIN / 2, &mut |number, chunk| {
             let slots = shared_chunk::take(&chunk);
@@ -245,7 +246,8 @@ impl Array {
         Some(hash)
     }
 
-    /// The places of the chunks with numbers from `start` to before `end`, above the base and below it.
+    /// The index ranges, above and below the base, of the chunks with numbers from `start` to
+    /// `end`, exclusive.
     fn places(&self, start: i64, end: i64) -> (Range<u64>, Range<u64>) {
         let base = self.base;
         let above = (start - base).max(0) as u64..(end - base).max(0) as u64;
@@ -271,7 +273,7 @@ impl Array {
                 .walk(above, &mut |i, chunk| f(base + i as i64, chunk))
     }
 
-    /// Calls `f` with the place of each chunk that has slots in `keys`, and its number.
+    /// Calls `f` with the cell of each chunk that has slots in `keys`, and its number.
     fn each_mut(&mut self, keys: &Range<Key>, f: &mut dyn FnMut(i64, &mut OnceArc<Chunk<Slot>>)) {
         if keys.is_empty() {
             return;
@@ -284,7 +286,7 @@ impl Array {
             .each_mut(&above, &mut |i, place| f(base + i as i64, place));
     }
 
-    /// Takes the chunks with numbers from `start` on out.
+    /// Removes the chunks with numbers from `start` on.
     fn take_from(&mut self, start: i64, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
         let base = self.base;
         if start < base {
@@ -298,7 +300,7 @@ impl Array {
             });
     }
 
-    /// Takes the chunks with numbers before `end` out.
+    /// Removes the chunks with numbers before `end`.
     fn take_before(&mut self, end: i64, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
         let base = self.base;
         self.below
@@ -312,7 +314,7 @@ impl Array {
         }
     }
 
-    /// As [`Amap::copy`](super::Amap::copy): the same chunks.
+    /// As [`Amap::copy`](super::Amap::copy): shares the chunks.
     pub fn copy(&self) -> Result<Array, OutOfMemory> {
         let copy = Array::new(first_key(self.base), self.large);
         for array in [self, &copy] {
@@ -338,7 +340,7 @@ impl Array {
             }
             let mut from = chunk.lock();
             let part = slots_of(number, &keys);
-            // Before the anons have a second owner nobody may write them who does not ask.
+            // Write-protects the pages before their anons get a second owner.
             for page in from[part.clone()].iter().filter_map(Slot::resident) {
                 pmap::page_protect(&page, Prot::READ | Prot::EXEC, pending);
             }
@@ -355,10 +357,10 @@ impl Array {
         if complete { Ok(copy) } else { Err(OutOfMemory) }
     }
 
-    /// It is an array for ever from now on, and has all its chunks for itself.
+    /// Fixes the form and copies shared chunks.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; it may become a hash again.
+    /// [`OutOfMemory`]; the form is not fixed.
     pub fn settle(&mut self) -> Result<(), OutOfMemory> {
         self.own_all()?;
         self.large = false;
@@ -394,7 +396,8 @@ impl Array {
         part
     }
 
-    /// Takes a chunk over; none of its keys is in use here, but some of the same chunk may be.
+    /// Takes a chunk over. None of its keys is in use here, but the array may have a chunk of the
+    /// same number.
     fn adopt(&mut self, number: i64, chunk: Arc<Chunk<Slot>>) {
         if self.chunk(number).is_none() {
             self.chunk_or_insert(number, || chunk);
@@ -421,9 +424,9 @@ impl Array {
         });
     }
 
-    /// Drops the chunks whose keys are all in `keys`, if there are many of them: a program that gives up a few pages will
-    /// soon fill others. Others' chunks are dropped in any case, and where only a part of one is in `keys`, it becomes
-    /// this amap's own.
+    /// Drops the chunks whose keys are all in `keys`, if there are many; a program that discards a
+    /// few pages will soon touch others. Shared chunks are dropped in any case, and those that are
+    /// partly in `keys` are replaced by own copies.
     pub fn clear_out(&mut self, keys: Range<Key>) {
         const MANY: i64 = 16;
         let (start, end) = (group(keys.start + SLOTS as i64 - 1), group(keys.end));
@@ -454,7 +457,7 @@ impl Array {
         *self.made.get_mut() = self.made.get_mut().saturating_sub(count);
     }
 
-    /// Drops the anons in `keys`, none of which others have, too.
+    /// Drops the anons in `keys`, whose chunks are not shared.
     pub fn clear(&self, keys: Range<Key>) {
         self.walk(&keys, &mut |number, chunk| {
             let mut freed: [Slot; SLOTS] = Default::default();

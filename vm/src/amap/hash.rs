@@ -1,12 +1,13 @@
-//! Amaps as hashes: for large entries with few anons here and there.
+//! Amaps as hashes: for large entries with few, scattered anons.
 //!
 //! ```text
 //!   buckets (a power of two) ── bucket ── chunk: 32 slots behind one sleeping lock
 //!                                      └─ keys: which key each slot belongs to
 //! ```
-//! All keys of a group are in one bucket, so that its lock guards the same keys as that of an array's chunk. A bucket is made
-//! with its first key. One that is full makes all of them part in two, which takes the map's write lock. A slot that
-//! became empty keeps its key until another one wants its place.
+//! All keys of a group share a bucket, so that its lock guards the same keys as the lock of an
+//! array's chunk. A bucket is made with its first key. A full bucket makes all buckets split in
+//! two, which takes the map's write lock. An emptied slot keeps its key until another key takes the
+//! place.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -21,22 +22,23 @@ use crate::chunks::{Chunk, SLOTS};
 /// The key of a place that was never taken.
 const NOBODY: Key = Key::MIN;
 
-/// Of a group's places in a bucket, how many are taken before it is worth to ask whether an array would be smaller.
+/// The number of places of one group from which it is worth checking whether an array would be
+/// smaller.
 const NEIGHBOURS: usize = 2;
 
-/// What a bucket takes, in bytes.
+/// The memory of a bucket, in bytes.
 const BUCKET: usize = size_of::<Bucket>() + size_of::<Chunk<Slot>>();
 
 /// A sparse anonymous layer.
 pub struct Hash {
-    /// A power of two of them.
+    /// A power of two.
     buckets: Vec<OnceBox<Bucket>>,
-    /// Groups that ever had a key here: so many chunks an array would have, at most.
+    /// Groups that ever had a key here: a bound on the chunks that an array would need.
     groups: AtomicUsize,
 }
 
 struct Bucket {
-    /// Written with the chunk locked.
+    /// [written with the chunk locked]
     keys: [AtomicI64; SLOTS],
     chunk: Arc<Chunk<Slot>>,
 }
@@ -47,14 +49,14 @@ pub fn find(keys: &[AtomicI64; SLOTS], key: Key) -> Option<usize> {
     keys.iter().position(|it| it.load(Relaxed) == key)
 }
 
-/// What a bucket's number is made of.
+/// Returns the hash value of a group.
 fn scatter(group: i64) -> usize {
-    // Multiplication carries the low bits up; the high ones are the best mixed.
+    // Multiplication carries entropy upwards, so that the high bits are mixed best.
     let mixed = (group as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as usize
 }
 
-/// Whether a group falls into the first bucket of a hash that has grown so many times.
+/// Returns whether a group falls into the first bucket of a hash that has grown so many times.
 #[cfg(test)]
 pub fn falls_together(group: i64, times: u32) -> bool {
     scatter(group) & ((1 << times) - 1) == 0
@@ -68,13 +70,13 @@ impl Bucket {
         })
     }
 
-    /// Whether it has an anon with a key for which `holds`.
+    /// Returns whether it has an anon whose key satisfies `holds`.
     fn has(&self, holds: impl Fn(Key) -> bool) -> bool {
         let slots = self.chunk.lock();
         (0..SLOTS).any(|i| !slots[i].is_empty() && holds(self.key(i)))
     }
 
-    /// Moves the anons with keys for which `moves` holds to the same places of `to`, which are free.
+    /// Moves the anons whose keys satisfy `moves` to the same places of `to`, which are free.
     fn part(&self, to: &Bucket, moves: impl Fn(Key) -> bool) {
         let mut moved: [Slot; SLOTS] = Default::default();
         let mut from = self.chunk.lock();
@@ -89,20 +91,20 @@ impl Bucket {
         to.chunk.lock().swap_with_slice(&mut moved);
     }
 
-    /// Anons of the group of `key` in the bucket, whose slots are these.
+    /// The number of anons in the group of `key`; `slots` are the bucket's.
     fn neighbours(&self, slots: &[Slot; SLOTS], key: Key) -> usize {
         (0..SLOTS)
             .filter(|&i| !slots[i].is_empty() && group(self.key(i)) == group(key))
             .count()
     }
 
-    /// Anons in it.
+    /// The number of anons.
     fn anons(&self) -> usize {
         let slots = self.chunk.lock();
         slots.iter().filter(|slot| !slot.is_empty()).count()
     }
 
-    /// The place that `key` has or may take: never taken, or empty.
+    /// The place that `key` has or may take, that is, one that was never taken or is empty.
     fn place(&self, slots: &[Slot; SLOTS], key: Key) -> Option<usize> {
         find(&self.keys, key).or_else(|| slots.iter().position(Slot::is_empty))
     }
@@ -112,7 +114,7 @@ impl Bucket {
         self.keys[i].load(Relaxed)
     }
 
-    /// Makes its chunk this amap's own.
+    /// Replaces a shared chunk by an own copy.
     fn own(&mut self) {
         if self.chunk.is_shared() {
             self.chunk = shared_chunk::own(self.chunk.clone());
@@ -127,7 +129,7 @@ impl Drop for Bucket {
 }
 
 impl Hash {
-    /// No anons. Nothing is allocated.
+    /// Returns an empty hash; allocates nothing.
     pub fn new() -> Hash {
         Hash {
             buckets: Vec::new(),
@@ -135,7 +137,7 @@ impl Hash {
         }
     }
 
-    /// As many buckets as `count` says, none of which is made.
+    /// Returns a hash of `count` buckets, none of which is made.
     fn with_buckets(count: usize) -> Result<Hash, OutOfMemory> {
         let mut buckets = Vec::new();
         buckets.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
@@ -146,7 +148,7 @@ impl Hash {
         })
     }
 
-    /// The number of the bucket that a key belongs to; there are some.
+    /// The number of a key's bucket; the hash has buckets.
     fn number(&self, key: Key) -> usize {
         scatter(group(key)) & (self.buckets.len() - 1)
     }
@@ -235,23 +237,23 @@ impl Hash {
         Ok(slots)
     }
 
-    /// What it takes, at most.
+    /// A bound on its memory, in bytes.
     fn bytes(&self) -> usize {
         self.buckets.len() * BUCKET
     }
 
-    /// What an array with the same anons would take, at most.
+    /// A bound on the memory of an array with the same anons, in bytes.
     fn array_bytes(&self) -> usize {
         Array::bytes(self.groups.load(Relaxed))
     }
 
-    /// Whether an array would be smaller, by an exact count.
+    /// Returns whether an array would be smaller, by an exact count.
     pub fn is_better_as_array(&mut self) -> bool {
         self.recount();
         *self.groups.get_mut() != 0 && self.array_bytes() <= self.bytes()
     }
 
-    /// Counts the groups anew.
+    /// Counts the groups again.
     fn recount(&mut self) {
         let mut groups = 0;
         for bucket in self.made() {
@@ -265,7 +267,7 @@ impl Hash {
         *self.groups.get_mut() = groups;
     }
 
-    /// Whether the bucket of `key` has neither a place of its own nor a free one.
+    /// Returns whether the bucket of `key` has neither a place of its own nor a free one.
     fn lacks_place(&self, key: Key) -> bool {
         match self.bucket(key) {
             None => self.buckets.is_empty(),
@@ -273,14 +275,15 @@ impl Hash {
         }
     }
 
-    /// Whether more buckets are worth their memory: keys that were chosen to fall into one bucket would take more and more.
+    /// Returns whether more buckets are worth their memory: keys that were chosen to collide would
+    /// ask for more and more.
     fn may_grow(&self) -> bool {
         const FEW: usize = 8;
         let anons: usize = self.made().map(Bucket::anons).sum();
         self.buckets.len() < FEW || anons * 8 >= self.buckets.len() * SLOTS
     }
 
-    /// Twice as many buckets; each parts in two.
+    /// Doubles the buckets; each is split in two.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the hash is as it was.
@@ -293,7 +296,7 @@ impl Hash {
             .map_err(|_| OutOfMemory)?;
         let moves =
             |key: Key, number| key != NOBODY && scatter(group(key)) & (2 * old - 1) != number;
-        // First all that may fail.
+        // The steps that may fail come first.
         for (number, (from, to)) in self.buckets.iter().zip(&more).enumerate() {
             if from
                 .get()
@@ -314,13 +317,13 @@ impl Hash {
         Ok(())
     }
 
-    /// Whether others have the chunk of `key`, too.
+    /// Returns whether other amaps share the chunk of `key`.
     pub fn is_shared(&self, key: Key) -> bool {
         let bucket = self.bucket(key);
         bucket.is_some_and(|bucket| bucket.chunk.is_shared())
     }
 
-    /// Makes the chunk of `key` this amap's own.
+    /// Replaces the chunk of `key` by an own copy if it is shared.
     pub fn own(&mut self, key: Key) {
         if !self.buckets.is_empty() {
             let number = self.number(key);
@@ -330,10 +333,10 @@ impl Hash {
         }
     }
 
-    /// Makes all chunks this amap's own.
+    /// Replaces all shared chunks by own copies.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; some are.
+    /// [`OutOfMemory`]; some were replaced.
     fn own_all(&mut self) -> Result<(), OutOfMemory> {
         for bucket in self.buckets.iter_mut().filter_map(OnceBox::get_mut) {
             if bucket.chunk.is_shared() && frame::is_scarce() {
@@ -344,7 +347,7 @@ impl Hash {
         Ok(())
     }
 
-    /// Gives `key` a place if there is one.
+    /// Gives `key` a place if one is free.
     pub fn take_place(&mut self, key: Key) -> bool {
         if self.buckets.is_empty() {
             return false;
@@ -361,13 +364,14 @@ impl Hash {
         true
     }
 
-    /// Gives `key` a place, and grows for it as far as that is worth its memory. Returns whether it has one now.
+    /// Gives `key` a place, and grows for it as far as that is worth the memory. Returns whether it
+    /// has one now.
     pub fn make_place(&mut self, key: Key) -> bool {
         while self.lacks_place(key) && self.may_grow() && self.grow().is_ok() {}
         self.take_place(key)
     }
 
-    /// Fills the place of `key`, which it has.
+    /// Fills the place that `key` has.
     pub fn put(&mut self, key: Key, slot: Slot) {
         if let Some(bucket) = self.bucket(key)
             && let Some(place) = find(&bucket.keys, key)
@@ -376,7 +380,7 @@ impl Hash {
         }
     }
 
-    /// Calls `f` with every anon, taken out.
+    /// Removes every anon and calls `f` with it.
     pub fn take_all(&mut self, f: &mut dyn FnMut(Key, Slot)) {
         for bucket in self.made() {
             for (key, slot) in bucket.keys.iter().zip(shared_chunk::take(&bucket.chunk)) {
@@ -387,14 +391,14 @@ impl Hash {
         }
     }
 
-    /// The same anons as an array, smallest if most are near `key`; this is empty then. `None` if memory became scarce, which
-    /// matters to who is `careful`, and no anon was moved.
+    /// Moves the anons to an array, which is smallest if most are near `key`. With `careful`,
+    /// returns `None` without having moved any if memory became scarce.
     pub fn take_as_array(&mut self, key: Key, careful: bool) -> Option<Array> {
         if careful {
-            // What others have, too, would be counted anon by anon when it is too late to stop.
+            // Shared chunks are copied first: the conversion cannot fail halfway.
             self.own_all().ok()?;
         }
-        // It begins where most anons are: no tree leads to the group of its base.
+        // The base lies where most anons are: the first group needs no tree.
         let mut array = Array::new(key, true);
         for bucket in self.made() {
             let slots = bucket.chunk.lock();
@@ -409,12 +413,12 @@ impl Hash {
         Some(array)
     }
 
-    /// A hash with room for the `count` keys that `each` calls a function with, in different groups as a rule; `None` if it would not
-    /// have place for them without growing, or if memory is scarce.
+    /// Returns a hash with room for the `count` keys that `each` enumerates, mostly of different
+    /// groups; `None` if they do not fit without growing, or if memory is scarce.
     pub fn for_keys(count: usize, each: &dyn Fn(&mut dyn FnMut(Key))) -> Option<Hash> {
         let buckets = Hash::buckets_for(count);
         let hash = Hash::with_buckets(buckets).ok()?;
-        // A place without an anon is free for the next one: so they are counted here.
+        // A place without an anon counts as free, so the keys are counted here.
         let mut taken: Vec<u8> = Vec::new();
         taken.try_reserve_exact(buckets).ok()?;
         taken.resize(buckets, 0);
@@ -430,12 +434,12 @@ impl Hash {
         fits.then_some(hash)
     }
 
-    /// Buckets of a hash with so many anons, half of whose places they take at most.
+    /// The number of buckets for `anons` anons, which take at most half of the places.
     fn buckets_for(anons: usize) -> usize {
         (anons * 2).div_ceil(SLOTS).next_power_of_two()
     }
 
-    /// What a hash with so many anons takes, in bytes, as a rule.
+    /// The usual memory of a hash with `anons` anons, in bytes.
     pub fn bytes_for(anons: usize) -> usize {
         Hash::buckets_for(anons) * BUCKET
     }
@@ -450,7 +454,7 @@ impl Hash {
                 return Err(OutOfMemory);
             }
             shared_chunk::before_sharing(&from.chunk);
-            // Nobody gives a key a place while it is written down here.
+            // The lock keeps keys from taking places meanwhile.
             let slots = from.chunk.lock();
             from.chunk.share();
             to.get_or_insert(|| {
@@ -472,7 +476,7 @@ impl Hash {
             return Ok(part);
         }
         let mut part = Hash::with_buckets(self.buckets.len())?;
-        // First all that may fail.
+        // The steps that may fail come first.
         for (from, to) in self.buckets.iter().zip(&part.buckets) {
             if from.get().is_some_and(|from| from.has(leaves)) {
                 if frame::is_scarce() {
@@ -491,10 +495,11 @@ impl Hash {
         Ok(part)
     }
 
-    /// The anons with keys for which `leaves` holds, in as many buckets as they need. `None` if these are as many as there are here, or if the
-    /// keys don't fit into them: nothing has changed.
+    /// Splits off the anons whose keys satisfy `leaves` into as few buckets as they need. Returns
+    /// `None`, with nothing changed, if these are no fewer buckets than here, or the keys do not
+    /// fit.
     fn split_little_off(&mut self, leaves: &dyn Fn(Key) -> bool) -> Option<Hash> {
-        // A bucket's keys, one after the other: two chunks are never locked at a time.
+        // Collects the keys of one bucket at a time, since two chunks are never locked together.
         let leaving = |bucket: &Bucket| {
             let slots = bucket.chunk.lock();
             let leaves = |i: usize| !slots[i].is_empty() && leaves(bucket.key(i));
@@ -532,7 +537,8 @@ impl Hash {
         Some(part)
     }
 
-    /// Calls `f` with the buckets that have slots of `keys`, and the part of `keys` that it is to look at there.
+    /// Calls `f` with each bucket that has slots of `keys`, and the part of `keys` to look for
+    /// there.
     fn walk<'a>(&'a self, keys: &Range<Key>, f: &mut dyn FnMut(&'a Bucket, &Range<Key>)) {
         if keys.is_empty() || self.buckets.is_empty() {
             return;
@@ -552,11 +558,11 @@ impl Hash {
         }
     }
 
-    /// Makes all chunks with slots in `keys` this amap's own, where it has them in common with others, or gives them up where all of their
-    /// slots are among these.
+    /// Replaces shared chunks with slots in `keys` by own copies, or drops them if all their slots
+    /// are in `keys`.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; some are.
+    /// [`OutOfMemory`]; some were replaced.
     pub fn leave_in(&mut self, keys: Range<Key>) -> Result<(), OutOfMemory> {
         for cell in &mut self.buckets {
             let Some(bucket) = cell.get_mut().filter(|it| it.chunk.is_shared()) else {
@@ -567,7 +573,7 @@ impl Hash {
                 continue;
             }
             if !bucket.has(|key| !keys.contains(&key)) {
-                // Its end leaves the chunk.
+                // Dropping the bucket leaves the chunk.
                 drop(cell.take());
             } else if frame::is_scarce() {
                 return Err(OutOfMemory);
@@ -578,7 +584,7 @@ impl Hash {
         Ok(())
     }
 
-    /// Drops the anons in `keys`, none of which others have, too.
+    /// Drops the anons in `keys`, whose chunks are not shared.
     pub fn clear(&self, keys: Range<Key>) {
         self.walk(&keys, &mut |bucket, keys| {
             let mut freed: [Slot; SLOTS] = Default::default();
@@ -600,7 +606,7 @@ impl Hash {
                     continue;
                 }
                 let slots = Hash::slots(bucket, key);
-                // Its place may have been taken meanwhile.
+                // The place may have another key by now.
                 if !slots.peek(key).is_empty() {
                     f(key..key + 1, slots);
                 }

@@ -1,28 +1,28 @@
 //! Amaps: the anonymous layer of an entry (`uvm.txt` 5.2).
 //!
+//! - `anon`: a page of anonymous memory, its reference count and where it is.
+//! - `array`, `hash`: the two representations, hidden behind [`Amap`] (`uvm.txt` 5.2, 5.3).
+//! - `shared_chunk`: how the copy of an amap shares chunks of slots until they are changed.
+//! - `shared_amap`: amaps that several address spaces write (`minherit`).
+//!
 //! An amap maps *keys* to anons. A key is a page number in the address space in which the amap was
-//! made; an entry that was moved keeps its keys and remembers the distance ([`MapEntry::key`]).
-//! An amap has no bounds of its own, so an entry that grows at either end needs no new one.
-//! Callers see keys, slots and guards; how slots are found is known in this folder only (`uvm.txt` 5.2, 5.3: the
-//! implementation of amaps is apart from their interface, and may be a hybrid of arrays and hashes).
+//! made; an entry that was moved keeps its keys and stores the distance (`MapEntry::key`). An amap
+//! has no bounds, so an entry that grows at either end keeps its amap.
 //!
 //! ```text
-//!   array   chunks of 32 neighbouring slots in trees      dense: 16 bytes a page, found by loads alone
-//!   hash    chunks of any 32 slots, each with its key     sparse: 33 bytes a page with every place taken, no trees
+//!   array   chunks of 32 neighbouring slots in trees    dense: 16 bytes a page, found by loads alone
+//!   hash    chunks of any 32 slots, each with its key   sparse: 33 bytes a page if full, no trees
 //! ```
-//! An amap of a large entry begins as a hash and becomes an array as soon as that takes less memory, with the third page in a row at
-//! the earliest; an array of a large entry that turns out sparse becomes a hash. All others are arrays for ever. A form changes with
-//! the map write-locked: [`Amap::lock`] says that it is time, and nothing else on a fault's way knows of it.
+//! The amap of a large entry starts as a hash and becomes an array as soon as that is smaller, at
+//! the earliest with the third neighbouring page; the array of a large entry that turns out sparse
+//! becomes a hash. All others stay arrays. The form changes with the map write-locked:
+//! [`Amap::lock`] reports when it is time, and the rest of the fault path does not depend on the
+//! form.
 //!
-//! Whole entries refer to an amap, never parts of one: an entry is clipped only after its amap has
-//! been made its own, and its amap is then parted in two. So *each anon of an amap
-//! lies inside each entry that refers to the amap*; an amap with one reference is reachable in
-//! all its anons, and there is nothing like a page that is allocated and out of reach. Amaps that several
-//! write are different: `share.rs`.
-//!
-//! What fork makes two amaps of has its chunks in common until they are changed: `common.rs`.
-//!
-//! [`MapEntry::key`]: crate::entry::MapEntry::key
+//! Entries refer to whole amaps: before an entry is clipped its amap becomes its own, and is then
+//! split. So *each anon of an amap lies inside each entry that refers to the amap*. All anons of an
+//! amap with one reference are reachable, and no page is ever allocated but out of reach. For amaps
+//! that several address spaces write see `shared_amap`.
 
 pub(crate) mod anon;
 mod array;
@@ -52,30 +52,30 @@ pub(crate) use shared_amap::Share;
 /// A page number in the address space where the amap was made.
 pub type Key = i64;
 
-/// Entries with so many pages (64 MiB) are large: their amaps may be sparse. Below it an array's trees have two levels at most, and
-/// whatever a program touches costs little.
+/// Entries of so many pages (64 MiB) count as large: their amaps may be sparse. The trees of
+/// smaller arrays have two levels at most and cost little.
 const LARGE_PAGES: usize = 16 << 10;
 
-/// Which representations amaps use, for comparing them.
+/// The representations that amaps use, to compare them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AmapForm {
-    /// Arrays and, for what is large and sparse, hashes.
+    /// Arrays, and hashes for large sparse entries.
     Hybrid,
-    /// Arrays only, as the paper's system.
+    /// Arrays only, as in the paper's system.
     Array,
-    /// Whatever is sparse is a hash, be it small or large.
+    /// Hashes for all sparse amaps, be they small or large.
     Sparse,
 }
 
 static FORM: AtomicU8 = AtomicU8::new(AmapForm::Hybrid as u8);
 
-/// Sets the representations of amaps that are made from now on.
+/// Sets the representations of amaps made from now on.
 pub fn set_amap_form(form: AmapForm) {
     FORM.store(form as u8, Relaxed);
 }
 
-/// The representations of amaps that are made now.
+/// Returns the representations of amaps made now.
 pub fn amap_form() -> AmapForm {
     match FORM.load(Relaxed) {
         1 => AmapForm::Array,
@@ -87,7 +87,7 @@ pub fn amap_form() -> AmapForm {
 /// An anonymous layer.
 pub struct Amap {
     form: Form,
-    /// Who shares it, if it was ever shared.
+    /// The parts of its entries, if it was ever shared.
     sharers: OnceBox<Sharers>,
 }
 
@@ -96,14 +96,14 @@ enum Form {
     Hash(Hash),
 }
 
-/// Why the slots of a key can't be locked.
+/// Why the slots of a key cannot be locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// They would have to be made, and the kernel's memory is scarce.
+    /// They do not exist, and the kernel's memory is scarce.
     OutOfMemory,
-    /// The amap should have another form, or a larger one: [`Amap::prepare`].
+    /// The amap should have another form, or more buckets: [`Amap::prepare`].
     Form,
-    /// They would have to be made, and the caller would rather have something else.
+    /// They do not exist, and the caller prefers something else.
     Unwanted,
 }
 
@@ -111,15 +111,15 @@ pub enum Refused {
 pub struct Slots<'a> {
     chunk: &'a Chunk<Slot>,
     slots: MutexGuard<'a, Places<Slot>>,
-    /// Other amaps have them, too: to look at only.
+    /// Other amaps share them: read-only.
     shared: bool,
     /// The first of the 32 neighbouring keys whose slots are locked.
     first: Key,
-    /// In a hash: the key that each slot belongs to. Changes with the slots locked only.
+    /// In a hash: the key of each slot [written with the slots locked].
     keys: Option<&'a [AtomicI64; SLOTS]>,
 }
 
-/// Keys come in groups of 32 neighbours, those of one chunk of an array.
+/// The group of a key: 32 neighbouring keys, those of one chunk of an array.
 fn group(key: Key) -> i64 {
     key >> SLOTS_SHIFT
 }
@@ -130,7 +130,8 @@ fn first_key(group: i64) -> Key {
 }
 
 impl Amap {
-    /// An empty amap for an entry of `pages` pages; it is smallest if most keys are near and above `key`.
+    /// Returns an empty amap for an entry of `pages` pages. It is smallest if most keys are near
+    /// and above `key`.
     pub fn new(key: Key, pages: usize) -> Amap {
         Amap::with_form(amap_form(), key, pages)
     }
@@ -158,8 +159,8 @@ impl Amap {
         }
     }
 
-    /// The chunk with the slots of `keys`, 32 neighbours' at most as those of an array's chunk, and a bit for each slot of it that is among
-    /// them. Nothing is locked: they may be others' slots by the time that they are.
+    /// Returns the chunk with the slots of `keys`, which lie in one group, and a bit for each of
+    /// these slots. Nothing is locked, so the slots may get other keys.
     pub fn part_of(&self, keys: Range<Key>) -> Option<(Arc<Chunk<Slot>>, u32)> {
         match &self.form {
             Form::Array(array) => array.part_of(keys),
@@ -167,8 +168,8 @@ impl Amap {
         }
     }
 
-    /// Calls `f` with each chunk that has slots of `keys`, and a bit for each of these. Nothing is locked, as for
-    /// [`part_of`](Amap::part_of).
+    /// Calls `f` with each chunk that has slots of `keys`, and a bit for each of these slots.
+    /// Nothing is locked, as for [`part_of`](Amap::part_of).
     pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
         match &self.form {
             Form::Array(array) => array.for_each_chunk(keys, f),
@@ -176,8 +177,9 @@ impl Amap {
         }
     }
 
-    /// Locks the slots around `key` and makes sure that there is one for `key` itself, unless others have these slots, too
-    /// ([`Slots::are_shared`]): then who wants to change one [prepares](Amap::prepare) that.
+    /// Locks the slots around `key` and makes sure that `key` has one, unless the slots are
+    /// [shared](Slots::are_shared); a caller that changes such a slot calls
+    /// [`prepare`](Amap::prepare) first.
     ///
     /// # Errors
     /// [`Refused`].
@@ -188,8 +190,8 @@ impl Amap {
         }
     }
 
-    /// As [`lock`](Amap::lock), but where the slot would have to be made it is asked first whether something else is wanted. `otherwise`
-    /// is called with slots locked.
+    /// As [`lock`](Amap::lock), but where the slot does not exist yet, `otherwise` decides whether
+    /// to refuse. It is called with slots locked.
     ///
     /// # Errors
     /// [`Refused`].
@@ -205,7 +207,7 @@ impl Amap {
         }
     }
 
-    /// Makes room for an anon with each of `keys`, most of which will be filled at once.
+    /// Makes slots for all of `keys`, most of which will be filled at once.
     ///
     /// # Errors
     /// [`OutOfMemory`]; no anon was touched.
@@ -224,8 +226,8 @@ impl Amap {
         Ok(())
     }
 
-    /// Puts sole anons of these frames into the slots of `keys`, of which there are as many, which are empty, and for which there is
-    /// [room](Amap::make_all).
+    /// Fills the empty slots of `keys`, which [exist](Amap::make_all), with sole anons of these
+    /// frames.
     pub fn fill(&mut self, keys: Range<Key>, mut frames: impl Iterator<Item = Frame>) {
         let mut key = keys.start;
         while key < keys.end
@@ -239,8 +241,8 @@ impl Amap {
         }
     }
 
-    /// Makes the slots around `key` this amap's own, and changes the form where [`lock`](Amap::lock) refuses `key` for its sake:
-    /// then it does not any more, unless another key comes between.
+    /// Makes own copies of shared slots around `key`, and changes the form if [`lock`](Amap::lock)
+    /// refused `key` for its sake. The next attempt succeeds, unless another key intervenes.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the amap is as it was.
@@ -282,8 +284,8 @@ impl Amap {
         Ok(())
     }
 
-    /// A second amap with a reference to each anon of this one: what clearing needs-copy means. The two have their chunks in
-    /// common, so it costs what there is of those.
+    /// Returns a second amap with a reference to each anon: clears needs-copy. The two share their
+    /// chunks, so the cost is proportional to the number of chunks.
     ///
     /// # Errors
     /// [`OutOfMemory`] when the kernel's memory becomes scarce; this amap is as it was.
@@ -295,11 +297,12 @@ impl Amap {
         Ok(Amap::of(form))
     }
 
-    /// A second amap with the anons of this one that have keys in `keys`, for a child that gets a copy of what several others write:
-    /// all lose the right to write them, once `pending` is flushed.
+    /// Returns a second amap with the anons in `keys`, for a child that gets a copy of memory that
+    /// several address spaces write. All lose the right to write these pages once `pending` is
+    /// flushed.
     ///
     /// # Errors
-    /// As for [`copy`](Amap::copy); some pages may be written by a fault only then.
+    /// As for [`copy`](Amap::copy); some pages may have lost the right to be written.
     pub fn copy_shared(
         &self,
         keys: Range<Key>,
@@ -307,13 +310,14 @@ impl Amap {
     ) -> Result<Amap, OutOfMemory> {
         let form = match &self.form {
             Form::Array(array) => Form::Array(array.copy_shared(keys, pending)?),
-            // One that is shared is an array.
+            // A shared amap is an array.
             Form::Hash(hash) => Form::Hash(hash.copy()?),
         };
         Ok(Amap::of(form))
     }
 
-    /// Makes it ready to be shared: what happens to it from now on happens with no map write-locked but one.
+    /// Prepares sharing: from now on the amap changes while only one of several maps is
+    /// write-locked.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the amap is as it was.
@@ -327,7 +331,7 @@ impl Amap {
         }
     }
 
-    /// Who shares it.
+    /// The parts of the entries that share it.
     pub fn sharers(&self) -> &Sharers {
         self.sharers.get_or_insert(|| Box::new(Sharers::new()))
     }
@@ -339,8 +343,8 @@ impl Amap {
         }
     }
 
-    /// Parts the amap: what comes back has the anons from `key` on, or with `lower` those before it. It is made of
-    /// what is taken out, so the smaller part is the one to ask for.
+    /// Splits the amap: returns the anons from `key` on, or with `lower` those before it. The cost
+    /// is proportional to the returned part, so callers ask for the smaller one.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the amap is as it was.
@@ -352,10 +356,11 @@ impl Amap {
         Ok(Amap::of(form))
     }
 
-    /// Takes over all anons of `other`, none of which has a key that is in use here. The cost is `other`'s size, as a rule.
+    /// Moves all anons of `other` here; none of their keys is in use. The cost is usually
+    /// proportional to `other`.
     pub fn absorb(&mut self, mut other: Amap) {
         if matches!(self.form, Form::Hash(_)) && matches!(other.form, Form::Array(_)) {
-            // An array takes everything, whatever there is of it.
+            // An array takes any number of anons.
             core::mem::swap(self, &mut other);
         }
         match (&mut self.form, other.form) {
@@ -365,7 +370,7 @@ impl Amap {
         }
     }
 
-    /// Puts a slot where there is none.
+    /// Fills an empty slot.
     fn put(&mut self, key: Key, slot: Slot) {
         if let Form::Hash(hash) = &mut self.form {
             if hash.make_place(key) {
@@ -381,7 +386,7 @@ impl Amap {
         }
     }
 
-    /// Drops the anons in `keys`, whose slots this amap does not have in common with others. Every translation made through them
+    /// Drops the anons in `keys`, whose slots are not shared. Every translation made through them
     /// has been flushed.
     pub fn clear(&self, keys: Range<Key>) {
         match &self.form {
@@ -390,11 +395,11 @@ impl Amap {
         }
     }
 
-    /// As [`clear`](Amap::clear) for one that nobody else refers to, whether or not it has chunks in common with others: what held
-    /// the slots of large parts goes, too.
+    /// As [`clear`](Amap::clear) for an amap with one reference, with or without shared chunks:
+    /// also frees the slots of large parts.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; no anon was dropped but those that others have, too.
+    /// [`OutOfMemory`]; only shared anons were dropped.
     pub fn clear_out(&mut self, keys: Range<Key>) -> Result<(), OutOfMemory> {
         match &mut self.form {
             Form::Array(array) => array.clear_out(keys.clone()),
@@ -404,7 +409,8 @@ impl Amap {
         Ok(())
     }
 
-    /// Calls `f` with the slots of each part of `keys` where any was ever in use, locked, and the keys of that part.
+    /// Calls `f` with the locked slots of each part of `keys` that was ever in use, and the keys of
+    /// that part.
     pub fn for_each_part(&self, keys: Range<Key>, f: &mut dyn FnMut(Range<Key>, Slots<'_>)) {
         match &self.form {
             Form::Array(array) => array.for_each_part(keys, f),
@@ -412,7 +418,8 @@ impl Amap {
         }
     }
 
-    /// Calls `f` with the key and slot of each anon in `keys`, in any order, its chunk locked, and how many amaps have that slot.
+    /// Calls `f` with the key and slot of each anon in `keys`, in any order, and the number of
+    /// amaps that share the slot. The chunk is locked.
     pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
         match &self.form {
             Form::Array(array) => array.for_each(keys, f),
@@ -420,14 +427,14 @@ impl Amap {
         }
     }
 
-    /// Anons in `keys`.
+    /// The number of anons in `keys`.
     pub fn count(&self, keys: Range<Key>) -> usize {
         let mut count = 0;
         self.for_each(keys, &mut |_, _, _| count += 1);
         count
     }
 
-    /// Whether it is a hash now.
+    /// Returns whether it is a hash now.
     #[cfg(test)]
     fn is_hash(&self) -> bool {
         matches!(self.form, Form::Hash(_))
@@ -435,15 +442,15 @@ impl Amap {
 }
 
 impl Slots<'_> {
-    /// Whether other amaps have these slots, too: then none is changed, no page in them is written in place, and one that is empty stays
-    /// so. As long as the map is locked, that may end, but not begin.
+    /// Returns whether other amaps share these slots: then no slot is filled or emptied, and no
+    /// page in them is written in place. While the map is locked, sharing may end but not begin.
     #[inline]
     pub fn are_shared(&self) -> bool {
         self.shared
     }
 
-    /// The page of `key`, which is among these, may be freed as soon as that is of use, unless a mapping modifies it after `pending` was
-    /// flushed (`MADV_FREE`). Others' pages stay.
+    /// Allows freeing the page of `key`, one of these slots, unless a mapping modifies it after
+    /// `pending` was flushed (`MADV_FREE`). Shared pages stay.
     pub fn free_lazily(&mut self, key: Key, pending: &mut Pending) {
         let chunk = self.chunk;
         if !self.shared
@@ -454,7 +461,7 @@ impl Slots<'_> {
         }
     }
 
-    /// How many slots behind that of `key`, which is among these, are there to be filled.
+    /// The number of slots after that of `key`, one of these, that can be filled.
     pub fn after(&self, key: Key) -> usize {
         match self.keys {
             None => (self.first + SLOTS as i64 - 1 - key) as usize,
@@ -462,28 +469,28 @@ impl Slots<'_> {
         }
     }
 
-    /// The slots behind that of `key` that are there to be filled, in order: [`after`](Slots::after) says how many. They are not
-    /// [common](Slots::are_shared).
+    /// The slots after that of `key` that can be filled, in order, as many as
+    /// [`after`](Slots::after) says. They are not [shared](Slots::are_shared).
     pub fn behind(&mut self, key: Key) -> &mut [Slot] {
         debug_assert!(!self.shared, "others see a change of these slots, too");
         let first = SLOTS - self.after(key);
         &mut self.slots[first..]
     }
 
-    /// The slot of `key`, which is among these, and those behind it, in order. They are an array's, and not
-    /// [common](Slots::are_shared).
+    /// The slot of `key`, one of these, and those after it, in order. They belong to an array and
+    /// are not [shared](Slots::are_shared).
     fn from(&mut self, key: Key) -> &mut [Slot] {
         debug_assert!(!self.shared && self.keys.is_none() && self.holds(key));
         let first = (key - self.first) as usize;
         &mut self.slots[first..]
     }
 
-    /// Whether the slot of `key` is among these.
+    /// Returns whether the slot of `key` is one of these.
     pub fn holds(&self, key: Key) -> bool {
         (self.first..self.first + SLOTS as i64).contains(&key)
     }
 
-    /// The slot of `key`, which is among these, to look at.
+    /// The slot of `key`, one of these, read-only.
     #[inline]
     pub fn peek(&self, key: Key) -> &Slot {
         debug_assert!(self.holds(key));
@@ -499,8 +506,9 @@ impl Slots<'_> {
         hash::find(keys, key).map_or(&EMPTY, |i| &self.slots[i])
     }
 
-    /// The slot of `key`, which is among these. There is none if the key has no place in a hash: it has one if they were
-    /// [locked](Amap::lock) for it, or if it is not empty. They are not [common](Slots::are_shared).
+    /// The slot of `key`, one of these. A hash has none if the key has no place; it has one if the
+    /// slots were [locked](Amap::lock) for it, or if it is not empty. The slots are not
+    /// [shared](Slots::are_shared).
     #[inline]
     pub fn get(&mut self, key: Key) -> Option<&mut Slot> {
         debug_assert!(!self.shared, "others see a change of this slot, too");

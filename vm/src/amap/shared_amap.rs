@@ -1,17 +1,20 @@
 //! Amaps that several address spaces write (`uvm.txt` 5.4: `minherit`).
 //!
-//! Where a program says that its children are to share private memory with it, their entries refer to one amap, and none of them
-//! needs a copy: a sole anon in it is everybody's, and whoever writes writes in place. Three things are different from an
-//! amap that belongs to one entry:
+//! A program may share private memory with its children. Their entries then refer to one amap, and
+//! none needs a copy: a sole anon in it is written in place by all of them. Such an amap differs
+//! from others in three ways:
 //!
-//! - *What everybody sees changes for all at once.* A page that takes another's place in a slot, by copy-on-write or because the object's
-//!   page below is written for the first time, is entered after the old one was unmapped everywhere, not in one space only.
-//! - *Entries refer to parts.* The amap knows which keys each of its entries has ([`Share`]); when one goes, the
-//!   anons are dropped that no other can reach. So there is nothing like a page that is allocated and out of reach here either.
-//! - *It is never waited for.* A child that is to have a copy of such memory gets an amap of its own at the fork, since it
-//!   can't be said of the others when they will write; the anons become copy-on-write for all.
+//! - *A replaced page changes for all at once.* A page that takes another's place in a slot, by
+//!   copy-on-write or because the object's page below is written for the first time, is entered
+//!   after the old one was unmapped in all address spaces.
+//! - *Entries refer to parts.* The amap stores the keys of each entry ([`Share`]); when an entry
+//!   goes, the anons that no other entry can reach are dropped. So here, too, no page is allocated
+//!   but out of reach.
+//! - *A copy is not delayed.* A child that gets a copy of such memory gets an amap of its own at
+//!   the fork, since the writes of the other sharers cannot be intercepted through one map; the
+//!   anons become copy-on-write for all.
 //!
-//! Such an amap is an array, and stays one.
+//! Such an amap is an array and stays one.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -23,10 +26,11 @@ use nucleus::{
 
 use super::{Amap, Key};
 
-/// The keys that each entry has of an amap which several share.
+/// The keys of each entry that shares an amap.
 pub(crate) struct Sharers(Mutex<Vec<Range<Key>>>);
 
-/// What one entry has of an amap that others may share. Dropped when every translation made under it has been flushed.
+/// The part of a shared amap that one entry refers to. Dropped when every translation made under it
+/// has been flushed.
 pub(crate) struct Share {
     amap: Arc<Amap>,
     keys: Range<Key>,
@@ -44,7 +48,7 @@ impl Sharers {
         Ok(())
     }
 
-    /// One with these keys is gone. Calls `f` with each part of them that no other has.
+    /// Removes a part with these keys. Calls `f` with each range of them that no other part has.
     fn remove(&self, keys: &Range<Key>, f: &mut dyn FnMut(Range<Key>)) {
         let mut all = self.0.lock();
         if let Some(i) = all.iter().position(|it| it == keys) {
@@ -52,7 +56,7 @@ impl Sharers {
         }
         let mut at = keys.start;
         while at < keys.end {
-            // The end of what somebody has here, or the start of what somebody has behind it.
+            // Up to the end of a part here, or to the start of the next part.
             let there = all.iter().find(|it| it.contains(&at));
             let end = match there {
                 Some(it) => it.end,
@@ -71,7 +75,7 @@ impl Sharers {
 }
 
 impl Share {
-    /// One more entry has `keys` of the amap.
+    /// Adds a part with `keys`.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -83,7 +87,7 @@ impl Share {
         })
     }
 
-    /// The same for a child's entry.
+    /// Adds a part with the same keys, for a child's entry.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -91,14 +95,14 @@ impl Share {
         Share::new(&self.amap, self.keys.clone())
     }
 
-    /// Parts it; what comes back has the keys from `key` on, which is among these.
+    /// Splits the part; returns the keys from `key` on, which is one of them.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub fn split_off(&mut self, key: Key) -> Result<Share, OutOfMemory> {
         let upper = Share::new(&self.amap, key..self.keys.end)?;
         let lower = Share::new(&self.amap, self.keys.start..key)?;
-        // This drops the whole, of which all is still there.
+        // Drops the whole part, all of whose keys are still in use.
         *self = lower;
         Ok(upper)
     }
@@ -106,7 +110,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Nobody can come to have these keys again: entries get theirs from entries.
+        // No other part can get these keys again: parts are made from parts only.
         let mut unreachable = Vec::new();
         let Share { amap, keys } = self;
         amap.sharers()
@@ -117,8 +121,8 @@ impl Drop for Share {
     }
 }
 
-/// Takes every mapping of a page away whose place another one takes in a shared amap: when this returns, nobody sees the old one any
-/// more, and nobody writes it. Where it stands is locked.
+/// Removes every mapping of a page that is about to be replaced in a shared amap: on return no
+/// address space can read or write it. The page's slot or object chunk is locked.
 pub(crate) fn unmap_everywhere(frame: &Frame) {
     let mut pending = Pending::new();
     pmap::page_protect(frame, Prot::empty(), &mut pending);

@@ -1,39 +1,45 @@
-//! Chunks that several amaps have: what a copy of an amap is made of (`uvm.txt` 5.2).
+//! Chunks that several amaps share: how an amap is copied (`uvm.txt` 5.2).
 //!
-//! Clearing needs-copy gives an entry an amap of its own. A reference to each anon would make that cost what the process is
-//! large, for a single page that is written. So the copy has the same chunks, and each chunk counts its *owners*: the
-//! places in amaps where it stands. One that has several is *common*.
+//! Clearing needs-copy gives an entry an amap of its own. Taking a reference to each anon would
+//! cost time proportional to the process for a single written page. Instead the copy has the same
+//! chunks, and each chunk counts its *owners*, the amaps that refer to it. A chunk with several
+//! owners is *shared*.
 //!
-//! *How references are counted.* Each owner of a chunk has a reference to each anon in it. An anon's own count is that of the slots
-//! that refer to it, so an anon belongs to one amap alone if its slot is the only one and the chunk of that is not common. A slot that
-//! holds its anon itself (`Slot::Sole`) says nothing about others while the chunk is common.
+//! *References.* Each owner of a chunk holds a reference to each anon in it. An anon's own count is
+//! the number of slots that refer to it. So an anon belongs to one amap if its slot is the only one
+//! and that slot's chunk is not shared. `Slot::Sole` in a shared chunk does not mean sole
+//! ownership.
 //!
-//! *Who may change what.* For an owner a common chunk is there to be looked at: no slot is filled or emptied, and no page in it is
-//! written in place. Who wants to do that gets a chunk of its own first ([`own`]), with the map write-locked, and then the anons
-//! are counted one by one. Where a page is (in memory, in swap) changes for all owners at once, as does what becomes of a page
-//! that is brought in or goes out: the pagedaemon meets a common chunk as any other, and each page of it once.
+//! *Changes.* A shared chunk is read-only for its owners: no slot is filled or emptied, and no page
+//! is written in place. An owner that needs to do so replaces it by an own copy first ([`own`]),
+//! with the map write-locked; only then are the anons counted one by one. The location of a page,
+//! in memory or in swap, changes for all owners at once: the pagedaemon treats a shared chunk like
+//! any other and meets each page once.
 //!
-//! *When a chunk is common.* Owners become more when an amap that has the chunk is copied, with the map of one of its entries
-//! write-locked; as long as an entry does without (fault, with the map read-locked, needs-copy clear), that can't be by its own
-//! amap, and others can only make a count greater that is above one already. They become fewer at any time, but
-//! not before every translation made for that owner was flushed. So who finds the count at one is alone, and stays so.
+//! *When a chunk is shared.* The number of owners grows when an amap that has the chunk is copied,
+//! with the map of one of its entries write-locked. While an entry without needs-copy handles a
+//! fault, with its map read-locked, its own amap cannot be copied, and other amaps can only
+//! increase a count that exceeds one already. The number shrinks at any time, but not before every
+//! translation made for that owner was flushed. So an owner that reads a count of one is alone and
+//! stays so.
 
 use alloc::sync::Arc;
 
 use super::anon::Slot;
 use crate::chunks::{Chunk, SLOTS};
 
-/// Has to be done to a chunk before it has one owner more.
+/// Prepares a chunk for another owner.
 pub fn before_sharing(chunk: &Chunk<Slot>) {
     if chunk.is_lazy() {
-        // What others see, too, is not freed under their eyes.
+        // A page that others see must not be freed lazily.
         let mut slots = chunk.lock();
         slots.iter_mut().for_each(Slot::keep);
         chunk.set_lazy(false);
     }
 }
 
-/// What an owner of `chunk` puts in its place to change it: the chunk, or one with the same anons.
+/// Returns a chunk that an owner of `chunk` may change: the chunk itself, or a copy with the same
+/// anons.
 pub fn own(chunk: Arc<Chunk<Slot>>) -> Arc<Chunk<Slot>> {
     let mut slots = chunk.lock();
     if !chunk.is_shared() {
@@ -45,7 +51,7 @@ pub fn own(chunk: Arc<Chunk<Slot>>) -> Arc<Chunk<Slot>> {
     own
 }
 
-/// A second reference to each anon in `slots`, in the empty slots `to`.
+/// Stores a second reference to each anon of `slots` in the empty slots `to`.
 fn share(slots: &mut [Slot; SLOTS], to: &mut [Slot; SLOTS]) {
     for (from, to) in slots.iter_mut().zip(to) {
         if !from.is_empty() {
@@ -54,7 +60,7 @@ fn share(slots: &mut [Slot; SLOTS], to: &mut [Slot; SLOTS]) {
     }
 }
 
-/// The anons of a chunk for an owner that is about to give it up.
+/// Returns the anons of a chunk for an owner that is about to leave it.
 pub fn take(chunk: &Chunk<Slot>) -> [Slot; SLOTS] {
     let mut slots = chunk.lock();
     let mut taken = Default::default();

@@ -11,7 +11,7 @@ use nucleus::{
 use super::anon::CHUNKS;
 use super::*;
 
-/// A small generator: the tests must repeat for a seed.
+/// A small generator of repeatable numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -27,13 +27,14 @@ impl Numbers {
     }
 }
 
-/// An amap, and what must be in it. The handles keep the frames, so that no other anon can come to have the same one.
+/// An amap and its expected content. The references keep the frames from being reused by other
+/// anons.
 struct Pair {
     amap: Amap,
     model: BTreeMap<Key, Frame>,
 }
 
-/// Everything.
+/// All keys.
 const ALL: Range<Key> = Key::MIN / 2..Key::MAX / 2;
 
 impl Pair {
@@ -44,7 +45,7 @@ impl Pair {
         }
     }
 
-    /// As a fault does it.
+    /// Fills a slot as a fault does.
     fn fill(&mut self, key: Key) {
         let frame = Frame::alloc(Contents::Stale).expect("memory");
         loop {
@@ -138,7 +139,7 @@ impl Pair {
     }
 }
 
-/// What counts say of each anon is whether any other amap has it.
+/// Checks that the count of each anon tells whether another amap has it.
 #[track_caller]
 fn check_counts(pairs: &[Pair]) {
     for (i, pair) in pairs.iter().enumerate() {
@@ -151,7 +152,7 @@ fn check_counts(pairs: &[Pair]) {
     }
 }
 
-/// A key: here and there in a terabyte, in few groups, or in a row.
+/// A key: scattered over a terabyte, in few groups, or consecutive.
 fn some_key(numbers: &mut Numbers, row: &mut Key) -> Key {
     match numbers.below(4) {
         0 => numbers.below(1 << 28) as Key - (1 << 27),
@@ -231,7 +232,7 @@ fn amaps_against_the_model() {
     }
 }
 
-/// What was given up does not stay behind.
+/// Discarded pages leave nothing behind.
 #[test]
 fn chunks_of_what_was_given_up_go() {
     sim::check("given-up", 0..1, Config::default(), || {
@@ -248,7 +249,7 @@ fn chunks_of_what_was_given_up_go() {
     });
 }
 
-/// Sparse ones are hashes, dense ones arrays, and each becomes the other when it pays.
+/// Sparse amaps are hashes, dense ones arrays, and each changes its form when that pays.
 #[test]
 fn forms_follow_what_pays() {
     let config = Config {
@@ -271,7 +272,7 @@ fn forms_follow_what_pays() {
             dense.fill(key);
             assert_eq!(dense.amap.is_hash(), key < 2, "after {key}");
         }
-        // Isolated pages around a dense part are no reason to give its array up, but if most is gone ...
+        // Isolated pages around a dense part keep the array; discarding most of the part does not.
         for i in 1..30 {
             dense.fill(i * 100_003);
         }
@@ -281,7 +282,7 @@ fn forms_follow_what_pays() {
             dense.fill(i * 100_003);
         }
         assert!(dense.amap.is_hash());
-        // Filled up again, it is dense.
+        // Filled again, it is dense.
         for key in 0..2000 {
             dense.fill(key);
         }
@@ -292,7 +293,7 @@ fn forms_follow_what_pays() {
             small.fill(i * 100);
             assert!(!small.amap.is_hash());
         }
-        // Keys of one bucket: more and more buckets would not part them.
+        // Keys of one bucket, which further splits would not separate.
         let mut crowded = make(large);
         let same = (0i64..)
             .filter(|&group| hash::falls_together(group, 12))

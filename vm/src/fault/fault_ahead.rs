@@ -1,4 +1,4 @@
-//! Fault-ahead: resident pages near a fault are mapped with it (`uvm.txt` 5.4).
+//! Fault-ahead: mapping resident pages near a fault together with it (`uvm.txt` 5.4).
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -13,15 +13,16 @@ use crate::map::{Advice, MapEntry, make_sole, widen_run};
 static WINDOW: AtomicU32 = AtomicU32::new(3 | 4 << 16);
 /// Pages ahead for [`Advice::Sequential`].
 const SEQUENTIAL_AHEAD: usize = 8;
-/// Pages ahead at most for a program that goes through memory in order: 256 KiB, after which another fault a window is
-/// lost among the pages themselves.
+/// The most pages ahead of a sequential access: 256 KiB, beyond which the cost of one fault a
+/// window no longer matters.
 const MOST_AHEAD: usize = 64;
-/// A program that has written so many pages in a row will write the next ones, too: zero-fill memory is made ahead
-/// then, and so are copies. Fewer are an ordinary program's stack and heap, which shall not have pages that it never asked for.
+/// A program that has written so many consecutive pages will write the next ones as well: zero-fill
+/// pages and copies are made ahead. Shorter runs are common in stacks and heaps, which should not
+/// get pages that the program never touches.
 const MADE_FROM: usize = 8;
-/// Pages made ahead at most: 64 KiB.
+/// The most pages made ahead: 64 KiB.
 const MADE_AHEAD: usize = 16;
-/// What one L1 table maps: the window stays inside, so that mapping ahead costs no page table.
+/// The span of a page table: the window stays inside, so that mapping ahead allocates no table.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
 
 /// Sets the window for [`Advice::Normal`], in pages; 0, 0 switches fault-ahead off.
@@ -29,18 +30,19 @@ pub fn set_fault_ahead(behind: u16, ahead: u16) {
     WINDOW.store(behind as u32 | (ahead as u32) << 16, Ordering::Relaxed);
 }
 
-/// The window for [`Advice::Normal`]: pages behind and ahead.
+/// Returns the window for [`Advice::Normal`]: pages behind and ahead.
 pub fn fault_ahead() -> (u16, u16) {
     let window = WINDOW.load(Ordering::Relaxed);
     (window as u16, (window >> 16) as u16)
 }
 
-/// Pages that are read around one that has to be, for [`Advice::Normal`]: the aligned cluster, what Linux reads around a fault.
+/// Pages that are read around a missing one for [`Advice::Normal`]: an aligned cluster of the size
+/// that Linux reads.
 const CLUSTER: u64 = 32;
 /// The same for [`Advice::Sequential`], from the page on.
 const SEQUENTIAL_CLUSTER: u64 = 64;
 
-/// The object's pages around `index`, which has to be read, that it is worth to read with it.
+/// Returns the object's pages around the missing page `index` that are worth reading with it.
 pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
     match entry.advice {
         Advice::Random => index..index + 1,
@@ -52,14 +54,14 @@ pub(crate) fn read_window(entry: &MapEntry, index: u64) -> Range<u64> {
     }
 }
 
-/// Pages that are brought in from swap around one that has to be, for [`Advice::Normal`]: half of them in front of it. As many as
-/// Linux reads (`vm.page-cluster`).
+/// Pages that are read from swap around a missing one for [`Advice::Normal`], half of them before
+/// it. As many as Linux reads (`vm.page-cluster`).
 const SWAP_CLUSTER: usize = 8;
-/// Pages that a program has to have used in a row for the cluster to lie wholly behind it, as large as can be.
+/// Consecutive used pages from which on the whole cluster lies after the page.
 const SWAP_IN_ORDER: usize = 4;
 
-/// How many pages in front of the anon at `va`, which is in swap, and behind it are to be brought in with it where it costs no more
-/// than a longer read. `wanted`: pages behind it that the caller will need.
+/// Returns how many pages before and after the swapped anon at `va` are to be read with it, if that
+/// costs no more than a longer read. The caller will need `wanted` pages after it.
 pub(crate) fn swap_window(
     pmap: &Pmap,
     entry: &MapEntry,
@@ -76,8 +78,8 @@ pub(crate) fn swap_window(
     (before, behind.max(wanted))
 }
 
-/// Pages before `va` that the program used one after the other, by the bits that the processor sets: what they promise for
-/// the pages behind it. None where nobody wants pages ahead.
+/// Returns how many consecutive pages before `va` the program has used, by the bits that the
+/// processor sets. 0 where fault-ahead is off.
 fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool, most: usize) -> usize {
     if entry.advice == Advice::Random || fault_ahead().1 == 0 {
         return 0;
@@ -86,17 +88,20 @@ fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool, most: u
     pmap.used_before(va, write, pages.min(most))
 }
 
-/// Whether the program has written so many pages in a row before `va` that it will write the next ones, too.
+/// Returns whether the program has written enough consecutive pages before `va` to make pages
+/// ahead.
 pub(crate) fn writes_in_order(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
     used_before(pmap, entry, va, true, MADE_FROM) == MADE_FROM
 }
 
-/// Whether the program has written as many pages in a row before `va` as tell that it fills memory in order.
+/// Returns whether the program has written so many consecutive pages before `va` that it fills
+/// memory sequentially.
 pub(crate) fn writes_on(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
     used_before(pmap, entry, va, true, MOST_AHEAD) == MOST_AHEAD
 }
 
-/// The pages around `va` that may be mapped with it: the advice's window, or `ahead` pages if that is more.
+/// The pages around `va` that may be mapped with it: the window of the advice, or `ahead` pages if
+/// that is more.
 fn window(entry: &MapEntry, va: VirtAddr, ahead: usize) -> VirtRange {
     let (behind, least) = match entry.advice {
         Advice::Random => (0, 0),
@@ -118,19 +123,19 @@ fn window(entry: &MapEntry, va: VirtAddr, ahead: usize) -> VirtRange {
 /// How far from a fault resident pages are mapped with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Neighbours {
-    /// Not at all.
+    /// None.
     None,
-    /// As the entry's advice says.
+    /// The window of the entry's advice.
     Near,
-    /// That far, or as many pages ahead as the program has used before this one: the window doubles while a program goes through
-    /// memory in order.
+    /// That window, or as many pages ahead as the program has used before this one: the window
+    /// doubles during sequential access.
     InOrder,
 }
 
-/// Maps the resident pages around `va` that are not mapped yet, with the rights that a read fault
-/// would give. After a `write`, anons that this entry alone refers to get back the right to be
-/// written that a fork took, so that a parent does not fault once a page after its child is gone.
-/// The map is read-locked, and the page at `va` is mapped. `wanted`: pages ahead that the caller will need.
+/// Maps the resident pages around `va` that are not mapped yet, with the rights of a read fault.
+/// After a `write`, sole anons of this entry regain the right to be written that a fork took away,
+/// so that a parent does not fault once a page after its child has exited. The map is read-locked,
+/// and the page at `va` is mapped. The caller will need `wanted` pages ahead.
 pub(crate) fn map_neighbours(
     pmap: &Pmap,
     entry: &MapEntry,
@@ -147,8 +152,8 @@ pub(crate) fn map_neighbours(
     map_resident(pmap, entry, window(entry, va, ahead), write);
 }
 
-/// The pages behind the one at `va`, which was just made for a write, that are to be made with it: some if the program wrote many
-/// before it in a row, or if the caller `wanted` them. All their keys are among `slots`.
+/// The pages after the one at `va`, which was just made for a write, that are to be made with it,
+/// after many consecutive writes or if the caller `wanted` them. All their keys are among `slots`.
 pub(crate) fn made_ahead(
     pmap: &Pmap,
     entry: &MapEntry,
@@ -157,7 +162,7 @@ pub(crate) fn made_ahead(
     wanted: usize,
 ) -> VirtRange {
     let key = entry.key(va);
-    // Most faults are answered by a look at one slot: no walk through the page tables.
+    // Fast path: mostly one slot answers, without a walk through the page tables.
     let is_first = |before: i64| slots.holds(key - before) && slots.peek(key - before).is_empty();
     let used = match is_first(1) || is_first(MADE_FROM as i64) {
         true => 0,
@@ -172,9 +177,9 @@ pub(crate) fn made_ahead(
     VirtRange::new(start, start + (ahead << PAGE_SHIFT)).intersect(entry.range)
 }
 
-/// Maps the anons of `range`, made for the entry just now and all among `slots`.
+/// Maps the anons of `range`, just made for the entry and all among `slots`.
 pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: VirtRange) {
-    // They may reach into the next page table, which comes with its first fault.
+    // The next page table is made by its first fault.
     let table_end = VirtAddr((range.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN);
     let run = VirtRange::new(range.start, range.end.min(table_end));
     let mapped = pmap.enter_ahead_each(run, |va| {
@@ -183,8 +188,8 @@ pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: 
     Counter::fault_ahead_pages.add(mapped as u64);
 }
 
-/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where there is a
-/// page table for them; `widen` as in [`map_neighbours`]. The map is locked.
+/// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where a page table
+/// exists; `widen` is described at [`map_neighbours`]. The map is locked.
 pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
     if range.len() <= PAGE_SIZE {
         return;
@@ -192,7 +197,7 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
     let mut entered = 0;
     let mut at = range.start;
     while at < range.end {
-        // As far as one chunk of each layer and one page table reach.
+        // One chunk of each layer and one page table at a time.
         let key = entry.key(at);
         let mut end = VirtAddr((at.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(range.end);
         let mut slots = None;

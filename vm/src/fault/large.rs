@@ -1,26 +1,28 @@
-//! Large pages: 2 MiB of memory made by one fault and mapped by one entry of a page table.
+//! Large pages: 2 MiB of memory made by one fault and mapped by one page-table entry.
 //!
-//! Who gets one:
+//! A fault makes a large page if all of these hold:
 //!
 //! ```text
-//!   the span of 2 MiB around the fault lies in one private, writable, zero-fill entry whose amap is its own (or shares
-//!   memory that has no file on a disk: see `large_shared.rs`)
-//!   nothing of it was ever touched: there is no anon, and no page table
-//!   memory is plentiful, and there are so many frames in a row
-//!   the program asked for it (`MADV_HUGEPAGE`), or is about to use it up: it goes on with the span's first page, and has written
-//!   the last 256 KiB before it in a row, or wants the whole span now (`MAP_POPULATE`, `mlock`)
+//!   its 2 MiB span lies in one private, writable, zero-fill entry with an amap of its own
+//!       (or in swap-backed shared memory: see `large_shared.rs`)
+//!   the span is untouched: it has neither an anon nor a page table
+//!   memory is plentiful, with so many consecutive frames
+//!   the program asked for large pages (`MADV_HUGEPAGE`), or wants the whole span now
+//!       (`MAP_POPULATE`, `mlock`), or fills memory sequentially: it touches the first page of the
+//!       span and has just written the 256 KiB before it
 //! ```
-//! The last rule is what keeps memory from being wasted: one page of a span is no promise of the other 511, while who fills
-//! memory in order goes on, as zero-fill ahead assumes as well (`ahead.rs`). Reads make none: who only looks at memory that was never
-//! written would pay for 2 MiB of zeros; but shared memory that is there is mapped so for reads, too. Code is never in large pages: some processors take a machine
-//! check when its page size changes.
+//! The last rule limits wasted memory: one used page does not promise the other 511, but a program
+//! that fills memory sequentially continues, as zero-fill ahead also assumes (`fault_ahead.rs`).
+//! Reads make no large pages, since reading untouched memory would cost 2 MiB of zeros; resident
+//! shared memory is mapped large for reads, too. Code is never in large pages: some processors
+//! raise a machine check when the page size of code changes.
 //!
-//! *After that nothing is large but the mapping.* The 512 anons lie in the amap as always, each with its frame, so that
-//! copy-on-write, pageout, `mremap` and all others treat pages singly; who changes the mapping of one has
-//! it split by the pmap.
+//! *Only the mapping is large.* The amap holds 512 ordinary anons, so that copy-on-write, page-out
+//! and `mremap` treat pages singly; the pmap splits the mapping when one page's mapping changes.
 //!
-//! *Races.* The span is filled with the map write-locked: no fault and no change of entries comes in between. The mapping comes before
-//! the anons, so that the pagedaemon, which finds pages by their slots and needs no map, finds none that is not mapped yet.
+//! *Races.* The span is filled with the map write-locked, which excludes faults and changes of
+//! entries. It is mapped before the anons are stored: the pagedaemon, which finds pages through
+//! slots without a map lock, finds mapped ones only.
 
 use alloc::sync::Arc;
 use nucleus::{
@@ -35,8 +37,8 @@ use crate::amap::Amap;
 use crate::map::{Fault, LargeAdvice, LargePages, Map, MapEntry, SPAN, large_pages, span_around};
 
 impl MapEntry {
-    /// Whether the first access to the page at `va`, with which the program wants `wanted` pages behind it, is worth a large page. The
-    /// map is locked.
+    /// Returns whether the first access to the page at `va` is worth a large page. The program
+    /// wants `wanted` pages after it as well. The map is locked.
     #[inline]
     pub(crate) fn wants_large(
         &self,
@@ -45,7 +47,7 @@ impl MapEntry {
         access: Access,
         wanted: usize,
     ) -> bool {
-        // Nearly all are refused by these.
+        // Fast path: these refuse nearly all accesses.
         let mode = large_pages();
         mode != LargePages::Off
             && match self.large {
@@ -57,7 +59,7 @@ impl MapEntry {
             && self.is_worth_large(pmap, va, access, wanted)
     }
 
-    /// As [`wants_large`](MapEntry::wants_large), but for what that has looked at.
+    /// The rest of [`wants_large`](MapEntry::wants_large).
     #[cold]
     fn is_worth_large(&self, pmap: &Pmap, va: VirtAddr, access: Access, wanted: usize) -> bool {
         let span = span_around(va);
@@ -76,7 +78,8 @@ impl MapEntry {
             && frame::available() >= frame::targets().high + RUN_FRAMES
     }
 
-    /// Fills `span`, of which nothing was ever touched, with the frames of `run`. Returns whether it did. The map is write-locked.
+    /// Fills the untouched `span` with the frames of `run`. Returns whether it did. The map is
+    /// write-locked.
     fn fill(&mut self, pmap: &Pmap, span: VirtRange, run: Run) -> Result<bool, OutOfMemory> {
         let keys = self.keys(span);
         let pages = self.pages();
@@ -102,10 +105,11 @@ impl MapEntry {
 }
 
 impl Map {
-    /// Makes a large page around `va`, for an access that [wants](MapEntry::wants_large) one, or sees to it that the
-    /// amap has a place for a small one, so that it is not wanted again.
+    /// Makes a large page around `va` for an access that [wants](MapEntry::wants_large) one;
+    /// otherwise gives the amap a slot for a small page, so that the retry does not want a large
+    /// one again.
     pub(crate) fn make_large(&self, va: VirtAddr, access: Access) -> Result<(), Fault> {
-        // Zeroed while nobody waits for the map.
+        // Zeroed before the map is locked.
         let run = Run::alloc(Contents::Zeroed);
         if run.is_err() {
             Counter::large_refused.add(1);
@@ -116,7 +120,7 @@ impl Map {
             return Ok(());
         };
         if entry.shared || !entry.allows(access) {
-            // It changed meanwhile: the next attempt sees what it is now.
+            // The entry has changed; the retry handles it.
             return Ok(());
         }
         if let Ok(run) = run
@@ -131,7 +135,7 @@ impl Map {
         Ok(())
     }
 
-    /// Whether large pages may come from now on (`PR_SET_THP_DISABLE`).
+    /// Sets whether large pages are made in this address space (`PR_SET_THP_DISABLE`).
     pub fn allow_large_pages(&self, allowed: bool) {
         self.space.write().may_be_large = allowed;
     }

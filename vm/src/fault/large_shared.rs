@@ -1,13 +1,15 @@
-//! Large pages of memory that processes share: System V segments, anonymous shared memory and files in memory, that is, of objects
-//! without a backing store.
+//! Large pages of swap-backed shared memory: System V segments, anonymous shared memory and files
+//! in tmpfs.
 //!
-//! The object has 512 pages as always, but in a row of frames. They come into it all at once, where it has none of
-//! them; or they came so by a fault of another process, and have stayed together. Then each who maps them has a large page of its own, which is
-//! split where one of them is truncated, replaced, or goes to swap. Who may write the mapping gets it writable at once, be it by a read:
-//! the right could not be added later without a split.
+//! The object holds 512 ordinary pages in consecutive frames. They are added together where it has
+//! none of them, or were added so by a fault of another process and have stayed together. Each
+//! process then has its own large mapping, which is split when one of the pages is truncated,
+//! replaced or goes to swap. A mapping that may be written is made writable at once, even by a
+//! read: the right could not be added later without a split.
 //!
-//! *Races.* All chunks of the span are locked while it is looked at, filled and mapped, so no fault of another space and no
-//! truncation comes in between. Each is taken only if it is free: whoever has one may wait for another.
+//! *Races.* All chunks of the span are locked while they are checked, filled and mapped, which
+//! excludes faults of other address spaces and truncation. Each is only try-locked: the holder of
+//! one may be waiting for another.
 
 use alloc::sync::Arc;
 use core::array;
@@ -22,11 +24,12 @@ use crate::chunks::SLOTS;
 use crate::map::{Map, MapEntry, span_around};
 use crate::object::{Pager, Pages};
 
-/// Chunks of an object that a large page takes up.
+/// The number of the object's chunks in a large page.
 const CHUNKS: usize = RUN_FRAMES / SLOTS;
 
 impl MapEntry {
-    /// Whether the object seems to have a row of frames for `span`, which came at once.
+    /// Returns whether the object appears to have consecutive frames for `span` that were added
+    /// together.
     pub(super) fn may_have_run(&self, span: VirtRange) -> bool {
         self.object.as_ref().is_some_and(|it| {
             let page = |i: usize| {
@@ -40,8 +43,8 @@ impl MapEntry {
 }
 
 impl Map {
-    /// As [`make_large`](Map::make_large) for shared memory of `pager`, whose page `first` lies where the large page begins, and which may be
-    /// written or not. It may do nothing.
+    /// As [`make_large`](Map::make_large) for shared memory of `pager`, whose page `first` lies at
+    /// the start of the span, mapped `writable` or not. May do nothing.
     pub(crate) fn make_shared_large(
         &self,
         va: VirtAddr,
@@ -57,7 +60,7 @@ impl Map {
             .is_none_or(|index| index >= pages.end);
         let run = match is_new {
             true if access != Access::Write => return,
-            // Zeroed while nobody waits.
+            // Zeroed before the map is locked.
             true => match Run::alloc(Contents::Zeroed) {
                 Ok(run) => Some(run),
                 Err(_) => return Counter::large_refused.add(1),
@@ -89,8 +92,8 @@ impl Map {
     }
 }
 
-/// Maps the object's pages from `first` on at `base`, if they are in a row of frames, or are the frames of `run` from now on. The map is
-/// write-locked.
+/// Maps the object's pages from `first` on at `base` if they have consecutive frames, or makes the
+/// frames of `run` its pages. The map is write-locked.
 fn enter_run(
     pmap: &Pmap,
     base: VirtAddr,
@@ -109,7 +112,7 @@ fn enter_run(
     let Some(run) = run else {
         let mut indexes = pages.clone();
         let chunk_of = |index: u64| ((index - first) as usize) / SLOTS;
-        // To be written: what swap has of it does not count any more.
+        // For a writable mapping, swap slots are given up.
         let access = match rights.contains(Prot::WRITE) {
             true => Access::Write,
             false => Access::Read,
@@ -121,7 +124,7 @@ fn enter_run(
         });
         let frames = pages.filter_map(|index| chunks[chunk_of(index)].as_ref()?.get(index));
         if is_there && let Some(run) = Run::of(frames) {
-            // Without memory for page tables small pages come, or the process waits.
+            // Without memory for page tables the fault maps a small page, or waits.
             let _ = pmap.enter_large(base, &run, rights, LargeKind::Shared);
         }
         return;

@@ -7,8 +7,8 @@
 //!                           │ yes
 //!   amap layer       slot of the page in the amap
 //!                      │ empty              │ an anon
-//!                      │                    ├─ in swap: bring it in with all locks given back, start again
-//!                      │                    ├─ read: map it; writable if it is sole and dirty, and amap our own
+//!                      │                    ├─ in swap: read it in without locks, start again
+//!                      │                    ├─ read: map it; writable if sole, dirty, and amap our own
 //!                      │                    ├─ write, needs-copy: copy the amap's slots, start again
 //!                      │                    ├─ write, one reference: write in place
 //!                      │                    └─ write, more: copy the page to a new anon
@@ -19,34 +19,36 @@
 //!                      └─ private, write: promote, that is, copy the page to a new anon
 //! ```
 //!
-//! *Races.* A fault holds the map's read lock from the lookup until the page is entered, so unmap,
-//! protect, fork, remap and brk, which hold the write lock until they have flushed, come wholly
+//! *Races.* A fault holds the map's read lock from the lookup until the page is entered. Unmap,
+//! protect, fork, remap and brk hold the write lock until they have flushed, so each comes wholly
 //! before or wholly after it. Two faults on one page of an entry with an amap hold the same chunk
-//! lock of the amap across looking and entering; so what is seen in a slot is what gets mapped. An
-//! object's page is entered with its chunk of the object locked, and truncation takes the page out
-//! under that lock before it removes mappings: a fault is before it, and its mapping is removed, or
-//! after it, and sees BeyondEnd. Two faults on one page of a shared mapping enter the same frame.
+//! lock from the lookup of the slot until the page is entered, so the slot's content is what is
+//! mapped. An object's page is entered with its chunk of the object locked, and truncation takes
+//! the page out under that lock before it removes mappings: an earlier fault's mapping is removed,
+//! and a later fault gets `BeyondEnd`. Two faults on one page of a shared mapping enter the same
+//! frame.
 //!
-//! *Pages that have to be read.* A pager that would have to wait says so, and nothing has changed then: the fault gives all its
-//! locks back, lets the pager read, and starts again with the lookup, so whatever happened to the map or
-//! the object meanwhile is seen (`uvm.txt` 5.4, 6). Of several faults on one page one reads and the
-//! others wait: see `object/busy.rs`.
+//! *Missing pages.* A pager that would have to wait says so before anything has changed. The fault
+//! releases its locks, lets the pager read, and starts again with the lookup, so that it sees
+//! whatever changed meanwhile (`uvm.txt` 5.4, 6). Of several faults on one page the first reads and
+//! the others wait: see `object/busy.rs`.
 //!
-//! *Replacing a page.* When a copy takes the place of a page that may be mapped, the old
-//! translation is removed and flushed first and the new one entered after: otherwise one
-//! thread could read the old page after another has written the new one. Only then is the
-//! reference to the old anon dropped (see `amap/anon.rs`).
+//! *Replacing a page.* When a copy replaces a page that may be mapped, the old translation is
+//! removed and flushed before the new one is entered: otherwise one thread could read the old page
+//! after another has written the new one. Only then is the reference to the old anon dropped (see
+//! `amap/anon.rs`).
 //!
-//! *Ahead of the program.* Resident neighbours are mapped with a page (`uvm.txt` 5.4): those of the advice's window, or as many
-//! ahead as the program has used before it in a row, by the bits that the processor sets in page-table entries. So the window
-//! doubles while memory is gone through in order, nothing has to be remembered, and other programs pay one look. Who
-//! has written many pages in a row gets the next zero-fill pages, or copies, made in the same fault: see `ahead.rs`. Where
-//! an amap has no place for the page yet, that is, once in 32 pages at most, a large page may be made: see `large.rs`.
+//! *Fault-ahead.* Resident neighbours are mapped with a page (`uvm.txt` 5.4): those in the window
+//! of the advice, or as many ahead as the program has used consecutively before it, by the bits
+//! that the processor sets in page-table entries. So the window doubles during sequential access
+//! without any stored state, and other programs pay for one check. After many consecutive writes
+//! the next zero-fill pages or copies are made in the same fault: see `fault_ahead.rs`. Where the
+//! amap has no chunk for the page yet, at most once in 32 pages, a large page may be made: see
+//! `large.rs`.
 //!
-//! *Reads of zero-fill memory* get a page of their own at once, as writes do. One shared page of
-//! zeros would be cheaper for a program that only reads, but each page that is written afterwards
-//! would cost a second fault and a flush, and the zero page's record would be a cache line that all
-//! CPUs write.
+//! *Reads of zero-fill memory* get their own page at once, as writes do. A shared page of zeros
+//! would be cheaper for a program that only reads, but each page written later would cost a second
+//! fault and a flush, and all CPUs would write the cache line of the zero page's record.
 
 pub(crate) mod fault_ahead;
 mod large;
@@ -69,49 +71,49 @@ use crate::swap;
 use fault_ahead::Neighbours;
 pub use fault_ahead::{fault_ahead, set_fault_ahead};
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 enum Outcome {
-    /// The page is mapped, and its neighbours may be worth mapping, too.
+    /// The page is mapped, and its neighbours may be worth mapping.
     Mapped(Neighbours),
-    /// The entry needs an amap of its own first, or one in another form.
+    /// The entry needs an amap of its own first, or another form of it.
     NeedsAmap,
-    /// All of the 2 MiB around it shall be filled at once.
+    /// The 2 MiB around the page are to be filled at once.
     NeedsLarge,
-    /// A page table of its own, for a page that may be written.
+    /// A shared page table must be replaced before a page in it becomes writable.
     NeedsTable,
-    /// The entry's object has to bring this page in first.
+    /// The entry's object must read this page in first.
     NeedsPage(u64),
-    /// The page of the anon is in swap and has to be brought in first.
+    /// The anon's page must be read from swap first.
     NeedsSlot,
-    /// The entry's object has to get ready for a write to this page first.
+    /// The entry's object must prepare a write to this page first.
     NeedsRoom(u64),
 }
 
-/// One attempt at a fault, with the map read-locked.
+/// One attempt to resolve a fault, with the map read-locked.
 struct Attempt<'a> {
     pmap: &'a Pmap,
     entry: &'a MapEntry,
     /// The page.
     va: VirtAddr,
     access: Access,
-    /// Pages behind it that the caller will need.
+    /// Pages after it that the caller will need.
     wanted: usize,
     /// No large page was tried yet.
     may_be_large: bool,
 }
 
 impl Map {
-    /// Resolves a fault at `addr`, any value: the one fault routine. May sleep.
+    /// Resolves a fault at `addr`, which may be any value: the one fault routine. May sleep.
     ///
     /// # Errors
-    /// Which signal the program gets; [`Fault::OutOfMemory`] changes nothing and may be tried
-    /// again.
+    /// Which signal the program gets; [`Fault::OutOfMemory`] leaves everything unchanged and may be
+    /// retried.
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
         self.fault_noting(addr, access, &mut false)
     }
 
-    /// As [`fault`](Map::fault); sets `was_read` if a page had to be read in, from a file or from swap, or was on its way: what
-    /// programs know as a major fault.
+    /// As [`fault`](Map::fault). Sets `was_read` if a page was read, from a file or from swap, or
+    /// was being read already: a major fault.
     ///
     /// # Errors
     /// As [`fault`](Map::fault).
@@ -128,8 +130,8 @@ impl Map {
         result
     }
 
-    /// Resolves a fault, then runs `then` with the map still read-locked, so that nobody but the
-    /// owner of an object can have taken the page away again; starts again if that gives `None`.
+    /// Resolves a fault and then runs `then` with the map still read-locked, so that only the owner
+    /// of an object can have removed the page meanwhile; starts again if it returns `None`.
     pub(crate) fn resolve<R>(
         &self,
         addr: VirtAddr,
@@ -139,7 +141,8 @@ impl Map {
         self.resolve_with(addr, access, 0, &mut false, then)
     }
 
-    /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon finds some. No lock is held.
+    /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon makes progress.
+    /// No lock is held.
     pub(crate) fn resolve_patiently<R>(
         &self,
         addr: VirtAddr,
@@ -154,8 +157,8 @@ impl Map {
         }
     }
 
-    /// As [`resolve`](Map::resolve), for a caller that will need `wanted` pages behind this one, too; `was_read` as in
-    /// [`fault_noting`](Map::fault_noting).
+    /// As [`resolve`](Map::resolve) for a caller that will need `wanted` pages after this one;
+    /// `was_read` as in [`fault_noting`](Map::fault_noting).
     fn resolve_with<R>(
         &self,
         addr: VirtAddr,
@@ -251,12 +254,13 @@ impl Map {
         }
     }
 
-    /// Clears needs-copy of the entry at `va`, or gives it an amap (`uvm.txt` 5.2) that has a place for the page.
+    /// Clears needs-copy of the entry at `va`, or gives it an amap with a slot for the page
+    /// (`uvm.txt` 5.2).
     fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
         let mut space = self.space.write();
         match space.lookup_mut(va) {
             Some(entry) if !entry.shared => entry.own_amap(va)?,
-            // It changed meanwhile: the next attempt sees what it is now.
+            // The entry has changed; the retry handles it.
             _ => return Ok(()),
         }
         self.take_table_back(&mut space, va);
@@ -273,7 +277,7 @@ impl Attempt<'_> {
             (_, Some(object)) if entry.shared => self.map_shared(object),
             (Some(_), _) if entry.needs_copy && write => Ok(Outcome::NeedsAmap),
             (Some(amap), object) if entry.needs_copy => {
-                // Nobody adds to an amap that others refer to, so what is absent stays so.
+                // An amap with other references gets no new anons, so an absent slot stays absent.
                 let slots = amap.lock_present(key);
                 match (slots.filter(|slots| !slots.peek(key).is_empty()), object) {
                     (Some(slots), _) => self.map_anon(slots),
@@ -288,7 +292,7 @@ impl Attempt<'_> {
                     Err(Refused::OutOfMemory) => return Err(Fault::OutOfMemory),
                     Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
                 };
-                // What others have, too, is to look at.
+                // Slots that other amaps share are read-only.
                 let shared = slots.are_shared();
                 if write && shared {
                     return Ok(Outcome::NeedsAmap);
@@ -310,7 +314,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether a large page is wanted instead of the page. Asked where there is no place for the page yet.
+    /// Returns whether a large page is preferred. Called if the page has no slot yet.
     #[inline]
     fn wants_large(&self) -> bool {
         self.may_be_large
@@ -326,17 +330,17 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Whether another thread resolved the same fault before, or this CPU's TLB was behind.
+    /// Returns whether another thread has resolved the fault, or this CPU's TLB was stale.
     fn is_spurious(&self) -> bool {
         let spurious = self.pmap.permits(self.va, self.access);
-        // A large page that this fault has made itself is there as well.
+        // A large page that this fault has made does not count.
         if spurious && self.may_be_large {
             Counter::fault_spurious.add(1);
         }
         spurious
     }
 
-    /// The slot holds an anon, and the amap is the entry's own if this is a write.
+    /// Maps the anon of the slot. For a write, the amap is the entry's own.
     fn map_anon(&self, mut slots: Slots<'_>) -> Result<Outcome, Fault> {
         if self.is_spurious() {
             return Ok(Outcome::Mapped(Neighbours::None));
@@ -366,14 +370,15 @@ impl Attempt<'_> {
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
                     || fault_ahead::writes_in_order(self.pmap, self.entry, self.va))
             {
-                // A copy of the table would have its mappings replaced one after the other. Who begins with its first page seldom
-                // stops there, and what is only read comes back by a few faults.
+                // Copying the table would have its mappings replaced one by one. A program that
+                // writes its first page mostly writes on, and pages that are only read return by a
+                // few faults.
                 self.pmap.leave_shared(self.va);
             }
             Counter::fault_copy.add(1);
             self.replace(slot, copy)?;
             let far = match self.copy_ahead(&mut slots) {
-                // Farther ones would be mapped without the right that the program wants next.
+                // Pages further away would be mapped without the right that the program needs next.
                 0 => Neighbours::Near,
                 _ => Neighbours::None,
             };
@@ -390,7 +395,7 @@ impl Attempt<'_> {
         Ok(Outcome::Mapped(Neighbours::InOrder))
     }
 
-    /// Maps the page of an anon, for reading, in a slot that other amaps have, too.
+    /// Maps for reading the page of an anon whose slot other amaps share.
     fn map_common(&self, slot: &Slot) -> Result<Outcome, Fault> {
         let Some(page) = slot.resident() else {
             return Ok(Outcome::NeedsSlot);
@@ -400,8 +405,8 @@ impl Attempt<'_> {
         Ok(Outcome::Mapped(Neighbours::InOrder))
     }
 
-    /// Copies the pages behind that will be written next, as far as others refer to them, too, and memory is not short. Returns how
-    /// many.
+    /// Copies the pages that will be written next, as far as they have other owners and memory is
+    /// not short. Returns how many.
     fn copy_ahead(&self, slots: &mut Slots<'_>) -> usize {
         if self.entry.shares_amap() {
             return 0;
@@ -413,7 +418,7 @@ impl Attempt<'_> {
         if count == 0 {
             return 0;
         }
-        // As in `replace`: first nobody sees the old pages here any more.
+        // As in `replace`: the old pages must not be visible here any more.
         let range = VirtRange::new(range.start, range.start + count * PAGE_SIZE);
         let mut pending = Pending::new();
         self.pmap.remove(range, &mut pending);
@@ -435,13 +440,13 @@ impl Attempt<'_> {
         copied
     }
 
-    /// Puts a new anon, a copy, into the slot and maps it.
+    /// Stores a new anon, a copy, in the slot and maps it.
     fn replace(&self, slot: &mut Slot, copy: Frame) -> Result<(), Fault> {
         let mut pending = Pending::new();
         let page = VirtRange::new(self.va, self.va + PAGE_SIZE);
         self.pmap.remove(page, &mut pending);
         pending.flush();
-        // Now no TLB holds the old page for this address, and the reference may go.
+        // No TLB holds the old page for this address, so the reference may be dropped.
         *slot = Slot::sole(copy.clone());
         self.enter(&copy, self.entry.rights())
     }
@@ -458,7 +463,8 @@ impl Attempt<'_> {
         Ok(Outcome::Mapped(Neighbours::None))
     }
 
-    /// Zero-fills the pages behind that will be written next, as far as they are empty, `slots` reach, and memory is not short.
+    /// Zero-fills the pages that will be written next, as far as they are empty, `slots` reach, and
+    /// memory is not short.
     fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
         let range = fault_ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
         let mut end = range.start;
@@ -497,7 +503,7 @@ impl Attempt<'_> {
             }
         };
         if self.entry.shares_amap() {
-            // Others who share the amap may be reading it in this place.
+            // Other sharers of the amap may be reading it at this position.
             shared_amap::unmap_everywhere(&below);
         }
         let copy = copy_of(&below)?;
@@ -507,13 +513,13 @@ impl Attempt<'_> {
         Ok(Outcome::Mapped(Neighbours::None))
     }
 
-    /// A private mapping reads what the object has: mapped without write permission.
+    /// Maps the object's page for a private mapping, without write permission.
     fn map_object(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
         self.map_page(object, self.entry.rights() - Prot::WRITE)
     }
 
-    /// A shared mapping. A page is mapped writable at the first write only, so that the object
-    /// hears of it.
+    /// Maps the object's page for a shared mapping: writable only at the first write, so that the
+    /// object is told.
     fn map_shared(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
         let write = self.access == Access::Write;
         let index = self.entry.index(object, self.va);
@@ -554,7 +560,8 @@ impl Attempt<'_> {
                 if self.access == Access::Write {
                     object.pager.may_be_written(index);
                 }
-                // A write to each page of a shared mapping is a fault, since the object hears of it.
+                // Each page of a shared mapping faults at its first write, since the object must be
+                // told.
                 return Ok(Outcome::Mapped(match self.access {
                     Access::Write => Neighbours::Near,
                     _ => Neighbours::InOrder,
@@ -562,8 +569,8 @@ impl Attempt<'_> {
             }
             asked = true;
             Counter::fault_pager.add(1);
-            // It may be truncated between this and the lock; then the pager is asked again, and
-            // says so.
+            // If it is truncated before the lock is taken, the pager is asked again and reports
+            // that.
             match object.pager.get(index) {
                 Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
                 got => drop(got?),
@@ -572,7 +579,7 @@ impl Attempt<'_> {
     }
 }
 
-/// A new frame with the same bytes.
+/// Returns a new frame with the same bytes.
 fn copy_of(frame: &Frame) -> Result<Frame, Fault> {
     let copy = Frame::alloc(Contents::Stale)?;
     ephemeral::map(&copy).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);

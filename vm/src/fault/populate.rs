@@ -31,10 +31,10 @@ impl Map {
         end
     }
 
-    /// `mremap`: moves and resizes. With [`Place::Any`] it goes anywhere, if it `may_move`, when there is
-    /// no room to grow in place; with another place it goes there. `keep_old` always moves and leaves an
-    /// empty mapping behind (`MREMAP_DONTUNMAP`).
-    /// An empty `old` in a shared mapping makes a second mapping of the same pages.
+    /// Moves and resizes a mapping (`mremap`). [`Place::Any`] moves it only if it `may_move` and
+    /// there is no room to grow in place; any other place moves it there. `keep_old` always moves
+    /// and leaves an empty mapping behind (`MREMAP_DONTUNMAP`). An empty `old` in a shared mapping
+    /// makes a second mapping of the same pages.
     ///
     /// # Errors
     /// [`MapError::NotMapped`] (`EFAULT`) if `old` is not part of one entry; else as
@@ -54,10 +54,11 @@ impl Map {
         Ok(start)
     }
 
-    /// Brings all of `range` in for reading, or for writing as a program would write it (`MADV_POPULATE_READ` and `_WRITE`).
+    /// Brings all of `range` in as if the program had accessed it (`MADV_POPULATE_READ` and
+    /// `_WRITE`).
     ///
     /// # Errors
-    /// The first page's; those before it are there.
+    /// That of the first page that fails; those before it are present.
     pub fn populate_for(&self, range: VirtRange, access: Access) -> Result<(), Fault> {
         for va in range.pages() {
             if !self.pmap.permits(va, access) {
@@ -67,10 +68,10 @@ impl Map {
         Ok(())
     }
 
-    /// Brings all of `range` in: private pages that may be written for writing, all others for reading.
+    /// Brings all of `range` in: writable private pages for writing, all others for reading.
     ///
     /// # Errors
-    /// The first page's that can't be brought in; those before it are there.
+    /// That of the first page that fails; those before it are present.
     pub fn populate(&self, range: VirtRange) -> Result<(), Fault> {
         for va in range.pages() {
             let access = match self.space.read().lookup(va) {
@@ -78,7 +79,7 @@ impl Map {
                 Some(_) => Access::Read,
                 None => return Err(Fault::NotMapped),
             };
-            // The one before brought most pages along.
+            // The fault on the page before brought most pages along.
             if !self.pmap.permits(va, access) {
                 let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
                 loop {

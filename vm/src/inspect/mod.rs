@@ -1,4 +1,4 @@
-//! What `/proc` tells of an address space's pages.
+//! What `/proc` shows of an address space's pages.
 
 mod page_counts;
 

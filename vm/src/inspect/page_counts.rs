@@ -1,4 +1,4 @@
-//! Counting the pages of mappings, for `/proc/PID/smaps` and `pagemap`.
+//! Page counts of mappings, for `/proc/PID/smaps` and `pagemap`.
 
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 
@@ -6,7 +6,7 @@ use crate::amap::anon;
 use crate::map::MapEntry;
 use crate::{Entry, Map, swap};
 
-/// Pages that are mapped, by who else maps them and whether they were written.
+/// Mapped pages, by whether they have several mappings and were modified.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PageCounts {
     pub shared_clean: usize,
@@ -15,29 +15,29 @@ pub struct PageCounts {
     pub private_dirty: usize,
     /// Bytes, each page divided by its number of mappings.
     pub proportional: u64,
-    /// Those of written pages.
+    /// The same of modified pages.
     pub proportional_dirty: u64,
-    /// Those of pages that belong to no file and no shared memory.
+    /// The same of anonymous pages.
     pub proportional_anonymous: u64,
-    /// Those that are mapped as parts of large pages, in private memory.
+    /// Pages in large mappings of private memory.
     pub large: usize,
-    /// And in memory that processes share.
+    /// Pages in large mappings of shared memory.
     pub large_shared: usize,
-    /// Those that may be freed at leisure, and were not written since (`MADV_FREE`).
+    /// Pages that may be freed lazily and were not modified since (`MADV_FREE`).
     pub lazy: usize,
-    /// Pages that are in swap only; they are mapped nowhere.
+    /// Pages that are in swap only, and mapped nowhere.
     pub swapped: usize,
-    /// Bytes of them, each page divided by the number of amaps that refer to it.
+    /// Their bytes, each page divided by the number of amaps that refer to it.
     pub proportional_swapped: u64,
 }
 
 impl PageCounts {
-    /// All pages.
+    /// All mapped pages.
     pub fn resident(&self) -> usize {
         self.shared_clean + self.shared_dirty + self.private_clean + self.private_dirty
     }
 
-    /// Adds up.
+    /// Adds another sum.
     pub fn add(&mut self, other: &PageCounts) {
         self.shared_clean += other.shared_clean;
         self.shared_dirty += other.shared_dirty;
@@ -73,16 +73,17 @@ impl PageCounts {
     }
 }
 
-/// A page that is mapped.
+/// A mapped page.
 #[derive(Clone, Debug)]
 pub struct MappedPage {
     pub frame: Frame,
-    /// It belongs to no file and no shared memory.
+    /// It belongs to an anon.
     pub anonymous: bool,
 }
 
 impl Map {
-    /// Calls `f` for each entry, in order of address, with its pages counted. `f` must not touch memory that this map maps.
+    /// Calls `f` for each entry, in order of address, with its page counts. `f` must not access
+    /// memory that this map maps.
     pub fn for_each_entry_counted(&self, f: &mut dyn FnMut(&Entry, &PageCounts)) {
         let space = self.space.read();
         for entry in space.iter() {
@@ -98,9 +99,9 @@ impl Map {
         }
     }
 
-    /// Counts what is mapped in `range`, by halves: parts without a page cost a look at their page tables only.
+    /// Counts what is mapped in `range` by bisection: parts without a page cost little.
     fn count_pages(&self, entry: &MapEntry, range: VirtRange, counts: &mut PageCounts) {
-        /// Below this, each page is looked at.
+        /// Below this, each page is looked up.
         const FEW: usize = 32 * PAGE_SIZE;
         if self.pmap.resident_in(range) == 0 {
             return;
@@ -121,7 +122,7 @@ impl Map {
         self.count_pages(entry, VirtRange::new(middle, range.end), counts);
     }
 
-    /// The page mapped at `va`.
+    /// Returns the page mapped at `va`.
     pub fn mapped_page(&self, va: VirtAddr) -> Option<MappedPage> {
         let space = self.space.read();
         let entry = space.lookup(va)?;
@@ -132,7 +133,7 @@ impl Map {
 }
 
 impl Map {
-    /// How many pages of private mappings are in swap only.
+    /// The number of pages of private mappings that are in swap only.
     pub fn swapped(&self) -> usize {
         let mut counts = PageCounts::default();
         if swap::usage().used > 0 {
@@ -145,7 +146,7 @@ impl Map {
 }
 
 impl MapEntry {
-    /// How many of its mapped pages may be freed at leisure.
+    /// The number of mapped pages that may be freed lazily.
     fn lazy_pages(&self) -> usize {
         let mut count = 0;
         if let Some(amap) = self.amap.as_ref().filter(|_| anon::may_be_lazy()) {
@@ -156,7 +157,7 @@ impl MapEntry {
         count
     }
 
-    /// Counts what is in swap only.
+    /// Counts pages that are in swap only.
     fn count_swapped(&self, counts: &mut PageCounts) {
         if swap::usage().used == 0 {
             return;
@@ -181,7 +182,7 @@ impl MapEntry {
         }
     }
 
-    /// Whether the layer above has the page at `va`.
+    /// Returns whether the anonymous layer has the page at `va`.
     fn has_anon(&self, va: VirtAddr) -> bool {
         let key = self.key(va);
         let above = self.amap.as_ref();

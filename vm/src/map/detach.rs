@@ -1,4 +1,4 @@
-//! `shmdt`: all that is left of one mapping of an object goes, wherever the program has parted it.
+//! `shmdt`: unmaps what is left of one mapping of an object, wherever the program has split it.
 
 use alloc::{sync::Arc, vec::Vec};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -8,13 +8,13 @@ use super::entry::{MapEntry, ObjectRef, Removed};
 use super::request::MapError;
 
 impl Map {
-    /// Removes the mapping of an object's start that was made with `label` at `at`: every entry of that object that stands
-    /// where it stood then. The first may have been unmapped.
+    /// Unmaps the mapping of an object's start that was made with `label` at `at`: every entry of
+    /// that object at its original distance from `at`. The first entry may have been unmapped.
     ///
     /// # Errors
     /// [`MapError::NotMapped`] if there is none, [`MapError::NoMemory`].
     pub fn unmap_object(&self, at: VirtAddr, label: &'static str) -> Result<(), MapError> {
-        /// The object, if this is a part of a mapping that began at `at`.
+        /// The object, if the entry is part of a mapping that started at `at`.
         fn part<'a>(entry: &'a MapEntry, at: VirtAddr, label: &str) -> Option<&'a ObjectRef> {
             let distance = (entry.range.start.0.checked_sub(at.0)? >> PAGE_SHIFT) as u64;
             let object = entry.object.as_ref()?;

@@ -1,22 +1,23 @@
-//! The entries of a map, in order of their addresses: a table of rows.
+//! The entries of a map, in order of address: a table of rows.
 //!
 //! ```text
 //!   first ──> (start, entry) (start, entry) (start, entry) …        a row: 64 entries at most
 //!   first ──> (start, entry) …
 //! ```
-//! Addresses stand beside one another and entries behind them, so a lookup is a binary search in the rows' first addresses and one in
-//! a row, and touches nothing else; most programs have one row. An entry does not move in memory while it is in the table. What comes or goes
-//! moves at most a row's addresses, and once in 32 times at most one word or two for each row: with the 65,530 entries that a map has at
-//! most by default those are 2,000 rows.
+//! A row stores addresses contiguously and boxes the entries, so a lookup is a binary search in the
+//! rows' first addresses and one in a row, and touches nothing else; most programs have one row.
+//! Entries do not move in memory. An insertion or removal moves at most a row's addresses and, at
+//! most once in 32 times, one or two words of each row: the default limit of 65,530 entries makes
+//! 2,000 rows.
 
 use alloc::{boxed::Box, vec::Vec};
 use nucleus::VirtAddr;
 
 use super::entry::MapEntry;
 
-/// Entries in a row: 1 KiB of addresses.
+/// Entries of a row: 1 KiB of addresses.
 const ROW: usize = 64;
-/// Entries that a new row has room for: most programs begin with about so many.
+/// Initial capacity of a row: about the number of entries of a new program.
 const LEAST: usize = 16;
 
 struct Place {
@@ -25,28 +26,28 @@ struct Place {
     entry: Box<MapEntry>,
 }
 
-/// Neighbouring entries, one at least.
+/// Neighbouring entries, at least one.
 struct Row {
     /// The first entry's first address.
     first: usize,
     places: Vec<Place>,
 }
 
-/// Entries that do not overlap, by address.
+/// Entries in order of address that do not overlap.
 #[derive(Default)]
 pub(crate) struct Entries {
     rows: Vec<Row>,
     count: usize,
 }
 
-/// Where an entry stands, until one comes or goes.
+/// The position of an entry, valid until one is inserted or removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Position {
     row: usize,
     place: usize,
 }
 
-/// Where the first entry stands, if there is one.
+/// The position of the first entry, if there is one.
 pub(crate) const FIRST: Position = Position { row: 0, place: 0 };
 
 impl Row {
@@ -66,7 +67,7 @@ impl Row {
 }
 
 impl Entries {
-    /// None.
+    /// Returns an empty table.
     pub const fn new() -> Entries {
         Entries {
             rows: Vec::new(),
@@ -74,13 +75,13 @@ impl Entries {
         }
     }
 
-    /// How many.
+    /// The number of entries.
     #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The last one that starts at `va` or below.
+    /// The last entry that starts at `va` or below.
     #[inline]
     pub fn floor(&self, va: VirtAddr) -> Option<Position> {
         let row = match self.rows.len() {
@@ -98,7 +99,7 @@ impl Entries {
         })
     }
 
-    /// The first one that ends above `va`, or the end.
+    /// The first entry that ends above `va`, or the end.
     #[inline]
     pub fn ending_above(&self, va: VirtAddr) -> Position {
         match self.floor(va) {
@@ -108,7 +109,7 @@ impl Entries {
         }
     }
 
-    /// The place behind that of an entry, which is the next one's or the end.
+    /// The position after an entry, which is the next entry's or the end.
     #[inline]
     pub fn after(&self, at: Position) -> Position {
         let place = at.place + 1;
@@ -121,7 +122,7 @@ impl Entries {
         }
     }
 
-    /// The place before that of an entry.
+    /// The position before an entry.
     #[inline]
     pub fn before(&self, at: Position) -> Option<Position> {
         if let Some(place) = at.place.checked_sub(1) {
@@ -134,21 +135,22 @@ impl Entries {
         })
     }
 
-    /// The entry that stands there; `None` at the end.
+    /// The entry at a position; `None` at the end.
     #[inline]
     pub fn get(&self, at: Position) -> Option<&MapEntry> {
         let place = self.rows.get(at.row)?.places.get(at.place)?;
         Some(&place.entry)
     }
 
-    /// As [`get`](Entries::get), to change it; who changes where it starts [says so](Entries::moved).
+    /// As [`get`](Entries::get), mutable; a caller that changes the entry's start calls
+    /// [`moved`](Entries::moved).
     #[inline]
     pub fn get_mut(&mut self, at: Position) -> Option<&mut MapEntry> {
         let place = self.rows.get_mut(at.row)?.places.get_mut(at.place)?;
         Some(&mut place.entry)
     }
 
-    /// The entry there has changed where it starts, and is still between its neighbours.
+    /// Notes that the entry has another start, still between its neighbours.
     pub fn moved(&mut self, at: Position) {
         let row = &mut self.rows[at.row];
         let place = &mut row.places[at.place];
@@ -156,7 +158,7 @@ impl Entries {
         row.first = row.places[0].start;
     }
 
-    /// From `at` on, in order.
+    /// The entries from `at` on, in order.
     #[inline]
     pub fn from(&self, at: Position) -> impl Iterator<Item = &MapEntry> {
         let mut rows = self.rows.get(at.row..).unwrap_or_default().iter();
@@ -172,14 +174,14 @@ impl Entries {
         })
     }
 
-    /// As [`from`](Entries::from), to change them in a way that leaves where they start.
+    /// As [`from`](Entries::from), mutable except for their starts.
     pub fn rest_mut(&mut self, at: Position) -> impl Iterator<Item = &mut MapEntry> {
         let rows = self.rows.iter_mut().skip(at.row);
         let entries = rows.flat_map(|row| row.places.iter_mut());
         entries.skip(at.place).map(|place| &mut *place.entry)
     }
 
-    /// Puts an entry where there is none, and returns where that is.
+    /// Inserts an entry where there is none, and returns its position.
     pub fn insert(&mut self, entry: MapEntry) -> Position {
         let place = Place {
             start: entry.range.start.0,
@@ -198,7 +200,7 @@ impl Entries {
                 self.rows.push(Row::with_one(place));
                 return FIRST;
             }
-            // Who adds one behind the other fills rows.
+            // Appending fills rows completely.
             Some(ROW) if at.row + 1 == self.rows.len() && at.place == ROW => {
                 self.rows.push(Row::with_one(place));
                 return self.after(at);
@@ -220,7 +222,7 @@ impl Entries {
         at
     }
 
-    /// Takes the entry there out.
+    /// Removes an entry.
     pub fn remove(&mut self, at: Position) -> Option<Box<MapEntry>> {
         let row = self.rows.get_mut(at.row)?;
         if at.place >= row.places.len() {
@@ -239,7 +241,7 @@ impl Entries {
         Some(place.entry)
     }
 
-    /// Makes one row of this and the next one if they fill half of one.
+    /// Joins this row and the next if together they fill at most half a row.
     fn join_rows(&mut self, at: usize) {
         if let Some([row, next]) = self.rows.get_mut(at..at + 2)
             && row.places.len() + next.places.len() <= ROW / 2
@@ -249,7 +251,7 @@ impl Entries {
         }
     }
 
-    /// Takes all out.
+    /// Takes all entries.
     pub fn into_all(self) -> impl Iterator<Item = Box<MapEntry>> {
         let places = self.rows.into_iter().flat_map(|row| row.places);
         places.map(|place| place.entry)
@@ -284,7 +286,7 @@ mod tests {
         }
     }
 
-    /// The table is as it should be, and has what the model has: ends by starts.
+    /// Checks the invariants, and the content against the model: ends by starts.
     fn check(table: &Entries, model: &BTreeMap<usize, usize>) {
         let there: Vec<(usize, usize)> = table
             .from(FIRST)
@@ -319,7 +321,7 @@ mod tests {
             };
             let mut table = Entries::new();
             let mut model = BTreeMap::new();
-            // Slots of two pages; an entry takes one or two of the first of them.
+            // Slots of two pages; an entry takes the first or both.
             let slots = [20, 300, 2000][seed as usize % 3];
             for step in 0..3000 {
                 let start = (1 + random(slots)) * 2 * PAGE_SIZE;

@@ -1,4 +1,4 @@
-//! Entries: one mapping each, with its attributes (`uvm.txt` 2, 3, 5.2).
+//! Map entries: one mapping each, with its attributes (`uvm.txt` 2, 3, 5.2).
 
 use alloc::{boxed::Box, collections::LinkedList, sync::Arc};
 use core::ops::Range;
@@ -8,12 +8,12 @@ use super::request::{Advice, Inherit, LargeAdvice, Lock};
 use crate::amap::{Amap, Key, Share};
 use crate::object::Pager;
 
-/// A reference to an object from page `first` on. Cloning and dropping tell the pager.
+/// A reference to an object from page `first` on. Cloning and dropping it notifies the pager.
 pub(crate) struct ObjectRef {
     pub pager: Arc<dyn Pager>,
     /// The object's page at the entry's start.
     pub first: u64,
-    /// Whether the entry is shared and may ever be written.
+    /// The entry is shared and may become writable.
     writable: bool,
 }
 
@@ -29,7 +29,7 @@ impl ObjectRef {
 }
 
 impl ObjectRef {
-    /// The same pages for an entry that does not write them.
+    /// Returns a reference to the same pages for an entry that does not write them.
     fn private(&self) -> ObjectRef {
         ObjectRef::new(self.pager.clone(), self.first, false)
     }
@@ -47,7 +47,7 @@ impl Drop for ObjectRef {
     }
 }
 
-/// One mapping. All pages of it have the same attributes.
+/// One mapping. All its pages have the same attributes.
 pub(crate) struct MapEntry {
     pub range: VirtRange,
     pub prot: Prot,
@@ -55,39 +55,40 @@ pub(crate) struct MapEntry {
     /// Writes go to the object; there is no amap.
     pub shared: bool,
     pub grows_down: bool,
-    /// The amap may have other references: it is copied before the first write (`uvm.txt` 5.2).
-    /// Set only where there is an amap; nothing of the entry is mapped writable then.
+    /// The amap may have other references and is copied before the first write (`uvm.txt` 5.2).
+    /// Only set if there is an amap; the entry's pages are then mapped read-only.
     pub needs_copy: bool,
     pub no_reserve: bool,
-    /// What is mapped of it is wired unless this is `None`.
+    /// Unless `None`, the entry's mappings are wired.
     pub lock: Lock,
     pub inherit: Inherit,
     /// `Normal`, `Random` or `Sequential`.
     pub advice: Advice,
     pub large: LargeAdvice,
     pub label: &'static str,
-    /// What added to a page number gives the amap's key: 0 until the entry is moved.
+    /// Page number plus this is the amap's key; 0 until the entry is moved.
     pub shift: i64,
     /// The layer above; made at the first write.
     pub amap: Option<Arc<Amap>>,
-    /// Others may write to the amap as well, and this is the entry's part of it. It does not need a copy then.
+    /// The entry's part of an amap that other address spaces write. Such an entry does not need a
+    /// copy.
     pub share: Option<Share>,
     /// The layer below; zero-fill if there is none.
     pub object: Option<ObjectRef>,
 }
 
-/// Entries and references that left a map: dropped when no map lock is held and every
+/// Entries and references removed from a map. Dropped when no map lock is held and every
 /// translation made through them is flushed (`uvm.txt` 3.1, the second phase of unmap).
 #[derive(Default)]
 pub(crate) struct Removed {
-    /// The first of them, as a rule the only one.
+    /// The first entry, usually the only one.
     entry: Option<Box<MapEntry>>,
     more: LinkedList<Box<MapEntry>>,
     objects: LinkedList<ObjectRef>,
 }
 
 impl Removed {
-    /// Puts an entry to the others, if there is one.
+    /// Adds an entry, if there is one.
     pub fn put(&mut self, entry: Option<Box<MapEntry>>) {
         match self.entry {
             None => self.entry = entry,
@@ -95,40 +96,40 @@ impl Removed {
         }
     }
 
-    /// Takes the only entry out.
+    /// Takes the only entry.
     pub fn take_only(&mut self) -> Option<MapEntry> {
         self.entry.take().map(|entry| *entry)
     }
 }
 
 impl MapEntry {
-    /// Pages.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.range.len() >> PAGE_SHIFT
     }
 
-    /// The amap's key of the page at `va`.
+    /// Returns the amap's key of the page at `va`.
     pub fn key(&self, va: VirtAddr) -> Key {
         (va.0 >> PAGE_SHIFT) as i64 + self.shift
     }
 
-    /// The page with this key.
+    /// Returns the address of the page with this key.
     pub fn address(&self, key: Key) -> VirtAddr {
         VirtAddr(((key - self.shift) as usize) << PAGE_SHIFT)
     }
 
-    /// The amap's keys of `range`.
+    /// Returns the amap's keys of `range`.
     pub fn keys(&self, range: VirtRange) -> Range<Key> {
         self.key(range.start)..self.key(range.end)
     }
 
-    /// The object's page at `va`, where there is an object.
+    /// Returns the object's page at `va`.
     pub fn index(&self, object: &ObjectRef, va: VirtAddr) -> u64 {
         object.first + ((va - self.range.start) >> PAGE_SHIFT) as u64
     }
 
-    /// Whether a program may do `access`. What may be written or executed can be read: x86-64 has
-    /// no other.
+    /// Returns whether the program may do `access`. Whatever may be written or executed can be
+    /// read, as x86-64 requires.
     pub fn allows(&self, access: Access) -> bool {
         match access {
             Access::Read => !self.prot.is_empty(),
@@ -136,7 +137,7 @@ impl MapEntry {
         }
     }
 
-    /// What its pages are entered with at most.
+    /// The most rights that its pages are mapped with.
     #[inline]
     pub fn rights(&self) -> Prot {
         match self.lock {
@@ -145,8 +146,8 @@ impl MapEntry {
         }
     }
 
-    /// What an anon of the entry may be mapped with; `writable`: nobody else refers to it, and no slot of the swap space has the same
-    /// bytes.
+    /// The rights that an anon of the entry is mapped with; `writable` if it has no other owner and
+    /// no valid swap slot.
     pub(crate) fn anon_prot(&self, writable: bool) -> Prot {
         match writable && !self.needs_copy {
             true => self.rights(),
@@ -154,22 +155,22 @@ impl MapEntry {
         }
     }
 
-    /// Whether it counts against `RLIMIT_DATA`.
+    /// Returns whether it counts against `RLIMIT_DATA`.
     pub fn is_data(&self) -> bool {
         !self.shared && !self.grows_down && self.prot.contains(Prot::WRITE)
     }
 
-    /// Whether it holds the code of a program.
+    /// Returns whether it holds program code.
     pub fn is_text(&self) -> bool {
         self.object.is_some() && self.prot & (Prot::EXEC | Prot::WRITE) == Prot::EXEC
     }
 
-    /// Whether others write to the amap as well.
+    /// Returns whether other address spaces write the amap as well.
     pub fn shares_amap(&self) -> bool {
         self.share.is_some()
     }
 
-    /// Lets others write to the amap as well, of which there is one from now on.
+    /// Makes the amap, creating it if need be, one that other address spaces may write as well.
     fn share_amap(&mut self) -> Result<&Share, OutOfMemory> {
         if self.share.is_none() {
             self.own_amap(self.range.start)?;
@@ -183,8 +184,7 @@ impl MapEntry {
         self.share.as_ref().ok_or(OutOfMemory)
     }
 
-    /// Makes the amap, if there is one, the entry's own: clears needs-copy. Nothing is copied
-    /// when the others have gone. One that others write to stays as it is.
+    /// Clears needs-copy: copies the amap if it has other references. A shared amap stays as it is.
     pub fn unshare(&mut self) -> Result<(), OutOfMemory> {
         if self.shares_amap() {
             return Ok(());
@@ -192,15 +192,14 @@ impl MapEntry {
         if let Some(amap) = &mut self.amap
             && Arc::get_mut(amap).is_none()
         {
-            // The anons keep a reference through the copy, so whatever of them is mapped
-            // stays covered.
+            // The copy keeps references to the anons, so their mappings stay valid.
             *amap = Arc::new(amap.copy()?);
         }
         self.needs_copy = false;
         Ok(())
     }
 
-    /// Gives the entry an amap of its own, with a place for the page at `va`.
+    /// Gives the entry an amap of its own with a slot for the page at `va`.
     pub fn own_amap(&mut self, va: VirtAddr) -> Result<(), OutOfMemory> {
         let key = self.key(va);
         if self.amap.is_none() {
@@ -213,18 +212,18 @@ impl MapEntry {
         }
     }
 
-    /// Parts the entry; what comes back starts at `at`, which lies inside.
+    /// Splits the entry at `at`, which lies inside, and returns the upper part.
     pub fn split_off(&mut self, at: VirtAddr) -> Result<MapEntry, OutOfMemory> {
         self.unshare()?;
         let key = self.key(at);
-        // What is moved to a new amap is the shorter part: it may be one page of a large entry.
+        // The shorter part moves to a new amap: it may be one page of a large entry.
         let lower = at - self.range.start < self.range.end - at;
         let share = self.share.as_mut().map(|share| share.split_off(key));
         let share = share.transpose()?;
         let mut part = match share {
             Some(_) => self.amap.clone(),
             None => {
-                // Unshared, so `get_mut` succeeds wherever there is an amap.
+                // After `unshare` there is no other reference.
                 let amap = self.amap.as_mut().and_then(Arc::get_mut);
                 let part = amap.map(|amap| amap.split_off(key, lower)).transpose()?;
                 part.map(Arc::new)
@@ -248,7 +247,7 @@ impl MapEntry {
         Ok(upper)
     }
 
-    /// Whether `next`, which starts where this ends, could as well be one entry with it.
+    /// Returns whether `next`, which starts at this entry's end, can be merged with it.
     pub fn can_join(&self, next: &MapEntry) -> bool {
         let objects = match (&self.object, &next.object) {
             (None, None) => true,
@@ -281,9 +280,10 @@ impl MapEntry {
             && (self.shift == next.shift || self.amap.is_none() || next.amap.is_none())
     }
 
-    /// Takes over `next`, which it [can join](MapEntry::can_join), and leaves nothing in it.
+    /// Merges `next`, for which [`can_join`](MapEntry::can_join) holds, into this entry and leaves
+    /// it empty.
     pub fn join(&mut self, next: &mut MapEntry, removed: &mut Removed) {
-        // The anons of the shorter one move.
+        // Moves the anons of the shorter one.
         if self.range.len() < next.range.len() && self.amap.is_some() && next.amap.is_some() {
             core::mem::swap(&mut self.amap, &mut next.amap);
         }
@@ -303,8 +303,9 @@ impl MapEntry {
         removed.objects.extend(next.object.take());
     }
 
-    /// The entry that a child gets at fork, if any, not locked. What it gets a copy of has needs-copy set on both sides (`uvm.txt` 5.2).
-    /// What several others write is copied now (5.4): they lose the right to write it once `pending` is flushed.
+    /// Returns the entry that a child inherits at fork, if any, unlocked. A copied amap gets
+    /// needs-copy on both sides (`uvm.txt` 5.2). An amap that several address spaces write is
+    /// copied now (5.4); they lose the right to write its pages once `pending` is flushed.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -324,7 +325,8 @@ impl MapEntry {
                 ..child
             },
             Inherit::Copy if self.shared => MapEntry {
-                // A private mapping of the object: what others write is seen until the child writes the page itself.
+                // A private mapping of the object: shows other processes' writes until the child
+                // writes the page.
                 shared: false,
                 object: self.object.as_ref().map(ObjectRef::private),
                 ..child

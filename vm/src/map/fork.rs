@@ -1,14 +1,15 @@
-//! Fork: a copy of an address space in which nothing is copied yet (`uvm.txt` 5.2).
+//! Fork: a copy of an address space that copies no page (`uvm.txt` 5.2).
 //!
-//! Parent and child refer to the same amaps, needs-copy set on both sides, and to the same page tables, where
-//! nothing may be written any more ([`Pmap::fork`]); both with one flush. Page tables with mappings that only one of them shall
-//! have, or that parent and child may both write, are not shared: there the child's stay empty, and what is private in the
-//! parent's loses the right to be written. The parent's map stays write-locked until the flush is done. Otherwise
-//! one of its threads could copy a page in a fault while another still writes the old one through its TLB, and that
-//! write would be lost.
+//! Parent and child refer to the same amaps, with needs-copy on both sides, and to the same page
+//! tables, through which nothing may be written ([`Pmap::fork`]); one flush serves both. A page
+//! table is not shared if the child does not inherit all its mappings, or if both may write through
+//! it: the child's is then empty, and the private pages of the parent's become read-only. The
+//! parent's map stays write-locked until the flush is done. Otherwise one of its threads could copy
+//! a page in a fault while another still writes the old one through its TLB, and that write would
+//! be lost.
 //!
-//! Who writes first gets page tables of its own, one at a time, with faults as they come. When the others are gone, so that the tables and
-//! the pages are its own again, the first write in what a table maps brings the right back for all of it.
+//! The first writer gets page tables of its own, one fault at a time. When no other sharers of a
+//! table and its pages are left, the first write in its span makes all of it writable again.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering, Ordering::SeqCst};
@@ -26,23 +27,24 @@ use super::entry::{MapEntry, Removed};
 use super::request::{Inherit, Lock, MapError};
 use super::space::Space;
 
-/// A page table with fewer pages is not shared: to take away the right to write from each costs little more than the table.
+/// The least number of pages in a shared page table: write-protecting fewer costs little more than
+/// a table.
 static SHARED_FROM: AtomicUsize = AtomicUsize::new(128);
-/// What a page table of level 1 maps.
+/// The span of a page table of level 1.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
 
-/// Sets how many mappings a page table has to have for a fork to share it: 128 by itself, and then only if it lies within one entry.
-/// With 0 every table is shared for which that is possible, which is good for tests of it.
+/// Sets how many mappings a page table needs for a fork to share it, 128 by default, and only if it
+/// lies within one entry. With 0 every table is shared that can be, for tests.
 pub fn set_shared_tables(from: usize) {
     SHARED_FROM.store(from, Ordering::Relaxed);
 }
 
 impl Map {
-    /// A copy for a child: entries by their inheritance, private ones copy-on-write (`uvm.txt`
+    /// Returns a copy for a child: entries as inherited, private ones copy-on-write (`uvm.txt`
     /// 5.2).
     ///
     /// # Errors
-    /// [`MapError::NoMemory`]; this address space is as before.
+    /// [`MapError::NoMemory`]; this address space is unchanged.
     pub fn fork(&self) -> Result<Arc<Map>, MapError> {
         let mut removed = Removed::default();
         let mut parents = self.lock_to_fork();
@@ -55,7 +57,7 @@ impl Map {
         Map::with_pmap(pmap, copies)
     }
 
-    /// Locks the map for a fork: nobody holds pages to write them.
+    /// Locks the map for a fork: no page is pinned for writing.
     fn lock_to_fork(&self) -> CpuWriteGuard<'_, Space> {
         loop {
             let space = self.space.write();
@@ -64,19 +66,20 @@ impl Map {
             }
             drop(space);
             let unpinned = || (self.write_pins.load(SeqCst) == 0).then_some(());
-            // Inputs come to their end.
+            // Pins end with their transfer.
             let _ = self.unpinned.wait(Sleep::SOUND, unpinned);
         }
     }
 
-    /// The pmap and the entries of a child. What is in `removed` after a failure was never mapped.
+    /// Returns the pmap and the entries of a child. Entries in `removed` after a failure were never
+    /// mapped.
     fn copy_space(
         &self,
         parents: &mut Space,
         pending: &mut Pending,
         removed: &mut Removed,
     ) -> Result<(Arc<Pmap>, Space), MapError> {
-        // Most programs are so small that their page tables need not be looked at.
+        // Most programs are so small that their page tables need not be inspected.
         let (pmap, complete) = match fork_mode() == Fork::Share && may_share_any(parents) {
             true => self.share_tables(parents, pending)?,
             false => (Pmap::new()?, false),
@@ -106,7 +109,7 @@ impl Map {
             };
             if let Some(copy) = copy {
                 if !complete && may_be_mapped_writable && entry.needs_copy {
-                    // The right to write only: shared page tables give none as it is.
+                    // Only the right to write: shared page tables do not give it.
                     self.pmap
                         .protect(entry.range, Prot::READ | Prot::EXEC, pending);
                 }
@@ -116,12 +119,12 @@ impl Map {
         Ok((pmap, copies))
     }
 
-    /// Makes a pmap for a child that shares those page tables of which it is to have all mappings,
-    /// and through which no mapping may be written before a fault. Also returns whether it has all.
+    /// Returns a pmap for a child that shares the page tables of which the child inherits every
+    /// mapping, and through which neither writes without a fault. Also returns whether it has all
+    /// mappings.
     ///
-    /// Sharing pays in the middle of large memory. A table at its ends, as in a small program, maps
-    /// pages that are written next together with others: both would need a table of their own at
-    /// once.
+    /// Sharing pays in the middle of large memory. A table at its ends, as in a small program, also
+    /// maps pages that are written next: both sides would need a table of their own at once.
     fn share_tables(
         &self,
         space: &Space,
@@ -134,7 +137,7 @@ impl Map {
                 .pmap
                 .fork(&mut entries.map(|it| it.range), least, pending);
         }
-        // Everything between the entries that can't be shared.
+        // The gaps between entries whose tables cannot be shared.
         let last = VirtAddr(USER_END.0.next_multiple_of(TABLE_SPAN));
         let refused = space.iter().filter(|entry| !entry.may_share_tables());
         let refused = refused
@@ -148,9 +151,9 @@ impl Map {
         self.pmap.fork(&mut spans, 0, pending)
     }
 
-    /// Gives this space a page table of its own for `va`, if a fork made it common: the old one with all rights that it
-    /// had, where all others have left it and the pages that are mapped with it; else one where nothing private may be written.
-    /// Not for what is mapped shared alone.
+    /// Gives this address space a page table of its own for `va` if the table is shared: the old
+    /// one with all its rights if no other sharers of the table and its pages are left, else one
+    /// without the right to write private pages. Not for tables of shared mappings alone.
     pub(crate) fn own_table(&self, va: VirtAddr) -> Result<(), OutOfMemory> {
         let mut space = self.space.write();
         if !self.take_table_back(&mut space, va) {
@@ -159,15 +162,15 @@ impl Map {
         Ok(())
     }
 
-    /// As [`own_table`](Map::own_table), as far as nothing has to be copied for it; returns whether the table is its own. The map is
-    /// write-locked.
+    /// As [`own_table`](Map::own_table), but without making a copy. Returns whether the table is
+    /// its own. The map is write-locked.
     pub(crate) fn take_table_back(&self, space: &mut Space, va: VirtAddr) -> bool {
         if !self.pmap.is_shared(va) {
             return true;
         }
         let base = VirtAddr(va.0 & !(TABLE_SPAN - 1));
         let span = VirtRange::new(base, base + TABLE_SPAN);
-        // Not before all others have left the table: it is done again for the next who writes.
+        // Needs the table's other sharers to have left; the next writer tries again.
         let writes = match self.pmap.is_last_sharer(va)
             && space
                 .overlapping_mut(span)
@@ -190,9 +193,9 @@ fn may_share_any(space: &Space) -> bool {
 }
 
 impl MapEntry {
-    /// Whether parent and child may both have its mappings in one table.
+    /// Returns whether a page table with the entry's mappings may be shared.
     fn may_share_tables(&self) -> bool {
-        // A child's pages are not wired.
+        // A child does not inherit wiring.
         self.lock == Lock::None
             && match self.inherit {
                 Inherit::Copy => !self.shared && !self.shares_amap(),
@@ -201,8 +204,9 @@ impl MapEntry {
             }
     }
 
-    /// Whether all that is mapped in `span`, as far as it is this entry's and may be written by its page-table entries, belongs
-    /// to this space alone; then it may be written. Clears needs-copy where nobody else refers to the amap any more.
+    /// Returns whether every page of the entry that is mapped in `span` and writable belongs to
+    /// this address space alone and may be written. Clears needs-copy if the amap has no other
+    /// references.
     fn is_sole_in(&mut self, span: VirtRange) -> bool {
         if self.shared {
             return true;

@@ -1,4 +1,4 @@
-//! What grows: the heap by `brk`, stacks by faults.
+//! Growing ranges: the heap by `brk`, stacks by faults.
 
 use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_START};
 
@@ -10,15 +10,14 @@ use super::request::{Advice, Fault, Inherit, LargeAdvice, Lock, MapError};
 use super::space::Space;
 
 impl Map {
-    /// Sets where the heap starts (`execve`); `brk` starts there, moved up at random unless the
-    /// layout is fixed.
+    /// Sets the start of the heap (`execve`), moved up at random unless the layout is fixed.
     pub fn set_heap_start(&self, start: VirtAddr) {
         let mut space = self.space.write();
         let start = start.checked_add(space.layout.heap_gap).unwrap_or(start);
         space.heap = VirtRange::new(start, start);
     }
 
-    /// Where the heap is: start and current end.
+    /// Returns the heap: its start and current end.
     pub fn heap(&self) -> VirtRange {
         self.space.read().heap
     }
@@ -91,7 +90,7 @@ impl Map {
         Ok(())
     }
 
-    /// Extends a stack down to `va`, which no entry holds.
+    /// Extends a stack down to `va`, which is not mapped.
     ///
     /// # Errors
     /// [`Fault::NotMapped`] if no stack may grow there.
@@ -100,7 +99,7 @@ impl Map {
             let entry = space.at_or_above(va)?;
             (entry.grows_down && va >= USER_START).then_some((entry.range, entry.lock))
         };
-        // Most faults without an entry are errors: they need not keep anybody out.
+        // Most faults without an entry are errors and need no write lock.
         if may_grow(&self.space.read()).is_none() {
             return match self.space.read().lookup(va) {
                 Some(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Which memory may be in large pages, and where it has to lie for that.
+//! Which memory may be in large pages, and how it must be aligned.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, frame::RUN_FRAMES};
@@ -6,29 +6,29 @@ use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, frame::RUN_FRAMES};
 use super::entry::MapEntry;
 use super::request::{Backing, LargeAdvice, MapRequest};
 
-/// Bytes of a large page.
+/// The size of a large page, in bytes.
 pub(crate) const SPAN: usize = RUN_FRAMES * PAGE_SIZE;
 
-/// Who gets large pages.
+/// Which memory gets large pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LargePages {
-    /// Nobody.
+    /// None.
     Off,
-    /// Who asks for them (`MADV_HUGEPAGE`).
+    /// Memory with `MADV_HUGEPAGE`.
     Advised,
-    /// These, and who writes memory in order.
+    /// That, and memory that is written sequentially.
     On,
 }
 
 static MODE: AtomicU8 = AtomicU8::new(LargePages::Off as u8);
 
-/// Sets who gets large pages from now on.
+/// Sets which memory gets large pages from now on.
 pub fn set_large_pages(mode: LargePages) {
     MODE.store(mode as u8, Relaxed);
 }
 
-/// Who gets large pages.
+/// Returns which memory gets large pages.
 pub fn large_pages() -> LargePages {
     match MODE.load(Relaxed) {
         1 => LargePages::Advised,
@@ -37,7 +37,7 @@ pub fn large_pages() -> LargePages {
     }
 }
 
-/// What a mapping wants of its place, so that large pages fit in: its address, divided by [`SPAN`], leaves this.
+/// An address modulo [`SPAN`] at which large pages fit a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Phase(pub usize);
 
@@ -48,7 +48,7 @@ pub(crate) fn span_around(va: VirtAddr) -> VirtRange {
 }
 
 impl MapRequest {
-    /// What its address should be, divided by 2 MiB, for large pages to fit in; `None` where none will come.
+    /// The address modulo 2 MiB at which large pages fit; `None` if none will be made.
     pub(super) fn phase(&self, len: usize) -> Option<Phase> {
         let may_come = len >= SPAN
             && !self.grows_down
@@ -67,7 +67,7 @@ impl MapRequest {
 }
 
 impl MapEntry {
-    /// Whether its memory is of a kind that may be in large pages.
+    /// Returns whether the entry's kind of private memory may be in large pages.
     pub(crate) fn may_be_large(&self) -> bool {
         self.object.is_none()
             && !self.shared
@@ -78,7 +78,7 @@ impl MapEntry {
             && self.prot & (Prot::WRITE | Prot::EXEC) == Prot::WRITE
     }
 
-    /// Whether its memory is of a kind that may be in large pages that others map, too.
+    /// Returns whether the entry's kind of shared memory may be in large pages.
     pub(crate) fn may_share_large(&self) -> bool {
         self.shared
             && self.large != LargeAdvice::Refused
@@ -89,7 +89,8 @@ impl MapEntry {
                 .is_some_and(|object| object.pager.object().is_swap_backed())
     }
 
-    /// Whether what the object has for `span`, which lies in the entry, begins where a large page of it may begin.
+    /// Returns whether the object's pages for `span`, which lies in the entry, are aligned for a
+    /// large page.
     pub(crate) fn fits_large(&self, span: VirtRange) -> bool {
         self.object.as_ref().is_none_or(|object| {
             self.index(object, span.start)
@@ -97,7 +98,7 @@ impl MapEntry {
         })
     }
 
-    /// Whether large pages may be in it, for `/proc`.
+    /// Returns whether large pages may be in it, for `/proc`.
     pub(super) fn is_eligible(&self) -> bool {
         let wanted = self.large == LargeAdvice::Wanted;
         let first = VirtAddr(self.range.start.0.next_multiple_of(SPAN));

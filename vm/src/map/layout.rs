@@ -1,67 +1,66 @@
-//! Where things go in an address space.
+//! The layout of an address space.
 //!
 //! ```text
 //!   USER_END ─┬─ stack_top        random within 16 GiB
 //!             │  stack, growing down to RLIMIT_STACK, then a guard gap
 //!             ├─ mmap_top         below the largest stack, random within 1 TiB
 //!             │  mappings, from the top down
-//!             ├─ program_base     where a position-independent program goes, random within 1 TiB
-//!             │  program, then its heap, random within 32 MiB behind it
+//!             ├─ program_base     position-independent programs, random within 1 TiB
+//!             │  program, then its heap, random within 32 MiB after it
 //! USER_START ─┴─
 //! ```
-//! A 32-bit program has the same below 4 GiB, with less at random, and its position-independent programs at
-//! the bottom. The distances and the amounts of randomness are Linux's, since programs have come to rely on
-//! them.
+//! A 32-bit program has the same layout below 4 GiB, with less randomness, and its
+//! position-independent programs at the bottom. The distances and the amount of randomness are
+//! Linux's, on which programs depend.
 
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, addr::USER_END, random};
 
-/// Kept free below a mapping that grows down: 256 pages, more than a function's frame that skips a
-/// page.
+/// Kept free below a mapping that grows down: 256 pages, more than a stack frame that skips a page.
 pub const GUARD_GAP: usize = 256 << PAGE_SHIFT;
 
-/// Room for stacks is never less than this, so that raising the limit later has some effect, nor more than five sixths of
-/// the address space.
+/// The least room for stacks, so that raising the limit later has an effect; the most is five
+/// sixths of the address space.
 const STACK_ROOM_MIN: usize = 128 << 20;
-/// Pages by which the stack's top varies.
+/// Randomness of the stack's top, in pages.
 const STACK_RANDOM: u64 = 1 << 22;
-/// Pages by which the top of mappings, and the base of programs, vary.
+/// Randomness of the top of mappings and of the base of programs, in pages.
 const MMAP_RANDOM: u64 = 1 << 28;
-/// Bytes by which the heap's start varies.
+/// Randomness of the heap's start, in bytes.
 const HEAP_RANDOM: usize = 32 << 20;
-/// Where position-independent programs start at the lowest: two thirds up.
+/// The lowest start of position-independent programs: two thirds up.
 const PROGRAM_BASE: usize = USER_END.0 / 3 * 2;
 
-/// Where the address space of a 32-bit program ends.
+/// The end of a 32-bit program's address space.
 const END_32: VirtAddr = VirtAddr(0xffff_e000);
-/// Pages by which its stack's top varies.
+/// Randomness of its stack's top, in pages.
 const STACK_RANDOM_32: u64 = 1 << 11;
-/// Pages by which the top of its mappings, and the base of a program, vary.
+/// Randomness of its top of mappings and base of programs, in pages.
 const MMAP_RANDOM_32: u64 = 1 << 8;
-/// Where a position-independent 32-bit program starts at the lowest.
+/// The lowest start of a position-independent 32-bit program.
 const PROGRAM_BASE_32: usize = 0x40_0000;
 
-/// Where things go in one address space.
+/// The layout of one address space.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Where the program's part ends: nothing is mapped above.
+    /// The end of user space for the program.
     pub end: VirtAddr,
-    /// Where the first stack ends.
+    /// The end of the first stack.
     pub stack_top: VirtAddr,
-    /// Where mappings end; they are laid out from here down.
+    /// The end of mappings, which are laid out from here down.
     pub mmap_top: VirtAddr,
-    /// Where a position-independent program goes.
+    /// The base of a position-independent program.
     pub program_base: VirtAddr,
-    /// By how much the heap starts behind the program.
+    /// The distance of the heap from the end of the program, in bytes.
     pub heap_gap: usize,
 }
 
-/// `below` pages at most, at random, in bytes.
+/// A random number of pages below `below`, in bytes.
 fn random_pages(below: u64) -> usize {
     ((random::u64() % below) as usize) << PAGE_SHIFT
 }
 
 impl Layout {
-    /// A layout for a stack of at most `stack_limit` bytes, random unless `fixed`.
+    /// Returns a layout for a stack of at most `stack_limit` bytes, random unless `fixed`.
     pub fn new(stack_limit: u64, fixed: bool) -> Layout {
         Layout::within(
             USER_END,
@@ -81,7 +80,7 @@ impl Layout {
         )
     }
 
-    /// Whether addresses have 32 bits.
+    /// Returns whether addresses have 32 bits.
     pub fn is_32_bits(&self) -> bool {
         self.end == END_32
     }
@@ -99,7 +98,7 @@ impl Layout {
             .next_multiple_of(PAGE_SIZE)
             + GUARD_GAP
             + ((stack_random as usize) << PAGE_SHIFT);
-        // The random part is far smaller than what the largest room for stacks leaves.
+        // The random part is far smaller than what remains above the largest room for stacks.
         let mmap_top = (end.0 - stack_room - random(mmap_random)) & !(PAGE_SIZE - 1);
         let heap_random = if mmap_random == 0 { 0 } else { HEAP_RANDOM };
         Layout {

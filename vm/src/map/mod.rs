@@ -1,16 +1,12 @@
-//! Address spaces: a map of entries over a pmap (`uvm.txt` 3).
+//! Address spaces: a map of entries over a pmap (`uvm.txt` 3). The lock order is in `lib.rs`.
 //!
-//! The lock order, outermost first:
-//!
-//! ```text
-//!   map ──> a chunk of an amap ──> a chunk of an object ──> pmap, one frame's mappings
-//!   read:  faults and looking                    (per-CPU reader counts: faults share no line)
-//!   write: whatever changes entries
-//! ```
-//! Who changes entries or takes rights away does it with the map write-locked *and flushes before
-//! it unlocks*: no fault, no new mapping and no copy is made while a TLB still holds an
-//! old translation of this map. References to amaps, anons and objects are dropped after that, with
-//! the map unlocked.
+//! - `request`: what callers ask of a map, and the errors; `layout`: the layout of an address
+//!   space; `policy`: overcommit and the limit of entries; `large`: which memory may be in large
+//!   pages.
+//! - `entry`: one mapping; `entries`: the table of them; `space`: the table with its sums, limits
+//!   and the search for free addresses: all that the map's lock guards.
+//! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
+//!   `wire` (`mlock`), `detach` (`shmdt`), `widen`: the other operations.
 
 mod detach;
 mod entries;
@@ -56,7 +52,7 @@ pub(crate) use space::Space;
 pub use space::locked_pages;
 pub(crate) use widen::{make_sole, widen_run};
 
-/// The pmaps of all address spaces, which the pagedaemon weighs from time to time.
+/// The pmaps of all address spaces; the pagedaemon weighs them from time to time.
 pub(crate) static SPACES: Registry<Pmap> = Registry::new(&NO_MARKS);
 static NO_MARKS: AtomicUsize = AtomicUsize::new(0);
 
@@ -64,16 +60,21 @@ static NO_MARKS: AtomicUsize = AtomicUsize::new(0);
 pub struct Map {
     pub(crate) pmap: Arc<Pmap>,
     pub(crate) space: CpuRwLock<Space>,
-    /// The pmap's place among those that the pagedaemon weighs.
+    /// The pmap's place in [`SPACES`].
     token: Token,
-    /// Whether all that comes is locked: what the space says, to be asked without its lock.
+    /// Whether all new mappings are locked: a copy of the space's setting that is read without the
+    /// lock.
     pub(crate) locks_future: AtomicBool,
-    /// Who holds pages to write them past the processor, and who waits for them ([`PinnedPages`](crate::PinnedPages)).
+    /// Pins of pages that a device writes, and forks that wait for them to end
+    /// ([`PinnedPages`](crate::PinnedPages)).
     pub(crate) write_pins: AtomicUsize,
     pub(crate) unpinned: WaitQueue,
 }
 
-/// `len` rounded up to pages, not zero.
+/// Rounds `len` up to pages.
+///
+/// # Errors
+/// [`MapError::Invalid`] for 0, [`MapError::NoMemory`] on overflow.
 pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
     match VirtAddr(len).page_ceil() {
         Some(VirtAddr(0)) => Err(MapError::Invalid),
@@ -82,11 +83,11 @@ pub(crate) fn whole_pages(len: usize) -> Result<usize, MapError> {
     }
 }
 
-/// `range` rounded out to pages, if it starts at a page and lies in the program's part.
+/// Rounds the end of `range` up to a page boundary.
 ///
 /// # Errors
-/// [`MapError::Invalid`] if it does not start at a page, [`MapError::NotMapped`] if it ends too far
-/// up.
+/// [`MapError::Invalid`] if it does not start at a page boundary, [`MapError::NotMapped`] if it
+/// ends above user space.
 pub(crate) fn page_range(range: VirtRange) -> Result<VirtRange, MapError> {
     if !range.start.is_page_aligned() {
         return Err(MapError::Invalid);
@@ -98,7 +99,7 @@ pub(crate) fn page_range(range: VirtRange) -> Result<VirtRange, MapError> {
 }
 
 impl Map {
-    /// Nothing mapped. Where mappings, heap and stack go is randomised unless `fixed_layout`.
+    /// Returns an empty address space. Its layout is random unless `fixed_layout`.
     ///
     /// # Errors
     /// [`MapError::NoMemory`].
@@ -106,7 +107,7 @@ impl Map {
         Map::with_layout(limits, Layout::new(limits.stack, fixed_layout))
     }
 
-    /// Nothing mapped, with this layout.
+    /// Returns an empty address space with this layout.
     ///
     /// # Errors
     /// [`MapError::NoMemory`].
@@ -118,7 +119,7 @@ impl Map {
         Map::with_pmap(Pmap::new()?, space)
     }
 
-    /// With these entries and what is mapped of them.
+    /// Returns an address space of these entries and their mappings.
     pub(crate) fn with_pmap(pmap: Arc<Pmap>, space: Space) -> Result<Arc<Map>, MapError> {
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
@@ -135,17 +136,17 @@ impl Map {
         Ok(Arc::new(map))
     }
 
-    /// The hardware side, for [`nucleus::task::set_pmap`].
+    /// The pmap, for [`nucleus::task::set_pmap`].
     pub fn pmap(&self) -> &Arc<Pmap> {
         &self.pmap
     }
 
-    /// Where stack, mappings, program and heap of this address space go.
+    /// Returns the layout of the address space.
     pub fn layout(&self) -> Layout {
         self.space.read().layout
     }
 
-    /// Enters a mapping in one step (`uvm.txt` 3.1). Returns where it is, and whether its pages are
+    /// Enters a mapping in one step (`uvm.txt` 3.1). Returns its range, and whether its pages are
     /// to be brought in at once.
     ///
     /// # Errors
@@ -222,8 +223,9 @@ impl Map {
         Ok((range, request.populate || lock == Lock::Full))
     }
 
-    /// Finds where `len` bytes go and, for a fixed place, takes what is there out, its translations
-    /// flushed. The limits were checked. A `phase` says what is good where any place is.
+    /// Finds a place for `len` bytes; removes and flushes what is mapped at a fixed place. The
+    /// caller has checked the limits. `phase` is the preferred alignment where any place is
+    /// acceptable.
     pub(crate) fn make_room(
         &self,
         space: &mut Space,
@@ -266,8 +268,8 @@ impl Map {
         }
     }
 
-    /// The first phase of unmap: takes the entries of `range` and their translations out. The
-    /// caller drops `removed` after it has unlocked the map.
+    /// The first phase of unmap: removes the entries of `range` and their translations. The caller
+    /// drops `removed` after it has unlocked the map.
     pub(crate) fn take_range(
         &self,
         space: &mut Space,
@@ -282,12 +284,12 @@ impl Map {
         Ok(())
     }
 
-    /// Removes what is mapped in the range, in two phases (`uvm.txt` 3.1): entries and translations
-    /// with the map locked, then the references to amaps and objects with the map unlocked.
+    /// Unmaps the range in two phases (`uvm.txt` 3.1): entries and translations with the map
+    /// locked, then the references to amaps and objects with the map unlocked.
     ///
     /// # Errors
-    /// [`MapError::Invalid`] for a range that is empty, unaligned or not the program's;
-    /// [`MapError::NoMemory`] if an entry can't be parted.
+    /// [`MapError::Invalid`] if the range is empty, unaligned or not in user space;
+    /// [`MapError::NoMemory`] if an entry cannot be split.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         let range = page_range(range).map_err(|_| MapError::Invalid)?;
         if range.is_empty() {
@@ -303,9 +305,9 @@ impl Map {
         Ok(())
     }
 
-    /// Changes the protection; everything in the range must be mapped. What is taken away is so before this returns.
-    /// What is added comes into effect by faults, but for the right to write private pages, which programs
-    /// take away and give back again and again (garbage collectors, checkpoints).
+    /// Changes the protection of a range that is mapped completely. Rights that are removed are
+    /// gone on return. Rights that are added take effect by faults, except the right to write
+    /// private pages, which garbage collectors and checkpoints remove and add frequently.
     ///
     /// # Errors
     /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing
@@ -366,7 +368,7 @@ impl Map {
         Ok(())
     }
 
-    /// Removes everything. No task runs in it any more, so nothing is flushed.
+    /// Unmaps everything without a flush: no task runs in the address space any more.
     pub fn tear_down(&self) {
         let entries = {
             let mut space = self.space.write();
@@ -376,7 +378,8 @@ impl Map {
         drop(entries);
     }
 
-    /// Calls `f` for each entry, in order of address. `f` must not touch memory that this map maps.
+    /// Calls `f` for each entry, in order of address. `f` must not access memory that this map
+    /// maps.
     pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry)) {
         let space = self.space.read();
         for entry in space.iter() {
@@ -384,7 +387,7 @@ impl Map {
         }
     }
 
-    /// The entry at `va`.
+    /// Returns a description of the entry at `va`.
     pub fn entry_at(&self, va: VirtAddr) -> Option<Entry> {
         let space = self.space.read();
         space.lookup(va).map(|entry| self.describe(&space, entry))
@@ -419,12 +422,12 @@ impl Map {
         }
     }
 
-    /// The most pages that there ever were in entries: [`Sizes::peak`], without a look at any page table.
+    /// Returns the largest total of pages so far ([`Sizes::peak`]) without reading page tables.
     pub fn peak(&self) -> usize {
         self.space.read().peak
     }
 
-    /// Sizes for `/proc` and `getrusage`.
+    /// Returns sizes for `/proc` and `getrusage`.
     pub fn sizes(&self) -> Sizes {
         let resident = self.pmap.resident();
         let space = self.space.read();
@@ -447,7 +450,7 @@ impl Map {
         }
     }
 
-    /// Limits from now on.
+    /// Sets the limits.
     pub fn set_limits(&self, limits: Limits) {
         self.space.write().limits = limits;
     }
@@ -455,7 +458,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // Nobody refers to the map, so nobody runs in it.
+        // Without a reference to the map, no task runs in it.
         self.tear_down();
         SPACES.withdraw(&mut self.token, 0);
     }

@@ -1,4 +1,4 @@
-//! What holds for all maps: how much they promise, and how many entries they have.
+//! Policy for all maps: overcommit, and the number of entries.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -7,35 +7,35 @@ use nucleus::{PAGE_SHIFT, frame};
 use super::request::MapError;
 use crate::swap;
 
-/// Less than any machine has: no need to ask how much this one has.
+/// Less memory than any machine has: no need to compute how much there is.
 const NEVER_TOO_LARGE: usize = 4 << 20;
 
-/// Entries of one map at most, at first Linux's default for `vm.max_map_count`: it bounds the kernel memory that one
-/// program can take with mappings.
+/// The largest number of entries of a map, initially Linux's default for `vm.max_map_count`. It
+/// bounds the kernel memory that one program can take with mappings.
 static MAX_ENTRIES: AtomicUsize = AtomicUsize::new(65530);
 static ALWAYS: AtomicBool = AtomicBool::new(false);
 
-/// What is promised to programs (`vm.overcommit_memory`).
+/// How much memory is promised to programs (`vm.overcommit_memory`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overcommit {
-    /// All but what can't possibly be backed.
+    /// Everything but obvious overcommits.
     Heuristic,
     /// Everything.
     Always,
 }
 
-/// How many entries a map may have.
+/// Returns the largest number of entries of a map.
 #[inline]
 pub fn max_entries() -> usize {
     MAX_ENTRIES.load(Relaxed)
 }
 
-/// Sets [`max_entries`]; maps that have more keep them.
+/// Sets [`max_entries`]; maps with more keep them.
 pub fn set_max_entries(entries: usize) {
     MAX_ENTRIES.store(entries, Relaxed);
 }
 
-/// What is promised.
+/// Returns the overcommit policy.
 pub fn overcommit() -> Overcommit {
     match ALWAYS.load(Relaxed) {
         true => Overcommit::Always,
@@ -43,14 +43,15 @@ pub fn overcommit() -> Overcommit {
     }
 }
 
-/// Sets [`overcommit`].
+/// Sets the [`overcommit`] policy.
 pub fn set_overcommit(to: Overcommit) {
     ALWAYS.store(to == Overcommit::Always, Relaxed);
 }
 
-/// Refuses what can't possibly be backed: one private writable mapping larger than all memory and swap space.
-/// Anything less is granted, as programs map far more than they touch; the reckoning comes as
-/// [`Fault::OutOfMemory`](crate::Fault::OutOfMemory). Linux's default policy does the same.
+/// Refuses obvious overcommit: one private writable mapping larger than all memory and swap space.
+/// Anything smaller is granted, since programs map far more than they touch; if memory does run
+/// out, faults fail with [`Fault::OutOfMemory`](crate::Fault::OutOfMemory). This is Linux's default
+/// policy.
 pub(crate) fn check_overcommit(len: usize) -> Result<(), MapError> {
     if len <= NEVER_TOO_LARGE
         || overcommit() == Overcommit::Always

@@ -1,7 +1,7 @@
-//! `mremap`: an entry, or a part of one, moves or changes its size.
+//! `mremap`: moving or resizing an entry, or a part of one.
 //!
-//! A move keeps the amap and its keys; the entry remembers the distance. Where there is only an amap, what is mapped
-//! moves along. An object's pages come to the new place by faults, many at a time.
+//! A move keeps the amap and its keys; the entry stores the distance. If there is only an amap, its
+//! mappings move along. Pages of an object are mapped at the new place by faults, many at a time.
 
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 
@@ -12,7 +12,7 @@ use super::space::Space;
 use super::{Map, page_range, whole_pages};
 
 impl Map {
-    /// Moves and resizes what is mapped at `old`, as [`remap`](Map::remap) says. Also returns which
+    /// Moves and resizes the mapping at `old`, as [`remap`](Map::remap) says. Also returns which
     /// pages are to be brought in at once.
     pub(crate) fn move_or_resize(
         &self,
@@ -66,7 +66,7 @@ impl Map {
         Ok((result?, grown))
     }
 
-    /// A second mapping of what is mapped shared at `at`.
+    /// Makes a second mapping of what is mapped shared at `at`.
     fn map_again(
         &self,
         at: VirtAddr,
@@ -111,10 +111,10 @@ impl Map {
         Ok(old.start)
     }
 
-    /// Grows in place.
+    /// Grows the mapping in place.
     ///
     /// # Errors
-    /// [`MapError::Exists`] if something is in the way.
+    /// [`MapError::Exists`] if the addresses above are in use.
     fn grow(
         &self,
         space: &mut Space,
@@ -150,7 +150,7 @@ impl Map {
         Ok(old.start)
     }
 
-    /// Moves `old` to `place`, `new_len` bytes there.
+    /// Moves `old` to `place`, with `new_len` bytes there.
     fn move_entry(
         &self,
         space: &mut Space,
@@ -162,7 +162,7 @@ impl Map {
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
         let (data, locked) = (entry.is_data(), entry.lock != Lock::None);
-        // What one of several who share an amap adds to his part might be in the way of another's.
+        // In a shared amap, the keys after this part may belong to another sharer.
         let grows = new_len > old.len();
         if !fits_object(entry, old, new_len)
             || (keep_old && entry.shared)
@@ -181,7 +181,7 @@ impl Map {
         if locked {
             space.check_locked(new_len.saturating_sub(old.len()) >> PAGE_SHIFT)?;
         }
-        // The ends first: after that only the place can be refused, and nothing is lost then.
+        // Clipping comes first: after that only the place can be refused, and nothing is lost then.
         let moved = VirtRange::new(old.start, old.start + new_len.min(old.len()));
         space.clip_range(old)?;
         space.clip(moved.end)?;
@@ -191,7 +191,7 @@ impl Map {
         let Some(mut entry) = taken.take_only() else {
             return Err(MapError::NotMapped);
         };
-        // Before anything that these pages belong to is dropped.
+        // Before any reference to these pages is dropped.
         self.move_pages(&entry, old, moved, to);
         if keep_old {
             let left = MapEntry {
@@ -204,7 +204,7 @@ impl Map {
             };
             space.insert(left, removed);
         } else {
-            // What is left of the old place when it shrinks as well.
+            // The rest of the old place, if the mapping shrinks as well.
             space.take(old, removed);
         }
         entry.shift += (old.start.0 >> PAGE_SHIFT) as i64 - (to.0 >> PAGE_SHIFT) as i64;
@@ -213,11 +213,12 @@ impl Map {
         Ok(to)
     }
 
-    /// Takes the mappings of `old` away; those of `moved`, its first part, which is all of `entry`, go to `to` where
-    /// they may.
+    /// Removes the mappings of `old`. Those of `moved`, its first part and all of `entry`, move to
+    /// `to` where possible.
     ///
-    /// While a page is on its way nobody finds its mapping. For anons that is nobody's business but the map's, which is
-    /// locked. The owner of an object's pages may want them back at any time, so those are found again by faults.
+    /// A page's mapping cannot be found while it moves. For anons only the map, which is locked,
+    /// could need it. The owner of an object's pages may unmap them at any time, so these are
+    /// mapped again by faults.
     fn move_pages(&self, entry: &MapEntry, old: VirtRange, moved: VirtRange, to: VirtAddr) {
         let mut gone = old;
         if entry.object.is_none() {
@@ -230,7 +231,7 @@ impl Map {
     }
 }
 
-/// The entry that holds all of `range`.
+/// Returns the entry that holds all of `range`.
 fn whole(space: &Space, range: VirtRange) -> Result<&MapEntry, MapError> {
     space
         .lookup(range.start)
@@ -238,7 +239,7 @@ fn whole(space: &Space, range: VirtRange) -> Result<&MapEntry, MapError> {
         .ok_or(MapError::NotMapped)
 }
 
-/// Whether the object's page numbers suffice for `len` bytes from `range`'s start on.
+/// Returns whether the object's page numbers suffice for `len` bytes from the start of `range`.
 fn fits_object(entry: &MapEntry, range: VirtRange, len: usize) -> bool {
     entry.object.as_ref().is_none_or(|object| {
         let first = entry.index(object, range.start);

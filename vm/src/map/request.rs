@@ -1,4 +1,4 @@
-//! What callers say to a map and hear from it.
+//! Requests to a map, and its answers.
 
 use alloc::sync::Arc;
 use nucleus::{OutOfMemory, Prot, VirtAddr, VirtRange};
@@ -6,29 +6,29 @@ use nucleus::{OutOfMemory, Prot, VirtAddr, VirtRange};
 use crate::object::{Pager, PagerError};
 use crate::swap::PageInError;
 
-/// What lies below a mapping's anonymous layer.
+/// The layer below a mapping's anonymous layer.
 #[derive(Clone)]
 pub enum Backing {
-    /// Nothing: zero-fill. With `shared`, the map makes an [`Anonymous`](crate::Anonymous) object.
+    /// None: zero-fill. With `shared`, the map makes an [`Anonymous`](crate::Anonymous) object.
     Zero,
-    /// An object from byte `offset` (page-aligned) on.
+    /// An object, from byte `offset` (page-aligned) on.
     Object { pager: Arc<dyn Pager>, offset: u64 },
 }
 
-/// Where a mapping goes.
+/// The place of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Anywhere, from the top of the mapping area down.
     Any,
-    /// At this address if it is free, anywhere otherwise.
+    /// At this address if it is free, else anywhere.
     Hint(VirtAddr),
-    /// Exactly here, replacing what is there.
+    /// At this address, replacing what is mapped there.
     Fixed(VirtAddr),
-    /// Exactly here, or [`MapError::Exists`].
+    /// At this address, or [`MapError::Exists`].
     FixedNoReplace(VirtAddr),
 }
 
-/// What a child gets of an entry at fork (`uvm.txt` 5.4).
+/// What a child inherits of an entry at fork (`uvm.txt` 5.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inherit {
     None,
@@ -37,52 +37,54 @@ pub enum Inherit {
     Zero,
 }
 
-/// Whether an entry's pages are locked into memory (`uvm.txt` 3.2: the wiring that has to be kept in the map).
+/// Whether an entry's pages are locked into memory (`uvm.txt` 3.2: the wiring that the map must
+/// record).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Lock {
-    /// No.
+    /// Not locked.
     #[default]
     None,
-    /// Each from its first fault on (`MLOCK_ONFAULT`).
+    /// Locked from the first fault on (`MLOCK_ONFAULT`).
     OnFault,
-    /// All of them.
+    /// Locked and resident.
     Full,
 }
 
-/// How the program says it will use an entry.
+/// Advice for `madvise`, or for the faults of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Fault-ahead: three pages behind, four ahead.
     Normal,
-    /// Fault-ahead: none.
+    /// No fault-ahead.
     Random,
     /// Fault-ahead: none behind, eight ahead.
     Sequential,
-    /// Give up the pages; private ones read zero or the object's content after it. Locked entries refuse it.
+    /// Discards the pages: private ones then read zero or the object's content. Locked entries
+    /// refuse it.
     DontNeed,
-    /// The same for locked entries, too.
+    /// As `DontNeed`, for locked entries, too.
     DontNeedLocked,
-    /// As `DontNeed` for private anonymous memory, at leisure.
+    /// As `DontNeed` for private anonymous memory, but lazily.
     Free,
-    /// Begin to read what is not in memory, and map what is.
+    /// Starts reading pages that are not resident, and maps those that are.
     WillNeed,
-    /// Not needed soon: the first to go when memory is short.
+    /// Not needed soon: reclaimed first when memory is short.
     Cold,
-    /// Not needed for long: out of memory now, as far as it can be had again.
+    /// Not needed for long: paged out now.
     PageOut,
-    /// Give the pages of a shared mapping up in what it maps: they read zero for everybody.
+    /// Punches a hole into what a shared mapping maps: its pages read zero.
     Remove,
     DontFork,
     DoFork,
     WipeOnFork,
     KeepOnFork,
-    /// Large pages, where they can be.
+    /// Large pages where possible.
     Large,
     /// No large pages from now on.
     NotLarge,
 }
 
-/// What a program said about large pages for an entry.
+/// Advice about large pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum LargeAdvice {
     #[default]
@@ -93,27 +95,28 @@ pub enum LargeAdvice {
     Refused,
 }
 
-/// One mapping, with its final attributes.
+/// A mapping, with its final attributes.
 #[derive(Clone)]
 pub struct MapRequest {
     pub place: Place,
     /// Bytes, rounded up to pages.
     pub len: usize,
     pub prot: Prot,
-    /// What `protect` may raise it to later.
+    /// The most that `protect` may permit later.
     pub max_prot: Prot,
     pub backing: Backing,
     /// Writes go to the object rather than to an anonymous layer.
     pub shared: bool,
-    /// A stack: faults within `RLIMIT_STACK` below it extend it downward, a guard gap stays.
+    /// A stack: faults below it extend it downward within `RLIMIT_STACK`; a guard gap stays.
     pub grows_down: bool,
-    /// Fault everything in before returning.
+    /// Bring all pages in before returning.
     pub populate: bool,
-    /// Locks the pages: at least as much as all later mappings of the map are locked ([`Map::lock_all`](crate::Map::lock_all)).
+    /// Locks the pages, at least as [`Map::lock_all`](crate::Map::lock_all) asks for all new
+    /// mappings.
     pub lock: Lock,
-    /// What is said of large pages from the start. Refused: it need not lie where they fit in, either.
+    /// Advice about large pages. If refused, the mapping need not be aligned for them.
     pub large: LargeAdvice,
-    /// `MAP_NORESERVE`: not even an obvious overcommit is refused.
+    /// `MAP_NORESERVE`: no overcommit check.
     pub no_reserve: bool,
     /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
     pub label: &'static str,
@@ -125,32 +128,33 @@ pub struct Limits {
     pub address_space: u64,
     pub data: u64,
     pub stack: u64,
-    /// Pages of locked entries, unless the program is [privileged](crate::Map::set_lock_privilege).
+    /// Limit for locked entries, unless the program is
+    /// [privileged](crate::Map::set_lock_privilege).
     pub locked: u64,
 }
 
 /// Why a map operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// Out of memory, of room or of a limit: `ENOMEM`.
+    /// Out of memory, of address space or of a limit: `ENOMEM`.
     NoMemory,
     /// Bad range or alignment: `EINVAL`.
     Invalid,
-    /// Something in the range is not mapped: `ENOMEM` or `EFAULT`, as the call says.
+    /// Part of the range is not mapped: `ENOMEM` or `EFAULT`, depending on the call.
     NotMapped,
-    /// Would exceed the entry's maximal protection: `EACCES`.
+    /// Exceeds the entry's maximal protection: `EACCES`.
     Access,
     /// `FixedNoReplace` found a mapping: `EEXIST`.
     Exists,
-    /// Locked memory limit: `EAGAIN`.
+    /// Limit for locked memory: `EAGAIN`.
     Again,
     /// The backing store failed: `EIO`.
     Io,
-    /// What is mapped there can't do that: `EOPNOTSUPP`.
+    /// Not supported by what is mapped there: `EOPNOTSUPP`.
     Unsupported,
 }
 
-/// Why a fault can't be resolved: which signal, with which code.
+/// Why a fault cannot be resolved: which signal, with which code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// SIGSEGV, SEGV_MAPERR.
@@ -161,35 +165,35 @@ pub enum Fault {
     BeyondEnd,
     /// SIGBUS, BUS_ADRERR: the backing store failed.
     Io,
-    /// Nothing left; the kernel frees some (kills) and tries again.
+    /// Out of memory: the kernel kills a process and retries.
     OutOfMemory,
 }
 
-/// A copy of what an entry says, for `/proc`.
+/// A description of an entry, for `/proc`.
 pub struct Entry {
     pub range: VirtRange,
     pub prot: Prot,
-    /// What `protect` may give it.
+    /// The most that `protect` may permit.
     pub max_prot: Prot,
     pub shared: bool,
     pub grows_down: bool,
     pub lock: Lock,
-    /// What children get.
+    /// What children inherit.
     pub inherit: Inherit,
-    /// Its anonymous layer is shared with children.
+    /// The anonymous layer is shared with children.
     pub shares_anonymous: bool,
     pub backing: Backing,
     pub label: &'static str,
-    /// Large pages may come in it.
+    /// May be in large pages.
     pub large_eligible: bool,
-    /// What the program said about that.
+    /// Advice about large pages.
     pub large: LargeAdvice,
-    /// Pages of it mapped now, and how many of them are anonymous.
+    /// Pages that are mapped now, and anonymous pages.
     pub resident_pages: usize,
     pub anonymous_pages: usize,
 }
 
-/// Sizes in pages.
+/// Sizes, in pages.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Sizes {
     pub total: usize,
@@ -198,7 +202,7 @@ pub struct Sizes {
     pub data: usize,
     pub stack: usize,
     pub text: usize,
-    /// Pages of locked entries.
+    /// In locked entries.
     pub locked: usize,
     pub shared_resident: usize,
     pub page_tables: usize,
@@ -216,7 +220,7 @@ impl Limits {
 }
 
 impl MapRequest {
-    /// `len` bytes of private zero-fill memory anywhere, with these rights.
+    /// Returns a request for `len` bytes of private zero-fill memory anywhere, with these rights.
     pub fn zero(len: usize, prot: Prot) -> MapRequest {
         MapRequest {
             place: Place::Any,
@@ -257,7 +261,7 @@ impl From<PagerError> for Fault {
     fn from(error: PagerError) -> Fault {
         match error {
             PagerError::BeyondEnd => Fault::BeyondEnd,
-            // The fault routine has answered `Sleeps` itself.
+            // The fault routine handles `Sleeps` itself.
             PagerError::Io | PagerError::Sleeps => Fault::Io,
             PagerError::OutOfMemory => Fault::OutOfMemory,
         }

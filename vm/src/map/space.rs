@@ -1,4 +1,5 @@
-//! The entries of a map, in order: what the map's lock guards.
+//! What the map's lock guards: the entries, their sums and limits, and the search for free
+//! addresses.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter};
@@ -10,9 +11,9 @@ use super::layout::{GUARD_GAP, Layout};
 use super::policy::max_entries;
 use super::request::{Limits, Lock, MapError};
 
-/// The entries and what is known of all of them together.
+/// The entries and their common state.
 pub(crate) struct Space {
-    /// They do not overlap and none is empty.
+    /// Neither overlapping nor empty.
     entries: Entries,
     pub layout: Layout,
     pub limits: Limits,
@@ -25,27 +26,28 @@ pub(crate) struct Space {
     pub stack: usize,
     pub text: usize,
     pub locked: usize,
-    /// How entries that come are locked.
+    /// How new entries are locked.
     pub lock_future: Lock,
-    /// The limit for locked pages does not hold.
+    /// The limit for locked pages does not apply.
     pub may_lock_all: bool,
-    /// Large pages may come.
+    /// Large pages may be made.
     pub may_be_large: bool,
-    /// Where room is looked for, wherever it may be.
+    /// The search for any place.
     anywhere: Search,
-    /// The same for what wants a certain place within 2 MiB, so that each of the two finds again where it was.
+    /// The search for places aligned for large pages. Separate, so that each continues where it
+    /// stopped.
     aligned: Search,
 }
 
 /// Pages of locked entries of all maps.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Pages of locked entries of all maps together.
+/// Returns the pages of locked entries of all maps.
 pub fn locked_pages() -> usize {
     LOCKED.load(Relaxed)
 }
 
-/// So many pages more, or fewer, are in locked entries.
+/// Adjusts the count of pages in locked entries.
 fn count_locked(pages: usize, add: bool) {
     match add {
         true => LOCKED.fetch_add(pages, Relaxed),
@@ -53,17 +55,17 @@ fn count_locked(pages: usize, add: bool) {
     };
 }
 
-/// Where a search for room goes on.
+/// Where a search for free addresses continues.
 #[derive(Clone, Copy)]
 struct Search {
-    /// Everything above has no hole greater than `hole`.
+    /// No hole above this address is larger than `hole`.
     from: usize,
     /// Bytes.
     hole: usize,
 }
 
 impl Search {
-    /// From `top` down.
+    /// Returns a search that starts at `top`, downwards.
     fn new(top: VirtAddr) -> Search {
         Search {
             from: top.0,
@@ -72,7 +74,7 @@ impl Search {
     }
 }
 
-/// The highest place for `len` bytes that ends at `top` or below.
+/// The highest place for `len` bytes that ends at or below `top`.
 fn below_top(top: usize, len: usize, phase: Option<Phase>) -> Option<usize> {
     let start = top.checked_sub(len)?;
     match phase {
@@ -81,7 +83,7 @@ fn below_top(top: usize, len: usize, phase: Option<Phase>) -> Option<usize> {
     }
 }
 
-/// The most bytes that have room from `end` to `top`.
+/// The bytes that fit between `end` and `top`.
 fn room(end: usize, top: usize, phase: Option<Phase>) -> usize {
     let first = match phase {
         None => end,
@@ -90,7 +92,7 @@ fn room(end: usize, top: usize, phase: Option<Phase>) -> usize {
     top.saturating_sub(first)
 }
 
-/// What an entry adds to the sums over all of them, in pages.
+/// An entry's contribution to the sums, in pages.
 struct Sizes {
     total: usize,
     data: usize,
@@ -114,7 +116,7 @@ impl Sizes {
 }
 
 impl Space {
-    /// No entries.
+    /// Returns a space without entries.
     pub fn new(layout: Layout, limits: Limits) -> Space {
         Space {
             entries: Entries::new(),
@@ -135,7 +137,7 @@ impl Space {
         }
     }
 
-    /// An empty space that is otherwise like this one.
+    /// Returns a space without entries that is otherwise like this one.
     pub fn sibling(&self) -> Space {
         Space {
             heap: self.heap,
@@ -146,12 +148,12 @@ impl Space {
         }
     }
 
-    /// Entries.
+    /// The number of entries.
     pub fn count(&self) -> usize {
         self.entries.count()
     }
 
-    /// Where the entry at `va` stands.
+    /// The position of the entry at `va`.
     #[inline]
     fn find(&self, va: VirtAddr) -> Option<(Position, &MapEntry)> {
         let at = self.entries.floor(va)?;
@@ -165,7 +167,7 @@ impl Space {
         Some(self.find(va)?.1)
     }
 
-    /// The entry at `va`, to change in a way that leaves its range and size class.
+    /// The entry at `va`, mutable except for its range and sizes.
     pub fn lookup_mut(&mut self, va: VirtAddr) -> Option<&mut MapEntry> {
         let at = self.find(va)?.0;
         self.entries.get_mut(at)
@@ -176,7 +178,7 @@ impl Space {
         self.entries.get(self.entries.ending_above(va))
     }
 
-    /// Where the last entry that starts below `va` stands.
+    /// The position of the last entry that starts below `va`.
     #[inline]
     fn find_below(&self, va: VirtAddr) -> Option<Position> {
         self.entries.floor(VirtAddr(va.0.checked_sub(1)?))
@@ -192,7 +194,7 @@ impl Space {
         self.entries.from(FIRST)
     }
 
-    /// All entries, by address, to change in a way that leaves their ranges.
+    /// All entries, by address, mutable except for their ranges.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut MapEntry> {
         self.entries.rest_mut(FIRST)
     }
@@ -205,21 +207,21 @@ impl Space {
         entries.take_while(move |entry| entry.range.start < range.end)
     }
 
-    /// Whether an entry overlaps `range`.
+    /// Returns whether an entry overlaps `range`.
     #[inline]
     pub fn has_any(&self, range: VirtRange) -> bool {
         let first = self.at_or_above(range.start);
         first.is_some_and(|entry| entry.range.start < range.end)
     }
 
-    /// As [`overlapping`](Space::overlapping), to change in a way that leaves their ranges.
+    /// As [`overlapping`](Space::overlapping), mutable except for their ranges.
     pub fn overlapping_mut(&mut self, range: VirtRange) -> impl Iterator<Item = &mut MapEntry> {
         let first = self.entries.ending_above(range.start);
         let entries = self.entries.rest_mut(first);
         entries.take_while(move |entry| entry.range.start < range.end)
     }
 
-    /// Whether every page of `range` is mapped.
+    /// Returns whether every page of `range` is mapped.
     pub fn is_mapped(&self, range: VirtRange) -> bool {
         let mut at = range.start;
         for entry in self.overlapping(range) {
@@ -231,7 +233,7 @@ impl Space {
         at >= range.end
     }
 
-    /// Pages of `range` that are mapped.
+    /// The number of mapped pages in `range`.
     pub fn mapped_pages(&self, range: VirtRange) -> usize {
         self.overlapping(range)
             .map(|entry| entry.range.intersect(range).len() >> PAGE_SHIFT)
@@ -254,7 +256,7 @@ impl Space {
         self.peak = self.peak.max(self.total);
     }
 
-    /// Whether `pages` more, `data` of them private and writable, would exceed a limit.
+    /// Checks whether `pages` more, `data` of them private and writable, stay within the limits.
     pub fn check_limits(&self, pages: usize, data: usize) -> Result<(), MapError> {
         let over = |sum: usize, more: usize, limit: u64| {
             more != 0 && (sum as u64 + more as u64) > limit >> PAGE_SHIFT
@@ -267,7 +269,7 @@ impl Space {
         Ok(())
     }
 
-    /// Whether `pages` more may be locked.
+    /// Checks whether `pages` more may be locked.
     ///
     /// # Errors
     /// [`MapError::Again`].
@@ -302,7 +304,7 @@ impl Space {
         self.clip(range.end)
     }
 
-    /// Whether another entry may come.
+    /// Checks whether another entry is allowed.
     pub fn check_count(&self) -> Result<(), MapError> {
         match self.count() < max_entries() {
             true => Ok(()),
@@ -310,7 +312,7 @@ impl Space {
         }
     }
 
-    /// Adds an entry where there is none, joining it with its neighbours if it can be.
+    /// Inserts an entry where there is none, and joins it with its neighbours where possible.
     pub fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
         Counter::map_entries.add(1);
         self.account(Sizes::of(&entry), true);
@@ -320,20 +322,20 @@ impl Space {
         self.join_from(first, start, removed);
     }
 
-    /// Adds an entry above all others, as it is.
+    /// Appends an entry above all others, without joining it.
     pub fn append(&mut self, entry: MapEntry) {
         Counter::map_entries.add(1);
         self.account(Sizes::of(&entry), true);
         self.entries.insert(entry);
     }
 
-    /// Joins the entries that overlap or touch `range` where they can be.
+    /// Joins entries that overlap or touch `range` where possible.
     pub fn join_around(&mut self, range: VirtRange, removed: &mut Removed) {
         let first = self.find_below(range.start).unwrap_or(FIRST);
         self.join_from(first, range.end, removed);
     }
 
-    /// Joins entries from the one at `at` on where they can be, until one ends above `end`.
+    /// Joins entries from `at` on where possible, up to the first that ends above `end`.
     fn join_from(&mut self, mut at: Position, end: VirtAddr, removed: &mut Removed) {
         while let Some(entry) = self.entries.get(at) {
             let behind = self.entries.after(at);
@@ -358,7 +360,7 @@ impl Space {
         }
     }
 
-    /// Takes the entries of `range`, whose ends are boundaries, out.
+    /// Removes the entries of `range`, whose ends are boundaries.
     pub fn take(&mut self, range: VirtRange, removed: &mut Removed) {
         let mut at = self.entries.ending_above(range.start);
         while let Some(entry) = self.entries.get(at)
@@ -372,14 +374,14 @@ impl Space {
         self.freed(range);
     }
 
-    /// Takes all entries out.
+    /// Removes all entries.
     pub fn take_all(&mut self) -> Entries {
         (self.total, self.data, self.stack, self.text) = (0, 0, 0, 0);
         count_locked(core::mem::take(&mut self.locked), false);
         core::mem::take(&mut self.entries)
     }
 
-    /// Changes an entry that starts at `start` in a way that may change its range or its sizes.
+    /// Changes the entry that starts at `start`, possibly its range or sizes.
     pub fn replace(&mut self, start: VirtAddr, change: impl FnOnce(&mut MapEntry)) {
         let Some((at, _)) = self
             .find(start)
@@ -408,8 +410,8 @@ impl Space {
         }
     }
 
-    /// Whether a mapping may go to `range`: inside the program's part, nothing there, no guard gap
-    /// touched.
+    /// Returns whether a mapping may be placed at `range`: in user space, free, and outside guard
+    /// gaps.
     pub fn is_free(&self, range: VirtRange) -> bool {
         range.start >= USER_START
             && range.end <= self.layout.end
@@ -418,7 +420,7 @@ impl Space {
                 .is_none_or(|next| Space::floor(next) >= range.end.0)
     }
 
-    /// Notes that `range` became free, for the searches.
+    /// Tells the searches that `range` became free.
     fn freed(&mut self, range: VirtRange) {
         if range.end.0 > self.anywhere.from.min(self.aligned.from) {
             let start = self.below(range.start).map_or(0, |e| e.range.end.0);
@@ -433,9 +435,9 @@ impl Space {
         }
     }
 
-    /// Room for `len` bytes: the highest below the top of mappings, or above it if there is none. A
-    /// search resumes where the last one ended unless a hole above may do, so a program that only
-    /// maps more and more does not pay for what it has. A `phase` is kept below the top.
+    /// Finds room for `len` bytes: the highest below the top of mappings, else above it. A search
+    /// continues where the last one stopped unless a hole above may suffice, so that a program that
+    /// only adds mappings does not pay for those that it has. `phase` applies below the top.
     pub fn find_room(&mut self, len: usize, phase: Option<Phase>) -> Option<VirtAddr> {
         let mut search = match phase {
             None => self.anywhere,
@@ -474,7 +476,7 @@ impl Space {
         })
     }
 
-    /// The end of the highest hole that has `room` for `len` bytes between its ends.
+    /// Finds the highest hole that has `room` for `len` bytes; returns its end.
     #[inline]
     fn search(
         &self,
@@ -509,7 +511,7 @@ impl Space {
 mod tests {
     use super::*;
 
-    /// Against a look at every address of a small space.
+    /// Compares the search with one that tries every address of a small space.
     #[test]
     fn places_within_a_hole() {
         for end in (0..3 * SPAN).step_by(SPAN / 4) {

@@ -1,14 +1,14 @@
-//! Giving mappings of private pages the right to be written back without a fault.
+//! Making mappings of sole anons writable again without a fault for each page.
 
 use nucleus::{PAGE_SHIFT, Pmap, VirtAddr, VirtRange};
 
 use super::entry::MapEntry;
 use crate::amap::{Slot, Slots};
 
-/// What a page table of level 1 maps.
+/// The span of a page table of level 1.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
 
-/// Gives the mappings of anons that `entry` alone refers to the right to be written, which it has got. The map is
+/// Makes the mappings of the sole anons of `entry` writable, which the entry permits. The map is
 /// locked.
 pub(super) fn widen(pmap: &Pmap, entry: &MapEntry) {
     let Some(amap) = entry.amap.as_ref().filter(|_| !entry.needs_copy) else {
@@ -17,7 +17,7 @@ pub(super) fn widen(pmap: &Pmap, entry: &MapEntry) {
     amap.for_each_part(entry.keys(entry.range), &mut |keys, mut slots| {
         let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
         make_sole(entry, &mut slots, part);
-        // A part may reach from one page table into the next.
+        // A part may extend into the next page table.
         let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
         for run in [
             VirtRange::new(part.start, middle),
@@ -28,7 +28,7 @@ pub(super) fn widen(pmap: &Pmap, entry: &MapEntry) {
     });
 }
 
-/// Makes anons of `run` that were left by their other owners sole ones again.
+/// Turns anons of `run` without other owners left into sole ones.
 pub(crate) fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
     if slots.are_shared() {
         return;

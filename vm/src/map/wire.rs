@@ -1,10 +1,10 @@
-//! Wiring: memory that stays (`uvm.txt` 3.2).
+//! Wiring (`uvm.txt` 3.2).
 //!
-//! Of all that the kernel wires, only what a program locks (`mlock`) has to be remembered in its map, so only that ever parts an
-//! entry. What is mapped of a locked entry is entered as wired, and the mapping itself says so to whoever looks for
-//! pages that may go ([`nucleus::pmap::Use`]): nothing is counted, and nothing stays behind when it is unmapped. Memory that
-//! the kernel needs for the length of one input or output is [held](crate::PinnedPages) by handles of its frames on the stack of who
-//! needs it; page tables are the pmap's own business. Neither touches an entry.
+//! Only memory that a program locks (`mlock`) is recorded in a map, so only locking splits entries.
+//! Mappings of a locked entry are entered as wired, which the pagedaemon sees in the mapping itself
+//! ([`nucleus::pmap::Use`]): there is no wire count, and unmapping leaves nothing behind. Pages
+//! that the kernel needs during one transfer are [pinned](crate::PinnedPages) by references to
+//! their frames; page tables are the pmap's business. Neither touches an entry.
 
 use core::sync::atomic::Ordering::Relaxed;
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -15,19 +15,19 @@ use super::space::Space;
 use super::{Map, page_range};
 
 impl Map {
-    /// Whether a part of `range` is in a locked entry.
+    /// Returns whether part of `range` is in a locked entry.
     pub fn has_locked(&self, range: VirtRange) -> bool {
         let space = self.space.read();
         space.overlapping(range).any(is_locked)
     }
 
-    /// Locks or unlocks the pages of `range` (`mlock2`, `munlock`). To bring in what is to be there at once is the caller's part:
-    /// [`populate`](Map::populate). What is mapped in the range is treated even if not all of it is mapped; what the
-    /// kernel maps into programs is left out.
+    /// Locks or unlocks the pages of `range` (`mlock2`, `munlock`), even if part of it is not
+    /// mapped. Skips what the kernel maps into programs. The caller brings the pages in with
+    /// [`populate`](Map::populate).
     ///
     /// # Errors
-    /// [`MapError::Again`] beyond the limit, with nothing changed; [`MapError::NotMapped`] if something in the range is not
-    /// mapped; [`MapError::NoMemory`] if an entry can't be parted.
+    /// [`MapError::Again`] beyond the limit, with nothing changed; [`MapError::NotMapped`] if part
+    /// of the range is not mapped; [`MapError::NoMemory`] if an entry cannot be split.
     pub fn lock(&self, range: VirtRange, lock: Lock) -> Result<(), MapError> {
         let range = page_range(range)?;
         if range.is_empty() {
@@ -47,7 +47,7 @@ impl Map {
         }
         let complete = space.is_mapped(range);
         let parts = |entry: &MapEntry| entry.lock != lock && is_lockable(entry);
-        // What is locked already is not parted.
+        // Entries that have this lock already are not split.
         if space.lookup(range.start).is_some_and(parts) {
             space.clip(range.start)?;
         }
@@ -64,7 +64,8 @@ impl Map {
         }
     }
 
-    /// Locks what is mapped now, unless `current` is `None`, and all that will be mapped (`mlockall`, `munlockall`).
+    /// Locks all mappings, unless `current` is `None`, and all future ones (`mlockall`,
+    /// `munlockall`).
     ///
     /// # Errors
     /// [`MapError::NoMemory`] beyond the limit; nothing has changed then.
@@ -87,20 +88,20 @@ impl Map {
         Ok(())
     }
 
-    /// Whether all that will be mapped is to be locked.
+    /// Returns whether future mappings are locked.
     pub fn locks_future(&self) -> bool {
         self.locks_future.load(Relaxed)
     }
 
-    /// Says whether the limit for locked memory does not hold for what the program does from now on.
+    /// Sets whether the program is exempt from the limit for locked memory from now on.
     pub fn set_lock_privilege(&self, privileged: bool) {
-        // Rarely new, and asked for often.
+        // Read often, changed rarely.
         if self.space.read().may_lock_all != privileged {
             self.space.write().may_lock_all = privileged;
         }
     }
 
-    /// The first part of an entry at or above `at` whose pages are all to be in memory.
+    /// Returns the first part at or above `at` of an entry whose pages must be resident.
     pub fn next_locked(&self, at: VirtAddr) -> Option<VirtRange> {
         let space = self.space.read();
         let mut from = at;
@@ -133,7 +134,8 @@ fn is_locked(entry: &MapEntry) -> bool {
     entry.lock != Lock::None
 }
 
-/// Not what the kernel maps into every program: there is no need to lock it, and its page counts for nobody.
+/// False for what the kernel maps into every program: locking it is needless, and its page is not
+/// charged.
 fn is_lockable(entry: &MapEntry) -> bool {
     !entry.label.starts_with("[v")
 }

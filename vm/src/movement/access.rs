@@ -1,5 +1,5 @@
-//! Reading and writing an address space that is not the current one (`/proc/PID/mem`, `process_vm_readv`, the stack of
-//! a program that `execve` is about to start).
+//! Access to an address space that is not the current one (`/proc/PID/mem`, `process_vm_readv`, the
+//! initial stack of `execve`).
 
 use alloc::{sync::Arc, vec::Vec};
 use nucleus::{
@@ -12,16 +12,17 @@ use nucleus::{
 use crate::map::{Fault, Map, Space};
 
 impl Map {
-    /// Holds the pages from the one of `from` on that can be read, in order, behind those that `held` has: as many as
-    /// `held` has room for without growing, at most `most`. Fewer if one can't be read. What they hold may be changed by whoever maps
-    /// them.
+    /// Appends references to the readable pages from the one of `from` on, in order, to `held`, up
+    /// to `most` and without exceeding its capacity. Stops at the first page that cannot be read.
+    /// Programs that map the pages may change them.
     pub fn hold_readable(&self, from: VirtAddr, most: usize, held: &mut Vec<Frame>) {
         let mut at = from.page_floor();
         let end = most.min(held.capacity() - held.len()) + held.len();
         let last = at.checked_add(most.saturating_mul(PAGE_SIZE));
         let last = last.map_or(USER_END, |last| last.min(USER_END));
         while held.len() < end && at < USER_END {
-            // What is mapped can be read (see `MapEntry::allows`); no fault has to be resolved for it.
+            // Fast path: what is mapped can be read (see `MapEntry::allows`) without resolving a
+            // fault.
             let space = self.space.read();
             self.pmap
                 .extract_each(VirtRange::new(at, last), |frame, _| {
@@ -40,7 +41,7 @@ impl Map {
         }
     }
 
-    /// Reads another address space (`/proc/PID/mem`, `cmdline`); returns how many bytes could be.
+    /// Reads another address space (`/proc/PID/mem`, `cmdline`); returns how many bytes were read.
     pub fn read(&self, from: VirtAddr, to: &mut [u8]) -> usize {
         let mut done = 0;
         while done < to.len() {
@@ -57,8 +58,8 @@ impl Map {
         done
     }
 
-    /// Writes another address space, copy-on-write kept (building a stack before `execve` returns);
-    /// returns how many bytes could be.
+    /// Writes another address space, with copy-on-write (the stack before `execve` returns);
+    /// returns how many bytes were written.
     pub fn write(&self, to: VirtAddr, from: &[u8]) -> usize {
         let mut done = 0;
         while done < from.len() {
@@ -76,10 +77,11 @@ impl Map {
         done
     }
 
-    /// Copies `len` bytes of `from` at `offset` to `to`, copy-on-write kept. Neither side goes beyond its page.
+    /// Copies `len` bytes of `from` at `offset` to `to`, with copy-on-write. Neither side crosses a
+    /// page boundary.
     ///
     /// # Errors
-    /// Why the page can't be written.
+    /// Why the page cannot be written.
     pub fn write_from(
         &self,
         to: VirtAddr,
@@ -93,14 +95,14 @@ impl Map {
         })
     }
 
-    /// Lets `write` change the page at `at`, as if the program did.
+    /// Calls `write` with the page at `at`, as if the program wrote it.
     fn write_page(&self, at: VirtAddr, write: impl Fn(&Mapping<'_>)) -> Result<(), Fault> {
-        // With the map locked: a fork between looking and writing would make the page the child's too.
+        // With the map locked: a fork in between would make the page the child's as well.
         let write = |space: &Space| {
             let (frame, prot) = self.pmap.extract(at)?;
             prot.contains(Prot::WRITE).then(|| {
                 write(&ephemeral::map(&frame));
-                // The processor does not see it, and the page may have to be written back.
+                // The processor sets no modified bit for it.
                 pmap::set_modified(&frame);
                 let entry = space.lookup(at).filter(|entry| entry.shared);
                 if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?)))
@@ -117,9 +119,9 @@ impl Map {
         self.resolve_patiently(at, Access::Write, write)
     }
 
-    /// What names a byte of shared memory in every address space that maps it: the address of its
-    /// object, and the byte in the object, or the amap's for private memory that children share. `None` if `va` is not in
-    /// such a mapping (futexes).
+    /// Identifies a byte of shared memory across address spaces, for futexes: the address of its
+    /// object and the offset there, or the amap's for private memory that children share. `None` if
+    /// `va` is in no such mapping.
     pub fn shared_location(&self, va: VirtAddr) -> Option<(usize, u64)> {
         let space = self.space.read();
         let entry = space.lookup(va)?;

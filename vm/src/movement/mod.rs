@@ -1,6 +1,6 @@
-//! Moving pages between a program and others.
+//! Moving pages between a program and other users.
 //!
-//! - `hold`: pages of a program that a device reads or writes.
+//! - `pin`: pages of a program that a device reads or writes.
 //! - `access`: reading and writing an address space that is not the current one.
 
 mod access;

@@ -1,8 +1,8 @@
-//! Pages of a program that are held for an input or output past the processor (`uvm.txt` 3.2: `physio`).
+//! Pages of a program that are pinned for a transfer by a device (`uvm.txt` 3.2: `physio`).
 //!
-//! That they are wired stands in no entry: it is the handles of their frames, on the stack of who needs them, that keep them. Whoever
-//! takes pages from programs leaves alone what has more handles than the page's owner and its mappings. An unmapped page is kept
-//! by the handles as well, and what is written into it then reaches nobody.
+//! No entry records the pin. It consists of references to the frames, held by the caller: page-out
+//! and copy-on-write leave a frame alone that has more references than its owner and its mappings.
+//! An unmapped page is kept by these references, too; data written to it is then lost.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::SeqCst;
@@ -10,7 +10,8 @@ use nucleus::{Access, PAGE_SIZE, Prot, VirtRange, addr::USER_END, dma::Part, pma
 
 use crate::map::{Fault, Map};
 
-/// Bytes of an address space that stay in memory, and stay that program's, until this is dropped.
+/// Bytes of an address space whose pages stay resident, and the address space's own, until this is
+/// dropped.
 pub struct PinnedPages {
     map: Arc<Map>,
     access: Access,
@@ -18,12 +19,14 @@ pub struct PinnedPages {
 }
 
 impl Map {
-    /// Holds the bytes of `range`, which need not begin or end with pages: brought in and, for a write, copied if others share
-    /// them. A device may then read them, or write them if `access` is a write; forks wait for such writes, because afterwards
-    /// nobody could say whose page it was that was written.
+    /// Pins the bytes of `range`, which need not be page-aligned: brings them in and, for a write,
+    /// copies shared pages. A device may then read them, or write them if `access` is a write.
+    /// Forks wait for such pins, since the owner of a page that is written across a fork would be
+    /// undefined.
     ///
     /// # Errors
-    /// The first page's that can't be had; nothing is held then. [`Fault::OutOfMemory`] also for want of a list.
+    /// That of the first page that cannot be brought in, with nothing pinned.
+    /// [`Fault::OutOfMemory`] also if memory for the list is missing.
     pub fn pin(self: &Arc<Map>, range: VirtRange, access: Access) -> Result<PinnedPages, Fault> {
         if range.end > USER_END {
             return Err(Fault::NotMapped);
@@ -34,13 +37,13 @@ impl Map {
             .try_reserve_exact(pages)
             .map_err(|_| Fault::OutOfMemory)?;
         {
-            // No fork is under way while the map is locked, and the next one sees this.
+            // No fork is under way while the map is locked, and the next one sees the count.
             let _space = self.space.read();
             if access == Access::Write {
                 self.write_pins.fetch_add(1, SeqCst);
             }
         }
-        // From here on its end tells those who wait.
+        // From here on dropping it wakes waiting forks.
         let mut held = PinnedPages {
             map: self.clone(),
             access,
@@ -62,7 +65,7 @@ impl Map {
 }
 
 impl PinnedPages {
-    /// Where the bytes are, in order.
+    /// The bytes, in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -74,10 +77,10 @@ impl Drop for PinnedPages {
             return;
         }
         for part in &self.parts {
-            // No processor saw it.
+            // The device's store left no modified bit.
             pmap::set_modified(&part.frame);
         }
-        // First the frames: a fork may come as soon as it is told.
+        // The frames first: a fork may start as soon as it is woken.
         self.parts.clear();
         if self.map.write_pins.fetch_sub(1, SeqCst) == 1 {
             self.map.unpinned.wake_all();

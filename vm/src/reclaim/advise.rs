@@ -1,4 +1,4 @@
-//! `madvise`, `mincore` and `msync`: what a program says and asks about its memory.
+//! `madvise`, `minherit`, `mincore` and `msync`.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -12,11 +12,11 @@ use crate::object::{Pager, PagerError};
 use crate::swap;
 
 impl Map {
-    /// `madvise`. What is mapped in the range is treated even if not all of it is mapped.
+    /// Follows a program's advice (`madvise`), even if part of the range is not mapped.
     ///
     /// # Errors
-    /// [`MapError::NotMapped`] if something in the range is not mapped; [`MapError::Invalid`] if
-    /// the advice does not fit what is mapped there; [`MapError::NoMemory`].
+    /// [`MapError::NotMapped`] if part of the range is not mapped; [`MapError::Invalid`] if the
+    /// advice does not fit what is mapped there; [`MapError::NoMemory`].
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let range = page_range(range)?;
         if range.is_empty() {
@@ -64,13 +64,13 @@ impl Map {
         }
     }
 
-    /// Sets what children get of `range` (`minherit`; `uvm.txt` 5.4). Private memory that they share, and that they have a copy of, is the amap's
-    /// affair: see `amap/share.rs`. Of shared memory of which they get a copy they see what others write until they write the page
-    /// themselves.
+    /// Sets what children inherit of `range` (`minherit`; `uvm.txt` 5.4). For private memory that
+    /// is shared, and later copied, see `amap/shared_amap.rs`. A copy of shared memory shows other
+    /// processes' writes until the child writes the page.
     ///
     /// # Errors
-    /// [`MapError::NotMapped`] if something in the range is not mapped (the rest is set); [`MapError::Invalid`] to share a stack that grows;
-    /// [`MapError::NoMemory`].
+    /// [`MapError::NotMapped`] if part of the range is not mapped (the rest is set);
+    /// [`MapError::Invalid`] to share a stack that grows; [`MapError::NoMemory`].
     pub fn inherit(&self, range: VirtRange, inherit: Inherit) -> Result<(), MapError> {
         let range = page_range(range)?;
         if range.is_empty() {
@@ -83,7 +83,7 @@ impl Map {
         )
     }
 
-    /// Changes an attribute of all entries in `range`, if `fits` holds for each.
+    /// Changes an attribute of all entries in `range` if `fits` holds for each.
     fn set_attribute(
         &self,
         range: VirtRange,
@@ -107,7 +107,7 @@ impl Map {
         }
     }
 
-    /// `MADV_DONTNEED`: drops the anons of private mappings.
+    /// Drops the anons of private mappings (`MADV_DONTNEED`).
     fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
         let locked = |entry: &MapEntry| entry.lock != Lock::None;
@@ -124,10 +124,11 @@ impl Map {
             self.pmap.remove(part, &mut pending);
         }
         pending.flush();
-        // No translation is left, so the references may go. The lock keeps faults out until then.
+        // No translation is left, so the references may be dropped; the lock excludes faults until
+        // then.
         for entry in space.overlapping_mut(range) {
             let keys = entry.keys(entry.range.intersect(range));
-            // Unshared above, so `get_mut` succeeds wherever there is an amap.
+            // After `unshare` there is no other reference.
             if let Some(amap) = entry.amap.as_mut().and_then(Arc::get_mut) {
                 amap.clear_out(keys)?;
             }
@@ -138,7 +139,7 @@ impl Map {
         }
     }
 
-    /// `MADV_WILLNEED`: has read what is not resident, and maps what is.
+    /// Starts reading pages that are not resident, and maps those that are (`MADV_WILLNEED`).
     fn map_ahead(&self, range: VirtRange) -> Result<(), MapError> {
         self.for_each_object(range, false, &mut |pager, pages| pager.will_need(pages));
         self.bring_back(range);
@@ -155,7 +156,7 @@ impl Map {
         }
     }
 
-    /// Brings the anons of `range` back that are in swap, as far as memory is not short.
+    /// Reads the anons of `range` back from swap, as far as memory is not short.
     fn bring_back(&self, range: VirtRange) {
         let mut at = range.start;
         while at < range.end && !frame::is_scarce() {
@@ -186,8 +187,8 @@ impl Map {
         }
     }
 
-    /// Calls `f` with the pager of each entry of `range` that has one, only shared ones if `shared`, and the pages of it that
-    /// are mapped there. No lock is held meanwhile.
+    /// Calls `f` with the pager of each entry of `range` that has one, and its pages mapped there;
+    /// only shared entries if `shared`. No lock is held meanwhile.
     fn for_each_object(
         &self,
         range: VirtRange,
@@ -207,7 +208,7 @@ impl Map {
         }
     }
 
-    /// Takes pages of files that nobody else maps out of memory, as far as they can be read again.
+    /// Evicts clean pages of files in `range` that are mapped nowhere else.
     fn page_out_files(&self, range: VirtRange) {
         {
             let space = self.space.read();
@@ -223,7 +224,7 @@ impl Map {
         self.for_each_object(range, false, &mut |pager, pages| pager.evict(pages));
     }
 
-    /// `MADV_REMOVE`.
+    /// Punches holes into what shared mappings map (`MADV_REMOVE`).
     fn remove_pages(&self, range: VirtRange) -> Result<(), MapError> {
         {
             let space = self.space.read();
@@ -251,11 +252,11 @@ impl Map {
         removed
     }
 
-    /// Which pages of a wholly mapped range are resident (`mincore`); calls `page` for each. `page`
-    /// must not touch memory that this map maps.
+    /// Calls `page` for each page of a completely mapped range with whether it is resident
+    /// (`mincore`). `page` must not access memory that this map maps.
     ///
     /// # Errors
-    /// [`MapError::NotMapped`] if a part is not mapped, before the first call.
+    /// [`MapError::NotMapped`] if part of it is not mapped, before the first call.
     pub fn resident(&self, range: VirtRange, page: &mut dyn FnMut(bool)) -> Result<(), MapError> {
         let range = page_range(range)?;
         let space = self.space.read();
@@ -270,11 +271,12 @@ impl Map {
         Ok(())
     }
 
-    /// Writes shared dirty pages back (`msync`), and with `wait` waits until they are where they survive the machine.
+    /// Writes dirty pages of shared mappings back (`msync`), and with `wait` waits until they are
+    /// on stable storage.
     ///
     /// # Errors
-    /// [`MapError::NotMapped`] if a part of the range is not mapped (the rest is written);
-    /// [`MapError::Invalid`]; [`MapError::Io`] if something can't be written.
+    /// [`MapError::NotMapped`] if part of the range is not mapped (the rest is written);
+    /// [`MapError::Invalid`]; [`MapError::Io`] if a write fails.
     pub fn sync(&self, range: VirtRange, wait: bool) -> Result<(), MapError> {
         let range = page_range(range)?;
         let complete = self.space.read().is_mapped(range);
@@ -304,8 +306,8 @@ impl Map {
     }
 }
 
-/// The first entry in `range`: which part of the range it is, and if it has an object, and is shared if it must be `shared`, its pager and
-/// the first page there.
+/// The first entry in `range`: its part of the range and, if it has an object and is shared or need
+/// not be `shared`, the pager and the first page.
 #[allow(clippy::type_complexity)]
 fn next_object(
     space: &Space,

@@ -1,4 +1,4 @@
-//! Pages without a home of their own: those of amaps, and those of objects that exist in memory only. They go to swap.
+//! Reclaim of swap-backed pages: those of amaps and of objects without a backing store.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,45 +11,46 @@ use crate::chunks::{Chunk, Hand, Registry, SLOTS};
 use crate::swap::{Cluster, Paged};
 use crate::{object, swap};
 
-/// Pages that leave by one write. More than 256 KiB at once is hardly faster on any disk, and those who wait
-/// for memory wait for whole writes.
+/// Pages of one write. More than 256 KiB is hardly faster on any disk, and waiters for memory wait
+/// for whole writes.
 static CLUSTER: AtomicUsize = AtomicUsize::new(64);
-/// Pages in clusters, from being taken to the end of the write.
+/// Pages in clusters, until their write has ended.
 static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
-/// One such page in so many is kept inactive, as UVM does: the time that it takes to get through them is the time in which a page has
-/// to prove itself.
+/// One page in so many is kept inactive, as in UVM: the time to go through these is the time in
+/// which a page must be used again.
 const INACTIVE_SHARE: usize = 3;
-/// Pages that are made inactive for each that is wanted, at most.
+/// The most pages that are deactivated for each page wanted.
 const FRONT_EFFORT: usize = 64;
 
-/// Sets how many pages leave by one write (`uvm.txt` 6), 1 to 512; with 1 each goes alone, as before UVM collected them.
+/// Sets how many pages one write takes (`uvm.txt` 6), 1 to 512; with 1 each page is written singly,
+/// as before UVM.
 pub fn set_swap_cluster(pages: usize) {
     CLUSTER.store(pages.clamp(1, 512), Relaxed);
 }
 
-/// How many pages leave by one write.
+/// Returns how many pages one write takes.
 pub fn swap_cluster() -> usize {
     CLUSTER.load(Relaxed)
 }
 
-/// Inactive pages without a home; some may have gone.
+/// Returns the number of inactive swap-backed pages; some may have been freed since.
 pub fn inactive_anonymous() -> usize {
     anon::INACTIVE.load(Relaxed) + object::INACTIVE.load(Relaxed)
 }
 
-/// Whether there is a place for such pages, or some may be dropped.
+/// Returns whether there is swap space for such pages, or some may be dropped.
 pub(super) fn can_go() -> bool {
     swap::usage().total > 0 || anon::may_be_lazy()
 }
 
-/// Those that are on their way there.
+/// Pages that are being written to swap.
 pub(super) fn in_flight() -> usize {
     IN_FLIGHT.load(Relaxed)
 }
 
-/// Two hands of a clock. The one in front makes active pages inactive and forgets that they were used; the one behind finds
-/// out whether they were used since, and takes those that were not.
+/// A clock with two hands. The front hand deactivates pages and clears their referenced bits; the
+/// back hand takes those that were not used since.
 struct Clock<T: Paged> {
     chunks: &'static Registry<Chunk<T>>,
     inactive: &'static AtomicUsize,
@@ -57,7 +58,7 @@ struct Clock<T: Paged> {
     behind: Hand,
 }
 
-/// The clocks, and the pages that are gathered for a write.
+/// The clocks, and the cluster being gathered.
 pub(super) struct Clocks {
     amaps: Clock<anon::Slot>,
     objects: Clock<object::Page>,
@@ -76,8 +77,8 @@ impl Clocks {
         }
     }
 
-    /// Goes round until `scan` is done, or twice. `resident`: how many such pages are in memory, roughly. `room`: how many may
-    /// be sent to swap.
+    /// Goes round until `scan` is done, or twice. About `resident` such pages are in memory; at
+    /// most `room` may be written to swap.
     pub fn reclaim(&mut self, scan: &mut Scan, resident: usize, room: usize) {
         if !can_go() || scan.is_done() {
             return;
@@ -90,14 +91,14 @@ impl Clocks {
         if amaps || objects {
             pmap::watch_references();
         }
-        // From where the hands stand to the end, and from the start.
+        // From the hands' positions to the end, then from the start.
         for _ in 0..2 {
             self.amaps.go_on(scan, &mut self.leaving);
             self.objects.go_on(scan, &mut self.leaving);
         }
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered cluster.
     pub fn flush(&mut self) {
         self.leaving.flush();
     }
@@ -113,8 +114,8 @@ impl<T: Paged> Clock<T> {
         }
     }
 
-    /// Moves the hand in front until `target` pages are inactive, or it has been round, or has made `left` pages so. Returns
-    /// whether any was.
+    /// Advances the front hand until `target` pages are inactive, it has gone round, or `left`
+    /// pages were deactivated. Returns whether any was.
     fn deactivate(&mut self, target: usize, left: &mut usize) -> bool {
         let mut any = false;
         let mut rounds = 0;
@@ -130,7 +131,7 @@ impl<T: Paged> Clock<T> {
         any
     }
 
-    /// Makes all pages of a chunk inactive; returns how many were not.
+    /// Deactivates all pages of a chunk; returns how many were active.
     fn deactivate_all(&self, chunk: &Chunk<T>) -> usize {
         let Some(mut slots) = chunk.try_lock() else {
             return 0;
@@ -162,7 +163,7 @@ impl<T: Paged> Clock<T> {
         self.inactive.fetch_sub(before, Relaxed);
     }
 
-    /// Moves the hand behind until `scan` is done, or to the end.
+    /// Advances the back hand until `scan` is done, or to the end.
     fn go_on(&mut self, scan: &mut Scan, leaving: &mut Leaving) {
         while !scan.is_done() {
             let Some(chunk) = self.chunks.next(&mut self.behind) else {
@@ -175,14 +176,15 @@ impl<T: Paged> Clock<T> {
         }
     }
 
-    /// Looks at the inactive pages of a chunk; returns those that may go. If there is room for them they are inactive no more: were pages that have
-    /// gone still counted, too few of those that are there would be made inactive, and the next look would find none but a small program's.
+    /// Judges the inactive pages of a chunk; returns the victims. If there is room for them they no
+    /// longer count as inactive: counting pages that are leaving would deactivate too few of the
+    /// others, and the next scan would find only small programs' pages.
     fn look(&self, chunk: &Chunk<T>, scan: &mut Scan, has_room: bool) -> u32 {
         scan.tally.scanned += 1;
         if chunk.is_kept() {
             return 0;
         }
-        // Who holds it is using it.
+        // The holder of the lock is using it.
         let Some(mut slots) = chunk.try_lock() else {
             return 0;
         };
@@ -211,16 +213,17 @@ impl<T: Paged> Clock<T> {
 
 /// Pages on their way out.
 struct Leaving {
-    /// What is gathered for the next write.
+    /// The cluster being gathered.
     cluster: Option<Cluster>,
-    /// Pages that may still be sent off in this round.
+    /// Pages that this round may still write.
     room: usize,
 }
 
 impl Leaving {
-    /// Lets pages of a chunk go: those at once that swap has already, the others with the cluster, as far as there is room.
+    /// Takes victims of a chunk: drops clean ones and adds others to the cluster, as far as there
+    /// is room.
     fn take<T: Paged>(&mut self, chunk: &Arc<Chunk<T>>, victims: u32, scan: &mut Scan) {
-        // One cluster may be full in the middle of a chunk.
+        // A cluster may become full within a chunk.
         for _ in 0..SLOTS {
             if self.cluster.is_none() && self.room > 0 {
                 self.cluster = Cluster::new(swap_cluster());
@@ -246,12 +249,12 @@ impl Leaving {
         }
     }
 
-    /// Whether more pages may be sent off.
+    /// Whether more pages may be written.
     fn has_room(&self) -> bool {
         self.room > 0 || self.cluster.is_some()
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered cluster.
     fn flush(&mut self) {
         let Some(cluster) = self.cluster.take() else {
             return;

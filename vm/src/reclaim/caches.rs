@@ -1,25 +1,26 @@
-//! Who else has pages that can be had again: the caches of file systems.
+//! The caches of file systems, from which the pagedaemon reclaims pages.
 
 use alloc::vec::Vec;
 use nucleus::sync::{Rank, SpinLock};
 
 use super::scan::Scan;
 
-/// Pages of files that a file system keeps because they may be wanted again. It knows its files and their order; the pagedaemon
-/// knows how many pages are needed.
+/// A page cache. It knows its files and their order; the pagedaemon knows how many pages are
+/// needed.
 pub trait Cache: Sync {
-    /// Resident pages, as far as it is known without much ado.
+    /// A cheap estimate of the resident pages.
     fn pages(&self) -> usize;
 
-    /// Goes round its files with [`Object::age`](crate::Object::age), going on where it stopped the last time, until `scan`
-    /// [is done](Scan::is_done) or it has been round once. Pages of files that nobody has open go first. Writing dirty pages
-    /// back is begun here but not waited for: they are clean when they come up again.
+    /// Goes round its files with [`Object::age`](crate::Object::age), continuing where it last
+    /// stopped, until `scan` [is done](Scan::is_done) or it has gone round once. Pages of files
+    /// that are not open go first. Starts writeback of dirty pages without waiting for it: they are
+    /// clean when they come up again.
     ///
-    /// The pagedaemon's task calls this, with no lock held. It must not wait for memory, nor for I/O, nor for anything that
-    /// may wait for one of those.
+    /// Called by the pagedaemon's task without a lock. Must not wait for memory or I/O, or for
+    /// anything that may wait for these.
     fn reclaim(&self, scan: &mut Scan);
 
-    /// Pages whose write-back has begun and not ended: while there are some, memory is not exhausted.
+    /// Pages under writeback: while there are some, memory is not exhausted.
     fn in_flight(&self) -> usize {
         0
     }
@@ -27,7 +28,7 @@ pub trait Cache: Sync {
 
 static CACHES: SpinLock<Vec<&'static dyn Cache>> = SpinLock::new(Rank::Leaf, Vec::new());
 
-/// The pagedaemon will ask this cache as well. Once is enough.
+/// Registers a cache with the pagedaemon; repeated calls have no effect.
 pub fn register_cache(cache: &'static dyn Cache) {
     let mut caches = CACHES.lock();
     if !caches.iter().any(|other| core::ptr::addr_eq(*other, cache)) {
@@ -35,7 +36,7 @@ pub fn register_cache(cache: &'static dyn Cache) {
     }
 }
 
-/// Asks none of them any more: what they refer to was a machine that has ended (tests).
+/// Forgets all caches: they belong to a machine that has ended (tests).
 pub(super) fn forget_all() {
     let caches = core::mem::take(&mut *CACHES.lock());
     drop(caches);
@@ -46,12 +47,12 @@ pub(super) fn pages() -> usize {
     each().map(|cache| cache.pages()).sum()
 }
 
-/// Pages of all caches that are being written back.
+/// Pages of all caches under writeback.
 pub(super) fn in_flight() -> usize {
     each().map(|cache| cache.in_flight()).sum()
 }
 
-/// Asks one after the other until `scan` is done.
+/// Reclaims from one cache after the other until `scan` is done.
 pub(super) fn reclaim(scan: &mut Scan) {
     for cache in each() {
         if scan.is_done() {
@@ -61,7 +62,7 @@ pub(super) fn reclaim(scan: &mut Scan) {
     }
 }
 
-/// All caches; the list is not locked while one is used.
+/// All caches; the list is not locked while one is in use.
 fn each() -> impl Iterator<Item = &'static dyn Cache> {
     (0..).map_while(|i| CACHES.lock().get(i).copied())
 }

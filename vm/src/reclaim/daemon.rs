@@ -1,12 +1,12 @@
-//! The task that frees frames.
+//! The pagedaemon's task.
 //!
-//! It sleeps until allocations report that fewer than `low` frames are free, then looks for victims in rounds until `high` are, those
-//! that are on their way to a disk counted in. What a round gives decides about the next one: when little comes, it is more urgent
-//! ([`Urgency`]); when nothing comes in the most urgent one and nothing is on its way either, memory is exhausted, and those
-//! who wait for it are told.
+//! It sleeps until allocations report that fewer than `low` frames are free, then reclaims in
+//! rounds until `high` are free, counting pages that are being written. The yield of a round
+//! decides about the next: a low yield raises the [`Urgency`]; no yield at the highest urgency with
+//! nothing under way means that memory is exhausted, and the waiters are told.
 //!
-//! The task needs no memory for a round but what the block layer needs for a request, which comes from the kernel's reserve; a bound on
-//! what is under way ([`IN_FLIGHT`]) bounds that as well.
+//! A round allocates only the block layer's requests, from the kernel's reserve, and the bound on
+//! pages under way ([`IN_FLIGHT`]) bounds these.
 
 use alloc::boxed::Box;
 use core::{
@@ -27,18 +27,18 @@ use crate::chunks::Hand;
 use crate::map::SPACES;
 use crate::{supply, swap};
 
-/// Pages that may be on their way to disks at a time: 8 MiB, or an eighth of a small machine. More would not make disks
-/// faster, and each of them is a page that can't be used yet.
+/// The most pages under writeback: 8 MiB, or an eighth of a small machine. More would not speed
+/// disks up, and such pages cannot be used yet.
 const IN_FLIGHT: usize = 2048;
-/// Pages that a round looks for at most, so that those who wait are served in between.
+/// The most pages that a round reclaims, so that waiters are served in between.
 const ROUND: usize = 512;
-/// Pages that it looks at for each that it looks for.
+/// Pages inspected for each page wanted.
 const EFFORT: usize = 16;
-/// How long it waits for something to end that will give frames.
+/// How long it waits for a write to end.
 const TURN: Duration = Duration::from_millis(10);
-/// How long the weights of address spaces hold.
+/// How long the weights of address spaces are valid.
 const WEIGHED: Duration = Duration::from_millis(100);
-/// How long it rests after it has found nothing at all.
+/// How long it pauses after a round without any yield.
 const REST: Duration = Duration::from_millis(20);
 
 const IDLE: u8 = 0;
@@ -46,11 +46,11 @@ const RUNNING: u8 = 1;
 const STOPPING: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
-/// Something that was on its way has arrived since the daemon looked.
+/// A write has ended since the last check.
 static ARRIVED: AtomicBool = AtomicBool::new(false);
 static STOPPED: WaitQueue = WaitQueue::new();
 
-/// Starts the pagedaemon's task; before the first program.
+/// Starts the pagedaemon's task, before the first program.
 ///
 /// # Errors
 /// No memory for it.
@@ -60,7 +60,7 @@ pub fn start_pagedaemon() -> Result<(), OutOfMemory> {
         pmap: None,
         attachment: None,
         cpus: !0,
-        // Others wait for what it does.
+        // Other tasks wait for its progress.
         priority: Priority::Share(-10),
     };
     STATE.store(RUNNING, SeqCst);
@@ -68,44 +68,45 @@ pub fn start_pagedaemon() -> Result<(), OutOfMemory> {
     task::spawn(spawn, Box::new(|| Daemon::new().run())).map(drop)
 }
 
-/// Ends the pagedaemon's task, waits for that, and forgets all caches: for a machine that is started again (tests).
+/// Stops the pagedaemon's task, waits for its end, and forgets all caches: for a machine that
+/// starts again (tests).
 pub fn stop_pagedaemon() {
     supply::set_running(false);
     if STATE.swap(STOPPING, SeqCst) != IDLE {
         arrived();
-        // A sound sleep ends by its condition.
+        // An uninterruptible sleep ends by its condition.
         let _ = STOPPED.wait(Sleep::SOUND, || (STATE.load(SeqCst) == IDLE).then_some(()));
     }
     STATE.store(IDLE, SeqCst);
     caches::forget_all();
 }
 
-/// Pages have arrived where they were written to: their frames are free.
+/// Notes that writes have ended: their frames are free.
 pub(crate) fn arrived() {
     ARRIVED.store(true, SeqCst);
     frame::report_shortage();
 }
 
-/// What the daemon remembers from one round to the next.
+/// State kept from one round to the next.
 struct Daemon {
     spaces: Hand,
     anonymous: anonymous::Clocks,
     urgency: Urgency,
     weighed: Option<Duration>,
-    /// Rounds in a row that found nothing in the most urgent way.
+    /// Rounds in a row without yield at the highest urgency.
     failures: usize,
 }
 
-/// What became of a round.
+/// The outcome of a round.
 #[derive(PartialEq, Eq, Debug)]
 enum Outcome {
-    /// There are frames enough, or will be when what is under way has arrived.
+    /// Enough frames are free, or will be once the writes under way have ended.
     Enough,
-    /// Some were found.
+    /// Some pages were reclaimed.
     Progress,
-    /// None, but something is under way.
+    /// None was, but writes are under way.
     Waiting,
-    /// None at all.
+    /// None was, and no writes are under way.
     Nothing,
 }
 
@@ -135,7 +136,7 @@ impl Daemon {
         STOPPED.wake_all();
     }
 
-    /// Frees frames until enough are free or none can be had.
+    /// Reclaims until enough frames are free or none can be freed.
     fn replenish(&mut self) {
         Counter::pageout_runs.add(1);
         loop {
@@ -144,7 +145,7 @@ impl Daemon {
             }
             let outcome = self.round();
             if outcome != Outcome::Progress {
-                // What was gathered does not wait for more.
+                // The gathered cluster is written without waiting for more pages.
                 self.anonymous.flush();
             }
             supply::replenished();
@@ -166,10 +167,11 @@ impl Daemon {
                     Some(more) => self.urgency = more,
                     None => {
                         self.failures += 1;
-                        // Once may be bad luck: a lock was taken, an address space is about to come back.
+                        // A single failure may be transient: a chunk was locked, or an address
+                        // space was being weighed.
                         if self.failures > 1 {
                             self.urgency = Urgency::Calm;
-                            // Whoever wanted to do with less swap space can't.
+                            // Removals of swap devices are given up first.
                             if swap::refuse_removals() {
                                 self.failures = 0;
                                 continue;
@@ -186,7 +188,7 @@ impl Daemon {
         }
     }
 
-    /// One look round for some victims.
+    /// One round.
     fn round(&mut self) -> Outcome {
         let targets = frame::targets();
         let free = frame::available();
@@ -213,8 +215,8 @@ impl Daemon {
         }
     }
 
-    /// Takes pages of files and anonymous memory by their shares, and what is missing then from whoever has it. `writes`: pages
-    /// that may be written out.
+    /// Reclaims file pages and anonymous pages in proportion, then the rest from either. At most
+    /// `writes` pages are written.
     fn reclaim(&mut self, wanted: usize, writes: usize) -> Tally {
         let effort = match self.urgency {
             Urgency::Desperate => usize::MAX,
@@ -223,7 +225,7 @@ impl Daemon {
         let files = caches::pages();
         let anonymous = frame::usage().data.saturating_sub(files);
         let mut scan = Scan::new(0, effort, self.urgency);
-        // Pages of files that can be had again by one read, often of many at once, count twice.
+        // File pages count twice: one read often brings many back.
         let of_files = match anonymous::can_go() {
             true => (wanted * 2 * files).div_ceil((2 * files + anonymous).max(1)),
             false => wanted,
@@ -238,7 +240,7 @@ impl Daemon {
         scan.tally
     }
 
-    /// Looks how large the address spaces are.
+    /// Weighs the address spaces by their resident pages.
     fn weigh(&mut self) {
         let now = time::since_boot();
         if self.weighed.is_some_and(|then| now - then < WEIGHED) {
@@ -257,7 +259,7 @@ fn is_stopping() -> bool {
     STATE.load(SeqCst) == STOPPING
 }
 
-/// Pages on their way to a disk.
+/// Pages under writeback.
 fn under_way() -> usize {
     anonymous::in_flight() + caches::in_flight()
 }
@@ -266,7 +268,7 @@ fn in_flight_limit() -> usize {
     IN_FLIGHT.min(frame::total() / 8).max(32)
 }
 
-/// Waits until something has arrived, but not for long.
+/// Waits briefly for a write to end.
 fn pause(most: Duration) {
     let how = Sleep {
         interruptible: false,
@@ -275,7 +277,7 @@ fn pause(most: Duration) {
     let _ = frame::await_shortage(how, || ARRIVED.swap(false, SeqCst) || is_stopping());
 }
 
-/// Lets others run, who may give memory back.
+/// Lets other tasks run, which may free memory.
 fn rest() {
     task::sleep(Sleep {
         interruptible: false,

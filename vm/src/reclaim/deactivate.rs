@@ -1,4 +1,4 @@
-//! Memory that a program says it will not need soon, or not at all (`MADV_COLD`, `MADV_FREE`).
+//! Memory that a program will not need soon, or not at all (`MADV_COLD`, `MADV_FREE`).
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use nucleus::{
@@ -14,8 +14,9 @@ use crate::object;
 use crate::swap::Paged;
 
 impl Map {
-    /// `MADV_FREE`: the anons of private memory may be freed from now on as long as the program does not write them; read meanwhile, a page
-    /// has its old bytes or zeros. A write keeps the page, and costs no fault.
+    /// Allows freeing the anons of private memory as long as the program does not write them
+    /// (`MADV_FREE`). Read meanwhile, a page has its old bytes or zeros; a write keeps it without a
+    /// fault.
     pub(crate) fn free_lazily(&self, range: VirtRange) -> Result<(), MapError> {
         let mut space = self.space.write();
         let fits = |entry: &MapEntry| {
@@ -43,7 +44,8 @@ impl Map {
                 });
             }
         }
-        // Until no CPU writes without the page-table entry's noting it, the program is in this call.
+        // After the flush, every CPU's write sets the modified bit again; the program is in this
+        // call until then.
         pending.flush();
         deactivate_range(&space, range);
         match complete {
@@ -52,7 +54,8 @@ impl Map {
         }
     }
 
-    /// `MADV_COLD`: the pages count as not used for long. Also those of files that others use: they will show it again.
+    /// Deactivates the pages (`MADV_COLD`), also those of files that other processes use, which
+    /// will reference them again.
     pub(crate) fn deactivate(&self, range: VirtRange) -> Result<(), MapError> {
         let range = page_range(range)?;
         let space = self.space.read();
@@ -75,14 +78,14 @@ fn deactivate_range(space: &crate::map::Space, range: VirtRange) {
         entry.for_each_chunk(entry.range.intersect(range), &mut |part| match part {
             Part::Anons(chunk, which) => set_unused(&chunk, which, Some(&anon::INACTIVE)),
             Part::Pages(chunk, which, true) => set_unused(&chunk, which, Some(&object::INACTIVE)),
-            // Pages with a backing store begin as inactive ones.
+            // Pages with a backing store start as inactive ones.
             Part::Pages(chunk, which, false) => set_unused(&chunk, which, None),
         });
     }
 }
 
-/// Makes pages of a chunk inactive, and forgets that they were used. `inactive` counts those that are, where pages begin as
-/// active ones; where they begin as inactive ones, [`object::ACTIVE`] counts the others.
+/// Deactivates pages of a chunk and clears their referenced bits. Where pages start as active ones,
+/// `inactive` counts the others; where they start as inactive ones, [`object::ACTIVE`] does.
 fn set_unused<T: Paged>(chunk: &Chunk<T>, which: u32, inactive: Option<&AtomicUsize>) {
     let mut slots = chunk.lock();
     let mut resident = 0;

@@ -1,13 +1,16 @@
-//! The pagedaemon: frames for those who need them (`uvm.txt` 6).
+//! Reclaim: the pagedaemon and swap-off (`uvm.txt` 6), and what programs say of memory that they do
+//! not need.
 //!
-//! Programs take frames as they please, and files fill what is left. When few frames are free, a task looks for pages that
-//! were not used for long, and gives their frames back: pages of files that are as their disk has them go at once, others
-//! are written first. In the order in which a page meets it:
+//! Programs allocate frames freely, and page caches fill what is left. When few frames are free,
+//! the pagedaemon finds pages that were not used recently and frees them: clean pages at once,
+//! dirty ones after they are written.
 //!
-//! - `scan`: what the mappings of a page say about its use, and what becomes of it.
-//! - `anonymous`: pages that go to swap; `caches`: pages that file systems keep.
-//! - `daemon`: the task; how much it frees, when, from whom.
-//! - `advise`, `cold`, `page_out`: what programs say of memory that they do not need.
+//! - `scan`: second chance: whether a page was used, and what happens to it.
+//! - `anonymous`: swap-backed pages; `caches`: the page caches of file systems.
+//! - `daemon`: the task: when it reclaims, how much, and from which of the two.
+//! - `advise`: `madvise`, `mincore`, `msync`; `deactivate`: `MADV_COLD` and `MADV_FREE`;
+//!   `page_out`: `MADV_PAGEOUT`.
+//! - `swap_off`: removal of a swap device; `swap_audit`: a check that no slot leaks.
 
 mod advise;
 mod anonymous;

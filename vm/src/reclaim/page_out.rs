@@ -1,4 +1,4 @@
-//! Paging out what a program says it will not need for long (`MADV_PAGEOUT`).
+//! Page-out on request (`MADV_PAGEOUT`).
 
 use alloc::{boxed::Box, sync::Arc};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -9,16 +9,17 @@ use crate::map::{Map, MapEntry, MapError, page_range};
 use crate::object::Page;
 use crate::swap::{Cluster, Taken};
 
-/// Pages that go out by one write at most: 256 KiB.
+/// The most pages of one write: 256 KiB.
 const CLUSTER: usize = 64;
 
 impl Map {
-    /// Begins to write the pages of `range` to swap that have no other home, those of private mappings and of memory that is shared, and
-    /// takes those out of memory that are there already. Does not wait for that. Returns how many pages are on their way or gone; none if
-    /// the swap space is full.
+    /// Starts writing swap-backed pages of `range` to swap, those of private mappings and of shared
+    /// memory, and drops those whose bytes a slot has. Does not wait. Returns how many pages are
+    /// leaving or dropped; none if the swap space is full.
     ///
     /// # Errors
-    /// [`MapError::NotMapped`] if a part of the range is not mapped (the rest goes); [`MapError::Invalid`].
+    /// [`MapError::NotMapped`] if part of the range is not mapped (the rest goes);
+    /// [`MapError::Invalid`].
     pub fn page_out(&self, range: VirtRange) -> Result<usize, MapError> {
         let range = page_range(range)?;
         let complete = self.space.read().is_mapped(range);
@@ -37,7 +38,7 @@ impl Map {
                 let part = VirtRange::new(at, range.end).intersect(entry.range);
                 let (taken, end) = entry.page_out(part, &mut cluster);
                 count += taken.leaving + taken.dropped;
-                // What is left of a chunk when the cluster is full goes with the next one.
+                // The rest of a chunk goes with the next cluster.
                 at = if cluster.is_full() { part.start } else { end };
             }
             drop(space);
@@ -50,16 +51,17 @@ impl Map {
     }
 }
 
-/// Pages of one chunk in an entry: the chunk, and a bit for each of them.
+/// An entry's pages in one chunk: the chunk, and a bit for each page.
 pub(crate) enum Part {
     Anons(Arc<Chunk<Slot>>, u32),
-    /// An object's; whether they have no home but the swap space.
+    /// An object's, and whether they are swap-backed.
     Pages(Arc<Chunk<Page>>, u32, bool),
 }
 
 impl MapEntry {
-    /// What is at the start of `range`, a part of the entry, as far as one chunk of what holds its pages reaches, if there is one: the anons
-    /// of a private mapping, or an object's pages. Also returns where that ends.
+    /// Returns the pages at the start of `range`, a part of the entry, up to the end of their
+    /// chunk, if there is one: anons of a private mapping, or an object's pages. Also returns where
+    /// the chunk ends.
     fn chunk_at(&self, range: VirtRange) -> (Option<Part>, VirtAddr) {
         let object = self.object.as_ref().filter(|_| self.amap.is_none());
         let slot = match object {
@@ -83,7 +85,8 @@ impl MapEntry {
         (part, end)
     }
 
-    /// Calls `f` for the pages in `range`, a part of the entry, by the chunks that were ever made: what was never touched costs nothing.
+    /// Calls `f` for the pages in `range`, a part of the entry, chunk by chunk; untouched parts
+    /// cost nothing.
     pub fn for_each_chunk(&self, range: VirtRange, f: &mut dyn FnMut(Part)) {
         match (&self.amap, &self.object) {
             (Some(amap), _) => amap.for_each_chunk(self.keys(range), &mut |chunk, which| {
@@ -104,7 +107,8 @@ impl MapEntry {
         }
     }
 
-    /// Takes the pages of one chunk at the start of `range` into the cluster, if there is one. Also returns where the chunk ends.
+    /// Adds the pages of the chunk at the start of `range` to the cluster. Also returns where the
+    /// chunk ends.
     fn page_out(&self, range: VirtRange, cluster: &mut Cluster) -> (Taken, VirtAddr) {
         let (part, end) = self.chunk_at(range);
         let taken = match part {

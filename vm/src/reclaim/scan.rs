@@ -1,14 +1,14 @@
-//! Looking at pages: which are in use, and which may go.
+//! Second chance: which pages are in use, and which may be reclaimed.
 //!
-//! A page is *active* or *inactive*. Who comes round finds what its mappings tell:
+//! A page is *active* or *inactive*. A scan reads what its mappings tell:
 //!
-//! | state | used since the last look | not used |
+//! | state | used since the last scan | not used |
 //! |---|---|---|
-//! | active | stays so | becomes inactive |
+//! | active | stays active | becomes inactive |
 //! | inactive | becomes active: the second chance | is a victim |
 //!
-//! A wired page counts as used at every look (`uvm.txt` 3.2). Pages that somebody holds without mapping them (a pipe, a device, the kernel) are left alone: taking them out of
-//! where they are would free nothing.
+//! A wired page always counts as used (`uvm.txt` 3.2). Pages with references other than mappings (a
+//! pipe, a device, the kernel) are skipped: removing them from their owner would free nothing.
 
 use core::sync::atomic::Ordering::Relaxed;
 use nucleus::{
@@ -21,20 +21,20 @@ use nucleus::{
 use crate::chunks::SLOTS;
 use crate::object::{ACTIVE, Object, Page};
 
-/// How badly frames are needed.
+/// How urgently frames are needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Urgency {
-    /// Programs that are small keep what they have used recently, and what they have.
+    /// Small programs keep their pages, and all programs keep what they have used recently.
     #[default]
     Calm,
-    /// Everybody gives.
+    /// Small programs are reclaimed from, too.
     Pressing,
-    /// Second chances are over: what can go goes.
+    /// There is no second chance.
     Desperate,
 }
 
 impl Urgency {
-    /// The next one, if there is one.
+    /// The next level, if there is one.
     pub(crate) fn more(self) -> Option<Urgency> {
         match self {
             Urgency::Calm => Some(Urgency::Pressing),
@@ -44,41 +44,42 @@ impl Urgency {
     }
 }
 
-/// What a scan has done, in pages.
+/// The work of a scan, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Looked at.
+    /// Inspected.
     pub scanned: usize,
-    /// Taken out; their frames are free, or will be when a write is done.
+    /// Removed; their frames are free, or will be once they are written.
     pub freed: usize,
-    /// Of those, on their way to where they can be read again.
+    /// Of those, being written.
     pub written: usize,
 }
 
-/// One look round for victims: how many are wanted, how far it may go, and what came of it.
+/// A scan for victims: how many are wanted, its budget, and its result.
 #[derive(Debug)]
 pub struct Scan {
     wanted: usize,
     budget: usize,
     urgency: Urgency,
-    /// What was done so far.
+    /// The work done so far.
     pub tally: Tally,
 }
 
-/// What the owner of a page says about it when it could go.
+/// A page owner's decision about a page that may be reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It can be had again as it is: it leaves the object, and its frame is free.
+    /// The page can be read again: it leaves the object, and its frame is freed.
     Drop,
-    /// Not now: it is dirty, for example. It stays, unmapped and inactive, and comes up again.
+    /// Not now, for example because it is dirty. It stays, unmapped and inactive, and comes up
+    /// again.
     Keep,
 }
 
-/// A process that has no more pages than this keeps them while others have more: a shell and the commands that one
-/// types. 2 MiB, or a 32nd of a small machine.
+/// Processes with at most so many pages keep them while others have more, for example a shell and
+/// simple commands. 2 MiB, or a 32nd of a small machine.
 const SMALL: usize = 512;
 
-/// What is to become of a page.
+/// The decision about a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Active,
@@ -87,7 +88,7 @@ pub(crate) enum Verdict {
 }
 
 impl Scan {
-    /// Looks for `wanted` victims among up to `budget` pages.
+    /// Returns a scan for `wanted` victims among up to `budget` pages.
     pub fn new(wanted: usize, budget: usize, urgency: Urgency) -> Scan {
         Scan {
             wanted,
@@ -97,28 +98,28 @@ impl Scan {
         }
     }
 
-    /// Whether it has found what it wants, or looked at as much as it may.
+    /// Whether it has found what it wants, or spent its budget.
     pub fn is_done(&self) -> bool {
         self.tally.freed >= self.wanted || self.tally.scanned >= self.budget
     }
 
-    /// Goes on until `wanted` victims are found in all, or `budget` pages more were looked at.
+    /// Continues until `wanted` victims are found in all, or `budget` further pages were inspected.
     pub(crate) fn extend(&mut self, wanted: usize, budget: usize) {
         self.wanted = wanted;
         self.budget = self.tally.scanned.saturating_add(budget);
     }
 
-    /// Victims that are still wanted.
+    /// Victims still wanted.
     pub fn wanted(&self) -> usize {
         self.wanted.saturating_sub(self.tally.freed)
     }
 
-    /// How badly they are.
+    /// How urgently they are wanted.
     pub fn urgency(&self) -> Urgency {
         self.urgency
     }
 
-    /// Looks at a page of which the caller's data structure holds one handle, with that locked.
+    /// Judges a page to which the caller's locked data structure holds one reference.
     pub(crate) fn judge(&mut self, active: bool, frame: &Frame) -> Verdict {
         self.tally.scanned += 1;
         Counter::pageout_scanned.add(1);
@@ -148,7 +149,8 @@ impl Scan {
         }
     }
 
-    /// A cache that chooses by itself has looked at `scanned` pages, and given `freed` of them up.
+    /// Accounts for a cache that has inspected `scanned` pages by itself and evicted `freed` of
+    /// them.
     pub fn count(&mut self, scanned: usize, freed: usize) {
         self.tally.scanned += scanned;
         self.tally.freed += freed;
@@ -156,23 +158,24 @@ impl Scan {
         Counter::pageout_freed.add(freed as u64);
     }
 
-    /// Frames of victims are free, or will be.
+    /// Accounts for frames of victims that are free, or will be.
     pub(crate) fn freed(&mut self, pages: usize) {
         self.tally.freed += pages;
         Counter::pageout_freed.add(pages as u64);
     }
 }
 
-/// Active pages of objects that have a backing store; some may have gone.
+/// Returns the number of active pages of objects with a backing store; some may have been freed
+/// since.
 pub fn active_in_objects() -> usize {
     ACTIVE.load(Relaxed)
 }
 
 impl Object {
-    /// Looks at the resident pages from `first` on, as `scan` wants. A page that could go has no mappings any more when
-    /// `fate` is asked about it, with its index and frame and whether mappings have modified it; its chunk is locked then, so
-    /// `fate` takes no sleeping lock. Pages begin as inactive ones: a page that is read once and never again goes first. Returns
-    /// where to go on, `None` at the end.
+    /// Ages the resident pages from `first` on, as `scan` wants. Before `fate` is asked about a
+    /// victim, by index, frame and whether mappings have modified it, all its mappings are removed;
+    /// its chunk is locked, so `fate` takes no sleeping lock. Pages start as inactive ones: a page
+    /// that is read once goes first. Returns where to continue, `None` at the end.
     pub fn age(
         &self,
         first: u64,
@@ -186,7 +189,7 @@ impl Object {
                 stopped = Some(start + slots.start as u64);
                 return false;
             }
-            // Who holds it is using it.
+            // The holder of the lock is using it.
             let Some(mut pages) = chunk.try_lock() else {
                 return true;
             };
@@ -215,7 +218,7 @@ impl Object {
             ACTIVE.fetch_add(aged.count_ones() as usize, Relaxed);
             ACTIVE.fetch_sub(before, Relaxed);
             chunk.set_aged(aged);
-            // From here on nobody sees the victims, and what was written to them is known.
+            // From here on the victims are invisible, and their modified bits are final.
             pending.flush();
             while victims != 0 {
                 let i = victims.trailing_zeros() as usize;

@@ -1,4 +1,4 @@
-//! Counting slots twice: what the table says, and what pages say. No slot leaks if the two agree.
+//! Counts swap slots twice, in the table and in the pages: if the counts agree, no slot leaks.
 
 use alloc::vec::Vec;
 
@@ -7,16 +7,16 @@ use crate::chunks::{Chunk, Hand, Registry};
 use crate::object;
 use crate::swap::{self, Home, Paged, SlotNumber, SwapError};
 
-/// What two ways to count found, in slots. They agree when nothing comes or goes meanwhile.
+/// The two counts, in slots. They agree if no slot changes its owner meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwapAudit {
-    /// Slots that are in use.
+    /// Slots in use.
     pub used: usize,
-    /// Slots that pages of any process or object have.
+    /// Slots that pages of processes and objects own.
     pub found: usize,
 }
 
-/// Counts. Costs a way through all pages that may go to swap: for tests, and to find out whether something is wrong.
+/// Counts the slots by visiting all swap-backed pages: for tests and diagnosis.
 ///
 /// # Errors
 /// [`SwapError::NoMemory`].
@@ -24,7 +24,7 @@ pub fn audit_swap() -> Result<SwapAudit, SwapError> {
     let mut numbers = Vec::new();
     gather(&anon::CHUNKS, &mut numbers)?;
     gather(&object::CHUNKS, &mut numbers)?;
-    // An anon that several amaps refer to was met as often.
+    // An anon that several amaps refer to was counted as often.
     numbers.sort_unstable();
     numbers.dedup();
     Ok(SwapAudit {

@@ -1,4 +1,4 @@
-//! `swapoff`: a device is given up, and all that is in it comes back.
+//! `swapoff`: removing a swap device, whose pages are read back.
 
 use alloc::sync::Arc;
 use nucleus::task;
@@ -9,12 +9,12 @@ use crate::object;
 use crate::supply::{Supply, wait_for_memory, wait_for_room};
 use crate::swap::{DeviceId, Home, PageInError, Paged, Removal, SwapError, bring_in};
 
-/// Gives the device up: nothing more goes there, and all pages in it are brought back, as far as there is room in memory, and on other
-/// devices by way of the pagedaemon. Goes on until that is so or `interrupted` says to stop.
+/// Removes the device: it takes no more pages, and its pages are read back as far as memory
+/// suffices, or go to other devices through the pagedaemon. Continues until the device is empty or
+/// `interrupted` returns true.
 ///
 /// # Errors
-/// [`SwapError::NotFound`]; [`SwapError::NoMemory`] if there is no room for the pages, [`SwapError::Io`] if one
-/// can't be read, [`SwapError::Interrupted`]: the device is in use as before, and no page is lost.
+/// [`SwapError::NotFound`]; [`SwapError::NoMemory`] if there is no room for the pages, [`SwapError::Io`] if one cannot be read, [`SwapError::Interrupted`]: the device is in use as before, and no page is lost.
 pub fn swap_off(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
     let removal = Removal::begin(id)?;
     let result = drain(&removal, interrupted);
@@ -25,7 +25,7 @@ pub fn swap_off(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), Swap
 }
 
 fn drain(removal: &Removal, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
-    // Pages that are on their way from one amap to another may be missed; they are met in the next round.
+    // Pages that move from one amap to another may be missed; the next round finds them.
     while !removal.take_out() {
         if !removal.goes_on() {
             return Err(SwapError::NoMemory);
@@ -37,7 +37,7 @@ fn drain(removal: &Removal, interrupted: &dyn Fn() -> bool) -> Result<(), SwapEr
     Ok(())
 }
 
-/// Takes all pages of the chunks out of the device.
+/// Reads all pages of the chunks back from the device.
 fn empty_all<T: Paged>(
     chunks: &Registry<Chunk<T>>,
     removal: &Removal,
@@ -55,7 +55,7 @@ fn empty_all<T: Paged>(
     Ok(())
 }
 
-/// Takes all pages of the chunk out of the device.
+/// Reads all pages of the chunk back from the device.
 fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, removal: &Removal) -> Result<(), SwapError> {
     loop {
         let mut swapped = None;
@@ -70,7 +70,8 @@ fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, removal: &Removal) -> Result<(), SwapE
         let Some(index) = swapped else {
             return Ok(());
         };
-        // Programs go on meanwhile, and are not to be ended for this: when memory is exhausted, the pagedaemon takes the device back first.
+        // Programs go on and must not be killed for this: when memory is exhausted, the pagedaemon
+        // refuses the removal first.
         if wait_for_room(&|| removal.goes_on()) == Supply::None {
             return Err(SwapError::NoMemory);
         }
