@@ -1,57 +1,19 @@
 //! Taking blocks and inodes, and giving them back: which group to ask.
 
-use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result, raw::general::CAP_SYS_RESOURCE};
 
 use super::{
-    Ext2,
+    free::Free,
     group::{Correction, Group, Room},
     layout::{Geometry, Slot},
     pending::{Pending, Run},
+    volume::Volume,
 };
 use crate::credentials;
 
-/// What is free in the whole file system. What is pending counts as in use.
-#[derive(Default)]
-pub(super) struct Free {
-    /// Follows the groups, which say what can be taken: it may be off, and below zero, while somebody takes or gives any.
-    blocks: AtomicI64,
-    pub inodes: AtomicU32,
-    pub directories: AtomicU32,
-}
-
-impl Free {
-    /// Free blocks.
-    pub fn blocks(&self) -> u32 {
-        let blocks = self.blocks.load(Ordering::Relaxed);
-        blocks.clamp(0, u32::MAX as i64) as u32
-    }
-
-    /// So many more, or fewer, blocks are free.
-    pub fn add_blocks(&self, more: i64) {
-        self.blocks.fetch_add(more, Ordering::Relaxed);
-    }
-
-    /// Takes one of a count, if there is any.
-    fn take_one(count: &AtomicU32) -> bool {
-        count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
-                there.checked_sub(1)
-            })
-            .is_ok()
-    }
-
-    fn correct(count: &AtomicU32, by: Correction) {
-        // A corrupted count must not wrap around.
-        let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
-            let corrected = (there as i64 + by.0).clamp(0, u32::MAX as i64);
-            (by.0 != 0).then_some(corrected as u32)
-        });
-    }
-}
-
-impl Ext2 {
+impl Volume {
     /// Takes up to `most` neighbouring blocks, as near behind `goal` as there are, for whom the current task acts for: ordinary users leave
     /// the reserve alone.
     ///
@@ -78,7 +40,7 @@ impl Ext2 {
         if above >= enough || above == free {
             return above;
         }
-        let options = self.upper.options();
+        let options = self.options();
         let uid = options.reserved_uid.unwrap_or(self.superblock.reserved_uid);
         let gid = options.reserved_gid.unwrap_or(self.superblock.reserved_gid);
         let may = credentials::current_may(|who| {
@@ -88,14 +50,14 @@ impl Ext2 {
         if may { free } else { above }
     }
 
-    /// Frees what is pending, and what removed files have, now that nothing was found; `before` is how many [releases](Ext2::releases) there
+    /// Frees what is pending, and what removed files have, now that nothing was found; `before` is how many [releases](Volume::releases) there
     /// had been when the search began.
     ///
     /// # Errors
     /// `ENOSPC` if none of it is wanted.
     #[cold]
     fn free_more(&self, before: u64, wanted: impl Fn(&Pending) -> u32) -> Result<()> {
-        self.table()?.wait_for_ends();
+        self.buffers.wait_for_ends()?;
         if wanted(&self.pending.lock()) > 0 || self.has_removed() {
             return self.commit();
         }
@@ -134,7 +96,7 @@ impl Ext2 {
         self.pending.lock().add_blocks(run);
     }
 
-    /// As [`free_blocks`](Ext2::free_blocks), for what was gathered.
+    /// As [`free_blocks`](Volume::free_blocks), for what was gathered.
     pub(super) fn free_all(&self, freed: Pending) {
         if !freed.is_empty() {
             self.pending.lock().append(freed);

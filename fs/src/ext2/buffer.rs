@@ -24,7 +24,7 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::{Ext2, batch::Batch};
+use super::batch::Batch;
 use crate::{
     block::{Device, DeviceStore, Done, Request, SECTOR},
     page_cache::{BackingStore, PageCache},
@@ -82,10 +82,19 @@ struct Change {
     fresh: bool,
 }
 
+/// The file system above the metadata.
+pub(super) trait Committer: Send + Sync {
+    /// Writes all changed metadata.
+    fn commit(&self) -> Result<()>;
+
+    /// Waits until the removed files that are being freed are free.
+    fn wait_for_ends(&self) -> Result<()>;
+}
+
 /// The pages of a device that hold metadata. None is ever dirty as a page.
 struct Metadata {
     device: DeviceStore,
-    fs: SpinLock<Weak<Ext2>>,
+    above: SpinLock<Option<Weak<dyn Committer>>>,
 }
 
 impl BackingStore for Metadata {
@@ -102,8 +111,7 @@ impl BackingStore for Metadata {
     }
 
     fn settle(&self) {
-        let fs = self.fs.lock().upgrade();
-        if let Some(fs) = fs {
+        if let Some(fs) = self.above() {
             // What can't be written stays changed, and is tried again.
             let _ = fs.commit();
         }
@@ -115,6 +123,12 @@ impl BackingStore for Metadata {
 
     fn size_max(&self) -> u64 {
         self.device.size_max()
+    }
+}
+
+impl Metadata {
+    fn above(&self) -> Option<Arc<dyn Committer>> {
+        self.above.lock().as_ref().and_then(Weak::upgrade)
     }
 }
 
@@ -157,7 +171,7 @@ impl Buffers {
     pub fn new(device: Arc<Device>, block_size: usize) -> Buffers {
         let store = Metadata {
             device: DeviceStore::new(device.clone()),
-            fs: SpinLock::new(Rank::Leaf, Weak::new()),
+            above: SpinLock::new(Rank::Leaf, None),
         };
         Buffers {
             pages: PageCache::new(store, device.size()),
@@ -174,9 +188,22 @@ impl Buffers {
         }
     }
 
-    /// From now on the flusher has `fs` commit what has changed.
-    pub fn serve(&self, fs: &Arc<Ext2>) {
-        *self.pages.store().fs.lock() = Arc::downgrade(fs);
+    /// Names the file system that commits the changes: for the flusher, and for
+    /// [`wait_for_ends`](Buffers::wait_for_ends).
+    pub fn serve(&self, above: Weak<dyn Committer>) {
+        *self.pages.store().above.lock() = Some(above);
+    }
+
+    /// Waits until the removed files that are being freed are free.
+    ///
+    /// # Errors
+    /// `EIO` after the end of the file system.
+    pub fn wait_for_ends(&self) -> Result<()> {
+        self.pages
+            .store()
+            .above()
+            .ok_or(Errno::EIO)?
+            .wait_for_ends()
     }
 
     /// The device.

@@ -6,9 +6,9 @@ use core::sync::atomic::Ordering;
 use abi::{Errno, Result};
 
 use super::{
-    inode::{Inode, ROOT, now},
+    home::now,
+    inode::{Inode, Node, ROOT},
     layout::Flags,
-    node::Node,
     state::Hangs,
 };
 use crate::{Credentials, Kind, namespace::NAME_MAX, vnode::Make};
@@ -151,7 +151,7 @@ impl Inode {
         let _change = self.fs.begin_change()?;
         let inode = self.make_inode(Kind::Regular, 0, mode, who)?;
         inode.state.unnamed.store(true, Ordering::Relaxed);
-        self.fs.upper.orphans.add(&inode);
+        self.fs.orphans.add(&self.fs, inode.ino());
         Ok(inode)
     }
 
@@ -188,7 +188,7 @@ impl Inode {
             return Err(error);
         }
         if was == 0 {
-            self.fs.upper.orphans.remove(&self.fs, inode.ino(), 0);
+            self.fs.orphans.remove(&self.fs, inode.ino(), 0);
         }
         inode.state.unnamed.store(false, Ordering::Relaxed);
         inode.hang(Hangs::In(self.handle()?, name.into()));
@@ -253,7 +253,7 @@ impl Inode {
             left = record.links;
         });
         if left == 0 {
-            self.fs.upper.orphans.add(self);
+            self.fs.orphans.add(&self.fs, self.ino());
         }
         let mut place = self.state.place.lock();
         let old = match &*place {

@@ -10,21 +10,20 @@ use alloc::sync::{Arc, Weak};
 use core::{
     ops::Range,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
 };
 
 use abi::{Errno, Result};
 use nucleus::{
     random,
     sync::{Rank, ReadGuard, RwLock},
-    time,
 };
 
 use super::{
     Ext2,
     buffer::Block,
     content::Content,
-    layout::{Flags, InodeRecord, MAX_INODE_SIZE, Slot},
+    home::{Home, now},
+    layout::{Flags, InodeRecord},
     pending::Pending,
     removed::Removed,
     state::Hangs,
@@ -33,6 +32,9 @@ use crate::{
     Kind,
     page_cache::{Cached, InCore, InUse, PageCache},
 };
+
+/// The vnode: an inode that is in use.
+pub(super) type Node = InUse<Inode>;
 
 /// A file, directory, link or device of a mounted file system.
 pub(super) struct Inode {
@@ -56,16 +58,6 @@ pub(super) struct Inode {
     pub state: super::state::State,
 }
 
-/// Where an inode's record is.
-#[derive(Clone)]
-pub(super) struct Home {
-    group: u32,
-    block: Block,
-    /// Bytes.
-    offset: usize,
-    len: usize,
-}
-
 /// What a new inode shall be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewInode {
@@ -85,54 +77,6 @@ pub(super) struct Changing<'a> {
     pub group: u32,
     /// What the record does not lead to any more.
     pub freed: Pending,
-}
-
-impl Home {
-    fn of(fs: &Ext2, slot: Slot) -> Result<Home> {
-        let group = &fs.groups[slot.group as usize];
-        Ok(Home {
-            group: slot.group,
-            block: fs.buffers.get(group.record.inode_table + slot.block)?,
-            offset: slot.offset,
-            len: fs.geometry.inode_size.min(MAX_INODE_SIZE),
-        })
-    }
-
-    fn load(&self) -> InodeRecord {
-        let mut bytes = [0; MAX_INODE_SIZE];
-        self.block.read(self.offset, &mut bytes[..self.len]);
-        InodeRecord::parse(&bytes[..self.len])
-    }
-
-    /// Puts the record there, but for the field of the list of orphans.
-    pub fn store(&self, fs: &Ext2, record: &InodeRecord) {
-        let mut bytes = [0; MAX_INODE_SIZE];
-        let bytes = &mut bytes[..self.len];
-        self.block.read(self.offset, bytes);
-        record.put(bytes);
-        // What is between these parts may be set meanwhile, by who takes another inode out of the list of orphans.
-        const BEHIND: usize = InodeRecord::DELETED + 4;
-        let (front, behind) = (&bytes[..InodeRecord::DELETED], &bytes[BEHIND..]);
-        fs.buffers.store(&self.block, self.offset, front);
-        fs.buffers.store(&self.block, self.offset + BEHIND, behind);
-    }
-
-    /// The record as it is there, and the field of the list of orphans.
-    #[cfg(test)]
-    pub fn stored(&self) -> (InodeRecord, u32) {
-        let mut field = [0; 4];
-        self.block
-            .read(self.offset + InodeRecord::DELETED, &mut field);
-        (self.load(), u32::from_le_bytes(field))
-    }
-
-    /// Clears all of the record's bytes, those behind what is known here as well.
-    fn clear(&self, fs: &Ext2) {
-        const ZEROS: [u8; 128] = [0; 128];
-        for at in (0..fs.geometry.inode_size).step_by(ZEROS.len()) {
-            fs.buffers.store(&self.block, self.offset + at, &ZEROS);
-        }
-    }
 }
 
 impl Ext2 {
@@ -190,25 +134,10 @@ impl Ext2 {
             Ok(Inode::new(self, number, kind, home, record))
         })
     }
-
-    /// Sets the field of a record that belongs to the list of orphans. Where the record can't be read, the next check mends the list.
-    pub(super) fn put_deleted(&self, number: u32, value: u32) {
-        if let Ok(home) = Home::of(self, self.geometry.slot(number)) {
-            let at = home.offset + InodeRecord::DELETED;
-            self.buffers.store(&home.block, at, &value.to_le_bytes());
-        }
-    }
 }
 
 /// The root's number.
 pub(super) const ROOT: u32 = 2;
-
-/// Now, since the epoch, in ticks: time stamps are as fine as Linux's, so that one who writes again and again changes them seldom.
-pub(super) fn now() -> Duration {
-    const TICK: u32 = 4_000_000;
-    let now = time::since_epoch();
-    Duration::new(now.as_secs(), now.subsec_nanos() / TICK * TICK)
-}
 
 /// What a mode says it is.
 fn kind_of(mode: u16) -> Option<Kind> {
@@ -263,10 +192,16 @@ impl Inode {
     /// # Errors
     /// `EIO`, `ENOMEM`.
     pub fn end_now(&self) -> Result<()> {
-        Removed::new(self).free(&self.fs)
+        self.as_removed().free(&self.fs)
+    }
+
+    /// It without its last link, to be freed.
+    fn as_removed(&self) -> Removed {
+        Removed::new(self.number, self.home.clone(), self.record().clone())
     }
 
     /// Where its record is.
+    #[cfg(test)]
     pub fn home(&self) -> &Home {
         &self.home
     }
@@ -474,7 +409,7 @@ impl InCore for Inode {
     }
 
     fn end(&self) {
-        let _turn = self.fs.upper.ends();
+        let _turn = self.fs.mounting.ends();
         if self.fs.is_read_only() {
             return;
         }
@@ -487,7 +422,7 @@ impl InCore for Inode {
             let _record = self.record.write();
             self.ended.store(true, Ordering::Release);
         }
-        let mut removed = Removed::new(self);
+        let mut removed = self.as_removed();
         if removed.free(&self.fs).is_err() {
             self.fs.removed.lock().push(removed);
         }

@@ -8,10 +8,10 @@ use core::ops::Range;
 use abi::{Errno, Result};
 
 use super::{
-    Ext2,
     buffer::Block,
     layout::{BLOCKS, DIRECT, InodeRecord},
     pending::{Pending, Run},
+    volume::Volume,
 };
 
 /// Neighbouring blocks of a file that are neighbours on the disk too, or are all holes.
@@ -84,7 +84,7 @@ pub(super) fn most_blocks(pointers: u32) -> u64 {
     span(BLOCKS - 1, pointers).end
 }
 
-impl Ext2 {
+impl Volume {
     /// Where block `logical` of a file is, and how many of the up to `most` blocks from there on follow each other.
     ///
     /// # Errors

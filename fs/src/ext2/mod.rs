@@ -2,15 +2,17 @@
 //!
 //! From the disk upwards:
 //!
-//! - `layout`: the bytes on the disk, checked. `buffer`: blocks of metadata in memory, and which of them have changed.
-//! - `bitmap`, `group`, `allocation`: which blocks and inodes are free, and which are taken next. `pending`: what was freed and is not
-//!   free yet.
-//! - `map`: where a file's blocks are. `inode`: inodes in memory; `removed`: their end. `content`: the bytes of regular files, for their pages;
-//!   `transfer`: those on their way.
-//! - `mounted`: what there is once, the superblock's state, and when metadata are written.
-//! - `directory`: records and names; `entries`: names that come and go; `rename`; `link`: the text of symbolic links; `orphans`: what
-//!   lost its last name while in use.
-//! - `state`: what the upper half knows of an inode; `node`: inodes as vnodes. `mounting`: from a device to a root vnode, options, and the end.
+//! - `layout`: the bytes on the disk, validated. `buffer`: metadata blocks in memory, and which of
+//!   them are dirty.
+//! - `volume`: the superblock, its state, and when metadata is written. `bitmap`, `group`, `free`,
+//!   `allocation`: which blocks and inodes are free, and which are taken next. `pending`: what was
+//!   freed and cannot be reused yet. `home`: where an inode's record is. `map`: a file's blocks.
+//!   `removed`: freeing an inode. `orphans`: the list of unlinked inodes that are in use.
+//! - `inode`: inodes in memory. `content`: a regular file's backing store; `transfer`: its I/O.
+//!   `directory`: records and names. `mounted`: a volume with its inodes in memory.
+//! - `entries`: adding and removing names; `rename`; `link`: the text of symbolic links.
+//! - `state`: what only vnodes need of an inode; `node`: inodes as vnodes; `pinned`: swap files.
+//! - `options`, `mount_state`, `mounting`: from a device to a root vnode, and the end.
 //!
 //! # What a crash leaves
 //!
@@ -40,14 +42,18 @@ mod buffer;
 mod content;
 mod directory;
 mod entries;
+mod free;
 mod group;
+mod home;
 mod inode;
 mod layout;
 mod link;
 mod map;
+mod mount_state;
 mod mounted;
 mod mounting;
 mod node;
+mod options;
 mod orphans;
 mod pending;
 mod pinned;
@@ -55,6 +61,7 @@ mod removed;
 mod rename;
 mod state;
 mod transfer;
+mod volume;
 
 #[cfg(test)]
 mod tests;

@@ -1,153 +1,73 @@
-//! A mounted file system: what there is once.
+//! A mounted file system: a volume, and its inodes in memory.
 
-use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use alloc::sync::Arc;
+use core::ops::Deref;
 
 use abi::{Errno, Result};
 use nucleus::{
-    Frame, PAGE_SIZE,
-    dma::Part,
-    ephemeral, frame,
-    frame::Contents,
-    log,
-    sync::{Mutex, Rank, SpinLock},
+    frame, log,
+    sync::{Rank, SpinLock},
 };
 
 use super::{
-    allocation::Free,
-    buffer::{Block, Buffers},
-    group::Group,
-    inode::{Inode, ROOT, now},
-    layout::{
-        GROUP_SIZE, Geometry, GroupRecord, ReadOnlyCompatible, Refused, State, Superblock, field,
-    },
-    mounting::{Change, Upper},
-    pending::Pending,
-    removed::Removed,
+    buffer::Committer,
+    inode::{Inode, ROOT},
+    layout::Refused,
+    mount_state::{Change, MountState},
+    volume::Volume,
 };
 use crate::{
     Kind,
-    block::{Device, SECTOR},
+    block::Device,
     page_cache::{InUse, InodeCache},
-    vnode::Space,
 };
 
-/// Changed blocks beyond which who changes more writes them first: 4 MiB of blocks of 4 KiB.
+/// The number of changed blocks beyond which a change first writes them: 4 MiB of 4 KiB blocks.
 const MOST_CHANGED: usize = 1024;
 
 /// A mounted file system.
 pub struct Ext2 {
-    pub(super) buffers: Buffers,
-    pub(super) geometry: Geometry,
-    pub(super) groups: Vec<Group>,
-    pub(super) free: Free,
-    pub(super) superblock: Superblock,
-    /// The superblock's block, and where it begins there.
-    head: (Block, usize),
-    /// What was freed since the last commit began.
-    pub(super) pending: SpinLock<Pending>,
-    /// Who writes metadata. Inside: whether something was wrong when it was mounted.
-    commit: Mutex<()>,
-    /// How many commits have begun, and the last one that ended well.
-    begun: AtomicU64,
-    ended: AtomicU64,
-    /// How many of them have freed what was pending.
-    released: AtomicU64,
-    /// Inodes in memory, which lead to the file system, too: taken out at its end.
+    volume: Volume,
+    /// The inodes in memory, which refer to the file system: taken out at its end.
     table: SpinLock<Option<Arc<InodeCache<Inode>>>>,
-    pub(super) removed: SpinLock<Vec<Removed>>,
-    read_only: AtomicBool,
-    pub(super) upper: Upper,
-    /// Zeros for blocks that were never written: who writes memory back does not need any for it.
-    pub(super) zeros: Frame,
-    /// It was valid when mounted, and nothing wrong has been found since.
-    sound: AtomicBool,
+    pub(super) mounting: MountState,
+}
+
+impl Deref for Ext2 {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        &self.volume
+    }
+}
+
+impl Committer for Ext2 {
+    fn commit(&self) -> Result<()> {
+        self.volume.commit()
+    }
+
+    fn wait_for_ends(&self) -> Result<()> {
+        self.table()?.wait_for_ends();
+        Ok(())
+    }
 }
 
 impl Ext2 {
-    /// Opens the file system on a device, without a change to it; see [`start_writing`](Ext2::start_writing).
+    /// Opens the file system on a device and changes nothing; see
+    /// [`start_writing`](Volume::start_writing).
     ///
     /// # Errors
-    /// What is wrong with it. `EROFS` in [`start_writing`](Ext2::start_writing) is not one of them.
+    /// The reason why the device holds no usable file system. Features that only forbid writing are
+    /// reported by [`start_writing`](Volume::start_writing).
     pub fn open(device: Arc<Device>) -> core::result::Result<Arc<Ext2>, Refused> {
-        let bytes = read_superblock(&device)?;
-        let superblock = Superblock::parse(&bytes)?;
-        let geometry = Geometry::new(&superblock);
-        let size = superblock.blocks as u64 * geometry.block_size as u64;
-        if size > device.size() {
-            return Err(Refused::invalid("it is larger than its device"));
-        }
-        if geometry.block_size < device.limits().block_size as usize {
-            return Err(Refused::invalid("its blocks are smaller than its device's"));
-        }
-        let buffers = Buffers::new(device, geometry.block_size);
-        let place = Superblock::OFFSET as usize;
-        let block = buffers.get((place / geometry.block_size) as u32)?;
-        let head = (block, place % geometry.block_size);
-        let free = Free::default();
-        let groups = read_groups(&buffers, &geometry, &free)?;
-        let zeros = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
         let fs = Arc::new(Ext2 {
-            buffers,
-            geometry,
-            groups,
-            free,
-            head,
-            pending: SpinLock::new(Rank::Leaf, Pending::new()),
-            commit: Mutex::new(Rank::Commit, ()),
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            released: AtomicU64::new(0),
+            volume: Volume::open(device)?,
             table: SpinLock::new(Rank::Leaf, Some(InodeCache::new())),
-            removed: SpinLock::new(Rank::Leaf, Vec::new()),
-            read_only: AtomicBool::new(true),
-            sound: AtomicBool::new(superblock.state == State::VALID),
-            upper: Upper::new(superblock.last_orphan),
-            zeros,
-            superblock,
+            mounting: MountState::new(),
         });
-        fs.buffers.serve(&fs);
+        let above = Arc::downgrade(&fs);
+        fs.buffers.serve(above);
         Ok(fs)
-    }
-
-    /// Notes on the disk that the file system is in use, and lets it be changed. Nothing happens if it may be already.
-    ///
-    /// # Errors
-    /// `EROFS` for a read-only device, or features with which it must not be written; `EIO`.
-    pub fn start_writing(&self) -> Result<()> {
-        if self.buffers.device().is_read_only() || !self.superblock.may_be_written() {
-            return Err(Errno::EROFS);
-        }
-        if !self.read_only.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let mounts = self.superblock.mounts.saturating_add(1);
-        self.put_head(field::MOUNTS, &mounts.to_le_bytes());
-        self.put_head(field::MOUNTED, &seconds());
-        self.put_state(self.superblock.state - State::VALID);
-        self.commit()
-            .inspect_err(|_| self.read_only.store(true, Ordering::Release))
-    }
-
-    /// Writes everything, and notes on the disk that the file system fits together, if it did. It can't be changed from then on. The caller
-    /// sees to it that nobody is about to.
-    ///
-    /// # Errors
-    /// `EIO`: then it counts as in use still, on the disk, and can be changed.
-    pub fn stop_writing(&self) -> Result<()> {
-        if self.is_read_only() && self.buffers.changed() == 0 {
-            return Ok(());
-        }
-        self.sync()?;
-        if self.sound.load(Ordering::Acquire) {
-            self.put_state(self.superblock.state | State::VALID);
-        }
-        if let Err(error) = self.write_metadata() {
-            self.put_state(self.superblock.state - State::VALID);
-            return Err(error);
-        }
-        self.read_only.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Inodes in memory.
@@ -158,7 +78,7 @@ impl Ext2 {
         self.table.lock().clone().ok_or(Errno::EIO)
     }
 
-    /// Ends its use: what files have in memory is written, then as [`stop_writing`](Ext2::stop_writing), and no file is found any
+    /// Ends its use: what files have in memory is written, then as [`stop_writing`](Volume::stop_writing), and no file is found any
     /// more. The caller sees to it that nobody is about to change anything.
     ///
     /// # Errors
@@ -177,13 +97,7 @@ impl Ext2 {
     /// `EIO`, `ENOMEM`. That pages could not be written is told by their files.
     pub fn sync_all(&self) -> Result<()> {
         self.write_files()?;
-        let _turn = self.commit.lock();
-        self.commit_once()?;
-        // What it has made free is free on the medium, too. Those who go on changing things are not waited for.
-        match self.buffers.changed() > 0 {
-            true => self.commit_once(),
-            false => Ok(()),
-        }
+        self.commit_with_freed()
     }
 
     fn write_files(&self) -> Result<()> {
@@ -199,21 +113,6 @@ impl Ext2 {
     pub fn forget(&self) {
         let table = self.table.lock().take();
         drop(table);
-    }
-
-    /// Whether it was unmounted in order, and nothing wrong has been found.
-    pub(super) fn is_sound(&self) -> bool {
-        self.sound.load(Ordering::Acquire)
-    }
-
-    /// Whether nothing can be changed.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire)
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Arc<Device> {
-        self.buffers.device()
     }
 
     /// To be called by who is about to change something, with no lock held, and kept until that is done: writes metadata if much has
@@ -235,175 +134,11 @@ impl Ext2 {
             // What can't be freed now is tried again.
             let _ = self.reap();
         }
-        let change = self.upper.change();
+        let change = self.mounting.change();
         // It may have ended meanwhile.
         match self.is_read_only() {
             true => Err(Errno::EROFS),
             false => Ok(change),
-        }
-    }
-
-    /// Writes all metadata that have changed, and has the disk keep them. What was freed before is free then.
-    ///
-    /// # Errors
-    /// `EIO`; what could not be written is tried again with the next commit. `ENOMEM`.
-    pub(super) fn commit(&self) -> Result<()> {
-        let _turn = self.commit.lock();
-        self.commit_once()
-    }
-
-    fn commit_once(&self) -> Result<()> {
-        let reaped = self.reap();
-        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        // Whatever led to these is in a changed block by now.
-        let taken = core::mem::take(&mut *self.pending.lock());
-        if let Err(error) = self.write_metadata() {
-            self.free_all(taken);
-            return Err(error);
-        }
-        self.ended.store(number, Ordering::Release);
-        let released = self.release(taken);
-        self.released.fetch_add(1, Ordering::AcqRel);
-        released.and(reaped)
-    }
-
-    /// How many commits have freed what was pending: waits for one that is under way.
-    pub(super) fn releases_with_next(&self) -> u64 {
-        let _turn = self.commit.lock();
-        self.releases()
-    }
-
-    /// How many commits have freed what was pending.
-    pub(super) fn releases(&self) -> u64 {
-        self.released.load(Ordering::Acquire)
-    }
-
-    /// The number of the commit that will have what is in the changed blocks now.
-    pub(super) fn next_commit(&self) -> u64 {
-        self.begun.load(Ordering::Acquire) + 1
-    }
-
-    /// The number of the last commit that ended well.
-    pub(super) fn last_commit(&self) -> u64 {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Writes all metadata until nothing is left to write, not even that something was freed. The caller sees to it that nobody goes on
-    /// changing any.
-    ///
-    /// # Errors
-    /// As [`commit`](Ext2::commit).
-    fn sync(&self) -> Result<()> {
-        let _turn = self.commit.lock();
-        loop {
-            self.commit_once()?;
-            let nothing_freed = self.pending.lock().is_empty() && !self.has_removed();
-            if nothing_freed && self.buffers.changed() == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    fn write_metadata(&self) -> Result<()> {
-        if self.buffers.changed() > 0 {
-            let inodes = self.free.inodes.load(Ordering::Relaxed);
-            self.put_head(field::FREE_BLOCKS, &self.free.blocks().to_le_bytes());
-            self.put_head(field::FREE_INODES, &inodes.to_le_bytes());
-            self.put_head(field::WRITTEN, &seconds());
-            self.buffers.write_back()?;
-        }
-        self.buffers.device().flush()
-    }
-
-    /// Puts bytes into the superblock.
-    pub(super) fn put_head(&self, at: usize, bytes: &[u8]) {
-        self.buffers.store(&self.head.0, self.head.1 + at, bytes);
-    }
-
-    fn put_state(&self, state: State) {
-        let state = match self.sound.load(Ordering::Acquire) {
-            true => state,
-            false => (state - State::VALID) | State::ERROR,
-        };
-        self.put_head(field::STATE, &state.bits().to_le_bytes());
-    }
-
-    /// Notes that something on the disk does not fit: the next check looks closer, and nothing more is changed, unless the mount says otherwise.
-    /// The error for who came across it.
-    pub(super) fn damaged(&self, what: &str, number: u32) -> Errno {
-        log!("ext2 on {}: {what}: {number}", self.device().name());
-        let first = self.sound.swap(false, Ordering::AcqRel);
-        if first && !self.is_read_only() {
-            self.put_state(self.superblock.state);
-            if !self.upper.options().goes_on {
-                log!("ext2 on {}: it is read-only now", self.device().name());
-                self.read_only.store(true, Ordering::Release);
-            }
-        }
-        Errno::EIO
-    }
-
-    /// A file has `size` bytes: notes on the disk, if they are many, that there are such files.
-    pub(super) fn note_size(&self, size: u64) {
-        const LARGE: u64 = 1 << 31;
-        let features = self.superblock.read_only_features;
-        if size >= LARGE && !features.contains(ReadOnlyCompatible::LARGE_FILE) {
-            let features = features | ReadOnlyCompatible::LARGE_FILE;
-            self.put_head(field::FEATURES_READ_ONLY, &features.bits().to_le_bytes());
-        }
-    }
-
-    /// Whether a block may belong to a file.
-    pub(super) fn is_data(&self, block: u32) -> bool {
-        let geometry = &self.geometry;
-        if !(geometry.first_data_block..geometry.blocks).contains(&block) {
-            return false;
-        }
-        let group = geometry.group_of(block);
-        geometry.is_data(group, &self.groups[group as usize].record, block)
-    }
-
-    /// As [`is_data`](Ext2::is_data).
-    ///
-    /// # Errors
-    /// `EIO`, if not.
-    pub(super) fn check_data(&self, block: u32) -> Result<()> {
-        match self.is_data(block) {
-            true => Ok(()),
-            false => Err(self.damaged("a pointer leads out of the data", block)),
-        }
-    }
-
-    /// A block of metadata that something leads to.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
-    pub(super) fn metadata(&self, block: u32) -> Result<Block> {
-        self.check_data(block)?;
-        self.buffers.get(block)
-    }
-
-    /// Room in it; what is pending counts as free.
-    pub(super) fn space(&self) -> Space {
-        const MAGIC: u64 = 0xef53;
-        let (blocks, inodes) = {
-            let pending = self.pending.lock();
-            (pending.block_count(), pending.inode_count())
-        };
-        let geometry = &self.geometry;
-        let overhead: u64 = (0..geometry.groups)
-            .map(|group| geometry.head(group).len() as u64 + 2 + geometry.table_blocks as u64)
-            .sum();
-        let free = self.free.blocks() as u64 + blocks as u64;
-        Space {
-            magic: MAGIC,
-            block_size: geometry.block_size as u64,
-            blocks: geometry.blocks as u64 - geometry.first_data_block as u64 - overhead,
-            free,
-            available: free.saturating_sub(self.superblock.reserved_blocks as u64),
-            files: geometry.inodes as u64,
-            free_files: self.free.inodes.load(Ordering::Relaxed) as u64 + inodes as u64,
-            name_max: 255,
         }
     }
 
@@ -428,65 +163,4 @@ impl Drop for Ext2 {
             log!("ext2 on {name}: can't be let go in order: {}", error.name());
         }
     }
-}
-
-/// The seconds that a field has.
-fn seconds() -> [u8; 4] {
-    (now().as_secs() as u32).to_le_bytes()
-}
-
-/// The superblock's bytes.
-fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZE], Refused> {
-    let invalid = Refused::invalid("its device is too small");
-    let len = (device.size() as usize).min(PAGE_SIZE);
-    let start = Superblock::OFFSET as usize;
-    if len < start + Superblock::SIZE {
-        return Err(invalid);
-    }
-    let page = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
-    let part = Part {
-        frame: page.clone(),
-        offset: 0,
-        len: len / SECTOR * SECTOR,
-    };
-    device.read(0, alloc::vec![part])?;
-    let mut bytes = [0; Superblock::SIZE];
-    ephemeral::map(&page).read(start, &mut bytes);
-    Ok(bytes)
-}
-
-/// All groups, their places checked, and the sums of their counts.
-fn read_groups(
-    buffers: &Buffers,
-    geometry: &Geometry,
-    free: &Free,
-) -> core::result::Result<Vec<Group>, Refused> {
-    let mut groups = Vec::new();
-    let enough = groups.try_reserve_exact(geometry.groups as usize);
-    enough.map_err(|_| Errno::ENOMEM)?;
-    let per_block = (geometry.block_size / GROUP_SIZE) as u32;
-    let table = geometry.first_data_block + 1;
-    if geometry.descriptor_blocks > geometry.group_blocks(0).len() as u32 {
-        return Err(Refused::invalid("its descriptors don't fit"));
-    }
-    for first in (0..geometry.groups).step_by(per_block as usize) {
-        let block = buffers.get(table + first / per_block)?;
-        for number in first..geometry.groups.min(first + per_block) {
-            let at = (number - first) as usize * GROUP_SIZE;
-            let record = GroupRecord::parse(&block.bytes(at));
-            if !geometry.check_group(number, &record) {
-                return Err(Refused::invalid("a group's places are impossible"));
-            }
-            free.add_blocks(record.free_blocks as i64);
-            let counts = [
-                (&free.inodes, record.free_inodes),
-                (&free.directories, record.directories),
-            ];
-            for (sum, count) in counts {
-                sum.fetch_add(count as u32, Ordering::Relaxed);
-            }
-            groups.push(Group::new(number, record, block.clone(), at));
-        }
-    }
-    Ok(groups)
 }

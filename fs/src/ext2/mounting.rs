@@ -5,32 +5,21 @@
 
 use alloc::{
     boxed::Box,
-    string::String,
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    time::Duration,
-};
+use core::{sync::atomic::Ordering, time::Duration};
 
 use abi::{Errno, Result};
 use nucleus::{
-    log, random,
-    sync::{CpuReadGuard, CpuRwLock, CpuWriteGuard, Mutex, MutexGuard, Rank, SpinLock},
+    log,
+    sync::{Mutex, Rank},
     task::{self, Priority, Sleep, Spawn},
     time,
 };
 
-use super::{Ext2, orphans::Orphans, state::Body};
-use crate::{
-    Vnode,
-    block::{Claim, Device},
-    page_cache::InCore,
-};
-
-/// A change of the file system is under way.
-pub(super) type Change<'a> = CpuReadGuard<'a, ()>;
+use super::{Ext2, options::Options, state::Body};
+use crate::{Vnode, block::Device, page_cache::InCore};
 
 /// How often is looked whether what is not mounted any more is unused.
 const LOOK: Duration = Duration::from_millis(200);
@@ -40,107 +29,6 @@ const HOLDER: &str = "ext2";
 
 /// The file systems that are in use, by their devices.
 static IN_USE: Mutex<Vec<Weak<Ext2>>> = Mutex::new(Rank::Files, Vec::new());
-
-/// What `mount -o` says.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Options {
-    /// The group of a directory goes down to all that is made in it (`grpid`).
-    pub groups_go_down: bool,
-    /// Damage that is found does not make it read-only (`errors=continue`).
-    pub goes_on: bool,
-    /// Who may have the reserved blocks, if not those whom the superblock names (`resuid=UID`, `resgid=GID`).
-    pub reserved_uid: Option<u32>,
-    pub reserved_gid: Option<u32>,
-}
-
-impl Options {
-    /// Reads the options of `mount -t ext2`: `errors=continue|remount-ro`, `grpid` and `nogrpid` by both their names, `resuid=UID`,
-    /// `resgid=GID`, and what says how things are anyway.
-    ///
-    /// # Errors
-    /// `EINVAL` for others.
-    pub fn parse(text: &[u8]) -> Result<Options> {
-        let mut options = Options::default();
-        let number = |text: &[u8]| core::str::from_utf8(text).ok()?.parse().ok();
-        for word in text.split(|&b| b == b',') {
-            if let Some(uid) = word.strip_prefix(b"resuid=") {
-                options.reserved_uid = Some(number(uid).ok_or(Errno::EINVAL)?);
-                continue;
-            }
-            if let Some(gid) = word.strip_prefix(b"resgid=") {
-                options.reserved_gid = Some(number(gid).ok_or(Errno::EINVAL)?);
-                continue;
-            }
-            match word {
-                b"errors=continue" => options.goes_on = true,
-                b"errors=remount-ro" => options.goes_on = false,
-                b"grpid" | b"bsdgroups" => options.groups_go_down = true,
-                b"nogrpid" | b"sysvgroups" => options.groups_go_down = false,
-                b"" | b"defaults" | b"bsddf" | b"nouser_xattr" | b"noacl" | b"check=none"
-                | b"nocheck" => {}
-                _ => {
-                    log!("ext2: unknown option {}", String::from_utf8_lossy(word));
-                    return Err(Errno::EINVAL);
-                }
-            }
-        }
-        Ok(options)
-    }
-}
-
-/// What the upper half keeps for a file system.
-pub(super) struct Upper {
-    pub orphans: Orphans,
-    /// Held while a directory gets another parent, so that what is above what stays.
-    pub rename: Mutex<()>,
-    /// For the hashes of names: nobody outside can make names collide.
-    pub seed: u64,
-    options: SpinLock<Options>,
-    /// Held by who changes something, so that the end comes between changes.
-    changes: CpuRwLock<()>,
-    /// Held by who ends removed files, and by who lets nothing be changed any more. Not `changes`: who makes a change may wait for such ends.
-    ends: Mutex<()>,
-    mounts: AtomicUsize,
-    claim: SpinLock<Option<Claim>>,
-    /// It was mounted, and has no mount any more.
-    ending: AtomicBool,
-}
-
-impl Upper {
-    /// For a file system whose superblock names `last_orphan`.
-    pub fn new(last_orphan: u32) -> Upper {
-        Upper {
-            orphans: Orphans::new(last_orphan),
-            rename: Mutex::new(Rank::Rename, ()),
-            seed: random::u64(),
-            options: SpinLock::new(Rank::Leaf, Options::default()),
-            changes: CpuRwLock::new(Rank::Changing, ()),
-            ends: Mutex::new(Rank::Ending, ()),
-            mounts: AtomicUsize::new(0),
-            claim: SpinLock::new(Rank::Leaf, None),
-            ending: AtomicBool::new(false),
-        }
-    }
-
-    /// Enters a change; the end waits for it.
-    pub fn change(&self) -> Change<'_> {
-        self.changes.read()
-    }
-
-    /// Waits for all changes, and holds others off.
-    pub fn no_changes(&self) -> CpuWriteGuard<'_, ()> {
-        self.changes.write()
-    }
-
-    /// Whose turn it is to end removed files.
-    pub fn ends(&self) -> MutexGuard<'_, ()> {
-        self.ends.lock()
-    }
-
-    pub fn options(&self) -> Options {
-        *self.options.lock()
-    }
-}
 
 /// The root of the file system on a device, which is opened unless it is in use already. It is to be [`mounted`](Vnode::mounted),
 /// and ends when it is no more.
@@ -158,7 +46,7 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         .find(|fs| Arc::ptr_eq(fs.device(), device));
     if let Some(fs) = same {
         // One that ends is nobody's to mount.
-        let usable = !fs.upper.ending.load(Ordering::Acquire) && fs.is_read_only() == read_only;
+        let usable = !fs.mounting.ending.load(Ordering::Acquire) && fs.is_read_only() == read_only;
         return match usable {
             true => Ok(fs.root()?),
             false => Err(Errno::EBUSY),
@@ -170,10 +58,10 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         log!("ext2 on {}: {}", device.name(), refused.reason);
         refused.errno
     })?;
-    *fs.upper.options.lock() = options;
+    fs.set_options(options);
     // Until there is a root, an error ends it, the claim with it.
     let root = begin(&fs, read_only).inspect_err(|_| fs.forget())?;
-    *fs.upper.claim.lock() = Some(claim);
+    *fs.mounting.claim.lock() = Some(claim);
     in_use.push(Arc::downgrade(&fs));
     Ok(root)
 }
@@ -211,12 +99,12 @@ pub fn shut_down() {
 impl Ext2 {
     /// As [`Vnode::mounted`].
     pub(super) fn mounted(&self) {
-        self.upper.mounts.fetch_add(1, Ordering::AcqRel);
+        self.mounting.mounts.fetch_add(1, Ordering::AcqRel);
     }
 
     /// As [`Vnode::retire`].
     pub(super) fn retire(&self) -> Result<()> {
-        if self.upper.mounts.load(Ordering::Acquire) > 1 {
+        if self.mounting.mounts.load(Ordering::Acquire) > 1 {
             return Ok(());
         }
         // Nobody mounts it anew meanwhile.
@@ -224,7 +112,7 @@ impl Ext2 {
         if self.put_all_away() > 1 {
             return Err(Errno::EBUSY);
         }
-        self.upper.ending.store(true, Ordering::Release);
+        self.mounting.ending.store(true, Ordering::Release);
         drop(in_use);
         self.finish();
         Ok(())
@@ -232,8 +120,8 @@ impl Ext2 {
 
     /// As [`Vnode::unmounted`].
     pub(super) fn unmounted(self: &Arc<Ext2>) {
-        if self.upper.mounts.fetch_sub(1, Ordering::AcqRel) > 1
-            || self.upper.ending.swap(true, Ordering::AcqRel)
+        if self.mounting.mounts.fetch_sub(1, Ordering::AcqRel) > 1
+            || self.mounting.ending.swap(true, Ordering::AcqRel)
         {
             return;
         }
@@ -283,7 +171,7 @@ impl Ext2 {
             );
         }
         self.forget();
-        let claim = self.upper.claim.lock().take();
+        let claim = self.mounting.claim.lock().take();
         // With no lock held: the device's own pages are looked after.
         drop(claim);
         if ended.is_ok() {
@@ -298,8 +186,8 @@ impl Ext2 {
         if read_only && !self.is_read_only() {
             self.sync_all()?;
             self.table()?.wait_for_ends();
-            let _no_changes = self.upper.no_changes();
-            let _no_ends = self.upper.ends();
+            let _no_changes = self.mounting.no_changes();
+            let _no_ends = self.mounting.ends();
             if self.is_written()? {
                 return Err(Errno::EBUSY);
             }
@@ -307,7 +195,7 @@ impl Ext2 {
         } else if !read_only {
             self.start_writing()?;
         }
-        *self.upper.options.lock() = options;
+        self.set_options(options);
         Ok(())
     }
 
@@ -317,8 +205,8 @@ impl Ext2 {
             return self.stop_writing();
         }
         self.sync_all()?;
-        let _no_changes = self.upper.no_changes();
-        let _no_ends = self.upper.ends();
+        let _no_changes = self.mounting.no_changes();
+        let _no_ends = self.mounting.ends();
         let mut result = Ok(());
         self.table()?.for_each(&mut |_, inode| {
             if inode.is_removed() {

@@ -16,7 +16,8 @@ use vm::{Description, Object, Pager, PagerError};
 use super::{
     content::Content,
     directory::Directory,
-    inode::{Inode, NewInode, ROOT, now},
+    home::now,
+    inode::{Inode, NewInode, Node, ROOT},
     layout::{Flags, InodeRecord},
     pinned,
     state::{Body, Hangs},
@@ -26,12 +27,9 @@ use crate::{
     block::PinnedBlocks,
     credentials::{EXECUTE, WRITE},
     device,
-    page_cache::{Cached, InCore, InUse, PageCache},
+    page_cache::{Cached, InCore, PageCache},
     vnode::{Change, Emit, Make, MountPoint, Place, Space},
 };
-
-/// The vnode: an inode that somebody uses.
-pub(super) type Node = InUse<Inode>;
 
 impl Inode {
     /// What it has as a directory.
@@ -109,7 +107,7 @@ impl Inode {
             (u32::from(record.mode), record.gid)
         };
         let (mut mode, mut gid) = (mode & 0o7777, who.gid);
-        if own_mode & S_ISGID != 0 || self.fs.upper.options().groups_go_down {
+        if own_mode & S_ISGID != 0 || self.fs.options().groups_go_down {
             // The group of such a directory goes down to all that is made in it.
             gid = own_gid;
             match kind {

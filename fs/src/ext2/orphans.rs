@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 
 use nucleus::sync::{Mutex, Rank};
 
-use super::{Ext2, inode::Inode, layout::field};
+use super::{layout::field, volume::Volume};
 
 /// The list of one file system.
 pub(super) struct Orphans {
@@ -48,8 +48,7 @@ impl Orphans {
     }
 
     /// Adds an inode without a link, unless it is there.
-    pub fn add(&self, inode: &Inode) {
-        let (fs, number) = (&inode.fs, inode.ino());
+    pub fn add(&self, fs: &Volume, number: u32) {
         let mut list = self.list.lock();
         if list.ages.contains_key(&number) {
             return;
@@ -63,7 +62,7 @@ impl Orphans {
     }
 
     /// Takes an inode out, which was deleted at `deleted`, in seconds since the epoch, or has got a name, if that is 0.
-    pub fn remove(&self, fs: &Ext2, number: u32, deleted: u32) {
+    pub fn remove(&self, fs: &Volume, number: u32, deleted: u32) {
         let mut list = self.list.lock();
         if let Some(age) = list.ages.remove(&number) {
             list.by_age.remove(&age);

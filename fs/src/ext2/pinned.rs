@@ -6,7 +6,11 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use abi::{Errno, Result};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE};
 
-use super::{content::Content, inode::Inode, node::Node, state::Body};
+use super::{
+    content::Content,
+    inode::{Inode, Node},
+    state::Body,
+};
 use crate::{
     Kind,
     block::{Device, PinnedBlocks, Run},
@@ -52,7 +56,7 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
     let mut pinned = {
         // Nobody writes it from here on but by a mapping, until nobody does at all.
         let fs = node.fs.clone();
-        let _no_changes = fs.upper.no_changes();
+        let _no_changes = fs.mounting.no_changes();
         node.sync_whole()?;
         if node.set_pinned(true) {
             return Err(Errno::ETXTBSY);

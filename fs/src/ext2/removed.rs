@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use abi::Result;
 
 use super::{
-    Ext2,
-    inode::{Home, Inode, now},
+    home::{Home, now},
     layout::InodeRecord,
     pending::{Pending, Run},
+    volume::Volume,
 };
 
 /// An inode without a link that nobody uses any more, and that could not be freed yet.
@@ -19,12 +19,12 @@ pub(super) struct Removed {
 }
 
 impl Removed {
-    /// This inode, which has no link.
-    pub fn new(inode: &Inode) -> Removed {
+    /// The inode of this number, with this record at `home`, which has no link.
+    pub fn new(number: u32, home: Home, record: InodeRecord) -> Removed {
         Removed {
-            number: inode.ino(),
-            home: inode.home().clone(),
-            record: inode.record().clone(),
+            number,
+            home,
+            record,
         }
     }
 
@@ -32,7 +32,7 @@ impl Removed {
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`: what was freed by then stays so.
-    pub fn free(&mut self, fs: &Ext2) -> Result<()> {
+    pub fn free(&mut self, fs: &Volume) -> Result<()> {
         let mut freed = Pending::new();
         let result = match self.record.has_blocks(fs.geometry.sectors()) {
             true => fs.free_range(&mut self.record, 0..u64::MAX, &mut freed),
@@ -42,7 +42,7 @@ impl Removed {
         if result.is_ok() {
             self.record.size = 0;
             let deleted = (now().as_secs() as u32).max(1);
-            fs.upper.orphans.remove(fs, self.number, deleted);
+            fs.orphans.remove(fs, self.number, deleted);
             freed.add_inode(self.number, self.record.is_directory());
         }
         self.home.store(fs, &self.record);
@@ -51,7 +51,7 @@ impl Removed {
     }
 
     /// Gives up the block of extended attributes, which other inodes may share.
-    fn free_attributes(&mut self, fs: &Ext2, freed: &mut Pending) -> Result<()> {
+    fn free_attributes(&mut self, fs: &Volume, freed: &mut Pending) -> Result<()> {
         const MAGIC: u32 = 0xea02_0000;
         let number = self.record.attributes;
         if number == 0 {
@@ -75,7 +75,7 @@ impl Removed {
     }
 }
 
-impl Ext2 {
+impl Volume {
     /// Whether there are removed inodes that could not be freed.
     pub(super) fn has_removed(&self) -> bool {
         !self.removed.lock().is_empty()

@@ -8,8 +8,8 @@ use abi::{Errno, Result};
 use super::{
     directory::{Directory, Found, Writing},
     entries::check_name,
-    inode::{Inode, now},
-    node::Node,
+    home::now,
+    inode::{Inode, Node},
     state::Hangs,
 };
 use crate::{Credentials, Kind};
@@ -117,7 +117,7 @@ impl Inode {
             _ => Some(self.make_inode(Kind::CharDevice, 0, 0, &Credentials::default())?),
         };
         let across = !core::ptr::eq(self, to);
-        let tree = across.then(|| self.fs.upper.rename.lock());
+        let tree = across.then(|| self.fs.mounting.rename.lock());
         let mut pair = loop {
             let mut pair = Pair::lock(self, to)?;
             // A directory that is replaced must be empty, which is seen when its names have been read: with no lock of names held.

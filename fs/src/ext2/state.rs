@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicBool;
 
 use nucleus::sync::{Rank, SpinLock};
 
-use super::{directory::Directory, node::Node};
+use super::{directory::Directory, inode::Node};
 use crate::{DenyWrite, Kind, device::Attachment, vnode::MountPoint};
 
 /// What the upper half knows of an inode.

@@ -64,7 +64,7 @@ impl Directory {
         }
         let mut names = self.names.write();
         if names.is_none() {
-            let loaded = Names::load(inode, inode.fs.upper.seed)?;
+            let loaded = Names::load(inode, inode.fs.mounting.seed)?;
             let count = u32::try_from(loaded.len()).map_err(|_| Errno::EIO)?;
             self.count.store(count, Ordering::Release);
             *names = Some(loaded);

@@ -113,13 +113,13 @@ fn the_list_and_the_record_do_not_overwrite_each_other() {
             priority: Default::default(),
         };
         drop(task::spawn(spawn, Box::new(run)).unwrap());
-        let orphans = &fs.upper.orphans;
+        let orphans = &fs.orphans;
         // Mapping a page for a moment is where another CPU may go on.
         ephemeral::set_backend(Backend::Uncached).unwrap();
         for _ in 0..20 {
             let older = new(&fs, 2);
-            orphans.add(&older);
-            orphans.add(&kept);
+            orphans.add(&fs, older.ino());
+            orphans.add(&fs, kept.ino());
             assert_eq!(kept.home().stored().1, older.ino(), "it follows");
             orphans.remove(&fs, older.ino(), 0);
             for _ in 0..4 {
