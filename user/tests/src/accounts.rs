@@ -1,13 +1,6 @@
 //! What `/proc` and `/sys` tell of a process's memory and doings, and settings that root may change.
 
-use std::fs;
-use std::io::{Read, Seek, SeekFrom, Write};
-
-use crate::proc::read;
-use crate::support::{
-    Outcome, PAGE, c, child, exit, file, map, pause_ms, peek, pipe, poke, spawn, wait,
-};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("accounts: a process's memory as a file", memory),
@@ -25,54 +18,33 @@ pub const TESTS: &[Test] = &[
     ("accounts: the log by syslog", log),
 ];
 
-fn text(error: std::io::Error) -> String {
-    error.to_string()
-}
-
-/// A line's number, behind a name and a colon.
-fn number(all: &str, name: &str) -> Result<u64, String> {
-    all.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .ok_or_else(|| format!("no {name} in\n{all}"))
-}
-
 fn memory() -> Outcome {
     let area = map(2 * PAGE)?;
     for (i, byte) in b"hello".iter().enumerate() {
         poke(area.wrapping_add(PAGE - 2 + i), *byte);
     }
-    let other = spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })?;
+    let other = spawn_sleeper()?;
     let mut open = fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open(format!("/proc/{other}/mem"))
-        .map_err(text)?;
+        .open(format!("/proc/{other}/mem"))?;
     let at = area as u64 + PAGE as u64 - 2;
     let mut bytes = [0; 5];
-    open.seek(SeekFrom::Start(at)).map_err(text)?;
-    open.read_exact(&mut bytes).map_err(text)?;
+    open.seek(SeekFrom::Start(at))?;
+    open.read_exact(&mut bytes)?;
     ensure!(&bytes == b"hello", "the child has {bytes:?}");
-    open.seek(SeekFrom::Start(at)).map_err(text)?;
-    open.write_all(b"HELLO").map_err(text)?;
-    open.seek(SeekFrom::Start(at)).map_err(text)?;
-    open.read_exact(&mut bytes).map_err(text)?;
+    open.seek(SeekFrom::Start(at))?;
+    open.write_all(b"HELLO")?;
+    open.seek(SeekFrom::Start(at))?;
+    open.read_exact(&mut bytes)?;
     ensure!(&bytes == b"HELLO", "after writing, it has {bytes:?}");
-    ensure!(
-        peek(area.wrapping_add(PAGE - 2)) == b'h',
-        "the child's memory is the parent's"
-    );
-    open.seek(SeekFrom::Start(16)).map_err(text)?;
+    equal!(peek(area.wrapping_add(PAGE - 2)), b'h');
+    open.seek(SeekFrom::Start(16))?;
     let error = open.read(&mut bytes).err().and_then(|e| e.raw_os_error());
-    ensure!(error == Some(libc::EIO), "nothing mapped gives {error:?}");
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
-    open.seek(SeekFrom::Start(at)).map_err(text)?;
-    let left = open.read(&mut bytes).map_err(text)?;
+    ensure!(error == Some(EIO), "nothing mapped gives {error:?}");
+    kill_child(other)?;
+    open.seek(SeekFrom::Start(at))?;
+    let left = open.read(&mut bytes)?;
     ensure!(left == 0, "a dead process gives {left} bytes");
     Ok(())
 }
@@ -80,30 +52,26 @@ fn memory() -> Outcome {
 fn pages() -> Outcome {
     let area = map(3 * PAGE)?;
     poke(area.wrapping_add(PAGE), 1);
-    let mut open = fs::File::open("/proc/self/pagemap").map_err(text)?;
-    open.seek(SeekFrom::Start(area as u64 / PAGE as u64 * 8))
-        .map_err(text)?;
+    let mut open = File::open("/proc/self/pagemap")?;
+    open.seek(SeekFrom::Start(area as u64 / PAGE as u64 * 8))?;
     let mut words = [0; 24];
-    open.read_exact(&mut words).map_err(text)?;
+    open.read_exact(&mut words)?;
     let present: Vec<bool> = words.chunks(8).map(|word| word[7] & 0x80 != 0).collect();
-    ensure!(
-        present == [false, true, false],
-        "one page of three was touched: {present:?}"
-    );
+    equal!(present, [false, true, false]);
     let mut odd = [0; 7];
     let error = open.read(&mut odd).err().and_then(|e| e.raw_os_error());
-    ensure!(error == Some(libc::EINVAL), "7 bytes give {error:?}");
+    ensure!(error == Some(EINVAL), "7 bytes give {error:?}");
     Ok(())
 }
 
 fn rollup() -> Outcome {
-    let before = read("/proc/self/smaps_rollup")?;
+    let before = read_text("/proc/self/smaps_rollup")?;
     let area = map(200 * PAGE)?;
     (0..200).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
-    let after = read("/proc/self/smaps_rollup")?;
+    let after = read_text("/proc/self/smaps_rollup")?;
     ensure!(after.contains("[rollup]"), "rollup: {after}");
     for name in ["Rss", "Pss", "Private_Dirty", "Anonymous"] {
-        let (old, new) = (number(&before, name)?, number(&after, name)?);
+        let (old, new) = (field_of(&before, name)?, field_of(&after, name)?);
         ensure!(new >= old + 780, "{name} went from {old} to {new} kB");
     }
     // Of what a child has mapped, too, each has half.
@@ -119,35 +87,28 @@ fn rollup() -> Outcome {
     })?;
     let mut byte = 0u8;
     call!(read(reader, (&raw mut byte).cast(), 1));
-    let shared = read("/proc/self/smaps_rollup")?;
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
-    let (pss, rss) = (number(&shared, "Pss")?, number(&shared, "Rss")?);
-    ensure!(
-        pss + 380 < rss,
-        "of {rss} kB, 800 of them a child's too, {pss} count"
-    );
-    let all = read("/proc/self/smaps")?;
+    let shared = read_text("/proc/self/smaps_rollup")?;
+    kill_child(other)?;
+    let (pss, rss) = (field_of(&shared, "Pss")?, field_of(&shared, "Rss")?);
+    ensure!(pss + 380 < rss, rss, pss);
+    let all = read_text("/proc/self/smaps")?;
     let sum: u64 = all
         .lines()
         .filter_map(|line| line.strip_prefix("Rss:"))
         .filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
         .sum();
-    let rolled = number(&read("/proc/self/smaps_rollup")?, "Rss")?;
-    ensure!(
-        rolled.abs_diff(sum) < 400,
-        "smaps has {sum} kB, the rollup {rolled}"
-    );
+    let rolled = field_of(&read_text("/proc/self/smaps_rollup")?, "Rss")?;
+    ensure!(rolled.abs_diff(sum) < 400, sum, rolled);
     Ok(())
 }
 
 fn leisure() -> Outcome {
-    let count = || number(&read("/proc/self/smaps_rollup")?, "LazyFree");
+    let count = || field_of(&read_text("/proc/self/smaps_rollup")?, "LazyFree");
     let kib = PAGE as u64 / 1024;
     let area = map(40 * PAGE)?;
     (0..40).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
     ensure!(count()? == 0, "{} kB before any was freed", count()?);
-    call!(madvise(area.cast(), 30 * PAGE, libc::MADV_FREE));
+    call!(madvise(area.cast(), 30 * PAGE, MADV_FREE));
     // The machine is not short of memory.
     ensure!(count()? == 30 * kib, "{} kB of 30 pages", count()?);
     // What is written is kept, and what goes is nowhere.
@@ -155,7 +116,7 @@ fn leisure() -> Outcome {
     call!(madvise(
         area.wrapping_add(20 * PAGE).cast(),
         20 * PAGE,
-        libc::MADV_DONTNEED
+        MADV_DONTNEED
     ));
     ensure!(count()? == 19 * kib, "{} kB of 19 pages", count()?);
     call!(munmap(area.cast(), 40 * PAGE));
@@ -166,11 +127,11 @@ fn leisure() -> Outcome {
 fn transfers() -> Outcome {
     let (_, open) = file("transfers", &[7; 10_000])?;
     let mut buffer = [0u8; 10_000];
-    let before = read("/proc/self/io")?;
+    let before = read_text("/proc/self/io")?;
     call!(pread(open, buffer.as_mut_ptr().cast(), 10_000, 0));
     call!(pwrite(open, buffer.as_ptr().cast(), 3_000, 0));
-    let after = read("/proc/self/io")?;
-    let gained = |name| Ok::<_, String>(number(&after, name)? - number(&before, name)?);
+    let after = read_text("/proc/self/io")?;
+    let gained = |name| Ok::<_, Failure>(field_of(&after, name)? - field_of(&before, name)?);
     let (read, written) = (gained("rchar")?, gained("wchar")?);
     let (reads, writes) = (gained("syscr")?, gained("syscw")?);
     // What was read of `io` itself counts, too.
@@ -178,10 +139,7 @@ fn transfers() -> Outcome {
         (10_000..11_000).contains(&read) && written == 3_000,
         "10,000 and 3,000 bytes show as {read} and {written}"
     );
-    ensure!(
-        (2..10).contains(&reads) && writes == 1,
-        "{reads} reads, {writes} writes"
-    );
+    ensure!((2..10).contains(&reads) && writes == 1, reads, writes);
     Ok(())
 }
 
@@ -190,71 +148,62 @@ fn judged() -> Outcome {
         let write = |path: &str, value: &str| fs::write(path, value).map_err(|e| e.raw_os_error());
         let adjustment = "/proc/self/oom_score_adj";
         write(adjustment, "300").map_err(|e| format!("{e:?}"))?;
-        ensure!(read(adjustment)? == "300\n", "300 was written");
-        let score: i64 = read("/proc/self/oom_score")?.trim().parse().unwrap_or(-1);
+        ensure!(read_text(adjustment)? == "300\n", "300 was written");
+        let score: i64 = read_text("/proc/self/oom_score")?
+            .trim()
+            .parse()
+            .unwrap_or(-1);
         ensure!((800..1000).contains(&score), "the score is {score}");
-        ensure!(
-            write(adjustment, "1001") == Err(Some(libc::EINVAL)),
-            "1001 is taken"
-        );
+        equal!(write(adjustment, "1001"), Err(Some(EINVAL)));
         child(|| {
-            ensure!(read(adjustment)? == "300\n", "a child does not inherit it");
+            ensure!(
+                read_text(adjustment)? == "300\n",
+                "a child does not inherit it"
+            );
             call!(setuid(1000));
             Ok(())
         })?;
-        call!(prctl(libc::PR_SET_TIMERSLACK, 12_345));
-        let slack = read("/proc/self/timerslack_ns")?;
+        call!(prctl(PR_SET_TIMERSLACK, 12_345));
+        let slack = read_text("/proc/self/timerslack_ns")?;
         ensure!(slack == "12345\n", "the slack is {slack}");
         write("/proc/self/timerslack_ns", "0").map_err(|e| format!("{e:?}"))?;
-        let slack = call!(prctl(libc::PR_GET_TIMERSLACK));
+        let slack = call!(prctl(PR_GET_TIMERSLACK));
         ensure!(slack == 50_000, "the usual slack is {slack}");
         Ok(())
     })?;
-    let login = read("/proc/self/loginuid")?;
+    let login = read_text("/proc/self/loginuid")?;
     ensure!(login.parse::<u32>().is_ok(), "loginuid is {login:?}");
     Ok(())
 }
 
 fn family() -> Outcome {
     let me = call!(getpid());
-    let other = spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })?;
-    let children = read(&format!("/proc/{me}/task/{me}/children"))?;
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
+    let other = spawn_sleeper()?;
+    let children = read_text(&format!("/proc/{me}/task/{me}/children"))?;
+    kill_child(other)?;
     ensure!(
         children.split(' ').any(|word| word == other.to_string()),
         "{other} is not among {children:?}"
     );
     for kind in ["mnt", "net", "pid", "user", "uts"] {
-        let link = fs::read_link(format!("/proc/self/ns/{kind}")).map_err(text)?;
+        let link = fs::read_link(format!("/proc/self/ns/{kind}"))?;
         let link = link.to_string_lossy().into_owned();
         ensure!(link.starts_with(&format!("{kind}:[")), "{kind} is {link}");
     }
-    let groups = read("/proc/self/cgroup")?;
-    ensure!(
-        groups.lines().all(|line| line.contains(":/")),
-        "control groups: {groups:?}"
-    );
-    let map = read("/proc/self/uid_map")?;
+    let groups = read_text("/proc/self/cgroup")?;
+    ensure!(groups.lines().all(|line| line.contains(":/")), groups);
+    let map = read_text("/proc/self/uid_map")?;
     ensure!(map.split_whitespace().count() == 3, "uid_map is {map:?}");
     Ok(())
 }
 
 fn secrets() -> Outcome {
-    let other = spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })?;
+    let other = spawn_sleeper()?;
     let result = child(|| {
         call!(setuid(1000));
         for name in ["mem", "io", "environ", "pagemap", "auxv"] {
             let path = c(&format!("/proc/{other}/{name}"));
-            refused!(EACCES, open(path.as_ptr(), libc::O_RDONLY));
+            refused!(EACCES, open(path.as_ptr(), O_RDONLY));
         }
         for name in ["maps", "smaps", "smaps_rollup"] {
             let found = fs::read(format!("/proc/{other}/{name}"));
@@ -262,15 +211,14 @@ fn secrets() -> Outcome {
         }
         Ok(())
     });
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
+    kill_child(other)?;
     result?;
     // Who gives up being looked into is closed to its own user.
     child(|| {
         call!(setuid(1000));
         let (reader, writer) = pipe(0)?;
         let closed = spawn(|| {
-            call!(prctl(libc::PR_SET_DUMPABLE, 0));
+            call!(prctl(PR_SET_DUMPABLE, 0));
             call!(write(writer, [0u8].as_ptr().cast(), 1));
             loop {
                 pause_ms(1000);
@@ -279,8 +227,7 @@ fn secrets() -> Outcome {
         let mut byte = 0u8;
         call!(read(reader, (&raw mut byte).cast(), 1));
         let found = fs::read(format!("/proc/{closed}/maps"));
-        call!(kill(closed, libc::SIGKILL));
-        wait(closed)?;
+        kill_child(closed)?;
         ensure!(found.is_err(), "what is not dumpable can be looked into");
         Ok(())
     })
@@ -290,7 +237,7 @@ fn settings() -> Outcome {
     let write = |path: &str, value: &str| {
         fs::write(format!("/proc/sys/{path}"), value).map_err(|e| e.raw_os_error())
     };
-    let old = read("/proc/sys/kernel/hostname")?;
+    let old = read_text("/proc/sys/kernel/hostname")?;
     write("kernel/hostname", "elsewhere\n").map_err(|e| format!("{e:?}"))?;
     let mut name = [0u8; 64];
     call!(gethostname(name.as_mut_ptr().cast(), 64));
@@ -301,17 +248,15 @@ fn settings() -> Outcome {
         String::from_utf8_lossy(&name)
     );
     // A map may have that many entries, and no more.
-    let most = read("/proc/sys/vm/max_map_count")?;
+    let most = read_text("/proc/sys/vm/max_map_count")?;
     write("vm/max_map_count", "60").map_err(|e| format!("{e:?}"))?;
     let result = child(|| {
         for page in 0..100 {
             let prot = match page % 2 {
-                0 => libc::PROT_READ,
-                _ => libc::PROT_NONE,
+                0 => PROT_READ,
+                _ => PROT_NONE,
             };
-            if crate::support::map_with(PAGE, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
-                .is_err()
-            {
+            if map_with(PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1).is_err() {
                 return Ok(());
             }
         }
@@ -323,36 +268,30 @@ fn settings() -> Outcome {
     let result = child(|| {
         let (reader, _) = pipe(0)?;
         call!(setuid(1000));
-        refused!(EPERM, fcntl(reader, libc::F_SETPIPE_SZ, 1 << 20));
+        refused!(EPERM, fcntl(reader, F_SETPIPE_SZ, 1 << 20));
         Ok(())
     });
     write("fs/pipe-max-size", "1048576").map_err(|e| format!("{e:?}"))?;
     result?;
-    ensure!(
-        write("kernel/pid_max", "5") == Err(Some(libc::EINVAL)),
-        "pid_max of 5 is taken"
-    );
+    equal!(write("kernel/pid_max", "5"), Err(Some(EINVAL)));
     child(|| {
         call!(setuid(1000));
-        ensure!(
-            write("kernel/hostname", "mine") == Err(Some(libc::EACCES)),
-            "anybody may name the host"
-        );
+        equal!(write("kernel/hostname", "mine"), Err(Some(EACCES)));
         Ok(())
     })
 }
 
 fn locks() -> Outcome {
     let (path, open) = file("locks", b"0123456789")?;
-    call!(flock(open, libc::LOCK_EX));
+    call!(flock(open, LOCK_EX));
     // SAFETY: a structure of numbers.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_RDLCK as i16;
+    let mut lock: flock = unsafe { zeroed() };
+    lock.l_type = F_RDLCK as i16;
     lock.l_start = 2;
     lock.l_len = 3;
-    call!(fcntl(open, libc::F_SETLK, &raw const lock));
-    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).map_err(text)?);
-    let all = read("/proc/locks")?;
+    call!(fcntl(open, F_SETLK, &raw const lock));
+    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path)?);
+    let all = read_text("/proc/locks")?;
     let me = call!(getpid());
     let find = |kind: &str, mode: &str, range: &str| {
         all.lines().any(|line| {
@@ -367,18 +306,17 @@ fn locks() -> Outcome {
 }
 
 fn machine() -> Outcome {
-    let total = || -> Result<u64, String> {
-        let all = read("/proc/stat")?;
+    let total = || -> Result<u64> {
+        let all = read_text("/proc/stat")?;
         let line = all.lines().find_map(|line| line.strip_prefix("intr "));
         line.and_then(|rest| rest.split(' ').next()?.parse().ok())
-            .ok_or_else(|| "no interrupts in stat".to_string())
+            .ok_or_else(|| "no interrupts in stat".into())
     };
     let before = total()?;
     pause_ms(30);
     ensure!(total()? > before, "no interrupt in 30 ms");
-    let table = read("/proc/interrupts")?;
-    // SAFETY: returns a number.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } as usize;
+    let table = read_text("/proc/interrupts")?;
+    let cpus = cpus();
     ensure!(
         table
             .lines()
@@ -389,11 +327,11 @@ fn machine() -> Outcome {
             == cpus,
         "the head of interrupts:\n{table}"
     );
-    let forks = || -> Result<u64, String> {
-        let all = read("/proc/stat")?;
+    let forks = || -> Result<u64> {
+        let all = read_text("/proc/stat")?;
         let line = all.lines().find_map(|line| line.strip_prefix("processes "));
         line.and_then(|rest| rest.parse().ok())
-            .ok_or_else(|| "no processes in stat".to_string())
+            .ok_or_else(|| "no processes in stat".into())
     };
     let before = forks()?;
     wait(spawn(|| exit(0))?)?;
@@ -403,34 +341,31 @@ fn machine() -> Outcome {
 
 fn processors() -> Outcome {
     // SAFETY: returns a number.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as usize;
+    let cpus = unsafe { libc::sysconf(_SC_NPROCESSORS_CONF) } as usize;
     let base = "/sys/devices/system/cpu";
     let list = match cpus {
         1 => "0\n".to_string(),
         _ => format!("0-{}\n", cpus - 1),
     };
     for name in ["online", "possible", "present"] {
-        let found = read(&format!("{base}/{name}"))?;
+        let found = read_text(&format!("{base}/{name}"))?;
         ensure!(found == list, "{name}: {found:?}, not {list:?}");
     }
     let last = format!("{base}/cpu{}", cpus - 1);
-    let core = read(&format!("{last}/topology/core_id"))?;
+    let core = read_text(&format!("{last}/topology/core_id"))?;
     ensure!(core == format!("{}\n", cpus - 1), "the core is {core}");
-    ensure!(
-        !fs::exists(format!("{base}/cpu{cpus}")).unwrap_or(true),
-        "one CPU too many"
-    );
-    let line = read(&format!("{last}/cache/index0/coherency_line_size"))?;
+    ensure!(!fs::exists(format!("{base}/cpu{cpus}")).unwrap_or(true));
+    let line = read_text(&format!("{last}/cache/index0/coherency_line_size"))?;
     ensure!(line == "64\n", "a line has {line} bytes");
-    let node = fs::canonicalize(format!("{last}/node0/cpu0")).map_err(text)?;
+    let node = fs::canonicalize(format!("{last}/node0/cpu0"))?;
     ensure!(
         node.as_os_str() == format!("{base}/cpu0").as_str(),
         "the node's CPU is {}",
         node.display()
     );
-    let size = fs::metadata(format!("{base}/online")).map_err(text)?.len();
+    let size = fs::metadata(format!("{base}/online"))?.len();
     ensure!(size == 4096, "a file's size is {size}");
-    let index = read("/sys/class/net/lo/ifindex")?;
+    let index = read_text("/sys/class/net/lo/ifindex")?;
     ensure!(index == "1\n", "lo is {index}");
     Ok(())
 }
@@ -444,7 +379,7 @@ fn log() -> Outcome {
     let size = log(10, &mut []);
     ensure!(size > 4096, "the log's size is {size}");
     let mut buffer = vec![0; size as usize];
-    fs::write("/dev/kmsg", "a line for the log's test\n").map_err(text)?;
+    fs::write("/dev/kmsg", "a line for the log's test\n")?;
     let n = log(3, &mut buffer);
     let all = String::from_utf8_lossy(&buffer[..n.max(0) as usize]).into_owned();
     let last = all.lines().last().unwrap_or("");
@@ -452,22 +387,13 @@ fn log() -> Outcome {
         last.starts_with('<') && last.contains("a line for the log's test"),
         "the last line is {last:?}"
     );
-    ensure!(
-        all.lines().all(|line| line.starts_with('<')),
-        "a line without its mark"
-    );
+    ensure!(all.lines().all(|line| line.starts_with('<')));
     // The end of it fits into less.
     let n = log(3, &mut buffer[..200]);
     ensure!((1..=200).contains(&n), "200 bytes get {n}");
-    ensure!(
-        buffer[..n as usize].ends_with(b"\n") && buffer[0] == b'<',
-        "lines are cut"
-    );
+    ensure!(buffer[..n as usize].ends_with(b"\n") && buffer[0] == b'<');
     let n = log(11, &mut []);
-    ensure!(
-        n == -1 && crate::support::errno() == libc::EINVAL,
-        "action 11 gives {n}"
-    );
+    ensure!(n == -1 && errno() == EINVAL, n);
     child(|| {
         call!(setuid(1000));
         refused!(EPERM, syscall(libc::SYS_syslog, 5, 0, 0));

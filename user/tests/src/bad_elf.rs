@@ -1,11 +1,6 @@
 //! Damaged programs: an error of exec or a killed process, never more.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::ptr;
-
-use crate::support::{End, Numbers, Outcome, c, errno, exit, folder, spawn, wait};
-use crate::{Test, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("bad ELF: a small program runs", good),
@@ -61,14 +56,14 @@ enum Fate {
     Refused(i32),
 }
 
-fn run(bytes: &[u8]) -> Result<Fate, String> {
+fn run(bytes: &[u8]) -> Result<Fate> {
     let path = format!("{}/program", folder("elf")?);
     let _ = fs::remove_file(&path);
-    fs::write(&path, bytes).map_err(|error| error.to_string())?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
+    fs::write(&path, bytes)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     let path = c(&path);
     // The error comes back through memory that both have.
-    let shared = crate::support::shared_map(4096)?.cast::<i32>();
+    let shared = shared_map(4096)?.cast::<i32>();
     // SAFETY: a live shared map.
     unsafe { shared.write(0) };
     let child = spawn(|| {
@@ -80,11 +75,8 @@ fn run(bytes: &[u8]) -> Result<Fate, String> {
             libc::dup2(null, 1);
             libc::dup2(null, 2);
             libc::alarm(3);
-            let limit = libc::rlimit {
-                rlim_cur: 256 << 20,
-                rlim_max: 256 << 20,
-            };
-            libc::setrlimit(libc::RLIMIT_AS, &limit);
+            let limit = limit_of(256 << 20);
+            libc::setrlimit(RLIMIT_AS, &limit);
             let words = [path.as_ptr(), c"--list".as_ptr(), ptr::null()];
             libc::execve(path.as_ptr(), words.as_ptr(), words[2..].as_ptr());
             shared.write(errno());
@@ -105,7 +97,7 @@ fn run(bytes: &[u8]) -> Result<Fate, String> {
 
 fn call_open_null() -> i32 {
     // SAFETY: opens a device.
-    unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) }
+    unsafe { libc::open(c"/dev/null".as_ptr(), O_RDWR) }
 }
 
 fn good() -> Outcome {
@@ -115,7 +107,7 @@ fn good() -> Outcome {
 }
 
 fn headers() -> Outcome {
-    let enoexec = Fate::Refused(libc::ENOEXEC);
+    let enoexec = Fate::Refused(ENOEXEC);
     let refused: &[(&str, usize, u8)] = &[
         ("the magic number", 0, 0),
         ("the machine", 18, 3),
@@ -154,10 +146,7 @@ fn headers() -> Outcome {
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         let fate = run(&bytes)?;
         let ran = fate == Fate::Ended(End::Exit(42));
-        ensure!(
-            !ran || at == 112 || at == 72,
-            "offset {at} value {value:#x}: it ran"
-        );
+        ensure!(!ran || at == 112 || at == 72, at, value);
     }
     Ok(())
 }
@@ -188,7 +177,7 @@ fn cut_off() -> Outcome {
 fn real_program() -> Outcome {
     let seed = u64::from(std::process::id());
     let mut numbers = Numbers::new(seed);
-    let program = fs::read("/proc/self/exe").map_err(|error| error.to_string())?;
+    let program = fs::read("/proc/self/exe")?;
     for _ in 0..25 {
         let mut bytes = program.clone();
         for _ in 0..1 + numbers.below(6) {

@@ -1,11 +1,7 @@
 //! `/dev/causeway`, through the crate that wraps it: what children get, and what the kernel says of an address space.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use libcauseway::{Causeway, Inherit, Memory};
-
-use crate::support::{End, Outcome, PAGE, child, map, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("causeway: children share private memory", share),
@@ -17,14 +13,14 @@ pub const TESTS: &[Test] = &[
     ("causeway: refusals", refusals),
 ];
 
-fn open() -> Result<Causeway, String> {
-    Causeway::open().map_err(|error| format!("/dev/causeway: {error}"))
+fn open() -> Result<Causeway> {
+    Ok(Causeway::open()?)
 }
 
-fn memory(inherit: Inherit) -> Result<Memory, String> {
-    let mut memory = Memory::new(16 * PAGE).map_err(|error| error.to_string())?;
+fn memory(inherit: Inherit) -> Result<Memory> {
+    let mut memory = Memory::new(16 * PAGE)?;
     let set = open()?.set_inherit(&mut memory, inherit);
-    set.map_err(|error| format!("{inherit:?}: {error}"))?;
+    set?;
     Ok(memory)
 }
 
@@ -34,10 +30,7 @@ fn share() -> Outcome {
     let place = |i: usize| &words[i * PAGE / 8];
     place(0).store(1, Relaxed);
     child(|| {
-        ensure!(
-            place(0).load(Relaxed) == 1,
-            "the child does not see what was there"
-        );
+        equal!(place(0).load(Relaxed), 1);
         place(0).store(2, Relaxed);
         // A page that nobody had touched.
         place(1).store(3, Relaxed);
@@ -61,7 +54,7 @@ fn share() -> Outcome {
         })
         .collect();
     for child in children? {
-        ensure!(wait(child)? == End::Exit(0), "a child failed");
+        wait_ok(child)?;
     }
     let sum: u64 = (3..16).map(|i| place(i).load(Relaxed)).sum();
     ensure!(sum == 4000, "{sum} of 4000 were counted");
@@ -80,10 +73,7 @@ fn others() -> Outcome {
         zero.as_u64s()[0].store(8, Relaxed);
         copy.as_u64s()[0].store(8, Relaxed);
         let mut byte = 0;
-        refused!(
-            ENOMEM,
-            mincore(none.addresses().start as *mut _, PAGE, &mut byte)
-        );
+        refused! { mincore(none.addresses().start as *mut _, PAGE, &mut byte) => ENOMEM; }
         Ok(())
     })?;
     for memory in [&none, &zero, &copy] {
@@ -97,7 +87,7 @@ fn copies() -> Outcome {
     let mut memory = memory(Inherit::Share)?;
     memory.as_u64s()[0].store(1, Relaxed);
     // A sharer that waits, and tells what it sees in the end.
-    let (wake, waker) = crate::support::pipe(0)?;
+    let (wake, waker) = pipe(0)?;
     let address = memory.addresses().start;
     let sharer = spawn(|| {
         let mut byte = 0u8;
@@ -107,7 +97,7 @@ fn copies() -> Outcome {
         Ok(())
     })?;
     let set = causeway.set_inherit(&mut memory, Inherit::Copy);
-    set.map_err(|error| error.to_string())?;
+    set?;
     child(|| {
         memory.as_u64s()[0].store(99, Relaxed);
         Ok(())
@@ -116,15 +106,9 @@ fn copies() -> Outcome {
     ensure!(seen == 1, "a copy's write shows: {seen}");
     memory.as_u64s()[0].store(2, Relaxed);
     call!(write(waker, [0u8].as_ptr().cast(), 1));
-    ensure!(
-        wait(sharer)? == End::Exit(0),
-        "the one who shares it failed"
-    );
-    let entry = causeway.entry(address).map_err(|error| error.to_string())?;
-    ensure!(
-        entry.shared_with_children,
-        "the entry does not say so: {entry:?}"
-    );
+    wait_ok(sharer)?;
+    let entry = causeway.entry(address)?;
+    ensure!(entry.shared_with_children, entry);
     Ok(())
 }
 
@@ -132,20 +116,17 @@ fn parts() -> Outcome {
     let memory = memory(Inherit::Share)?;
     let words = memory.as_u64s();
     let start = memory.addresses().start;
-    let at = |page: usize| (start + page * PAGE) as *mut libc::c_void;
+    let at = |page: usize| (start + page * PAGE) as *mut c_void;
     for page in 0..16 {
         words[page * PAGE / 8].store(page as u64, Relaxed);
     }
     child(|| {
         call!(munmap(at(2), 3 * PAGE));
-        call!(mprotect(at(8), PAGE, libc::PROT_READ));
+        call!(mprotect(at(8), PAGE, PROT_READ));
         words[9 * PAGE / 8].store(109, Relaxed);
-        call!(madvise(at(10), PAGE, libc::MADV_DONTNEED));
-        ensure!(
-            words[10 * PAGE / 8].load(Relaxed) == 10,
-            "DONTNEED took everybody's page"
-        );
-        let moved = call!(mremap(at(12), PAGE, PAGE, libc::MREMAP_MAYMOVE));
+        call!(madvise(at(10), PAGE, MADV_DONTNEED));
+        equal!(words[10 * PAGE / 8].load(Relaxed), 10);
+        let moved = call!(mremap(at(12), PAGE, PAGE, MREMAP_MAYMOVE));
         ensure!(moved == at(12), "it moved for no reason");
         Ok(())
     })?;
@@ -162,38 +143,30 @@ fn futex() -> Outcome {
     let memory = memory(Inherit::Share)?;
     let word = memory.addresses().start as *mut u32;
     let waiter = spawn(|| {
-        let limit = libc::timespec {
-            tv_sec: 20,
-            tv_nsec: 0,
-        };
+        let limit = timespec_of(20_000);
         while memory.as_u64s()[0].load(Relaxed) == 0 {
             // SAFETY: a word of memory that stays.
-            let result = unsafe {
-                libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, 0, &raw const limit)
-            };
-            let error = crate::support::errno();
-            ensure!(result == 0 || error == libc::EAGAIN, "futex: errno {error}");
+            let result =
+                unsafe { libc::syscall(libc::SYS_futex, word, FUTEX_WAIT, 0, &raw const limit) };
+            let error = errno();
+            ensure!(result == 0 || error == EAGAIN, "futex: errno {error}");
         }
         Ok(())
     })?;
-    crate::support::pause_ms(30);
+    pause_ms(30);
     memory.as_u64s()[0].store(1, Relaxed);
     // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
-    ensure!(wait(waiter)? == End::Exit(0), "the waiter failed");
+    unsafe { libc::syscall(libc::SYS_futex, word, FUTEX_WAKE, 1) };
+    wait_ok(waiter)?;
     Ok(())
 }
 
 fn said() -> Outcome {
     let causeway = open()?;
-    let text = |error: std::io::Error| error.to_string();
-    ensure!(
-        causeway.version().map_err(text)? >= 1,
-        "there was never such a version"
-    );
-    let before = causeway.counts().map_err(text)?;
+    ensure!(causeway.version()? >= 1);
+    let before = causeway.counts()?;
     let memory = map(32 * PAGE)?;
-    let entry = causeway.entry(memory as usize).map_err(text)?;
+    let entry = causeway.entry(memory as usize)?;
     ensure!(
         entry.range.contains(&(memory as usize)) && entry.inherit == Inherit::Copy,
         "{entry:?}"
@@ -204,22 +177,19 @@ fn said() -> Outcome {
     );
     // Locking a part of it parts the entry in three.
     call!(mlock(memory.wrapping_add(8 * PAGE).cast(), 8 * PAGE));
-    let after = causeway.counts().map_err(text)?;
+    let after = causeway.counts()?;
     ensure!(
         after.locked - before.locked == 8 && after.mapped >= before.mapped + 32,
         "{before:?}, then {after:?}"
     );
-    let entry = causeway.entry(memory as usize + 9 * PAGE).map_err(text)?;
+    let entry = causeway.entry(memory as usize + 9 * PAGE)?;
     ensure!(
         entry.locked && entry.range.len() == 8 * PAGE && entry.resident == 8,
         "{entry:?}"
     );
     call!(munlock(memory.cast(), 32 * PAGE));
-    let joined = causeway.counts().map_err(text)?;
-    ensure!(
-        joined.entries + 2 == after.entries,
-        "{after:?}, then {joined:?}"
-    );
+    let joined = causeway.counts()?;
+    equal!(joined.entries + 2, after.entries, after, joined);
     call!(munmap(memory.cast(), 32 * PAGE));
     Ok(())
 }
@@ -230,13 +200,9 @@ fn refusals() -> Outcome {
     let start = memory as usize;
     call!(munmap(memory.wrapping_add(PAGE).cast(), PAGE));
     for (range, inherit, expected) in [
-        (start + 1..start + PAGE, Inherit::None, libc::EINVAL),
-        (start..start + 3 * PAGE, Inherit::None, libc::ENOMEM),
-        (
-            usize::MAX - PAGE + 1..usize::MAX,
-            Inherit::None,
-            libc::ENOMEM,
-        ),
+        (start + 1..start + PAGE, Inherit::None, EINVAL),
+        (start..start + 3 * PAGE, Inherit::None, ENOMEM),
+        (usize::MAX - PAGE + 1..usize::MAX, Inherit::None, ENOMEM),
     ] {
         // SAFETY: no child is made.
         let set = unsafe { causeway.set_inherit_of(range.clone(), inherit) };
@@ -247,11 +213,8 @@ fn refusals() -> Outcome {
         .entry(8)
         .err()
         .and_then(|error| error.raw_os_error());
-    ensure!(
-        error == Some(libc::ENOMEM),
-        "nothing is mapped at 8: {error:?}"
-    );
-    let device = call!(open(c"/dev/causeway".as_ptr(), libc::O_RDWR));
+    equal!(error, Some(ENOMEM));
+    let device = call!(open(c"/dev/causeway".as_ptr(), O_RDWR));
     refused!(ENOTTY, ioctl(device, 0x1234));
     refused!(EFAULT, ioctl(device, 0x8040_ca02, 8));
     let bad = [start as u64, PAGE as u64, 4];

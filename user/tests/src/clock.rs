@@ -1,13 +1,6 @@
 //! Time: clocks, sleeping, timers, the time that a process used.
 
-use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use libc::{CLOCK_MONOTONIC, CLOCK_REALTIME, clockid_t, timespec};
-
-use crate::support::{Outcome, handle};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("clock: clocks go forward", forward),
@@ -22,17 +15,10 @@ pub const TESTS: &[Test] = &[
     ),
 ];
 
-fn now(clock: clockid_t) -> Result<i64, String> {
-    let mut time = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+fn now(clock: clockid_t) -> Result<i64> {
+    let mut time = timespec_of(0);
     call!(clock_gettime(clock, &mut time));
-    ensure!(
-        (0..1_000_000_000).contains(&time.tv_nsec),
-        "{} ns",
-        time.tv_nsec
-    );
+    ensure!((0..1_000_000_000).contains(&time.tv_nsec), time.tv_nsec);
     Ok(time.tv_sec * 1_000_000_000 + time.tv_nsec)
 }
 
@@ -40,67 +26,50 @@ fn forward() -> Outcome {
     for clock in [
         CLOCK_REALTIME,
         CLOCK_MONOTONIC,
-        libc::CLOCK_BOOTTIME,
-        libc::CLOCK_MONOTONIC_RAW,
+        CLOCK_BOOTTIME,
+        CLOCK_MONOTONIC_RAW,
     ] {
         let start = now(clock)?;
         let mut last = start;
         for _ in 0..5000 {
             let next = now(clock)?;
-            ensure!(
-                next >= last,
-                "clock {clock} went back by {} ns",
-                last - next
-            );
+            ensure!(next >= last, clock, last - next);
             last = next;
         }
         ensure!(last > start, "clock {clock} stood still");
     }
     let year = now(CLOCK_REALTIME)? / 1_000_000_000 / (365 * 24 * 3600) + 1970;
     ensure!((2024..2100).contains(&year), "the year is {year}");
-    let mut day = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 0,
-    };
-    call!(gettimeofday(&mut day, ptr::null_mut()));
+    let mut day = time_val(0);
+    call!(gettimeofday(&mut day, null_mut()));
     let difference = now(CLOCK_REALTIME)? / 1000 - (day.tv_sec * 1_000_000 + day.tv_usec);
-    ensure!(
-        (0..1_000_000).contains(&difference),
-        "gettimeofday differs by {difference} us"
-    );
+    ensure!((0..1_000_000).contains(&difference), difference);
     Ok(())
 }
 
 /// The clock may not go back from one CPU to another.
 fn agreement() -> Outcome {
-    use std::sync::atomic::{AtomicI64, Ordering};
     static LATEST: AtomicI64 = AtomicI64::new(0);
     let threads: Vec<_> = (0..4)
         .map(|_| {
-            std::thread::spawn(|| {
+            thread::spawn(|| {
                 for _ in 0..20_000 {
-                    let before = LATEST.load(Ordering::SeqCst);
+                    let before = LATEST.load(SeqCst);
                     let time = now(CLOCK_MONOTONIC)?;
-                    ensure!(
-                        time >= before,
-                        "back by {} ns between threads",
-                        before - time
-                    );
-                    LATEST.fetch_max(time, Ordering::SeqCst);
+                    ensure!(time >= before, before - time);
+                    LATEST.fetch_max(time, SeqCst);
                 }
                 Ok(())
             })
         })
         .collect();
-    threads
-        .into_iter()
-        .try_for_each(|thread| thread.join().map_err(|_| "a panic".to_string())?)
+    threads.into_iter().try_for_each(|thread| thread.join()?)
 }
 
 fn sleeping() -> Outcome {
     for milliseconds in [1, 5, 20, 100] {
         let start = Instant::now();
-        crate::support::pause_ms(milliseconds);
+        pause_ms(milliseconds);
         let time = start.elapsed();
         ensure!(
             time >= Duration::from_millis(milliseconds),
@@ -116,96 +85,68 @@ fn sleeping() -> Outcome {
 
 fn absolute() -> Outcome {
     let end = now(CLOCK_MONOTONIC)? + 30_000_000;
-    let time = timespec {
-        tv_sec: end / 1_000_000_000,
-        tv_nsec: end % 1_000_000_000,
-    };
+    let time = time_spec(end / 1_000_000_000, end % 1_000_000_000);
     // SAFETY: the time lives across the call.
-    let error = unsafe {
-        libc::clock_nanosleep(CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, ptr::null_mut())
-    };
+    let error = unsafe { libc::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, null_mut()) };
     ensure!(error == 0, "clock_nanosleep: {error}");
     ensure!(now(CLOCK_MONOTONIC)? >= end, "woken early");
     // In the past: at once.
     // SAFETY: as above.
-    unsafe { libc::clock_nanosleep(CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, ptr::null_mut()) };
+    unsafe { libc::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, null_mut()) };
     Ok(())
 }
 
 fn used() -> Outcome {
-    let before = now(libc::CLOCK_PROCESS_CPUTIME_ID)?;
+    let before = now(CLOCK_PROCESS_CPUTIME_ID)?;
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(200) {
         std::hint::spin_loop();
     }
-    let spun = now(libc::CLOCK_PROCESS_CPUTIME_ID)? - before;
+    let spun = now(CLOCK_PROCESS_CPUTIME_ID)? - before;
     ensure!(spun > 20_000_000, "200 ms of spinning used {spun} ns");
-    let before = now(libc::CLOCK_PROCESS_CPUTIME_ID)?;
-    crate::support::pause_ms(200);
-    let slept = now(libc::CLOCK_PROCESS_CPUTIME_ID)? - before;
+    let before = now(CLOCK_PROCESS_CPUTIME_ID)?;
+    pause_ms(200);
+    let slept = now(CLOCK_PROCESS_CPUTIME_ID)? - before;
     ensure!(slept < 100_000_000, "200 ms of sleep used {slept} ns");
     // SAFETY: all zeros is a valid structure to be overwritten.
-    let mut times: libc::tms = unsafe { std::mem::zeroed() };
+    let mut times: tms = unsafe { zeroed() };
     call!(times(&mut times));
-    ensure!(
-        times.tms_utime + times.tms_stime > 0,
-        "times says nothing was used"
-    );
+    ensure!(times.tms_utime + times.tms_stime > 0);
     Ok(())
 }
 
 fn refusals() -> Outcome {
-    let mut time = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = timespec_of(0);
     refused!(EINVAL, clock_gettime(77, &mut time));
     refused!(EFAULT, syscall(libc::SYS_clock_gettime, CLOCK_REALTIME, 8));
     time.tv_nsec = 1_000_000_000;
-    refused!(EINVAL, nanosleep(&time, ptr::null_mut()));
-    time = timespec {
-        tv_sec: -1,
-        tv_nsec: 0,
-    };
-    refused!(EINVAL, nanosleep(&time, ptr::null_mut()));
+    refused!(EINVAL, nanosleep(&time, null_mut()));
+    time = time_spec(-1, 0);
+    refused!(EINVAL, nanosleep(&time, null_mut()));
     call!(clock_getres(CLOCK_MONOTONIC, &mut time));
-    ensure!(
-        time.tv_sec == 0 && time.tv_nsec > 0,
-        "the resolution is {} ns",
-        time.tv_nsec
-    );
+    ensure!(time.tv_sec == 0 && time.tv_nsec > 0, time.tv_nsec);
     Ok(())
 }
 
 static EXPIRED: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn count_expiry(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    EXPIRED.fetch_add(1, Ordering::SeqCst);
+extern "C" fn count_expiry(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    EXPIRED.fetch_add(1, SeqCst);
 }
 
 fn processor_timer() -> Outcome {
     const SPENT_MS: i64 = 300;
-    handle(libc::SIGPROF, count_expiry, libc::SA_RESTART)?;
-    let interval = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 10_000,
-    };
-    let timer = libc::itimerval {
-        it_interval: interval,
-        it_value: interval,
-    };
-    let begin = now(libc::CLOCK_PROCESS_CPUTIME_ID)?;
-    call!(setitimer(libc::ITIMER_PROF, &timer, ptr::null_mut()));
+    handle(SIGPROF, count_expiry, SA_RESTART)?;
+    let timer = timer_val(10_000, 10_000);
+    let begin = now(CLOCK_PROCESS_CPUTIME_ID)?;
+    call!(setitimer(ITIMER_PROF, &timer, null_mut()));
     // Nearly all of the time is the kernel's.
     let mut to = vec![0u8; 1 << 16];
-    let mut zeros = std::fs::File::open("/dev/zero").map_err(|error| error.to_string())?;
-    while now(libc::CLOCK_PROCESS_CPUTIME_ID)? - begin < SPENT_MS * 1_000_000 {
-        let _ = std::io::Read::read(&mut zeros, &mut to);
+    let mut zeros = File::open("/dev/zero")?;
+    while now(CLOCK_PROCESS_CPUTIME_ID)? - begin < SPENT_MS * 1_000_000 {
+        let _ = io::Read::read(&mut zeros, &mut to);
     }
-    let expired = EXPIRED.load(Ordering::SeqCst);
-    ensure!(
-        expired >= 10,
-        "only {expired} expiries of a timer of 10 ms in {SPENT_MS} ms"
-    );
+    let expired = EXPIRED.load(SeqCst);
+    ensure!(expired >= 10, expired, SPENT_MS);
     Ok(())
 }

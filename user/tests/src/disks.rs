@@ -1,14 +1,8 @@
 //! Block devices as files. The host gives `/dev/vda` (its size no multiple of a page), `/dev/vdb`, which is read-only, and `/dev/md0`, and
 //! compares what these tests leave on the first one with what must be there: see [`byte`].
 
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
-
-use libc::{c_int, off_t};
-
-use crate::support::{self, End, Outcome, PAGE, c, peek, poke, spawn, wait};
-use crate::{SKIP, Test, call, call80, ensure, refused, refused80};
+use crate::{call80, refused80};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("disks: the end, and what does not fit", ends),
@@ -37,12 +31,12 @@ const HDIO_GETGEO: libc::Ioctl = 0x301;
 const SECTOR: usize = 512;
 
 /// Opens a disk, or has the test left out where there is none.
-fn open(name: &str, flags: c_int) -> Result<c_int, String> {
+fn open(name: &str, flags: c_int) -> Result<c_int> {
     if !Path::new(name).exists() {
-        return Err(format!("{SKIP}there is no {name}"));
+        return Err(skip(format!("there is no {name}")));
     }
     let name = c(name);
-    Ok(call!(open(name.as_ptr(), flags | libc::O_CLOEXEC)))
+    Ok(call!(open(name.as_ptr(), flags | O_CLOEXEC)))
 }
 
 fn close(file: c_int) -> Outcome {
@@ -50,17 +44,13 @@ fn close(file: c_int) -> Outcome {
     Ok(())
 }
 
-fn size(file: c_int) -> Result<u64, String> {
+fn size(file: c_int) -> Result<u64> {
     let mut size = 0u64;
     call!(ioctl(file, BLKGETSIZE64, &mut size));
     Ok(size)
 }
 
-fn text(error: std::io::Error) -> String {
-    error.to_string()
-}
-
-fn pwrite(file: c_int, bytes: &[u8], at: u64) -> Result<usize, String> {
+fn pwrite(file: c_int, bytes: &[u8], at: u64) -> Result<usize> {
     Ok(call!(pwrite(
         file,
         bytes.as_ptr().cast(),
@@ -69,7 +59,7 @@ fn pwrite(file: c_int, bytes: &[u8], at: u64) -> Result<usize, String> {
     )) as usize)
 }
 
-fn pread(file: c_int, len: usize, at: u64) -> Result<Vec<u8>, String> {
+fn pread(file: c_int, len: usize, at: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let n = call!(pread(file, bytes.as_mut_ptr().cast(), len, at as off_t));
     bytes.truncate(n as usize);
@@ -77,38 +67,26 @@ fn pread(file: c_int, len: usize, at: u64) -> Result<Vec<u8>, String> {
 }
 
 fn ends() -> Outcome {
-    let disk = open("/dev/vda", libc::O_RDWR)?;
+    let disk = open("/dev/vda", O_RDWR)?;
     let size = size(disk)?;
     ensure!(size % PAGE as u64 != 0, "{size} bytes");
-    ensure!(
-        call!(lseek(disk, 0, libc::SEEK_END)) as u64 == size,
-        "the end"
-    );
-    refused!(EINVAL, lseek(disk, 1, libc::SEEK_END));
+    equal!(call!(lseek(disk, 0, SEEK_END)) as u64, size);
+    refused!(EINVAL, lseek(disk, 1, SEEK_END));
     ensure!(pread(disk, 10, size)?.is_empty(), "bytes behind the end");
-    ensure!(
-        pread(disk, 10, size + 5000)?.is_empty(),
-        "bytes behind the end"
-    );
-    refused!(
-        ENOSPC,
-        pwrite(disk, [0u8; 4].as_ptr().cast(), 4, size as off_t)
-    );
-    ensure!(
-        pwrite(disk, &[7; 100], size - 60)? == 60,
-        "a write over the end"
-    );
+    ensure!(pread(disk, 10, size + 5000)?.is_empty());
+    refused! { pwrite(disk, [0u8; 4].as_ptr().cast(), 4, size as off_t) => ENOSPC; }
+    equal!(pwrite(disk, &[7; 100], size - 60)?, 60);
     ensure!(pread(disk, 100, size - 60)? == [7; 60], "what it wrote");
     refused!(EINVAL, ftruncate(disk, 0));
     call!(fsync(disk));
     call!(fdatasync(disk));
-    let at = support::map_with(PAGE, libc::PROT_READ, libc::MAP_SHARED, disk)?;
+    let at = map_with(PAGE, PROT_READ, MAP_SHARED, disk)?;
     ensure!(u32::from(peek(at)) < 256, "the first byte");
     close(disk)
 }
 
 fn says() -> Outcome {
-    let disk = open("/dev/vda", libc::O_RDONLY)?;
+    let disk = open("/dev/vda", O_RDONLY)?;
     let (mut sectors, mut number) = (0u64, 0i32);
     call!(ioctl(disk, BLKGETSIZE, &mut sectors));
     ensure!(sectors * SECTOR as u64 == size(disk)?, "{sectors} sectors");
@@ -123,7 +101,7 @@ fn says() -> Outcome {
     }
     refused!(ENOTTY, ioctl(disk, HDIO_GETGEO, &mut sectors));
     refused!(EFAULT, ioctl(disk, BLKGETSIZE64, 8));
-    let about = fs::metadata("/dev/vda").map_err(text)?;
+    let about = fs::metadata("/dev/vda")?;
     ensure!(about.file_type().is_block_device(), "no block device");
     close(disk)
 }
@@ -134,10 +112,10 @@ fn says_narrow() -> Outcome {
     const BLKBSZGET_NARROW: u32 = 0x8004_1270;
     const BLKBSZSET_NARROW: u32 = 0x4004_1271;
     const BLKGETSIZE64_NARROW: u32 = 0x8004_1272;
-    let disk = open("/dev/vda", libc::O_RDONLY)?;
+    let disk = open("/dev/vda", O_RDONLY)?;
     let bytes = size(disk)?;
-    let memory = support::call_low_map(PAGE)?.cast::<u64>();
-    let ask = |command: u32| -> Result<u64, String> {
+    let memory = low_map(PAGE)?.cast::<u64>();
+    let ask = |command: u32| -> Result<u64> {
         // SAFETY: the page is ours.
         unsafe { memory.write_volatile(u64::MAX) };
         call80!(IOCTL, disk, command, memory as usize);
@@ -145,14 +123,8 @@ fn says_narrow() -> Outcome {
         Ok(unsafe { memory.read_volatile() })
     };
     let sectors = ask(BLKGETSIZE as u32)?;
-    ensure!(
-        sectors as u32 as u64 * SECTOR as u64 == bytes,
-        "{sectors:#x} sectors"
-    );
-    ensure!(
-        sectors >> 32 == u32::MAX.into(),
-        "more than a long was written"
-    );
+    equal!(sectors as u32 as u64 * SECTOR as u64, bytes, sectors);
+    equal!(sectors >> 32, u32::MAX.into());
     ensure!(ask(BLKGETSIZE64_NARROW)? == bytes, "its bytes");
     ensure!(ask(BLKBSZGET_NARROW)? as u32 == 512, "its blocks");
     // SAFETY: as above.
@@ -164,16 +136,16 @@ fn says_narrow() -> Outcome {
 }
 
 /// A page that `O_DIRECT` may have a demand on.
-fn aligned() -> Result<*mut u8, String> {
-    support::map(16 * PAGE)
+fn aligned() -> Result<*mut u8> {
+    map(16 * PAGE)
 }
 
 fn direct() -> Outcome {
-    let cached = open("/dev/md0", libc::O_RDWR)?;
-    let disk = open("/dev/md0", libc::O_RDWR | libc::O_DIRECT)?;
+    let cached = open("/dev/md0", O_RDWR)?;
+    let disk = open("/dev/md0", O_RDWR | O_DIRECT)?;
     let memory = aligned()?;
     let read =
-        |len: usize, at: i64| Ok::<_, String>(call!(pread(disk, memory.cast(), len, at)) as usize);
+        |len: usize, at: i64| Ok::<_, Failure>(call!(pread(disk, memory.cast(), len, at)) as usize);
     // What was written to the pages is seen past them, and the other way round.
     pwrite(cached, b"through the pages", 8192 + 100)?;
     ensure!(read(PAGE, 8192)? == PAGE, "a short read");
@@ -201,22 +173,22 @@ fn direct() -> Outcome {
     let end = size(disk)? as i64;
     ensure!(read(PAGE, end)? == 0, "bytes behind the end");
     ensure!(read(PAGE, end - 512)? == 512, "a read over the end");
-    refused!(EFAULT, pread(disk, std::ptr::dangling_mut(), 512, 0));
-    refused!(EFAULT, pwrite(disk, std::ptr::dangling(), 512, 0));
+    refused!(EFAULT, pread(disk, ptr::dangling_mut(), 512, 0));
+    refused!(EFAULT, pwrite(disk, ptr::dangling(), 512, 0));
     close(disk)?;
     close(cached)
 }
 
 fn mapped() -> Outcome {
-    let disk = open("/dev/md0", libc::O_RDWR)?;
+    let disk = open("/dev/md0", O_RDWR)?;
     let at = 64 * PAGE as u64;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let none = std::ptr::null_mut();
+    let protection = PROT_READ | PROT_WRITE;
+    let none = null_mut();
     let memory = call!(mmap(
         none,
         4 * PAGE,
         protection,
-        libc::MAP_SHARED,
+        MAP_SHARED,
         disk,
         at as i64
     ))
@@ -228,55 +200,43 @@ fn mapped() -> Outcome {
     for n in 0..4 {
         poke(page(n), b'0' + n as u8);
     }
-    ensure!(
-        pread(disk, 1, at + 2 * PAGE as u64)? == b"2",
-        "a store is not seen"
-    );
-    call!(msync(memory.cast(), 4 * PAGE, libc::MS_SYNC));
+    equal!(pread(disk, 1, at + 2 * PAGE as u64)?, b"2");
+    call!(msync(memory.cast(), 4 * PAGE, MS_SYNC));
     // The mapping keeps the pages when nobody has the disk open, and the last one writes them back.
     poke(page(3), b'!');
     close(disk)?;
-    let disk = open("/dev/md0", libc::O_RDWR)?;
-    ensure!(
-        pread(disk, 1, at + 3 * PAGE as u64)? == b"!",
-        "a store got lost"
-    );
+    let disk = open("/dev/md0", O_RDWR)?;
+    equal!(pread(disk, 1, at + 3 * PAGE as u64)?, b"!");
     poke(page(3), b'?');
     call!(munmap(memory.cast(), 4 * PAGE));
     call!(ioctl(disk, BLKFLSBUF, 0));
     close(disk)?;
-    let disk = open("/dev/md0", libc::O_RDONLY)?;
-    ensure!(
-        pread(disk, 1, at + 3 * PAGE as u64)? == b"?",
-        "a store got lost"
-    );
+    let disk = open("/dev/md0", O_RDONLY)?;
+    equal!(pread(disk, 1, at + 3 * PAGE as u64)?, b"?");
     close(disk)
 }
 
 fn read_only() -> Outcome {
-    let disk = open("/dev/vdb", libc::O_RDONLY)?;
+    let disk = open("/dev/vdb", O_RDONLY)?;
     let mut number = 0i32;
     call!(ioctl(disk, BLKROGET, &mut number));
     ensure!(number == 1, "it may be written");
     ensure!(pread(disk, 100, 0)?.len() == 100, "a short read");
     refused!(EBADF, pwrite(disk, [0u8; 4].as_ptr().cast(), 4, 0));
-    refused!(EACCES, open(c"/dev/vdb".as_ptr(), libc::O_RDWR));
+    refused!(EACCES, open(c"/dev/vdb".as_ptr(), O_RDWR));
     close(disk)
 }
 
 fn exclusive() -> Outcome {
-    let disk = open("/dev/md0", libc::O_RDONLY | libc::O_EXCL)?;
-    refused!(
-        EBUSY,
-        open(c"/dev/md0".as_ptr(), libc::O_RDWR | libc::O_EXCL)
-    );
-    close(open("/dev/md0", libc::O_RDWR)?)?;
+    let disk = open("/dev/md0", O_RDONLY | O_EXCL)?;
+    refused!(EBUSY, open(c"/dev/md0".as_ptr(), O_RDWR | O_EXCL));
+    close(open("/dev/md0", O_RDWR)?)?;
     close(disk)?;
-    close(open("/dev/md0", libc::O_RDWR | libc::O_EXCL)?)
+    close(open("/dev/md0", O_RDWR | O_EXCL)?)
 }
 
 fn known() -> Outcome {
-    let disk = open("/dev/vda", libc::O_RDONLY)?;
+    let disk = open("/dev/vda", O_RDONLY)?;
     let size = size(disk)?;
     close(disk)?;
     let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
@@ -285,45 +245,34 @@ fn known() -> Outcome {
         "its size"
     );
     ensure!(read("/sys/dev/block/254:0/dev")? == "254:0\n", "its number");
-    ensure!(
-        read("/sys/class/block/vdb/ro")? == "1\n",
-        "whether it is read-only"
-    );
-    ensure!(
-        read("/sys/block/md0/queue/logical_block_size")? == "512\n",
-        "its blocks"
-    );
+    equal!(read("/sys/class/block/vdb/ro")?, "1\n");
+    equal!(read("/sys/block/md0/queue/logical_block_size")?, "512\n");
     let partitions = read("/proc/partitions")?;
     let line = format!(" 254        0 {:10} vda\n", size / 1024);
     ensure!(partitions.contains(&line), "{partitions}");
     let before = fields("vda")?;
-    let disk = open("/dev/vda", libc::O_RDONLY | libc::O_DIRECT)?;
+    let disk = open("/dev/vda", O_RDONLY | O_DIRECT)?;
     let memory = aligned()?;
     call!(pread(disk, memory.cast(), 16 * PAGE, 0));
     close(disk)?;
     let after = fields("vda")?;
     // Sectors and requests that were read.
     ensure!(after[2] == before[2] + 128, "{before:?}, then {after:?}");
-    ensure!(
-        after[0] > before[0] && after.len() == 17,
-        "{before:?}, then {after:?}"
-    );
+    ensure!(after[0] > before[0] && after.len() == 17, before, after);
     Ok(())
 }
 
 /// The numbers of a disk in `/proc/diskstats`.
-fn fields(name: &str) -> Result<Vec<u64>, String> {
-    let all = fs::read_to_string("/proc/diskstats").map_err(text)?;
+fn fields(name: &str) -> Result<Vec<u64>> {
+    let all = fs::read_to_string("/proc/diskstats")?;
     let mut lines = all.lines().map(|line| line.split_ascii_whitespace());
     let fields = lines.find_map(|mut words| (words.nth(2) == Some(name)).then_some(words));
     let fields = fields.ok_or_else(|| format!("no {name} in:\n{all}"))?;
-    fields
-        .map(|word| word.parse().map_err(|_| format!("{word} is no number")))
-        .collect()
+    fields.map(|word| Ok(word.parse()?)).collect()
 }
 
 fn zeros() -> Outcome {
-    let disk = open("/dev/md0", libc::O_RDWR)?;
+    let disk = open("/dev/md0", O_RDWR)?;
     pwrite(disk, &[9; 8 * PAGE], 0)?;
     for command in [BLKZEROOUT, BLKDISCARD] {
         let range = [PAGE as u64 + 512, 2 * PAGE as u64];
@@ -339,7 +288,7 @@ fn zeros() -> Outcome {
         refused!(EINVAL, ioctl(disk, BLKZEROOUT, range.as_ptr()));
     }
     // Who may only read it may not clear it either.
-    let reader = open("/dev/md0", libc::O_RDONLY)?;
+    let reader = open("/dev/md0", O_RDONLY)?;
     for command in [BLKZEROOUT, BLKDISCARD] {
         let range = [0u64, PAGE as u64];
         refused!(EBADF, ioctl(reader, command, range.as_ptr()));
@@ -358,15 +307,13 @@ const WRITERS: u64 = 4;
 const STRIPE: u64 = 20_000;
 
 fn patterns() -> Outcome {
-    let disk = open("/dev/vda", libc::O_RDWR)?;
+    let disk = open("/dev/vda", O_RDWR)?;
     let size = size(disk)?;
     let mut children = Vec::new();
     for writer in 0..WRITERS {
         children.push(spawn(move || write_stripes(disk, size, writer))?);
     }
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a writer failed");
-    }
+    wait_all(children)?;
     let mut at = 0;
     while at < size {
         let found = pread(disk, 1 << 16, at)?;
@@ -390,10 +337,7 @@ fn write_stripes(disk: c_int, size: u64, writer: u64) -> Outcome {
             let len = (1 + (seed >> 33) % 9000).min(end - at);
             let bytes: Vec<u8> = (at..at + len).map(byte).collect();
             ensure!(pwrite(disk, &bytes, at)? as u64 == len, "a short write");
-            ensure!(
-                pread(disk, bytes.len(), at)? == bytes,
-                "another content at {at}"
-            );
+            equal!(pread(disk, bytes.len(), at)?, bytes, at);
             at += len;
         }
         if (seed >> 40) % 8 == 0 {

@@ -1,13 +1,8 @@
 //! How many map entries a program needs (`uvm.txt` 3.2, Table 1).
 
+use fs::Permissions;
 use std::arch::global_asm;
-use std::fs::{self, Permissions};
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
-
-use crate::support::{Outcome, folder};
-use crate::{Test, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[("entries: cat in two segments", cat)];
 
@@ -91,27 +86,25 @@ fn program() -> Vec<u8> {
 
 /// The paper's `cat` has six entries: text, data, zeros, heap, stack, and what the kernel puts there itself.
 fn cat() -> Outcome {
-    let wrong = |error: std::io::Error| error.to_string();
     let path = format!("{}/cat", folder("entries")?);
-    fs::write(&path, program()).map_err(wrong)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(wrong)?;
+    fs::write(&path, program())?;
+    fs::set_permissions(&path, Permissions::from_mode(0o755))?;
     let mut child = Command::new(&path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()
-        .map_err(wrong)?;
+        .spawn()?;
     let (mut to, mut from) = match (child.stdin.take(), child.stdout.take()) {
         (Some(to), Some(from)) => (to, from),
         _ => return Err("no pipes".into()),
     };
     // Once it has answered it has all that it needs.
-    to.write_all(b"hello").map_err(wrong)?;
+    to.write_all(b"hello")?;
     let mut answer = [0; 5];
-    from.read_exact(&mut answer).map_err(wrong)?;
+    from.read_exact(&mut answer)?;
     ensure!(&answer == b"hello", "it answers {answer:?}");
-    let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).map_err(wrong)?;
+    let maps = fs::read_to_string(format!("/proc/{}/maps", child.id()))?;
     drop(to);
-    let end = child.wait().map_err(wrong)?;
+    let end = child.wait()?;
     ensure!(end.success(), "it ends with {end}");
     let count = maps.lines().count();
     ensure!(count <= 6, "{count} entries:\n{maps}");

@@ -1,17 +1,6 @@
 //! epoll: level, edge and one-shot watches, nesting, what happens when files go away.
 
-use std::ptr;
-use std::time::{Duration, Instant};
-
-use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP,
-    EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, epoll_event,
-};
-
-use crate::support::{
-    End, Numbers, Outcome, file, handle, pause_ms, pipe, shared_map, spawn, wait,
-};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("epoll: level-triggered", level),
@@ -30,15 +19,12 @@ pub const TESTS: &[Test] = &[
 
 const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
 
-fn make() -> Result<c_int, String> {
-    Ok(call!(epoll_create1(libc::EPOLL_CLOEXEC)))
+fn make() -> Result<c_int> {
+    Ok(call!(epoll_create1(EPOLL_CLOEXEC)))
 }
 
 fn control(epoll: c_int, operation: c_int, fd: c_int, events: c_int, data: u64) -> Outcome {
-    let mut event = epoll_event {
-        events: events as u32,
-        u64: data,
-    };
+    let mut event = epoll_entry(events, data);
     call!(epoll_ctl(epoll, operation, fd, &mut event));
     Ok(())
 }
@@ -48,7 +34,7 @@ fn add(epoll: c_int, fd: c_int, events: c_int, data: u64) -> Outcome {
 }
 
 /// What is ready, as events and data; waits so many milliseconds.
-fn wait_for(epoll: c_int, timeout: c_int) -> Result<Vec<(c_int, u64)>, String> {
+fn wait_for(epoll: c_int, timeout: c_int) -> Result<Vec<(c_int, u64)>> {
     let mut events = [NOTHING; 8];
     let count = call!(epoll_wait(epoll, events.as_mut_ptr(), 8, timeout));
     let found = events[..count as usize].iter();
@@ -77,7 +63,7 @@ fn get(fd: c_int, count: usize) -> Outcome {
 
 fn level() -> Outcome {
     let epoll = make()?;
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, reader, EPOLLIN, 7)?;
     expect(epoll, &[])?;
     put(writer, 2)?;
@@ -97,7 +83,7 @@ fn level() -> Outcome {
     expect(epoll, &[(EPOLLOUT, u64::MAX)])?;
     call!(close(reader));
     expect(epoll, &[(EPOLLOUT | EPOLLERR, u64::MAX)])?;
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, reader, EPOLLIN, 1)?;
     control(epoll, EPOLL_CTL_MOD, reader, 0, 1)?;
     call!(close(writer));
@@ -108,7 +94,7 @@ fn level() -> Outcome {
 
 fn edge() -> Outcome {
     let epoll = make()?;
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     put(writer, 1)?;
     add(epoll, reader, EPOLLIN | EPOLLET, 1)?;
     // Ready from the start is an edge, too.
@@ -130,7 +116,7 @@ fn edge() -> Outcome {
     expect(epoll, &[(EPOLLIN | EPOLLHUP, 2)])?;
     expect(epoll, &[])?;
     // Room in a full pipe.
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, writer, EPOLLOUT | EPOLLET, 3)?;
     expect(epoll, &[(EPOLLOUT, 3)])?;
     put(writer, 65536)?;
@@ -141,7 +127,7 @@ fn edge() -> Outcome {
 
 fn once() -> Outcome {
     let epoll = make()?;
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, reader, EPOLLIN | EPOLLONESHOT, 1)?;
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 1)])?;
@@ -173,19 +159,13 @@ fn bad() -> Outcome {
     refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_ADD, epoll, event));
     refused!(EINVAL, epoll_ctl(epoll, 4, reader, event));
     refused!(ENOENT, epoll_ctl(epoll, EPOLL_CTL_MOD, reader, event));
-    refused!(
-        ENOENT,
-        epoll_ctl(epoll, EPOLL_CTL_DEL, reader, ptr::null_mut())
-    );
-    refused!(
-        EFAULT,
-        epoll_ctl(epoll, EPOLL_CTL_ADD, reader, ptr::null_mut())
-    );
+    refused!(ENOENT, epoll_ctl(epoll, EPOLL_CTL_DEL, reader, null_mut()));
+    refused!(EFAULT, epoll_ctl(epoll, EPOLL_CTL_ADD, reader, null_mut()));
     let (_, regular) = file("epoll", b"text")?;
     refused!(EPERM, epoll_ctl(epoll, EPOLL_CTL_ADD, regular, event));
-    let folder = call!(open(c"/tmp".as_ptr(), libc::O_RDONLY));
+    let folder = call!(open(c"/tmp".as_ptr(), O_RDONLY));
     refused!(EPERM, epoll_ctl(epoll, EPOLL_CTL_ADD, folder, event));
-    let null = call!(open(c"/dev/null".as_ptr(), libc::O_RDWR));
+    let null = call!(open(c"/dev/null".as_ptr(), O_RDWR));
     refused!(EPERM, epoll_ctl(epoll, EPOLL_CTL_ADD, null, event));
     add(epoll, reader, EPOLLIN, 0)?;
     refused!(EEXIST, epoll_ctl(epoll, EPOLL_CTL_ADD, reader, event));
@@ -197,29 +177,21 @@ fn bad() -> Outcome {
     refused!(EINVAL, read(epoll, event.cast(), 8));
     // An exclusive watch is added with few flags, and never changed.
     let (other, writer) = pipe(0)?;
-    let mut wanted = epoll_event {
-        events: (EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT) as u32,
-        u64: 0,
-    };
+    let mut wanted = epoll_entry(EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT, 0);
     refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_ADD, other, &mut wanted));
     add(epoll, other, EPOLLIN | EPOLLEXCLUSIVE, 5)?;
     refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_MOD, other, event));
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 5)])?;
     // The events can't be written: they are not lost.
-    let read_only = crate::support::map_with(
-        4096,
-        libc::PROT_READ,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        -1,
-    )?;
+    let read_only = map_with(4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
     refused!(EFAULT, epoll_wait(epoll, read_only.cast(), 4, 0));
     expect(epoll, &[(EPOLLIN, 5)])
 }
 
 fn closed() -> Outcome {
     let epoll = make()?;
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, reader, EPOLLIN, 1)?;
     put(writer, 1)?;
     let copy = call!(dup(reader));
@@ -236,7 +208,7 @@ fn closed() -> Outcome {
     // The last close of a pipe's end is seen although the end was watched.
     refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
     // The same descriptor means another file now.
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, reader, EPOLLIN, 3)?;
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 3)])?;
@@ -263,16 +235,13 @@ fn fair() -> Outcome {
         ensure!(count == 2, "{count} events in place of 2");
         seen.extend(events.iter().map(|event| event.u64));
     }
-    ensure!(
-        seen == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4],
-        "in the order {seen:?}"
-    );
+    equal!(seen, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
     Ok(())
 }
 
 fn nested() -> Outcome {
     let (inner, outer) = (make()?, make()?);
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     add(inner, reader, EPOLLIN, 1)?;
     add(outer, inner, EPOLLIN, 2)?;
     expect(outer, &[])?;
@@ -281,22 +250,15 @@ fn nested() -> Outcome {
     expect(inner, &[(EPOLLIN, 1)])?;
     get(reader, 1)?;
     expect(outer, &[])?;
-    let mut poll = libc::pollfd {
-        fd: outer,
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut poll = poll_entry(outer, POLLIN);
     ensure!(call!(poll(&mut poll, 1, 0)) == 0, "an idle epoll is ready");
     let child = spawn(|| {
         pause_ms(5);
         put(writer, 1)
     })?;
     ensure!(call!(poll(&mut poll, 1, 5000)) == 1, "poll was not woken");
-    ensure!(wait(child)? == End::Exit(0), "the writer failed");
-    let mut event = epoll_event {
-        events: EPOLLIN as u32,
-        u64: 0,
-    };
+    wait_ok(child)?;
+    let mut event = epoll_entry(EPOLLIN, 0);
     refused!(ELOOP, epoll_ctl(inner, EPOLL_CTL_ADD, outer, &mut event));
     // A chain of five is allowed, one of six is not, from whichever side it is made.
     let mut chain = vec![make()?];
@@ -307,12 +269,11 @@ fn nested() -> Outcome {
     }
     expect(chain[4], &[(EPOLLIN, 4)])?;
     let top = make()?;
-    refused!(ELOOP, epoll_ctl(top, EPOLL_CTL_ADD, chain[4], &mut event));
-    refused!(ELOOP, epoll_ctl(chain[0], EPOLL_CTL_ADD, top, &mut event));
-    refused!(
-        ELOOP,
-        epoll_ctl(chain[0], EPOLL_CTL_ADD, chain[4], &mut event)
-    );
+    refused! {
+        epoll_ctl(top, EPOLL_CTL_ADD, chain[4], &mut event) => ELOOP;
+        epoll_ctl(chain[0], EPOLL_CTL_ADD, top, &mut event) => ELOOP;
+        epoll_ctl(chain[0], EPOLL_CTL_ADD, chain[4], &mut event) => ELOOP;
+    }
     // What hangs on a chain that was cut is free again.
     control(chain[4], EPOLL_CTL_DEL, chain[3], 0, 0)?;
     add(top, chain[3], EPOLLIN, 9)?;
@@ -320,8 +281,6 @@ fn nested() -> Outcome {
     call!(close(chain[3]));
     expect(top, &[])
 }
-
-extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
 
 fn time() -> Outcome {
     let epoll = make()?;
@@ -332,10 +291,7 @@ fn time() -> Outcome {
     let took = start.elapsed();
     ensure!(took >= Duration::from_millis(30), "only {took:?}");
     let mut event = NOTHING;
-    let short = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 5_000_000,
-    };
+    let short = timespec_of(5);
     let start = Instant::now();
     // SAFETY: the arguments live across the call.
     let count =
@@ -347,32 +303,31 @@ fn time() -> Outcome {
         "{took:?}"
     );
     // A signal ends the wait whether or not its handler restarts calls.
-    handle(libc::SIGUSR1, nothing, libc::SA_RESTART)?;
+    handle(SIGUSR1, ignore_signal, SA_RESTART)?;
     // SAFETY: this process's own id.
     let parent = unsafe { libc::getpid() };
     // Again and again: the first may come before the call.
     let child = spawn(|| {
         for _ in 0..200 {
             pause_ms(20);
-            call!(kill(parent, libc::SIGUSR1));
+            call!(kill(parent, SIGUSR1));
         }
         Ok(())
     })?;
     refused!(EINTR, epoll_wait(epoll, &mut event, 1, 5000));
-    call!(kill(child, libc::SIGKILL));
-    wait(child)?;
+    kill_child(child)?;
     // The mask holds while the call waits, and only then.
     // SAFETY: signal sets of this process.
     unsafe {
-        let mut blocked: libc::sigset_t = std::mem::zeroed();
-        libc::sigaddset(&mut blocked, libc::SIGUSR1);
-        libc::sigprocmask(libc::SIG_BLOCK, &blocked, ptr::null_mut());
-        libc::raise(libc::SIGUSR1);
-        let open: libc::sigset_t = std::mem::zeroed();
+        let mut blocked: sigset_t = zeroed();
+        libc::sigaddset(&mut blocked, SIGUSR1);
+        libc::sigprocmask(SIG_BLOCK, &blocked, null_mut());
+        libc::raise(SIGUSR1);
+        let open: sigset_t = zeroed();
         let count = libc::epoll_pwait(epoll, &mut event, 1, 5000, &open);
-        let error = crate::support::errno();
-        ensure!(count == -1 && error == libc::EINTR, "{count}, {error}");
-        libc::raise(libc::SIGUSR1);
+        let error = errno();
+        ensure!(count == -1 && error == EINTR, "{count}, {error}");
+        libc::raise(SIGUSR1);
         let count = libc::epoll_pwait(epoll, &mut event, 1, 10, &blocked);
         ensure!(count == 0, "a blocked signal ended the wait: {count}");
     }
@@ -382,7 +337,7 @@ fn time() -> Outcome {
 fn exclusive() -> Outcome {
     // Each of four waits in an epoll of its own for the same pipe; every byte wakes one at least, and all
     // bytes are read.
-    let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_NONBLOCK)?;
     let (done, count) = pipe(0)?;
     let mut children = Vec::new();
     for _ in 0..4 {
@@ -406,9 +361,7 @@ fn exclusive() -> Outcome {
         get(done, 1)?;
     }
     call!(write(writer, [1u8; 4].as_ptr().cast(), 4));
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a waiter failed");
-    }
+    wait_all(children)?;
     Ok(())
 }
 
@@ -419,7 +372,7 @@ fn storm() -> Outcome {
     let mut readers = Vec::new();
     let mut children = Vec::new();
     for i in 0..WRITERS {
-        let (reader, writer) = pipe(libc::O_NONBLOCK)?;
+        let (reader, writer) = pipe(O_NONBLOCK)?;
         add(epoll, reader, EPOLLIN | EPOLLET, i as u64)?;
         readers.push(reader);
         children.push(spawn(move || {
@@ -450,9 +403,7 @@ fn storm() -> Outcome {
             }
         }
     }
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a writer failed");
-    }
+    wait_all(children)?;
     Ok(())
 }
 
@@ -460,19 +411,19 @@ fn churn() -> Outcome {
     // One adds, writes and closes while another collects.
     let epoll = make()?;
     let stop = shared_map(4096)?;
-    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    let flags = CLONE_FILES | SIGCHLD;
     // SAFETY: a child with memory of its own that shares the descriptors only.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if child == 0 {
-        while crate::support::peek(stop) == 0 {
+        while peek(stop) == 0 {
             let mut events = [NOTHING; 4];
             // SAFETY: an array of four events.
             let count = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), 4, 1) };
             if count < 0 {
-                crate::support::exit(1);
+                exit(1);
             }
         }
-        crate::support::exit(0);
+        exit(0);
     }
     for round in 0..400u64 {
         let (reader, writer) = pipe(0)?;
@@ -488,9 +439,8 @@ fn churn() -> Outcome {
         call!(close(writer));
     }
     expect(epoll, &[])?;
-    crate::support::poke(stop, 1);
-    let end = wait(child as libc::pid_t)?;
-    ensure!(end == End::Exit(0), "the collector ended with {end:?}");
+    poke(stop, 1);
+    wait_ok(child as pid_t)?;
     Ok(())
 }
 
@@ -516,7 +466,7 @@ fn model() -> Outcome {
         let epoll = make()?;
         let mut files = [Watched::default(); FILES as usize];
         for file in &mut files {
-            file.fd = call!(eventfd(0, libc::EFD_NONBLOCK));
+            file.fd = call!(eventfd(0, EFD_NONBLOCK));
         }
         for step in 0..300 {
             let at = random.below(FILES) as usize;
@@ -554,7 +504,7 @@ fn model() -> Outcome {
                 6 if random.below(4) == 0 => {
                     call!(close(file.fd));
                     *file = Watched::default();
-                    file.fd = call!(eventfd(0, libc::EFD_NONBLOCK));
+                    file.fd = call!(eventfd(0, EFD_NONBLOCK));
                 }
                 _ => {
                     let mut wanted = Vec::new();
@@ -569,10 +519,7 @@ fn model() -> Outcome {
                     }
                     let mut found = wait_for(epoll, 0)?;
                     found.sort_unstable_by_key(|event| event.1);
-                    ensure!(
-                        found == wanted,
-                        "seed {seed}, step {step}: {found:?} in place of {wanted:?}"
-                    );
+                    equal!(found, wanted, seed, step);
                 }
             }
         }

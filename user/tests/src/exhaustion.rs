@@ -1,10 +1,7 @@
 //! Memory runs out: errors or a kill, and everything comes back.
 
-use std::time::{Duration, Instant};
-
-use crate::proc::{counter, kibibytes, only_causeway};
-use crate::support::{End, Outcome, PAGE, errno, map, pause_ms, pipe, poke, spawn, wait};
-use crate::{Test, call, ensure};
+use crate::proc::only_causeway;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("exhaustion: a hog is killed, the others live", hog),
@@ -23,7 +20,7 @@ fn comes_back(storm: fn() -> Outcome) -> Outcome {
     let mut before = 0;
     // What the dead had comes back for a while.
     loop {
-        let free = kibibytes("/proc/meminfo", "MemFree")?;
+        let free = field("/proc/meminfo", "MemFree")?;
         if free <= before {
             break;
         }
@@ -33,15 +30,12 @@ fn comes_back(storm: fn() -> Outcome) -> Outcome {
     storm()?;
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let after = kibibytes("/proc/meminfo", "MemFree")?;
+        let after = field("/proc/meminfo", "MemFree")?;
         // Frames in the kernel's own caches do not count as free.
         if after + 2048 >= before {
             return Ok(());
         }
-        ensure!(
-            Instant::now() < deadline,
-            "{before} KiB were free, now {after}"
-        );
+        ensure!(Instant::now() < deadline, before, after);
         pause_ms(50);
     }
 }
@@ -63,23 +57,12 @@ fn hog() -> Outcome {
             }
         })?;
         let end = wait(spawn(devour)?)?;
-        ensure!(
-            end == End::Signal(libc::SIGKILL),
-            "the hog ended with {end:?}"
-        );
-        ensure!(
-            counter("out_of_memory_kills")? == kills + 1,
-            "the kill was not counted"
-        );
+        equal!(end, End::Signal(SIGKILL));
+        equal!(counter("out_of_memory_kills")?, kills + 1);
         let mut status = 0;
-        let found = call!(waitpid(other, &mut status, libc::WNOHANG));
-        ensure!(
-            found == 0,
-            "a small process was killed too: {:?}",
-            End::of(status)
-        );
-        call!(kill(other, libc::SIGKILL));
-        wait(other)?;
+        let found = call!(waitpid(other, &mut status, WNOHANG));
+        equal!(found, 0, End::of(status));
+        kill_child(other)?;
         Ok(())
     })
 }
@@ -89,10 +72,7 @@ fn hogs() -> Outcome {
         let hogs: Vec<_> = (0..4).map(|_| spawn(devour)).collect::<Result<_, _>>()?;
         for hog in hogs {
             let end = wait(hog)?;
-            ensure!(
-                end == End::Signal(libc::SIGKILL),
-                "a hog ended with {end:?}"
-            );
+            equal!(end, End::Signal(SIGKILL));
         }
         Ok(())
     })
@@ -100,8 +80,8 @@ fn hogs() -> Outcome {
 
 fn full() -> Outcome {
     comes_back(|| {
-        let path = crate::support::c("/tmp/full");
-        let open = call!(open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o600));
+        let path = c("/tmp/full");
+        let open = call!(open(path.as_ptr(), O_RDWR | O_CREAT, 0o600));
         let bytes = vec![1u8; 1 << 20];
         let mut total = 0usize;
         let error = loop {
@@ -117,10 +97,7 @@ fn full() -> Outcome {
         };
         call!(close(open));
         call!(unlink(path.as_ptr()));
-        ensure!(
-            [libc::ENOSPC, libc::ENOMEM].contains(&error),
-            "errno {error} after {total} bytes"
-        );
+        ensure!([ENOSPC, ENOMEM].contains(&error), error, total);
         Ok(())
     })
 }
@@ -143,15 +120,12 @@ fn fork_bomb() -> Outcome {
             }
         };
         for &child in &children {
-            call!(kill(child, libc::SIGKILL));
+            call!(kill(child, SIGKILL));
         }
         for &child in &children {
             wait(child)?;
         }
-        ensure!(
-            [0, libc::EAGAIN, libc::ENOMEM].contains(&failed),
-            "fork failed with {failed}"
-        );
+        ensure!([0, EAGAIN, ENOMEM].contains(&failed), failed);
         ensure!(children.len() > 50, "only {} children", children.len());
         Ok(())
     })
@@ -162,7 +136,7 @@ fn pipe_bomb() -> Outcome {
         let child = spawn(|| {
             let bytes = vec![1u8; 65536];
             loop {
-                let (_reader, writer) = match pipe(libc::O_NONBLOCK) {
+                let (_reader, writer) = match pipe(O_NONBLOCK) {
                     Ok(ends) => ends,
                     Err(_) => return Ok(()),
                 };
@@ -171,7 +145,7 @@ fn pipe_bomb() -> Outcome {
             }
         })?;
         let end = wait(child)?;
-        let fine = end == End::Exit(0) || end == End::Signal(libc::SIGKILL);
+        let fine = end == End::Exit(0) || end == End::Signal(SIGKILL);
         ensure!(fine, "ended with {end:?}");
         Ok(())
     })
@@ -182,23 +156,18 @@ fn map_bomb() -> Outcome {
         let child = spawn(|| {
             for round in 0..2_000_000u64 {
                 // Alternating protections: no two neighbours can be merged.
-                let protection = if round % 2 == 0 {
-                    libc::PROT_READ
-                } else {
-                    libc::PROT_NONE
-                };
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let protection = if round % 2 == 0 { PROT_READ } else { PROT_NONE };
+                let flags = MAP_PRIVATE | MAP_ANONYMOUS;
                 // SAFETY: a new map, never used.
-                let map =
-                    unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
-                if map == libc::MAP_FAILED {
+                let map = unsafe { libc::mmap(null_mut(), PAGE, protection, flags, -1, 0) };
+                if map == MAP_FAILED {
                     return Ok(());
                 }
             }
             Ok(())
         })?;
         let end = wait(child)?;
-        let fine = end == End::Exit(0) || end == End::Signal(libc::SIGKILL);
+        let fine = end == End::Exit(0) || end == End::Signal(SIGKILL);
         ensure!(fine, "ended with {end:?}");
         Ok(())
     })

@@ -1,13 +1,6 @@
 //! Files: reading, writing, sizes, descriptors, devices.
 
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::{fs, ptr};
-
-use libc::{O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
-
-use crate::support::{Numbers, Outcome, PAGE, c, child, file, folder};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("files: a file against a model", model),
@@ -24,10 +17,6 @@ pub const TESTS: &[Test] = &[
     ("files: record locks", locks),
     ("files: sendfile", send_file),
 ];
-
-fn text<T>(result: std::io::Result<T>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
-}
 
 fn model() -> Outcome {
     let (path, open) = file("model", b"")?;
@@ -54,33 +43,22 @@ fn model() -> Outcome {
                 let mut bytes = vec![0xeeu8; size];
                 let count = call!(pread(open, bytes.as_mut_ptr().cast(), size, at as i64)) as usize;
                 let expected = model.get(at..model.len().min(at + size)).unwrap_or(&[]);
-                ensure!(
-                    &bytes[..count] == expected,
-                    "step {step}: read {size} at {at} differs"
-                );
+                equal!(&bytes[..count], expected, step, size, at);
             }
         }
     }
-    ensure!(text(fs::read(&path))? == model, "the whole file differs");
-    text(fs::remove_file(&path))
+    ensure!(fs::read(&path)? == model, "the whole file differs");
+    Ok(fs::remove_file(&path)?)
 }
 
 fn holes() -> Outcome {
     let (_, open) = file("holes", b"")?;
     call!(pwrite(open, b"end".as_ptr().cast(), 3, 100 << 20));
     // SAFETY: all zeros is a valid stat to be overwritten.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let mut stat: stat = unsafe { zeroed() };
     call!(fstat(open, &mut stat));
-    ensure!(
-        stat.st_size == (100 << 20) + 3,
-        "the size is {}",
-        stat.st_size
-    );
-    ensure!(
-        stat.st_blocks < 1000,
-        "a hole takes {} blocks",
-        stat.st_blocks
-    );
+    equal!(stat.st_size, (100 << 20) + 3);
+    ensure!(stat.st_blocks < 1000, stat.st_blocks);
     let mut bytes = [1u8; 100];
     call!(pread(open, bytes.as_mut_ptr().cast(), 100, 50 << 20));
     ensure!(bytes == [0; 100], "a hole is not zero");
@@ -92,10 +70,7 @@ fn open_flags() -> Outcome {
     let path = c(&format!("{folder}/f"));
     refused!(ENOENT, open(path.as_ptr(), O_RDWR));
     let open = call!(open(path.as_ptr(), O_RDWR | O_CREAT | O_EXCL, 0o640));
-    refused!(
-        EEXIST,
-        open(path.as_ptr(), O_RDWR | O_CREAT | O_EXCL, 0o640)
-    );
+    refused! { open(path.as_ptr(), O_RDWR | O_CREAT | O_EXCL, 0o640) => EEXIST; }
     call!(write(open, b"some text".as_ptr().cast(), 9));
     let reader = call!(open(path.as_ptr(), O_RDONLY));
     refused!(EBADF, write(reader, b"x".as_ptr().cast(), 1));
@@ -103,64 +78,38 @@ fn open_flags() -> Outcome {
     let mut byte = 0u8;
     refused!(EBADF, read(writer, (&raw mut byte).cast(), 1));
     call!(open(path.as_ptr(), O_WRONLY | O_TRUNC));
-    ensure!(
-        call!(read(reader, (&raw mut byte).cast(), 1)) == 0,
-        "O_TRUNC left something"
-    );
+    equal!(call!(read(reader, (&raw mut byte).cast(), 1)), 0);
     refused!(EISDIR, open(c(&folder).as_ptr(), O_WRONLY));
-    refused!(ENOTDIR, open(path.as_ptr(), O_RDONLY | libc::O_DIRECTORY));
+    refused!(ENOTDIR, open(path.as_ptr(), O_RDONLY | O_DIRECTORY));
     let link = c(&format!("{folder}/l"));
     call!(symlink(path.as_ptr(), link.as_ptr()));
-    refused!(ELOOP, open(link.as_ptr(), O_RDONLY | libc::O_NOFOLLOW));
-    refused!(
-        EISDIR,
-        read(
-            call!(open(c(&folder).as_ptr(), O_RDONLY)),
-            (&raw mut byte).cast(),
-            1
-        )
-    );
-    let there = call!(open(c(&folder).as_ptr(), libc::O_PATH | libc::O_DIRECTORY));
+    refused! {
+        open(link.as_ptr(), O_RDONLY | O_NOFOLLOW) => ELOOP;
+        read(call!(open(c(&folder).as_ptr(), O_RDONLY)), (&raw mut byte).cast(), 1) => EISDIR;
+    }
+    let there = call!(open(c(&folder).as_ptr(), O_PATH | O_DIRECTORY));
     let inside = call!(openat(there, c"f".as_ptr(), O_RDONLY));
     refused!(EBADF, openat(999, c"f".as_ptr(), O_RDONLY));
     refused!(ENOTDIR, openat(inside, c"f".as_ptr(), O_RDONLY));
-    let flags = call!(fcntl(open, libc::F_GETFL));
-    ensure!(
-        flags & libc::O_ACCMODE == O_RDWR,
-        "F_GETFL gives {flags:#o}"
-    );
-    call!(fcntl(open, libc::F_SETFL, O_APPEND | libc::O_NONBLOCK));
-    let flags = call!(fcntl(open, libc::F_GETFL));
-    ensure!(
-        flags & O_APPEND != 0 && flags & libc::O_NONBLOCK != 0,
-        "F_SETFL: {flags:#o}"
-    );
+    let flags = call!(fcntl(open, F_GETFL));
+    equal!(flags & O_ACCMODE, O_RDWR, flags);
+    call!(fcntl(open, F_SETFL, O_APPEND | O_NONBLOCK));
+    let flags = call!(fcntl(open, F_GETFL));
+    ensure!(flags & O_APPEND != 0 && flags & O_NONBLOCK != 0, flags);
     Ok(())
 }
 
 fn seeking() -> Outcome {
     let (_, open) = file("seek", b"0123456789")?;
-    ensure!(call!(lseek(open, 4, libc::SEEK_SET)) == 4, "SEEK_SET");
-    ensure!(call!(lseek(open, -1, libc::SEEK_CUR)) == 3, "SEEK_CUR");
-    ensure!(call!(lseek(open, -2, libc::SEEK_END)) == 8, "SEEK_END");
+    ensure!(call!(lseek(open, 4, SEEK_SET)) == 4, "SEEK_SET");
+    ensure!(call!(lseek(open, -1, SEEK_CUR)) == 3, "SEEK_CUR");
+    ensure!(call!(lseek(open, -2, SEEK_END)) == 8, "SEEK_END");
     let mut bytes = [0u8; 10];
-    ensure!(
-        call!(read(open, bytes.as_mut_ptr().cast(), 10)) == 2,
-        "read up to the end"
-    );
-    ensure!(
-        call!(read(open, bytes.as_mut_ptr().cast(), 10)) == 0,
-        "read at the end"
-    );
-    ensure!(
-        call!(lseek(open, 100, libc::SEEK_SET)) == 100,
-        "beyond the end"
-    );
-    ensure!(
-        call!(read(open, bytes.as_mut_ptr().cast(), 10)) == 0,
-        "read beyond the end"
-    );
-    refused!(EINVAL, lseek(open, -1, libc::SEEK_SET));
+    equal!(call!(read(open, bytes.as_mut_ptr().cast(), 10)), 2);
+    equal!(call!(read(open, bytes.as_mut_ptr().cast(), 10)), 0);
+    equal!(call!(lseek(open, 100, SEEK_SET)), 100);
+    equal!(call!(read(open, bytes.as_mut_ptr().cast(), 10)), 0);
+    refused!(EINVAL, lseek(open, -1, SEEK_SET));
     refused!(EINVAL, lseek(open, 0, 77));
     refused!(EINVAL, pread(open, bytes.as_mut_ptr().cast(), 1, -1));
     Ok(())
@@ -179,29 +128,17 @@ fn descriptors() -> Outcome {
         ensure!(&bytes == b"67", "a child has another position: {bytes:?}");
         Ok(())
     })?;
-    ensure!(
-        call!(lseek(open, 0, libc::SEEK_CUR)) == 8,
-        "the child's read did not count"
-    );
+    equal!(call!(lseek(open, 0, SEEK_CUR)), 8);
     ensure!(call!(dup2(open, 77)) == 77, "dup2");
-    ensure!(
-        call!(fcntl(open, libc::F_DUPFD_CLOEXEC, 50)) == 50,
-        "F_DUPFD"
-    );
-    ensure!(
-        call!(fcntl(50, libc::F_GETFD)) == libc::FD_CLOEXEC,
-        "F_GETFD"
-    );
+    equal!(call!(fcntl(open, F_DUPFD_CLOEXEC, 50)), 50);
+    equal!(call!(fcntl(50, F_GETFD)), FD_CLOEXEC);
     refused!(EINVAL, dup3(open, open, 0));
     refused!(EBADF, dup(888));
     refused!(EBADF, dup2(open, 1 << 30));
     call!(close(copy));
     refused!(EBADF, close(copy));
     let again = call!(open(c(&path).as_ptr(), O_RDONLY));
-    ensure!(
-        again == copy,
-        "the lowest free descriptor was {copy}, not {again}"
-    );
+    equal!(again, copy);
     Ok(())
 }
 
@@ -209,7 +146,7 @@ fn append() -> Outcome {
     let (path, _) = file("append", b"")?;
     let children: Vec<_> = (0..4u8)
         .map(|number| {
-            crate::support::spawn(|| {
+            spawn(|| {
                 let open = call!(open(c(&path).as_ptr(), O_WRONLY | O_APPEND));
                 let line = [b'a' + number; 99];
                 for _ in 0..200 {
@@ -220,15 +157,12 @@ fn append() -> Outcome {
         })
         .collect::<Result<_, _>>()?;
     for child in children {
-        crate::support::wait(child)?;
+        wait(child)?;
     }
-    let bytes = text(fs::read(&path))?;
+    let bytes = fs::read(&path)?;
     ensure!(bytes.len() == 4 * 200 * 99, "{} bytes", bytes.len());
     for record in bytes.chunks(99) {
-        ensure!(
-            record.iter().all(|byte| *byte == record[0]),
-            "a record was torn"
-        );
+        ensure!(record.iter().all(|byte| *byte == record[0]));
     }
     Ok(())
 }
@@ -237,18 +171,15 @@ fn sizes() -> Outcome {
     let (path, open) = file("sizes", &[7; 10_000])?;
     call!(ftruncate(open, 5000));
     call!(ftruncate(open, 9000));
-    let bytes = text(fs::read(&path))?;
+    let bytes = fs::read(&path)?;
     ensure!(bytes[..5000].iter().all(|&b| b == 7), "the start was lost");
-    ensure!(
-        bytes[5000..].iter().all(|&b| b == 0),
-        "what was cut off came back"
-    );
+    ensure!(bytes[5000..].iter().all(|&b| b == 0));
     refused!(EINVAL, ftruncate(open, -1));
     refused!(EISDIR, truncate(c"/tmp".as_ptr(), 0));
     call!(ftruncate(open, 50_000));
-    crate::growth::limit(libc::RLIMIT_FSIZE, 20_000)?;
+    call!(setrlimit(RLIMIT_FSIZE, &limit_of(20_000)));
     // SAFETY: ignores the signal.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    unsafe { libc::signal(SIGXFSZ, SIG_IGN) };
     refused!(EFBIG, pwrite(open, b"x".as_ptr().cast(), 1, 20_000));
     // What is too large already may become smaller.
     call!(ftruncate(open, 40_000));
@@ -258,62 +189,48 @@ fn sizes() -> Outcome {
 
 fn large() -> Outcome {
     let path = format!("{}/large", folder("large")?);
-    let open = text(
-        fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path),
-    )?;
+    let open = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)?;
     let mut block = vec![0u8; 1 << 20];
     for number in 0..32u8 {
         block
             .iter_mut()
             .enumerate()
             .for_each(|(at, byte)| *byte = number ^ (at >> 9) as u8);
-        text(open.write_all_at(&block, u64::from(number) << 20))?;
+        open.write_all_at(&block, u64::from(number) << 20)?;
     }
     for number in (0..32u8).rev() {
         let mut back = vec![0u8; 1 << 20];
-        text(open.read_exact_at(&mut back, u64::from(number) << 20))?;
+        open.read_exact_at(&mut back, u64::from(number) << 20)?;
         let wrong = back
             .iter()
             .enumerate()
             .find(|&(at, &byte)| byte != number ^ (at >> 9) as u8);
         ensure!(wrong.is_none(), "block {number} differs at {wrong:?}");
     }
-    text(fs::remove_file(&path))
+    Ok(fs::remove_file(&path)?)
 }
 
 fn permissions() -> Outcome {
     if call!(getuid()) != 0 {
-        return Err(format!("{}needs root", crate::SKIP));
+        return Err(skip("needs root"));
     }
     let folder = folder("permissions")?;
-    text(fs::set_permissions(
-        &folder,
-        fs::Permissions::from_mode(0o755),
-    ))?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
     let secret = format!("{folder}/secret");
-    text(fs::write(&secret, "x"))?;
-    text(fs::set_permissions(
-        &secret,
-        fs::Permissions::from_mode(0o600),
-    ))?;
+    fs::write(&secret, "x")?;
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
     let open = format!("{folder}/open");
-    text(fs::write(&open, "x"))?;
-    text(fs::set_permissions(
-        &open,
-        fs::Permissions::from_mode(0o644),
-    ))?;
+    fs::write(&open, "x")?;
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644))?;
     let closed = format!("{folder}/closed");
-    text(fs::create_dir(&closed))?;
-    text(fs::write(format!("{closed}/f"), "x"))?;
-    text(fs::set_permissions(
-        &closed,
-        fs::Permissions::from_mode(0o700),
-    ))?;
+    fs::create_dir(&closed)?;
+    fs::write(format!("{closed}/f"), "x")?;
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700))?;
     child(|| {
         call!(setgid(1000));
         call!(setuid(1000));
@@ -325,59 +242,40 @@ fn permissions() -> Outcome {
         refused!(EACCES, mkdir(c(&format!("{folder}/d")).as_ptr(), 0o700));
         refused!(EPERM, chmod(c(&open).as_ptr(), 0o777));
         refused!(EPERM, chown(c(&open).as_ptr(), 1000, 1000));
-        refused!(EACCES, access(c(&secret).as_ptr(), libc::R_OK));
-        call!(access(c(&open).as_ptr(), libc::R_OK));
-        refused!(
-            EACCES,
-            execve(
-                c(&open).as_ptr(),
-                [ptr::null()].as_ptr(),
-                [ptr::null()].as_ptr()
-            )
-        );
+        refused!(EACCES, access(c(&secret).as_ptr(), R_OK));
+        call!(access(c(&open).as_ptr(), R_OK));
+        refused! { execve(c(&open).as_ptr(), [null()].as_ptr(), [null()].as_ptr()) => EACCES; }
         Ok(())
     })?;
     // A sticky folder: only the owner removes.
     child(|| {
         let theirs = format!("/tmp/theirs-{}", std::process::id());
-        text(fs::write(&theirs, "x"))?;
+        fs::write(&theirs, "x")?;
         child(|| {
             call!(setuid(1000));
             refused!(EPERM, unlink(c(&theirs).as_ptr()));
             Ok(())
         })?;
-        text(fs::remove_file(&theirs))
+        Ok(fs::remove_file(&theirs)?)
     })?;
     // Root reads all, but runs only what someone may run.
     call!(open(c(&secret).as_ptr(), O_RDWR));
-    refused!(EACCES, access(c(&secret).as_ptr(), libc::X_OK));
+    refused!(EACCES, access(c(&secret).as_ptr(), X_OK));
     Ok(())
 }
 
 fn attributes() -> Outcome {
     let (path, open) = file("attributes", b"text")?;
-    let before = text(fs::metadata(&path))?;
+    let before = fs::metadata(&path)?;
     ensure!(
         before.len() == 4 && before.nlink() == 1 && before.is_file(),
         "{before:?}"
     );
     call!(fchmod(open, 0o4751));
-    ensure!(
-        text(fs::metadata(&path))?.mode() & 0o7777 == 0o4751,
-        "chmod"
-    );
-    let times = [
-        libc::timespec {
-            tv_sec: 1_000_000,
-            tv_nsec: 5,
-        },
-        libc::timespec {
-            tv_sec: 2_000_000,
-            tv_nsec: 7,
-        },
-    ];
+    equal!(fs::metadata(&path)?.mode() & 0o7777, 0o4751);
+    let times = [time_spec(1_000_000, 5), time_spec(2_000_000, 7)];
     call!(futimens(open, times.as_ptr()));
-    let now = text(fs::metadata(&path))?;
+    let now = fs::metadata(&path)?;
     ensure!(
         now.atime() == 1_000_000 && now.mtime() == 2_000_000,
         "{} {}",
@@ -385,102 +283,69 @@ fn attributes() -> Outcome {
         now.mtime()
     );
     ensure!(now.mtime_nsec() == 7, "{} ns", now.mtime_nsec());
-    let omitted = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: libc::UTIME_OMIT,
-    };
+    let omitted = time_spec(0, UTIME_OMIT);
     let times = [omitted; 2];
     // Nothing is to be done: not even the path is looked at.
     call!(utimensat(-1, c"nowhere".as_ptr(), times.as_ptr(), 0));
     call!(write(open, b"more".as_ptr().cast(), 4));
-    ensure!(
-        text(fs::metadata(&path))?.mtime() > 1_600_000_000,
-        "a write left the time"
-    );
+    ensure!(fs::metadata(&path)?.mtime() > 1_600_000_000);
     call!(umask(0o077));
     let made = format!("{}/made", folder("attributes")?);
-    text(
-        fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o666)
-            .open(&made),
-    )?;
-    ensure!(
-        text(fs::metadata(&made))?.mode() & 0o777 == 0o600,
-        "the mask did not count"
-    );
-    ensure!(
-        text(fs::metadata(&made))?.ino() != now.ino(),
-        "two files, one inode number"
-    );
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o666)
+        .open(&made)?;
+    equal!(fs::metadata(&made)?.mode() & 0o777, 0o600);
+    ensure!(fs::metadata(&made)?.ino() != now.ino());
     Ok(())
 }
 
 fn devices() -> Outcome {
     let mut bytes = [1u8; 64];
-    let zero = text(fs::File::open("/dev/zero"))?;
+    let zero = File::open("/dev/zero")?;
     call!(read(zero.as_raw_fd(), bytes.as_mut_ptr().cast(), 64));
     ensure!(bytes == [0; 64], "/dev/zero gave {bytes:?}");
     let null = call!(open(c"/dev/null".as_ptr(), O_RDWR));
-    ensure!(
-        call!(write(null, bytes.as_ptr().cast(), 64)) == 64,
-        "/dev/null took less"
-    );
-    ensure!(
-        call!(read(null, bytes.as_mut_ptr().cast(), 64)) == 0,
-        "/dev/null gave something"
-    );
+    equal!(call!(write(null, bytes.as_ptr().cast(), 64)), 64);
+    equal!(call!(read(null, bytes.as_mut_ptr().cast(), 64)), 0);
     let full = call!(open(c"/dev/full".as_ptr(), O_RDWR));
     refused!(ENOSPC, write(full, bytes.as_ptr().cast(), 1));
     for name in ["/dev/random", "/dev/urandom"] {
         let mut other = [0u8; 64];
-        let random = text(fs::File::open(name))?;
+        let random = File::open(name)?;
         call!(read(random.as_raw_fd(), bytes.as_mut_ptr().cast(), 64));
         call!(read(random.as_raw_fd(), other.as_mut_ptr().cast(), 64));
         ensure!(bytes != other, "{name} repeats itself");
     }
     let count = call!(getrandom(bytes.as_mut_ptr().cast(), 64, 0));
     ensure!(count == 64, "getrandom gave {count}");
-    let stat = text(fs::metadata("/dev/null"))?;
-    ensure!(
-        stat.rdev() == libc::makedev(1, 3),
-        "/dev/null is {:#x}",
-        stat.rdev()
-    );
+    let stat = fs::metadata("/dev/null")?;
+    equal!(stat.rdev(), libc::makedev(1, 3));
     // A private map of /dev/zero is anonymous memory.
-    let memory = crate::support::map_with(
-        PAGE,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE,
-        zero.as_raw_fd(),
-    )?;
-    crate::support::poke(memory, 1);
+    let memory = map_with(PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero.as_raw_fd())?;
+    poke(memory, 1);
     Ok(())
 }
 
 fn locks() -> Outcome {
     let (path, open) = file("locks", b"0123456789")?;
     // SAFETY: all zeros is a valid flock.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as i16;
+    let mut lock: flock = unsafe { zeroed() };
+    lock.l_type = F_WRLCK as i16;
     lock.l_start = 2;
     lock.l_len = 3;
-    call!(fcntl(open, libc::F_SETLK, &lock));
+    call!(fcntl(open, F_SETLK, &lock));
     child(|| {
         let open = call!(open(c(&path).as_ptr(), O_RDWR));
         let mut other = lock;
-        refused!(EAGAIN, fcntl(open, libc::F_SETLK, &other));
-        call!(fcntl(open, libc::F_GETLK, &mut other));
-        ensure!(
-            other.l_pid == call!(getppid()),
-            "the lock is held by {}",
-            other.l_pid
-        );
+        refused!(EAGAIN, fcntl(open, F_SETLK, &other));
+        call!(fcntl(open, F_GETLK, &mut other));
+        equal!(other.l_pid, call!(getppid()));
         other.l_start = 5;
-        other.l_type = libc::F_WRLCK as i16;
-        call!(fcntl(open, libc::F_SETLK, &other));
+        other.l_type = F_WRLCK as i16;
+        call!(fcntl(open, F_SETLK, &other));
         Ok(())
     })
 }
@@ -488,13 +353,10 @@ fn locks() -> Outcome {
 fn send_file() -> Outcome {
     let bytes: Vec<u8> = (0..20_000u32).map(|at| (at / 3) as u8).collect();
     let (_, from) = file("send", &bytes)?;
-    let (reader, writer) = crate::support::pipe(0)?;
+    let (reader, writer) = pipe(0)?;
     let mut offset = 100i64;
     let count = call!(sendfile(writer, from, &mut offset, 15_000));
-    ensure!(
-        count == 15_000 && offset == 15_100,
-        "sendfile gave {count}, offset {offset}"
-    );
+    ensure!(count == 15_000 && offset == 15_100, count, offset);
     let mut back = vec![0u8; 15_000];
     let mut at = 0;
     while at < back.len() {

@@ -1,11 +1,6 @@
 //! The registers for floating point and vectors belong to each thread.
 
-use std::arch::asm;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use crate::support::{Outcome, child, handle};
-use crate::{Test, call, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("floating: SSE registers of many threads", sse),
@@ -21,7 +16,7 @@ fn in_threads(body: fn(u64) -> Outcome) -> Outcome {
     let end = Instant::now() + Duration::from_millis(600);
     let threads: Vec<_> = (1..=10u64)
         .map(|number| {
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 while Instant::now() < end {
                     body(number)?;
                 }
@@ -29,9 +24,7 @@ fn in_threads(body: fn(u64) -> Outcome) -> Outcome {
             })
         })
         .collect();
-    threads
-        .into_iter()
-        .try_for_each(|thread| thread.join().map_err(|_| "a panic".to_string())?)
+    threads.into_iter().try_for_each(|thread| thread.join()?)
 }
 
 fn sse() -> Outcome {
@@ -50,17 +43,14 @@ fn sse() -> Outcome {
                 out("rax") _, out("rcx") _, out("r11") _, out("xmm7") _, out("xmm15") _,
             );
         }
-        ensure!(
-            low == value && high == value,
-            "thread {number}: {low:#x} {high:#x}"
-        );
+        ensure!(low == value && high == value, number, low, high);
         Ok(())
     })
 }
 
 fn avx() -> Outcome {
     if !is_x86_feature_detected!("avx") {
-        return Err(format!("{}this CPU has no AVX", crate::SKIP));
+        return Err(skip("this CPU has no AVX"));
     }
     in_threads(|number| {
         let pattern = [number, number << 8, number << 16, number << 24];
@@ -105,14 +95,8 @@ fn control() -> Outcome {
                 out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
             );
         }
-        ensure!(
-            mxcsr_back & 0x6000 == mxcsr & 0x6000,
-            "MXCSR {mxcsr_back:#x}, {mxcsr:#x} set"
-        );
-        ensure!(
-            word_back == word,
-            "control word {word_back:#x}, {word:#x} set"
-        );
+        equal!(mxcsr_back & 0x6000, mxcsr & 0x6000, mxcsr_back, mxcsr);
+        equal!(word_back, word);
         ensure!(sum == 2.0 * part, "x87: {sum}");
         Ok(())
     })
@@ -130,22 +114,19 @@ fn across_calls() -> Outcome {
         );
     }
     if parent == 0 {
-        crate::support::exit(i32::from(back == value));
+        exit(i32::from(back == value));
     }
     ensure!(parent > 0, "fork: {parent}");
     ensure!(back == value, "the parent's register changed to {back:#x}");
-    let end = crate::support::wait(parent as i32)?;
-    ensure!(
-        end == crate::support::End::Exit(1),
-        "the child's register changed: {end:?}"
-    );
+    let end = wait(parent as i32)?;
+    equal!(end, End::Exit(1));
     Ok(())
 }
 
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn destroy(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    HANDLED.fetch_add(1, Ordering::SeqCst);
+extern "C" fn destroy(_: i32, _: *mut siginfo_t, _: *mut c_void) {
+    HANDLED.fetch_add(1, SeqCst);
     // SAFETY: changes registers that are restored when the handler returns.
     unsafe {
         asm!("pcmpeqd xmm6, xmm6", "pcmpeqd xmm12, xmm12", out("xmm6") _, out("xmm12") _);
@@ -156,19 +137,11 @@ extern "C" fn destroy(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
 }
 
 fn in_handlers() -> Outcome {
-    handle(libc::SIGALRM, destroy, libc::SA_RESTART)?;
-    let interval = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 3000,
-    };
-    let timer = libc::itimerval {
-        it_interval: interval,
-        it_value: interval,
-    };
-    call!(setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()));
+    handle(SIGALRM, destroy, SA_RESTART)?;
+    call!(setitimer(ITIMER_REAL, &timer_val(3000, 3000), null_mut()));
     let start = Instant::now();
     let pattern = [1u64, 2, 3, 4];
-    while HANDLED.load(Ordering::SeqCst) < 20 && start.elapsed() < Duration::from_secs(20) {
+    while HANDLED.load(SeqCst) < 20 && start.elapsed() < Duration::from_secs(20) {
         let mut back = [0u64; 4];
         if is_x86_feature_detected!("avx") {
             // SAFETY: reads and writes the two arrays; the CPU has AVX.
@@ -195,7 +168,7 @@ fn in_handlers() -> Outcome {
         }
         ensure!(back == pattern, "the handler's registers stayed: {back:x?}");
     }
-    let handled = HANDLED.load(Ordering::SeqCst);
+    let handled = HANDLED.load(SeqCst);
     ensure!(handled >= 20, "only {handled} signals in 20 s");
     Ok(())
 }
@@ -207,7 +180,7 @@ fn clean() -> Outcome {
         unsafe {
             asm!("movq xmm10, {0}", "movq xmm14, {0}", in(reg) secret, out("xmm10") _, out("xmm14") _)
         };
-        let thread = std::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let (first, second): (u64, u64);
             // SAFETY: reads registers only.
             unsafe { asm!("movq {0}, xmm10", "movq {1}, xmm14", out(reg) first, out(reg) second) };
@@ -218,10 +191,7 @@ fn clean() -> Outcome {
             let _ = (first, second);
             mxcsr & 0xffc0 == 0x1f80
         });
-        ensure!(
-            thread.join().unwrap_or(false),
-            "a new thread has another MXCSR"
-        );
+        ensure!(thread.join().unwrap_or(false));
         Ok(())
     })
 }

@@ -1,12 +1,7 @@
 //! The kernel measures what the machine takes, and nobody else notices.
 
-use std::arch::asm;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-
-use crate::proc::{only_causeway, read};
-use crate::support::{Outcome, PAGE, child, handle, map, peek, poke, shared_map, spawn, wait};
-use crate::{Test, call, ensure};
+use crate::proc::only_causeway;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[("floors: measured while others run", beside_others)];
 
@@ -30,12 +25,12 @@ const NAMES: &[&str] = &[
 
 /// Reads the file and looks at every line.
 fn measured() -> Outcome {
-    let text = read("/proc/causeway/floors")?;
+    let text = read_text("/proc/causeway/floors")?;
     let mut floors = BTreeMap::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [name, value, unit] = words[..] else {
-            return Err(format!("the line `{line}`"));
+            return Err(format!("the line `{line}`").into());
         };
         let value: f64 = value
             .parse()
@@ -48,34 +43,24 @@ fn measured() -> Outcome {
             "ns"
         };
         ensure!(unit == wanted, "the unit of `{line}`");
-        ensure!(
-            floors.insert(name, value).is_none(),
-            "{name} is there twice"
-        );
+        ensure!(floors.insert(name, value).is_none(), name);
     }
     for name in NAMES {
         ensure!(floors.contains_key(name), "{name} is missing in:\n{text}");
     }
-    // SAFETY: returns a number.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    ensure!(
-        floors.contains_key("ipi") == (cpus > 1),
-        "with {cpus} CPUs:\n{text}"
-    );
-    ensure!(
-        floors.len() == NAMES.len() + usize::from(cpus > 1),
-        "{text}"
-    );
+    let cpus = cpus() as i64;
+    equal!(floors.contains_key("ipi"), (cpus > 1), cpus, text);
+    equal!(floors.len(), NAMES.len() + usize::from(cpus > 1), text);
     Ok(())
 }
 
 /// Registers, calls by all entries, and breakpoints, which the measuring gates are for too.
 fn uses_the_entries(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
     static BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
-    extern "C" fn count(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    extern "C" fn count(_: i32, _: *mut siginfo_t, _: *mut c_void) {
         BREAKPOINTS.fetch_add(1, Relaxed);
     }
-    handle(libc::SIGTRAP, count, 0)?;
+    handle(SIGTRAP, count, 0)?;
     let pid = i64::from(call!(getpid()));
     let mut number = 0u64;
     while !stop.load(Relaxed) {
@@ -101,18 +86,9 @@ fn uses_the_entries(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
                 out("xmm0") _, out("xmm1") _,
             );
         }
-        ensure!(
-            first == value && second == value,
-            "{value:#x}: {first:#x} {second:#x}"
-        );
-        ensure!(
-            called == pid && called32 == pid,
-            "{pid}: {called}, {called32}"
-        );
-        ensure!(
-            u64::from(BREAKPOINTS.load(Relaxed)) == number,
-            "a breakpoint too few or many"
-        );
+        ensure!(first == value && second == value, value, first, second);
+        ensure!(called == pid && called32 == pid, pid, called, called32);
+        equal!(u64::from(BREAKPOINTS.load(Relaxed)), number);
         rounds.fetch_add(1, Relaxed);
     }
     Ok(())
@@ -126,31 +102,22 @@ fn uses_memory(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
             number = number.wrapping_add(2);
             let memory = map(8 * PAGE)?;
             for page in 0..8 {
-                ensure!(
-                    peek(memory.wrapping_add(page * PAGE)) == 0,
-                    "a new page is not zero"
-                );
+                equal!(peek(memory.wrapping_add(page * PAGE)), 0);
                 poke(memory.wrapping_add(page * PAGE), number);
             }
             for page in 0..8 {
                 let found = peek(memory.wrapping_add(page * PAGE));
-                ensure!(
-                    found == number,
-                    "page {page} has {found}, {number} expected"
-                );
+                equal!(found, number, page);
             }
             call!(munmap(memory.cast(), 8 * PAGE));
             rounds.fetch_add(1, Relaxed);
         }
         Ok(())
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let thread = scope.spawn(|| work(0));
         let outcome = work(1);
-        thread
-            .join()
-            .map_err(|_| "a panic".to_string())?
-            .and(outcome)
+        thread.join()?.and(outcome)
     })
 }
 
@@ -169,11 +136,11 @@ fn beside_others() -> Outcome {
         spawn(|| uses_memory(stop, &counts[1]))?,
     ];
     let readers = [0; 2].map(|_| spawn(|| measured().and_then(|()| measured())));
-    let mut outcome = Ok(());
+    let mut outcome: Outcome = Ok(());
     for reader in readers {
         let end = wait(reader?)?;
         if end != crate::End::Exit(0) {
-            outcome = Err(format!("a reader ended with {end:?}"));
+            outcome = Err(format!("a reader ended with {end:?}").into());
         }
     }
     stop.store(true, Relaxed);

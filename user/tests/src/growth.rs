@@ -1,11 +1,6 @@
 //! Memory that grows, moves and shrinks, and its limits.
 
-use std::ptr;
-
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
-
-use crate::support::{Outcome, PAGE, map, peek, poke};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("growth: brk grows and shrinks", program_break),
@@ -22,18 +17,12 @@ fn program_break() -> Outcome {
     call!(brk((start + 40 * PAGE) as *mut _));
     let at = |page: usize| ((start + PAGE) & !(PAGE - 1)).wrapping_add(page * PAGE) as *mut u8;
     for page in 0..38 {
-        ensure!(
-            peek(at(page)) == 0,
-            "page {page} of the new heap is not zero"
-        );
+        equal!(peek(at(page)), 0, page);
         poke(at(page), 9);
     }
     call!(brk((start + 2 * PAGE) as *mut _));
     call!(brk((start + 40 * PAGE) as *mut _));
-    ensure!(
-        peek(at(30)) == 0,
-        "a page that was given back kept its byte"
-    );
+    equal!(peek(at(30)), 0);
     call!(brk(start as *mut _));
     ensure!(call!(sbrk(0)) as usize == start, "the break did not return");
     Ok(())
@@ -42,11 +31,10 @@ fn program_break() -> Outcome {
 fn remap() -> Outcome {
     let memory = map(4 * PAGE)?;
     (0..4).for_each(|page| poke(memory.wrapping_add(page * PAGE), page as u8 + 1));
-    refused!(
-        EINVAL,
-        mremap(memory.wrapping_add(1).cast(), PAGE, 2 * PAGE, 0)
-    );
-    refused!(EINVAL, mremap(memory.cast(), PAGE, 0, 0));
+    refused! {
+        mremap(memory.wrapping_add(1).cast(), PAGE, 2 * PAGE, 0) => EINVAL;
+        mremap(memory.cast(), PAGE, 0, 0) => EINVAL;
+    }
     // Something right behind it: it cannot grow where it is.
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     let block = map(12 * PAGE)?;
@@ -56,38 +44,20 @@ fn remap() -> Outcome {
         memory.cast(),
         4 * PAGE,
         4 * PAGE,
-        libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+        MREMAP_MAYMOVE | MREMAP_FIXED,
         moved
     ));
     for page in 0..4 {
-        ensure!(
-            peek(moved.wrapping_add(page * PAGE)) == page as u8 + 1,
-            "page {page} was lost"
-        );
+        equal!(peek(moved.wrapping_add(page * PAGE)), page as u8 + 1, page);
     }
     refused!(ENOMEM, mremap(moved.cast(), 4 * PAGE, 8 * PAGE, 0));
-    let grown = call!(mremap(
-        moved.cast(),
-        4 * PAGE,
-        64 * PAGE,
-        libc::MREMAP_MAYMOVE
-    ))
-    .cast::<u8>();
+    let grown = call!(mremap(moved.cast(), 4 * PAGE, 64 * PAGE, MREMAP_MAYMOVE)).cast::<u8>();
     for page in 0..4 {
-        ensure!(
-            peek(grown.wrapping_add(page * PAGE)) == page as u8 + 1,
-            "page {page} lost in a move"
-        );
+        equal!(peek(grown.wrapping_add(page * PAGE)), page as u8 + 1, page);
     }
-    ensure!(
-        peek(grown.wrapping_add(63 * PAGE)) == 0,
-        "the new part is not zero"
-    );
+    equal!(peek(grown.wrapping_add(63 * PAGE)), 0);
     let shrunk = call!(mremap(grown.cast(), 64 * PAGE, 2 * PAGE, 0)).cast::<u8>();
-    ensure!(
-        shrunk == grown && peek(grown.wrapping_add(PAGE)) == 2,
-        "shrinking moved it"
-    );
+    ensure!(shrunk == grown && peek(grown.wrapping_add(PAGE)) == 2);
     call!(mmap(
         grown.wrapping_add(2 * PAGE).cast(),
         PAGE,
@@ -96,10 +66,7 @@ fn remap() -> Outcome {
         -1,
         0
     ));
-    refused!(
-        EFAULT,
-        mremap(moved.cast(), PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE)
-    );
+    refused!(EFAULT, mremap(moved.cast(), PAGE, 2 * PAGE, MREMAP_MAYMOVE));
     Ok(())
 }
 
@@ -107,13 +74,10 @@ fn remap_and_leave() -> Outcome {
     let (memory, taken) = (map(PAGE)?, map(PAGE)?);
     poke(memory, 1);
     poke(taken, 2);
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    let flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
     // A place that is named is a wish only.
     let moved = call!(mremap(memory.cast(), PAGE, PAGE, flags, taken)).cast::<u8>();
-    ensure!(
-        moved != taken && peek(taken) == 2,
-        "what was there was replaced"
-    );
+    ensure!(moved != taken && peek(taken) == 2);
     ensure!(peek(moved) == 1, "the page did not move");
     ensure!(peek(memory) == 0, "the page is at its old place too");
     call!(munmap(taken.cast(), PAGE));
@@ -123,42 +87,23 @@ fn remap_and_leave() -> Outcome {
     Ok(())
 }
 
-/// Sets both limits of a resource.
-pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) -> Outcome {
-    let limit = libc::rlimit {
-        rlim_cur: bytes,
-        rlim_max: bytes,
-    };
-    call!(setrlimit(resource, &limit));
-    Ok(())
-}
-
 fn limit_space() -> Outcome {
-    limit(libc::RLIMIT_AS, 64 << 20)?;
+    call!(setrlimit(RLIMIT_AS, &limit_of(64 << 20)));
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    refused!(
-        ENOMEM,
-        mmap(ptr::null_mut(), 64 << 20, PROT_READ, flags, -1, 0)
-    );
+    refused!(ENOMEM, mmap(null_mut(), 64 << 20, PROT_READ, flags, -1, 0));
     let memory = map(16 << 20)?;
-    refused!(
-        ENOMEM,
-        mremap(memory.cast(), 16 << 20, 63 << 20, libc::MREMAP_MAYMOVE)
-    );
+    refused! { mremap(memory.cast(), 16 << 20, 63 << 20, MREMAP_MAYMOVE) => ENOMEM; }
     call!(munmap(memory.cast(), 16 << 20));
     map(16 << 20)?;
     Ok(())
 }
 
 fn limit_data() -> Outcome {
-    limit(libc::RLIMIT_DATA, 16 << 20)?;
+    call!(setrlimit(RLIMIT_DATA, &limit_of(16 << 20)));
     refused!(ENOMEM, sbrk(17 << 20));
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    refused!(
-        ENOMEM,
-        mmap(ptr::null_mut(), 17 << 20, READ_WRITE, flags, -1, 0)
-    );
+    refused!(ENOMEM, mmap(null_mut(), 17 << 20, READ_WRITE, flags, -1, 0));
     // What cannot be written privately is not data.
-    call!(mmap(ptr::null_mut(), 17 << 20, PROT_READ, flags, -1, 0));
+    call!(mmap(null_mut(), 17 << 20, PROT_READ, flags, -1, 0));
     Ok(())
 }

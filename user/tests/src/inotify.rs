@@ -1,15 +1,6 @@
 //! inotify: what happens to files and directories, and in which order it is told.
 
-use std::fs;
-
-use libc::{
-    IN_ACCESS, IN_ALL_EVENTS, IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE,
-    IN_DELETE_SELF, IN_IGNORED, IN_ISDIR, IN_MODIFY, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO,
-    IN_ONESHOT, IN_ONLYDIR, IN_OPEN, c_int,
-};
-
-use crate::support::{End, Outcome, c, folder, pause_ms, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("inotify: a file's life in a directory", life),
@@ -23,7 +14,7 @@ pub const TESTS: &[Test] = &[
 type Event = (c_int, u32, u32, String);
 
 /// All events that wait.
-fn events(fd: c_int) -> Result<Vec<Event>, String> {
+fn events(fd: c_int) -> Result<Vec<Event>> {
     let mut bytes = [0u8; 8192];
     // SAFETY: reads into a live buffer.
     let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
@@ -57,11 +48,11 @@ fn expect(fd: c_int, wanted: &[(c_int, u32, &str)]) -> Outcome {
     Ok(())
 }
 
-fn make() -> Result<c_int, String> {
-    Ok(call!(inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC)))
+fn make() -> Result<c_int> {
+    Ok(call!(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)))
 }
 
-fn add(fd: c_int, path: &str, mask: u32) -> Result<c_int, String> {
+fn add(fd: c_int, path: &str, mask: u32) -> Result<c_int> {
     Ok(call!(inotify_add_watch(fd, c(path).as_ptr(), mask)))
 }
 
@@ -69,7 +60,7 @@ fn life() -> Outcome {
     let (at, fd) = (folder("inotify-life")?, make()?);
     let d = add(fd, &at, IN_ALL_EVENTS)?;
     let path = format!("{at}/file");
-    let file = call!(open(c(&path).as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600));
+    let file = call!(open(c(&path).as_ptr(), O_CREAT | O_RDWR, 0o600));
     call!(write(file, b"abc".as_ptr().cast(), 3));
     call!(write(file, b"abc".as_ptr().cast(), 3));
     let mut byte = 0u8;
@@ -89,8 +80,8 @@ fn life() -> Outcome {
             (d, IN_CLOSE_WRITE, "file"),
         ],
     )?;
-    fs::hard_link(&path, format!("{at}/other")).map_err(|e| e.to_string())?;
-    fs::create_dir(format!("{at}/inner")).map_err(|e| e.to_string())?;
+    fs::hard_link(&path, format!("{at}/other"))?;
+    fs::create_dir(format!("{at}/inner"))?;
     call!(unlink(c(&format!("{at}/other")).as_ptr()));
     call!(rmdir(c(&format!("{at}/inner")).as_ptr()));
     call!(unlink(c(&path).as_ptr()));
@@ -104,7 +95,7 @@ fn life() -> Outcome {
             (d, IN_DELETE, "file"),
         ],
     )?;
-    let open = call!(open(c(&at).as_ptr(), libc::O_RDONLY));
+    let open = call!(open(c(&at).as_ptr(), O_RDONLY));
     call!(close(open));
     expect(
         fd,
@@ -115,7 +106,7 @@ fn life() -> Outcome {
     )?;
     call!(inotify_rm_watch(fd, d));
     expect(fd, &[(d, IN_IGNORED, "")])?;
-    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    fs::write(&path, b"x")?;
     expect(fd, &[])
 }
 
@@ -123,11 +114,11 @@ fn renames() -> Outcome {
     let (at, fd) = (folder("inotify-rename")?, make()?);
     let (one, two) = (format!("{at}/one"), format!("{at}/two"));
     for path in [&one, &two] {
-        fs::create_dir(path).map_err(|e| e.to_string())?;
+        fs::create_dir(path)?;
     }
     let (a, b) = (format!("{one}/a"), format!("{two}/b"));
-    fs::write(&a, b"a").map_err(|e| e.to_string())?;
-    fs::write(&b, b"b").map_err(|e| e.to_string())?;
+    fs::write(&a, b"a")?;
+    fs::write(&b, b"b")?;
     let moves = IN_MOVED_FROM | IN_MOVED_TO;
     let (d1, d2) = (add(fd, &one, moves)?, add(fd, &two, moves)?);
     let all = IN_MOVE_SELF | IN_DELETE_SELF;
@@ -155,19 +146,16 @@ fn renames() -> Outcome {
 fn ends() -> Outcome {
     let (at, fd) = (folder("inotify-end")?, make()?);
     let path = format!("{at}/file");
-    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    fs::write(&path, b"x")?;
     let w = add(fd, &path, IN_ATTRIB | IN_DELETE_SELF)?;
-    ensure!(
-        add(fd, &path, IN_ATTRIB | IN_DELETE_SELF)? == w,
-        "a second watch of the same file"
-    );
-    let open = call!(open(c(&path).as_ptr(), libc::O_RDONLY));
+    equal!(add(fd, &path, IN_ATTRIB | IN_DELETE_SELF)?, w);
+    let open = call!(open(c(&path).as_ptr(), O_RDONLY));
     call!(unlink(c(&path).as_ptr()));
     // It lives as long as it is open.
     expect(fd, &[(w, IN_ATTRIB, "")])?;
     call!(close(open));
     expect(fd, &[(w, IN_DELETE_SELF, ""), (w, IN_IGNORED, "")])?;
-    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    fs::write(&path, b"x")?;
     let once = add(fd, &path, IN_ATTRIB | IN_ONESHOT)?;
     ensure!(once != w, "a number that was just used");
     call!(chmod(c(&path).as_ptr(), 0o600));
@@ -183,21 +171,17 @@ fn woken() -> Outcome {
         let path = format!("{at}/{round}");
         let child = spawn(|| {
             pause_ms(3);
-            fs::write(&path, b"").map_err(|e| e.to_string())
+            Ok(fs::write(&path, b"")?)
         })?;
         if round == 1 {
-            let mut poll = libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            };
+            let mut poll = poll_entry(fd, POLLIN);
             ensure!(call!(poll(&mut poll, 1, 5000)) == 1, "poll was not woken");
             let mut bytes = 0i32;
-            call!(ioctl(fd, libc::FIONREAD, &mut bytes));
+            call!(ioctl(fd, FIONREAD, &mut bytes));
             ensure!(bytes == 32, "FIONREAD: {bytes}");
         }
         expect(fd, &[(d, IN_CREATE, &round.to_string())])?;
-        ensure!(wait(child)? == End::Exit(0), "the maker failed");
+        wait_ok(child)?;
     }
     Ok(())
 }
@@ -205,18 +189,17 @@ fn woken() -> Outcome {
 fn bad() -> Outcome {
     let (at, fd) = (folder("inotify-bad")?, make()?);
     let path = format!("{at}/file");
-    fs::write(&path, b"x").map_err(|e| e.to_string())?;
+    fs::write(&path, b"x")?;
     let path = c(&path);
-    refused!(EINVAL, inotify_init1(1));
-    refused!(EINVAL, inotify_add_watch(fd, path.as_ptr(), 0));
-    refused!(EINVAL, inotify_add_watch(0, path.as_ptr(), IN_OPEN));
-    refused!(EBADF, inotify_add_watch(999, path.as_ptr(), IN_OPEN));
-    refused!(ENOENT, inotify_add_watch(fd, c"/none".as_ptr(), IN_OPEN));
-    refused!(
-        ENOTDIR,
-        inotify_add_watch(fd, path.as_ptr(), IN_OPEN | IN_ONLYDIR)
-    );
-    refused!(EINVAL, inotify_rm_watch(fd, 77));
+    refused! {
+        inotify_init1(1) => EINVAL;
+        inotify_add_watch(fd, path.as_ptr(), 0) => EINVAL;
+        inotify_add_watch(0, path.as_ptr(), IN_OPEN) => EINVAL;
+        inotify_add_watch(999, path.as_ptr(), IN_OPEN) => EBADF;
+        inotify_add_watch(fd, c"/none".as_ptr(), IN_OPEN) => ENOENT;
+        inotify_add_watch(fd, path.as_ptr(), IN_OPEN | IN_ONLYDIR) => ENOTDIR;
+        inotify_rm_watch(fd, 77) => EINVAL;
+    }
     let mut bytes = [0u8; 16];
     refused!(EAGAIN, read(fd, bytes.as_mut_ptr().cast(), 16));
     add(fd, &at, IN_DELETE)?;

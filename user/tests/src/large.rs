@@ -1,16 +1,8 @@
 //! Large pages: what is filled 2 MiB at a time, and split by whatever needs single pages. What they save shows in the number of
 //! page faults.
 
-use std::fs;
-
-use libc::{
-    MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_POPULATE, MAP_PRIVATE,
-    MAP_STACK, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, SIGSEGV, c_int,
-};
-
 use crate::locking::{kib, resident};
-use crate::support::{Outcome, PAGE, child, faults, map, map_with, peek, poke};
-use crate::{SKIP, Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("large: 64 MiB by a fault for each 2 MiB", few_faults),
@@ -29,10 +21,10 @@ const SWITCH: &str = "/proc/causeway/large";
 pub struct Switched(String);
 
 impl Switched {
-    pub fn to(word: &str) -> Result<Switched, String> {
+    pub fn to(word: &str) -> Result<Switched> {
         let was = fs::read_to_string(SWITCH);
-        let was = was.map_err(|_| format!("{SKIP}there is no {SWITCH}"))?;
-        fs::write(SWITCH, word).map_err(|error| error.to_string())?;
+        let was = was.map_err(|_| skip(format!("there is no {SWITCH}")))?;
+        fs::write(SWITCH, word)?;
         Ok(Switched(was))
     }
 }
@@ -44,21 +36,21 @@ impl Drop for Switched {
 }
 
 /// `spans` times 2 MiB at a multiple of that size; the whole mapping is not given back.
-pub fn aligned(spans: usize, advice: c_int) -> Result<*mut u8, String> {
+pub fn aligned(spans: usize, advice: c_int) -> Result<*mut u8> {
     let whole = map((spans + 1) * SPAN)?;
     let memory = whole.wrapping_add(whole.align_offset(SPAN));
     call!(madvise(memory.cast(), spans * SPAN, advice));
     Ok(memory)
 }
 
-fn minor_faults() -> Result<i64, String> {
+fn minor_faults() -> Result<i64> {
     // SAFETY: plain numbers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    call!(getrusage(libc::RUSAGE_SELF, &mut usage));
+    let mut usage: rusage = unsafe { zeroed() };
+    call!(getrusage(RUSAGE_SELF, &mut usage));
     Ok(usage.ru_minflt)
 }
 
-pub fn large_kib() -> Result<usize, String> {
+pub fn large_kib() -> Result<usize> {
     kib("/proc/self/smaps_rollup", "AnonHugePages")
 }
 
@@ -76,22 +68,15 @@ pub fn byte(page: usize) -> u8 {
 pub fn check(memory: *mut u8, pages: impl Iterator<Item = usize>) -> Outcome {
     for page in pages {
         let found = peek(memory.wrapping_add(page * PAGE));
-        ensure!(
-            found == byte(page),
-            "page {page} has {found} instead of {}",
-            byte(page)
-        );
+        equal!(found, byte(page), page);
     }
     Ok(())
 }
 
 /// How many of the spans came as large pages: all, unless memory is short or in pieces.
-fn expect_large(before: usize, spans: usize) -> Result<usize, String> {
+fn expect_large(before: usize, spans: usize) -> Result<usize> {
     let large = (large_kib()? - before) / 2048;
-    ensure!(
-        large > 0 && large <= spans,
-        "{large} of {spans} spans are large"
-    );
+    ensure!(large > 0 && large <= spans, large, spans);
     Ok(large)
 }
 
@@ -105,10 +90,7 @@ fn few_faults() -> Outcome {
     let large = expect_large(before, 32)?;
     // A small page's fault may bring more along; each of the rest costs 512 at most.
     let most = large + (32 - large) * 512 + 8;
-    ensure!(
-        faults <= most,
-        "{faults} faults for {large} large pages of 32"
-    );
+    ensure!(faults <= most, faults, large);
     let all = kib("/proc/meminfo", "AnonHugePages")?;
     ensure!(all >= large * 2048, "all processes have {all} KiB");
     check(memory, 0..32 * 512)?;
@@ -127,17 +109,14 @@ fn split() -> Outcome {
     // One page each of the first three.
     call!(munmap(at(0, 200).cast(), PAGE));
     // Before anything else is mapped there.
-    refused!(ENOMEM, msync(at(0, 200).cast(), PAGE, libc::MS_ASYNC));
+    refused!(ENOMEM, msync(at(0, 200).cast(), PAGE, MS_ASYNC));
     call!(mprotect(at(1, 511).cast(), PAGE, PROT_READ));
     call!(madvise(at(2, 0).cast(), PAGE, MADV_DONTNEED));
     faults(SIGSEGV, 2, at(1, 511) as usize, || poke(at(1, 511), 0))?;
     ensure!(peek(at(2, 0)) == 0, "what was given up is still there");
     let untouched = |page: &usize| ![200, 2 * 512].contains(page);
     check(memory, (0..4 * 512).filter(untouched))?;
-    ensure!(
-        resident(at(1, 0), 1024)?.iter().all(|&it| it),
-        "pages have gone"
-    );
+    ensure!(resident(at(1, 0), 1024)?.iter().all(|&it| it));
     if large == 4 {
         // The children that made the faults had the last one split.
         let left = large_kib()? - before;
@@ -190,12 +169,12 @@ fn refusals() -> Outcome {
         Ok(())
     };
     none(aligned(1, MADV_NOHUGEPAGE)?, "memory that refuses it")?;
-    none(aligned(1, libc::MADV_NORMAL)?, "memory that did not ask")?;
+    none(aligned(1, MADV_NORMAL)?, "memory that did not ask")?;
     child(|| {
-        call!(prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0));
+        call!(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
         none(aligned(1, MADV_HUGEPAGE)?, "a process that refuses it")?;
         child(|| none(aligned(1, MADV_HUGEPAGE)?, "its child"))?;
-        call!(prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0));
+        call!(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0));
         poke(aligned(1, MADV_HUGEPAGE)?, 1);
         expect_large(before, 1).map(drop)
     })
@@ -204,9 +183,7 @@ fn refusals() -> Outcome {
 /// The first 2 MiB tell that memory is written in order; what is wanted at once needs no telling, and a thread's stack gets none.
 fn in_order() -> Outcome {
     let _switched = Switched::to("on")?;
-    let looks = !std::fs::read_to_string("/proc/cmdline")
-        .map_err(|error| error.to_string())?
-        .contains("faultahead=0,0");
+    let looks = !fs::read_to_string("/proc/cmdline")?.contains("faultahead=0,0");
     let before = large_kib()?;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
     for (more, most) in [(0, 3), (MAP_POPULATE, 4), (MAP_STACK, 3)] {
@@ -220,10 +197,7 @@ fn in_order() -> Outcome {
                 ensure!(is_aligned, "{memory:?} with flags {more:#x}");
                 // Without a look at neighbours nothing tells that memory is written in order.
                 let least = if looks || more == MAP_POPULATE { 1 } else { 0 };
-                ensure!(
-                    (least..=most).contains(&spans),
-                    "{spans} spans are large with flags {more:#x}"
-                );
+                ensure!((least..=most).contains(&spans), spans, more);
             }
         }
         check(memory, 0..4 * 512)?;
@@ -246,14 +220,11 @@ fn borders() -> Outcome {
     fill(memory, 4 * 512);
     expect_large(before, 4)?;
     // From another process, beginning and ending in the middle.
-    let parent = std::process::id() as libc::pid_t;
+    let parent = std::process::id() as pid_t;
     child(|| {
         let (from, len) = (memory.wrapping_add(100 * PAGE), 1500 * PAGE);
         let copy = map(len)?;
-        let part = |at: *mut u8| libc::iovec {
-            iov_base: at.cast(),
-            iov_len: len,
-        };
+        let part = |at: *mut u8| vector(at, len);
         let (local, remote) = (part(copy), part(from));
         let read = call!(process_vm_readv(parent, &local, 1, &remote, 1, 0));
         ensure!(read as usize == len, "{read} bytes of {len}");
@@ -275,16 +246,13 @@ fn borders() -> Outcome {
         let found = peek(moved.cast::<u8>().wrapping_add(page * PAGE));
         ensure!(found == byte(300 + page), "moved page {page} has {found}");
     }
-    refused!(
-        ENOMEM,
-        msync(memory.wrapping_add(300 * PAGE).cast(), PAGE, libc::MS_ASYNC)
-    );
+    refused! { msync(memory.wrapping_add(300 * PAGE).cast(), PAGE, MS_ASYNC) => ENOMEM; }
     check(memory, (0..300).chain(800..2048))?;
     // Given up at leisure: the old byte or zero, until it is written.
     call!(madvise(
         memory.wrapping_add(1000 * PAGE).cast(),
         100 * PAGE,
-        libc::MADV_FREE
+        MADV_FREE
     ));
     for page in 1000..1100 {
         let found = peek(memory.wrapping_add(page * PAGE));
@@ -310,15 +278,6 @@ fn borders() -> Outcome {
     Ok(())
 }
 
-/// The first word behind `name` in a line of `file`.
-pub fn word(file: &str, name: &str) -> Result<u64, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    let mut lines = text.lines().map(str::split_ascii_whitespace);
-    lines
-        .find_map(|mut line| (line.next()? == name).then(|| line.next()?.parse().ok())?)
-        .ok_or(format!("{file} has no {name}"))
-}
-
 fn said() -> Outcome {
     const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
     const COUNTS: &str = "/proc/vmstat";
@@ -329,40 +288,40 @@ fn said() -> Outcome {
         ("always", "[always] madvise never\n", "on\n"),
         ("never", "always madvise [never]\n", "off\n"),
     ] {
-        fs::write(ENABLED, word).map_err(|error| error.to_string())?;
+        fs::write(ENABLED, word)?;
         ensure!(text(ENABLED)? == line, "{:?}", text(ENABLED)?);
         ensure!(text(SWITCH)? == switch, "{:?}", text(SWITCH)?);
     }
     ensure!(fs::write(ENABLED, "perhaps").is_err(), "any word will do");
     let size = text("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
     ensure!(size == "2097152\n", "{size:?}");
-    fs::write(ENABLED, "madvise").map_err(|error| error.to_string())?;
+    fs::write(ENABLED, "madvise")?;
     let (made, split) = (
-        word(COUNTS, "thp_fault_alloc")?,
-        word(COUNTS, "thp_split_pmd")?,
+        field(COUNTS, "thp_fault_alloc")?,
+        field(COUNTS, "thp_split_pmd")?,
     );
     let memory = aligned(2, MADV_HUGEPAGE)?;
-    let flags = || -> Result<String, String> {
+    let flags = || -> Result<String> {
         let maps = text("/proc/self/smaps")?;
         let start = format!("{:x}-", memory as usize);
         let mut mapping = maps.lines().skip_while(|line| !line.starts_with(&start));
         let line = mapping.find(|line| line.starts_with("VmFlags:"));
         line.map(str::to_owned)
-            .ok_or(format!("no mapping at {start}"))
+            .ok_or(format!("no mapping at {start}").into())
     };
     ensure!(flags()?.contains(" hg"), "{}", flags()?);
     fill(memory, 1024);
-    let now = word(COUNTS, "thp_fault_alloc")?;
+    let now = field(COUNTS, "thp_fault_alloc")?;
     ensure!(now > made, "{made} large pages, then {now}");
     call!(madvise(memory.cast(), PAGE, MADV_DONTNEED));
-    let now = word(COUNTS, "thp_split_pmd")?;
+    let now = field(COUNTS, "thp_split_pmd")?;
     ensure!(now > split, "{split} splits, then {now}");
     call!(madvise(memory.cast(), 2 * SPAN, MADV_NOHUGEPAGE));
     ensure!(flags()?.contains(" nh"), "{}", flags()?);
     let allowed = || kib("/proc/self/status", "THP_enabled");
     ensure!(allowed()? == 1, "THP_enabled: {}", allowed()?);
     child(|| {
-        call!(prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0));
+        call!(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
         ensure!(allowed()? == 0, "THP_enabled: {}", allowed()?);
         Ok(())
     })?;

@@ -1,13 +1,8 @@
 //! Large pages of memory that processes share, and what becomes of large pages in swap.
 
-use std::fs;
-
-use libc::{MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_SHARED, PROT_READ, PROT_WRITE, SIGBUS, c_int};
-
-use crate::large::{SPAN, Switched, aligned, byte, check, fill, large_kib, word};
+use crate::large::{SPAN, Switched, aligned, byte, check, fill, large_kib};
 use crate::locking::kib;
-use crate::support::{Outcome, PAGE, child, faults, map_with, pause_ms, peek, poke};
-use crate::{SKIP, Test, call, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("large: shared by processes", shared),
@@ -15,12 +10,12 @@ pub const TESTS: &[Test] = &[
     ("swap: large pages leave and come back", paged),
 ];
 
-fn shared_kib() -> Result<usize, String> {
+fn shared_kib() -> Result<usize> {
     kib("/proc/self/smaps_rollup", "ShmemPmdMapped")
 }
 
 /// `spans` times 2 MiB of shared memory from the start of a file, or of nobody's, that asks for large pages.
-fn shared_map(spans: usize, descriptor: c_int) -> Result<*mut u8, String> {
+fn shared_map(spans: usize, descriptor: c_int) -> Result<*mut u8> {
     let flags = match descriptor {
         -1 => MAP_SHARED | MAP_ANONYMOUS,
         _ => MAP_SHARED,
@@ -42,14 +37,8 @@ fn shared() -> Outcome {
         fill(memory, 3 * 512);
         let large = (shared_kib()? - before) / 2048;
         ensure!((1..=3).contains(&large), "{large} of 3 spans are large");
-        ensure!(
-            kib("/proc/meminfo", "ShmemPmdMapped")? >= large * 2048,
-            "the machine has fewer"
-        );
-        ensure!(
-            large_kib()? == 0 || descriptor != -1,
-            "they are nobody's own"
-        );
+        ensure!(kib("/proc/meminfo", "ShmemPmdMapped")? >= large * 2048);
+        ensure!(large_kib()? == 0 || descriptor != -1);
         child(|| {
             check(memory, 0..3 * 512)?;
             for page in (0..3 * 512).step_by(5) {
@@ -66,19 +55,16 @@ fn shared() -> Outcome {
             // Another mapping of it has large pages of its own.
             let again = shared_map(3, memfd)?;
             poke(again.wrapping_add(7 * PAGE), 77);
-            ensure!(
-                peek(memory.wrapping_add(7 * PAGE)) == 77,
-                "it is another page"
-            );
+            equal!(peek(memory.wrapping_add(7 * PAGE)), 77);
             call!(munmap(again.cast(), 3 * SPAN));
         }
         call!(munmap(memory.cast(), 3 * SPAN));
     }
     call!(close(memfd));
     // And a segment, which each attaches for itself.
-    let id = call!(shmget(libc::IPC_PRIVATE, 2 * SPAN, 0o600 | libc::IPC_CREAT));
-    let attach = || -> Result<*mut u8, String> {
-        let memory = call!(shmat(id, std::ptr::null(), 0));
+    let id = call!(shmget(IPC_PRIVATE, 2 * SPAN, 0o600 | IPC_CREAT));
+    let attach = || -> Result<*mut u8> {
+        let memory = call!(shmat(id, null(), 0));
         call!(madvise(memory, 2 * SPAN, MADV_HUGEPAGE));
         Ok(memory.cast())
     };
@@ -93,7 +79,7 @@ fn shared() -> Outcome {
         Ok(())
     })?;
     ensure!(peek(memory) == 99, "the child has written elsewhere");
-    call!(shmctl(id, libc::IPC_RMID, std::ptr::null_mut()));
+    call!(shmctl(id, IPC_RMID, null_mut()));
     call!(shmdt(memory.cast()));
     ensure!(shared_kib()? == before, "they are still there");
     Ok(())
@@ -114,12 +100,9 @@ fn cut() -> Outcome {
     call!(pread(memfd, bytes.as_mut_ptr().cast(), 3, at(600)));
     ensure!(bytes == [byte(600), 0, 0], "{bytes:?}");
     call!(pwrite(memfd, [200u8].as_ptr().cast(), 1, at(600)));
-    ensure!(
-        peek(memory.wrapping_add(600 * PAGE)) == 200,
-        "a write is not seen"
-    );
+    equal!(peek(memory.wrapping_add(600 * PAGE)), 200);
     poke(memory.wrapping_add(600 * PAGE), byte(600));
-    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     call!(fallocate(memfd, punch, at(700), at(10)));
     ensure!(
         (700..710).all(|page| peek(memory.wrapping_add(page * PAGE)) == 0),
@@ -146,20 +129,20 @@ fn cut() -> Outcome {
 
 /// Private ones and shared ones go to swap page by page, and come back as they were.
 fn paged() -> Outcome {
-    let swaps = fs::read_to_string("/proc/swaps").map_err(|error| error.to_string())?;
+    let swaps = fs::read_to_string("/proc/swaps")?;
     if swaps.lines().count() < 2 {
-        return Err(format!("{SKIP}there is no swap space"));
+        return Err(skip("there is no swap space"));
     }
     let _switched = Switched::to("advised")?;
     for memory in [aligned(2, MADV_HUGEPAGE)?, shared_map(2, -1)?] {
-        let out = word("/proc/vmstat", "pswpout")?;
+        let out = field("/proc/vmstat", "pswpout")?;
         fill(memory, 1024);
         ensure!(large_kib()? + shared_kib()? > 0, "none is large");
         for _ in 0..3 {
-            call!(madvise(memory.cast(), 2 * SPAN, libc::MADV_PAGEOUT));
+            call!(madvise(memory.cast(), 2 * SPAN, MADV_PAGEOUT));
             pause_ms(30);
         }
-        let gone = word("/proc/vmstat", "pswpout")? - out;
+        let gone = field("/proc/vmstat", "pswpout")? - out;
         ensure!(gone >= 512, "{gone} pages of 1024 were sent away");
         ensure!(large_kib()? + shared_kib()? == 0, "some are large still");
         child(|| check(memory, 0..1024))?;

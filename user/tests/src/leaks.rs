@@ -1,10 +1,7 @@
 //! What a program used is back when it is gone.
 
-use std::fs;
-
 use crate::proc::only_causeway;
-use crate::support::{End, Outcome, PAGE, child, folder, map, pause_ms, pipe, poke, spawn, wait};
-use crate::{Test, call, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("leaks: forks and exits", forks),
@@ -27,9 +24,9 @@ const KINDS: [&str; 5] = [
     "objects in the heap",
 ];
 
-fn in_use() -> Result<[i64; KINDS.len()], String> {
-    let lines = |path: &str| -> Result<Vec<Vec<String>>, String> {
-        let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+fn in_use() -> Result<[i64; KINDS.len()]> {
+    let lines = |path: &str| -> Result<Vec<Vec<String>>> {
+        let text = fs::read_to_string(path)?;
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
         Ok(text.lines().map(words).collect())
     };
@@ -57,24 +54,21 @@ fn in_use() -> Result<[i64; KINDS.len()], String> {
 /// Waits for so many words, each for a moment, that every list of those who wait has had one: it keeps the room.
 fn wait_for_many_words() -> Outcome {
     let words = vec![0u32; 4096];
-    let moment = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 1,
-    };
+    let moment = time_spec(0, 1);
     for word in &words {
         // SAFETY: the word and the time are there while the call runs.
         let ended = unsafe {
             libc::syscall(
                 libc::SYS_futex,
                 word,
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                FUTEX_WAIT | FUTEX_PRIVATE_FLAG,
                 0,
                 &raw const moment,
             )
         };
-        let error = std::io::Error::last_os_error();
+        let error = io::Error::last_os_error();
         ensure!(
-            ended == -1 && error.raw_os_error() == Some(libc::ETIMEDOUT),
+            ended == -1 && error.raw_os_error() == Some(ETIMEDOUT),
             "{ended}: {error}"
         );
     }
@@ -103,10 +97,7 @@ fn nothing_lost(storm: fn() -> Outcome) -> Outcome {
         }
     }
     for (kind, losses) in KINDS.iter().zip(losses) {
-        ensure!(
-            losses.iter().any(|lost| *lost <= 0),
-            "each of four rounds lost some bytes of {kind}: {losses:?}"
-        );
+        ensure!(losses.iter().any(|lost| *lost <= 0), kind, losses);
     }
     Ok(())
 }
@@ -121,7 +112,7 @@ fn forks() -> Outcome {
                 child(|| Ok(()))
             })?;
             (0..64).for_each(|page| poke(memory.wrapping_add(page * PAGE), 7));
-            ensure!(wait(one)? == End::Exit(0), "a child failed");
+            wait_ok(one)?;
         }
         Ok(())
     })
@@ -147,11 +138,7 @@ fn maps() -> Outcome {
             for hole in (0..round * 16).step_by(5) {
                 call!(munmap(memory.wrapping_add(hole * PAGE).cast(), PAGE));
             }
-            call!(mprotect(
-                memory.wrapping_add(PAGE).cast(),
-                PAGE,
-                libc::PROT_READ
-            ));
+            call!(mprotect(memory.wrapping_add(PAGE).cast(), PAGE, PROT_READ));
             if round % 2 == 0 {
                 call!(munmap(memory.cast(), round * 16 * PAGE));
             }
@@ -167,7 +154,7 @@ fn killed() -> Outcome {
                 loop {
                     let memory = map(40 * PAGE)?;
                     (0..40).for_each(|page| poke(memory.wrapping_add(page * PAGE), 1));
-                    let (_reader, writer) = pipe(libc::O_NONBLOCK)?;
+                    let (_reader, writer) = pipe(O_NONBLOCK)?;
                     call!(write(writer, memory.cast(), 10 * PAGE));
                     spawn(|| {
                         loop {
@@ -181,8 +168,7 @@ fn killed() -> Outcome {
                 }
             })?;
             pause_ms(2 + round % 5);
-            call!(kill(child, libc::SIGKILL));
-            wait(child)?;
+            kill_child(child)?;
         }
         pause_ms(100);
         Ok(())
@@ -208,19 +194,19 @@ fn files() -> Outcome {
         let folder = folder("leaks")?;
         for number in 0..50 {
             let path = format!("{folder}/{number}");
-            fs::write(&path, vec![1; 50_000]).map_err(|error| error.to_string())?;
-            fs::rename(&path, format!("{path}-renamed")).map_err(|error| error.to_string())?;
+            fs::write(&path, vec![1; 50_000])?;
+            fs::rename(&path, format!("{path}-renamed"))?;
         }
-        fs::remove_dir_all(&folder).map_err(|error| error.to_string())
+        Ok(fs::remove_dir_all(&folder)?)
     })
 }
 
 fn threads() -> Outcome {
     nothing_lost(|| {
         for _ in 0..10 {
-            let threads: Vec<_> = (0..16).map(|_| std::thread::spawn(|| ())).collect();
+            let threads: Vec<_> = (0..16).map(|_| thread::spawn(|| ())).collect();
             for thread in threads {
-                thread.join().map_err(|_| "a thread panicked")?;
+                thread.join()?;
             }
         }
         Ok(())

@@ -1,9 +1,6 @@
 //! The entry for 32-bit system calls, `int 0x80`, from a 64-bit program.
 
-use std::arch::asm;
-
-use crate::support::{Outcome, PAGE, call_low_map};
-use crate::{Test, call, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("legacy: int 0x80", calls),
@@ -32,34 +29,23 @@ fn calls() -> Outcome {
     const GETPID: u32 = 20;
     const WRITE: u32 = 4;
     const CLOSE: u32 = 6;
-    ensure!(
-        int80(GETPID, 0, 0, 0) == call!(getpid()),
-        "getpid: {}",
-        int80(GETPID, 0, 0, 0)
-    );
-    ensure!(
-        int80(CLOSE, 9999, 0, 0) == -libc::EBADF,
-        "close: {}",
-        int80(CLOSE, 9999, 0, 0)
-    );
-    let memory = call_low_map(PAGE)?;
+    equal!(int80(GETPID, 0, 0, 0), call!(getpid()));
+    equal!(int80(CLOSE, 9999, 0, 0), -EBADF);
+    let memory = low_map(PAGE)?;
     // SAFETY: the map is as long as what is written there.
     unsafe { memory.copy_from(b"through int 0x80".as_ptr(), 16) };
-    let (reader, writer) = crate::support::pipe(0)?;
+    let (reader, writer) = pipe(0)?;
     let count = int80(WRITE, writer as u32, memory as u32, 16);
     ensure!(count == 16, "write: {count}");
     let mut back = [0u8; 16];
     call!(read(reader, back.as_mut_ptr().cast(), 16));
     ensure!(&back == b"through int 0x80", "{back:?}");
-    ensure!(
-        int80(WRITE, writer as u32, 8, 16) == -libc::EFAULT,
-        "a bad pointer"
-    );
+    equal!(int80(WRITE, writer as u32, 8, 16), -EFAULT);
     Ok(())
 }
 
 fn unknown() -> Outcome {
     let result = int80(5000, 0, 0, 0);
-    ensure!(result == -libc::ENOSYS, "call 5000 gave {result}");
+    ensure!(result == -ENOSYS, "call 5000 gave {result}");
     Ok(())
 }

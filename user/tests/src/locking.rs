@@ -1,11 +1,6 @@
 //! Locked memory: `mlock` and its relatives, their limits, and what `/proc` says of them.
 
-use std::ptr;
-
-use libc::{MAP_ANONYMOUS, MAP_LOCKED, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
-
-use crate::support::{End, Outcome, PAGE, child, map, map_with, peek, poke, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("locking: pages come in and are counted", counted),
@@ -19,20 +14,16 @@ pub const TESTS: &[Test] = &[
 const READ_WRITE: i32 = PROT_READ | PROT_WRITE;
 
 /// A line of `/proc/self/status` or `smaps_rollup` in KiB.
-pub fn kib(file: &str, name: &str) -> Result<usize, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    text.lines()
-        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .find_map(|rest| rest.split_whitespace().next()?.parse().ok())
-        .ok_or(format!("{file} has no line {name}"))
+pub fn kib(file: &str, name: &str) -> Result<usize> {
+    Ok(field(file, name)? as usize)
 }
 
-fn locked_kib() -> Result<usize, String> {
+fn locked_kib() -> Result<usize> {
     kib("/proc/self/status", "VmLck")
 }
 
 /// Which of the pages are in memory.
-pub fn resident(memory: *mut u8, pages: usize) -> Result<Vec<bool>, String> {
+pub fn resident(memory: *mut u8, pages: usize) -> Result<Vec<bool>> {
     let mut bytes = vec![0xffu8; pages];
     call!(mincore(memory.cast(), pages * PAGE, bytes.as_mut_ptr()));
     Ok(bytes.iter().map(|byte| byte & 1 != 0).collect())
@@ -42,22 +33,12 @@ fn counted() -> Outcome {
     let memory = map(16 * PAGE)?;
     let before = locked_kib()?;
     call!(mlock(memory.wrapping_add(4 * PAGE + 1).cast(), 3 * PAGE));
-    ensure!(
-        locked_kib()? - before == 16,
-        "VmLck grew by {} KiB for four pages that were touched",
-        locked_kib()? - before
-    );
+    equal!(locked_kib()? - before, 16);
     let there = resident(memory, 16)?;
-    ensure!(
-        there[4..8].iter().all(|&it| it),
-        "not all came in: {there:?}"
-    );
+    ensure!(there[4..8].iter().all(|&it| it), there);
     let mapped = kib("/proc/self/smaps_rollup", "Locked")?;
     ensure!(mapped >= 16, "smaps says that {mapped} KiB are locked");
-    refused!(
-        EINVAL,
-        madvise(memory.cast(), 16 * PAGE, libc::MADV_DONTNEED)
-    );
+    refused!(EINVAL, madvise(memory.cast(), 16 * PAGE, MADV_DONTNEED));
     // What goes is not locked any more.
     call!(munmap(memory.wrapping_add(4 * PAGE).cast(), PAGE));
     ensure!(locked_kib()? - before == 12, "what was unmapped counts");
@@ -66,29 +47,15 @@ fn counted() -> Outcome {
     call!(munmap(memory.cast(), 16 * PAGE));
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED;
     let memory = map_with(8 * PAGE, READ_WRITE, flags, -1)?;
-    ensure!(
-        resident(memory, 8)?.iter().all(|&it| it),
-        "MAP_LOCKED did not bring all in"
-    );
+    ensure!(resident(memory, 8)?.iter().all(|&it| it));
     ensure!(locked_kib()? - before == 32, "MAP_LOCKED is not counted");
     const MADV_DONTNEED_LOCKED: i32 = 24;
     poke(memory, 7);
     call!(madvise(memory.cast(), PAGE, MADV_DONTNEED_LOCKED));
     ensure!(peek(memory) == 0, "MADV_DONTNEED_LOCKED left the page");
-    let bigger = call!(mremap(
-        memory.cast(),
-        8 * PAGE,
-        12 * PAGE,
-        libc::MREMAP_MAYMOVE
-    ));
-    ensure!(
-        resident(bigger.cast(), 12)?.iter().all(|&it| it),
-        "what was added by mremap did not come in"
-    );
-    ensure!(
-        locked_kib()? - before == 48,
-        "what was added by mremap is not counted"
-    );
+    let bigger = call!(mremap(memory.cast(), 8 * PAGE, 12 * PAGE, MREMAP_MAYMOVE));
+    ensure!(resident(bigger.cast(), 12)?.iter().all(|&it| it));
+    equal!(locked_kib()? - before, 48);
     call!(munmap(bigger, 12 * PAGE));
     ensure!(locked_kib()? == before, "what was unmapped counts");
     Ok(())
@@ -115,30 +82,21 @@ fn on_fault() -> Outcome {
 fn all() -> Outcome {
     child(|| {
         let before = map(4 * PAGE)?;
-        call!(mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE));
-        ensure!(
-            resident(before, 4)?.iter().all(|&it| it),
-            "what was there did not come in"
-        );
+        call!(mlockall(MCL_CURRENT | MCL_FUTURE));
+        ensure!(resident(before, 4)?.iter().all(|&it| it));
         let (size, locked) = (kib("/proc/self/status", "VmSize")?, locked_kib()?);
         ensure!(size - locked <= 64, "{locked} of {size} KiB are locked");
         let after = map(4 * PAGE)?;
-        ensure!(
-            resident(after, 4)?.iter().all(|&it| it),
-            "what came is not in memory"
-        );
+        ensure!(resident(after, 4)?.iter().all(|&it| it));
         // SAFETY: the break is moved up, and what is behind it used by nobody.
         let heap = unsafe { libc::sbrk(4 * PAGE as isize) } as usize;
         let first = heap.next_multiple_of(PAGE);
-        ensure!(
-            resident(first as *mut u8, 3)?.iter().all(|&it| it),
-            "the heap that came is not in memory"
-        );
+        ensure!(resident(first as *mut u8, 3)?.iter().all(|&it| it));
         call!(munlockall());
         ensure!(locked_kib()? == 0, "{} KiB are still locked", locked_kib()?);
         let later = map(64 * PAGE)?;
         ensure!(!resident(later, 64)?[40], "what comes is still locked");
-        call!(mlockall(libc::MCL_FUTURE));
+        call!(mlockall(MCL_FUTURE));
         ensure!(locked_kib()? == 0, "what was there is locked");
         map(4 * PAGE)?;
         ensure!(locked_kib()? == 16, "what came is not");
@@ -149,7 +107,7 @@ fn all() -> Outcome {
 fn children() -> Outcome {
     child(|| {
         let memory = map(4 * PAGE)?;
-        call!(mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE));
+        call!(mlockall(MCL_CURRENT | MCL_FUTURE));
         poke(memory, 1);
         child(|| {
             ensure!(locked_kib()? == 0, "a child inherited locks");
@@ -169,44 +127,35 @@ fn limits() -> Outcome {
     let limited = |bytes: usize, body: fn(*mut u8) -> Outcome| {
         let end = wait(spawn(move || {
             let memory = map(64 * PAGE)?;
-            let limit = libc::rlimit {
-                rlim_cur: bytes as u64,
-                rlim_max: bytes as u64,
-            };
-            call!(setrlimit(libc::RLIMIT_MEMLOCK, &limit));
+            let limit = limit_of(bytes as u64);
+            call!(setrlimit(RLIMIT_MEMLOCK, &limit));
             call!(setgid(1000));
             call!(setuid(1000));
             body(memory)
         })?)?;
-        ensure!(
-            end == End::Exit(0),
-            "a child with {bytes} bytes ended with {end:?}"
-        );
+        equal!(end, End::Exit(0), bytes);
         Ok(())
     };
     limited(0, |memory| {
         refused!(EPERM, mlock(memory.cast(), PAGE));
-        refused!(EPERM, mlockall(libc::MCL_CURRENT));
+        refused!(EPERM, mlockall(MCL_CURRENT));
         let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED;
-        refused!(EPERM, mmap(ptr::null_mut(), PAGE, READ_WRITE, flags, -1, 0));
+        refused!(EPERM, mmap(null_mut(), PAGE, READ_WRITE, flags, -1, 0));
         call!(munlock(memory.cast(), PAGE));
         Ok(())
     })?;
     limited(16 * PAGE, |memory| {
         refused!(ENOMEM, mlock(memory.cast(), 17 * PAGE));
-        refused!(ENOMEM, mlockall(libc::MCL_CURRENT));
+        refused!(ENOMEM, mlockall(MCL_CURRENT));
         call!(mlock(memory.cast(), 12 * PAGE));
         // What is locked already does not count twice.
         call!(mlock(memory.wrapping_add(2 * PAGE).cast(), 14 * PAGE));
         refused!(ENOMEM, mlock(memory.wrapping_add(20 * PAGE).cast(), PAGE));
         call!(munlock(memory.cast(), 4 * PAGE));
-        call!(mlockall(libc::MCL_FUTURE));
+        call!(mlockall(MCL_FUTURE));
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-        refused!(
-            EAGAIN,
-            mmap(ptr::null_mut(), 5 * PAGE, READ_WRITE, flags, -1, 0)
-        );
-        call!(mmap(ptr::null_mut(), 3 * PAGE, READ_WRITE, flags, -1, 0));
+        refused!(EAGAIN, mmap(null_mut(), 5 * PAGE, READ_WRITE, flags, -1, 0));
+        call!(mmap(null_mut(), 3 * PAGE, READ_WRITE, flags, -1, 0));
         // SAFETY: the break is to stay where it is.
         let heap = unsafe { libc::sbrk(64 * PAGE as isize) };
         ensure!(heap as isize == -1, "the heap grew beyond the limit");

@@ -2,9 +2,6 @@
 //!
 //! usage: `guest-tests [--list] [--seconds N] [WORD...]`: the tests whose names contain a WORD, or all.
 
-mod support;
-mod swap;
-
 mod accounts;
 mod attributes;
 mod bad_elf;
@@ -51,6 +48,7 @@ mod sequences;
 mod shootdowns;
 mod sigio;
 mod signals;
+mod swap;
 mod sysv;
 mod threads;
 mod timers;
@@ -58,15 +56,7 @@ mod udp_lite;
 mod unix_sockets;
 mod vdso;
 
-use std::time::{Duration, Instant};
-
-use support::{End, Outcome};
-
-/// A test and its name.
-pub type Test = (&'static str, fn() -> Outcome);
-
-/// Why a test that cannot run here is left out: the start of its error.
-pub const SKIP: &str = "skip: ";
+use support::prelude::*;
 
 fn main() {
     // The tests run this program again for what only a fresh process can show.
@@ -182,11 +172,13 @@ fn main() {
                 passed += 1;
                 println!("ok {name} ({time} ms)");
             }
-            Err(why) if why.starts_with(SKIP) => println!("{SKIP}{name}: {}", &why[SKIP.len()..]),
-            Err(why) => {
-                failed += 1;
-                println!("FAIL {name}: {why}");
-            }
+            Err(why) => match why.skipped() {
+                Some(why) => println!("skip: {name}: {why}"),
+                None => {
+                    failed += 1;
+                    println!("FAIL {name}: {why}");
+                }
+            },
         }
     }
     if !list {
@@ -197,47 +189,43 @@ fn main() {
 
 /// Runs one test in a process group of its own, which is killed afterwards.
 fn run(test: fn() -> Outcome, deadline: Instant) -> Outcome {
-    let (reader, writer) = support::pipe(libc::O_CLOEXEC)?;
+    let (reader, writer) = pipe(O_CLOEXEC)?;
     let child = call!(fork());
     if child == 0 {
-        // SAFETY: plain system calls on this process's own descriptors and memory.
-        unsafe {
-            libc::setpgid(0, 0);
-            libc::close(reader);
-            if let Err(why) = test() {
-                libc::write(writer, why.as_ptr().cast(), why.len().min(4000));
-                libc::_exit(1);
-            }
-            libc::_exit(0);
+        let outcome = (|| {
+            call!(setpgid(0, 0));
+            call!(close(reader));
+            test()
+        })();
+        if let Err(why) = &outcome {
+            let why = why.to_string();
+            let _ = write_bytes(&writer, &why.as_bytes()[..why.len().min(4000)]);
         }
+        exit(i32::from(outcome.is_err()));
     }
     // SAFETY: both sides set the group, so that it exists before either goes on.
     unsafe { libc::setpgid(child, child) };
     call!(close(writer));
     let end = loop {
         let mut status = 0;
-        let found = call!(waitpid(child, &mut status, libc::WNOHANG));
-        if found == child {
+        if call!(waitpid(child, &mut status, WNOHANG)) == child {
             break Some(End::of(status));
         }
         if Instant::now() > deadline {
             break None;
         }
-        support::pause_ms(1);
+        pause_ms(1);
     };
     // SAFETY: the group is this test's own.
-    unsafe { libc::kill(-child, libc::SIGKILL) };
+    unsafe { libc::kill(-child, SIGKILL) };
     let outcome = match end {
         Some(End::Exit(0)) => Ok(()),
-        Some(End::Exit(1)) => {
-            let mut why = [0u8; 4096];
-            let count = call!(read(reader, why.as_mut_ptr().cast(), why.len()));
-            Err(String::from_utf8_lossy(&why[..count as usize]).into_owned())
-        }
-        Some(end) => Err(format!("ended with {end:?}")),
+        Some(End::Exit(1)) => Err(String::from_utf8_lossy(&read_bytes(&reader, 4096)?)
+            .into_owned()
+            .into()),
+        Some(end) => Err(format!("ended with {end:?}").into()),
         None => {
-            let mut status = 0;
-            call!(waitpid(child, &mut status, 0));
+            wait(child)?;
             Err("did not end in time".into())
         }
     };

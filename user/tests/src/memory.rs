@@ -1,13 +1,6 @@
 //! Maps: flags, sharing, copy-on-write, growth, moves, limits.
 
-use std::ptr;
-
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
-
-use crate::support::{
-    End, Outcome, PAGE, child, file, map, map_with, peek, poke, shared_map, spawn, wait,
-};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("memory: anonymous memory is zero", anonymous),
@@ -38,10 +31,7 @@ fn anonymous() -> Outcome {
         }
     }
     for page in 0..pages {
-        ensure!(
-            peek(memory.wrapping_add(page * PAGE)) == page as u8,
-            "page {page} lost its byte"
-        );
+        equal!(peek(memory.wrapping_add(page * PAGE)), page as u8, page);
     }
     call!(munmap(memory.cast(), pages * PAGE));
     Ok(())
@@ -70,17 +60,11 @@ fn fixed() -> Outcome {
         let byte = peek(memory.wrapping_add(page * PAGE));
         ensure!(byte == expected, "page {page} holds {byte:#x}");
     }
-    let noreplace = flags | libc::MAP_FIXED_NOREPLACE;
-    refused!(
-        EEXIST,
-        mmap(middle.cast(), PAGE, READ_WRITE, noreplace, -1, 0)
-    );
+    let noreplace = flags | MAP_FIXED_NOREPLACE;
+    refused! { mmap(middle.cast(), PAGE, READ_WRITE, noreplace, -1, 0) => EEXIST; }
     call!(munmap(middle.cast(), PAGE));
     let new = call!(mmap(middle.cast(), PAGE, READ_WRITE, noreplace, -1, 0));
-    ensure!(
-        new == middle.cast(),
-        "MAP_FIXED_NOREPLACE gave another address"
-    );
+    equal!(new, middle.cast());
     call!(munmap(middle.cast(), PAGE));
     let new = call!(mmap(middle.cast(), PAGE, READ_WRITE, flags, -1, 0));
     ensure!(new == middle.cast(), "a free hint was not taken");
@@ -89,69 +73,36 @@ fn fixed() -> Outcome {
 
 fn refusals() -> Outcome {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    refused!(EINVAL, mmap(ptr::null_mut(), 0, READ_WRITE, flags, -1, 0));
-    refused!(
-        EINVAL,
-        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_ANONYMOUS, -1, 0)
-    );
-    refused!(
-        EINVAL,
-        mmap(8 as *mut _, PAGE, READ_WRITE, flags | MAP_FIXED, -1, 0)
-    );
-    refused!(
-        ENOMEM,
-        mmap(ptr::null_mut(), 1 << 47, READ_WRITE, flags, -1, 0)
-    );
-    refused!(
-        ENOMEM,
-        mmap(ptr::null_mut(), usize::MAX - 8, READ_WRITE, flags, -1, 0)
-    );
-    refused!(
-        EBADF,
-        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_PRIVATE, 999, 0)
-    );
+    refused! {
+        mmap(null_mut(), 0, READ_WRITE, flags, -1, 0) => EINVAL;
+        mmap(null_mut(), PAGE, READ_WRITE, MAP_ANONYMOUS, -1, 0) => EINVAL;
+        mmap(8 as *mut _, PAGE, READ_WRITE, flags | MAP_FIXED, -1, 0) => EINVAL;
+        mmap(null_mut(), 1 << 47, READ_WRITE, flags, -1, 0) => ENOMEM;
+        mmap(null_mut(), usize::MAX - 8, READ_WRITE, flags, -1, 0) => ENOMEM;
+        mmap(null_mut(), PAGE, READ_WRITE, MAP_PRIVATE, 999, 0) => EBADF;
+    }
     let (path, both) = file("refusals", b"text")?;
-    refused!(
-        EINVAL,
-        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_PRIVATE, both, 7)
-    );
-    let path = crate::support::c(&path);
-    let reader = call!(open(path.as_ptr(), libc::O_RDONLY));
-    refused!(
-        EACCES,
-        mmap(ptr::null_mut(), PAGE, READ_WRITE, MAP_SHARED, reader, 0)
-    );
-    let shared = call!(mmap(
-        ptr::null_mut(),
-        PAGE,
-        PROT_READ,
-        MAP_SHARED,
-        reader,
-        0
-    ));
+    refused! { mmap(null_mut(), PAGE, READ_WRITE, MAP_PRIVATE, both, 7) => EINVAL; }
+    let path = c(&path);
+    let reader = call!(open(path.as_ptr(), O_RDONLY));
+    refused! { mmap(null_mut(), PAGE, READ_WRITE, MAP_SHARED, reader, 0) => EACCES; }
+    let shared = call!(mmap(null_mut(), PAGE, PROT_READ, MAP_SHARED, reader, 0));
     refused!(EACCES, mprotect(shared, PAGE, READ_WRITE));
-    let writer = call!(open(path.as_ptr(), libc::O_WRONLY));
-    refused!(
-        EACCES,
-        mmap(ptr::null_mut(), PAGE, PROT_READ, MAP_PRIVATE, writer, 0)
-    );
-    let (reader, _writer) = crate::support::pipe(0)?;
-    refused!(
-        ENODEV,
-        mmap(ptr::null_mut(), PAGE, PROT_READ, MAP_PRIVATE, reader, 0)
-    );
+    let writer = call!(open(path.as_ptr(), O_WRONLY));
+    refused! { mmap(null_mut(), PAGE, PROT_READ, MAP_PRIVATE, writer, 0) => EACCES; }
+    let (reader, _writer) = pipe(0)?;
+    refused! { mmap(null_mut(), PAGE, PROT_READ, MAP_PRIVATE, reader, 0) => ENODEV; }
     let memory = map(PAGE)?;
-    refused!(EINVAL, munmap(memory.wrapping_add(1).cast(), PAGE));
-    refused!(EINVAL, munmap(memory.cast(), 0));
-    refused!(EINVAL, munmap(memory.cast(), usize::MAX));
-    refused!(
-        EINVAL,
-        mprotect(memory.wrapping_add(1).cast(), PAGE, PROT_READ)
-    );
-    refused!(EINVAL, madvise(memory.cast(), PAGE, 9999));
+    refused! {
+        munmap(memory.wrapping_add(1).cast(), PAGE) => EINVAL;
+        munmap(memory.cast(), 0) => EINVAL;
+        munmap(memory.cast(), usize::MAX) => EINVAL;
+        mprotect(memory.wrapping_add(1).cast(), PAGE, PROT_READ) => EINVAL;
+        madvise(memory.cast(), PAGE, 9999) => EINVAL;
+    }
     call!(munmap(memory.cast(), PAGE));
     refused!(ENOMEM, mprotect(memory.cast(), PAGE, PROT_READ));
-    refused!(ENOMEM, madvise(memory.cast(), PAGE, libc::MADV_DONTNEED));
+    refused!(ENOMEM, madvise(memory.cast(), PAGE, MADV_DONTNEED));
     Ok(())
 }
 
@@ -164,10 +115,7 @@ fn split() -> Outcome {
         call!(munmap(memory.wrapping_add(page * PAGE).cast(), PAGE));
     }
     for page in (0..64).step_by(2) {
-        ensure!(
-            peek(memory.wrapping_add(page * PAGE)) == page as u8 + 1,
-            "page {page} changed"
-        );
+        equal!(peek(memory.wrapping_add(page * PAGE)), page as u8 + 1, page);
     }
     // Holes are no error.
     call!(munmap(memory.cast(), 64 * PAGE));
@@ -179,35 +127,20 @@ fn private_file() -> Outcome {
     let (_, open) = file("private", &bytes)?;
     let memory = map_with(bytes.len(), READ_WRITE, MAP_PRIVATE, open)?;
     for (at, &byte) in bytes.iter().enumerate() {
-        ensure!(
-            peek(memory.wrapping_add(at)) == byte,
-            "byte {at} is not the file's"
-        );
+        equal!(peek(memory.wrapping_add(at)), byte, at);
     }
-    ensure!(
-        peek(memory.wrapping_add(bytes.len())) == 0,
-        "the tail of the last page is not zero"
-    );
+    equal!(peek(memory.wrapping_add(bytes.len())), 0);
     poke(memory.wrapping_add(PAGE), 0xee);
     let mut back = [0u8; 1];
     call!(pread(open, back.as_mut_ptr().cast(), 1, PAGE as i64));
     ensure!(back[0] == bytes[PAGE], "a private write reached the file");
     // A write to the file shows where the page was not copied yet.
     call!(pwrite(open, [0x55u8].as_ptr().cast(), 1, 2 * PAGE as i64));
-    ensure!(
-        peek(memory.wrapping_add(2 * PAGE)) == 0x55,
-        "a write to the file does not show"
-    );
-    ensure!(
-        peek(memory.wrapping_add(PAGE)) == 0xee,
-        "the private copy was lost"
-    );
+    equal!(peek(memory.wrapping_add(2 * PAGE)), 0x55);
+    equal!(peek(memory.wrapping_add(PAGE)), 0xee);
     // The map outlives the descriptor.
     call!(close(open));
-    ensure!(
-        peek(memory.wrapping_add(3 * PAGE)) == bytes[3 * PAGE],
-        "the file went away"
-    );
+    equal!(peek(memory.wrapping_add(3 * PAGE)), bytes[3 * PAGE]);
     Ok(())
 }
 
@@ -217,30 +150,18 @@ fn shared_file() -> Outcome {
     poke(memory.wrapping_add(5), 77);
     let mut back = [0u8; 10];
     call!(pread(open, back.as_mut_ptr().cast(), 10, 0));
-    ensure!(
-        back == [1, 1, 1, 1, 1, 77, 1, 1, 1, 1],
-        "read does not see the map: {back:?}"
-    );
+    equal!(back, [1, 1, 1, 1, 1, 77, 1, 1, 1, 1]);
     child(|| {
         let other = map_with(2 * PAGE, READ_WRITE, MAP_SHARED, open)?;
-        ensure!(
-            peek(other.wrapping_add(5)) == 77,
-            "another map does not see it"
-        );
+        equal!(peek(other.wrapping_add(5)), 77);
         poke(other.wrapping_add(PAGE), 88);
         Ok(())
     })?;
-    ensure!(
-        peek(memory.wrapping_add(PAGE)) == 88,
-        "the child's write does not show"
-    );
-    call!(msync(memory.cast(), 2 * PAGE, libc::MS_SYNC));
+    equal!(peek(memory.wrapping_add(PAGE)), 88);
+    call!(msync(memory.cast(), 2 * PAGE, MS_SYNC));
     call!(munmap(memory.cast(), 2 * PAGE));
-    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-    ensure!(
-        bytes[5] == 77 && bytes[PAGE] == 88,
-        "the file lost what was written"
-    );
+    let bytes = fs::read(&path)?;
+    ensure!(bytes[5] == 77 && bytes[PAGE] == 88);
     Ok(())
 }
 
@@ -248,24 +169,15 @@ fn shared_anonymous() -> Outcome {
     let memory = shared_map(3 * PAGE)?;
     poke(memory, 1);
     child(|| {
-        ensure!(
-            peek(memory) == 1,
-            "the child does not see the parent's write"
-        );
+        equal!(peek(memory), 1);
         poke(memory.wrapping_add(PAGE), 2);
         child(|| {
             poke(memory.wrapping_add(2 * PAGE), 3);
             Ok(())
         })
     })?;
-    ensure!(
-        peek(memory.wrapping_add(PAGE)) == 2,
-        "the child's write is lost"
-    );
-    ensure!(
-        peek(memory.wrapping_add(2 * PAGE)) == 3,
-        "the grandchild's write is lost"
-    );
+    equal!(peek(memory.wrapping_add(PAGE)), 2);
+    equal!(peek(memory.wrapping_add(2 * PAGE)), 3);
     Ok(())
 }
 
@@ -280,13 +192,10 @@ fn copy_on_write() -> Outcome {
                 ensure!(peek(at(page)) == 1, "page {page} is not the parent's");
                 poke(at(page), 100 + round);
             }
-            crate::support::pause_ms(5);
+            pause_ms(5);
             for page in 0..pages {
                 let expected = if page % 2 == 0 { 100 + round } else { 1 };
-                ensure!(
-                    peek(at(page)) == expected,
-                    "page {page} changed under the child"
-                );
+                equal!(peek(at(page)), expected, page);
             }
             Ok(())
         })?;
@@ -294,12 +203,9 @@ fn copy_on_write() -> Outcome {
             poke(at(page), 1);
             poke(at(page).wrapping_add(8), round);
         }
-        ensure!(wait(child)? == End::Exit(0), "the child failed");
+        wait_ok(child)?;
         for page in 0..pages {
-            ensure!(
-                peek(at(page)) == 1,
-                "the child's write shows in page {page}"
-            );
+            equal!(peek(at(page)), 1, page);
         }
     }
     Ok(())
@@ -315,11 +221,7 @@ fn copies_of_copies() -> Outcome {
             } else {
                 page as u8 + 1
             };
-            ensure!(
-                peek(at) == expected,
-                "page {page} at depth {depth} holds {}",
-                peek(at)
-            );
+            equal!(peek(at), expected, page, depth);
         }
         if depth == 16 {
             return Ok(());
@@ -327,10 +229,7 @@ fn copies_of_copies() -> Outcome {
         poke(memory.wrapping_add(usize::from(depth) * PAGE), depth + 1);
         child(|| descend(memory, depth + 1))?;
         poke(memory.wrapping_add(usize::from(depth) * PAGE), 0xff);
-        ensure!(
-            depth == 0 || peek(memory) == 1,
-            "an ancestor's page changed"
-        );
+        ensure!(depth == 0 || peek(memory) == 1);
         Ok(())
     }
     descend(memory, 0)
@@ -342,7 +241,7 @@ fn dont_need() -> Outcome {
     call!(madvise(
         memory.wrapping_add(PAGE).cast(),
         2 * PAGE,
-        libc::MADV_DONTNEED
+        MADV_DONTNEED
     ));
     for (page, expected) in [5, 0, 0, 5].into_iter().enumerate() {
         let byte = peek(memory.wrapping_add(page * PAGE));
@@ -351,14 +250,9 @@ fn dont_need() -> Outcome {
     let (_, open) = file("dontneed", &[3; PAGE])?;
     let memory = map_with(PAGE, READ_WRITE, MAP_PRIVATE, open)?;
     poke(memory, 4);
-    call!(madvise(memory.cast(), PAGE, libc::MADV_DONTNEED));
+    call!(madvise(memory.cast(), PAGE, MADV_DONTNEED));
     ensure!(peek(memory) == 3, "the file's byte did not come back");
-    for advice in [
-        libc::MADV_NORMAL,
-        libc::MADV_RANDOM,
-        libc::MADV_SEQUENTIAL,
-        libc::MADV_WILLNEED,
-    ] {
+    for advice in [MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED] {
         call!(madvise(memory.cast(), PAGE, advice));
     }
     Ok(())
@@ -369,14 +263,10 @@ fn randomised() -> Outcome {
     for _ in 0..4 {
         let output = std::process::Command::new("/proc/self/exe")
             .args(["--as", "addresses"])
-            .output()
-            .map_err(|error| error.to_string())?;
+            .output()?;
         seen.push(String::from_utf8_lossy(&output.stdout).trim().to_string());
     }
-    ensure!(
-        seen.iter().all(|line| line.split(' ').count() == 3),
-        "no addresses: {seen:?}"
-    );
+    ensure!(seen.iter().all(|line| line.split(' ').count() == 3), seen);
     for field in 0..3 {
         let mut values: Vec<_> = seen
             .iter()
@@ -384,11 +274,7 @@ fn randomised() -> Outcome {
             .collect();
         values.sort_unstable();
         values.dedup();
-        ensure!(
-            values.len() > 1,
-            "address {field} was the same in four runs: {}",
-            values[0]
-        );
+        ensure!(values.len() > 1, field, values[0]);
     }
     Ok(())
 }
@@ -406,10 +292,7 @@ fn many() -> Outcome {
     }
     for page in 0..count {
         poke(memory.wrapping_add((2 * page + 1) * PAGE), 1);
-        ensure!(
-            peek(memory.wrapping_add(2 * page * PAGE)) == 0,
-            "page {page} is not zero"
-        );
+        equal!(peek(memory.wrapping_add(2 * page * PAGE)), 0, page);
     }
     child(|| {
         ensure!(peek(memory.wrapping_add(PAGE)) == 1, "lost in the child");
@@ -424,7 +307,7 @@ fn many() -> Outcome {
 fn model() -> Outcome {
     const PAGES: usize = 96;
     let seed = 4711;
-    let mut numbers = crate::support::Numbers::new(seed);
+    let mut numbers = Numbers::new(seed);
     let base = map(PAGES * PAGE)?;
     // None: not mapped; else the byte at the start of the page.
     let mut model = vec![Some(0u8); PAGES];
@@ -443,7 +326,7 @@ fn model() -> Outcome {
                 model[first..first + count].fill(Some(0));
             }
             2 if model[first..first + count].iter().all(Option::is_some) => {
-                call!(madvise(at.cast(), count * PAGE, libc::MADV_DONTNEED));
+                call!(madvise(at.cast(), count * PAGE, MADV_DONTNEED));
                 model[first..first + count].fill(Some(0));
             }
             3 if model[first..first + count].iter().all(Option::is_some) => {
@@ -461,17 +344,14 @@ fn model() -> Outcome {
             }
         }
     }
-    compare(base, &model).map_err(|why| format!("{why} (seed {seed})"))
+    compare(base, &model).map_err(|why| format!("{why} (seed {seed})").into())
 }
 
 fn compare(base: *mut u8, model: &[Option<u8>]) -> Outcome {
     for (page, expected) in model.iter().enumerate() {
         if let Some(expected) = expected {
             let byte = peek(base.wrapping_add(page * PAGE));
-            ensure!(
-                byte == *expected,
-                "page {page} holds {byte}, {expected} expected"
-            );
+            equal!(byte, *expected, page, expected);
         }
     }
     Ok(())

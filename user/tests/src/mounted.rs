@@ -1,16 +1,7 @@
 //! Files on a disk: the host gives `/dev/vda` with an ext2 file system of 64 MiB, and has it checked afterwards; or, for the tests of errors, a disk
 //! with a sector that can be neither read nor written.
 
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
-use std::ptr::{null, null_mut};
-
-use libc::{c_int, off_t};
-
-use crate::support::{End, Numbers, Outcome, PAGE, c, fault_of, faults, peek, poke, spawn, wait};
-use crate::{SKIP, Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("ext2: a mapping of what is cut off", cut_off),
@@ -32,14 +23,14 @@ const BAD_PAGE: usize = 250;
 struct Mounted;
 
 impl Mounted {
-    fn new() -> Result<Mounted, String> {
+    fn new() -> Result<Mounted> {
         let mut magic = [0; 2];
-        let disk = File::open(DISK).map_err(|_| format!("{SKIP}there is no {DISK}"))?;
+        let disk = File::open(DISK).map_err(|_| skip(format!("there is no {DISK}")))?;
         let read = disk.read_exact_at(&mut magic, 1024 + 56);
         if read.is_err() || magic != [0x53, 0xef] {
-            return Err(format!("{SKIP}there is no file system on {DISK}"));
+            return Err(skip(format!("there is no file system on {DISK}")));
         }
-        fs::create_dir_all(HERE).map_err(text)?;
+        fs::create_dir_all(HERE)?;
         call!(mount(
             c(DISK).as_ptr(),
             c(HERE).as_ptr(),
@@ -51,25 +42,25 @@ impl Mounted {
     }
 
     /// A new file.
-    fn file(&self, name: &str) -> Result<File, String> {
+    fn file(&self, name: &str) -> Result<File> {
         let mut options = File::options();
         let options = options.read(true).write(true).create_new(true);
-        options.open(format!("{HERE}/{name}")).map_err(text)
+        Ok(options.open(format!("{HERE}/{name}"))?)
     }
 
     fn remove(&self, name: &str) -> Outcome {
-        fs::remove_file(format!("{HERE}/{name}")).map_err(text)
+        Ok(fs::remove_file(format!("{HERE}/{name}"))?)
     }
 
-    fn about(&self) -> Result<libc::statfs, String> {
+    fn about(&self) -> Result<statfs> {
         // SAFETY: all zeros is a valid one.
-        let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+        let mut about: statfs = unsafe { zeroed() };
         call!(statfs(c(HERE).as_ptr(), &mut about));
         Ok(about)
     }
 
     /// Bytes that are free.
-    fn free(&self) -> Result<u64, String> {
+    fn free(&self) -> Result<u64> {
         let about = self.about()?;
         Ok(about.f_bfree * about.f_bsize as u64)
     }
@@ -77,7 +68,7 @@ impl Mounted {
     /// Takes it off: nobody uses any of it.
     fn end(self) -> Outcome {
         call!(umount2(c(HERE).as_ptr(), 0));
-        std::mem::forget(self);
+        mem::forget(self);
         Ok(())
     }
 }
@@ -86,19 +77,15 @@ impl Drop for Mounted {
     /// After a failure, so that the next test has it.
     fn drop(&mut self) {
         // SAFETY: a plain call.
-        unsafe { libc::umount2(c(HERE).as_ptr(), libc::MNT_DETACH) };
+        unsafe { libc::umount2(c(HERE).as_ptr(), MNT_DETACH) };
     }
 }
 
-fn text(error: std::io::Error) -> String {
-    error.to_string()
-}
-
 /// All of a file, shared.
-fn map(file: &File, len: usize) -> Result<*mut u8, String> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+fn map(file: &File, len: usize) -> Result<*mut u8> {
+    let protection = PROT_READ | PROT_WRITE;
     let file = file.as_raw_fd();
-    Ok(call!(mmap(null_mut(), len, protection, libc::MAP_SHARED, file, 0)).cast())
+    Ok(call!(mmap(null_mut(), len, protection, MAP_SHARED, file, 0)).cast())
 }
 
 fn page(memory: *mut u8, index: usize) -> *mut u8 {
@@ -108,35 +95,34 @@ fn page(memory: *mut u8, index: usize) -> *mut u8 {
 fn cut_off() -> Outcome {
     let disk = Mounted::new()?;
     let file = disk.file("cut")?;
-    file.write_all_at(&[7; 4 * PAGE], 0).map_err(text)?;
+    file.write_all_at(&[7; 4 * PAGE], 0)?;
     let memory = map(&file, 4 * PAGE)?;
     for index in 0..4 {
         ensure!(peek(page(memory, index)) == 7, "page {index}");
         poke(page(memory, index), 8);
     }
-    file.set_len(PAGE as u64 + 10).map_err(text)?;
+    file.set_len(PAGE as u64 + 10)?;
     for index in [2, 3] {
         let gone = page(memory, index);
-        faults(libc::SIGBUS, libc::BUS_ADRERR, gone as usize, || {
+        faults(SIGBUS, BUS_ADRERR, gone as usize, || {
             peek(gone);
         })?;
-        faults(libc::SIGBUS, libc::BUS_ADRERR, gone as usize, || {
+        faults(SIGBUS, BUS_ADRERR, gone as usize, || {
             poke(gone, 1);
         })?;
     }
     ensure!(peek(page(memory, 1)) == 8, "what is left of it");
     // What is behind the end of its last page is not kept.
     poke(page(memory, 1).wrapping_add(100), 9);
-    call!(msync(memory.cast(), 2 * PAGE, libc::MS_SYNC));
-    file.set_len(4 * PAGE as u64).map_err(text)?;
+    call!(msync(memory.cast(), 2 * PAGE, MS_SYNC));
+    file.set_len(4 * PAGE as u64)?;
     for at in [PAGE + 100, 2 * PAGE, 4 * PAGE - 1] {
         ensure!(peek(memory.wrapping_add(at)) == 0, "byte {at} came back");
     }
     poke(page(memory, 3), 3);
     call!(munmap(memory.cast(), 4 * PAGE));
     let mut last = [0];
-    file.read_exact_at(&mut last, 3 * PAGE as u64)
-        .map_err(text)?;
+    file.read_exact_at(&mut last, 3 * PAGE as u64)?;
     ensure!(last == [3], "a store into what grew again");
     drop(file);
     disk.remove("cut")?;
@@ -148,33 +134,30 @@ fn full() -> Outcome {
     let before = disk.free()?;
     let pages = before as usize / PAGE + 64;
     let file = disk.file("full")?;
-    file.set_len((pages * PAGE) as u64).map_err(text)?;
+    file.set_len((pages * PAGE) as u64)?;
     let memory = map(&file, pages * PAGE)?;
     // The first store into a hole takes a block, or is refused.
     let stored =
         fault_of(|| (0..pages).for_each(|index| poke(page(memory, index), index as u8 | 1)))?;
     let fault = stored.ok_or("more was stored than there is room")?;
-    ensure!(fault.signal == libc::SIGBUS, "{fault:x?}");
+    ensure!(fault.signal == SIGBUS, "{fault:x?}");
     let kept = (fault.address - memory as usize) / PAGE;
-    ensure!(
-        kept * PAGE * 10 > before as usize * 9,
-        "full after {kept} pages"
-    );
+    ensure!(kept * PAGE * 10 > before as usize * 9, kept);
     ensure!(peek(page(memory, kept)) == 0, "a hole that can be read");
     let write = file.write_at(&[1; PAGE], (kept * PAGE) as u64);
     let error = write.map_err(|error| error.raw_os_error());
-    ensure!(error == Err(Some(libc::ENOSPC)), "a write: {error:?}");
+    ensure!(error == Err(Some(ENOSPC)), "a write: {error:?}");
     // Nothing of what was taken is lost.
-    call!(msync(memory.cast(), pages * PAGE, libc::MS_SYNC));
-    file.sync_all().map_err(text)?;
+    call!(msync(memory.cast(), pages * PAGE, MS_SYNC));
+    file.sync_all()?;
     call!(munmap(memory.cast(), pages * PAGE));
-    let dropped = libc::POSIX_FADV_DONTNEED;
+    let dropped = POSIX_FADV_DONTNEED;
     // SAFETY: a plain call.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, dropped) };
     let mut found = [0; PAGE];
     for index in 0..kept {
         let at = (index * PAGE) as u64;
-        file.read_exact_at(&mut found, at).map_err(text)?;
+        file.read_exact_at(&mut found, at)?;
         ensure!(found[0] == index as u8 | 1, "page {index} is {}", found[0]);
     }
     drop(file);
@@ -190,43 +173,36 @@ fn large() -> Outcome {
     let file = disk.file("large")?;
     let places = [0, 5000, (1 << 31) - 3, 3 << 30, (5 << 30) + 777];
     for (at, byte) in places.iter().zip(1u8..) {
-        file.write_all_at(&[byte; 9], *at).map_err(text)?;
+        file.write_all_at(&[byte; 9], *at)?;
     }
-    let about = file.metadata().map_err(text)?;
+    let about = file.metadata()?;
     let end = (5u64 << 30) + 777 + 9;
     ensure!(about.size() == end, "{} bytes", about.size());
-    ensure!(
-        about.blocks() * 512 < 200_000,
-        "{} sectors for a few pages",
-        about.blocks()
-    );
-    file.sync_all().map_err(text)?;
+    ensure!(about.blocks() * 512 < 200_000, about.blocks());
+    file.sync_all()?;
     let number: c_int = file.as_raw_fd();
     // SAFETY: a plain call.
-    unsafe { libc::posix_fadvise(number, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    unsafe { libc::posix_fadvise(number, 0, 0, POSIX_FADV_DONTNEED) };
     for (at, byte) in places.iter().zip(1u8..) {
         let mut found = [0; 11];
-        let n = file.read_at(&mut found, *at).map_err(text)?;
+        let n = file.read_at(&mut found, *at)?;
         ensure!(n >= 9 && found[..9] == [byte; 9], "at {at}: {found:?}");
     }
     let mut hole = [1; 100];
-    file.read_exact_at(&mut hole, (4 << 30) + 5).map_err(text)?;
+    file.read_exact_at(&mut hole, (4 << 30) + 5)?;
     ensure!(hole == [0; 100], "a hole");
-    let data = call!(lseek(number, 1 << 30, libc::SEEK_DATA));
+    let data = call!(lseek(number, 1 << 30, SEEK_DATA));
     let wanted = (((1u64 << 31) - 3) / PAGE as u64 * PAGE as u64) as off_t;
-    ensure!(
-        data <= wanted + 4093 && data >= wanted,
-        "data from {data:#x} on"
-    );
-    let none = call!(lseek(number, 4 << 30, libc::SEEK_HOLE));
+    ensure!(data <= wanted + 4093 && data >= wanted, data);
+    let none = call!(lseek(number, 4 << 30, SEEK_HOLE));
     ensure!(none == 4 << 30, "a hole from {none:#x} on");
-    refused!(ENXIO, lseek(number, end as off_t, libc::SEEK_DATA));
+    refused!(ENXIO, lseek(number, end as off_t, SEEK_DATA));
     refused!(EFBIG, ftruncate(number, i64::MAX));
-    file.set_len(1 << 31).map_err(text)?;
-    file.set_len(6 << 30).map_err(text)?;
-    let data = call!(lseek(number, (1 << 31) - 1, libc::SEEK_DATA));
+    file.set_len(1 << 31)?;
+    file.set_len(6 << 30)?;
+    let data = call!(lseek(number, (1 << 31) - 1, SEEK_DATA));
     ensure!(data == (1 << 31) - 1, "what was not cut off: {data:#x}");
-    refused!(ENXIO, lseek(number, 3 << 30, libc::SEEK_DATA));
+    refused!(ENXIO, lseek(number, 3 << 30, SEEK_DATA));
     drop(file);
     disk.remove("large")?;
     disk.end()
@@ -238,15 +214,11 @@ fn many_names() -> Outcome {
     const EACH: u32 = 25_000;
     let disk = Mounted::new()?;
     let path = |what: u32| c(&format!("{HERE}/many/name-{what}"));
-    fs::create_dir(format!("{HERE}/many")).map_err(text)?;
+    fs::create_dir(format!("{HERE}/many"))?;
     for name in 0..NAMES {
         let first = name / EACH * EACH;
         if name == first {
-            let file = call!(open(
-                path(name).as_ptr(),
-                libc::O_CREAT | libc::O_EXCL,
-                0o644
-            ));
+            let file = call!(open(path(name).as_ptr(), O_CREAT | O_EXCL, 0o644));
             call!(close(file));
         } else {
             call!(link(path(first).as_ptr(), path(name).as_ptr()));
@@ -260,14 +232,14 @@ fn many_names() -> Outcome {
     }
     refused!(EEXIST, link(path(0).as_ptr(), path(77_777).as_ptr()));
     let mut seen = vec![false; NAMES as usize];
-    for entry in fs::read_dir(format!("{HERE}/many")).map_err(text)? {
-        let name = entry.map_err(text)?.file_name();
+    for entry in fs::read_dir(format!("{HERE}/many"))? {
+        let name = entry?.file_name();
         let number = name
             .to_str()
             .and_then(|name| name.strip_prefix("name-")?.parse::<usize>().ok());
         let slot = number.and_then(|number| seen.get_mut(number));
         let slot = slot.ok_or_else(|| format!("{name:?} was never there"))?;
-        ensure!(!std::mem::replace(slot, true), "{name:?} twice");
+        ensure!(!mem::replace(slot, true), "{name:?} twice");
     }
     let missed = seen.iter().position(|&seen| !seen);
     ensure!(missed.is_none(), "name {missed:?} is not listed");
@@ -275,7 +247,7 @@ fn many_names() -> Outcome {
     for name in (0..NAMES).map(|name| (u64::from(name) * 77_773 % u64::from(NAMES)) as u32) {
         call!(unlink(path(name).as_ptr()));
     }
-    fs::remove_dir(format!("{HERE}/many")).map_err(text)?;
+    fs::remove_dir(format!("{HERE}/many"))?;
     disk.end()
 }
 
@@ -284,38 +256,25 @@ fn only_grows() -> Outcome {
     let disk = Mounted::new()?;
     let log = c(&format!("{HERE}/log"));
     let log = log.as_ptr();
-    refused!(EPERM, open(log, libc::O_RDWR));
-    refused!(
-        EPERM,
-        open(log, libc::O_WRONLY | libc::O_APPEND | libc::O_TRUNC)
-    );
+    refused!(EPERM, open(log, O_RDWR));
+    refused!(EPERM, open(log, O_WRONLY | O_APPEND | O_TRUNC));
     refused!(EPERM, truncate(log, 0));
     refused!(EPERM, unlink(log));
-    let file = call!(open(log, libc::O_RDWR | libc::O_APPEND));
-    ensure!(
-        call!(pwrite(file, b"more\n".as_ptr().cast(), 5, 0)) == 5,
-        "a write"
-    );
-    let size = call!(lseek(file, 0, libc::SEEK_END));
+    let file = call!(open(log, O_RDWR | O_APPEND));
+    equal!(call!(pwrite(file, b"more\n".as_ptr().cast(), 5, 0)), 5);
+    let size = call!(lseek(file, 0, SEEK_END));
     ensure!(size == 10, "{size} bytes");
-    refused!(EPERM, fcntl(file, libc::F_SETFL, 0));
-    call!(fcntl(
-        file,
-        libc::F_SETFL,
-        libc::O_APPEND | libc::O_NONBLOCK
-    ));
+    refused!(EPERM, fcntl(file, F_SETFL, 0));
+    call!(fcntl(file, F_SETFL, O_APPEND | O_NONBLOCK));
     let map = |how| {
         // SAFETY: nothing is there yet.
-        unsafe { libc::mmap(null_mut(), PAGE, libc::PROT_READ, how, file, 0) }
+        unsafe { libc::mmap(null_mut(), PAGE, PROT_READ, how, file, 0) }
     };
-    let error = || std::io::Error::last_os_error().raw_os_error();
-    ensure!(map(libc::MAP_SHARED) == libc::MAP_FAILED, "mapped shared");
-    ensure!(error() == Some(libc::EACCES), "{:?}", error());
-    let own = map(libc::MAP_PRIVATE);
-    ensure!(
-        own != libc::MAP_FAILED && peek(own.cast()) == b'l',
-        "not mapped"
-    );
+    let error = || io::Error::last_os_error().raw_os_error();
+    ensure!(map(MAP_SHARED) == MAP_FAILED, "mapped shared");
+    ensure!(error() == Some(EACCES), "{:?}", error());
+    let own = map(MAP_PRIVATE);
+    ensure!(own != MAP_FAILED && peek(own.cast()) == b'l');
     call!(munmap(own, PAGE));
     call!(close(file));
     disk.end()
@@ -332,7 +291,7 @@ fn reserve() -> Outcome {
     let number = file.as_raw_fd();
     let take = || {
         // A MiB at a time, then a page.
-        let mut end = file.metadata().map_err(text)?.size() as off_t;
+        let mut end = file.metadata()?.size() as off_t;
         for step in [1 << 20, PAGE as off_t] {
             // SAFETY: a plain call.
             while unsafe { libc::posix_fallocate(number, end, step) } == 0 {
@@ -347,8 +306,7 @@ fn reserve() -> Outcome {
         call!(setuid(USER));
         take()
     })?;
-    let ended = wait(child)?;
-    ensure!(ended == End::Exit(0), "{ended:?}");
+    wait_ok(child)?;
     let left = disk.about()?;
     ensure!(
         left.f_bavail == 0 && left.f_bfree == reserve,
@@ -366,13 +324,13 @@ fn reserve() -> Outcome {
 }
 
 /// The disk with a bad sector.
-fn bad_disk() -> Result<File, String> {
+fn bad_disk() -> Result<File> {
     let mut mark = [0; 10];
     let disk = File::options().read(true).write(true).open(DISK);
-    let disk = disk.map_err(|_| format!("{SKIP}there is no {DISK}"))?;
+    let disk = disk.map_err(|_| skip(format!("there is no {DISK}")))?;
     match disk.read_exact_at(&mut mark, 0).is_ok() && mark == *b"bad sector" {
         true => Ok(disk),
-        false => Err(format!("{SKIP}{DISK} has no bad sector")),
+        false => Err(skip(format!("{DISK} has no bad sector"))),
     }
 }
 
@@ -381,7 +339,7 @@ fn unreadable() -> Outcome {
     let memory = map(&disk, 2 * BAD_PAGE * PAGE)?;
     let bad = page(memory, BAD_PAGE);
     for _ in 0..2 {
-        faults(libc::SIGBUS, libc::BUS_ADRERR, bad as usize, || {
+        faults(SIGBUS, BUS_ADRERR, bad as usize, || {
             peek(bad);
         })?;
     }
@@ -390,36 +348,30 @@ fn unreadable() -> Outcome {
     ensure!(peek(page(memory, BAD_PAGE + 1)) == b'.', "the page after");
     let read = disk.read_at(&mut [0; 100], (BAD_PAGE * PAGE) as u64);
     let error = read.map_err(|error| error.raw_os_error());
-    ensure!(error == Err(Some(libc::EIO)), "a read: {error:?}");
+    ensure!(error == Err(Some(EIO)), "a read: {error:?}");
     call!(munmap(memory.cast(), 2 * BAD_PAGE * PAGE));
     Ok(())
 }
 
 fn unwritable() -> Outcome {
     let disk = bad_disk()?;
-    let other = disk.try_clone().map_err(text)?;
-    let second = File::options().write(true).open(DISK).map_err(text)?;
+    let other = disk.try_clone()?;
+    let second = File::options().write(true).open(DISK)?;
     let write = |index: usize, byte: u8| disk.write_all_at(&[byte; PAGE], (index * PAGE) as u64);
     let synced = |file: &File| file.sync_all().map_err(|error| error.raw_os_error());
     for index in BAD_PAGE - 2..BAD_PAGE + 3 {
-        write(index, b'x').map_err(text)?;
+        write(index, b'x')?;
     }
     // Each open file hears of it once, and the bytes stay in memory.
-    ensure!(synced(&disk) == Err(Some(libc::EIO)), "no error");
+    ensure!(synced(&disk) == Err(Some(EIO)), "no error");
     ensure!(synced(&disk) == Ok(()), "the error was told twice");
     ensure!(synced(&other) == Ok(()), "the same open file, told twice");
-    ensure!(
-        synced(&second) == Err(Some(libc::EIO)),
-        "another open file heard nothing"
-    );
+    equal!(synced(&second), Err(Some(EIO)));
     // By a mapping: the store is taken, `msync` says what became of it.
     let memory = map(&disk, 2 * BAD_PAGE * PAGE)?;
     poke(page(memory, BAD_PAGE), b'y');
     poke(page(memory, BAD_PAGE + 1), b'z');
-    refused!(
-        EIO,
-        msync(memory.cast(), 2 * BAD_PAGE * PAGE, libc::MS_SYNC)
-    );
+    refused!(EIO, msync(memory.cast(), 2 * BAD_PAGE * PAGE, MS_SYNC));
     call!(munmap(memory.cast(), 2 * BAD_PAGE * PAGE));
     Ok(())
 }

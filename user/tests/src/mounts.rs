@@ -1,10 +1,6 @@
 //! Mounts and what their flags forbid; walks that are kept in.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-
-use crate::support::{Outcome, c, child, folder, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("mounts: flags forbid what they say", flags),
@@ -16,9 +12,9 @@ pub const TESTS: &[Test] = &[
     ("mounts: roots show in statx and ustat", roots),
 ];
 
-fn mount(source: &str, at: &str, kind: &str, flags: libc::c_ulong) -> Result<(), String> {
+fn mount(source: &str, at: &str, kind: &str, flags: c_ulong) -> Outcome {
     let (source, at, kind) = (c(source), c(at), c(kind));
-    let nothing = std::ptr::null();
+    let nothing = null();
     call!(mount(
         source.as_ptr(),
         at.as_ptr(),
@@ -29,26 +25,22 @@ fn mount(source: &str, at: &str, kind: &str, flags: libc::c_ulong) -> Result<(),
     Ok(())
 }
 
-fn unmount(at: &str, flags: i32) -> Result<(), String> {
+fn unmount(at: &str, flags: i32) -> Outcome {
     let at = c(at);
     call!(umount2(at.as_ptr(), flags));
     Ok(())
 }
 
 /// A folder with a file system in memory mounted over it.
-fn mounted(name: &str, flags: libc::c_ulong) -> Result<String, String> {
+fn mounted(name: &str, flags: c_ulong) -> Result<String> {
     let at = folder(name)?;
     mount("test", &at, "tmpfs", flags)?;
     Ok(at)
 }
 
-fn text(error: std::io::Error) -> String {
-    error.to_string()
-}
-
 /// The fields of the last line of `/proc/self/mountinfo` for this place.
-fn info(at: &str) -> Result<Vec<String>, String> {
-    let all = fs::read_to_string("/proc/self/mountinfo").map_err(text)?;
+fn info(at: &str) -> Result<Vec<String>> {
+    let all = fs::read_to_string("/proc/self/mountinfo")?;
     let line = all
         .lines()
         .rev()
@@ -60,81 +52,69 @@ fn info(at: &str) -> Result<Vec<String>, String> {
 fn flags() -> Outcome {
     let at = mounted("flags", 0)?;
     let program = format!("{at}/program");
-    fs::copy("/proc/self/exe", &program).map_err(text)?;
+    fs::copy("/proc/self/exe", &program)?;
     let path = c(&program);
     let run = || {
-        let words = [path.as_ptr(), c"--list".as_ptr(), std::ptr::null()];
+        let words = [path.as_ptr(), c"--list".as_ptr(), null()];
         call!(execv(path.as_ptr(), words.as_ptr()));
         Ok(())
     };
-    let remount = |flags| mount("", &at, "", libc::MS_REMOUNT | libc::MS_BIND | flags);
-    remount(libc::MS_NOEXEC)?;
+    let remount = |flags| mount("", &at, "", MS_REMOUNT | MS_BIND | flags);
+    remount(MS_NOEXEC)?;
     child(|| {
-        refused!(EACCES, execv(path.as_ptr(), std::ptr::null()));
-        let open = call!(open(path.as_ptr(), libc::O_RDONLY));
-        let (exec, private) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
-        let none = std::ptr::null_mut();
+        refused!(EACCES, execv(path.as_ptr(), null()));
+        let open = call!(open(path.as_ptr(), O_RDONLY));
+        let (exec, private) = (PROT_READ | PROT_EXEC, MAP_PRIVATE);
+        let none = null_mut();
         refused!(EPERM, mmap(none, 4096, exec, private, open, 0));
         Ok(())
     })?;
-    ensure!(
-        info(&at)?[5].contains("noexec"),
-        "{:?} of a noexec mount",
-        info(&at)?
-    );
-    remount(libc::MS_RDONLY)?;
-    refused!(EROFS, open(path.as_ptr(), libc::O_WRONLY));
+    ensure!(info(&at)?[5].contains("noexec"), info(&at)?);
+    remount(MS_RDONLY)?;
+    refused!(EROFS, open(path.as_ptr(), O_WRONLY));
     refused!(EROFS, unlink(path.as_ptr()));
     refused!(EROFS, mkdir(c(&format!("{at}/new")).as_ptr(), 0o755));
-    refused!(EROFS, access(path.as_ptr(), libc::W_OK));
-    remount(libc::MS_NODEV)?;
+    refused!(EROFS, access(path.as_ptr(), W_OK));
+    remount(MS_NODEV)?;
     let null = c(&format!("{at}/null"));
-    call!(mknod(
-        null.as_ptr(),
-        libc::S_IFCHR | 0o666,
-        libc::makedev(1, 3)
-    ));
-    refused!(EACCES, open(null.as_ptr(), libc::O_RDONLY));
+    call!(mknod(null.as_ptr(), S_IFCHR | 0o666, libc::makedev(1, 3)));
+    refused!(EACCES, open(null.as_ptr(), O_RDONLY));
     remount(0)?;
-    call!(open(null.as_ptr(), libc::O_RDONLY));
+    call!(open(null.as_ptr(), O_RDONLY));
     let listed = spawn(|| {
         // Its list is of no interest.
         call!(close(1));
-        call!(open(c"/dev/null".as_ptr(), libc::O_WRONLY));
+        call!(open(c"/dev/null".as_ptr(), O_WRONLY));
         run()
     })?;
     wait(listed)?;
-    unmount(&at, libc::MNT_DETACH)
+    unmount(&at, MNT_DETACH)
 }
 
 fn trees() -> Outcome {
     let at = mounted("trees", 0)?;
     for name in ["a", "b", "c"] {
-        fs::create_dir(format!("{at}/{name}")).map_err(text)?;
+        fs::create_dir(format!("{at}/{name}"))?;
     }
-    fs::create_dir(format!("{at}/a/inner")).map_err(text)?;
+    fs::create_dir(format!("{at}/a/inner"))?;
     mount("test", &format!("{at}/a/inner"), "tmpfs", 0)?;
-    fs::write(format!("{at}/a/inner/file"), "deep").map_err(text)?;
+    fs::write(format!("{at}/a/inner/file"), "deep")?;
     let (a, b) = (format!("{at}/a"), format!("{at}/b"));
-    mount(&a, &b, "", libc::MS_BIND)?;
-    ensure!(
-        !fs::exists(format!("{b}/inner/file")).map_err(text)?,
-        "a plain bind shows what is mounted below"
-    );
+    mount(&a, &b, "", MS_BIND)?;
+    ensure!(!fs::exists(format!("{b}/inner/file"))?);
     ensure!(info(&b)?[3] == "/a", "the bind's root: {:?}", info(&b)?);
     unmount(&b, 0)?;
-    mount(&a, &b, "", libc::MS_BIND | libc::MS_REC)?;
-    let deep = fs::read_to_string(format!("{b}/inner/file")).map_err(text)?;
+    mount(&a, &b, "", MS_BIND | MS_REC)?;
+    let deep = fs::read_to_string(format!("{b}/inner/file"))?;
     ensure!(deep == "deep", "a recursive bind shows {deep}");
     refused!(EBUSY, umount2(c(&b).as_ptr(), 0));
     let moved = format!("{at}/c");
-    mount(&b, &moved, "", libc::MS_MOVE)?;
+    mount(&b, &moved, "", MS_MOVE)?;
     ensure!(
-        fs::exists(format!("{moved}/inner/file")).map_err(text)?
-            && !fs::exists(format!("{b}/inner")).map_err(text)?,
+        fs::exists(format!("{moved}/inner/file"))? && !fs::exists(format!("{b}/inner"))?,
         "the tree did not move"
     );
-    unmount(&at, libc::MNT_DETACH)?;
+    unmount(&at, MNT_DETACH)?;
     ensure!(info(&at).is_err(), "still mounted");
     Ok(())
 }
@@ -142,12 +122,9 @@ fn trees() -> Outcome {
 fn expiry() -> Outcome {
     let at = mounted("expiry", 0)?;
     let path = c(&at);
-    refused!(EAGAIN, umount2(path.as_ptr(), libc::MNT_EXPIRE));
-    unmount(&at, libc::MNT_EXPIRE)?;
-    refused!(
-        EINVAL,
-        umount2(path.as_ptr(), libc::MNT_EXPIRE | libc::MNT_DETACH)
-    );
+    refused!(EAGAIN, umount2(path.as_ptr(), MNT_EXPIRE));
+    unmount(&at, MNT_EXPIRE)?;
+    refused!(EINVAL, umount2(path.as_ptr(), MNT_EXPIRE | MNT_DETACH));
     refused!(EINVAL, umount2(path.as_ptr(), 0));
     Ok(())
 }
@@ -155,7 +132,7 @@ fn expiry() -> Outcome {
 /// `openat2` with these rules for the walk.
 fn open_by(directory: i32, path: &str, resolve: u64) -> Result<i32, i32> {
     let path = c(path);
-    let how = [libc::O_PATH as u64, 0, resolve];
+    let how = [O_PATH as u64, 0, resolve];
     // SAFETY: the path and the three words of `struct open_how` live.
     let open = unsafe {
         libc::syscall(
@@ -167,120 +144,107 @@ fn open_by(directory: i32, path: &str, resolve: u64) -> Result<i32, i32> {
         )
     };
     match open {
-        -1 => Err(crate::support::errno()),
+        -1 => Err(errno()),
         open => Ok(open as i32),
     }
 }
 
 fn walks() -> Outcome {
     let at = mounted("walks", 0)?;
-    fs::create_dir_all(format!("{at}/in/deep")).map_err(text)?;
-    fs::write(format!("{at}/secret"), "").map_err(text)?;
-    fs::write(format!("{at}/in/file"), "").map_err(text)?;
-    std::os::unix::fs::symlink("../secret", format!("{at}/in/out")).map_err(text)?;
-    std::os::unix::fs::symlink("/file", format!("{at}/in/absolute")).map_err(text)?;
-    std::os::unix::fs::symlink("file", format!("{at}/in/near")).map_err(text)?;
+    fs::create_dir_all(format!("{at}/in/deep"))?;
+    fs::write(format!("{at}/secret"), "")?;
+    fs::write(format!("{at}/in/file"), "")?;
+    std::os::unix::fs::symlink("../secret", format!("{at}/in/out"))?;
+    std::os::unix::fs::symlink("/file", format!("{at}/in/absolute"))?;
+    std::os::unix::fs::symlink("file", format!("{at}/in/near"))?;
     let inside = format!("{at}/in");
-    let dir = call!(open(c(&inside).as_ptr(), libc::O_PATH));
+    let dir = call!(open(c(&inside).as_ptr(), O_PATH));
     let expect = |path: &str, resolve: u64, result: Result<(), i32>| {
         let found = open_by(dir, path, resolve).map(drop);
-        ensure!(
-            found == result,
-            "{path} with {resolve:#x}: {found:?}, not {result:?}"
-        );
+        equal!(found, result, path, resolve);
         Ok(())
     };
-    expect("deep/../file", libc::RESOLVE_BENEATH, Ok(()))?;
-    expect("../secret", libc::RESOLVE_BENEATH, Err(libc::EXDEV))?;
-    expect("out", libc::RESOLVE_BENEATH, Err(libc::EXDEV))?;
-    expect("/etc", libc::RESOLVE_BENEATH, Err(libc::EXDEV))?;
-    expect("absolute", libc::RESOLVE_IN_ROOT, Ok(()))?;
-    expect("out", libc::RESOLVE_IN_ROOT, Err(libc::ENOENT))?;
-    expect("/../../file", libc::RESOLVE_IN_ROOT, Ok(()))?;
+    expect("deep/../file", RESOLVE_BENEATH, Ok(()))?;
+    expect("../secret", RESOLVE_BENEATH, Err(EXDEV))?;
+    expect("out", RESOLVE_BENEATH, Err(EXDEV))?;
+    expect("/etc", RESOLVE_BENEATH, Err(EXDEV))?;
+    expect("absolute", RESOLVE_IN_ROOT, Ok(()))?;
+    expect("out", RESOLVE_IN_ROOT, Err(ENOENT))?;
+    expect("/../../file", RESOLVE_IN_ROOT, Ok(()))?;
     expect("near", 0, Ok(()))?;
-    expect("deep/.", libc::RESOLVE_NO_SYMLINKS, Ok(()))?;
-    expect("out", libc::RESOLVE_NO_XDEV, Ok(()))?;
-    expect("../..", libc::RESOLVE_NO_XDEV, Err(libc::EXDEV))?;
-    expect(
-        "/proc/self/exe",
-        libc::RESOLVE_NO_MAGICLINKS,
-        Err(libc::ELOOP),
-    )?;
-    expect("near", 1 << 20, Err(libc::EINVAL))?;
-    unmount(&at, libc::MNT_DETACH)
+    expect("deep/.", RESOLVE_NO_SYMLINKS, Ok(()))?;
+    expect("out", RESOLVE_NO_XDEV, Ok(()))?;
+    expect("../..", RESOLVE_NO_XDEV, Err(EXDEV))?;
+    expect("/proc/self/exe", RESOLVE_NO_MAGICLINKS, Err(ELOOP))?;
+    expect("near", 1 << 20, Err(EINVAL))?;
+    unmount(&at, MNT_DETACH)
 }
 
 fn whiteouts() -> Outcome {
     let at = mounted("whiteouts", 0)?;
     let (from, to) = (format!("{at}/from"), format!("{at}/to"));
-    fs::write(&from, "moved").map_err(text)?;
+    fs::write(&from, "moved")?;
     let (old, new) = (c(&from), c(&to));
     call!(renameat2(
-        libc::AT_FDCWD,
+        AT_FDCWD,
         old.as_ptr(),
-        libc::AT_FDCWD,
+        AT_FDCWD,
         new.as_ptr(),
-        libc::RENAME_WHITEOUT
+        RENAME_WHITEOUT
     ));
-    let left = fs::symlink_metadata(&from).map_err(text)?;
+    let left = fs::symlink_metadata(&from)?;
     ensure!(
-        left.mode() & libc::S_IFMT == libc::S_IFCHR && left.rdev() == 0,
+        left.mode() & S_IFMT == S_IFCHR && left.rdev() == 0,
         "{:o} {} is left",
         left.mode(),
         left.rdev()
     );
-    let moved = fs::read_to_string(&to).map_err(text)?;
+    let moved = fs::read_to_string(&to)?;
     ensure!(moved == "moved", "what was moved holds {moved}");
-    unmount(&at, libc::MNT_DETACH)
+    unmount(&at, MNT_DETACH)
 }
 
 fn busy_text() -> Outcome {
     let at = mounted("text", 0)?;
     let program = format!("{at}/program");
-    fs::copy("/proc/self/exe", &program).map_err(text)?;
+    fs::copy("/proc/self/exe", &program)?;
     let path = c(&program);
-    let (reader, writer) = crate::support::pipe(libc::O_CLOEXEC)?;
+    let (reader, writer) = pipe(O_CLOEXEC)?;
     // The pipe closes when the child has begun to run the file.
     let running = spawn(|| {
-        let words = [
-            path.as_ptr(),
-            c"--as".as_ptr(),
-            c"sleep".as_ptr(),
-            std::ptr::null(),
-        ];
+        let words = [path.as_ptr(), c"--as".as_ptr(), c"sleep".as_ptr(), null()];
         call!(execv(path.as_ptr(), words.as_ptr()));
         Ok(())
     })?;
     call!(close(writer));
     let mut byte = 0u8;
     call!(read(reader, (&raw mut byte).cast(), 1));
-    refused!(ETXTBSY, open(path.as_ptr(), libc::O_WRONLY));
+    refused!(ETXTBSY, open(path.as_ptr(), O_WRONLY));
     refused!(ETXTBSY, truncate(path.as_ptr(), 0));
-    call!(kill(running, libc::SIGKILL));
-    wait(running)?;
-    let open = call!(open(path.as_ptr(), libc::O_WRONLY));
+    kill_child(running)?;
+    let open = call!(open(path.as_ptr(), O_WRONLY));
     child(|| {
-        refused!(ETXTBSY, execv(path.as_ptr(), std::ptr::null()));
+        refused!(ETXTBSY, execv(path.as_ptr(), null()));
         Ok(())
     })?;
     call!(close(open));
-    unmount(&at, libc::MNT_DETACH)
+    unmount(&at, MNT_DETACH)
 }
 
 fn roots() -> Outcome {
     let at = mounted("roots", 0)?;
-    let show = |path: &str| -> Result<libc::statx, String> {
+    let show = |path: &str| -> Result<statx> {
         // SAFETY: a structure of numbers.
-        let mut out: libc::statx = unsafe { std::mem::zeroed() };
+        let mut out: statx = unsafe { zeroed() };
         let path = c(path);
-        let mask = libc::STATX_BASIC_STATS | 0x1000;
-        call!(statx(libc::AT_FDCWD, path.as_ptr(), 0, mask, &mut out));
+        let mask = STATX_BASIC_STATS | 0x1000;
+        call!(statx(AT_FDCWD, path.as_ptr(), 0, mask, &mut out));
         Ok(out)
     };
     let (root, above) = (show(&at)?, show("/tmp/..")?);
-    fs::create_dir(format!("{at}/inner")).map_err(text)?;
+    fs::create_dir(format!("{at}/inner"))?;
     let inner = show(&format!("{at}/inner"))?;
-    let is_root = |x: &libc::statx| x.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0;
+    let is_root = |x: &statx| x.stx_attributes & STATX_ATTR_MOUNT_ROOT as u64 != 0;
     ensure!(
         is_root(&root) && !is_root(&inner),
         "mount roots: {} {}",
@@ -299,9 +263,6 @@ fn roots() -> Outcome {
     let mut words = [u64::MAX; 4];
     call!(syscall(libc::SYS_ustat, device, words.as_mut_ptr()));
     ensure!(words[0] as u32 > 0 && words[2] == 0, "ustat says {words:?}");
-    refused!(
-        EINVAL,
-        syscall(libc::SYS_ustat, 0xfffff, words.as_mut_ptr())
-    );
-    unmount(&at, libc::MNT_DETACH)
+    refused! { syscall(libc::SYS_ustat, 0xfffff, words.as_mut_ptr()) => EINVAL; }
+    unmount(&at, MNT_DETACH)
 }

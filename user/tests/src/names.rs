@@ -1,11 +1,6 @@
 //! Names: links, renames, folders, paths.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-
-use crate::support::{Outcome, c, folder};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("names: hard links", hard_links),
@@ -19,113 +14,68 @@ pub const TESTS: &[Test] = &[
     ("names: two processes rename at once", race),
 ];
 
-fn text<T>(result: std::io::Result<T>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
-}
-
 fn hard_links() -> Outcome {
     let folder = folder("hard")?;
     let (a, b) = (format!("{folder}/a"), format!("{folder}/b"));
-    text(fs::write(&a, "one file"))?;
+    fs::write(&a, "one file")?;
     call!(link(c(&a).as_ptr(), c(&b).as_ptr()));
-    let (first, second) = (text(fs::metadata(&a))?, text(fs::metadata(&b))?);
+    let (first, second) = (fs::metadata(&a)?, fs::metadata(&b)?);
     ensure!(
         first.ino() == second.ino() && first.nlink() == 2,
         "{} links",
         first.nlink()
     );
-    text(fs::write(&b, "changed"))?;
-    ensure!(
-        text(fs::read(&a))? == b"changed",
-        "the other name has old contents"
-    );
-    refused!(EEXIST, link(c(&a).as_ptr(), c(&b).as_ptr()));
-    refused!(
-        EPERM,
-        link(c(&folder).as_ptr(), c(&format!("{folder}/d")).as_ptr())
-    );
-    refused!(
-        ENOENT,
-        link(c("/none").as_ptr(), c(&format!("{folder}/e")).as_ptr())
-    );
-    refused!(
-        EXDEV,
-        link(
-            c("/proc/version").as_ptr(),
-            c(&format!("{folder}/p")).as_ptr()
-        )
-    );
-    text(fs::remove_file(&a))?;
-    ensure!(text(fs::metadata(&b))?.nlink() == 1, "the count stays");
+    fs::write(&b, "changed")?;
+    equal!(fs::read(&a)?, b"changed");
+    refused! {
+        link(c(&a).as_ptr(), c(&b).as_ptr()) => EEXIST;
+        link(c(&folder).as_ptr(), c(&format!("{folder}/d")).as_ptr()) => EPERM;
+        link(c("/none").as_ptr(), c(&format!("{folder}/e")).as_ptr()) => ENOENT;
+        link(c("/proc/version").as_ptr(), c(&format!("{folder}/p")).as_ptr()) => EXDEV;
+    }
+    fs::remove_file(&a)?;
+    ensure!(fs::metadata(&b)?.nlink() == 1, "the count stays");
     Ok(())
 }
 
 fn symbolic_links() -> Outcome {
     let folder = folder("symbolic")?;
     let at = |name: &str| c(&format!("{folder}/{name}"));
-    text(fs::write(format!("{folder}/f"), "target"))?;
+    fs::write(format!("{folder}/f"), "target")?;
     call!(symlink(c"f".as_ptr(), at("l").as_ptr()));
-    ensure!(
-        text(fs::read(format!("{folder}/l")))? == b"target",
-        "the link leads elsewhere"
-    );
+    equal!(fs::read(format!("{folder}/l"))?, b"target");
     let mut buffer = [9u8; 10];
     let count = call!(readlink(at("l").as_ptr(), buffer.as_mut_ptr().cast(), 10));
-    ensure!(
-        count == 1 && buffer[..2] == [b'f', 9],
-        "readlink: {buffer:?}"
-    );
-    refused!(
-        EINVAL,
-        readlink(at("f").as_ptr(), buffer.as_mut_ptr().cast(), 10)
-    );
-    ensure!(
-        text(fs::symlink_metadata(format!("{folder}/l")))?.len() == 1,
-        "its size"
-    );
+    ensure!(count == 1 && buffer[..2] == [b'f', 9], buffer);
+    refused! { readlink(at("f").as_ptr(), buffer.as_mut_ptr().cast(), 10) => EINVAL; }
+    equal!(fs::symlink_metadata(format!("{folder}/l"))?.len(), 1);
     call!(symlink(c"loop2".as_ptr(), at("loop1").as_ptr()));
     call!(symlink(c"loop1".as_ptr(), at("loop2").as_ptr()));
-    refused!(ELOOP, open(at("loop1").as_ptr(), libc::O_RDONLY));
+    refused!(ELOOP, open(at("loop1").as_ptr(), O_RDONLY));
     call!(symlink(c"nowhere".as_ptr(), at("dangling").as_ptr()));
-    refused!(ENOENT, open(at("dangling").as_ptr(), libc::O_RDONLY));
-    call!(open(
-        at("dangling").as_ptr(),
-        libc::O_CREAT | libc::O_WRONLY,
-        0o600
-    ));
-    ensure!(
-        text(fs::exists(format!("{folder}/nowhere")))?,
-        "the target was not made"
-    );
+    refused!(ENOENT, open(at("dangling").as_ptr(), O_RDONLY));
+    call!(open(at("dangling").as_ptr(), O_CREAT | O_WRONLY, 0o600));
+    ensure!(fs::exists(format!("{folder}/nowhere"))?);
     refused!(EEXIST, symlink(c"x".as_ptr(), at("l").as_ptr()));
     refused!(ENOENT, symlink(c"".as_ptr(), at("m").as_ptr()));
     call!(mkdir(at("d").as_ptr(), 0o700));
     call!(symlink(c"d".as_ptr(), at("ld").as_ptr()));
-    text(fs::write(format!("{folder}/ld/inside"), "x"))?;
-    ensure!(
-        text(fs::exists(format!("{folder}/d/inside")))?,
-        "a link to a folder"
-    );
+    fs::write(format!("{folder}/ld/inside"), "x")?;
+    ensure!(fs::exists(format!("{folder}/d/inside"))?);
     refused!(ENOTDIR, rmdir(at("ld").as_ptr()));
     call!(unlink(at("ld").as_ptr()));
-    ensure!(
-        text(fs::exists(format!("{folder}/d")))?,
-        "the folder went with its link"
-    );
+    ensure!(fs::exists(format!("{folder}/d"))?);
     Ok(())
 }
 
 fn rename() -> Outcome {
     let folder = folder("rename")?;
     let at = |name: &str| c(&format!("{folder}/{name}"));
-    let write = |name: &str| text(fs::write(format!("{folder}/{name}"), name));
+    let write = |name: &str| Ok::<_, Failure>(fs::write(format!("{folder}/{name}"), name)?);
     write("a")?;
     write("b")?;
     call!(rename(at("a").as_ptr(), at("b").as_ptr()));
-    ensure!(
-        text(fs::read(format!("{folder}/b")))? == b"a",
-        "not replaced"
-    );
+    equal!(fs::read(format!("{folder}/b"))?, b"a");
     refused!(ENOENT, rename(at("a").as_ptr(), at("c").as_ptr()));
     for name in ["d", "e", "d/sub"] {
         call!(mkdir(at(name).as_ptr(), 0o700));
@@ -135,37 +85,21 @@ fn rename() -> Outcome {
     refused!(ENOTDIR, rename(at("e").as_ptr(), at("b").as_ptr()));
     refused!(ENOTEMPTY, rename(at("e").as_ptr(), at("d").as_ptr()));
     call!(rename(at("d").as_ptr(), at("e").as_ptr()));
-    ensure!(
-        text(fs::exists(format!("{folder}/e/sub")))?,
-        "the folder's contents"
-    );
+    ensure!(fs::exists(format!("{folder}/e/sub"))?);
     call!(rename(at("e/sub").as_ptr(), at("moved").as_ptr()));
-    ensure!(
-        text(fs::metadata(format!("{folder}/e")))?.nlink() == 2,
-        "links of the old parent"
-    );
-    let up = text(fs::metadata(format!("{folder}/moved/..")))?;
-    ensure!(
-        up.ino() == text(fs::metadata(&folder))?.ino(),
-        "`..` leads to the old parent"
-    );
+    equal!(fs::metadata(format!("{folder}/e"))?.nlink(), 2);
+    let up = fs::metadata(format!("{folder}/moved/.."))?;
+    equal!(up.ino(), fs::metadata(&folder)?.ino());
     // Two names of one file: nothing happens.
     call!(link(at("b").as_ptr(), at("b2").as_ptr()));
     call!(rename(at("b").as_ptr(), at("b2").as_ptr()));
-    ensure!(text(fs::exists(format!("{folder}/b")))?, "a name went away");
-    let flags = libc::RENAME_NOREPLACE;
+    ensure!(fs::exists(format!("{folder}/b"))?, "a name went away");
+    let flags = RENAME_NOREPLACE;
     write("n")?;
-    refused!(
-        EEXIST,
-        renameat2(
-            libc::AT_FDCWD,
-            at("n").as_ptr(),
-            libc::AT_FDCWD,
-            at("b").as_ptr(),
-            flags
-        )
-    );
-    refused!(EXDEV, rename(at("n").as_ptr(), c"/proc/n".as_ptr()));
+    refused! {
+        renameat2(AT_FDCWD, at("n").as_ptr(), AT_FDCWD, at("b").as_ptr(), flags) => EEXIST;
+        rename(at("n").as_ptr(), c"/proc/n".as_ptr()) => EXDEV;
+    }
     Ok(())
 }
 
@@ -176,17 +110,14 @@ fn folders() -> Outcome {
     refused!(EEXIST, mkdir(at("d").as_ptr(), 0o755));
     refused!(ENOENT, mkdir(at("x/y").as_ptr(), 0o755));
     call!(mkdir(at("d/e").as_ptr(), 0o755));
-    ensure!(
-        text(fs::metadata(format!("{folder}/d")))?.nlink() == 3,
-        "links of a folder"
-    );
+    equal!(fs::metadata(format!("{folder}/d"))?.nlink(), 3);
     refused!(ENOTEMPTY, rmdir(at("d").as_ptr()));
     refused!(EISDIR, unlink(at("d").as_ptr()));
-    text(fs::write(format!("{folder}/f"), ""))?;
+    fs::write(format!("{folder}/f"), "")?;
     refused!(ENOTDIR, rmdir(at("f").as_ptr()));
     refused!(EINVAL, rmdir(at("d/e/.").as_ptr()));
     call!(chdir(at("d/e").as_ptr()));
-    let here = text(std::env::current_dir())?;
+    let here = std::env::current_dir()?;
     ensure!(
         here.to_string_lossy() == format!("{folder}/d/e"),
         "here is {}",
@@ -204,13 +135,13 @@ fn folders() -> Outcome {
 }
 
 fn unlinked() -> Outcome {
-    let (path, open) = crate::support::file("unlinked", b"still here")?;
-    text(fs::remove_file(&path))?;
+    let (path, open) = file("unlinked", b"still here")?;
+    fs::remove_file(&path)?;
     let mut bytes = [0u8; 10];
     call!(read(open, bytes.as_mut_ptr().cast(), 10));
     ensure!(&bytes == b"still here", "{bytes:?}");
     // SAFETY: all zeros is a valid stat to be overwritten.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let mut stat: stat = unsafe { zeroed() };
     call!(fstat(open, &mut stat));
     ensure!(stat.st_nlink == 0, "{} links", stat.st_nlink);
     Ok(())
@@ -222,36 +153,33 @@ fn listing() -> Outcome {
         .map(|n| format!("file-{n}-{}", "x".repeat(n % 90)))
         .collect();
     for name in &names {
-        text(fs::write(format!("{folder}/{name}"), ""))?;
+        fs::write(format!("{folder}/{name}"), "")?;
     }
-    let list = || -> Result<Vec<String>, String> {
-        text(fs::read_dir(&folder))?
-            .map(|entry| Ok(text(entry)?.file_name().to_string_lossy().into_owned()))
+    let list = || -> Result<Vec<String>> {
+        fs::read_dir(&folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect()
     };
     let found = list()?;
     ensure!(found.len() == 1000, "{} names listed", found.len());
-    ensure!(
-        found.into_iter().collect::<BTreeSet<_>>() == names,
-        "other names"
-    );
+    equal!(found.into_iter().collect::<BTreeSet<_>>(), names);
     // What is not removed while the folder is read is listed exactly once.
     let mut seen = BTreeSet::new();
-    for (number, entry) in text(fs::read_dir(&folder))?.enumerate() {
-        let name = text(entry)?.file_name().to_string_lossy().into_owned();
+    for (number, entry) in fs::read_dir(&folder)?.enumerate() {
+        let name = entry?.file_name().to_string_lossy().into_owned();
         ensure!(seen.insert(name.clone()), "{name} was listed twice");
         if number % 2 == 0 {
-            text(fs::remove_file(format!("{folder}/{name}")))?;
+            fs::remove_file(format!("{folder}/{name}"))?;
         }
     }
     ensure!(seen == names, "{} of 1000 names while removing", seen.len());
-    text(fs::remove_dir_all(&folder))
+    Ok(fs::remove_dir_all(&folder)?)
 }
 
 fn dots() -> Outcome {
     let folder = folder("dots")?;
-    text(fs::create_dir_all(format!("{folder}/a/b")))?;
-    text(fs::write(format!("{folder}/a/f"), "x"))?;
+    fs::create_dir_all(format!("{folder}/a/b"))?;
+    fs::write(format!("{folder}/a/f"), "x")?;
     for path in [
         "a/./f",
         "a/b/../f",
@@ -261,49 +189,41 @@ fn dots() -> Outcome {
     ] {
         call!(chdir(c(&folder).as_ptr()));
         let path = path.replace("/FOLDER", &folder);
-        call!(access(c(&path).as_ptr(), libc::F_OK));
+        call!(access(c(&path).as_ptr(), F_OK));
     }
-    refused!(
-        ENOTDIR,
-        access(c(&format!("{folder}/a/f/")).as_ptr(), libc::F_OK)
-    );
-    refused!(
-        ENOTDIR,
-        access(c(&format!("{folder}/a/f/.")).as_ptr(), libc::F_OK)
-    );
-    refused!(ENOENT, access(c"".as_ptr(), libc::F_OK));
-    let root = text(fs::metadata("/.."))?;
-    ensure!(
-        root.ino() == text(fs::metadata("/"))?.ino(),
-        "`..` of the root is another folder"
-    );
+    refused! {
+        access(c(&format!("{folder}/a/f/")).as_ptr(), F_OK) => ENOTDIR;
+        access(c(&format!("{folder}/a/f/.")).as_ptr(), F_OK) => ENOTDIR;
+        access(c"".as_ptr(), F_OK) => ENOENT;
+    }
+    let root = fs::metadata("/..")?;
+    equal!(root.ino(), fs::metadata("/")?.ino());
     Ok(())
 }
 
 fn too_long() -> Outcome {
     let folder = folder("long")?;
     let name = "n".repeat(255);
-    text(fs::write(format!("{folder}/{name}"), ""))?;
-    refused!(
-        ENAMETOOLONG,
-        mkdir(c(&format!("{folder}/{name}n")).as_ptr(), 0o700)
-    );
-    refused!(ENAMETOOLONG, mkdir(c(&"/x".repeat(2100)).as_ptr(), 0o700));
+    fs::write(format!("{folder}/{name}"), "")?;
+    refused! {
+        mkdir(c(&format!("{folder}/{name}n")).as_ptr(), 0o700) => ENAMETOOLONG;
+        mkdir(c(&"/x".repeat(2100)).as_ptr(), 0o700) => ENAMETOOLONG;
+    }
     let deep = format!("{folder}/{}", "d/".repeat(300));
-    text(fs::create_dir_all(&deep))?;
-    call!(access(c(&deep).as_ptr(), libc::F_OK));
-    text(fs::remove_dir_all(format!("{folder}/d")))
+    fs::create_dir_all(&deep)?;
+    call!(access(c(&deep).as_ptr(), F_OK));
+    Ok(fs::remove_dir_all(format!("{folder}/d"))?)
 }
 
 fn race() -> Outcome {
     let folder = folder("race")?;
     for name in ["a", "b", "a/x", "b/y"] {
-        text(fs::create_dir(format!("{folder}/{name}")))?;
+        fs::create_dir(format!("{folder}/{name}"))?;
     }
     let children: Vec<_> = [("a/x", "b/x"), ("b/y", "a/y"), ("a", "c"), ("b", "d")]
         .into_iter()
         .map(|(from, to)| {
-            crate::support::spawn(|| {
+            spawn(|| {
                 let (from, to) = (c(&format!("{folder}/{from}")), c(&format!("{folder}/{to}")));
                 for _ in 0..500 {
                     // SAFETY: renames by valid paths; failing is part of the race.
@@ -317,16 +237,16 @@ fn race() -> Outcome {
         })
         .collect::<Result<_, _>>()?;
     for child in children {
-        crate::support::wait(child)?;
+        wait(child)?;
     }
     let mut folders = 0;
     let mut todo = vec![folder.clone()];
     while let Some(next) = todo.pop() {
-        for entry in text(fs::read_dir(next))? {
+        for entry in fs::read_dir(next)? {
             folders += 1;
-            todo.push(text(entry)?.path().to_string_lossy().into_owned());
+            todo.push(entry?.path().to_string_lossy().into_owned());
         }
     }
     ensure!(folders == 4, "{folders} folders are left of 4");
-    text(fs::remove_dir_all(&folder))
+    Ok(fs::remove_dir_all(&folder)?)
 }

@@ -1,14 +1,6 @@
 //! Questions to the kernel about interfaces, addresses and routes.
 
-use std::ffi::CStr;
-use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr;
-
-use libc::{AF_INET, AF_INET6, AF_NETLINK, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, c_int};
-
-use crate::support::Outcome;
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("netlink: what the C library asks", library),
@@ -16,7 +8,6 @@ pub const TESTS: &[Test] = &[
     ("netlink: ports, options, refusals", ports),
 ];
 
-const RTM_NEWLINK: u16 = libc::RTM_NEWLINK;
 const SOL_NETLINK: c_int = 270;
 
 fn library() -> Outcome {
@@ -35,7 +26,7 @@ fn library() -> Outcome {
     };
     ensure!(names == [(1, "lo".to_string())], "{names:?}");
     let mut families = Vec::new();
-    let mut list = ptr::null_mut();
+    let mut list = null_mut();
     call!(getifaddrs(&mut list));
     // SAFETY: the list is read to its end and given back.
     unsafe {
@@ -43,22 +34,19 @@ fn library() -> Outcome {
         while let Some(entry) = at.as_ref() {
             let name = CStr::from_ptr(entry.ifa_name);
             ensure!(name == c"lo", "{name:?}");
-            let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+            let up = entry.ifa_flags & IFF_UP as u32 != 0;
             ensure!(up, "flags {:#x}", entry.ifa_flags);
             families.push(c_int::from((*entry.ifa_addr).sa_family));
             at = entry.ifa_next;
         }
         libc::freeifaddrs(list);
     }
-    ensure!(
-        families == [libc::AF_PACKET, AF_INET, AF_INET6],
-        "{families:?}"
-    );
+    equal!(families, [AF_PACKET, AF_INET, AF_INET6]);
     Ok(())
 }
 
-fn socket() -> Result<OwnedFd, String> {
-    let fd = call!(socket(AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0));
+fn socket() -> Result<OwnedFd> {
+    let fd = call!(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0));
     // SAFETY: the descriptor is new and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -82,7 +70,7 @@ fn ask(socket: &OwnedFd, kind: u16, flags: c_int, family: u8, index: u8) -> Outc
 }
 
 /// The kinds of the messages that wait, and the first number behind the header of each.
-fn answers(socket: &OwnedFd) -> Result<Vec<(u16, i32)>, String> {
+fn answers(socket: &OwnedFd) -> Result<Vec<(u16, i32)>> {
     let mut buffer = [0u8; 8192];
     let at = buffer.as_mut_ptr().cast();
     let fd = socket.as_raw_fd();
@@ -104,53 +92,45 @@ fn answers(socket: &OwnedFd) -> Result<Vec<(u16, i32)>, String> {
 
 fn questions() -> Outcome {
     let socket = socket()?;
-    let dump = libc::NLM_F_DUMP;
+    let dump = NLM_F_DUMP;
     let kinds = |list: Vec<(u16, i32)>| list.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
     for (family, count) in [(0, 2), (AF_INET as u8, 1), (AF_INET6 as u8, 1)] {
-        ask(&socket, libc::RTM_GETADDR, dump, family, 0)?;
+        ask(&socket, RTM_GETADDR, dump, family, 0)?;
         let found = kinds(answers(&socket)?);
-        ensure!(found == vec![libc::RTM_NEWADDR; count], "{found:?}");
+        ensure!(found == vec![RTM_NEWADDR; count], "{found:?}");
         let end = answers(&socket)?;
-        ensure!(end == [(libc::NLMSG_DONE as u16, 0)], "{end:?}");
+        ensure!(end == [(NLMSG_DONE as u16, 0)], "{end:?}");
     }
-    ask(&socket, libc::RTM_GETROUTE, dump, AF_INET as u8, 0)?;
+    ask(&socket, RTM_GETROUTE, dump, AF_INET as u8, 0)?;
     let found = kinds(answers(&socket)?);
-    ensure!(found == [libc::RTM_NEWROUTE; 3], "{found:?}");
+    ensure!(found == [RTM_NEWROUTE; 3], "{found:?}");
     answers(&socket)?;
     // One interface, by its number, and another one.
-    ask(&socket, libc::RTM_GETLINK, 0, 0, 1)?;
+    ask(&socket, RTM_GETLINK, 0, 0, 1)?;
     let found = kinds(answers(&socket)?);
     ensure!(found == [RTM_NEWLINK], "{found:?}");
-    ask(&socket, libc::RTM_GETLINK, 0, 0, 2)?;
+    ask(&socket, RTM_GETLINK, 0, 0, 2)?;
     let found = answers(&socket)?;
-    ensure!(found == [(2, -libc::ENODEV)], "{found:?}");
-    ask(&socket, 0x3e, libc::NLM_F_ACK, 0, 0)?;
+    ensure!(found == [(2, -ENODEV)], "{found:?}");
+    ask(&socket, 0x3e, NLM_F_ACK, 0, 0)?;
     let found = answers(&socket)?;
-    ensure!(found == [(2, -libc::EOPNOTSUPP)], "{found:?}");
+    ensure!(found == [(2, -EOPNOTSUPP)], "{found:?}");
     let fd = socket.as_raw_fd();
     let mut byte = 0u8;
     refused!(EAGAIN, recv(fd, (&raw mut byte).cast(), 1, MSG_DONTWAIT));
-    let mut poll = libc::pollfd {
-        fd,
-        events: libc::POLLIN | libc::POLLOUT,
-        revents: 0,
-    };
+    let mut poll = poll_entry(fd, POLLIN | POLLOUT);
     call!(poll(&mut poll, 1, 0));
-    ensure!(poll.revents == libc::POLLOUT, "{:#x}", poll.revents);
-    ask(&socket, libc::RTM_GETLINK, dump, 0, 0)?;
+    ensure!(poll.revents == POLLOUT, "{:#x}", poll.revents);
+    ask(&socket, RTM_GETLINK, dump, 0, 0)?;
     call!(poll(&mut poll, 1, 0));
-    ensure!(
-        poll.revents == libc::POLLIN | libc::POLLOUT,
-        "{:#x}",
-        poll.revents
-    );
+    equal!(poll.revents, POLLIN | POLLOUT);
     Ok(())
 }
 
-fn name(fd: c_int) -> Result<libc::sockaddr_nl, String> {
+fn name(fd: c_int) -> Result<sockaddr_nl> {
     // SAFETY: all zeros is a valid address.
-    let mut name: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::sockaddr_nl>() as u32;
+    let mut name: sockaddr_nl = unsafe { zeroed() };
+    let mut len = size_of::<sockaddr_nl>() as u32;
     call!(getsockname(fd, (&raw mut name).cast(), &mut len));
     ensure!(len == 12, "a name of {len} bytes");
     Ok(name)
@@ -158,14 +138,11 @@ fn name(fd: c_int) -> Result<libc::sockaddr_nl, String> {
 
 fn ports() -> Outcome {
     let (first, second) = (socket()?, socket()?);
-    let len = size_of::<libc::sockaddr_nl>() as u32;
+    let len = size_of::<sockaddr_nl>() as u32;
     // SAFETY: all zeros is a valid address.
-    let mut asked: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    let mut asked: sockaddr_nl = unsafe { zeroed() };
     asked.nl_family = AF_NETLINK as u16;
-    ensure!(
-        name(first.as_raw_fd())?.nl_pid == 0,
-        "a port from the start"
-    );
+    equal!(name(first.as_raw_fd())?.nl_pid, 0);
     call!(bind(first.as_raw_fd(), (&raw const asked).cast(), len));
     let own = name(first.as_raw_fd())?.nl_pid;
     ensure!(own == std::process::id(), "port {own}");
@@ -174,26 +151,17 @@ fn ports() -> Outcome {
     ensure!((other as i32) < 0, "port {other}");
     let third = socket()?;
     asked.nl_pid = own;
-    refused!(
-        EADDRINUSE,
-        bind(third.as_raw_fd(), (&raw const asked).cast(), len)
-    );
+    refused! { bind(third.as_raw_fd(), (&raw const asked).cast(), len) => EADDRINUSE; }
     drop(first);
     call!(bind(third.as_raw_fd(), (&raw const asked).cast(), len));
     let on = 1;
     let at = (&raw const on).cast();
     let fd = third.as_raw_fd();
-    call!(setsockopt(fd, SOL_NETLINK, libc::NETLINK_EXT_ACK, at, 4));
-    call!(setsockopt(
-        fd,
-        SOL_NETLINK,
-        libc::NETLINK_ADD_MEMBERSHIP,
-        at,
-        4
-    ));
+    call!(setsockopt(fd, SOL_NETLINK, NETLINK_EXT_ACK, at, 4));
+    call!(setsockopt(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, at, 4));
     ensure!(name(fd)?.nl_groups == 1, "groups {}", name(fd)?.nl_groups);
     refused!(ENOPROTOOPT, setsockopt(fd, SOL_NETLINK, 99, at, 4));
-    refused!(EPROTONOSUPPORT, socket(AF_NETLINK, libc::SOCK_RAW, 31));
-    refused!(ESOCKTNOSUPPORT, socket(AF_NETLINK, libc::SOCK_STREAM, 0));
+    refused!(EPROTONOSUPPORT, socket(AF_NETLINK, SOCK_RAW, 31));
+    refused!(ESOCKTNOSUPPORT, socket(AF_NETLINK, SOCK_STREAM, 0));
     Ok(())
 }

@@ -1,26 +1,14 @@
 //! Memory of another process: `process_vm_readv` and `process_vm_writev`.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::slice;
-
-use libc::c_void;
+use support::prelude::*;
 
 use crate::privileges::{CAP_SYS_PTRACE, drop_one};
-use crate::support::{Numbers, Outcome, PAGE, child, map, pause_ms, spawn, wait};
-use crate::{Test, call, ensure, refused};
 
 pub const TESTS: &[Test] = &[
     ("other memory: ranges, rights and errors", other_memory),
     ("other memory: random ranges", random_ranges),
 ];
-
-fn vector(address: *const u8, len: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: address.cast_mut().cast::<c_void>(),
-        iov_len: len,
-    }
-}
 
 fn other_memory() -> Outcome {
     let page = map(4 * PAGE)?;
@@ -65,10 +53,7 @@ fn other_memory() -> Outcome {
     ));
     ensure!(&text == b"WRITTE", "then {text:?}");
     // SAFETY: the own page is not the other's.
-    ensure!(
-        unsafe { page.add(PAGE - 3).read() } == b'a',
-        "the own page changed"
-    );
+    equal!(unsafe { page.add(PAGE - 3).read() }, b'a');
     // Up to where the other's memory ends.
     // SAFETY: inside the mapping, and beyond.
     let beyond = unsafe { [vector(page.add(PAGE), 4), vector(page.add(3 * PAGE), 4)] };
@@ -81,28 +66,17 @@ fn other_memory() -> Outcome {
         0
     ));
     ensure!(count == 4, "{count} up to the end");
-    refused!(
-        EFAULT,
-        process_vm_readv(other, local.as_ptr(), 2, &beyond[1], 1, 0)
-    );
-    refused!(
-        EINVAL,
-        process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 1)
-    );
-    refused!(
-        ESRCH,
-        process_vm_readv(4_000_000, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
-    );
+    refused! {
+        process_vm_readv(other, local.as_ptr(), 2, &beyond[1], 1, 0) => EFAULT;
+        process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 1) => EINVAL;
+        process_vm_readv(4_000_000, local.as_ptr(), 2, remote.as_ptr(), 2, 0) => ESRCH;
+    }
     child(|| {
         drop_one(CAP_SYS_PTRACE)?;
-        refused!(
-            EPERM,
-            process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
-        );
+        refused! { process_vm_readv(other, local.as_ptr(), 2, remote.as_ptr(), 2, 0) => EPERM; }
         Ok(())
     })?;
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
+    kill_child(other)?;
     Ok(())
 }
 
@@ -166,16 +140,16 @@ fn random_ranges() -> Outcome {
         call!(pause());
         Ok(())
     })?;
-    let view = File::open(format!("/proc/{other}/mem")).map_err(|error| error.to_string())?;
+    let view = File::open(format!("/proc/{other}/mem"))?;
     for turn in 0..60 {
         if turn % 6 == 5 {
             // Pages that are not there before they are used.
-            call!(madvise(memory.cast(), LEN, libc::MADV_DONTNEED));
+            call!(madvise(memory.cast(), LEN, MADV_DONTNEED));
         } else {
             fill(&mut own[..PAGE * (1 + turn % PAGES)], random);
         }
         let (local, remote) = (ranges(random), ranges(random));
-        let vectors = |ranges: &[(usize, usize)]| -> Vec<libc::iovec> {
+        let vectors = |ranges: &[(usize, usize)]| -> Vec<iovec> {
             ranges
                 .iter()
                 .map(|&(at, len)| vector(memory.wrapping_add(at), len))
@@ -190,25 +164,17 @@ fn random_ranges() -> Outcome {
             let mut model = own.to_vec();
             let count = copied(&there, &remote, &mut model, &local);
             let moved = call!(process_vm_readv(other, m.0, m.1, o.0, o.1, 0)) as usize;
-            ensure!(
-                moved == count,
-                "read {moved} of {count} bytes in turn {turn}"
-            );
+            equal!(moved, count, turn);
             ensure!(*own == model[..], "wrong bytes here after turn {turn}");
         } else {
             let count = copied(own, &local, &mut there, &remote);
             let moved = call!(process_vm_writev(other, m.0, m.1, o.0, o.1, 0)) as usize;
-            ensure!(
-                moved == count,
-                "wrote {moved} of {count} bytes in turn {turn}"
-            );
+            equal!(moved, count, turn);
         }
         let mut seen = vec![0; LEN];
-        view.read_exact_at(&mut seen, memory as u64)
-            .map_err(|error| error.to_string())?;
+        view.read_exact_at(&mut seen, memory as u64)?;
         ensure!(seen == there, "wrong bytes there after turn {turn}");
     }
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
+    kill_child(other)?;
     Ok(())
 }

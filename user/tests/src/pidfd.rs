@@ -1,12 +1,6 @@
 //! Processes by descriptor, and `clone3`.
 
-use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
-
-use libc::{c_int, c_long};
-
-use crate::support::{End, Outcome, errno, exit, pause_ms, pipe, shared_map, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("pidfd: open, poll, wait", open_poll_wait),
@@ -51,16 +45,16 @@ pub fn clone3(arguments: &CloneArgs, size: usize) -> c_long {
     unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(arguments), size) }
 }
 
-fn fork_with(arguments: &CloneArgs, body: impl FnOnce() -> Outcome) -> Result<c_int, String> {
+fn fork_with(arguments: &CloneArgs, body: impl FnOnce() -> Outcome) -> Result<c_int> {
     match clone3(arguments, size_of::<CloneArgs>()) {
         0 => exit(match body() {
             Ok(()) => 0,
             Err(why) => {
-                crate::support::say(&format!("  in a child: {why}\n"));
+                say(&format!("  in a child: {why}\n"));
                 99
             }
         }),
-        -1 => Err(format!("clone3 failed: {}", errno())),
+        -1 => Err(format!("clone3 failed: {}", errno()).into()),
         child => Ok(child as c_int),
     }
 }
@@ -70,22 +64,11 @@ fn open(pid: c_int, flags: u32) -> c_int {
     unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) as c_int }
 }
 
-/// Whether a descriptor is ready for reading within so many milliseconds.
-fn ready(fd: c_int, milliseconds: c_int) -> Result<bool, String> {
-    let mut poll = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let count = call!(poll(&mut poll, 1, milliseconds));
-    Ok(count == 1 && poll.revents == libc::POLLIN)
-}
-
 /// `waitid` by descriptor: the child's id and its code and status.
 fn wait_fd(fd: c_int, options: c_int) -> Result<(c_int, c_int, c_int), c_int> {
     // SAFETY: all zeros is a valid siginfo, and it lives across the call.
     unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let mut info: siginfo_t = zeroed();
         if libc::waitid(P_PIDFD, fd as u32, &mut info, options) == -1 {
             return Err(errno());
         }
@@ -101,76 +84,59 @@ fn open_poll_wait() -> Outcome {
         call!(read(reader, (&raw mut byte).cast(), 1));
         exit(7)
     })?;
-    let fd = open(child, libc::O_NONBLOCK as u32);
+    let fd = open(child, O_NONBLOCK as u32);
     ensure!(fd >= 0, "pidfd_open: {}", errno());
-    let flags = call!(fcntl(fd, libc::F_GETFD));
-    ensure!(flags == libc::FD_CLOEXEC, "flags {flags}");
-    ensure!(!ready(fd, 10)?, "ready while it runs");
-    let early = wait_fd(fd, libc::WEXITED);
-    ensure!(
-        early == Err(libc::EAGAIN),
-        "a wait without a wait: {early:?}"
-    );
+    let flags = call!(fcntl(fd, F_GETFD));
+    ensure!(flags == FD_CLOEXEC, "flags {flags}");
+    ensure!(poll_for(&fd, POLLIN, 10)? == 0, "ready while it runs");
+    let early = wait_fd(fd, WEXITED);
+    equal!(early, Err(EAGAIN));
     call!(close(writer));
-    ensure!(ready(fd, 10_000)?, "not ready after its end");
-    let look = wait_fd(fd, libc::WEXITED | libc::WNOWAIT);
-    ensure!(look == Ok((child, libc::CLD_EXITED, 7)), "{look:?}");
-    let taken = wait_fd(fd, libc::WEXITED);
-    ensure!(taken == Ok((child, libc::CLD_EXITED, 7)), "{taken:?}");
-    let again = wait_fd(fd, libc::WEXITED);
-    ensure!(again == Err(libc::ECHILD), "a second time: {again:?}");
+    ensure!(
+        poll_for(&fd, POLLIN, 10_000)? == POLLIN,
+        "not ready after its end"
+    );
+    let look = wait_fd(fd, WEXITED | WNOWAIT);
+    ensure!(look == Ok((child, CLD_EXITED, 7)), "{look:?}");
+    let taken = wait_fd(fd, WEXITED);
+    ensure!(taken == Ok((child, CLD_EXITED, 7)), "{taken:?}");
+    let again = wait_fd(fd, WEXITED);
+    ensure!(again == Err(ECHILD), "a second time: {again:?}");
     // SAFETY: numbers only.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, 0usize, 0) };
-    ensure!(
-        sent == -1 && errno() == libc::ESRCH,
-        "a signal to what is gone"
-    );
-    for (pid, flags, error) in [
-        (0, 0, libc::EINVAL),
-        (-1, 0, libc::EINVAL),
-        (1, 1, libc::EINVAL),
-    ] {
+    ensure!(sent == -1 && errno() == ESRCH);
+    for (pid, flags, error) in [(0, 0, EINVAL), (-1, 0, EINVAL), (1, 1, EINVAL)] {
         ensure!(
             open(pid, flags) == -1 && errno() == error,
             "{pid} {flags}: {}",
             errno()
         );
     }
-    ensure!(
-        open(32_767, 0) == -1 && errno() == libc::ESRCH,
-        "nobody's id"
-    );
-    let bad = wait_fd(0, libc::WEXITED);
-    ensure!(bad == Err(libc::EBADF), "no process's descriptor: {bad:?}");
+    ensure!(open(32_767, 0) == -1 && errno() == ESRCH);
+    let bad = wait_fd(0, WEXITED);
+    ensure!(bad == Err(EBADF), "no process's descriptor: {bad:?}");
     Ok(())
 }
 
 fn send_signal() -> Outcome {
-    let child = spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })?;
+    let child = spawn_sleeper()?;
     let fd = open(child, 0);
     // SAFETY: numbers only.
     let send = |signal: c_int, flags: u32| unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, 0usize, flags)
     };
     ensure!(send(0, 0) == 0, "the test signal: {}", errno());
-    ensure!(
-        send(libc::SIGTERM, 1) == -1 && errno() == libc::EINVAL,
-        "flags"
-    );
-    ensure!(send(65, 0) == -1 && errno() == libc::EINVAL, "signal 65");
+    ensure!(send(SIGTERM, 1) == -1 && errno() == EINVAL);
+    ensure!(send(65, 0) == -1 && errno() == EINVAL, "signal 65");
     // A process's directory stands for it too.
-    let path = crate::support::c(&format!("/proc/{child}"));
-    let directory = call!(open(path.as_ptr(), libc::O_DIRECTORY | libc::O_RDONLY));
+    let path = c(&format!("/proc/{child}"));
+    let directory = call!(open(path.as_ptr(), O_DIRECTORY | O_RDONLY));
     // SAFETY: numbers only.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, directory, 0, 0usize, 0) };
     ensure!(sent == 0, "by its directory: {}", errno());
-    ensure!(send(libc::SIGTERM, 0) == 0, "SIGTERM: {}", errno());
+    ensure!(send(SIGTERM, 0) == 0, "SIGTERM: {}", errno());
     let end = wait(child)?;
-    ensure!(end == End::Signal(libc::SIGTERM), "ended with {end:?}");
+    ensure!(end == End::Signal(SIGTERM), "ended with {end:?}");
     Ok(())
 }
 
@@ -196,14 +162,11 @@ fn getfd() -> Outcome {
     let mut byte = 0u8;
     call!(read(reader, (&raw mut byte).cast(), 1));
     ensure!(byte == b'x', "another pipe");
-    ensure!(
-        get(fd, 1000, 0) == -1 && errno() == libc::EBADF,
-        "no such file"
-    );
-    ensure!(get(fd, 0, 1) == -1 && errno() == libc::EINVAL, "flags");
-    ensure!(get(0, 0, 0) == -1 && errno() == libc::EBADF, "no process");
+    ensure!(get(fd, 1000, 0) == -1 && errno() == EBADF);
+    ensure!(get(fd, 0, 1) == -1 && errno() == EINVAL, "flags");
+    ensure!(get(0, 0, 0) == -1 && errno() == EBADF, "no process");
     call!(close(ours));
-    ensure!(wait(child)? == End::Exit(0), "the child failed");
+    wait_ok(child)?;
     Ok(())
 }
 
@@ -211,10 +174,10 @@ fn clone3_pidfd() -> Outcome {
     let mut fd: c_int = -1;
     let mut tid: c_int = 0;
     let arguments = CloneArgs {
-        flags: PIDFD | libc::CLONE_PARENT_SETTID as u64,
+        flags: PIDFD | CLONE_PARENT_SETTID as u64,
         pidfd: (&raw mut fd) as u64,
         parent_tid: (&raw mut tid) as u64,
-        exit_signal: libc::SIGCHLD as u64,
+        exit_signal: SIGCHLD as u64,
         ..CloneArgs::default()
     };
     let child = fork_with(&arguments, || exit(3))?;
@@ -225,17 +188,14 @@ fn clone3_pidfd() -> Outcome {
             (&raw const tid).read_volatile(),
         )
     };
-    ensure!(
-        tid == child && fd > 2,
-        "thread {tid}, descriptor {fd}, child {child}"
-    );
-    let end = wait_fd(fd, libc::WEXITED);
-    ensure!(end == Ok((child, libc::CLD_EXITED, 3)), "{end:?}");
+    ensure!(tid == child && fd > 2, tid, fd, child);
+    let end = wait_fd(fd, WEXITED);
+    ensure!(end == Ok((child, CLD_EXITED, 3)), "{end:?}");
     // The old call has one place for both.
-    let bad = (PIDFD as c_int) | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+    let bad = (PIDFD as c_int) | CLONE_PARENT_SETTID | SIGCHLD;
     // SAFETY: refused.
     let refused = unsafe { libc::syscall(libc::SYS_clone, bad as c_long, 0, &raw const tid, 0, 0) };
-    ensure!(refused == -1 && errno() == libc::EINVAL, "clone with both");
+    ensure!(refused == -1 && errno() == EINVAL, "clone with both");
     Ok(())
 }
 
@@ -245,7 +205,7 @@ fn sibling() -> Outcome {
     let child = spawn(|| {
         call!(setsid());
         let arguments = CloneArgs {
-            flags: libc::CLONE_PARENT as u64,
+            flags: CLONE_PARENT as u64,
             ..CloneArgs::default()
         };
         fork_with(&arguments, || {
@@ -265,9 +225,9 @@ fn sibling() -> Outcome {
     })?;
     let mut ids = [0i32; 4];
     call!(read(reader, ids.as_mut_ptr().cast(), 16));
-    ensure!(wait(child)? == End::Exit(0), "the maker failed");
+    wait_ok(child)?;
     let [sibling, group, session, parent] = ids;
-    ensure!(wait(sibling)? == End::Exit(0), "the sibling failed");
+    wait_ok(sibling)?;
     let me = call!(getpid());
     ensure!(
         (group, session, parent) == (child, child, me),
@@ -295,88 +255,81 @@ fn clone3_refuses() -> Outcome {
         flags,
         ..CloneArgs::default()
     };
-    fails(&with(0), 56, libc::EINVAL)?;
-    fails(&with(0), 5000, libc::E2BIG)?;
-    fails(&with(1 << 40), size, libc::EINVAL)?;
-    fails(&with(INTO_CGROUP), size, libc::EINVAL)?;
-    fails(&with(libc::CLONE_NEWPID as u64), size, libc::EINVAL)?;
-    fails(&with(libc::CLONE_THREAD as u64), size, libc::EINVAL)?;
-    fails(&with(libc::CLONE_SIGHAND as u64), size, libc::EINVAL)?;
-    let both = CLEAR_SIGHAND | (libc::CLONE_SIGHAND | libc::CLONE_VM) as u64;
-    fails(&with(both), size, libc::EINVAL)?;
-    fails(
-        &with(PIDFD | libc::CLONE_DETACHED as u64),
-        size,
-        libc::EINVAL,
-    )?;
-    fails(&with(17), size, libc::EINVAL)?;
+    fails(&with(0), 56, EINVAL)?;
+    fails(&with(0), 5000, E2BIG)?;
+    fails(&with(1 << 40), size, EINVAL)?;
+    fails(&with(INTO_CGROUP), size, EINVAL)?;
+    fails(&with(CLONE_NEWPID as u64), size, EINVAL)?;
+    fails(&with(CLONE_THREAD as u64), size, EINVAL)?;
+    fails(&with(CLONE_SIGHAND as u64), size, EINVAL)?;
+    let both = CLEAR_SIGHAND | (CLONE_SIGHAND | CLONE_VM) as u64;
+    fails(&with(both), size, EINVAL)?;
+    fails(&with(PIDFD | CLONE_DETACHED as u64), size, EINVAL)?;
+    fails(&with(17), size, EINVAL)?;
     let mut arguments = with(0);
     arguments.exit_signal = 65;
-    fails(&arguments, size, libc::EINVAL)?;
+    fails(&arguments, size, EINVAL)?;
     let mut arguments = with(0);
     arguments.stack = 0x10000;
-    fails(&arguments, size, libc::EINVAL)?;
+    fails(&arguments, size, EINVAL)?;
     let mut arguments = with(PIDFD);
     arguments.pidfd = 8;
-    fails(&arguments, size, libc::EFAULT)?;
+    fails(&arguments, size, EFAULT)?;
     // What is beyond the structure known here must be zero.
     let mut long = [0u64; 12];
     long[11] = 1;
     // SAFETY: the array is as long as the call says.
     let result = unsafe { libc::syscall(libc::SYS_clone3, long.as_ptr(), size + 8) };
-    ensure!(result == -1 && errno() == libc::E2BIG, "a long structure");
+    ensure!(result == -1 && errno() == E2BIG, "a long structure");
     Ok(())
 }
 
 fn chosen_id() -> Outcome {
     let id: c_int = 31_007;
     let arguments = CloneArgs {
-        exit_signal: libc::SIGCHLD as u64,
+        exit_signal: SIGCHLD as u64,
         set_tid: (&raw const id) as u64,
         set_tid_size: 1,
         ..CloneArgs::default()
     };
-    let child = fork_with(&arguments, || {
+    let named = fork_with(&arguments, || {
         ensure!(call!(getpid()) == 31_007, "another id inside");
         Ok(())
     })?;
-    ensure!(child == id, "id {child}");
+    equal!(named, id);
     let again = clone3(&arguments, size_of::<CloneArgs>());
-    ensure!(again == -1 && errno() == libc::EEXIST, "twice: {again}");
-    ensure!(wait(child)? == End::Exit(0), "the child failed");
-    crate::support::child(|| {
+    ensure!(again == -1 && errno() == EEXIST, "twice: {again}");
+    wait_ok(named)?;
+    child(|| {
         call!(setuid(1000));
         let result = clone3(&arguments, size_of::<CloneArgs>());
-        ensure!(
-            result == -1 && errno() == libc::EPERM,
-            "as a user: {result}"
-        );
+        ensure!(result == -1 && errno() == EPERM, result);
         Ok(())
     })
 }
 
 static HANDLED: AtomicI32 = AtomicI32::new(0);
 
-extern "C" fn count(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    HANDLED.fetch_add(1, Ordering::SeqCst);
+extern "C" fn count(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    HANDLED.fetch_add(1, SeqCst);
 }
 
 fn clear_handlers() -> Outcome {
-    crate::support::handle(libc::SIGUSR1, count, 0)?;
+    handle(SIGUSR1, count, 0)?;
     // SAFETY: sets an action.
-    unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
+    unsafe { libc::signal(SIGUSR2, SIG_IGN) };
     let arguments = CloneArgs {
         flags: CLEAR_SIGHAND,
-        exit_signal: libc::SIGCHLD as u64,
+        exit_signal: SIGCHLD as u64,
         ..CloneArgs::default()
     };
     let child = fork_with(&arguments, || {
-        call!(raise(libc::SIGUSR2));
-        call!(raise(libc::SIGUSR1));
+        call!(raise(SIGUSR2));
+        call!(raise(SIGUSR1));
         Err("still here".into())
     })?;
     let end = wait(child)?;
-    ensure!(end == End::Signal(libc::SIGUSR1), "ended with {end:?}");
+    ensure!(end == End::Signal(SIGUSR1), "ended with {end:?}");
     Ok(())
 }
 
@@ -390,10 +343,7 @@ fn kcmp() -> Outcome {
     };
     let own = call!(getpid());
     let copy = call!(dup(1));
-    ensure!(
-        compare(own, own, KCMP_FILE, 1, copy) == 0,
-        "a duplicate differs"
-    );
+    equal!(compare(own, own, KCMP_FILE, 1, copy), 0);
     let (reader, writer) = pipe(0)?;
     let order = compare(own, own, KCMP_FILE, reader, writer);
     let back = compare(own, own, KCMP_FILE, writer, reader);
@@ -402,32 +352,21 @@ fn kcmp() -> Outcome {
         "{order} {back}"
     );
     let memory = shared_map(4096)?;
-    let child = spawn(|| {
-        loop {
-            pause_ms(100);
-        }
-    })?;
-    ensure!(
-        compare(own, child, KCMP_FILE, 1, 1) == 0,
-        "an inherited file differs"
-    );
+    let child = spawn_sleeper()?;
+    equal!(compare(own, child, KCMP_FILE, 1, 1), 0);
     ensure!(compare(own, child, KCMP_VM, 0, 0) > 0, "the same memory");
     ensure!(compare(own, child, KCMP_FILES, 0, 0) > 0, "the same table");
     ensure!(
-        compare(own, own, KCMP_FILE, 1000, 1) == -1 && errno() == libc::EBADF,
+        compare(own, own, KCMP_FILE, 1000, 1) == -1 && errno() == EBADF,
         "no file"
     );
+    ensure!(compare(own, own, 99, 0, 0) == -1 && errno() == EINVAL);
     ensure!(
-        compare(own, own, 99, 0, 0) == -1 && errno() == libc::EINVAL,
-        "no such kind"
-    );
-    ensure!(
-        compare(own, 32_767, KCMP_VM, 0, 0) == -1 && errno() == libc::ESRCH,
+        compare(own, 32_767, KCMP_VM, 0, 0) == -1 && errno() == ESRCH,
         "nobody"
     );
     call!(munmap(memory.cast(), 4096));
-    call!(kill(child, libc::SIGKILL));
-    wait(child)?;
-    refused!(ECHILD, waitpid(child, ptr::null_mut(), 0));
+    kill_child(child)?;
+    refused!(ECHILD, waitpid(child, null_mut(), 0));
     Ok(())
 }

@@ -1,14 +1,6 @@
 //! Pipes: order, atomicity, ends, what was written stays what it was.
 
-use std::ptr;
-
-use libc::{O_CLOEXEC, O_NONBLOCK, c_int};
-
-use crate::support::{
-    End, Numbers, Outcome, PAGE, c, errno, folder, handle, map, pause_ms, peek, pipe, poke, spawn,
-    wait,
-};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("pipes: bytes in order", order),
@@ -35,7 +27,7 @@ fn write_all(to: c_int, mut bytes: &[u8]) -> Outcome {
     Ok(())
 }
 
-fn read_some(from: c_int, buffer: &mut [u8]) -> Result<usize, String> {
+fn read_some(from: c_int, buffer: &mut [u8]) -> Result<usize> {
     Ok(call!(read(from, buffer.as_mut_ptr().cast(), buffer.len())) as usize)
 }
 
@@ -52,7 +44,7 @@ fn order() -> Outcome {
 }
 
 fn packets() -> Outcome {
-    let (reader, writer) = pipe(libc::O_DIRECT | O_NONBLOCK)?;
+    let (reader, writer) = pipe(O_DIRECT | O_NONBLOCK)?;
     let mut buffer = [0u8; 2 * PAGE];
     for bytes in [&b"first"[..], b"second", b"third"] {
         write_all(writer, bytes)?;
@@ -73,10 +65,10 @@ fn packets() -> Outcome {
     ensure!(counts == (PAGE, 10), "a page and 10 bytes are {counts:?}");
     refused!(EAGAIN, read(reader, buffer.as_mut_ptr().cast(), 1));
     // The flag can change: bytes join, and do not join a packet.
-    call!(fcntl(writer, libc::F_SETFL, O_NONBLOCK));
+    call!(fcntl(writer, F_SETFL, O_NONBLOCK));
     write_all(writer, b"a")?;
     write_all(writer, b"b")?;
-    call!(fcntl(writer, libc::F_SETFL, O_NONBLOCK | libc::O_DIRECT));
+    call!(fcntl(writer, F_SETFL, O_NONBLOCK | O_DIRECT));
     write_all(writer, b"packet")?;
     let mut all = Vec::new();
     while all.len() < 8 {
@@ -92,12 +84,8 @@ fn packets() -> Outcome {
         count += 1;
     }
     ensure!(count == 16, "{count} packets of a byte fill a pipe");
-    let file = call!(open(
-        c"/tmp".as_ptr(),
-        libc::O_TMPFILE | libc::O_RDWR,
-        0o600
-    ));
-    refused!(EINVAL, fcntl(file, libc::F_SETFL, libc::O_DIRECT));
+    let file = call!(open(c"/tmp".as_ptr(), O_TMPFILE | O_RDWR, 0o600));
+    refused!(EINVAL, fcntl(file, F_SETFL, O_DIRECT));
     Ok(())
 }
 
@@ -110,16 +98,16 @@ fn capacity() -> Outcome {
         // SAFETY: writes from a live buffer.
         let count = unsafe { libc::write(writer, buffer.as_ptr().cast(), PAGE) };
         if count == -1 {
-            ensure!(errno() == libc::EAGAIN, "errno {}", errno());
+            ensure!(errno() == EAGAIN, "errno {}", errno());
             break;
         }
         total += count;
     }
     ensure!(total == 65536, "{total} bytes fit");
     let mut waiting: c_int = 0;
-    call!(ioctl(reader, libc::FIONREAD, &mut waiting));
+    call!(ioctl(reader, FIONREAD, &mut waiting));
     ensure!(waiting == 65536, "FIONREAD says {waiting}");
-    let size = call!(fcntl(writer, libc::F_GETPIPE_SZ));
+    let size = call!(fcntl(writer, F_GETPIPE_SZ));
     ensure!(size == 65536, "F_GETPIPE_SZ says {size}");
     call!(read(reader, buffer.as_mut_ptr().cast(), PAGE));
     call!(write(writer, buffer.as_ptr().cast(), PAGE));
@@ -140,10 +128,7 @@ fn atomic() -> Outcome {
                 record[0] = number;
                 for _ in 0..TIMES {
                     let count = call!(write(writer, record.as_ptr().cast(), size));
-                    ensure!(
-                        count as usize == size,
-                        "a write of {size} was cut to {count}"
-                    );
+                    equal!(count as usize, size, count);
                 }
                 Ok(())
             })
@@ -169,13 +154,8 @@ fn atomic() -> Outcome {
         );
         at += size;
     }
-    ensure!(
-        at == sizes.iter().sum::<usize>() * TIMES,
-        "{at} bytes arrived"
-    );
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a writer failed");
-    }
+    equal!(at, sizes.iter().sum::<usize>() * TIMES);
+    wait_all(children)?;
     Ok(())
 }
 
@@ -188,15 +168,9 @@ fn end_of_file() -> Outcome {
     })?;
     call!(close(writer));
     let mut buffer = [0u8; 10];
-    ensure!(
-        read_some(reader, &mut buffer)? == 4,
-        "the last bytes were lost"
-    );
+    equal!(read_some(reader, &mut buffer)?, 4);
     ensure!(read_some(reader, &mut buffer)? == 0, "no end of file");
-    ensure!(
-        read_some(reader, &mut buffer)? == 0,
-        "the end of file went away"
-    );
+    equal!(read_some(reader, &mut buffer)?, 0);
     wait(child)?;
     Ok(())
 }
@@ -206,14 +180,14 @@ fn broken() -> Outcome {
     call!(close(reader));
     let child = spawn(|| {
         // SAFETY: Rust ignores SIGPIPE; this gives it its default action back.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        unsafe { libc::signal(SIGPIPE, SIG_DFL) };
         call!(write(writer, b"x".as_ptr().cast(), 1));
         Ok(())
     })?;
     let end = wait(child)?;
-    ensure!(end == End::Signal(libc::SIGPIPE), "ended with {end:?}");
+    ensure!(end == End::Signal(SIGPIPE), "ended with {end:?}");
     // SAFETY: ignores the signal.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    unsafe { libc::signal(SIGPIPE, SIG_IGN) };
     refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
     // A writer that waits for room is woken.
     let (reader, writer) = pipe(0)?;
@@ -231,11 +205,11 @@ fn broken() -> Outcome {
     let mut waiting = 0;
     while waiting < 1 << 16 {
         pause_ms(1);
-        call!(ioctl(reader, libc::FIONREAD, &mut waiting));
+        call!(ioctl(reader, FIONREAD, &mut waiting));
     }
     pause_ms(30);
     call!(close(reader));
-    ensure!(wait(child)? == End::Exit(0), "the writer failed");
+    wait_ok(child)?;
     Ok(())
 }
 
@@ -282,16 +256,12 @@ fn stream() -> Outcome {
             }
             for (index, &byte) in buffer[..count].iter().enumerate() {
                 let expected = pattern(received + index);
-                ensure!(
-                    byte == expected,
-                    "byte {} is {byte}, not {expected}",
-                    received + index
-                );
+                equal!(byte, expected, received + index);
             }
             received += count;
         }
         ensure!(received == TOTAL / 3, "{received} bytes arrived");
-        ensure!(wait(child)? == End::Exit(0), "the writer failed");
+        wait_ok(child)?;
         call!(close(reader));
     }
     Ok(())
@@ -304,20 +274,14 @@ fn immutable() -> Outcome {
     for round in 0..20u8 {
         (0..pages).for_each(|page| poke(memory.wrapping_add(page * PAGE), round));
         let count = call!(write(writer, memory.cast(), pages * PAGE));
-        ensure!(
-            count as usize == pages * PAGE,
-            "only {count} bytes were taken"
-        );
+        equal!(count as usize, pages * PAGE, count);
         (0..pages).for_each(|page| poke(memory.wrapping_add(page * PAGE), 0xff));
         let mut buffer = vec![0u8; pages * PAGE];
         let count = read_some(reader, &mut buffer)?;
         ensure!(count == pages * PAGE, "{count} bytes arrived");
         for page in 0..pages {
             let byte = buffer[page * PAGE];
-            ensure!(
-                byte == round,
-                "round {round}: page {page} arrived as {byte}"
-            );
+            equal!(byte, round, page);
         }
     }
     // Unmapped after the write, it still arrives.
@@ -326,10 +290,7 @@ fn immutable() -> Outcome {
     call!(munmap(memory.cast(), pages * PAGE));
     let mut buffer = vec![0u8; pages * PAGE];
     read_some(reader, &mut buffer)?;
-    ensure!(
-        (0..pages).all(|page| buffer[page * PAGE] == 0x77),
-        "lost after munmap"
-    );
+    ensure!((0..pages).all(|page| buffer[page * PAGE] == 0x77));
     Ok(())
 }
 
@@ -352,37 +313,23 @@ fn vectors() -> Outcome {
     let parts: Vec<Vec<u8>> = (0..5u8).map(|n| vec![n; 1000 * usize::from(n)]).collect();
     let out: Vec<_> = parts
         .iter()
-        .map(|part| libc::iovec {
-            iov_base: part.as_ptr() as *mut _,
-            iov_len: part.len(),
-        })
+        .map(|part| vector(part.as_ptr(), part.len()))
         .collect();
     let count = call!(writev(writer, out.as_ptr(), 5));
     ensure!(count == 10_000, "writev wrote {count}");
     let (mut first, mut second) = (vec![9u8; 3000], vec![9u8; 9000]);
     let into = [
-        libc::iovec {
-            iov_base: first.as_mut_ptr().cast(),
-            iov_len: 3000,
-        },
-        libc::iovec {
-            iov_base: second.as_mut_ptr().cast(),
-            iov_len: 9000,
-        },
+        vector(first.as_mut_ptr(), 3000),
+        vector(second.as_mut_ptr(), 9000),
     ];
     let count = call!(readv(reader, into.as_ptr(), 2));
     ensure!(count == 10_000, "readv read {count}");
     let all: Vec<u8> = first.iter().chain(&second[..7000]).copied().collect();
     ensure!(all == parts.concat(), "the bytes changed");
-    refused!(EINVAL, writev(writer, out.as_ptr(), -1));
-    refused!(
-        EFAULT,
-        writev(
-            writer,
-            ptr::dangling::<libc::iovec>().wrapping_byte_add(8),
-            2
-        )
-    );
+    refused! {
+        writev(writer, out.as_ptr(), -1) => EINVAL;
+        writev(writer, ptr::dangling::<iovec>().wrapping_byte_add(8), 2) => EFAULT;
+    }
     Ok(())
 }
 
@@ -425,21 +372,12 @@ fn chain() -> Outcome {
         }
         for (index, byte) in buffer[..count].iter().enumerate() {
             let expected = pattern(received + index).wrapping_add(6);
-            ensure!(
-                *byte == expected,
-                "byte {} is {byte}, not {expected}",
-                received + index
-            );
+            equal!(*byte, expected, received + index, byte);
         }
         received += count;
     }
     ensure!(received == total, "{received} bytes arrived");
-    for child in children {
-        ensure!(
-            wait(child)? == End::Exit(0),
-            "a process of the chain failed"
-        );
-    }
+    wait_all(children)?;
     Ok(())
 }
 
@@ -447,12 +385,12 @@ fn fifos() -> Outcome {
     let path = c(&format!("{}/fifo", folder("fifos")?));
     call!(mkfifo(path.as_ptr(), 0o600));
     refused!(EEXIST, mkfifo(path.as_ptr(), 0o600));
-    refused!(ENXIO, open(path.as_ptr(), libc::O_WRONLY | O_NONBLOCK));
+    refused!(ENXIO, open(path.as_ptr(), O_WRONLY | O_NONBLOCK));
     let child = spawn(|| {
-        let writer = call!(open(path.as_ptr(), libc::O_WRONLY));
+        let writer = call!(open(path.as_ptr(), O_WRONLY));
         write_all(writer, b"through a name")
     })?;
-    let reader = call!(open(path.as_ptr(), libc::O_RDONLY));
+    let reader = call!(open(path.as_ptr(), O_RDONLY));
     let mut buffer = [0u8; 100];
     let mut count = 0;
     loop {
@@ -462,23 +400,18 @@ fn fifos() -> Outcome {
         }
         count += more;
     }
-    ensure!(
-        &buffer[..count] == b"through a name",
-        "{:?}",
-        &buffer[..count]
-    );
-    ensure!(wait(child)? == End::Exit(0), "the writer failed");
+    equal!(&buffer[..count], b"through a name");
+    wait_ok(child)?;
     Ok(())
 }
 
 fn refusals() -> Outcome {
-    extern "C" fn ignore(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
-    handle(libc::SIGPIPE, ignore, 0)?;
+    handle(SIGPIPE, ignore_signal, 0)?;
     let (reader, writer) = pipe(0)?;
     let mut byte = 0u8;
     refused!(EBADF, write(reader, (&raw const byte).cast(), 1));
     refused!(EBADF, read(writer, (&raw mut byte).cast(), 1));
-    refused!(ESPIPE, lseek(reader, 0, libc::SEEK_SET));
+    refused!(ESPIPE, lseek(reader, 0, SEEK_SET));
     refused!(ESPIPE, pread(reader, (&raw mut byte).cast(), 1, 0));
     refused!(EFAULT, pipe2(8 as *mut _, 0));
     refused!(EINVAL, pipe2((&raw mut byte).cast(), 0x10));
@@ -491,19 +424,19 @@ fn refusals() -> Outcome {
 /// What is spliced to a file that does not look at it is gone from the pipe all the same.
 fn splice_to_null() -> Outcome {
     let (out, into) = pipe(0)?;
-    let null = call!(open(c"/dev/null".as_ptr(), libc::O_WRONLY));
+    let null = call!(open(c"/dev/null".as_ptr(), O_WRONLY));
     let bytes = [7u8; 3 * PAGE];
     for part in [3 * PAGE, PAGE + 1] {
         let written = call!(write(into, bytes.as_ptr().cast(), bytes.len()));
         ensure!(written as usize == bytes.len(), "write gave {written}");
         let mut left = bytes.len();
         while left > 0 {
-            let none = std::ptr::null_mut();
+            let none = null_mut();
             let moved = call!(splice(out, none, null, none, part.min(left), 0)) as usize;
             ensure!(moved == part.min(left), "splice gave {moved} of {left}");
             left -= moved;
             let mut waiting = 0;
-            call!(ioctl(out, libc::FIONREAD, &raw mut waiting));
+            call!(ioctl(out, FIONREAD, &raw mut waiting));
             ensure!(waiting as usize == left, "{waiting} bytes wait, not {left}");
         }
     }

@@ -1,12 +1,6 @@
 //! What root's rights are made of: capabilities, and calls that only some may make; what a program says about itself.
 
-use std::mem::zeroed;
-use std::ptr;
-
-use libc::{c_int, c_long, c_ulong};
-
-use crate::support::{End, Outcome, child, pause_ms, pipe, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("privileges: each right by its capability", by_capability),
@@ -47,7 +41,7 @@ const HEADER: Header = Header {
 /// Effective, permitted and inheritable, the low words and the high ones.
 type Sets = [[u32; 3]; 2];
 
-fn capabilities() -> Result<Sets, String> {
+fn capabilities() -> Result<Sets> {
     let mut sets: Sets = [[0; 3]; 2];
     call!(syscall(libc::SYS_capget, &HEADER, &mut sets));
     Ok(sets)
@@ -64,40 +58,31 @@ pub(crate) fn drop_one(capability: u32) -> Outcome {
 fn bind_low() -> c_long {
     // SAFETY: plain calls with a valid address.
     unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
-        let mut address: libc::sockaddr_in = zeroed();
-        address.sin_family = libc::AF_INET as u16;
+        let socket = libc::socket(AF_INET, SOCK_STREAM, 0);
+        let mut address: sockaddr_in = zeroed();
+        address.sin_family = AF_INET as u16;
         address.sin_port = 81u16.to_be();
-        let size = size_of::<libc::sockaddr_in>() as u32;
+        let size = size_of::<sockaddr_in>() as u32;
         c_long::from(libc::bind(socket, (&raw const address).cast(), size))
     }
 }
 
 fn raise_limit() -> c_long {
-    let less = libc::rlimit {
-        rlim_cur: 1,
-        rlim_max: 1,
-    };
-    let more = libc::rlimit {
-        rlim_cur: 2,
-        rlim_max: 2,
-    };
+    let less = limit_of(1);
+    let more = limit_of(2);
     // SAFETY: both live across the calls.
     unsafe {
-        libc::setrlimit(libc::RLIMIT_MSGQUEUE, &less);
-        c_long::from(libc::setrlimit(libc::RLIMIT_MSGQUEUE, &more))
+        libc::setrlimit(RLIMIT_MSGQUEUE, &less);
+        c_long::from(libc::setrlimit(RLIMIT_MSGQUEUE, &more))
     }
 }
 
 fn lock_more_than_allowed() -> c_long {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let none = limit_of(0);
     let page = [0u8; 1];
     // SAFETY: locking changes nothing about the memory.
     unsafe {
-        libc::setrlimit(libc::RLIMIT_MEMLOCK, &none);
+        libc::setrlimit(RLIMIT_MEMLOCK, &none);
         c_long::from(libc::mlock(page.as_ptr().cast(), 1))
     }
 }
@@ -105,15 +90,15 @@ fn lock_more_than_allowed() -> c_long {
 fn read_foreign_queue() -> c_long {
     // SAFETY: plain calls; the queue is removed at the end.
     unsafe {
-        let queue = libc::msgget(libc::IPC_PRIVATE, 0);
-        let mut state: libc::msqid_ds = zeroed();
-        libc::msgctl(queue, libc::IPC_STAT, &mut state);
+        let queue = libc::msgget(IPC_PRIVATE, 0);
+        let mut state: msqid_ds = zeroed();
+        libc::msgctl(queue, IPC_STAT, &mut state);
         state.msg_perm.uid = 1000;
-        libc::msgctl(queue, libc::IPC_SET, &mut state);
+        libc::msgctl(queue, IPC_SET, &mut state);
         // The creator has its right; another user has none but by the capability.
         libc::setresuid(2000, 2000, 0);
         libc::seteuid(2000);
-        let result = libc::msgctl(queue, libc::IPC_STAT, &mut state);
+        let result = libc::msgctl(queue, IPC_STAT, &mut state);
         libc::seteuid(0);
         c_long::from(result)
     }
@@ -124,7 +109,7 @@ type Right = (&'static str, u32, c_int, fn() -> c_long);
 
 // SAFETY (of all below): system calls that touch nothing but their arguments, which live across them.
 const RIGHTS: &[Right] = &[
-    ("kill", CAP_KILL, libc::EPERM, || {
+    ("kill", CAP_KILL, EPERM, || {
         // SAFETY: as above.
         unsafe {
             let child = libc::fork();
@@ -138,50 +123,45 @@ const RIGHTS: &[Right] = &[
             c_long::from(result)
         }
     }),
-    ("setuid", CAP_SETUID, libc::EPERM, || unsafe {
+    ("setuid", CAP_SETUID, EPERM, || unsafe {
         c_long::from(libc::setuid(1234))
     }),
-    (
-        "bind below 1024",
-        CAP_NET_BIND_SERVICE,
-        libc::EACCES,
-        bind_low,
-    ),
-    ("SO_RCVBUFFORCE", CAP_NET_ADMIN, libc::EPERM, || unsafe {
-        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0);
+    ("bind below 1024", CAP_NET_BIND_SERVICE, EACCES, bind_low),
+    ("SO_RCVBUFFORCE", CAP_NET_ADMIN, EPERM, || unsafe {
+        let socket = libc::socket(AF_UNIX, SOCK_STREAM, 0);
         let size: c_int = 4096;
-        let option = libc::SO_RCVBUFFORCE;
+        let option = SO_RCVBUFFORCE;
         c_long::from(libc::setsockopt(
             socket,
-            libc::SOL_SOCKET,
+            SOL_SOCKET,
             option,
             (&raw const size).cast(),
             4,
         ))
     }),
-    ("mlock", CAP_IPC_LOCK, libc::EPERM, lock_more_than_allowed),
-    ("sethostname", CAP_SYS_ADMIN, libc::EPERM, || unsafe {
+    ("mlock", CAP_IPC_LOCK, EPERM, lock_more_than_allowed),
+    ("sethostname", CAP_SYS_ADMIN, EPERM, || unsafe {
         let name = c"causeway";
         c_long::from(libc::sethostname(name.as_ptr(), 8))
     }),
-    ("reboot", CAP_SYS_BOOT, libc::EPERM, || unsafe {
-        c_long::from(libc::reboot(libc::RB_DISABLE_CAD))
+    ("reboot", CAP_SYS_BOOT, EPERM, || unsafe {
+        c_long::from(libc::reboot(RB_DISABLE_CAD))
     }),
-    ("a real-time level", CAP_SYS_NICE, libc::EPERM, || unsafe {
+    ("a real-time level", CAP_SYS_NICE, EPERM, || unsafe {
         let parameter: c_int = 5;
-        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_RR, &parameter)
+        libc::syscall(libc::SYS_sched_setscheduler, 0, SCHED_RR, &parameter)
     }),
-    ("nice", CAP_SYS_NICE, libc::EACCES, || unsafe {
-        c_long::from(libc::setpriority(libc::PRIO_PROCESS, 0, -5))
+    ("nice", CAP_SYS_NICE, EACCES, || unsafe {
+        c_long::from(libc::setpriority(PRIO_PROCESS, 0, -5))
     }),
-    ("setrlimit", CAP_SYS_RESOURCE, libc::EPERM, raise_limit),
-    ("clock_settime", CAP_SYS_TIME, libc::EPERM, || unsafe {
-        let mut now: libc::timespec = zeroed();
-        libc::clock_gettime(libc::CLOCK_REALTIME, &mut now);
-        c_long::from(libc::clock_settime(libc::CLOCK_REALTIME, &now))
+    ("setrlimit", CAP_SYS_RESOURCE, EPERM, raise_limit),
+    ("clock_settime", CAP_SYS_TIME, EPERM, || unsafe {
+        let mut now: timespec = zeroed();
+        libc::clock_gettime(CLOCK_REALTIME, &mut now);
+        c_long::from(libc::clock_settime(CLOCK_REALTIME, &now))
     }),
-    ("an alarm clock", CAP_WAKE_ALARM, libc::EPERM, || unsafe {
-        c_long::from(libc::timerfd_create(libc::CLOCK_BOOTTIME_ALARM, 0))
+    ("an alarm clock", CAP_WAKE_ALARM, EPERM, || unsafe {
+        c_long::from(libc::timerfd_create(CLOCK_BOOTTIME_ALARM, 0))
     }),
 ];
 
@@ -189,21 +169,14 @@ fn by_capability() -> Outcome {
     for &(what, capability, error, act) in RIGHTS {
         child(|| {
             let with = act();
-            ensure!(
-                with != -1,
-                "{what} with all: errno {}",
-                crate::support::errno()
-            );
+            ensure!(with != -1, what, errno());
             Ok(())
         })?;
         child(|| {
             drop_one(capability)?;
             let without = act();
-            let found = crate::support::errno();
-            ensure!(
-                without == -1 && found == error,
-                "{what} without: {without}, errno {found}"
-            );
+            let found = errno();
+            ensure!(without == -1 && found == error, what, without, found);
             Ok(())
         })?;
     }
@@ -214,16 +187,16 @@ fn by_capability() -> Outcome {
     })?;
     child(|| {
         drop_one(CAP_IPC_OWNER)?;
-        let queue = call!(msgget(libc::IPC_PRIVATE, 0));
+        let queue = call!(msgget(IPC_PRIVATE, 0));
         // SAFETY: all zeros is a valid state.
-        let mut state: libc::msqid_ds = unsafe { zeroed() };
-        refused!(EACCES, msgctl(queue, libc::IPC_STAT, &mut state));
-        call!(msgctl(queue, libc::IPC_RMID, ptr::null_mut()));
+        let mut state: msqid_ds = unsafe { zeroed() };
+        refused!(EACCES, msgctl(queue, IPC_STAT, &mut state));
+        call!(msgctl(queue, IPC_RMID, null_mut()));
         Ok(())
     })
 }
 
-fn prctl(operation: c_int, argument: c_ulong) -> Result<c_int, String> {
+fn prctl(operation: c_int, argument: c_ulong) -> Result<c_int> {
     Ok(call!(prctl(
         operation,
         argument,
@@ -235,10 +208,7 @@ fn prctl(operation: c_int, argument: c_ulong) -> Result<c_int, String> {
 
 fn sets() -> Outcome {
     let all = capabilities()?;
-    ensure!(
-        all[0][0] == u32::MAX && all[0][1] == u32::MAX,
-        "root has {all:x?}"
-    );
+    ensure!(all[0][0] == u32::MAX && all[0][1] == u32::MAX, all);
     // What is given up does not come back.
     child(|| {
         let mut less = all;
@@ -268,39 +238,30 @@ fn sets() -> Outcome {
     })?;
     child(|| {
         let one = c_ulong::from(CAP_SYS_TIME);
-        ensure!(
-            prctl(libc::PR_CAPBSET_READ, one)? == 1,
-            "not in the bounding set"
-        );
-        prctl(libc::PR_CAPBSET_DROP, one)?;
-        ensure!(
-            prctl(libc::PR_CAPBSET_READ, one)? == 0,
-            "still in the bounding set"
-        );
-        refused!(EINVAL, prctl(libc::PR_CAPBSET_READ, 64 as c_ulong, 0, 0, 0));
+        equal!(prctl(PR_CAPBSET_READ, one)?, 1);
+        prctl(PR_CAPBSET_DROP, one)?;
+        equal!(prctl(PR_CAPBSET_READ, one)?, 0);
+        refused!(EINVAL, prctl(PR_CAPBSET_READ, 64 as c_ulong, 0, 0, 0));
         // In force from the next program on.
-        call!(clock_getres(libc::CLOCK_REALTIME, ptr::null_mut()));
+        call!(clock_getres(CLOCK_REALTIME, null_mut()));
         Ok(())
     })?;
     child(|| {
-        let raise = libc::PR_CAP_AMBIENT_RAISE as c_ulong;
-        let is_set = libc::PR_CAP_AMBIENT_IS_SET as c_ulong;
+        let raise = PR_CAP_AMBIENT_RAISE as c_ulong;
+        let is_set = PR_CAP_AMBIENT_IS_SET as c_ulong;
         let bind = c_ulong::from(CAP_NET_BIND_SERVICE);
-        let ambient = libc::PR_CAP_AMBIENT;
+        let ambient = PR_CAP_AMBIENT;
         refused!(EPERM, prctl(ambient, raise, bind, 0, 0));
         let mut inherit = all;
         inherit[0][2] |= 1 << CAP_NET_BIND_SERVICE;
         call!(syscall(libc::SYS_capset, &HEADER, &inherit));
         call!(prctl(ambient, raise, bind, 0, 0));
         ensure!(call!(prctl(ambient, is_set, bind, 0, 0)) == 1, "not raised");
-        prctl(libc::PR_SET_KEEPCAPS, 1)?;
+        prctl(PR_SET_KEEPCAPS, 1)?;
         call!(setuid(1000));
         let kept = capabilities()?;
         ensure!(kept[0][0] == 0 && kept[0][1] == u32::MAX, "kept {kept:x?}");
-        ensure!(
-            call!(prctl(ambient, is_set, bind, 0, 0)) == 0,
-            "ambient after setuid"
-        );
+        equal!(call!(prctl(ambient, is_set, bind, 0, 0)), 0);
         Ok(())
     })
 }
@@ -308,43 +269,33 @@ fn sets() -> Outcome {
 fn about_itself() -> Outcome {
     child(|| {
         let mut name = *b"a-rather-long-name\0";
-        call!(prctl(libc::PR_SET_NAME, name.as_ptr()));
-        call!(prctl(libc::PR_GET_NAME, name.as_mut_ptr()));
+        call!(prctl(PR_SET_NAME, name.as_ptr()));
+        call!(prctl(PR_GET_NAME, name.as_mut_ptr()));
         ensure!(&name[..16] == b"a-rather-long-n\0", "{name:?}");
-        let shown = std::fs::read_to_string("/proc/self/comm").map_err(|e| e.to_string())?;
+        let shown = fs::read_to_string("/proc/self/comm")?;
         ensure!(shown == "a-rather-long-n\n", "{shown}");
         Ok(())
     })?;
     for (set, get, values) in [
-        (libc::PR_SET_DUMPABLE, libc::PR_GET_DUMPABLE, [0, 1]),
-        (libc::PR_SET_KEEPCAPS, libc::PR_GET_KEEPCAPS, [1, 0]),
-        (libc::PR_SET_NO_NEW_PRIVS, libc::PR_GET_NO_NEW_PRIVS, [1, 1]),
-        (
-            libc::PR_SET_TIMERSLACK,
-            libc::PR_GET_TIMERSLACK,
-            [1000, 70_000],
-        ),
+        (PR_SET_DUMPABLE, PR_GET_DUMPABLE, [0, 1]),
+        (PR_SET_KEEPCAPS, PR_GET_KEEPCAPS, [1, 0]),
+        (PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, [1, 1]),
+        (PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, [1000, 70_000]),
     ] {
         for value in values {
             prctl(set, value)?;
             let found = prctl(get, 0)?;
-            ensure!(
-                found as c_ulong == value,
-                "option {set}: {found} in place of {value}"
-            );
+            equal!(found as c_ulong, value, set, found);
         }
     }
     let mut subreaper: c_int = 7;
-    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)?;
-    call!(prctl(libc::PR_GET_CHILD_SUBREAPER, &mut subreaper));
+    prctl(PR_SET_CHILD_SUBREAPER, 1)?;
+    call!(prctl(PR_GET_CHILD_SUBREAPER, &mut subreaper));
     ensure!(subreaper == 1, "subreaper {subreaper}");
-    refused!(EINVAL, prctl(libc::PR_SET_DUMPABLE, 2 as c_ulong));
-    refused!(
-        EINVAL,
-        prctl(libc::PR_SET_NO_NEW_PRIVS, 0 as c_ulong, 0, 0, 0)
-    );
-    refused!(EINVAL, prctl(libc::PR_SET_PDEATHSIG, 65 as c_ulong));
-    refused!(EFAULT, prctl(libc::PR_SET_NAME, 8 as c_ulong));
+    refused!(EINVAL, prctl(PR_SET_DUMPABLE, 2 as c_ulong));
+    refused!(EINVAL, prctl(PR_SET_NO_NEW_PRIVS, 0 as c_ulong, 0, 0, 0));
+    refused!(EINVAL, prctl(PR_SET_PDEATHSIG, 65 as c_ulong));
+    refused!(EFAULT, prctl(PR_SET_NAME, 8 as c_ulong));
     refused!(EINVAL, prctl(9999, 0 as c_ulong));
     Ok(())
 }
@@ -354,13 +305,13 @@ fn parent_death() -> Outcome {
     let middle = spawn(|| {
         spawn(|| {
             // SAFETY: all zeros is a valid set.
-            let mut signals: libc::sigset_t = unsafe { zeroed() };
-            call!(sigaddset(&mut signals, libc::SIGUSR1));
-            call!(sigprocmask(libc::SIG_BLOCK, &signals, ptr::null_mut()));
-            prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1 as c_ulong)?;
+            let mut signals: sigset_t = unsafe { zeroed() };
+            call!(sigaddset(&mut signals, SIGUSR1));
+            call!(sigprocmask(SIG_BLOCK, &signals, null_mut()));
+            prctl(PR_SET_PDEATHSIG, SIGUSR1 as c_ulong)?;
             let mut told: c_int = 0;
-            call!(prctl(libc::PR_GET_PDEATHSIG, &mut told));
-            ensure!(told == libc::SIGUSR1, "told {told}");
+            call!(prctl(PR_GET_PDEATHSIG, &mut told));
+            ensure!(told == SIGUSR1, "told {told}");
             call!(write(writer, b"r".as_ptr().cast(), 1));
             let mut got = 0;
             call!(sigwait(&signals, &mut got));
@@ -387,7 +338,7 @@ fn strict() -> Outcome {
     const STRICT: c_ulong = 1;
     let (reader, writer) = pipe(0)?;
     let good = spawn(|| {
-        call!(prctl(libc::PR_SET_SECCOMP, STRICT));
+        call!(prctl(PR_SET_SECCOMP, STRICT));
         // SAFETY: the calls that are left.
         unsafe {
             libc::syscall(libc::SYS_write, writer, b"x".as_ptr(), 1);
@@ -401,13 +352,13 @@ fn strict() -> Outcome {
     call!(read(reader, (&raw mut byte).cast(), 1));
     ensure!(byte == b'x', "it wrote {byte}");
     let bad = spawn(|| {
-        call!(prctl(libc::PR_SET_SECCOMP, STRICT));
+        call!(prctl(PR_SET_SECCOMP, STRICT));
         // SAFETY: the kernel refuses it.
         unsafe { libc::syscall(libc::SYS_getpid) };
         Ok(())
     })?;
     let end = wait(bad)?;
-    ensure!(end == End::Signal(libc::SIGKILL), "with getpid: {end:?}");
+    ensure!(end == End::Signal(SIGKILL), "with getpid: {end:?}");
     Ok(())
 }
 
@@ -437,13 +388,13 @@ fn barriers() -> Outcome {
 fn names() -> Outcome {
     let name = || {
         // SAFETY: all zeros are valid names.
-        let mut names: libc::utsname = unsafe { zeroed() };
+        let mut names: utsname = unsafe { zeroed() };
         call!(uname(&mut names));
-        let text = |field: &[libc::c_char]| -> String {
+        let text = |field: &[c_char]| -> String {
             let bytes = field.iter().map(|c| *c as u8);
             String::from_utf8_lossy(&bytes.take_while(|b| *b != 0).collect::<Vec<_>>()).into()
         };
-        Ok::<_, String>((text(&names.release), text(&names.machine)))
+        Ok::<_, Failure>((text(&names.release), text(&names.machine)))
     };
     let (release, machine) = name()?;
     ensure!(

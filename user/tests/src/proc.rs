@@ -1,9 +1,6 @@
 //! What `/proc` says.
 
-use std::fs;
-
-use crate::support::{Outcome, PAGE, file, map, pause_ms, pipe, poke, spawn, wait};
-use crate::{SKIP, Test, call, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("proc: maps", maps),
@@ -16,29 +13,10 @@ pub const TESTS: &[Test] = &[
     ("proc: unknown calls are counted", unknown_calls),
 ];
 
-/// The text of a file.
-pub fn read(path: &str) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
-}
-
-/// A number of kibibytes from `/proc/meminfo` or a process's `status`.
-pub fn kibibytes(path: &str, name: &str) -> Result<u64, String> {
-    let text = read(path)?;
-    text.lines()
-        .find_map(|line| {
-            line.strip_prefix(name)?
-                .strip_prefix(':')?
-                .split_whitespace()
-                .next()
-        })
-        .and_then(|number| number.parse().ok())
-        .ok_or_else(|| format!("no {name} in {path}"))
-}
-
 fn maps() -> Outcome {
     let memory = map(5 * PAGE)?;
-    call!(mprotect(memory.cast(), PAGE, libc::PROT_READ));
-    let text = read("/proc/self/maps")?;
+    call!(mprotect(memory.cast(), PAGE, PROT_READ));
+    let text = read_text("/proc/self/maps")?;
     let mut last = 0;
     let (mut found, mut stack, mut program) = (false, false, false);
     let here = 0u8;
@@ -53,19 +31,13 @@ fn maps() -> Outcome {
         };
         let mut ends = range.split('-');
         let (start, end) = (number(ends.next()), number(ends.next()));
-        ensure!(
-            start >= last && start < end && end % PAGE == 0,
-            "the order of `{line}`"
-        );
+        ensure!(start >= last && start < end && end % PAGE == 0, line);
         last = end;
         found |= start == memory as usize && end == start + PAGE && access == "r--p";
         stack |= (start..end).contains(&here) && line.ends_with("[stack]") && access == "rw-p";
         program |= (start..end).contains(&code) && access == "r-xp" && line.contains('/');
     }
-    ensure!(
-        found,
-        "the map at {memory:?} is not shown as it is:\n{text}"
-    );
+    ensure!(found, memory, text);
     ensure!(stack, "the stack is not shown as it is:\n{text}");
     ensure!(program, "the program is not shown as it is:\n{text}");
     Ok(())
@@ -73,7 +45,7 @@ fn maps() -> Outcome {
 
 fn process() -> Outcome {
     let me = call!(getpid());
-    let stat = read("/proc/self/stat")?;
+    let stat = read_text("/proc/self/stat")?;
     let fields: Vec<_> = stat
         .rsplit(')')
         .next()
@@ -82,41 +54,23 @@ fn process() -> Outcome {
         .collect();
     ensure!(stat.starts_with(&format!("{me} (")), "stat: {stat}");
     ensure!(fields.len() >= 50, "stat has {} fields", fields.len() + 2);
-    ensure!(
-        fields[0] == "R",
-        "a process that reads its stat is {}",
-        fields[0]
-    );
-    ensure!(
-        fields[1] == call!(getppid()).to_string(),
-        "the parent is {}",
-        fields[1]
-    );
-    ensure!(
-        fields[2] == call!(getpgrp()).to_string(),
-        "the group is {}",
-        fields[2]
-    );
+    equal!(fields[0], "R");
+    equal!(fields[1], call!(getppid()).to_string());
+    equal!(fields[2], call!(getpgrp()).to_string());
     let size: usize = fields[20].parse().unwrap_or(0);
     ensure!(size > 100 * PAGE, "the size is {size}");
-    let status = read("/proc/self/status")?;
+    let status = read_text("/proc/self/status")?;
     for name in [
         "Name:", "State:", "Pid:", "PPid:", "Uid:", "Gid:", "Threads:", "VmSize:", "VmRSS:",
     ] {
-        ensure!(
-            status.lines().any(|line| line.starts_with(name)),
-            "no {name} in status"
-        );
+        ensure!(status.lines().any(|line| line.starts_with(name)), name);
     }
-    let before = kibibytes("/proc/self/status", "VmRSS")?;
+    let before = field("/proc/self/status", "VmRSS")?;
     let memory = map(500 * PAGE)?;
     (0..500).for_each(|page| poke(memory.wrapping_add(page * PAGE), 1));
-    let after = kibibytes("/proc/self/status", "VmRSS")?;
-    ensure!(
-        after >= before + 1900,
-        "500 pages more, but VmRSS went from {before} to {after} kB"
-    );
-    let words = fs::read("/proc/self/cmdline").map_err(|error| error.to_string())?;
+    let after = field("/proc/self/status", "VmRSS")?;
+    ensure!(after >= before + 1900, before, after);
+    let words = fs::read("/proc/self/cmdline")?;
     let first = std::env::args().next().unwrap_or_default();
     ensure!(
         words.starts_with(first.as_bytes()) && words.ends_with(b"\0"),
@@ -126,38 +80,22 @@ fn process() -> Outcome {
 }
 
 fn links() -> Outcome {
-    let exe = fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
-    ensure!(
-        fs::exists(&exe).unwrap_or(false),
-        "exe is {}",
-        exe.display()
-    );
+    let exe = fs::read_link("/proc/self/exe")?;
+    ensure!(fs::exists(&exe).unwrap_or(false), exe.display());
     call!(chdir(c"/tmp".as_ptr()));
-    let cwd = fs::read_link("/proc/self/cwd").map_err(|error| error.to_string())?;
+    let cwd = fs::read_link("/proc/self/cwd")?;
     ensure!(cwd.as_os_str() == "/tmp", "cwd is {}", cwd.display());
-    let open = call!(open(c"/dev/null".as_ptr(), libc::O_RDONLY));
-    let link = fs::read_link(format!("/proc/self/fd/{open}")).map_err(|error| error.to_string())?;
-    ensure!(
-        link.as_os_str() == "/dev/null",
-        "fd {open} is {}",
-        link.display()
-    );
-    let (reader, _writer) = crate::support::pipe(0)?;
-    let link = fs::read_link(format!("/proc/self/fd/{reader}")).map_err(|e| e.to_string())?;
-    ensure!(
-        link.to_string_lossy().starts_with("pipe:["),
-        "a pipe is {}",
-        link.display()
-    );
+    let open = call!(open(c"/dev/null".as_ptr(), O_RDONLY));
+    let link = fs::read_link(format!("/proc/self/fd/{open}"))?;
+    equal!(link.as_os_str(), "/dev/null", open, link.display());
+    let (reader, _writer) = pipe(0)?;
+    let link = fs::read_link(format!("/proc/self/fd/{reader}"))?;
+    ensure!(link.to_string_lossy().starts_with("pipe:["), link.display());
     Ok(())
 }
 
 fn listed() -> Outcome {
-    let child = spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })?;
+    let child = spawn_sleeper()?;
     pause_ms(20);
     let listed = |pid: i32| {
         fs::read_dir("/proc").is_ok_and(|mut entries| {
@@ -166,56 +104,45 @@ fn listed() -> Outcome {
             })
         })
     };
-    ensure!(
-        listed(child) && listed(call!(getpid())) && listed(1),
-        "a process is not listed"
-    );
-    let stat = read(&format!("/proc/{child}/stat"))?;
+    ensure!(listed(child) && listed(call!(getpid())) && listed(1));
+    let stat = read_text(&format!("/proc/{child}/stat"))?;
     ensure!(stat.contains(") S "), "a sleeping process is {stat}");
-    call!(kill(child, libc::SIGKILL));
-    wait(child)?;
+    kill_child(child)?;
     ensure!(!listed(child), "a dead process is listed");
     Ok(())
 }
 
 fn machine() -> Outcome {
-    let total = kibibytes("/proc/meminfo", "MemTotal")?;
-    let free = kibibytes("/proc/meminfo", "MemFree")?;
-    let available = kibibytes("/proc/meminfo", "MemAvailable")?;
+    let total = field("/proc/meminfo", "MemTotal")?;
+    let free = field("/proc/meminfo", "MemFree")?;
+    let available = field("/proc/meminfo", "MemAvailable")?;
     ensure!(
         total > 30_000 && free < total && available <= total,
         "{total} {free} {available}"
     );
-    // SAFETY: returns a number.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } as usize;
-    let count = |path: &str, start: &str| -> Result<usize, String> {
-        Ok(read(path)?
+    let cpus = cpus();
+    let count = |path: &str, start: &str| -> Result<usize> {
+        Ok(read_text(path)?
             .lines()
             .filter(|line| line.starts_with(start))
             .count())
     };
-    ensure!(
-        count("/proc/cpuinfo", "processor")? == cpus,
-        "cpuinfo does not show {cpus} CPUs"
-    );
-    ensure!(
-        count("/proc/stat", "cpu")? == cpus + 1,
-        "stat does not show {cpus} CPUs"
-    );
-    let uptime = read("/proc/uptime")?;
+    equal!(count("/proc/cpuinfo", "processor")?, cpus);
+    equal!(count("/proc/stat", "cpu")?, cpus + 1, cpus);
+    let uptime = read_text("/proc/uptime")?;
     let seconds: Vec<f64> = uptime
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();
     ensure!(seconds.len() == 2 && seconds[0] > 0.0, "uptime: {uptime}");
-    let load = read("/proc/loadavg")?;
+    let load = read_text("/proc/loadavg")?;
     ensure!(load.split_whitespace().count() == 5, "loadavg: {load}");
-    ensure!(!read("/proc/version")?.is_empty(), "no version");
+    ensure!(!read_text("/proc/version")?.is_empty(), "no version");
     Ok(())
 }
 
 fn mounts() -> Outcome {
-    let text = read("/proc/mounts")?;
+    let text = read_text("/proc/mounts")?;
     for point in ["/", "/proc", "/dev"] {
         let found = text
             .lines()
@@ -225,23 +152,12 @@ fn mounts() -> Outcome {
     Ok(())
 }
 
-/// A counter of Causeway's.
-pub fn counter(name: &str) -> Result<u64, String> {
-    let text = read("/proc/causeway/counters")?;
-    text.lines()
-        .find_map(|line| {
-            let mut words = line.split_whitespace();
-            (words.next() == Some(name)).then(|| words.next()?.parse().ok())?
-        })
-        .ok_or_else(|| format!("no counter {name}"))
-}
-
 /// Fails, as a test to be left out, on another kernel.
 pub fn only_causeway() -> Outcome {
     if fs::exists("/proc/causeway").unwrap_or(false) {
         Ok(())
     } else {
-        Err(format!("{SKIP}not on this kernel"))
+        Err(skip("not on this kernel"))
     }
 }
 
@@ -261,20 +177,11 @@ fn counters() -> Outcome {
         counter("pages_zeroed")?,
     );
     ensure!(after.0 > before.0 + 5, "system calls: {before:?} {after:?}");
-    ensure!(
-        after.1 >= before.1 + 100,
-        "zero-fill faults: {before:?} {after:?}"
-    );
-    ensure!(
-        after.2 >= before.2 + 100,
-        "zeroed pages: {before:?} {after:?}"
-    );
+    ensure!(after.1 >= before.1 + 100, before, after);
+    ensure!(after.2 >= before.2 + 100, before, after);
     let shootdowns = counter("task_switches")?;
     pause_ms(5);
-    ensure!(
-        counter("task_switches")? > shootdowns,
-        "sleeping switches no tasks"
-    );
+    ensure!(counter("task_switches")? > shootdowns);
     copies()
 }
 
@@ -286,7 +193,7 @@ fn copies() -> Outcome {
     let mut buffer = [0u8; SIZE];
     let passed = counter("bytes_passed")?;
     let mut at = 0i64;
-    let spliced = call!(splice(open, &mut at, writer, std::ptr::null_mut(), SIZE, 0));
+    let spliced = call!(splice(open, &mut at, writer, null_mut(), SIZE, 0));
     ensure!(spliced as usize == SIZE, "spliced {spliced}");
     let grown = counter("bytes_passed")? - passed;
     ensure!(
@@ -312,18 +219,16 @@ fn unknown_calls() -> Outcome {
     for _ in 0..3 {
         crate::refused!(ENOSYS, syscall(777));
     }
-    let found = fs::read_dir("/proc/causeway")
-        .map_err(|error| error.to_string())?
-        .any(|entry| {
-            entry.is_ok_and(|entry| {
-                fs::read_to_string(entry.path()).is_ok_and(|text| {
-                    text.lines().any(|line| {
-                        line.split(|c: char| !c.is_ascii_digit())
-                            .any(|w| w == "777")
-                    })
+    let found = fs::read_dir("/proc/causeway")?.any(|entry| {
+        entry.is_ok_and(|entry| {
+            fs::read_to_string(entry.path()).is_ok_and(|text| {
+                text.lines().any(|line| {
+                    line.split(|c: char| !c.is_ascii_digit())
+                        .any(|w| w == "777")
                 })
             })
-        });
+        })
+    });
     ensure!(found, "no file of /proc/causeway tells of call 777");
     Ok(())
 }

@@ -1,17 +1,6 @@
 //! Faults that are the program's own fault: the right signal, code and address.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use crate::support::code::{SEGV_ACCERR, SEGV_MAPERR};
-use libc::{
-    BUS_ADRERR, MAP_PRIVATE, MAP_SHARED, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS,
-    SIGSEGV,
-};
-
-use crate::support::{
-    End, Outcome, PAGE, fault_of, faults, file, map, map_with, peek, poke, spawn, wait,
-};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("protection: no map", unmapped),
@@ -53,10 +42,7 @@ fn read_only() -> Outcome {
     let memory = map(2 * PAGE)?;
     poke(memory, 1);
     call!(mprotect(memory.cast(), 2 * PAGE, PROT_READ));
-    ensure!(
-        peek(memory) == 1 && peek(memory.wrapping_add(PAGE)) == 0,
-        "reading changed it"
-    );
+    ensure!(peek(memory) == 1 && peek(memory.wrapping_add(PAGE)) == 0);
     let address = memory as usize + 7;
     faults(SIGSEGV, SEGV_ACCERR, address, || {
         poke(address as *mut u8, 1)
@@ -86,7 +72,7 @@ fn no_execution() -> Outcome {
     let memory = map(PAGE)?;
     poke(memory, RET);
     // SAFETY: the code there is one `ret`, or the call faults, which is the test.
-    let run = move || unsafe { std::mem::transmute::<*mut u8, extern "C" fn()>(memory)() };
+    let run = move || unsafe { mem::transmute::<*mut u8, extern "C" fn()>(memory)() };
     faults(SIGSEGV, SEGV_ACCERR, memory as usize, run)?;
     call!(mprotect(memory.cast(), PAGE, PROT_READ | PROT_EXEC));
     let fault = fault_of(run)?;
@@ -106,17 +92,11 @@ fn upper_half() -> Outcome {
             "{address:#x} gave {fault:x?}"
         );
         let fault = fault_of(|| poke(address as *mut u8, 1))?;
-        ensure!(
-            fault.is_some_and(|fault| fault.signal == SIGSEGV),
-            "{address:#x} was written"
-        );
+        ensure!(fault.is_some_and(|fault| fault.signal == SIGSEGV), address);
     }
     // Addresses that are not canonical raise another exception.
     let fault = fault_of(|| _ = peek(0x1234_5678_0000_0000u64 as *const u8))?;
-    ensure!(
-        fault.is_some_and(|fault| fault.signal == SIGSEGV),
-        "not canonical: {fault:x?}"
-    );
+    ensure!(fault.is_some_and(|fault| fault.signal == SIGSEGV), fault);
     Ok(())
 }
 
@@ -124,10 +104,7 @@ fn beyond_the_end() -> Outcome {
     let (_, open) = file("beyond", &[1; 100])?;
     for flags in [MAP_PRIVATE, MAP_SHARED] {
         let memory = map_with(3 * PAGE, PROT_READ | PROT_WRITE, flags, open)?;
-        ensure!(
-            peek(memory.wrapping_add(PAGE - 1)) == 0,
-            "the page's tail is not zero"
-        );
+        equal!(peek(memory.wrapping_add(PAGE - 1)), 0);
         let beyond = memory.wrapping_add(PAGE + 5);
         faults(SIGBUS, BUS_ADRERR, beyond as usize, || _ = peek(beyond))?;
         faults(SIGBUS, BUS_ADRERR, beyond as usize, || poke(beyond, 1))?;
@@ -140,14 +117,8 @@ fn truncated() -> Outcome {
     let memory = map_with(3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, open)?;
     (0..3).for_each(|page| poke(memory.wrapping_add(page * PAGE), 2));
     call!(ftruncate(open, PAGE as i64 + 10));
-    ensure!(
-        peek(memory.wrapping_add(PAGE)) == 2,
-        "what is left was lost"
-    );
-    ensure!(
-        peek(memory.wrapping_add(PAGE + 11)) == 0,
-        "what was cut off is still there"
-    );
+    equal!(peek(memory.wrapping_add(PAGE)), 2);
+    equal!(peek(memory.wrapping_add(PAGE + 11)), 0);
     let gone = memory.wrapping_add(2 * PAGE);
     faults(SIGBUS, BUS_ADRERR, gone as usize, || _ = peek(gone))?;
     call!(ftruncate(open, 3 * PAGE as i64));
@@ -160,26 +131,16 @@ fn kernel_copies() -> Outcome {
     let memory = map(3 * PAGE)?;
     call!(munmap(memory.wrapping_add(2 * PAGE).cast(), PAGE));
     call!(mprotect(memory.wrapping_add(PAGE).cast(), PAGE, PROT_READ));
-    refused!(EFAULT, pread(open, memory.wrapping_add(PAGE).cast(), 10, 0));
-    refused!(
-        EFAULT,
-        pread(open, memory.wrapping_add(2 * PAGE).cast(), 10, 0)
-    );
-    refused!(
-        EFAULT,
-        pwrite(open, memory.wrapping_add(2 * PAGE).cast(), 10, 0)
-    );
+    refused! {
+        pread(open, memory.wrapping_add(PAGE).cast(), 10, 0) => EFAULT;
+        pread(open, memory.wrapping_add(2 * PAGE).cast(), 10, 0) => EFAULT;
+        pwrite(open, memory.wrapping_add(2 * PAGE).cast(), 10, 0) => EFAULT;
+    }
     // What could be copied may count, but nothing may be written beyond.
     // SAFETY: the kernel must stop at the read-only page.
     let count = unsafe { libc::pread(open, memory.cast(), 2 * PAGE, 0) };
-    ensure!(
-        count == -1 || count <= PAGE as isize,
-        "pread wrote {count} bytes"
-    );
-    ensure!(
-        peek(memory.wrapping_add(PAGE)) == 0,
-        "the kernel wrote a read-only page"
-    );
+    ensure!(count == -1 || count <= PAGE as isize, count);
+    equal!(peek(memory.wrapping_add(PAGE)), 0);
     call!(pwrite(open, memory.wrapping_add(PAGE).cast(), 10, 0));
     Ok(())
 }
@@ -199,10 +160,7 @@ fn descend(bytes: usize) -> u8 {
 
 fn stack_growth() -> Outcome {
     let fault = fault_of(|| _ = descend(4 << 20))?;
-    ensure!(
-        fault.is_none(),
-        "the stack did not grow by 4 MiB: {fault:x?}"
-    );
+    ensure!(fault.is_none(), fault);
     Ok(())
 }
 
@@ -215,10 +173,7 @@ fn stack_overflow() -> Outcome {
     };
     ensure!(fault.signal == SIGSEGV, "signal {}", fault.signal);
     let used = start.0.wrapping_sub(fault.address);
-    ensure!(
-        (7 << 20..9 << 20).contains(&used),
-        "the stack ended after {used} bytes, not 8 MiB"
-    );
+    ensure!((7 << 20..9 << 20).contains(&used), used);
     Ok(())
 }
 
@@ -227,20 +182,17 @@ struct Place(usize);
 
 impl Place {
     fn near(place: &u8) -> Self {
-        Self(std::ptr::from_ref(place) as usize)
+        Self(ptr::from_ref(place) as usize)
     }
 }
 
 fn stack_limit() -> Outcome {
     let here = 0u8;
     let start = Place::near(&here);
-    crate::growth::limit(libc::RLIMIT_STACK, 1 << 20)?;
+    call!(setrlimit(RLIMIT_STACK, &limit_of(1 << 20)));
     let fault = fault_of(|| _ = descend(3 << 20))?;
     let used = fault.map(|fault| start.0.wrapping_sub(fault.address));
-    ensure!(
-        used.is_some_and(|used| used < (2 << 20)),
-        "a stack of 1 MiB grew: {used:?}"
-    );
+    ensure!(used.is_some_and(|used| used < (2 << 20)), used);
     Ok(())
 }
 
@@ -265,8 +217,8 @@ static REVOKED: AtomicBool = AtomicBool::new(false);
 static LATE: AtomicUsize = AtomicUsize::new(0);
 
 /// A writer that faults waits here for ever.
-extern "C" fn stop_here(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    STOPPED.fetch_add(1, Ordering::SeqCst);
+extern "C" fn stop_here(_: i32, _: *mut siginfo_t, _: *mut c_void) {
+    STOPPED.fetch_add(1, SeqCst);
     loop {
         // SAFETY: waits for a signal.
         unsafe { libc::pause() };
@@ -277,42 +229,35 @@ fn revoked(revoke: fn(*mut u8) -> bool) -> Outcome {
     const WRITERS: usize = 3;
     for round in 0..20 {
         let child = spawn(|| {
-            crate::support::handle(SIGSEGV, stop_here, 0)?;
+            handle(SIGSEGV, stop_here, 0)?;
             let page = map(PAGE)? as usize;
             for _ in 0..WRITERS {
-                std::thread::spawn(move || {
+                thread::spawn(move || {
                     loop {
-                        let was_revoked = REVOKED.load(Ordering::SeqCst);
+                        let was_revoked = REVOKED.load(SeqCst);
                         poke(page as *mut u8, 1);
                         if was_revoked {
-                            LATE.fetch_add(1, Ordering::SeqCst);
+                            LATE.fetch_add(1, SeqCst);
                         }
                     }
                 });
             }
-            crate::support::pause_ms(3);
+            pause_ms(3);
             ensure!(revoke(page as *mut u8), "the page could not be revoked");
-            REVOKED.store(true, Ordering::SeqCst);
+            REVOKED.store(true, SeqCst);
             for _ in 0..2000 {
-                if STOPPED.load(Ordering::SeqCst) == WRITERS {
+                if STOPPED.load(SeqCst) == WRITERS {
                     break;
                 }
-                crate::support::pause_ms(1);
+                pause_ms(1);
             }
-            let late = LATE.load(Ordering::SeqCst);
+            let late = LATE.load(SeqCst);
             ensure!(late == 0, "{late} writes came through after it was revoked");
-            let stopped = STOPPED.load(Ordering::SeqCst);
-            ensure!(
-                stopped == WRITERS,
-                "only {stopped} of {WRITERS} threads faulted"
-            );
+            let stopped = STOPPED.load(SeqCst);
+            equal!(stopped, WRITERS);
             Ok(())
         })?;
-        let end = wait(child)?;
-        ensure!(
-            end == End::Exit(0),
-            "round {round}: the child ended with {end:?}"
-        );
+        equal!(wait(child)?, End::Exit(0), round);
     }
     Ok(())
 }
@@ -320,19 +265,16 @@ fn revoked(revoke: fn(*mut u8) -> bool) -> Outcome {
 fn unhandled() -> Outcome {
     for (signal, crash) in [
         (SIGSEGV, (|| _ = peek(8 as *const u8)) as fn()),
-        (libc::SIGABRT, || std::process::abort()),
+        (SIGABRT, || std::process::abort()),
     ] {
         let child = spawn(|| {
             // SAFETY: gives the signal its default action back (Rust's runtime handles SIGSEGV).
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            unsafe { libc::signal(signal, SIG_DFL) };
             crash();
             Ok(())
         })?;
         let end = wait(child)?;
-        ensure!(
-            end == End::Signal(signal),
-            "ended with {end:?}, signal {signal} expected"
-        );
+        equal!(end, End::Signal(signal), signal);
     }
     Ok(())
 }

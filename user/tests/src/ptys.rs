@@ -1,9 +1,6 @@
 //! Pseudo terminals: both sides, job control, packet mode, the rules of hanging up.
 
-use libc::{c_int, c_ulong};
-
-use crate::support::{self, End, Outcome, c};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("ptys: both sides", both_sides),
@@ -23,14 +20,11 @@ const TIOCSIG: c_ulong = 0x4004_5436;
 const TIOCSPTLCK: c_ulong = 0x4004_5431;
 
 /// A new pair, unlocked: master, terminal.
-fn pair() -> Result<(c_int, c_int), String> {
-    let master = call!(open(
-        c"/dev/ptmx".as_ptr(),
-        libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC
-    ));
+fn pair() -> Result<(c_int, c_int)> {
+    let master = call!(open(c"/dev/ptmx".as_ptr(), O_RDWR | O_NOCTTY | O_CLOEXEC));
     let unlocked = 0;
     call!(ioctl(master, TIOCSPTLCK, &unlocked));
-    let terminal = call!(ioctl(master, TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY));
+    let terminal = call!(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
     Ok((master, terminal))
 }
 
@@ -40,7 +34,7 @@ fn write(fd: c_int, text: &[u8]) -> Outcome {
     Ok(())
 }
 
-fn read(fd: c_int) -> Result<Vec<u8>, String> {
+fn read(fd: c_int) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 8192];
     let n = call!(read(fd, bytes.as_mut_ptr().cast(), bytes.len()));
     bytes.truncate(n as usize);
@@ -52,31 +46,16 @@ fn expect(fd: c_int, text: &[u8]) -> Outcome {
     while got.len() < text.len() {
         got.extend(read(fd)?);
     }
-    ensure!(
-        got == text,
-        "{:?} in place of {:?}",
-        String::from_utf8_lossy(&got),
-        String::from_utf8_lossy(text)
-    );
+    equal!(got, text, String::from_utf8_lossy(text));
     Ok(())
 }
 
-fn poll(fd: c_int) -> Result<i16, String> {
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI,
-        revents: 0,
-    };
-    call!(poll(&mut entry, 1, 0));
-    Ok(entry.revents)
-}
-
-fn change(fd: c_int, change: impl FnOnce(&mut libc::termios)) -> Outcome {
+fn change(fd: c_int, change: impl FnOnce(&mut termios)) -> Outcome {
     // SAFETY: all zeros is a valid structure to be filled.
-    let mut settings: libc::termios = unsafe { std::mem::zeroed() };
+    let mut settings: termios = unsafe { zeroed() };
     call!(tcgetattr(fd, &mut settings));
     change(&mut settings);
-    call!(tcsetattr(fd, libc::TCSANOW, &settings));
+    call!(tcsetattr(fd, TCSANOW, &settings));
     Ok(())
 }
 
@@ -84,20 +63,20 @@ fn both_sides() -> Outcome {
     let (master, terminal) = pair()?;
     write(terminal, b"one\ntwo\n")?;
     expect(master, b"one\r\ntwo\r\n")?;
-    ensure!(poll(terminal)? == libc::POLLOUT, "ready without a line");
+    ensure!(
+        poll_for(&terminal, POLLIN | POLLOUT | POLLPRI, 0)? == POLLOUT,
+        "ready without a line"
+    );
     write(master, b"typed")?;
     expect(master, b"typed")?;
-    ensure!(
-        poll(terminal)? == libc::POLLOUT,
-        "ready without a whole line"
-    );
+    equal!(poll_for(&terminal, POLLIN | POLLOUT | POLLPRI, 0)?, POLLOUT);
     write(master, b"\r")?;
     expect(master, b"\r\n")?;
     expect(terminal, b"typed\n")?;
     // The settings seen from the master are those of the terminal.
     change(master, |settings| {
-        settings.c_lflag &= !(libc::ECHO | libc::ICANON);
-        settings.c_oflag &= !libc::OPOST;
+        settings.c_lflag &= !(ECHO | ICANON);
+        settings.c_oflag &= !OPOST;
     })?;
     write(master, b"x")?;
     expect(terminal, b"x")?;
@@ -105,76 +84,59 @@ fn both_sides() -> Outcome {
     expect(master, b"\n")?;
     let mut waiting = 0;
     write(terminal, b"12345")?;
-    call!(ioctl(master, libc::FIONREAD, &mut waiting));
+    call!(ioctl(master, FIONREAD, &mut waiting));
     ensure!(waiting == 5, "{waiting} bytes wait");
-    refused!(ESPIPE, lseek(master, 0, libc::SEEK_SET));
+    refused!(ESPIPE, lseek(master, 0, SEEK_SET));
     Ok(())
 }
 
 fn names() -> Outcome {
-    let master = call!(open(
-        c"/dev/ptmx".as_ptr(),
-        libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK
-    ));
+    let master = call!(open(c"/dev/ptmx".as_ptr(), O_RDWR | O_NOCTTY | O_NONBLOCK));
     let mut number: u32 = u32::MAX;
-    call!(ioctl(master, libc::TIOCGPTN, &mut number));
+    call!(ioctl(master, TIOCGPTN, &mut number));
     let path = format!("/dev/pts/{number}");
     let name = c(&path);
-    refused!(EIO, open(name.as_ptr(), libc::O_RDWR | libc::O_NOCTTY));
-    refused!(
-        EIO,
-        ioctl(master, TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY)
-    );
+    refused!(EIO, open(name.as_ptr(), O_RDWR | O_NOCTTY));
+    refused!(EIO, ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
     call!(grantpt(master));
     call!(unlockpt(master));
-    let mut buffer = [0 as libc::c_char; 64];
+    let mut buffer = [0 as c_char; 64];
     let failed = call!(ptsname_r(master, buffer.as_mut_ptr(), buffer.len()));
     ensure!(failed == 0, "ptsname_r gave {failed}");
     // SAFETY: the call above wrote a string.
-    let said = unsafe { std::ffi::CStr::from_ptr(buffer.as_ptr()) };
+    let said = unsafe { CStr::from_ptr(buffer.as_ptr()) };
     ensure!(said == &*name, "{said:?} in place of {name:?}");
-    let terminal = call!(open(name.as_ptr(), libc::O_RDWR | libc::O_NOCTTY));
+    let terminal = call!(open(name.as_ptr(), O_RDWR | O_NOCTTY));
     ensure!(call!(isatty(terminal)) == 1, "not a terminal");
     let failed = call!(ttyname_r(terminal, buffer.as_mut_ptr(), buffer.len()));
     ensure!(failed == 0, "ttyname_r gave {failed}");
     // SAFETY: as above.
-    let said = unsafe { std::ffi::CStr::from_ptr(buffer.as_ptr()) };
+    let said = unsafe { CStr::from_ptr(buffer.as_ptr()) };
     ensure!(said == &*name, "{said:?} in place of {name:?}");
-    let listed: Vec<_> = std::fs::read_dir("/dev/pts")
-        .map_err(|error| error.to_string())?
+    let listed: Vec<_> = fs::read_dir("/dev/pts")?
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     for name in ["ptmx", &number.to_string()] {
-        ensure!(
-            listed.iter().any(|it| it == name),
-            "{name} not in {listed:?}"
-        );
+        ensure!(listed.iter().any(|it| it == name), name, listed);
     }
     // SAFETY: all zeros is a valid structure to be filled.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let mut stat: stat = unsafe { zeroed() };
     call!(stat(name.as_ptr(), &mut stat));
-    ensure!(
-        libc::major(stat.st_rdev) == 136,
-        "major {}",
-        libc::major(stat.st_rdev)
-    );
+    equal!(libc::major(stat.st_rdev), 136);
     ensure!(
         stat.st_mode & 0o7777 == 0o620 && stat.st_gid == 5,
         "mode {:o}",
         stat.st_mode
     );
     // A second pair has another number, and the number comes back.
-    let other = call!(open(
-        c"/dev/pts/ptmx".as_ptr(),
-        libc::O_RDWR | libc::O_NOCTTY
-    ));
+    let other = call!(open(c"/dev/pts/ptmx".as_ptr(), O_RDWR | O_NOCTTY));
     let mut second = number;
-    call!(ioctl(other, libc::TIOCGPTN, &mut second));
+    call!(ioctl(other, TIOCGPTN, &mut second));
     ensure!(second != number, "both have number {number}");
     call!(close(other));
     call!(close(master));
-    refused!(ENOENT, open(name.as_ptr(), libc::O_RDWR | libc::O_NOCTTY));
+    refused!(ENOENT, open(name.as_ptr(), O_RDWR | O_NOCTTY));
     call!(close(terminal));
     Ok(())
 }
@@ -183,21 +145,27 @@ fn closing() -> Outcome {
     let (master, terminal) = pair()?;
     write(terminal, b"last words")?;
     call!(close(terminal));
-    ensure!(poll(master)? & libc::POLLHUP != 0, "no POLLHUP");
+    ensure!(
+        poll_for(&master, POLLIN | POLLOUT | POLLPRI, 0)? & POLLHUP != 0,
+        "no POLLHUP"
+    );
     expect(master, b"last words")?;
     let mut byte = 0u8;
     refused!(EIO, read(master, (&raw mut byte).cast(), 1));
     // It opens again, and goes on.
-    let terminal = call!(ioctl(master, TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY));
-    ensure!(poll(master)? & libc::POLLHUP == 0, "POLLHUP stays");
+    let terminal = call!(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
+    ensure!(
+        poll_for(&master, POLLIN | POLLOUT | POLLPRI, 0)? & POLLHUP == 0,
+        "POLLHUP stays"
+    );
     write(terminal, b"again")?;
     expect(master, b"again")?;
     write(master, b"more")?;
     call!(close(master));
     ensure!(read(terminal)?.is_empty(), "no end of file");
     refused!(EIO, write(terminal, (&raw const byte).cast(), 1));
-    let hung = poll(terminal)?;
-    ensure!(hung & libc::POLLHUP != 0, "poll gives {hung:x}");
+    let hung = poll_for(&terminal, POLLIN | POLLOUT | POLLPRI, 0)?;
+    ensure!(hung & POLLHUP != 0, "poll gives {hung:x}");
     call!(close(terminal));
     Ok(())
 }
@@ -205,46 +173,45 @@ fn closing() -> Outcome {
 /// Makes the caller lead a session on `terminal`.
 fn lead(terminal: c_int) -> Outcome {
     call!(setsid());
-    call!(ioctl(terminal, libc::TIOCSCTTY, 0));
+    call!(ioctl(terminal, TIOCSCTTY, 0));
     Ok(())
 }
 
 fn job_control() -> Outcome {
     let (master, terminal) = pair()?;
-    let leader = support::spawn(|| {
+    let leader = spawn(|| {
         lead(terminal)?;
         call!(close(master));
-        let own = call!(open(c"/dev/tty".as_ptr(), libc::O_RDWR));
+        let own = call!(open(c"/dev/tty".as_ptr(), O_RDWR));
         // SAFETY: no arguments that could be wrong.
         let me = unsafe { libc::getpid() };
         ensure!(call!(tcgetpgrp(own)) == me, "not in the foreground");
         ensure!(call!(tcgetsid(own)) == me, "not the leader's session");
         // A job in the foreground gets the keys; the window's size arrives.
-        let job = support::spawn(|| {
-            support::pause_ms(10_000);
+        let job = spawn(|| {
+            pause_ms(10_000);
             Ok(())
         })?;
         call!(setpgid(job, job));
         // SAFETY: the leader must not be stopped by its own change.
-        unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
+        unsafe { libc::signal(SIGTTOU, SIG_IGN) };
         call!(tcsetpgrp(own, job));
         write(own, b"ready\n")?;
-        let end = support::wait_with(job, libc::WUNTRACED)?;
-        ensure!(end == End::Stopped(libc::SIGTSTP), "^Z: {end:?}");
-        call!(kill(-job, libc::SIGCONT));
+        let end = wait_with(job, WUNTRACED)?;
+        ensure!(end == End::Stopped(SIGTSTP), "^Z: {end:?}");
+        call!(kill(-job, SIGCONT));
         write(own, b"ready\n")?;
-        let end = support::wait(job)?;
-        ensure!(end == End::Signal(libc::SIGINT), "^C: {end:?}");
+        let end = wait(job)?;
+        ensure!(end == End::Signal(SIGINT), "^C: {end:?}");
         call!(tcsetpgrp(own, me));
         // One in the background stops when it reads.
-        let job = support::spawn(|| {
+        let job = spawn(|| {
             call!(setpgid(0, 0));
             read(terminal).map(|_| ())
         })?;
-        let end = support::wait_with(job, libc::WUNTRACED)?;
-        ensure!(end == End::Stopped(libc::SIGTTIN), "a read: {end:?}");
-        call!(kill(job, libc::SIGKILL));
-        support::wait(job)?;
+        let end = wait_with(job, WUNTRACED)?;
+        ensure!(end == End::Stopped(SIGTTIN), "a read: {end:?}");
+        kill_child(job)?;
         write(own, b"done\n")
     })?;
     call!(close(terminal));
@@ -253,58 +220,56 @@ fn job_control() -> Outcome {
     expect(master, b"^Zready\r\n")?;
     write(master, b"\x03")?;
     expect(master, b"^Cdone\r\n")?;
-    let end = support::wait(leader)?;
-    ensure!(end == End::Exit(0), "the leader ended with {end:?}");
+    wait_ok(leader)?;
     call!(close(master));
     Ok(())
 }
 
 fn hanging_up() -> Outcome {
     let (master, terminal) = pair()?;
-    let (reader, writer) = support::pipe(0)?;
-    let leader = support::spawn(|| {
+    let (reader, writer) = pipe(0)?;
+    let leader = spawn(|| {
         call!(close(master));
         lead(terminal)?;
         // SAFETY: an empty handler would do; the default for SIGWINCH is to ignore it, so block and take it.
-        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        let mut set: sigset_t = unsafe { zeroed() };
         call!(sigemptyset(&mut set));
-        call!(sigaddset(&mut set, libc::SIGWINCH));
-        call!(sigaddset(&mut set, libc::SIGQUIT));
-        call!(sigaddset(&mut set, libc::SIGHUP));
-        call!(sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()));
+        call!(sigaddset(&mut set, SIGWINCH));
+        call!(sigaddset(&mut set, SIGQUIT));
+        call!(sigaddset(&mut set, SIGHUP));
+        call!(sigprocmask(SIG_BLOCK, &set, null_mut()));
         write(writer, b"r")?;
-        for wanted in [libc::SIGWINCH, libc::SIGQUIT, libc::SIGHUP] {
+        for wanted in [SIGWINCH, SIGQUIT, SIGHUP] {
             let mut got = 0;
             call!(sigwait(&set, &mut got));
             ensure!(got == wanted, "signal {got} in place of {wanted}");
-            if got == libc::SIGWINCH {
+            if got == SIGWINCH {
                 // SAFETY: all zeros is a valid structure to be filled.
-                let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-                call!(ioctl(terminal, libc::TIOCGWINSZ, &mut size));
+                let mut size: winsize = unsafe { zeroed() };
+                call!(ioctl(terminal, TIOCGWINSZ, &mut size));
                 ensure!(size.ws_row == 50 && size.ws_col == 132, "wrong size");
             }
             write(writer, b"s")?;
         }
-        refused!(ENXIO, open(c"/dev/tty".as_ptr(), libc::O_RDWR));
+        refused!(ENXIO, open(c"/dev/tty".as_ptr(), O_RDWR));
         Ok(())
     })?;
     call!(close(terminal));
     expect(reader, b"r")?;
-    let size = libc::winsize {
+    let size = winsize {
         ws_row: 50,
         ws_col: 132,
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
-    call!(ioctl(master, libc::TIOCSWINSZ, &size));
+    call!(ioctl(master, TIOCSWINSZ, &size));
     expect(reader, b"s")?;
-    call!(ioctl(master, TIOCSIG, libc::SIGQUIT));
+    call!(ioctl(master, TIOCSIG, SIGQUIT));
     expect(reader, b"s")?;
-    refused!(EINVAL, ioctl(master, TIOCSIG, libc::SIGHUP));
+    refused!(EINVAL, ioctl(master, TIOCSIG, SIGHUP));
     call!(close(master));
     expect(reader, b"s")?;
-    let end = support::wait(leader)?;
-    ensure!(end == End::Exit(0), "the leader ended with {end:?}");
+    wait_ok(leader)?;
     Ok(())
 }
 
@@ -314,16 +279,19 @@ fn packet_mode() -> Outcome {
     call!(ioctl(master, TIOCPKT, &on));
     write(terminal, b"data")?;
     expect(master, b"\0data")?;
-    call!(tcflush(terminal, libc::TCIFLUSH));
-    ensure!(poll(master)? & libc::POLLPRI != 0, "no POLLPRI");
+    call!(tcflush(terminal, TCIFLUSH));
+    ensure!(
+        poll_for(&master, POLLIN | POLLOUT | POLLPRI, 0)? & POLLPRI != 0,
+        "no POLLPRI"
+    );
     expect(master, &[1])?;
-    call!(tcflow(terminal, libc::TCOOFF));
+    call!(tcflow(terminal, TCOOFF));
     expect(master, &[4])?;
-    call!(tcflow(terminal, libc::TCOON));
+    call!(tcflow(terminal, TCOON));
     expect(master, &[8])?;
-    change(terminal, |settings| settings.c_iflag &= !libc::IXON)?;
+    change(terminal, |settings| settings.c_iflag &= !IXON)?;
     expect(master, &[16])?;
-    change(terminal, |settings| settings.c_iflag |= libc::IXON)?;
+    change(terminal, |settings| settings.c_iflag |= IXON)?;
     expect(master, &[32])?;
     write(terminal, b"more")?;
     expect(master, b"\0more")?;
@@ -333,35 +301,37 @@ fn packet_mode() -> Outcome {
 fn waiting_for_room() -> Outcome {
     let (master, terminal) = pair()?;
     change(terminal, |settings| {
-        settings.c_lflag &= !(libc::ECHO | libc::ICANON);
-        settings.c_oflag &= !libc::OPOST;
+        settings.c_lflag &= !(ECHO | ICANON);
+        settings.c_oflag &= !OPOST;
     })?;
     for fd in [master, terminal] {
-        call!(fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK));
+        call!(fcntl(fd, F_SETFL, O_NONBLOCK));
         let piece = [7u8; 1000];
         let mut total = 0;
         loop {
             // SAFETY: the buffer lives across the call.
             let n = unsafe { libc::write(fd, piece.as_ptr().cast(), piece.len()) };
             if n < 0 {
-                ensure!(
-                    support::errno() == libc::EAGAIN,
-                    "errno {}",
-                    support::errno()
-                );
+                equal!(errno(), EAGAIN);
                 break;
             }
             total += n as usize;
             ensure!(total < 1 << 20, "a terminal keeps a MiB");
         }
-        ensure!(poll(fd)? & libc::POLLOUT == 0, "POLLOUT without room");
+        ensure!(
+            poll_for(&fd, POLLIN | POLLOUT | POLLPRI, 0)? & POLLOUT == 0,
+            "POLLOUT without room"
+        );
         let other = if fd == master { terminal } else { master };
         let mut got = 0;
         while got < total {
             got += read(other)?.len();
         }
         ensure!(got == total, "{got} bytes of {total}");
-        ensure!(poll(fd)? & libc::POLLOUT != 0, "no POLLOUT with room");
+        ensure!(
+            poll_for(&fd, POLLIN | POLLOUT | POLLPRI, 0)? & POLLOUT != 0,
+            "no POLLOUT with room"
+        );
     }
     Ok(())
 }
@@ -369,7 +339,7 @@ fn waiting_for_room() -> Outcome {
 /// A quoted signal key is a byte like others, also where it waits because the terminal's buffer is full.
 fn quoted_keys() -> Outcome {
     let (master, terminal) = pair()?;
-    change(terminal, |settings| settings.c_lflag &= !libc::ECHO)?;
+    change(terminal, |settings| settings.c_lflag &= !ECHO)?;
     // However much stands before it: it may come just when the buffer has become full.
     for length in 4080..4100 {
         let line = [&vec![b'x'; 4000][..], b"\n"].concat();
@@ -390,7 +360,7 @@ fn quoted_keys() -> Outcome {
 }
 
 fn instance() -> Outcome {
-    let folder = support::folder("devpts")?;
+    let folder = folder("devpts")?;
     let at = c(&folder);
     refused!(
         EINVAL,
@@ -409,14 +379,11 @@ fn instance() -> Outcome {
         0,
         c"newinstance,ptmxmode=600,mode=600".as_ptr().cast()
     ));
-    let master = call!(open(c(&format!("{folder}/ptmx")).as_ptr(), libc::O_RDWR));
+    let master = call!(open(c(&format!("{folder}/ptmx")).as_ptr(), O_RDWR));
     let mut number = 9u32;
-    call!(ioctl(master, libc::TIOCGPTN, &mut number));
+    call!(ioctl(master, TIOCGPTN, &mut number));
     ensure!(number == 0, "number {number}");
-    ensure!(
-        std::fs::metadata(format!("{folder}/0")).is_ok(),
-        "no node in the instance"
-    );
+    ensure!(fs::metadata(format!("{folder}/0")).is_ok());
     refused!(EBUSY, umount(at.as_ptr()));
     call!(close(master));
     call!(umount(at.as_ptr()));

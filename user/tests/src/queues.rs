@@ -1,11 +1,6 @@
 //! POSIX message queues.
 
-use std::ptr;
-
-use libc::{c_char, c_int, mqd_t};
-
-use crate::support::{End, Numbers, Outcome, c, errno, folder, pause_ms, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("queues: names, modes, sizes", names),
@@ -22,7 +17,7 @@ pub const TESTS: &[Test] = &[
     ("queues: the file system", file_system),
 ];
 
-const BOTH: c_int = libc::O_RDWR | libc::O_CREAT;
+const BOTH: c_int = O_RDWR | O_CREAT;
 
 /// A queue of this test's own, removed by the drop.
 struct Queue {
@@ -31,7 +26,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(word: &str, flags: c_int, messages: i64, bytes: i64) -> Result<Queue, String> {
+    fn new(word: &str, flags: c_int, messages: i64, bytes: i64) -> Result<Queue> {
         // SAFETY: takes nothing.
         let name = format!("/{word}-{}", unsafe { libc::getpid() });
         let attributes = attributes(messages, bytes);
@@ -55,14 +50,14 @@ impl Drop for Queue {
     }
 }
 
-fn attributes(messages: i64, bytes: i64) -> libc::mq_attr {
+fn attributes(messages: i64, bytes: i64) -> mq_attr {
     // SAFETY: all zeros is a valid one.
-    let mut attributes: libc::mq_attr = unsafe { std::mem::zeroed() };
+    let mut attributes: mq_attr = unsafe { zeroed() };
     (attributes.mq_maxmsg, attributes.mq_msgsize) = (messages, bytes);
     attributes
 }
 
-fn status(fd: mqd_t) -> Result<libc::mq_attr, String> {
+fn status(fd: mqd_t) -> Result<mq_attr> {
     let mut found = attributes(0, 0);
     call!(mq_getattr(fd, &mut found));
     Ok(found)
@@ -89,17 +84,6 @@ fn receive(fd: mqd_t) -> Result<(String, u32), c_int> {
     }
 }
 
-/// A time of day this far ahead.
-fn ahead(milliseconds: i64) -> Result<libc::timespec, String> {
-    // SAFETY: all zeros is a valid one.
-    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
-    call!(clock_gettime(libc::CLOCK_REALTIME, &mut now));
-    let nanoseconds = now.tv_nsec + milliseconds * 1_000_000;
-    now.tv_sec += nanoseconds.div_euclid(1_000_000_000);
-    now.tv_nsec = nanoseconds.rem_euclid(1_000_000_000);
-    Ok(now)
-}
-
 fn names() -> Outcome {
     let queue = Queue::new("names", 0, 3, 100)?;
     let name = c(&queue.name);
@@ -113,12 +97,9 @@ fn names() -> Outcome {
         ) == (0, 3, 100, 0),
         "{found:?}"
     );
-    let none = ptr::null::<libc::mq_attr>();
-    refused!(
-        EEXIST,
-        mq_open(name.as_ptr(), BOTH | libc::O_EXCL, 0o600, none)
-    );
-    refused!(ENOENT, mq_open(c("/none-at-all").as_ptr(), libc::O_RDWR));
+    let none = null::<mq_attr>();
+    refused!(EEXIST, mq_open(name.as_ptr(), BOTH | O_EXCL, 0o600, none));
+    refused!(ENOENT, mq_open(c("/none-at-all").as_ptr(), O_RDWR));
     refused!(ENOENT, mq_unlink(c("/none-at-all").as_ptr()));
     refused!(EACCES, mq_open(c("/a/b").as_ptr(), BOTH, 0o600, none));
     refused!(EACCES, mq_open(c("/..").as_ptr(), BOTH, 0o600, none));
@@ -133,58 +114,49 @@ fn names() -> Outcome {
     let other = attributes(9, 9);
     let again = call!(mq_open(
         name.as_ptr(),
-        BOTH | libc::O_NONBLOCK,
+        BOTH | O_NONBLOCK,
         0o600,
         &raw const other
     ));
     let found = status(again)?;
     ensure!(
-        found.mq_maxmsg == 3 && found.mq_flags == i64::from(libc::O_NONBLOCK),
+        found.mq_maxmsg == 3 && found.mq_flags == i64::from(O_NONBLOCK),
         "{found:?}"
     );
     // Only that flag can be changed.
     let mut new = attributes(0, 0);
-    call!(mq_setattr(again, &new, ptr::null_mut()));
+    call!(mq_setattr(again, &new, null_mut()));
     ensure!(status(again)?.mq_flags == 0, "still without waiting");
-    new.mq_flags = i64::from(libc::O_NONBLOCK | libc::O_APPEND);
-    refused!(EINVAL, mq_setattr(again, &new, ptr::null_mut()));
-    ensure!(
-        call!(fcntl(again, libc::F_GETFD)) == libc::FD_CLOEXEC,
-        "it stays open across exec"
-    );
+    new.mq_flags = i64::from(O_NONBLOCK | O_APPEND);
+    refused!(EINVAL, mq_setattr(again, &new, null_mut()));
+    equal!(call!(fcntl(again, F_GETFD)), FD_CLOEXEC);
     call!(mq_close(again));
     // Rights.
-    let reader = call!(mq_open(name.as_ptr(), libc::O_RDONLY));
-    ensure!(
-        send(reader, "x", 0) == -1 && errno() == libc::EBADF,
-        "sent by a reader"
-    );
+    let reader = call!(mq_open(name.as_ptr(), O_RDONLY));
+    ensure!(send(reader, "x", 0) == -1 && errno() == EBADF);
     call!(mq_close(reader));
-    let writer = call!(mq_open(name.as_ptr(), libc::O_WRONLY));
-    ensure!(receive(writer) == Err(libc::EBADF), "received by a writer");
+    let writer = call!(mq_open(name.as_ptr(), O_WRONLY));
+    ensure!(receive(writer) == Err(EBADF), "received by a writer");
     call!(mq_close(writer));
-    ensure!(
-        send(1, "x", 0) == -1 && errno() == libc::EBADF,
-        "sent to no queue"
-    );
+    ensure!(send(1, "x", 0) == -1 && errno() == EBADF);
     let child = spawn(|| {
         call!(setgid(1000));
         call!(setuid(1000));
-        refused!(EACCES, mq_open(name.as_ptr(), libc::O_RDONLY));
+        refused!(EACCES, mq_open(name.as_ptr(), O_RDONLY));
         refused!(EACCES, mq_unlink(name.as_ptr()));
         Ok(())
     })?;
-    ensure!(wait(child)? == End::Exit(0), "another user");
+    wait_ok(child)?;
     // One without a name lives while it is open.
     call!(mq_unlink(name.as_ptr()));
-    refused!(ENOENT, mq_open(name.as_ptr(), libc::O_RDONLY));
+    refused!(ENOENT, mq_open(name.as_ptr(), O_RDONLY));
     ensure!(send(queue.fd, "kept", 1) == 0, "send: {}", errno());
     ensure!(receive(queue.fd) == Ok(("kept".into(), 1)), "not kept");
     Ok(())
 }
 
 fn model() -> Outcome {
-    let queue = Queue::new("model", libc::O_NONBLOCK, 10, 8192)?;
+    let queue = Queue::new("model", O_NONBLOCK, 10, 8192)?;
     let mut model: Vec<(u32, u64, String)> = Vec::new();
     let mut numbers = Numbers::new(5);
     for round in 0..2000u64 {
@@ -193,7 +165,7 @@ fn model() -> Outcome {
             let text = format!("{round}").repeat(1 + numbers.below(1500) as usize);
             let sent = send(queue.fd, &text, priority);
             if model.len() == 10 {
-                ensure!(sent == -1 && errno() == libc::EAGAIN, "one too many");
+                ensure!(sent == -1 && errno() == EAGAIN, "one too many");
                 continue;
             }
             ensure!(sent == 0, "send: {}", errno());
@@ -202,7 +174,7 @@ fn model() -> Outcome {
         } else {
             let got = receive(queue.fd);
             let wanted = match model.is_empty() {
-                true => Err(libc::EAGAIN),
+                true => Err(EAGAIN),
                 false => {
                     let (priority, _, text) = model.remove(0);
                     Ok((text, u32::MAX - priority))
@@ -210,10 +182,7 @@ fn model() -> Outcome {
             };
             ensure!(got == wanted, "{got:?} in place of {wanted:?}");
         }
-        ensure!(
-            status(queue.fd)?.mq_curmsgs == model.len() as i64,
-            "messages"
-        );
+        equal!(status(queue.fd)?.mq_curmsgs, model.len() as i64);
     }
     Ok(())
 }
@@ -222,50 +191,27 @@ fn limits_of_time() -> Outcome {
     let queue = Queue::new("times", 0, 1, 10)?;
     let mut room = [0u8; 10];
     let text = c"x".as_ptr();
-    let soon = ahead(30)?;
+    let soon = after(CLOCK_REALTIME, 30)?;
     let bytes = room.as_mut_ptr().cast::<c_char>();
-    refused!(
-        ETIMEDOUT,
-        mq_timedreceive(queue.fd, bytes, 10, ptr::null_mut(), &soon)
-    );
+    refused! { mq_timedreceive(queue.fd, bytes, 10, null_mut(), &soon) => ETIMEDOUT; }
     // By the clock that the time is of: a busy host may let any time pass before the call.
-    let now = ahead(0)?;
-    ensure!(
-        (now.tv_sec, now.tv_nsec) >= (soon.tv_sec, soon.tv_nsec),
-        "too early"
-    );
-    refused!(EMSGSIZE, mq_receive(queue.fd, bytes, 9, ptr::null_mut()));
+    let now = after(CLOCK_REALTIME, 0)?;
+    ensure!((now.tv_sec, now.tv_nsec) >= (soon.tv_sec, soon.tv_nsec));
+    refused!(EMSGSIZE, mq_receive(queue.fd, bytes, 9, null_mut()));
     refused!(EMSGSIZE, mq_send(queue.fd, bytes.cast_const(), 11, 0));
     refused!(EINVAL, mq_send(queue.fd, text, 1, 32_768));
     call!(mq_send(queue.fd, text, 1, 0));
-    let soon = ahead(30)?;
+    let soon = after(CLOCK_REALTIME, 30)?;
     refused!(ETIMEDOUT, mq_timedsend(queue.fd, text, 1, 0, &soon));
-    let past = ahead(-1000)?;
+    let past = after(CLOCK_REALTIME, -1000)?;
     refused!(ETIMEDOUT, mq_timedsend(queue.fd, text, 1, 0, &past));
-    let bad = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000_000,
-    };
+    let bad = timespec_of(1_000);
     refused!(EINVAL, mq_timedsend(queue.fd, text, 1, 0, &bad));
     // A handler without SA_RESTART ends the wait.
-    extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
-    crate::support::handle(libc::SIGALRM, nothing, 0)?;
-    let timer = libc::itimerval {
-        it_interval: libc::timeval {
-            tv_sec: 0,
-            tv_usec: 0,
-        },
-        it_value: libc::timeval {
-            tv_sec: 0,
-            tv_usec: 20_000,
-        },
-    };
-    call!(setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()));
+    handle(SIGALRM, ignore_signal, 0)?;
+    call!(setitimer(ITIMER_REAL, &timer_val(20_000, 0), null_mut()));
     refused!(EINTR, mq_send(queue.fd, text, 1, 0));
-    ensure!(
-        status(queue.fd)?.mq_curmsgs == 1,
-        "a message that was given up is in the queue"
-    );
+    equal!(status(queue.fd)?.mq_curmsgs, 1);
     Ok(())
 }
 
@@ -276,11 +222,7 @@ fn between() -> Outcome {
         .map(|sender| {
             spawn(|| {
                 for n in 0..MESSAGES {
-                    ensure!(
-                        send(queue.fd, &format!("{sender} {n}"), n % 3) == 0,
-                        "{}",
-                        errno()
-                    );
+                    equal!(send(queue.fd, &format!("{sender} {n}"), n % 3), 0);
                 }
                 Ok(())
             })
@@ -292,7 +234,7 @@ fn between() -> Outcome {
             spawn(|| {
                 let mut sum = 0u64;
                 loop {
-                    let (text, priority) = receive(queue.fd).map_err(|e| format!("errno {e}"))?;
+                    let (text, priority) = receive(queue.fd)?;
                     if text == "end" {
                         break;
                     }
@@ -305,36 +247,34 @@ fn between() -> Outcome {
             })
         })
         .collect::<Result<_, _>>()?;
-    for sender in senders {
-        ensure!(wait(sender)? == End::Exit(0), "a sender failed");
-    }
+    wait_all(senders)?;
     for _ in &receivers {
         ensure!(send(queue.fd, "end", 0) == 0, "{}", errno());
     }
     let mut sum = 0;
     for receiver in receivers {
-        let (text, _) = receive(back.fd).map_err(|e| format!("errno {e}"))?;
+        let (text, _) = receive(back.fd)?;
         sum += text.parse::<u64>().map_err(|_| "no number")?;
-        ensure!(wait(receiver)? == End::Exit(0), "a receiver failed");
+        wait_ok(receiver)?;
     }
     let wanted = 3 * u64::from(MESSAGES) * u64::from(MESSAGES + 1) / 2;
     ensure!(sum == wanted, "{sum} in place of {wanted}");
     Ok(())
 }
 
-fn event(kind: c_int) -> libc::sigevent {
+fn event(kind: c_int) -> sigevent {
     // SAFETY: all zeros is a valid one.
-    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    let mut event: sigevent = unsafe { zeroed() };
     event.sigev_notify = kind;
-    event.sigev_signo = libc::SIGUSR1;
+    event.sigev_signo = SIGUSR1;
     event.sigev_value.sival_ptr = ptr::without_provenance_mut(0x1234);
     event
 }
 
 /// The signal that has come, if any: code, sender, value.
-fn arrived(set: &libc::sigset_t) -> Result<Option<(c_int, c_int, usize)>, String> {
+fn arrived(set: &sigset_t) -> Result<Option<(c_int, c_int, usize)>> {
     // SAFETY: all zeros is valid for both.
-    let (mut info, none): (libc::siginfo_t, libc::timespec) = unsafe { std::mem::zeroed() };
+    let (mut info, none): (siginfo_t, timespec) = unsafe { zeroed() };
     // SAFETY: structures that live across the call.
     let signal = unsafe { libc::sigtimedwait(set, &mut info, &none) };
     if signal == -1 {
@@ -355,120 +295,90 @@ fn notices() -> Outcome {
     let queue = Queue::new("notices", 0, 4, 64)?;
     // SAFETY: a set of this function's.
     let set = unsafe {
-        let mut set = std::mem::zeroed();
+        let mut set = zeroed();
         libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGUSR1);
-        libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+        libc::sigaddset(&mut set, SIGUSR1);
+        libc::sigprocmask(SIG_BLOCK, &set, null_mut());
         set
     };
     let me = call!(getpid());
-    call!(mq_notify(queue.fd, &event(libc::SIGEV_SIGNAL)));
-    refused!(EBUSY, mq_notify(queue.fd, &event(libc::SIGEV_NONE)));
+    call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
+    refused!(EBUSY, mq_notify(queue.fd, &event(SIGEV_NONE)));
     let child = spawn(|| {
-        refused!(EBUSY, mq_notify(queue.fd, &event(libc::SIGEV_NONE)));
+        refused!(EBUSY, mq_notify(queue.fd, &event(SIGEV_NONE)));
         // Taking back what another asked for changes nothing.
-        call!(mq_notify(queue.fd, ptr::null()));
+        call!(mq_notify(queue.fd, null()));
         ensure!(send(queue.fd, "one", 0) == 0, "{}", errno());
         Ok(())
     })?;
-    ensure!(wait(child)? == End::Exit(0), "the child failed");
+    wait_ok(child)?;
     let found = arrived(&set)?;
     ensure!(found == Some((SI_MESGQ, child, 0x1234)), "{found:?}");
     // It is told once, and only of a message in an empty queue.
-    ensure!(
-        send(queue.fd, "two", 0) == 0 && arrived(&set)?.is_none(),
-        "told twice"
-    );
-    call!(mq_notify(queue.fd, &event(libc::SIGEV_SIGNAL)));
-    ensure!(
-        send(queue.fd, "three", 0) == 0 && arrived(&set)?.is_none(),
-        "not empty"
-    );
+    ensure!(send(queue.fd, "two", 0) == 0 && arrived(&set)?.is_none());
+    call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
+    ensure!(send(queue.fd, "three", 0) == 0 && arrived(&set)?.is_none());
     for _ in 0..3 {
-        receive(queue.fd).map_err(|e| format!("errno {e}"))?;
+        receive(queue.fd)?;
     }
     // A message that somebody waits for never is in the queue.
     let waiting = spawn(|| {
-        receive(queue.fd)
-            .map(|_| ())
-            .map_err(|e| format!("errno {e}"))
+        receive(queue.fd)?;
+        Ok(())
     })?;
     pause_ms(50);
     ensure!(send(queue.fd, "four", 0) == 0, "{}", errno());
-    ensure!(wait(waiting)? == End::Exit(0), "the receiver failed");
-    ensure!(
-        arrived(&set)?.is_none(),
-        "told of a message that was waited for"
-    );
+    wait_ok(waiting)?;
+    ensure!(arrived(&set)?.is_none());
     ensure!(send(queue.fd, "five", 0) == 0, "{}", errno());
     let found = arrived(&set)?;
     ensure!(found == Some((SI_MESGQ, me, 0x1234)), "{found:?}");
     // Closing a descriptor takes the wish back.
-    receive(queue.fd).map_err(|e| format!("errno {e}"))?;
-    call!(mq_notify(queue.fd, &event(libc::SIGEV_SIGNAL)));
+    receive(queue.fd)?;
+    call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
     let copy = call!(dup(queue.fd));
     call!(close(copy));
-    ensure!(
-        send(queue.fd, "six", 0) == 0 && arrived(&set)?.is_none(),
-        "told after close"
-    );
+    ensure!(send(queue.fd, "six", 0) == 0 && arrived(&set)?.is_none());
     let mut bad = event(77);
     refused!(EINVAL, mq_notify(queue.fd, &bad));
-    bad = event(libc::SIGEV_SIGNAL);
+    bad = event(SIGEV_SIGNAL);
     bad.sigev_signo = 65;
     refused!(EINVAL, mq_notify(queue.fd, &bad));
-    refused!(EBADF, mq_notify(1, &event(libc::SIGEV_NONE)));
+    refused!(EBADF, mq_notify(1, &event(SIGEV_NONE)));
     Ok(())
 }
 
 /// What the C library's thread does, by hand: it waits at a netlink socket for its cookie.
 fn notice_by_thread() -> Outcome {
     let queue = Queue::new("thread", 0, 4, 64)?;
-    let socket = call!(socket(
-        libc::AF_NETLINK,
-        libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-        0
-    ));
+    let socket = call!(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0));
     let mut cookie = *b"0123456789abcdef0123456789abcde\0";
-    let mut wish = event(libc::SIGEV_THREAD);
+    let mut wish = event(SIGEV_THREAD);
     wish.sigev_signo = socket;
     wish.sigev_value.sival_ptr = cookie.as_mut_ptr().cast();
     let mut wrong = wish;
     wrong.sigev_signo = 1;
-    let ask = |event: &libc::sigevent| {
+    let ask = |event: &sigevent| {
         // SAFETY: a structure that lives.
         unsafe { libc::syscall(libc::SYS_mq_notify, queue.fd, ptr::from_ref(event)) }
     };
-    ensure!(
-        ask(&wrong) == -1 && errno() == libc::ENOTSOCK,
-        "errno {}",
-        errno()
-    );
+    ensure!(ask(&wrong) == -1 && errno() == ENOTSOCK, errno());
     wrong.sigev_signo = 1000;
-    ensure!(
-        ask(&wrong) == -1 && errno() == libc::EBADF,
-        "errno {}",
-        errno()
-    );
+    ensure!(ask(&wrong) == -1 && errno() == EBADF, errno());
     for last in [1, 2] {
         ensure!(ask(&wish) == 0, "mq_notify: {}", errno());
         if last == 1 {
             ensure!(send(queue.fd, "x", 0) == 0, "{}", errno());
         } else {
-            call!(mq_notify(queue.fd, ptr::null()));
+            call!(mq_notify(queue.fd, null()));
         }
         let mut got = [0u8; 64];
-        let len = call!(recv(
-            socket,
-            got.as_mut_ptr().cast(),
-            64,
-            libc::MSG_DONTWAIT
-        ));
+        let len = call!(recv(socket, got.as_mut_ptr().cast(), 64, MSG_DONTWAIT));
         cookie[31] = last;
         ensure!(len == 32 && got[..32] == cookie, "{len}: {got:?}");
         cookie[31] = 0;
         if last == 1 {
-            receive(queue.fd).map_err(|e| format!("errno {e}"))?;
+            receive(queue.fd)?;
         }
     }
     Ok(())
@@ -476,39 +386,27 @@ fn notice_by_thread() -> Outcome {
 
 fn polling() -> Outcome {
     let queue = Queue::new("poll", 0, 1, 64)?;
-    let ready = |milliseconds| -> Result<i16, String> {
-        let mut file = libc::pollfd {
-            fd: queue.fd,
-            events: libc::POLLIN | libc::POLLOUT,
-            revents: 0,
-        };
+    let ready = |milliseconds| -> Result<i16> {
+        let mut file = poll_entry(queue.fd, POLLIN | POLLOUT);
         call!(poll(&mut file, 1, milliseconds));
         Ok(file.revents)
     };
-    ensure!(ready(0)? == libc::POLLOUT, "empty");
+    ensure!(ready(0)? == POLLOUT, "empty");
     ensure!(send(queue.fd, "x", 0) == 0, "{}", errno());
-    ensure!(ready(0)? == libc::POLLIN, "full");
+    ensure!(ready(0)? == POLLIN, "full");
     let child = spawn(|| {
         pause_ms(30);
-        receive(queue.fd).map_err(|e| format!("errno {e}"))?;
+        receive(queue.fd)?;
         pause_ms(30);
         ensure!(send(queue.fd, "y", 0) == 0, "{}", errno());
         Ok(())
     })?;
-    for wanted in [libc::POLLOUT, libc::POLLIN] {
-        let mut file = libc::pollfd {
-            fd: queue.fd,
-            events: wanted,
-            revents: 0,
-        };
+    for wanted in [POLLOUT, POLLIN] {
+        let mut file = poll_entry(queue.fd, wanted);
         call!(poll(&mut file, 1, 5000));
-        ensure!(
-            file.revents == wanted,
-            "{} in place of {wanted}",
-            file.revents
-        );
+        equal!(file.revents, wanted);
     }
-    ensure!(wait(child)? == End::Exit(0), "the child failed");
+    wait_ok(child)?;
     Ok(())
 }
 
@@ -518,27 +416,18 @@ fn quotas() -> Outcome {
         call!(setuid(1003));
         // Beyond the settings, which only root may pass.
         let large = attributes(11, 8192);
-        refused!(
-            EINVAL,
-            mq_open(c("/large").as_ptr(), BOTH, 0o600, &raw const large)
-        );
-        let limit = libc::rlimit {
-            rlim_cur: 200_000,
-            rlim_max: 200_000,
-        };
-        call!(setrlimit(libc::RLIMIT_MSGQUEUE, &limit));
+        refused! { mq_open(c("/large").as_ptr(), BOTH, 0o600, &raw const large) => EINVAL; }
+        let limit = limit_of(200_000);
+        call!(setrlimit(RLIMIT_MSGQUEUE, &limit));
         let _one = Queue::new("quota-1", 0, 10, 8192)?;
         let two = Queue::new("quota-2", 0, 10, 8192)?;
         let usual = attributes(10, 8192);
-        refused!(
-            EMFILE,
-            mq_open(c("/quota-3").as_ptr(), BOTH, 0o600, &raw const usual)
-        );
+        refused! { mq_open(c("/quota-3").as_ptr(), BOTH, 0o600, &raw const usual) => EMFILE; }
         drop(two);
         let _three = Queue::new("quota-3", 0, 10, 8192)?;
         Ok(())
     })?;
-    ensure!(wait(child)? == End::Exit(0), "the child failed");
+    wait_ok(child)?;
     Ok(())
 }
 
@@ -547,18 +436,18 @@ fn file_system() -> Outcome {
     let place = c(&at);
     let kind = c"mqueue".as_ptr();
     // SAFETY: strings that live.
-    let mounted = unsafe { libc::mount(kind, place.as_ptr(), kind, 0, ptr::null()) };
+    let mounted = unsafe { libc::mount(kind, place.as_ptr(), kind, 0, null()) };
     ensure!(mounted == 0, "mount: {}", errno());
     let queue = Queue::new("listed", 0, 4, 64)?;
     let path = format!("{at}{}", queue.name);
     ensure!(send(queue.fd, "12345", 0) == 0, "{}", errno());
-    call!(mq_notify(queue.fd, &event(libc::SIGEV_SIGNAL)));
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
+    let text = fs::read_to_string(&path)?;
     // SAFETY: takes nothing.
     let me = unsafe { libc::getpid() };
     let wanted = format!("QSIZE:5          NOTIFY:0     SIGNO:10    NOTIFY_PID:{me:<6}\n");
     ensure!(text == wanted, "{text:?} in place of {wanted:?}");
-    let listed = std::fs::read_dir(&at).map_err(|error| error.to_string())?;
+    let listed = fs::read_dir(&at)?;
     let found = listed
         .flatten()
         .any(|entry| queue.name[1..] == *entry.file_name().to_string_lossy());
@@ -566,15 +455,12 @@ fn file_system() -> Outcome {
     // What is made here is a queue.
     // SAFETY: takes nothing.
     let made = format!("made-{me}");
-    std::fs::write(format!("{at}/{made}"), b"").map_err(|error| error.to_string())?;
-    let fd = call!(mq_open(c(&format!("/{made}")).as_ptr(), libc::O_RDWR));
+    fs::write(format!("{at}/{made}"), b"")?;
+    let fd = call!(mq_open(c(&format!("/{made}")).as_ptr(), O_RDWR));
     ensure!(status(fd)?.mq_maxmsg == 10, "of another size");
     call!(mq_close(fd));
-    std::fs::remove_file(format!("{at}/{made}")).map_err(|error| error.to_string())?;
-    refused!(
-        ENOENT,
-        mq_open(c(&format!("/{made}")).as_ptr(), libc::O_RDWR)
-    );
+    fs::remove_file(format!("{at}/{made}"))?;
+    refused!(ENOENT, mq_open(c(&format!("/{made}")).as_ptr(), O_RDWR));
     call!(umount(place.as_ptr()));
     Ok(())
 }

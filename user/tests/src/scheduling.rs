@@ -1,13 +1,6 @@
 //! Policies, real-time levels, nice values: who may set what, and who runs before whom.
 
-use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
-
-use libc::c_int;
-
-use crate::support::{End, Outcome, child, pause_ms, shared_map, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("scheduling: policies and levels are kept", policies),
@@ -40,14 +33,14 @@ struct Attributes {
 }
 
 fn set(policy: c_int, priority: c_int) -> i64 {
-    let parameter = libc::sched_param {
+    let parameter = sched_param {
         sched_priority: priority,
     };
     // SAFETY: the parameter lives across the call. The raw call: not every C library makes it.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &parameter) }
 }
 
-fn get() -> Result<(i64, c_int), String> {
+fn get() -> Result<(i64, c_int)> {
     let policy = call!(syscall(libc::SYS_sched_getscheduler, 0));
     let mut priority: c_int = -1;
     call!(syscall(libc::SYS_sched_getparam, 0, &mut priority));
@@ -64,20 +57,20 @@ fn pin(policy: c_int, priority: c_int) -> Outcome {
 
 fn policies() -> Outcome {
     for (policy, priority) in [
-        (libc::SCHED_FIFO, 1),
-        (libc::SCHED_RR, 99),
-        (libc::SCHED_BATCH, 0),
-        (libc::SCHED_IDLE, 0),
-        (libc::SCHED_OTHER, 0),
+        (SCHED_FIFO, 1),
+        (SCHED_RR, 99),
+        (SCHED_BATCH, 0),
+        (SCHED_IDLE, 0),
+        (SCHED_OTHER, 0),
     ] {
         ensure!(set(policy, priority) == 0, "policy {policy} is refused");
         let found = get()?;
         ensure!(found == (i64::from(policy), priority), "{found:?}");
-        let mut interval: libc::timespec = unsafe { std::mem::zeroed() };
+        let mut interval: timespec = unsafe { zeroed() };
         call!(syscall(libc::SYS_sched_rr_get_interval, 0, &mut interval));
         let expected = match policy {
-            libc::SCHED_FIFO => Some(0),
-            libc::SCHED_RR => Some(100_000_000),
+            SCHED_FIFO => Some(0),
+            SCHED_RR => Some(100_000_000),
             _ => None,
         };
         ensure!(
@@ -85,21 +78,18 @@ fn policies() -> Outcome {
             "policy {policy}: interval {}",
             interval.tv_nsec
         );
-        let stat = std::fs::read_to_string("/proc/self/stat").map_err(|e| e.to_string())?;
+        let stat = fs::read_to_string("/proc/self/stat")?;
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
         let shown = [fields[16], fields[38], fields[39]];
         let own = if priority == 0 { 20 } else { -1 - priority };
         let expected = [own, priority, policy].map(|n| n.to_string());
-        ensure!(
-            shown == expected,
-            "/proc/self/stat: {shown:?}, {expected:?}"
-        );
+        equal!(shown, expected);
     }
-    set(libc::SCHED_RR, 7);
+    set(SCHED_RR, 7);
     let other: c_int = 8;
     call!(syscall(libc::SYS_sched_setparam, 0, &other));
     let found = get()?;
-    ensure!(found == (i64::from(libc::SCHED_RR), 8), "{found:?}");
+    ensure!(found == (i64::from(SCHED_RR), 8), "{found:?}");
     Ok(())
 }
 
@@ -108,7 +98,7 @@ fn attributes() -> Outcome {
         beyond: 77,
         ..Attributes::default()
     };
-    call!(setpriority(libc::PRIO_PROCESS, 0, 3));
+    call!(setpriority(PRIO_PROCESS, 0, 3));
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 64, 0));
     let found = (
         seen.size,
@@ -123,29 +113,26 @@ fn attributes() -> Outcome {
 
     let mut wanted = Attributes {
         size: 48,
-        policy: libc::SCHED_FIFO as u32,
+        policy: SCHED_FIFO as u32,
         flags: 1,
         priority: 12,
         ..Attributes::default()
     };
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     let found = get()?;
-    let reset = i64::from(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK);
+    let reset = i64::from(SCHED_FIFO | SCHED_RESET_ON_FORK);
     ensure!(found == (reset, 12), "{found:?}");
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 56, 0));
-    ensure!(
-        (seen.flags, seen.priority, seen.nice) == (1, 12, 0),
-        "{seen:?}"
-    );
+    equal!((seen.flags, seen.priority, seen.nice), (1, 12, 0), seen);
 
     // The policy stays; then what belongs to it stays.
     (wanted.flags, wanted.policy, wanted.priority) = (8, 0, 13);
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     ensure!(get()? == (reset, 13), "{:?}", get()?);
-    (wanted.flags, wanted.policy, wanted.priority) = (16, libc::SCHED_RR as u32, 0);
+    (wanted.flags, wanted.policy, wanted.priority) = (16, SCHED_RR as u32, 0);
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     let found = get()?;
-    ensure!(found == (i64::from(libc::SCHED_RR), 13), "{found:?}");
+    ensure!(found == (i64::from(SCHED_RR), 13), "{found:?}");
     // The nice value was kept, and is set with a policy that has one.
     (wanted.flags, wanted.policy, wanted.nice) = (0, 0, -5);
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
@@ -155,15 +142,11 @@ fn attributes() -> Outcome {
     wanted.flags = 1 << 40;
     refused!(EINVAL, syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     wanted.flags = 0;
-    refused!(EINVAL, syscall(libc::SYS_sched_setattr, 0, &wanted, 1));
-    refused!(
-        EINVAL,
-        syscall(libc::SYS_sched_getattr, 0, &mut seen, 47, 0)
-    );
-    refused!(
-        EINVAL,
-        syscall(libc::SYS_sched_getattr, 0, &mut seen, 8192, 0)
-    );
+    refused! {
+        syscall(libc::SYS_sched_setattr, 0, &wanted, 1) => EINVAL;
+        syscall(libc::SYS_sched_getattr, 0, &mut seen, 47, 0) => EINVAL;
+        syscall(libc::SYS_sched_getattr, 0, &mut seen, 8192, 0) => EINVAL;
+    }
     (wanted.size, wanted.beyond) = (64, 1);
     refused!(E2BIG, syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     ensure!(wanted.size == 56, "the known size is {}", wanted.size);
@@ -178,31 +161,27 @@ fn refusals() -> Outcome {
     use libc::{SYS_sched_getscheduler, SYS_sched_setparam, SYS_sched_setscheduler};
     let number = |n: c_int| n;
     for (policy, priority) in [
-        (libc::SCHED_FIFO, 0),
-        (libc::SCHED_FIFO, 100),
-        (libc::SCHED_RR, -1),
-        (libc::SCHED_OTHER, 1),
-        (libc::SCHED_IDLE, 1),
+        (SCHED_FIFO, 0),
+        (SCHED_FIFO, 100),
+        (SCHED_RR, -1),
+        (SCHED_OTHER, 1),
+        (SCHED_IDLE, 1),
         (6, 0),
         (77, 0),
         (-1, 0),
     ] {
-        refused!(
-            EINVAL,
-            syscall(SYS_sched_setscheduler, 0, policy, &number(priority))
-        );
+        refused! { syscall(SYS_sched_setscheduler, 0, policy, &number(priority)) => EINVAL; }
     }
-    refused!(
-        ESRCH,
-        syscall(SYS_sched_setscheduler, 4_000_000, 0, &number(0))
-    );
-    refused!(ESRCH, syscall(SYS_sched_getscheduler, 4_000_000));
-    refused!(EINVAL, syscall(SYS_sched_getscheduler, -1));
-    refused!(EINVAL, syscall(SYS_sched_setparam, 0, ptr::null::<c_int>()));
-    refused!(EFAULT, syscall(SYS_sched_setparam, 0, 8));
-    refused!(EINVAL, sched_get_priority_max(42));
-    refused!(EINVAL, getpriority(3, 0));
-    refused!(ESRCH, getpriority(libc::PRIO_PROCESS, 4_000_000));
+    refused! {
+        syscall(SYS_sched_setscheduler, 4_000_000, 0, &number(0)) => ESRCH;
+        syscall(SYS_sched_getscheduler, 4_000_000) => ESRCH;
+        syscall(SYS_sched_getscheduler, -1) => EINVAL;
+        syscall(SYS_sched_setparam, 0, null::<c_int>()) => EINVAL;
+        syscall(SYS_sched_setparam, 0, 8) => EFAULT;
+        sched_get_priority_max(42) => EINVAL;
+        getpriority(3, 0) => EINVAL;
+        getpriority(PRIO_PROCESS, 4_000_000) => ESRCH;
+    }
     Ok(())
 }
 
@@ -212,102 +191,72 @@ fn become_user() -> Outcome {
     Ok(())
 }
 
-fn limit(resource: libc::__rlimit_resource_t, value: u64) -> Outcome {
-    let limit = libc::rlimit {
-        rlim_cur: value,
-        rlim_max: value,
-    };
-    call!(setrlimit(resource, &limit));
-    Ok(())
-}
-
 fn limits() -> Outcome {
     use libc::{SYS_sched_setparam, SYS_sched_setscheduler};
     let number = |n: c_int| n;
     child(|| {
         become_user()?;
-        refused!(
-            EPERM,
-            syscall(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &number(1))
-        );
-        refused!(
-            EPERM,
-            syscall(SYS_sched_setscheduler, 1, libc::SCHED_OTHER, &number(0))
-        );
-        refused!(EPERM, setpriority(libc::PRIO_PROCESS, 1, 5));
-        ensure!(set(libc::SCHED_BATCH, 0) == 0, "a user may be a batch");
-        call!(setpriority(libc::PRIO_PROCESS, 0, 5));
-        refused!(EACCES, setpriority(libc::PRIO_PROCESS, 0, 4));
-        ensure!(set(libc::SCHED_IDLE, 0) == 0, "a user may idle");
+        refused! {
+            syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &number(1)) => EPERM;
+            syscall(SYS_sched_setscheduler, 1, SCHED_OTHER, &number(0)) => EPERM;
+            setpriority(PRIO_PROCESS, 1, 5) => EPERM;
+        }
+        ensure!(set(SCHED_BATCH, 0) == 0, "a user may be a batch");
+        call!(setpriority(PRIO_PROCESS, 0, 5));
+        refused!(EACCES, setpriority(PRIO_PROCESS, 0, 4));
+        ensure!(set(SCHED_IDLE, 0) == 0, "a user may idle");
         // Back from there would be a better nice value.
-        refused!(
-            EPERM,
-            syscall(SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &number(0))
-        );
+        refused! { syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &number(0)) => EPERM; }
         Ok(())
     })?;
     child(|| {
-        limit(libc::RLIMIT_RTPRIO, 20)?;
-        limit(libc::RLIMIT_NICE, 22)?;
+        call!(setrlimit(RLIMIT_RTPRIO, &limit_of(20)));
+        call!(setrlimit(RLIMIT_NICE, &limit_of(22)));
         become_user()?;
-        ensure!(set(libc::SCHED_FIFO, 20) == 0, "the limit lets 20");
-        let reset = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+        ensure!(set(SCHED_FIFO, 20) == 0, "the limit lets 20");
+        let reset = SCHED_FIFO | SCHED_RESET_ON_FORK;
         refused!(EPERM, syscall(SYS_sched_setparam, 0, &number(21)));
         ensure!(set(reset, 19) == 0, "less is no problem");
-        refused!(
-            EPERM,
-            syscall(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &number(1))
-        );
-        limit(libc::RLIMIT_RTPRIO, 0)?;
+        refused! { syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &number(1)) => EPERM; }
+        call!(setrlimit(RLIMIT_RTPRIO, &limit_of(0)));
         ensure!(set(reset, 18) == 0, "still less without a limit");
         refused!(
             EPERM,
             syscall(
                 SYS_sched_setscheduler,
                 0,
-                libc::SCHED_RR | 0x4000_0000,
+                SCHED_RR | 0x4000_0000,
                 &number(18)
             )
         );
-        call!(setpriority(libc::PRIO_PROCESS, 0, -2));
-        refused!(EACCES, setpriority(libc::PRIO_PROCESS, 0, -3));
+        call!(setpriority(PRIO_PROCESS, 0, -2));
+        refused!(EACCES, setpriority(PRIO_PROCESS, 0, -3));
         Ok(())
     })
 }
 
 fn inherited() -> Outcome {
-    call!(setpriority(libc::PRIO_PROCESS, 0, -4));
-    ensure!(set(libc::SCHED_RR, 33) == 0, "no level");
+    call!(setpriority(PRIO_PROCESS, 0, -4));
+    ensure!(set(SCHED_RR, 33) == 0, "no level");
     child(|| {
         ensure!(get()? == (2, 33), "{:?}", get()?);
         Ok(())
     })?;
-    let in_thread = std::thread::spawn(get).join().map_err(|_| "a panic")??;
+    let in_thread = thread::spawn(get).join()??;
     ensure!(in_thread == (2, 33), "{in_thread:?}");
-    set(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 33);
+    set(SCHED_RR | SCHED_RESET_ON_FORK, 33);
     child(|| {
         ensure!(get()? == (0, 0), "{:?}", get()?);
-        let nice = call!(getpriority(libc::PRIO_PROCESS, 0));
+        let nice = call!(getpriority(PRIO_PROCESS, 0));
         ensure!(nice == 0, "nice {nice}");
         Ok(())
     })?;
-    set(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);
+    set(SCHED_OTHER | SCHED_RESET_ON_FORK, 0);
     child(|| {
-        let nice = call!(getpriority(libc::PRIO_PROCESS, 0));
+        let nice = call!(getpriority(PRIO_PROCESS, 0));
         ensure!(nice == 0, "nice {nice}");
         Ok(())
     })
-}
-
-fn sleep_on(word: &AtomicU32, value: u32) {
-    let no_end = ptr::null::<libc::timespec>();
-    // SAFETY: the word lives across the call.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, no_end) };
-}
-
-fn wake(word: &AtomicU32) {
-    // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
 }
 
 /// What the processes of one test share.
@@ -319,7 +268,7 @@ struct Common {
     ran: [AtomicU64; 4],
 }
 
-fn common() -> Result<&'static Common, String> {
+fn common() -> Result<&'static Common> {
     let page = shared_map(4096)?;
     // SAFETY: zeros are valid, and the mapping is never removed.
     Ok(unsafe { &*page.cast::<Common>() })
@@ -327,20 +276,16 @@ fn common() -> Result<&'static Common, String> {
 
 fn order() -> Outcome {
     let common = common()?;
-    pin(libc::SCHED_FIFO, 90)?;
+    pin(SCHED_FIFO, 90)?;
     let levels = [0, 10, 40, 20];
     let mut children = Vec::new();
     for level in levels {
         children.push(spawn(|| {
-            let policy = if level == 0 {
-                libc::SCHED_OTHER
-            } else {
-                libc::SCHED_FIFO
-            };
+            let policy = if level == 0 { SCHED_OTHER } else { SCHED_FIFO };
             pin(policy, level)?;
             common.ready.fetch_add(1, SeqCst);
             while common.gate.load(SeqCst) == 0 {
-                sleep_on(&common.gate, 0);
+                futex_wait(&common.gate, 0);
             }
             let place = common.next.fetch_add(1, SeqCst);
             common.order[place as usize].store(level, SeqCst);
@@ -352,7 +297,7 @@ fn order() -> Outcome {
     }
     pause_ms(20);
     common.gate.store(1, SeqCst);
-    wake(&common.gate);
+    futex_wake(&common.gate);
     for child in children {
         wait(child)?;
     }
@@ -362,9 +307,9 @@ fn order() -> Outcome {
 }
 
 /// Runs children of these policies and levels on one CPU that count until the time is over; gives the counts.
-fn race(runners: &[(c_int, c_int)], time: Duration) -> Result<Vec<u64>, String> {
+fn race(runners: &[(c_int, c_int)], time: Duration) -> Result<Vec<u64>> {
     let common = common()?;
-    pin(libc::SCHED_FIFO, 90)?;
+    pin(SCHED_FIFO, 90)?;
     let mut children = Vec::new();
     for (at, (policy, level)) in runners.iter().copied().enumerate() {
         children.push(spawn(|| {
@@ -375,7 +320,7 @@ fn race(runners: &[(c_int, c_int)], time: Duration) -> Result<Vec<u64>, String> 
             Ok(())
         })?);
     }
-    std::thread::sleep(time);
+    thread::sleep(time);
     common.gate.store(1, SeqCst);
     for child in children {
         wait(child)?;
@@ -386,17 +331,13 @@ fn race(runners: &[(c_int, c_int)], time: Duration) -> Result<Vec<u64>, String> 
 
 fn turns() -> Outcome {
     let ran = race(
-        &[
-            (libc::SCHED_RR, 5),
-            (libc::SCHED_RR, 5),
-            (libc::SCHED_RR, 4),
-        ],
+        &[(SCHED_RR, 5), (SCHED_RR, 5), (SCHED_RR, 4)],
         Duration::from_millis(350),
     )?;
     let fair = ran[0] > 0 && ran[1] > 0 && ran[0] / 5 < ran[1] && ran[1] / 5 < ran[0];
     ensure!(fair && ran[2] < 1000, "in turns: {ran:?}");
     let mut ran = race(
-        &[(libc::SCHED_FIFO, 5), (libc::SCHED_FIFO, 5)],
+        &[(SCHED_FIFO, 5), (SCHED_FIFO, 5)],
         Duration::from_millis(250),
     )?;
     ran.sort();
@@ -406,30 +347,26 @@ fn turns() -> Outcome {
 
 fn not_starved() -> Outcome {
     let common = common()?;
-    pin(libc::SCHED_FIFO, 99)?;
+    pin(SCHED_FIFO, 99)?;
     // The hog uses its share up from its first moment on.
     let begin = Instant::now();
     let hog = spawn(|| {
-        set(libc::SCHED_FIFO, 98);
+        set(SCHED_FIFO, 98);
         loop {
             std::hint::spin_loop();
         }
     })?;
     let ordinary = spawn(|| {
-        pin(libc::SCHED_OTHER, 0)?;
+        pin(SCHED_OTHER, 0)?;
         common.gate.store(1, SeqCst);
         Ok(())
     })?;
     wait(ordinary)?;
     let time = begin.elapsed();
-    call!(kill(hog, libc::SIGKILL));
-    wait(hog)?;
+    kill_child(hog)?;
     ensure!(common.gate.load(SeqCst) == 1, "it did not run");
     ensure!(time < Duration::from_secs(3), "it took {time:?}");
-    ensure!(
-        time > Duration::from_millis(300),
-        "a level counts for nothing: {time:?}"
-    );
+    ensure!(time > Duration::from_millis(300), time);
     Ok(())
 }
 
@@ -441,21 +378,21 @@ fn pi(word: &AtomicU32, operation: c_int) -> Outcome {
 fn lock_owner() -> Outcome {
     let common = common()?;
     let lock = &common.next;
-    pin(libc::SCHED_FIFO, 90)?;
+    pin(SCHED_FIFO, 90)?;
     let owner = spawn(|| {
-        pi(lock, libc::FUTEX_LOCK_PI)?;
-        pin(libc::SCHED_OTHER, 0)?;
+        pi(lock, FUTEX_LOCK_PI)?;
+        pin(SCHED_OTHER, 0)?;
         common.ready.store(1, SeqCst);
         while common.gate.load(SeqCst) < 2 {
             std::hint::spin_loop();
         }
-        pi(lock, libc::FUTEX_UNLOCK_PI)
+        pi(lock, FUTEX_UNLOCK_PI)
     })?;
     while common.ready.load(SeqCst) == 0 {
         pause_ms(1);
     }
     let middle = spawn(|| {
-        pin(libc::SCHED_FIFO, 10)?;
+        pin(SCHED_FIFO, 10)?;
         common.gate.store(1, SeqCst);
         while common.ready.load(SeqCst) < 2 {
             std::hint::spin_loop();
@@ -467,15 +404,14 @@ fn lock_owner() -> Outcome {
     }
     let begin = Instant::now();
     let high = spawn(|| {
-        pin(libc::SCHED_FIFO, 20)?;
+        pin(SCHED_FIFO, 20)?;
         common.gate.store(2, SeqCst);
-        pi(lock, libc::FUTEX_LOCK_PI)?;
+        pi(lock, FUTEX_LOCK_PI)?;
         common.ready.store(2, SeqCst);
-        pi(lock, libc::FUTEX_UNLOCK_PI)
+        pi(lock, FUTEX_UNLOCK_PI)
     })?;
     for child in [high, owner, middle] {
-        let end = wait(child)?;
-        ensure!(end == End::Exit(0), "one ended with {end:?}");
+        wait_ok(child)?;
     }
     // Without inheritance the owner runs when the one in the middle has used up its part of a second.
     let time = begin.elapsed();
@@ -512,10 +448,10 @@ fn io_priority() -> Outcome {
 }
 
 fn switches() -> Outcome {
-    fn counts() -> Result<(i64, i64), String> {
+    fn counts() -> Result<(i64, i64)> {
         // SAFETY: all zeros is a valid usage.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        call!(getrusage(libc::RUSAGE_SELF, &mut usage));
+        let mut usage: rusage = unsafe { zeroed() };
+        call!(getrusage(RUSAGE_SELF, &mut usage));
         Ok((usage.ru_nvcsw, usage.ru_nivcsw))
     }
     child(|| {
@@ -540,9 +476,8 @@ fn switches() -> Outcome {
         while counts()?.1 < after.1 + 2 {
             ensure!(begin.elapsed() < Duration::from_secs(5), "never displaced");
         }
-        call!(kill(other, libc::SIGKILL));
-        wait(other)?;
-        let status = std::fs::read_to_string("/proc/self/status").map_err(|e| e.to_string())?;
+        kill_child(other)?;
+        let status = fs::read_to_string("/proc/self/status")?;
         for (name, least) in [
             ("voluntary_ctxt_switches:\t", after.0),
             ("nonvoluntary_ctxt_switches:\t", after.1 + 2),

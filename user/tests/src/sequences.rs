@@ -1,11 +1,7 @@
 //! Restartable sequences: where a thread finds its CPU, and what becomes of a stretch of code that was disturbed.
 
 use std::arch::global_asm;
-use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
-
-use crate::support::{End, Outcome, child, errno, handle, shared_map, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     (
@@ -111,7 +107,7 @@ fn section() -> Section {
 /// Longer than any test takes.
 const FOR_EVER: u64 = 1 << 40;
 
-fn area() -> Result<&'static Area, String> {
+fn area() -> Result<&'static Area> {
     let pointer: usize;
     // SAFETY: reads the thread pointer, which the C library's ABI keeps at its own address.
     unsafe {
@@ -121,21 +117,9 @@ fn area() -> Result<&'static Area, String> {
     }
 }
 
-fn run(section: &Section, count: u64) -> Result<u64, String> {
+fn run(section: &Section, count: u64) -> Result<u64> {
     // SAFETY: the area is this thread's, and both live longer than the call.
     Ok(unsafe { sequence_test_run(&area()?.section, section, count) })
-}
-
-fn pin(cpu: usize) -> Outcome {
-    let mask = 1u64 << cpu;
-    call!(syscall(libc::SYS_sched_setaffinity, 0, 8, &mask));
-    Ok(())
-}
-
-/// How many there are; asked before the first `pin`.
-fn cpus() -> usize {
-    static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
 fn area_names_cpu() -> Outcome {
@@ -151,16 +135,13 @@ fn area_names_cpu() -> Outcome {
     }
     // A thread and a child have it too, each its own.
     let last = cpus() - 1;
-    let other = std::thread::spawn(move || {
+    let other = thread::spawn(move || {
         pin(last)?;
         Ok(area()?.cpu.load(SeqCst))
     });
     pin(0)?;
-    let other: Result<u32, String> = other.join().map_err(|_| "a panic")?;
-    ensure!(
-        other? == last as u32 && area()?.cpu.load(SeqCst) == 0,
-        "threads share"
-    );
+    let other: Result<u32> = other.join()?;
+    ensure!(other? == last as u32 && area()?.cpu.load(SeqCst) == 0);
     child(|| {
         pin(last)?;
         let seen = area()?.cpu.load(SeqCst);
@@ -183,13 +164,12 @@ fn registering() -> Outcome {
     // SAFETY: it is still there.
     let left = unsafe { &*old }.cpu.load(SeqCst);
     ensure!(left == u32::MAX, "a withdrawn area says {left}");
-    refused!(EINVAL, syscall(SYS_rseq, old, 32, 1, SIGNATURE));
-    refused!(
-        EINVAL,
-        syscall(SYS_rseq, page.wrapping_add(16), 32, 0, SIGNATURE)
-    );
-    refused!(EINVAL, syscall(SYS_rseq, new, 31, 0, SIGNATURE));
-    refused!(EFAULT, syscall(SYS_rseq, 1usize << 47, 32, 0, SIGNATURE));
+    refused! {
+        syscall(SYS_rseq, old, 32, 1, SIGNATURE) => EINVAL;
+        syscall(SYS_rseq, page.wrapping_add(16), 32, 0, SIGNATURE) => EINVAL;
+        syscall(SYS_rseq, new, 31, 0, SIGNATURE) => EINVAL;
+        syscall(SYS_rseq, 1usize << 47, 32, 0, SIGNATURE) => EFAULT;
+    }
     // SAFETY: the mapping is never removed.
     let area = unsafe { &*new };
     area.cpu.store(99, SeqCst);
@@ -198,47 +178,35 @@ fn registering() -> Outcome {
     let seen = area.cpu.load(SeqCst);
     ensure!(seen == cpus() as u32 - 1, "a new area says {seen}");
     pin(0)?;
-    ensure!(
-        area.cpu.load(SeqCst) == 0,
-        "a new area is not kept up to date"
-    );
+    equal!(area.cpu.load(SeqCst), 0);
     // One that can't be written is found out.
     let end = wait(spawn(|| {
         // Rust's own handler would take the first signal, expecting the instruction to fault again.
         // SAFETY: the default action replaces a handler.
-        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
-        call!(mprotect(page.cast(), 4096, libc::PROT_READ));
+        unsafe { libc::signal(SIGSEGV, SIG_DFL) };
+        call!(mprotect(page.cast(), 4096, PROT_READ));
         pin(cpus() - 1)?;
         // Where there is one CPU only, another process has to run for a switch.
         wait(spawn(|| Ok(()))?)?;
         Ok(())
     })?)?;
-    ensure!(end == End::Signal(libc::SIGSEGV), "a bad area: {end:?}");
+    ensure!(end == End::Signal(SIGSEGV), "a bad area: {end:?}");
     Ok(())
 }
 
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn note_place(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn note_place(_: i32, _: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid context.
-    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    PLACE.store(registers[libc::REG_RIP as usize] as usize, SeqCst);
+    let registers = unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
+    PLACE.store(registers[REG_RIP as usize] as usize, SeqCst);
 }
 
 fn signal_disturbs() -> Outcome {
-    handle(libc::SIGALRM, note_place, 0)?;
-    let soon = libc::itimerval {
-        it_interval: libc::timeval {
-            tv_sec: 0,
-            tv_usec: 0,
-        },
-        it_value: libc::timeval {
-            tv_sec: 0,
-            tv_usec: 3000,
-        },
-    };
+    handle(SIGALRM, note_place, 0)?;
+    let soon = timer_val(3000, 0);
     let section = section();
-    call!(setitimer(libc::ITIMER_REAL, &soon, ptr::null_mut()));
+    call!(setitimer(ITIMER_REAL, &soon, null_mut()));
     // On an idle machine nothing but the signal comes between; a turn taken by another task would do as well.
     while PLACE.load(SeqCst) == 0 {
         let disturbed = run(&section, FOR_EVER)?;
@@ -246,17 +214,11 @@ fn signal_disturbs() -> Outcome {
     }
     let place = PLACE.load(SeqCst) as u64;
     let inside = (section.start..section.start + section.len).contains(&place);
-    ensure!(
-        !inside,
-        "the handler interrupted the sequence at {place:#x}"
-    );
+    ensure!(!inside, place);
     ensure!(area()?.section.load(SeqCst) == 0, "it is left registered");
     // What is over is not disturbed.
     let disturbed = (0..100).filter(|_| run(&section, 10) == Ok(1)).count();
-    ensure!(
-        disturbed < 50,
-        "short ones were disturbed {disturbed} times"
-    );
+    ensure!(disturbed < 50, disturbed);
     Ok(())
 }
 
@@ -269,20 +231,19 @@ fn others_disturb() -> Outcome {
         }
     })?;
     let disturbed = run(&section(), FOR_EVER)?;
-    call!(kill(other, libc::SIGKILL));
-    wait(other)?;
+    kill_child(other)?;
     ensure!(disturbed == 1, "preempted: {disturbed}");
     if cpus > 1 {
         let own = call!(gettid());
-        let mover = std::thread::spawn(move || {
+        let mover = thread::spawn(move || {
             pin(1)?;
-            crate::support::pause_ms(5);
+            pause_ms(5);
             let mask = 2u64;
             call!(syscall(libc::SYS_sched_setaffinity, own, 8, &mask));
             Ok(())
         });
         let disturbed = run(&section(), FOR_EVER)?;
-        let moved: Outcome = mover.join().map_err(|_| "a panic")?;
+        let moved: Outcome = mover.join()?;
         moved?;
         ensure!(disturbed == 1, "moved: {disturbed}");
     }
@@ -298,33 +259,33 @@ fn barrier_disturbs() -> Outcome {
     refused!(EINVAL, syscall(libc::SYS_membarrier, PRIVATE_RSEQ, 2, 0));
     call!(syscall(libc::SYS_membarrier, REGISTER_PRIVATE_RSEQ, 0, 0));
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    let other = std::thread::spawn(|| {
+    let other = thread::spawn(|| {
         RUNS.store(1, SeqCst);
         run(&section(), FOR_EVER)
     });
     while RUNS.load(SeqCst) == 0 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
-    crate::support::pause_ms(5);
+    pause_ms(5);
     call!(syscall(libc::SYS_membarrier, PRIVATE_RSEQ, 0, 0));
-    let disturbed = other.join().map_err(|_| "a panic")??;
+    let disturbed = other.join()??;
     ensure!(disturbed == 1, "{disturbed}");
     Ok(())
 }
 
 /// Runs a sequence that a signal's handler disturbs.
-fn ends(section: Section) -> Result<End, String> {
+fn ends(section: Section) -> Result<End> {
     wait(spawn(move || {
-        handle(libc::SIGALRM, note_place, 0)?;
+        handle(SIGALRM, note_place, 0)?;
         call!(alarm(1));
         pin(0)?;
         let other = spawn(|| {
-            crate::support::pause_ms(20);
+            pause_ms(20);
             Ok(())
         })?;
         let _ = other;
         let seen = run(&section, FOR_EVER)?;
-        Err(format!("it went on: {seen}, {}", errno()))
+        Err(format!("it went on: {seen}, {}", errno()).into())
     })?)
 }
 
@@ -368,7 +329,7 @@ fn nonsense() -> Outcome {
         ),
     ] {
         let end = ends(bad)?;
-        ensure!(end == End::Signal(libc::SIGSEGV), "{what}: {end:?}");
+        ensure!(end == End::Signal(SIGSEGV), "{what}: {end:?}");
     }
     Ok(())
 }

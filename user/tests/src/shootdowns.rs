@@ -1,12 +1,7 @@
 //! Who is told when a mapping changes: the CPUs that run the same program, and no others.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use crate::proc::{counter, only_causeway};
-use crate::support::{Outcome, PAGE, map, pause_ms, poke, spawn, wait};
-use crate::{SKIP, Test, call, ensure};
+use crate::proc::only_causeway;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("shootdowns: other programs are left alone", other_programs),
@@ -17,24 +12,17 @@ pub const TESTS: &[Test] = &[
 /// Mappings that come and go in one test.
 const ROUNDS: u64 = 200;
 
-/// Keeps the calling thread on one CPU.
-fn pin(cpu: usize) -> Outcome {
-    let mask = 1u64 << cpu;
-    call!(syscall(libc::SYS_sched_setaffinity, 0, 8, &mask));
-    Ok(())
-}
-
 /// Leaves the test out on one CPU, and on another kernel.
 fn two_cpus() -> Outcome {
     only_causeway()?;
-    if call!(sysconf(libc::_SC_NPROCESSORS_ONLN)) < 2 {
-        return Err(format!("{SKIP}one CPU"));
+    if call!(sysconf(_SC_NPROCESSORS_ONLN)) < 2 {
+        return Err(skip("one CPU"));
     }
     Ok(())
 }
 
 /// How many interrupts for shootdowns it takes to map, use and unmap pages on the first CPU.
-fn interrupts(uses: bool) -> Result<u64, String> {
+fn interrupts(uses: bool) -> Result<u64> {
     pin(0)?;
     let before = counter("ipi_shootdown")?;
     for _ in 0..ROUNDS {
@@ -61,8 +49,7 @@ fn other_programs() -> Outcome {
     // So that it runs there.
     pause_ms(20);
     let sent = interrupts(true);
-    call!(kill(child, libc::SIGKILL));
-    wait(child)?;
+    kill_child(child)?;
     let sent = sent?;
     ensure!(sent <= OTHERS, "{sent} interrupts for {ROUNDS} mappings");
     Ok(())
@@ -92,22 +79,22 @@ fn beside_a_thread(body: impl FnOnce() -> Outcome) -> Outcome {
     two_cpus()?;
     let stop = Arc::new(AtomicBool::new(false));
     let runs = Arc::new(AtomicBool::new(false));
-    let thread = std::thread::spawn({
+    let thread = thread::spawn({
         let (stop, runs) = (stop.clone(), runs.clone());
         move || -> Outcome {
             pin(1)?;
-            runs.store(true, Ordering::Release);
-            while !stop.load(Ordering::Relaxed) {
+            runs.store(true, Release);
+            while !stop.load(Relaxed) {
                 std::hint::spin_loop();
             }
             Ok(())
         }
     });
-    while !runs.load(Ordering::Acquire) && !thread.is_finished() {
+    while !runs.load(Acquire) && !thread.is_finished() {
         pause_ms(1);
     }
     let outcome = body();
-    stop.store(true, Ordering::Relaxed);
+    stop.store(true, Relaxed);
     thread
         .join()
         .unwrap_or_else(|_| Err("the thread panicked".into()))?;

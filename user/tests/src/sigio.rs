@@ -1,14 +1,6 @@
 //! O_ASYNC: files that send a signal to their owner when they are ready.
 
-use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use libc::{
-    F_GETFL, F_GETOWN, F_SETFL, F_SETOWN, O_ASYNC, O_NONBLOCK, SIGIO, c_int, c_void, siginfo_t,
-};
-
-use crate::support::{End, Outcome, c, errno, file, folder, handle, pipe, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("sigio: a pipe's ends", pipes),
@@ -53,33 +45,17 @@ fn signal() -> c_int {
     libc::SIGRTMIN()
 }
 
-fn block(signals: &[c_int]) -> Result<libc::sigset_t, String> {
-    // SAFETY: all zeros is an empty set, and `sigaddset` only sets bits of it.
-    let set = unsafe {
-        let mut set = std::mem::zeroed();
-        for &signal in signals {
-            libc::sigaddset(&mut set, signal);
-        }
-        set
-    };
-    call!(sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut()));
-    Ok(set)
-}
-
 /// Takes the next of the blocked `signals`, within so many milliseconds.
-fn take(signals: &[c_int], ms: i64) -> Result<Option<(c_int, Said)>, String> {
+fn take(signals: &[c_int], ms: i64) -> Result<Option<(c_int, Said)>> {
     let set = block(signals)?;
-    let time = libc::timespec {
-        tv_sec: ms / 1000,
-        tv_nsec: ms % 1000 * 1_000_000,
-    };
+    let time = time_spec(ms / 1000, ms % 1000 * 1_000_000);
     // SAFETY: all zeros is a siginfo to be overwritten; the pointers live across the call.
     let (found, info) = unsafe {
-        let mut info: siginfo_t = std::mem::zeroed();
+        let mut info: siginfo_t = zeroed();
         (libc::sigtimedwait(&set, &mut info, &time), info)
     };
     if found < 0 {
-        ensure!(errno() == libc::EAGAIN, "sigtimedwait: {}", errno());
+        ensure!(errno() == EAGAIN, "sigtimedwait: {}", errno());
         return Ok(None);
     }
     // SAFETY: `si_band` and `si_fd` stand behind the code.
@@ -104,7 +80,7 @@ fn expect_soon(wanted: Said) -> Outcome {
         }
         others.push(said);
     }
-    Err(format!("no {wanted:x?}, but {others:x?}"))
+    Err(format!("no {wanted:x?}, but {others:x?}").into())
 }
 
 /// Has this process told about `fd`, by the signal with particulars.
@@ -166,17 +142,17 @@ fn pipes() -> Outcome {
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
-    HANDLED.fetch_add(1, Ordering::SeqCst);
+    HANDLED.fetch_add(1, SeqCst);
 }
 
 fn at_once() -> Outcome {
     let (reader, writer) = pipe(0)?;
-    handle(SIGIO, count, libc::SA_RESTART)?;
+    handle(SIGIO, count, SA_RESTART)?;
     call!(fcntl(reader, F_SETOWN, call!(getpid())));
     call!(fcntl(reader, F_SETFL, O_ASYNC));
     for wanted in 1..=1000 {
         put(writer, 1)?;
-        let handled = HANDLED.load(Ordering::SeqCst);
+        let handled = HANDLED.load(SeqCst);
         ensure!(handled == wanted, "{handled} of {wanted} signals");
         get(reader, 1)?;
     }
@@ -189,11 +165,11 @@ fn at_once() -> Outcome {
     Ok(())
 }
 
-fn pair(kind: c_int) -> Result<[c_int; 2], String> {
+fn pair(kind: c_int) -> Result<[c_int; 2]> {
     let mut ends = [0; 2];
     call!(socketpair(
-        libc::AF_UNIX,
-        kind | libc::SOCK_NONBLOCK,
+        AF_UNIX,
+        kind | SOCK_NONBLOCK,
         0,
         ends.as_mut_ptr()
     ));
@@ -201,32 +177,32 @@ fn pair(kind: c_int) -> Result<[c_int; 2], String> {
 }
 
 fn sockets() -> Outcome {
-    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+    for kind in [SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET] {
         let [mine, other] = pair(kind)?;
         watch(mine)?;
         put(other, 10)?;
         expect_soon((POLL_IN, 0x41, mine))?;
-        if kind != libc::SOCK_DGRAM {
+        if kind != SOCK_DGRAM {
             call!(close(other));
             expect_soon((POLL_HUP, 0x18, mine))?;
         }
         call!(close(mine));
     }
     // A connection through the network's loopback.
-    let listener = call!(socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+    let listener = call!(socket(AF_INET, SOCK_STREAM, 0));
     // SAFETY: all zeros is an address without a name.
-    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    address.sin_family = libc::AF_INET as _;
+    let mut address: sockaddr_in = unsafe { zeroed() };
+    address.sin_family = AF_INET as _;
     address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    let mut len = size_of_val(&address) as libc::socklen_t;
+    let mut len = size_of_val(&address) as socklen_t;
     call!(bind(listener, (&raw const address).cast(), len));
     call!(listen(listener, 4));
     call!(getsockname(listener, (&raw mut address).cast(), &mut len));
     watch(listener)?;
-    let client = call!(socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+    let client = call!(socket(AF_INET, SOCK_STREAM, 0));
     call!(connect(client, (&raw const address).cast(), len));
     expect_soon((POLL_IN, 0x41, listener))?;
-    let served = call!(accept(listener, ptr::null_mut(), ptr::null_mut()));
+    let served = call!(accept(listener, null_mut(), null_mut()));
     watch(served)?;
     put(client, 100)?;
     expect_soon((POLL_IN, 0x41, served))?;
@@ -238,13 +214,7 @@ fn sockets() -> Outcome {
 
 fn terminals() -> Outcome {
     let (mut master, mut slave) = (0, 0);
-    call!(openpty(
-        &mut master,
-        &mut slave,
-        ptr::null_mut(),
-        ptr::null(),
-        ptr::null()
-    ));
+    call!(openpty(&mut master, &mut slave, null_mut(), null(), null()));
     watch(slave)?;
     put(master, 3)?;
     // Half a line is nothing to read.
@@ -257,27 +227,17 @@ fn terminals() -> Outcome {
     call!(close(slave));
     call!(close(master));
     // Without an owner it is the foreground group, or the caller where there is none.
-    call!(openpty(
-        &mut master,
-        &mut slave,
-        ptr::null_mut(),
-        ptr::null(),
-        ptr::null()
-    ));
-    call!(fcntl(slave, F_SETFL, libc::O_RDWR | O_ASYNC));
+    call!(openpty(&mut master, &mut slave, null_mut(), null(), null()));
+    call!(fcntl(slave, F_SETFL, O_RDWR | O_ASYNC));
     let owner = call!(fcntl(slave, F_GETOWN));
     ensure!(owner == call!(getpid()), "the owner is {owner}");
     Ok(())
 }
 
 fn notices() -> Outcome {
-    let notices = call!(inotify_init1(libc::IN_NONBLOCK));
+    let notices = call!(inotify_init1(IN_NONBLOCK));
     let inside = folder("sigio")?;
-    call!(inotify_add_watch(
-        notices,
-        c(&inside).as_ptr(),
-        libc::IN_CREATE
-    ));
+    call!(inotify_add_watch(notices, c(&inside).as_ptr(), IN_CREATE));
     watch(notices)?;
     call!(mkdir(c(&format!("{inside}/made")).as_ptr(), 0o700));
     expect(Some((POLL_IN, 0x41, notices)))
@@ -324,15 +284,14 @@ fn owners() -> Outcome {
     ensure!(owner == group, "{owner:?}");
     call!(fcntl(reader, F_SETFL, O_ASYNC));
     put(writer, 1)?;
-    let end = wait(child)?;
-    ensure!(end == End::Exit(0), "{end:?}");
+    wait_ok(child)?;
     ensure!(take(&[SIGIO], 0)?.is_none(), "a signal for others");
     // Who has ended is no owner.
     ensure!(call!(fcntl(reader, F_GETOWN)) == 0, "a dead owner");
     put(writer, 1)?;
 
     // One thread.
-    let thread = std::thread::spawn(move || -> Result<c_int, String> {
+    let thread = thread::spawn(move || -> Result<c_int> {
         let tid = call!(gettid());
         let own = Owner {
             kind: F_OWNER_TID,
@@ -343,7 +302,7 @@ fn owners() -> Outcome {
         ensure!(take(&[SIGIO], 0)?.is_some(), "no signal for the thread");
         Ok(tid)
     });
-    let tid = thread.join().map_err(|_| "panicked")??;
+    let tid = thread.join()??;
     ensure!(take(&[SIGIO], 0)?.is_none(), "a signal for the process");
     ensure!(tid != me, "the same thread");
     // Not of a process.
@@ -352,7 +311,7 @@ fn owners() -> Outcome {
     put(writer, 1)?;
     ensure!(take(&[SIGIO], 0)?.is_none(), "a signal for nobody");
 
-    let [mine, _other] = pair(libc::SOCK_STREAM)?;
+    let [mine, _other] = pair(SOCK_STREAM)?;
     let mut id = me;
     call!(ioctl(mine, FIOSETOWN, &mut id));
     id = 0;
@@ -363,7 +322,7 @@ fn owners() -> Outcome {
 
 fn permission() -> Outcome {
     if call!(getuid()) != 0 {
-        return Err(format!("{}needs root", crate::SKIP));
+        return Err(skip("needs root"));
     }
     let (reader, writer) = pipe(0)?;
     block(&[SIGIO])?;
@@ -385,11 +344,8 @@ fn permission() -> Outcome {
 }
 
 fn overflow() -> Outcome {
-    let limit = libc::rlimit {
-        rlim_cur: 2,
-        rlim_max: 2,
-    };
-    call!(setrlimit(libc::RLIMIT_SIGPENDING, &limit));
+    let limit = limit_of(2);
+    call!(setrlimit(RLIMIT_SIGPENDING, &limit));
     let (reader, writer) = pipe(0)?;
     watch(reader)?;
     block(&[SIGIO])?;
@@ -424,14 +380,11 @@ fn refusals() -> Outcome {
     // What is always ready sends none.
     let (_, plain) = file("sigio-plain", b"x")?;
     call!(fcntl(plain, F_SETFL, O_ASYNC));
-    ensure!(
-        call!(fcntl(plain, F_GETFL)) & O_ASYNC == 0,
-        "set on a regular file"
-    );
+    equal!(call!(fcntl(plain, F_GETFL)) & O_ASYNC, 0);
     let mut on = 1;
-    refused!(ENOTTY, ioctl(plain, libc::FIOASYNC, &mut on));
+    refused!(ENOTTY, ioctl(plain, FIOASYNC, &mut on));
     refused!(ENOTTY, ioctl(reader, FIOGETOWN, &mut on));
-    call!(ioctl(reader, libc::FIOASYNC, &mut on));
+    call!(ioctl(reader, FIOASYNC, &mut on));
     ensure!(call!(fcntl(reader, F_GETFL)) & O_ASYNC != 0, "not set");
     Ok(())
 }
@@ -473,9 +426,6 @@ fn storm() -> Outcome {
             left -= n.max(0) as usize;
         }
     }
-    for child in children {
-        let end = wait(child)?;
-        ensure!(end == End::Exit(0), "{end:?}");
-    }
+    wait_all(children)?;
     Ok(())
 }

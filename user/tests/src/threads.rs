@@ -1,13 +1,7 @@
 //! Threads: futexes, thread-local storage, their ends.
 
 use std::cell::Cell;
-use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex};
-use std::time::{Duration, Instant};
-
-use crate::support::{End, Outcome, child, errno, pause_ms, shared_map, spawn, wait};
-use crate::{Test, call, ensure};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("threads: a mutex counts right", mutex),
@@ -15,7 +9,7 @@ pub const TESTS: &[Test] = &[
     ("threads: many at once", many),
     ("threads: start and join over and over", storm),
     ("threads: condition variables", condition),
-    ("threads: futex values and timeouts", futex),
+    ("threads: futex values and timeouts", futex_words),
     ("threads: futex between processes", shared_futex),
     ("threads: futex requeue", requeue),
     ("threads: exit_group ends all", exit_group),
@@ -25,16 +19,12 @@ pub const TESTS: &[Test] = &[
     ("threads: all CPUs are used", cpus),
 ];
 
-fn joined<T>(handle: std::thread::JoinHandle<T>) -> Result<T, String> {
-    handle.join().map_err(|_| "a thread panicked".to_string())
-}
-
 fn mutex() -> Outcome {
     let count = Arc::new(Mutex::new(0));
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let count = Arc::clone(&count);
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 for _ in 0..20_000 {
                     *count.lock().unwrap() += 1;
                 }
@@ -42,7 +32,7 @@ fn mutex() -> Outcome {
         })
         .collect();
     for thread in threads {
-        joined(thread)?;
+        thread.join()?;
     }
     let count = *count.lock().unwrap();
     ensure!(count == 160_000, "{count} in place of 160000");
@@ -54,17 +44,17 @@ thread_local!(static LOCAL: Cell<usize> = const { Cell::new(0) });
 fn local() -> Outcome {
     let threads: Vec<_> = (1..9)
         .map(|number| {
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 for _ in 0..500 {
                     LOCAL.set(LOCAL.get() + number);
-                    std::thread::yield_now();
+                    thread::yield_now();
                 }
                 LOCAL.get() == 500 * number
             })
         })
         .collect();
     for thread in threads {
-        ensure!(joined(thread)?, "a thread saw another's storage");
+        ensure!(thread.join()?, "a thread saw another's storage");
     }
     ensure!(LOCAL.get() == 0, "the main thread's storage changed");
     // A child of fork keeps the storage of the thread that forked.
@@ -81,11 +71,14 @@ fn many() -> Outcome {
     let threads: Vec<_> = (0..count)
         .map(|_| {
             let barrier = Arc::clone(&barrier);
-            std::thread::spawn(move || _ = barrier.wait())
+            thread::spawn(move || _ = barrier.wait())
         })
         .collect();
     barrier.wait();
-    threads.into_iter().try_for_each(joined)
+    for thread in threads {
+        thread.join()?;
+    }
+    Ok(())
 }
 
 fn storm() -> Outcome {
@@ -94,21 +87,21 @@ fn storm() -> Outcome {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let total = Arc::clone(&total);
-                std::thread::spawn(move || total.fetch_add(1, Ordering::SeqCst))
+                thread::spawn(move || total.fetch_add(1, SeqCst))
             })
             .collect();
         for thread in threads {
-            joined(thread)?;
+            thread.join()?;
         }
     }
-    ensure!(total.load(Ordering::SeqCst) == 600, "not all threads ran");
+    ensure!(total.load(SeqCst) == 600, "not all threads ran");
     Ok(())
 }
 
 fn condition() -> Outcome {
     let shared = Arc::new((Mutex::new(0u32), Condvar::new()));
     let other = Arc::clone(&shared);
-    let thread = std::thread::spawn(move || {
+    let thread = thread::spawn(move || {
         let (number, changed) = &*other;
         for turn in 0..500 {
             let mut number = number.lock().unwrap();
@@ -128,56 +121,30 @@ fn condition() -> Outcome {
             number = changed.wait(number).unwrap();
         }
     }
-    joined(thread)
+    Ok(thread.join()?)
 }
 
-/// `futex(2)` with the operations that take a count or a value and a timeout.
-fn futex_call(
-    word: *const AtomicU32,
-    operation: i32,
-    value: u32,
-    timeout: Option<Duration>,
-) -> i64 {
-    let time = timeout.map(|time| libc::timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
-    });
-    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the word and the time live across the call.
-    unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time, 0, 0) }
-}
-
-fn futex() -> Outcome {
+fn futex_words() -> Outcome {
     let word = AtomicU32::new(5);
-    let wait_for = |value, time| futex_call(&word, libc::FUTEX_WAIT, value, time);
-    ensure!(
-        wait_for(6, None) == -1 && errno() == libc::EAGAIN,
-        "a wrong value waited"
-    );
+    let wait_for = |value, time: Option<&timespec>| futex(&word, FUTEX_WAIT, value, time);
+    ensure!(wait_for(6, None) == -1 && errno() == EAGAIN);
     let start = Instant::now();
-    let result = wait_for(5, Some(Duration::from_millis(30)));
-    ensure!(
-        result == -1 && errno() == libc::ETIMEDOUT,
-        "no timeout: {result} {}",
-        errno()
-    );
+    let result = wait_for(5, Some(&timespec_of(30)));
+    ensure!(result == -1 && errno() == ETIMEDOUT, result, errno());
     ensure!(
         start.elapsed() >= Duration::from_millis(30),
         "too early: {:?}",
         start.elapsed()
     );
-    ensure!(
-        futex_call(&word, libc::FUTEX_WAKE, 9, None) == 0,
-        "nobody waits, but one was woken"
-    );
+    equal!(futex(&word, FUTEX_WAKE, 9, None), 0);
     let odd = (&raw const word).cast::<u8>().wrapping_add(1).cast();
     ensure!(
-        futex_call(odd, libc::FUTEX_WAIT, 5, None) == -1 && errno() == libc::EINVAL,
+        futex(odd, FUTEX_WAIT, 5, None) == -1 && errno() == EINVAL,
         "an unaligned word waited"
     );
     let bad = 0x1000 as *const AtomicU32;
     ensure!(
-        futex_call(bad, libc::FUTEX_WAIT, 5, None) == -1 && errno() == libc::EFAULT,
+        futex(bad, FUTEX_WAIT, 5, None) == -1 && errno() == EFAULT,
         "an unmapped word waited"
     );
     Ok(())
@@ -190,19 +157,17 @@ fn shared_futex() -> Outcome {
     let children: Vec<_> = (0..3)
         .map(|_| {
             spawn(|| {
-                while value.load(Ordering::SeqCst) == 0 {
-                    futex_call(word, libc::FUTEX_WAIT, 0, None);
+                while value.load(SeqCst) == 0 {
+                    futex(word, FUTEX_WAIT, 0, None);
                 }
                 Ok(())
             })
         })
         .collect::<Result<_, _>>()?;
     pause_ms(30);
-    value.store(1, Ordering::SeqCst);
-    futex_call(word, libc::FUTEX_WAKE, i32::MAX as u32, None);
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a waiter failed");
-    }
+    value.store(1, SeqCst);
+    futex(word, FUTEX_WAKE, i32::MAX as u32, None);
+    wait_all(children)?;
     Ok(())
 }
 
@@ -210,25 +175,18 @@ fn requeue() -> Outcome {
     static FROM: AtomicU32 = AtomicU32::new(0);
     static TO: AtomicU32 = AtomicU32::new(0);
     let threads: Vec<_> = (0..4)
-        .map(|_| {
-            std::thread::spawn(|| {
-                futex_call(&FROM, libc::FUTEX_WAIT, 0, Some(Duration::from_secs(20)))
-            })
-        })
+        .map(|_| thread::spawn(|| futex(&FROM, FUTEX_WAIT, 0, Some(&timespec_of(20_000)))))
         .collect();
     pause_ms(100);
-    let operation = libc::FUTEX_CMP_REQUEUE;
+    let operation = FUTEX_CMP_REQUEUE;
     // SAFETY: both words are static.
     let moved = unsafe { libc::syscall(libc::SYS_futex, &FROM, operation, 1, 3usize, &TO, 0) };
     ensure!(moved == 4, "woken and moved: {moved}, errno {}", errno());
-    ensure!(
-        futex_call(&FROM, libc::FUTEX_WAKE, 9, None) == 0,
-        "some stayed"
-    );
-    let woken = futex_call(&TO, libc::FUTEX_WAKE, 9, None);
+    equal!(futex(&FROM, FUTEX_WAKE, 9, None), 0);
+    let woken = futex(&TO, FUTEX_WAKE, 9, None);
     ensure!(woken == 3, "{woken} of 3 were moved");
     for thread in threads {
-        ensure!(joined(thread)? == 0, "a waiter timed out");
+        ensure!(thread.join()? == 0, "a waiter timed out");
     }
     Ok(())
 }
@@ -236,21 +194,21 @@ fn requeue() -> Outcome {
 fn exit_group() -> Outcome {
     let child = spawn(|| {
         for _ in 0..6 {
-            std::thread::spawn(|| {
+            thread::spawn(|| {
                 loop {
                     std::hint::spin_loop();
                 }
             });
-            std::thread::spawn(|| {
+            thread::spawn(|| {
                 loop {
-                    std::thread::park();
+                    thread::park();
                 }
             });
         }
         pause_ms(10);
-        std::thread::spawn(|| crate::support::exit(17));
+        thread::spawn(|| exit(17));
         loop {
-            std::thread::park();
+            thread::park();
         }
     })?;
     let end = wait(child)?;
@@ -261,7 +219,7 @@ fn exit_group() -> Outcome {
 fn exec() -> Outcome {
     let child = spawn(|| {
         for _ in 0..4 {
-            std::thread::spawn(|| {
+            thread::spawn(|| {
                 loop {
                     std::hint::spin_loop();
                 }
@@ -269,19 +227,19 @@ fn exec() -> Outcome {
         }
         pause_ms(5);
         // From a thread that is not the first.
-        let thread = std::thread::spawn(|| {
+        let thread = thread::spawn(|| {
             let words = [
                 c"test".as_ptr(),
                 c"--as".as_ptr(),
                 c"exit".as_ptr(),
                 c"23".as_ptr(),
-                ptr::null(),
+                null(),
             ];
             // SAFETY: the words are static and end with a null pointer.
             unsafe { libc::execv(c"/proc/self/exe".as_ptr(), words.as_ptr()) }
         });
         let _ = thread.join();
-        Err(format!("exec failed: errno {}", errno()))
+        Err(format!("exec failed: errno {}", errno()).into())
     })?;
     let end = wait(child)?;
     ensure!(end == End::Exit(23), "ended with {end:?}");
@@ -290,9 +248,9 @@ fn exec() -> Outcome {
 
 fn main_leaves() -> Outcome {
     let child = spawn(|| {
-        std::thread::spawn(|| {
+        thread::spawn(|| {
             pause_ms(30);
-            crate::support::exit(5);
+            exit(5);
         });
         // SAFETY: ends this thread only; the other ends the process.
         unsafe { libc::syscall(libc::SYS_exit, 3) };
@@ -305,41 +263,33 @@ fn main_leaves() -> Outcome {
 
 fn ids() -> Outcome {
     let (process, main) = (call!(getpid()), call!(gettid()));
-    ensure!(
-        process == main,
-        "the first thread's id is not the process's"
-    );
+    equal!(process, main);
     // SAFETY: these calls only return numbers.
-    let thread = std::thread::spawn(|| unsafe { (libc::getpid(), libc::gettid()) });
-    let (same, other) = joined(thread)?;
-    ensure!(
-        same == process && other != main,
-        "ids {same} and {other} in {process}"
-    );
+    let thread = thread::spawn(|| unsafe { (libc::getpid(), libc::gettid()) });
+    let (same, other) = thread.join()?;
+    ensure!(same == process && other != main, same, other, process);
     Ok(())
 }
 
 fn cpus() -> Outcome {
-    // SAFETY: returns a number.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    let count = support::cpus::cpus() as i64;
     let seen = Arc::new(AtomicU32::new(0));
     let start = Instant::now();
     let threads: Vec<_> = (0..2 * count)
         .map(|_| {
             let seen = Arc::clone(&seen);
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 while start.elapsed() < Duration::from_millis(500) {
                     // SAFETY: returns a number.
-                    seen.fetch_or(1 << unsafe { libc::sched_getcpu() }, Ordering::SeqCst);
+                    seen.fetch_or(1 << unsafe { libc::sched_getcpu() }, SeqCst);
                 }
             })
         })
         .collect();
-    threads.into_iter().try_for_each(joined)?;
-    let used = seen.load(Ordering::SeqCst).count_ones();
-    ensure!(
-        i64::from(used) == count,
-        "{used} of {count} CPUs ran threads"
-    );
+    for thread in threads {
+        thread.join()?;
+    }
+    let used = seen.load(SeqCst).count_ones();
+    equal!(i64::from(used), count, used);
     Ok(())
 }

@@ -1,14 +1,6 @@
 //! UDP-Lite sockets: ports of their own, and sums over a part of a datagram.
 
-use std::mem::size_of;
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::time::Duration;
-
-use libc::{AF_INET, SOCK_DGRAM, c_int};
-
-use crate::support::Outcome;
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[("udp-lite: datagrams and how far their sums reach", coverage)];
 
@@ -16,33 +8,26 @@ const IPPROTO_UDPLITE: c_int = 136;
 const SEND_COVERAGE: c_int = 10;
 const RECEIVE_COVERAGE: c_int = 11;
 
-/// The result of something that the standard library does.
-macro_rules! io {
-    ($e:expr) => {
-        $e.map_err(|error| format!("{}: {error}", stringify!($e)))?
-    };
-}
-
 /// A socket bound on the loopback interface, to any port.
-fn bound() -> Result<UdpSocket, String> {
+fn bound() -> Result<UdpSocket> {
     let fd = call!(socket(AF_INET, SOCK_DGRAM, IPPROTO_UDPLITE));
     // SAFETY: the descriptor is new and nobody else's; a socket of the standard library may have any protocol.
     let socket = unsafe { UdpSocket::from_raw_fd(fd) };
-    let name = libc::sockaddr_in {
+    let name = sockaddr_in {
         sin_family: AF_INET as u16,
         sin_port: 0,
-        sin_addr: libc::in_addr {
+        sin_addr: in_addr {
             s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
         },
         sin_zero: [0; 8],
     };
-    let len = size_of::<libc::sockaddr_in>() as u32;
+    let len = size_of::<sockaddr_in>() as u32;
     call!(bind(fd, (&raw const name).cast(), len));
-    io!(socket.set_read_timeout(Some(Duration::from_millis(20))));
+    socket.set_read_timeout(Some(Duration::from_millis(20)))?;
     Ok(socket)
 }
 
-fn set(socket: &UdpSocket, name: c_int, value: c_int) -> Result<c_int, String> {
+fn set(socket: &UdpSocket, name: c_int, value: c_int) -> Result<c_int> {
     let fd = socket.as_raw_fd();
     let (at, mut got, mut len) = ((&raw const value).cast(), 0, 4);
     call!(setsockopt(fd, IPPROTO_UDPLITE, name, at, 4));
@@ -58,19 +43,16 @@ fn set(socket: &UdpSocket, name: c_int, value: c_int) -> Result<c_int, String> {
 
 fn coverage() -> Outcome {
     let (a, b) = (bound()?, bound()?);
-    let to = io!(b.local_addr());
+    let to = b.local_addr()?;
     // UDP's port of the same number is another one.
-    let other = io!(UdpSocket::bind(to));
-    io!(other.set_nonblocking(true));
+    let other = UdpSocket::bind(to)?;
+    other.set_nonblocking(true)?;
     let mut buffer = [0; 64];
-    io!(a.send_to(b"whole", to));
-    let (n, from) = io!(b.recv_from(&mut buffer));
+    a.send_to(b"whole", to)?;
+    let (n, from) = b.recv_from(&mut buffer)?;
     ensure!(&buffer[..n] == b"whole", "{:?}", &buffer[..n]);
-    ensure!(from == io!(a.local_addr()), "from {from}");
-    ensure!(
-        other.recv(&mut buffer).is_err(),
-        "it went to UDP's port too"
-    );
+    ensure!(from == a.local_addr()?, "from {from}");
+    ensure!(other.recv(&mut buffer).is_err());
     // A part of the sum is enough for who doesn't say otherwise, and not for who wants all or more of it.
     for (asked, got) in [(3, 8), (20, 20), (70_000, 65_535), (0, 0), (12, 12)] {
         let found = set(&a, SEND_COVERAGE, asked)?;
@@ -85,20 +67,20 @@ fn coverage() -> Outcome {
         if let Some(wanted) = wanted {
             set(&b, RECEIVE_COVERAGE, wanted)?;
         }
-        io!(a.send_to(b"a part", to));
+        a.send_to(b"a part", to)?;
         let arrived = b.recv(&mut buffer).is_ok();
         ensure!(arrived == arrives, "{wanted:?}: arrived {arrived}");
     }
     // All of a short datagram.
     set(&b, RECEIVE_COVERAGE, 0)?;
-    io!(a.send_to(b"1234", to));
+    a.send_to(b"1234", to)?;
     ensure!(b.recv(&mut buffer).is_ok(), "a short one was refused");
     let on = 1;
     refused!(
         ENOPROTOOPT,
         setsockopt(
             other.as_raw_fd(),
-            libc::IPPROTO_UDP,
+            IPPROTO_UDP,
             SEND_COVERAGE,
             (&raw const on).cast(),
             4

@@ -1,13 +1,7 @@
 //! The object that the kernel maps for the time.
 
-use std::ffi::CStr;
-use std::mem::{transmute, zeroed};
-use std::time::Duration;
-
-use libc::{c_char, c_int, c_long, timespec, timeval};
-
-use crate::support::{End, Outcome, code, errno, exit, faults, poke, spawn, wait};
-use crate::{Test, call, ensure};
+use mem::transmute;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("vdso: an object with the names of Linux", names),
@@ -32,9 +26,9 @@ fn half(base: usize, offset: usize) -> usize {
     unsafe { ((base + offset) as *const u32).read() as usize }
 }
 
-fn base() -> Result<usize, String> {
+fn base() -> Result<usize> {
     // SAFETY: returns a number.
-    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    let base = unsafe { libc::getauxval(AT_SYSINFO_EHDR) } as usize;
     ensure!(base != 0, "no object");
     ensure!(half(base, 0) == 0x464c_457f, "no ELF header");
     Ok(base)
@@ -56,7 +50,7 @@ fn dynamic(base: usize, tag: usize) -> Option<usize> {
 }
 
 /// A function's address, found through the hash table as the C library finds it.
-fn function(name: &str) -> Result<usize, String> {
+fn function(name: &str) -> Result<usize> {
     let base = base()?;
     let part = |tag| {
         dynamic(base, tag)
@@ -81,10 +75,10 @@ fn function(name: &str) -> Result<usize, String> {
         }
         at = half(hash, 8 + 4 * count + 4 * at);
     }
-    Err(format!("no {name}"))
+    Err(format!("no {name}").into())
 }
 
-fn gettime() -> Result<Gettime, String> {
+fn gettime() -> Result<Gettime> {
     // SAFETY: the object's function has this type.
     Ok(unsafe { transmute::<usize, Gettime>(function("__vdso_clock_gettime")?) })
 }
@@ -93,20 +87,16 @@ fn nanoseconds(time: timespec) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-fn by_object(gettime: Gettime, clock: c_int) -> Result<i128, String> {
+fn by_object(gettime: Gettime, clock: c_int) -> Result<i128> {
     // SAFETY: all zeros is a valid time.
     let mut time: timespec = unsafe { zeroed() };
     let result = gettime(clock, &mut time);
     ensure!(result == 0, "clock {clock} by the object: {result}");
-    ensure!(
-        (0..1_000_000_000).contains(&time.tv_nsec),
-        "{} ns",
-        time.tv_nsec
-    );
+    ensure!((0..1_000_000_000).contains(&time.tv_nsec), time.tv_nsec);
     Ok(nanoseconds(time))
 }
 
-fn by_call(clock: c_int) -> Result<i128, String> {
+fn by_call(clock: c_int) -> Result<i128> {
     // SAFETY: all zeros is a valid time, and it lives across the call.
     let (time, result) = unsafe {
         let mut time: timespec = zeroed();
@@ -133,7 +123,7 @@ fn names() -> Outcome {
     for tag in [0x6fff_fff0, 0x6fff_fffc] {
         ensure!(dynamic(base, tag).is_some(), "no versions ({tag:#x})");
     }
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    let maps = fs::read_to_string("/proc/self/maps")?;
     let line = maps
         .lines()
         .find(|line| line.ends_with("[vdso]"))
@@ -145,29 +135,25 @@ fn names() -> Outcome {
 
 fn in_order() -> Outcome {
     let gettime = gettime()?;
-    for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME] {
+    for clock in [CLOCK_MONOTONIC, CLOCK_REALTIME] {
         let mut last = 0;
         for turn in 0..20_000 {
             let now = match turn % 2 {
                 0 => by_object(gettime, clock)?,
                 _ => by_call(clock)?,
             };
-            ensure!(
-                now >= last,
-                "clock {clock} went back by {} ns in turn {turn}",
-                last - now
-            );
+            ensure!(now >= last, clock, last - now, turn);
             last = now;
         }
     }
     // The same on whatever CPU.
     let threads: Vec<_> = (0..4)
         .map(|_| {
-            std::thread::spawn(move || -> Result<(), String> {
+            thread::spawn(move || -> Outcome {
                 for _ in 0..200 {
-                    let before = by_call(libc::CLOCK_MONOTONIC)?;
-                    std::thread::yield_now();
-                    let after = by_object(gettime, libc::CLOCK_MONOTONIC)?;
+                    let before = by_call(CLOCK_MONOTONIC)?;
+                    thread::yield_now();
+                    let after = by_object(gettime, CLOCK_MONOTONIC)?;
                     ensure!(after >= before, "back by {} ns", before - after);
                 }
                 Ok(())
@@ -175,7 +161,7 @@ fn in_order() -> Outcome {
         })
         .collect();
     for thread in threads {
-        thread.join().map_err(|_| "a thread panicked")??;
+        thread.join()??;
     }
     Ok(())
 }
@@ -193,7 +179,7 @@ fn clocks() -> Outcome {
     let mut time: timespec = unsafe { zeroed() };
     for clock in [10, 12, 31, 32, 1000, c_int::MAX] {
         let result = gettime(clock, &mut time);
-        ensure!(result == -libc::EINVAL, "clock {clock}: {result}");
+        ensure!(result == -EINVAL, "clock {clock}: {result}");
     }
     let own = !0 << 3 | 2;
     ensure!(by_object(gettime, own)? > 0, "no time of this process");
@@ -203,26 +189,20 @@ fn clocks() -> Outcome {
 fn step() -> Outcome {
     let gettime = gettime()?;
     let ahead = Duration::from_secs(100_000);
-    let start = by_call(libc::CLOCK_REALTIME)?;
+    let start = by_call(CLOCK_REALTIME)?;
     let set = |to: i128| -> Outcome {
-        let time = timespec {
-            tv_sec: (to / 1_000_000_000) as i64,
-            tv_nsec: (to % 1_000_000_000) as i64,
-        };
-        call!(clock_settime(libc::CLOCK_REALTIME, &time));
+        let time = time_spec((to / 1_000_000_000) as i64, (to % 1_000_000_000) as i64);
+        call!(clock_settime(CLOCK_REALTIME, &time));
         Ok(())
     };
     set(start + ahead.as_nanos() as i128)?;
     let (object, called) = (
-        by_object(gettime, libc::CLOCK_REALTIME)?,
-        by_call(libc::CLOCK_REALTIME)?,
+        by_object(gettime, CLOCK_REALTIME)?,
+        by_call(CLOCK_REALTIME)?,
     );
-    set(by_call(libc::CLOCK_REALTIME)? - ahead.as_nanos() as i128)?;
-    let back = by_object(gettime, libc::CLOCK_REALTIME)?;
-    ensure!(
-        object >= start + ahead.as_nanos() as i128,
-        "the object has the old date"
-    );
+    set(by_call(CLOCK_REALTIME)? - ahead.as_nanos() as i128)?;
+    let back = by_object(gettime, CLOCK_REALTIME)?;
+    ensure!(object >= start + ahead.as_nanos() as i128);
     ensure!(called >= object, "{called} after {object}");
     ensure!((back - start) / 1_000_000_000 < 60, "not set back");
     Ok(())
@@ -239,27 +219,18 @@ fn others() -> Outcome {
             transmute::<usize, Gettime>(function("__vdso_clock_getres")?),
         )
     };
-    let before = by_call(libc::CLOCK_REALTIME)? / 1000;
+    let before = by_call(CLOCK_REALTIME)? / 1000;
     let mut now = timeval {
         tv_sec: 0,
         tv_usec: -1,
     };
     let mut zone = [7; 2];
-    ensure!(
-        day(&mut now, &mut zone) == 0 && zone == [0; 2],
-        "zone {zone:?}"
-    );
+    ensure!(day(&mut now, &mut zone) == 0 && zone == [0; 2], zone);
     ensure!((0..1_000_000).contains(&now.tv_usec), "{} us", now.tv_usec);
     let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_usec);
-    let after = by_call(libc::CLOCK_REALTIME)? / 1000;
-    ensure!(
-        before <= micros && micros <= after,
-        "{before} {micros} {after}"
-    );
-    ensure!(
-        day(std::ptr::null_mut(), std::ptr::null_mut()) == 0,
-        "nothing wanted"
-    );
+    let after = by_call(CLOCK_REALTIME)? / 1000;
+    ensure!(before <= micros && micros <= after, before, micros, after);
+    equal!(day(null_mut(), null_mut()), 0);
     let mut seconds = 0;
     let result = time(&mut seconds);
     let fits = result == seconds && (i128::from(result) - before / 1_000_000).abs() < 2;
@@ -270,17 +241,11 @@ fn others() -> Outcome {
             let (mut one, mut two): (timespec, timespec) = (zeroed(), zeroed());
             ensure!(resolution(clock, &mut one) == 0, "clock {clock}");
             libc::syscall(libc::SYS_clock_getres, clock, &raw mut two);
-            ensure!(
-                nanoseconds(one) == nanoseconds(two),
-                "resolutions of {clock} differ"
-            );
+            equal!(nanoseconds(one), nanoseconds(two), clock);
         }
     }
-    ensure!(resolution(1, std::ptr::null_mut()) == 0, "nowhere to store");
-    ensure!(
-        resolution(77, std::ptr::null_mut()) == -libc::EINVAL,
-        "no clock"
-    );
+    ensure!(resolution(1, null_mut()) == 0, "nowhere to store");
+    equal!(resolution(77, null_mut()), -EINVAL);
     Ok(())
 }
 
@@ -288,8 +253,7 @@ fn cpu() -> Outcome {
     type Getcpu = extern "C" fn(*mut u32, *mut u32, usize) -> c_int;
     // SAFETY: the object's function has this type.
     let getcpu = unsafe { transmute::<usize, Getcpu>(function("__vdso_getcpu")?) };
-    // SAFETY: returns a number.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } as usize;
+    let count = cpus();
     for wanted in 0..count {
         // SAFETY: all zeros is a valid set.
         unsafe {
@@ -299,10 +263,7 @@ fn cpu() -> Outcome {
         }
         let (mut cpu, mut node) = (99, 99);
         ensure!(getcpu(&mut cpu, &mut node, 0) == 0, "no answer");
-        ensure!(
-            cpu as usize == wanted && node == 0,
-            "CPU {cpu} of node {node}, not {wanted}"
-        );
+        ensure!(cpu as usize == wanted && node == 0, cpu, node, wanted);
     }
     Ok(())
 }
@@ -310,16 +271,16 @@ fn cpu() -> Outcome {
 fn protected() -> Outcome {
     let base = base()?;
     let numbers = numbers()?;
-    faults(libc::SIGSEGV, code::SEGV_ACCERR, numbers, || {
+    faults(SIGSEGV, code::SEGV_ACCERR, numbers, || {
         poke(numbers as *mut u8, 1)
     })?;
-    faults(libc::SIGSEGV, code::SEGV_ACCERR, base, || {
+    faults(SIGSEGV, code::SEGV_ACCERR, base, || {
         poke(base as *mut u8, 1)
     })?;
     // A copy of one's own may be made of either, as debuggers do of the code.
     let child = spawn(|| {
         for (page, byte) in [(numbers, 0x55), (base, 0x7f)] {
-            let all = libc::PROT_READ | libc::PROT_WRITE;
+            let all = PROT_READ | PROT_WRITE;
             // SAFETY: pages of this process, which nobody reads meanwhile.
             if unsafe { libc::mprotect(page as *mut _, 4096, all) } != 0 {
                 exit(1);
@@ -328,26 +289,22 @@ fn protected() -> Outcome {
         }
         exit(0)
     })?;
-    let end = wait(child)?;
-    ensure!(end == End::Exit(0), "{end:?}");
+    wait_ok(child)?;
     // Nobody else sees them.
     let gettime = gettime()?;
-    let before = by_call(libc::CLOCK_MONOTONIC)?;
-    let between = by_object(gettime, libc::CLOCK_MONOTONIC)?;
-    let after = by_call(libc::CLOCK_MONOTONIC)?;
-    ensure!(
-        (before..=after).contains(&between),
-        "{between} ns by the object, {before} and {after} by the calls"
-    );
+    let before = by_call(CLOCK_MONOTONIC)?;
+    let between = by_object(gettime, CLOCK_MONOTONIC)?;
+    let after = by_call(CLOCK_MONOTONIC)?;
+    ensure!((before..=after).contains(&between), between, before, after);
     Ok(())
 }
 
 /// Where the numbers are: the last page of the entry that has the object.
-fn numbers() -> Result<usize, String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+fn numbers() -> Result<usize> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
     let ours: Vec<_> = maps.lines().filter(|line| line.contains("[v")).collect();
     let [line] = ours[..] else {
-        return Err(format!("the kernel's own entries: {ours:?}"));
+        return Err(format!("the kernel's own entries: {ours:?}").into());
     };
     let end = line.split(['-', ' ']).nth(1).unwrap_or_default();
     let end = usize::from_str_radix(end, 16).map_err(|_| format!("a line {line:?}"))?;

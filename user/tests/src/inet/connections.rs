@@ -13,21 +13,21 @@ pub const TESTS: &[Test] = &[
 
 fn connection() -> Outcome {
     let (mut client, mut server) = pair()?;
-    io!(client.write_all(b"hello"));
+    client.write_all(b"hello")?;
     let mut buffer = [0; 16];
-    let n = io!(server.read(&mut buffer));
+    let n = server.read(&mut buffer)?;
     ensure!(&buffer[..n] == b"hello", "{:?}", &buffer[..n]);
-    io!(server.write_all(b"and back"));
-    io!(server.shutdown(Shutdown::Write));
+    server.write_all(b"and back")?;
+    server.shutdown(Shutdown::Write)?;
     let mut all = String::new();
-    io!(client.read_to_string(&mut all));
+    client.read_to_string(&mut all)?;
     ensure!(all == "and back", "{all:?}");
     // The other direction goes on.
-    io!(client.write_all(b"still here"));
-    let n = io!(server.read(&mut buffer));
+    client.write_all(b"still here")?;
+    let n = server.read(&mut buffer)?;
     ensure!(&buffer[..n] == b"still here", "{:?}", &buffer[..n]);
     drop(client);
-    let n = io!(server.read(&mut buffer));
+    let n = server.read(&mut buffer)?;
     ensure!(n == 0, "{n} bytes behind the end");
     let written = server.write(b"x").map_err(|error| error.kind());
     ensure!(written == Err(ErrorKind::BrokenPipe), "{written:?}");
@@ -35,30 +35,30 @@ fn connection() -> Outcome {
 }
 
 fn versions() -> Outcome {
-    let listener = io!(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)));
-    let port = io!(listener.local_addr()).port();
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    let port = listener.local_addr()?.port();
     for ip in ["::1", "127.0.0.1", "127.1.2.3"] {
         let to: SocketAddr = SocketAddr::new(ip.parse().unwrap(), port);
-        let mut client = io!(TcpStream::connect(to));
-        ensure!(io!(client.peer_addr()) == to, "peer of {to}");
-        let (mut server, from) = io!(listener.accept());
+        let mut client = TcpStream::connect(to)?;
+        ensure!(client.peer_addr()? == to, "peer of {to}");
+        let (mut server, from) = listener.accept()?;
         let mapped = from.ip().to_canonical();
-        ensure!(mapped == io!(client.local_addr()).ip(), "from {from}");
-        io!(client.write_all(ip.as_bytes()));
+        ensure!(mapped == client.local_addr()?.ip(), "from {from}");
+        client.write_all(ip.as_bytes())?;
         drop(client);
         let mut got = String::new();
-        io!(server.read_to_string(&mut got));
+        server.read_to_string(&mut got)?;
         ensure!(got == ip, "{got:?}");
     }
     // Without IPv4 there is room for an IPv4 socket beside it.
     let fd = call!(socket(AF_INET6, SOCK_STREAM, 0));
     // SAFETY: the descriptor is new and nobody else's.
     let only = unsafe { TcpListener::from_raw_fd(fd) };
-    set(&only, IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+    set_option(&only, IPPROTO_IPV6, IPV6_V6ONLY, 1)?;
     bind_v6(fd, 0)?;
     call!(listen(fd, 1));
-    let port = io!(only.local_addr()).port();
-    let other = io!(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+    let port = only.local_addr()?.port();
+    let other = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
     drop(other);
     let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|e| e.kind());
     ensure!(
@@ -79,10 +79,10 @@ fn large() -> Outcome {
         while at < BYTES {
             size = (size * 7 + 13) % 100_000 + 1;
             let piece: Vec<u8> = (at..BYTES.min(at + size)).map(byte).collect();
-            io!(to.write_all(&piece));
+            to.write_all(&piece)?;
             at += piece.len();
         }
-        io!(to.shutdown(Shutdown::Write));
+        to.shutdown(Shutdown::Write)?;
         Ok(())
     }
     fn check(mut from: TcpStream) -> Outcome {
@@ -91,7 +91,7 @@ fn large() -> Outcome {
         let mut size = 1;
         loop {
             size = (size * 5 + 11) % 70_000 + 1;
-            let n = io!(from.read(&mut buffer[..size]));
+            let n = from.read(&mut buffer[..size])?;
             if n == 0 {
                 break;
             }
@@ -103,40 +103,40 @@ fn large() -> Outcome {
         Ok(())
     }
     let (a, b) = pair()?;
-    let both = [io!(a.try_clone()), io!(b.try_clone())];
+    let both = [a.try_clone()?, b.try_clone()?];
     let feeders = both.map(|end| thread::spawn(move || feed(end)));
     let checkers = [a, b].map(|end| thread::spawn(move || check(end)));
     for thread in feeders.into_iter().chain(checkers) {
-        thread.join().map_err(|_| "a thread failed")??;
+        thread.join()??;
     }
     Ok(())
 }
 
 fn many() -> Outcome {
     const TIMES: usize = 600;
-    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-    let to = io!(listener.local_addr());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let to = listener.local_addr()?;
     let server = thread::spawn(move || -> Outcome {
         for _ in 0..TIMES {
-            let (mut stream, _) = io!(listener.accept());
+            let (mut stream, _) = listener.accept()?;
             let mut byte = [0];
-            io!(stream.read_exact(&mut byte));
-            io!(stream.write_all(&byte));
+            stream.read_exact(&mut byte)?;
+            stream.write_all(&byte)?;
         }
         Ok(())
     });
     for i in 0..TIMES {
-        let mut stream = io!(TcpStream::connect(to));
-        io!(stream.write_all(&[i as u8]));
+        let mut stream = TcpStream::connect(to)?;
+        stream.write_all(&[i as u8])?;
         let mut byte = [0];
-        io!(stream.read_exact(&mut byte));
+        stream.read_exact(&mut byte)?;
         ensure!(byte[0] == i as u8, "{byte:?} for {i}");
         if i % 3 == 0 {
             // Wait for the other side to close first.
-            ensure!(io!(stream.read(&mut byte)) == 0, "bytes at the end");
+            ensure!(stream.read(&mut byte)? == 0, "bytes at the end");
         }
     }
-    server.join().map_err(|_| "the server failed")?
+    server.join()?
 }
 
 fn resets() -> Outcome {
@@ -150,24 +150,21 @@ fn resets() -> Outcome {
     let fd = call!(socket(AF_INET, SOCK_STREAM, 0));
     let far = v4([10, 0, 0, 1], 80);
     refused!(ENETUNREACH, connect(fd, (&raw const far).cast(), 16));
-    ensure!(
-        bind_v4(fd, [10, 0, 0, 1], 0) == -1,
-        "bound to another's address"
-    );
-    ensure!(errno() == libc::EADDRNOTAVAIL, "errno {}", errno());
+    equal!(bind_v4(fd, [10, 0, 0, 1], 0), -1);
+    ensure!(errno() == EADDRNOTAVAIL, "errno {}", errno());
     refused!(ENOTCONN, shutdown(fd, 2));
     refused!(EPIPE, send(fd, b"x".as_ptr().cast(), 1, MSG_NOSIGNAL));
     call!(close(fd));
 
     // Closed with bytes unread: the other side learns of it by a reset.
     let (mut client, server) = pair()?;
-    io!(client.write_all(b"unread"));
+    client.write_all(b"unread")?;
     drop(server);
     let read = client.read(&mut [0; 8]).map_err(|error| error.kind());
     ensure!(read == Err(ErrorKind::ConnectionReset), "{read:?}");
     // Lingering for no time.
     let (client, mut server) = pair()?;
-    let linger = libc::linger {
+    let linger = linger {
         l_onoff: 1,
         l_linger: 0,
     };
@@ -179,18 +176,12 @@ fn resets() -> Outcome {
         8
     ));
     drop(client);
-    ensure!(
-        poll(&server, POLLIN)? == POLLIN | POLLERR | POLLHUP,
-        "readiness"
-    );
-    ensure!(
-        get(&server, SOL_SOCKET, SO_ERROR)? == libc::ECONNRESET,
-        "SO_ERROR"
-    );
-    ensure!(io!(server.read(&mut [0; 8])) == 0, "bytes after a reset");
+    equal!(poll_for(&server, POLLIN, 0)?, POLLIN | POLLERR | POLLHUP);
+    equal!(option(&server, SOL_SOCKET, SO_ERROR)?, ECONNRESET);
+    ensure!(server.read(&mut [0; 8])? == 0, "bytes after a reset");
     // A listener that goes takes those with it that it has not accepted.
-    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-    let mut waiting = io!(TcpStream::connect(io!(listener.local_addr())));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut waiting = TcpStream::connect(listener.local_addr()?)?;
     drop(listener);
     let read = waiting.read(&mut [0; 8]).map_err(|error| error.kind());
     ensure!(read == Err(ErrorKind::ConnectionReset), "{read:?}");
@@ -198,20 +189,20 @@ fn resets() -> Outcome {
 }
 
 fn nonblocking() -> Outcome {
-    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-    let port = io!(listener.local_addr()).port();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
     let fd = call!(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     // SAFETY: the descriptor is new and nobody else's.
     let client = unsafe { TcpStream::from_raw_fd(fd) };
     let to = v4([127, 0, 0, 1], port);
     refused!(EINPROGRESS, connect(fd, (&raw const to).cast(), 16));
-    ensure!(poll(&client, POLLOUT)? == POLLOUT, "not connected");
-    ensure!(get(&client, SOL_SOCKET, SO_ERROR)? == 0, "an error");
+    ensure!(poll_for(&client, POLLOUT, 0)? == POLLOUT, "not connected");
+    ensure!(option(&client, SOL_SOCKET, SO_ERROR)? == 0, "an error");
     call!(connect(fd, (&raw const to).cast(), 16));
     refused!(EISCONN, connect(fd, (&raw const to).cast(), 16));
     refused!(EAGAIN, recv(fd, [0u8; 1].as_mut_ptr().cast(), 1, 0));
-    io!(listener.set_nonblocking(true));
-    drop(io!(listener.accept()));
+    listener.set_nonblocking(true)?;
+    drop(listener.accept()?);
     let none = listener.accept().map(drop).map_err(|error| error.kind());
     ensure!(none == Err(ErrorKind::WouldBlock), "{none:?}");
     drop(listener);
@@ -219,15 +210,12 @@ fn nonblocking() -> Outcome {
     // SAFETY: as above.
     let client = unsafe { TcpStream::from_raw_fd(fd) };
     refused!(EINPROGRESS, connect(fd, (&raw const to).cast(), 16));
-    let ready = poll(&client, POLLOUT)?;
+    let ready = poll_for(&client, POLLOUT, 0)?;
     ensure!(ready == POLLOUT | POLLERR | POLLHUP, "{ready:#x}");
-    ensure!(
-        get(&client, SOL_SOCKET, SO_ERROR)? == libc::ECONNREFUSED,
-        "SO_ERROR"
-    );
+    equal!(option(&client, SOL_SOCKET, SO_ERROR)?, ECONNREFUSED);
     // A full queue: the first byte that nobody takes.
     let (client, server) = pair()?;
-    io!(client.set_nonblocking(true));
+    client.set_nonblocking(true)?;
     let piece = vec![0; 65536];
     let mut total = 0;
     let full = loop {
@@ -237,12 +225,15 @@ fn nonblocking() -> Outcome {
         }
     };
     ensure!(full == ErrorKind::WouldBlock, "{full:?}");
-    ensure!(poll(&client, POLLOUT)? == 0, "room after {total} bytes");
+    ensure!(
+        poll_for(&client, POLLOUT, 0)? == 0,
+        "room after {total} bytes"
+    );
     let mut left = total;
     let mut buffer = vec![0; 65536];
     while left > 0 {
-        left -= io!((&server).read(&mut buffer));
+        left -= (&server).read(&mut buffer)?;
     }
-    ensure!(poll(&client, POLLOUT)? == POLLOUT, "no room");
+    ensure!(poll_for(&client, POLLOUT, 0)? == POLLOUT, "no room");
     Ok(())
 }

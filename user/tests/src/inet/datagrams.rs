@@ -10,46 +10,46 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn datagrams() -> Outcome {
-    let a = io!(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)));
-    let b = io!(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
-    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, io!(b.local_addr()).port()));
+    let a = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let b = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, b.local_addr()?.port()));
     for text in ["one", "", "three"] {
-        ensure!(io!(a.send_to(text.as_bytes(), to)) == text.len(), "sent");
+        ensure!(a.send_to(text.as_bytes(), to)? == text.len(), "sent");
     }
     let mut buffer = [0; 70_000];
     for (text, room) in [("one", 10), ("", 10), ("th", 2)] {
-        let (n, from) = io!(b.recv_from(&mut buffer[..room]));
+        let (n, from) = b.recv_from(&mut buffer[..room])?;
         ensure!(&buffer[..n] == text.as_bytes(), "{:?}", &buffer[..n]);
-        ensure!(from == io!(a.local_addr()), "from {from}");
+        ensure!(from == a.local_addr()?, "from {from}");
     }
     let big = vec![7; 65_507];
-    io!(a.send_to(&big, to));
-    let n = io!(b.recv(&mut buffer));
+    a.send_to(&big, to)?;
+    let n = b.recv(&mut buffer)?;
     ensure!(buffer[..n] == big[..], "{n} bytes");
     let large = a
         .send_to(&vec![0; 65_508], to)
         .map_err(|e| e.raw_os_error());
-    ensure!(large == Err(Some(libc::EMSGSIZE)), "{large:?}");
+    ensure!(large == Err(Some(EMSGSIZE)), "{large:?}");
     // A peer: nobody else is heard, and its absence is reported.
-    io!(a.connect(to));
-    let stranger = io!(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)));
-    io!(stranger.send_to(b"not for you", io!(a.local_addr())));
-    io!(b.send_to(b"for you", io!(a.local_addr())));
-    let n = io!(a.recv(&mut buffer));
+    a.connect(to)?;
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    stranger.send_to(b"not for you", a.local_addr()?)?;
+    b.send_to(b"for you", a.local_addr()?)?;
+    let n = a.recv(&mut buffer)?;
     ensure!(&buffer[..n] == b"for you", "{:?}", &buffer[..n]);
     drop(b);
-    io!(a.send(b"anybody?"));
-    ensure!(poll(&a, POLLIN)? & POLLERR != 0, "no error");
+    a.send(b"anybody?")?;
+    ensure!(poll_for(&a, POLLIN, 0)? & POLLERR != 0, "no error");
     let refused = a.recv(&mut buffer).map_err(|error| error.kind());
     ensure!(refused == Err(ErrorKind::ConnectionRefused), "{refused:?}");
     // A small buffer drops what is too much.
-    let small = io!(UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)));
-    set(&small, SOL_SOCKET, SO_RCVBUF, 4096)?;
-    let from = io!(UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)));
+    let small = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))?;
+    set_option(&small, SOL_SOCKET, SO_RCVBUF, 4096)?;
+    let from = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))?;
     for _ in 0..50 {
-        io!(from.send_to(&[1; 1000], io!(small.local_addr())));
+        from.send_to(&[1; 1000], small.local_addr()?)?;
     }
-    io!(small.set_nonblocking(true));
+    small.set_nonblocking(true)?;
     let kept = std::iter::from_fn(|| small.recv(&mut buffer).ok()).count();
     ensure!((1..20).contains(&kept), "{kept} datagrams were kept");
     Ok(())
@@ -57,57 +57,47 @@ fn datagrams() -> Outcome {
 
 fn group() -> Outcome {
     let group = Ipv4Addr::new(239, 1, 2, 3);
-    let socket = io!(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
-    let to = (group, io!(socket.local_addr()).port());
-    let sender = io!(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)));
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let to = (group, socket.local_addr()?.port());
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let unreachable = sender.send_to(b"x", to).map_err(|e| e.raw_os_error());
-    ensure!(
-        unreachable == Err(Some(libc::ENETUNREACH)),
-        "{unreachable:?}"
-    );
+    equal!(unreachable, Err(Some(ENETUNREACH)));
     let lo = u32::from_ne_bytes([127, 0, 0, 1]);
-    set(&sender, IPPROTO_IP, libc::IP_MULTICAST_IF, lo as c_int)?;
-    io!(sender.send_to(b"nobody is in it", to));
-    io!(socket.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST));
+    set_option(&sender, IPPROTO_IP, IP_MULTICAST_IF, lo as c_int)?;
+    sender.send_to(b"nobody is in it", to)?;
+    socket.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST)?;
     let again = socket.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST);
     ensure!(again.is_err(), "joined twice");
-    io!(sender.send_to(b"to the group", to));
-    io!(socket.set_nonblocking(true));
+    sender.send_to(b"to the group", to)?;
+    socket.set_nonblocking(true)?;
     let mut buffer = [0; 64];
-    let n = io!(socket.recv(&mut buffer));
+    let n = socket.recv(&mut buffer)?;
     ensure!(&buffer[..n] == b"to the group", "{:?}", &buffer[..n]);
-    io!(socket.leave_multicast_v4(&group, &Ipv4Addr::LOCALHOST));
-    io!(sender.send_to(b"too late", to));
+    socket.leave_multicast_v4(&group, &Ipv4Addr::LOCALHOST)?;
+    sender.send_to(b"too late", to)?;
     ensure!(socket.recv(&mut buffer).is_err(), "heard after leaving");
     Ok(())
 }
 
 fn control() -> Outcome {
-    let socket = io!(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
-    let port = io!(socket.local_addr()).port();
-    set(&socket, IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-    set(&socket, IPPROTO_IP, libc::IP_RECVTTL, 1)?;
-    let sender = io!(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)));
-    io!(sender.set_ttl(33));
-    io!(sender.send_to(b"hello", (Ipv4Addr::new(127, 0, 0, 8), port)));
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let port = socket.local_addr()?.port();
+    set_option(&socket, IPPROTO_IP, IP_PKTINFO, 1)?;
+    set_option(&socket, IPPROTO_IP, IP_RECVTTL, 1)?;
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    sender.set_ttl(33)?;
+    sender.send_to(b"hello", (Ipv4Addr::new(127, 0, 0, 8), port))?;
     let mut data = [0u8; 16];
     let mut room = [0u64; 16];
-    let mut buffer = libc::iovec {
-        iov_base: data.as_mut_ptr().cast(),
-        iov_len: 3,
-    };
+    let mut buffer = vector(data.as_mut_ptr(), 3);
     // SAFETY: all zeros is a valid header.
-    let mut header: libc::msghdr = unsafe { zeroed() };
+    let mut header: msghdr = unsafe { zeroed() };
     header.msg_iov = &mut buffer;
     header.msg_iovlen = 1;
     header.msg_control = room.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&room);
     let n = call!(recvmsg(socket.as_raw_fd(), &mut header, 0));
-    ensure!(
-        n == 3 && header.msg_flags == MSG_TRUNC,
-        "{n} bytes, {:#x}",
-        header.msg_flags
-    );
+    ensure!(n == 3 && header.msg_flags == MSG_TRUNC, n, header.msg_flags);
     let (mut info, mut ttl) = (None, None);
     // SAFETY: the kernel has filled the header, and the messages are read with the macros made for it.
     unsafe {
@@ -115,8 +105,8 @@ fn control() -> Outcome {
         while let Some(message) = at.as_ref() {
             let data = libc::CMSG_DATA(at);
             match message.cmsg_type {
-                libc::IP_PKTINFO => info = Some(data.cast::<libc::in_pktinfo>().read_unaligned()),
-                libc::IP_TTL => ttl = Some(data.cast::<c_int>().read_unaligned()),
+                IP_PKTINFO => info = Some(data.cast::<libc::in_pktinfo>().read_unaligned()),
+                IP_TTL => ttl = Some(data.cast::<c_int>().read_unaligned()),
                 _ => {}
             }
             at = libc::CMSG_NXTHDR(&header, at);
@@ -136,53 +126,44 @@ fn reports() -> Outcome {
         (
             Ipv4Addr::LOCALHOST.into(),
             IPPROTO_IP,
-            libc::IP_RECVERR,
+            IP_RECVERR,
             [2, 3, 3],
         ),
         (
             IpAddr::from(Ipv6Addr::LOCALHOST),
             IPPROTO_IPV6,
-            libc::IPV6_RECVERR,
+            IPV6_RECVERR,
             [3, 1, 4],
         ),
     ] {
-        let nobody = io!(io!(UdpSocket::bind((family, 0))).local_addr());
-        let socket = io!(UdpSocket::bind((family, 0)));
+        let nobody = UdpSocket::bind((family, 0))?.local_addr()?;
+        let socket = UdpSocket::bind((family, 0))?;
         let fd = socket.as_raw_fd();
-        io!(socket.send_to(b"unheard", nobody));
-        ensure!(
-            poll(&socket, POLLIN)? == 0,
-            "an error that nobody asked for"
-        );
-        set(&socket, level, name, 1)?;
-        io!(socket.send_to(b"first", nobody));
+        socket.send_to(b"unheard", nobody)?;
+        equal!(poll_for(&socket, POLLIN, 0)?, 0);
+        set_option(&socket, level, name, 1)?;
+        socket.send_to(b"first", nobody)?;
         let second = socket
             .send_to(b"second", nobody)
             .map_err(|e| e.raw_os_error());
-        ensure!(second == Err(Some(libc::ECONNREFUSED)), "{second:?}");
-        ensure!(poll(&socket, POLLIN)? & POLLERR != 0, "no error");
+        ensure!(second == Err(Some(ECONNREFUSED)), "{second:?}");
+        ensure!(poll_for(&socket, POLLIN, 0)? & POLLERR != 0, "no error");
         let mut data = [0u8; 16];
         let mut room = [0u64; 16];
-        let mut buffer = libc::iovec {
-            iov_base: data.as_mut_ptr().cast(),
-            iov_len: data.len(),
-        };
+        let mut buffer = vector(data.as_mut_ptr(), data.len());
         // SAFETY: all zeros is a valid address and a valid header.
-        let (mut to, mut header): (libc::sockaddr_in6, libc::msghdr) = unsafe { zeroed() };
+        let (mut to, mut header): (sockaddr_in6, msghdr) = unsafe { zeroed() };
         header.msg_name = (&raw mut to).cast();
         header.msg_namelen = size_of_val(&to) as u32;
         header.msg_iov = &mut buffer;
         header.msg_iovlen = 1;
         header.msg_control = room.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&room);
-        let n = call!(recvmsg(fd, &mut header, libc::MSG_ERRQUEUE));
+        let n = call!(recvmsg(fd, &mut header, MSG_ERRQUEUE));
         ensure!(&data[..n as usize] == b"first", "{:?}", &data[..n as usize]);
         let flags = header.msg_flags;
-        ensure!(flags == libc::MSG_ERRQUEUE, "flags {flags:#x}");
-        ensure!(
-            u16::from_be(to.sin6_port) == nobody.port(),
-            "another address"
-        );
+        ensure!(flags == MSG_ERRQUEUE, "flags {flags:#x}");
+        equal!(u16::from_be(to.sin6_port), nobody.port());
         // SAFETY: the kernel has filled the header; the message behind it has the structure that its type says.
         let (message, error) = unsafe {
             let at = libc::CMSG_FIRSTHDR(&header);
@@ -196,15 +177,14 @@ fn reports() -> Outcome {
             message.cmsg_type,
             message.cmsg_level
         );
-        ensure!(
-            error.ee_errno == libc::ECONNREFUSED as u32,
-            "errno {}",
-            error.ee_errno
-        );
+        equal!(error.ee_errno, ECONNREFUSED as u32);
         let from = [error.ee_origin, error.ee_type, error.ee_code];
         ensure!(from == origin, "from {from:?}");
-        ensure!(poll(&socket, POLLIN)? & POLLERR == 0, "an error is left");
-        refused!(EAGAIN, recvmsg(fd, &mut header, libc::MSG_ERRQUEUE));
+        ensure!(
+            poll_for(&socket, POLLIN, 0)? & POLLERR == 0,
+            "an error is left"
+        );
+        refused!(EAGAIN, recvmsg(fd, &mut header, MSG_ERRQUEUE));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::*;
 pub const TESTS: &[Test] = &[("inet: ports and who may share them", ports)];
 
 fn ports() -> Outcome {
-    let open = |kind, option: c_int| -> Result<c_int, String> {
+    let open = |kind, option: c_int| -> Result<c_int> {
         let fd = call!(socket(AF_INET, kind, 0));
         if option != 0 {
             let on = 1;
@@ -20,7 +20,7 @@ fn ports() -> Outcome {
         Ok(fd)
     };
     let local = [127, 0, 0, 1];
-    let in_use = |fd, ip, port| bind_v4(fd, ip, port) == -1 && errno() == libc::EADDRINUSE;
+    let in_use = |fd, ip, port| bind_v4(fd, ip, port) == -1 && errno() == EADDRINUSE;
     let first = open(SOCK_STREAM, SO_REUSEADDR)?;
     ensure!(bind_v4(first, local, 0) == 0, "bind: {}", errno());
     let mut name = v4([0; 4], 0);
@@ -33,7 +33,7 @@ fn ports() -> Outcome {
     ensure!(in_use(other, [0; 4], port), "all addresses");
     ensure!(bind_v4(other, [127, 0, 0, 2], port) == 0, "another address");
     ensure!(
-        bind_v4(other, [127, 0, 0, 3], port) == -1 && errno() == libc::EINVAL,
+        bind_v4(other, [127, 0, 0, 3], port) == -1 && errno() == EINVAL,
         "bound twice"
     );
     // Reuse of the address lets both bind, but only one listen.
@@ -51,15 +51,15 @@ fn ports() -> Outcome {
     call!(listen(a, 1));
     call!(listen(b, 1));
     // The side that closes first keeps the port for a while, but not from who reuses it.
-    let listener = io!(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-    let at = io!(listener.local_addr());
-    let client = io!(TcpStream::connect(at));
-    drop(io!(listener.accept()));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let at = listener.local_addr()?;
+    let client = TcpStream::connect(at)?;
+    drop(listener.accept()?);
     drop(listener);
     drop(client);
     let strict = open(SOCK_STREAM, 0)?;
     ensure!(in_use(strict, local, at.port()), "no memory of it");
-    drop(io!(TcpListener::bind(at)));
+    drop(TcpListener::bind(at)?);
     // Datagrams have ports of their own.
     let datagram = open(SOCK_DGRAM, 0)?;
     ensure!(bind_v4(datagram, local, port) == 0, "{}", errno());

@@ -9,11 +9,11 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// A raw socket of a protocol, which gives up after a second.
-fn socket(family: c_int, protocol: c_int) -> Result<UdpSocket, String> {
-    let fd = call!(socket(family, libc::SOCK_RAW, protocol));
+fn socket(family: c_int, protocol: c_int) -> Result<UdpSocket> {
+    let fd = call!(socket(family, SOCK_RAW, protocol));
     // SAFETY: the descriptor is new and nobody else's. What the type offers works on raw sockets too.
     let socket = unsafe { UdpSocket::from_raw_fd(fd) };
-    io!(socket.set_read_timeout(Some(Duration::from_secs(1))));
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     Ok(socket)
 }
 
@@ -29,46 +29,36 @@ fn sum(bytes: &[u8]) -> u16 {
 }
 
 fn echo() -> Outcome {
-    let raw = socket(AF_INET, libc::IPPROTO_ICMP)?;
+    let raw = socket(AF_INET, IPPROTO_ICMP)?;
     for len in [8, 9, 64, 4000, 30_001] {
         let mut request: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
         request[..4].copy_from_slice(&[8, 0, 0, 0]);
         let of_request = sum(&request);
         request[2..4].copy_from_slice(&of_request.to_be_bytes());
-        io!(raw.send_to(&request, (Ipv4Addr::new(127, 0, 0, 9), 0)));
+        raw.send_to(&request, (Ipv4Addr::new(127, 0, 0, 9), 0))?;
         let mut packet = vec![0; len + 100];
         for (kind, from, to) in [(8, 1, 9), (0, 9, 1)] {
-            let (n, sender) = io!(raw.recv_from(&mut packet));
+            let (n, sender) = raw.recv_from(&mut packet)?;
             ensure!(n == len + 20, "{n} bytes");
             ensure!(packet[0] == 0x45 && packet[9] == 1, "no header of ICMP");
             ensure!((packet[15], packet[19]) == (from, to), "other addresses");
-            ensure!(
-                sender.ip() == Ipv4Addr::new(127, 0, 0, from),
-                "from {sender}"
-            );
+            equal!(sender.ip(), Ipv4Addr::new(127, 0, 0, from), sender);
             ensure!(sum(&packet[..20]) == 0, "the header's sum");
-            ensure!(
-                packet[20] == kind && sum(&packet[20..n]) == 0,
-                "type {}",
-                packet[20]
-            );
+            ensure!(packet[20] == kind && sum(&packet[20..n]) == 0, packet[20]);
             ensure!(packet[24..n] == request[4..], "other bytes came back");
         }
         // One that is wrong is not answered.
         request[2] ^= 1;
-        io!(raw.send_to(&request, (Ipv4Addr::LOCALHOST, 0)));
-        io!(raw.recv(&mut packet));
+        raw.send_to(&request, (Ipv4Addr::LOCALHOST, 0))?;
+        raw.recv(&mut packet)?;
         let fd = raw.as_raw_fd();
-        refused!(
-            EAGAIN,
-            recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT)
-        );
+        refused! { recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT) => EAGAIN; }
     }
     Ok(())
 }
 
 fn echo_v6() -> Outcome {
-    let raw = socket(AF_INET6, libc::IPPROTO_ICMPV6)?;
+    let raw = socket(AF_INET6, IPPROTO_ICMPV6)?;
     let fd = raw.as_raw_fd();
     // Only echoes, no requests.
     let mut filter = [u32::MAX; 8];
@@ -76,25 +66,18 @@ fn echo_v6() -> Outcome {
     let len = size_of_val(&filter) as u32;
     call!(setsockopt(
         fd,
-        libc::IPPROTO_ICMPV6,
+        IPPROTO_ICMPV6,
         1,
         filter.as_ptr().cast(),
         len
     ));
-    io!(raw.send_to(&[128, 0, 0, 0, 1, 2, 3, 4, 5], (Ipv6Addr::LOCALHOST, 0)));
+    raw.send_to(&[128, 0, 0, 0, 1, 2, 3, 4, 5], (Ipv6Addr::LOCALHOST, 0))?;
     let mut packet = [0; 64];
-    let (n, from) = io!(raw.recv_from(&mut packet));
-    ensure!(
-        n == 9 && packet[0] == 129,
-        "{n} bytes of type {}",
-        packet[0]
-    );
+    let (n, from) = raw.recv_from(&mut packet)?;
+    ensure!(n == 9 && packet[0] == 129, n, packet[0]);
     ensure!(packet[4..9] == [1, 2, 3, 4, 5], "{:?}", &packet[4..9]);
     ensure!(from.ip() == Ipv6Addr::LOCALHOST, "from {from}");
-    refused!(
-        EAGAIN,
-        recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT)
-    );
+    refused! { recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT) => EAGAIN; }
     Ok(())
 }
 
@@ -109,30 +92,27 @@ fn own_protocol() -> Outcome {
     call!(bind(
         far.as_raw_fd(),
         (&raw const second_loopback).cast(),
-        size_of::<libc::sockaddr_in>() as u32
+        size_of::<sockaddr_in>() as u32
     ));
-    io!(a.send_to(b"own", (Ipv4Addr::LOCALHOST, 0)));
+    a.send_to(b"own", (Ipv4Addr::LOCALHOST, 0))?;
     let mut packet = [0; 64];
     for socket in [&a, &b] {
-        let n = io!(socket.recv(&mut packet));
+        let n = socket.recv(&mut packet)?;
         ensure!(&packet[20..n] == b"own", "{:?}", &packet[20..n]);
     }
     for socket in [&other, &far] {
         let fd = socket.as_raw_fd();
-        refused!(
-            EAGAIN,
-            recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT)
-        );
+        refused! { recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT) => EAGAIN; }
     }
-    refused!(EPROTONOSUPPORT, socket(AF_INET, libc::SOCK_RAW, 0));
+    refused!(EPROTONOSUPPORT, socket(AF_INET, SOCK_RAW, 0));
     // Only who may make packets gets a socket.
     let child = call!(fork());
     if child == 0 {
         // SAFETY: plain system calls in a child that ends right after.
         unsafe {
             libc::setuid(1000);
-            let made = libc::socket(AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP);
-            libc::_exit(c_int::from(made != -1 || errno() != libc::EPERM));
+            let made = libc::socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
+            libc::_exit(c_int::from(made != -1 || errno() != EPERM));
         }
     }
     let mut status = 0;

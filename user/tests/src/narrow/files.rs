@@ -1,8 +1,8 @@
 //! Files.
 
 use super::{Low, pair, read_bytes, words};
-use crate::support::{Outcome, c, child, file, folder};
-use crate::{Test, call, call80, ensure, refused80};
+use crate::{call80, refused80};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("narrow: status of files", status),
@@ -21,9 +21,9 @@ fn status() -> Outcome {
     let link = format!("{path}-link");
     call!(symlink(c(&path).as_ptr(), c(&link).as_ptr()));
     // SAFETY: all zeros is a valid one.
-    let mut wanted: libc::stat = unsafe { std::mem::zeroed() };
+    let mut wanted: stat = unsafe { zeroed() };
     let (name, to) = (low.text(&path), low.room(96));
-    let check = |wanted: &libc::stat| -> Outcome {
+    let check = |wanted: &stat| -> Outcome {
         let w: [u32; 24] = words(to);
         let got = (
             pair(w[0], w[1]),
@@ -58,7 +58,7 @@ fn status() -> Outcome {
     check(&wanted)?;
     call80!(197, fd, to);
     check(&wanted)?;
-    call80!(300, libc::AT_FDCWD, name, to, 0);
+    call80!(300, AT_FDCWD, name, to, 0);
     check(&wanted)?;
     call!(lstat(c(&link).as_ptr(), &mut wanted));
     let link = low.text(&link);
@@ -87,7 +87,7 @@ fn status() -> Outcome {
 fn systems() -> Outcome {
     let mut low = Low::new()?;
     // SAFETY: all zeros is a valid one.
-    let mut wanted: libc::statfs64 = unsafe { std::mem::zeroed() };
+    let mut wanted: libc::statfs64 = unsafe { zeroed() };
     call!(statfs64(c"/tmp".as_ptr(), &mut wanted));
     let (name, to) = (low.text("/tmp"), low.room(96));
     call80!(268, name, 84, to);
@@ -113,17 +113,17 @@ fn positions() -> Outcome {
     let mut low = Low::new()?;
     let (path, fd) = file("narrow-positions", b"0123456789")?;
     let to = low.room(16);
-    call80!(140, fd, 3, 5, to, libc::SEEK_SET);
+    call80!(140, fd, 3, 5, to, SEEK_SET);
     let [one, two] = words(to);
-    let here = call!(lseek(fd, 0, libc::SEEK_CUR));
+    let here = call!(lseek(fd, 0, SEEK_CUR));
     ensure!(
         pair(one, two) == (3 << 32 | 5) && here == 3 << 32 | 5,
         "{one} {two}, {here}"
     );
     // What does not fit is cut, as on Linux.
-    ensure!(call80!(19, fd, 0, libc::SEEK_CUR) == 5, "lseek");
-    ensure!(call80!(19, fd, 4, libc::SEEK_SET) == 4, "lseek");
-    refused80!(EINVAL, 19, fd, u32::MAX, libc::SEEK_SET);
+    ensure!(call80!(19, fd, 0, SEEK_CUR) == 5, "lseek");
+    ensure!(call80!(19, fd, 4, SEEK_SET) == 4, "lseek");
+    refused80!(EINVAL, 19, fd, u32::MAX, SEEK_SET);
     ensure!(
         call80!(180, fd, to, 3, 6, 0) == 3 && read_bytes(to, 3) == b"678",
         "pread64"
@@ -134,11 +134,7 @@ fn positions() -> Outcome {
         call80!(180, fd, to, 3, 1, 1) == 3 && read_bytes(to, 3) == b"abc",
         "far away"
     );
-    let size = || {
-        std::fs::metadata(&path)
-            .map(|found| found.len())
-            .unwrap_or(0)
-    };
+    let size = || fs::metadata(&path).map(|found| found.len()).unwrap_or(0);
     ensure!(size() == (1 << 32) + 4, "{}", size());
     call80!(194, fd, 9, 2);
     ensure!(size() == (2 << 32) + 9, "ftruncate64: {}", size());
@@ -151,7 +147,7 @@ fn positions() -> Outcome {
     call80!(272, fd, 0, 1, 0, 1, 0);
     refused80!(EINVAL, 272, fd, 0, 1, 0, 1, 77);
     // sendfile moves the position that it is given.
-    let (reader, writer) = crate::support::pipe(0)?;
+    let (reader, writer) = pipe(0)?;
     let offset = low.words(&[4]);
     ensure!(call80!(187, writer, fd, offset, 3) == 3, "sendfile");
     let mut got = [0u8; 3];
@@ -183,7 +179,7 @@ fn pieces() -> Outcome {
         call80!(378, fd, vector, 2, 20, 0, 0) == 2 && read_bytes(one, 2) == b"ld",
         "preadv2"
     );
-    call!(lseek(fd, 1, libc::SEEK_SET));
+    call!(lseek(fd, 1, SEEK_SET));
     ensure!(
         call80!(145, fd, vector, 2) == 21 && read_bytes(one, 4) == b"ello",
         "readv"
@@ -194,10 +190,7 @@ fn pieces() -> Outcome {
     let me = call!(getpid());
     let remote = low.words(&[two, 7]);
     let local = low.words(&[one, 7]);
-    ensure!(
-        call80!(347, me, local, 1, remote, 1, 0) == 7,
-        "process_vm_readv"
-    );
+    equal!(call80!(347, me, local, 1, remote, 1, 0), 7);
     ensure!(read_bytes(one, 7) == read_bytes(two, 7), "other bytes");
     Ok(())
 }
@@ -206,17 +199,17 @@ fn locks() -> Outcome {
     let mut low = Low::new()?;
     let (_, fd) = file("narrow-locks", b"")?;
     // Bytes 5 to 14, and some far away.
-    let near = low.words(&[libc::F_WRLCK as u32, 5, 10, 0]);
+    let near = low.words(&[F_WRLCK as u32, 5, 10, 0]);
     call80!(221, fd, 6, near);
-    let far = low.words(&[libc::F_RDLCK as u32, 0, 3, 100, 0, 0]);
+    let far = low.words(&[F_RDLCK as u32, 0, 3, 100, 0, 0]);
     call80!(221, fd, 13, far);
     let me = call!(getpid()) as u32;
     child(|| {
-        let find = |start: i64| -> Result<libc::flock, String> {
+        let find = |start: i64| -> Result<flock> {
             // SAFETY: all zeros is a valid one.
-            let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-            (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as i16, start, 1);
-            call!(fcntl(fd, libc::F_GETLK, &mut lock));
+            let mut lock: flock = unsafe { zeroed() };
+            (lock.l_type, lock.l_start, lock.l_len) = (F_WRLCK as i16, start, 1);
+            call!(fcntl(fd, F_GETLK, &mut lock));
             Ok(lock)
         };
         let lock = find(14)?;
@@ -226,43 +219,30 @@ fn locks() -> Outcome {
             lock.l_start
         );
         let lock = find((3 << 32) + 50)?;
-        ensure!(
-            (lock.l_start, lock.l_len) == (3 << 32, 100),
-            "{}",
-            lock.l_start
-        );
-        ensure!(
-            find(20)?.l_type == libc::F_UNLCK as i16,
-            "more than asked for"
-        );
+        equal!((lock.l_start, lock.l_len), (3 << 32, 100), lock.l_start);
+        equal!(find(20)?.l_type, F_UNLCK as i16);
         // The same by 32-bit calls.
-        let lock = low.words(&[libc::F_WRLCK as u32, 7, 1, 0]);
+        let lock = low.words(&[F_WRLCK as u32, 7, 1, 0]);
         call80!(221, fd, 5, lock);
         let w: [u32; 4] = words(lock);
-        ensure!(w == [libc::F_WRLCK as u32, 5, 10, me], "{w:?}");
-        let lock = low.words(&[libc::F_WRLCK as u32, 3, 3, 1, 0, 0]);
+        ensure!(w == [F_WRLCK as u32, 5, 10, me], "{w:?}");
+        let lock = low.words(&[F_WRLCK as u32, 3, 3, 1, 0, 0]);
         call80!(221, fd, 12, lock);
         let w: [u32; 6] = words(lock);
-        ensure!(w == [libc::F_RDLCK as u32, 0, 3, 100, 0, me], "{w:?}");
-        let lock = low.words(&[libc::F_RDLCK as u32, 1, 3, 1, 0, 0]);
+        ensure!(w == [F_RDLCK as u32, 0, 3, 100, 0, me], "{w:?}");
+        let lock = low.words(&[F_RDLCK as u32, 1, 3, 1, 0, 0]);
         call80!(221, fd, 12, lock);
         let [kind, ..]: [u32; 6] = words(lock);
-        ensure!(kind as u16 == libc::F_UNLCK as u16, "kind {kind}");
+        ensure!(kind as u16 == F_UNLCK as u16, "kind {kind}");
         // A start that 32 bits cannot hold.
-        let whole = low.words(&[libc::F_WRLCK as u32, 15, 0, 0]);
+        let whole = low.words(&[F_WRLCK as u32, 15, 0, 0]);
         refused80!(EOVERFLOW, 221, fd, 5, whole);
-        refused80!(
-            EAGAIN,
-            221,
-            fd,
-            6,
-            low.words(&[libc::F_WRLCK as u32, 5, 1, 0])
-        );
+        refused80!(EAGAIN, 221, fd, 6, low.words(&[F_WRLCK as u32, 5, 1, 0]));
         refused80!(EINVAL, 55, fd, 12, lock);
         Ok(())
     })?;
     // Locks of the open file.
-    let own = low.words(&[libc::F_WRLCK as u32, 200, 0, 5, 0, 0]);
+    let own = low.words(&[F_WRLCK as u32, 200, 0, 5, 0, 0]);
     call80!(221, fd, 37, own);
     Ok(())
 }
@@ -273,11 +253,11 @@ fn listings() -> Outcome {
     let mut wanted = vec![".".to_owned(), "..".to_owned()];
     for n in 0..40 {
         let name = format!("file-{n}-{}", "x".repeat(n * 5));
-        std::fs::write(format!("{at}/{name}"), b"").map_err(|error| error.to_string())?;
+        fs::write(format!("{at}/{name}"), b"")?;
         wanted.push(name);
     }
     wanted.sort();
-    let open = || -> Result<i32, String> { Ok(call!(open(c(&at).as_ptr(), libc::O_RDONLY))) };
+    let open = || -> Result<i32> { Ok(call!(open(c(&at).as_ptr(), O_RDONLY))) };
     let to = low.room(1000);
     for (number, head) in [(141, 10), (220, 19)] {
         let (fd, mut found) = (open()?, Vec::new());
@@ -301,7 +281,7 @@ fn listings() -> Outcome {
                 } else {
                     bytes[from + 18]
                 };
-                ensure!([libc::DT_REG, libc::DT_DIR].contains(&kind), "kind {kind}");
+                ensure!([DT_REG, DT_DIR].contains(&kind), "kind {kind}");
                 from += size;
             }
             if len == 0 {

@@ -1,9 +1,6 @@
 //! 32-bit calls by `int 0x80`: those whose structures differ from the 64-bit ones, judged by what the 64-bit calls say.
 
-use std::arch::asm;
-use std::ffi::CString;
-
-use crate::support::{PAGE, call_low_map};
+use support::prelude::*;
 
 mod files;
 mod objects;
@@ -46,7 +43,7 @@ pub fn int80<const N: usize>(number: u32, arguments: [u32; N]) -> i32 {
 macro_rules! call80 {
     ($number:expr, $($argument:expr),*) => {{
         let result = $crate::narrow::int80($number, [$($argument as u32),*]);
-        $crate::ensure!(
+        ensure!(
             !(-4095..0).contains(&result),
             "32-bit call {} (line {}) failed with {}", $number, line!(), -result
         );
@@ -57,14 +54,9 @@ macro_rules! call80 {
 /// Fails the test unless the 32-bit call fails with this error.
 #[macro_export]
 macro_rules! refused80 {
-    ($error:ident, $number:expr, $($argument:expr),*) => {{
-        let result = $crate::narrow::int80($number, [$($argument as u32),*]);
-        $crate::ensure!(
-            result == -libc::$error,
-            "32-bit call {} (line {}) gave {result}, {} expected",
-            $number, line!(), stringify!($error)
-        );
-    }};
+    ($error:ident, $number:expr, $($argument:expr),*) => {
+        equal!($crate::narrow::int80($number, [$($argument as u32),*]), -libc::$error, $number);
+    };
 }
 
 /// Memory below 2 GiB, given out piece by piece.
@@ -74,8 +66,8 @@ struct Low {
 }
 
 impl Low {
-    fn new() -> Result<Low, String> {
-        let at = call_low_map(64 * PAGE)?;
+    fn new() -> Result<Low> {
+        let at = low_map(64 * PAGE)?;
         Ok(Low { at, used: 0 })
     }
 

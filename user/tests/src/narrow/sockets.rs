@@ -1,8 +1,8 @@
 //! Sockets.
 
 use super::{Low, int80, read_bytes, words};
-use crate::support::{Outcome, file};
-use crate::{Test, call, call80, ensure, refused80};
+use crate::{call80, refused80};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("narrow: socketcall", socketcall),
@@ -20,11 +20,8 @@ fn socketcall() -> Outcome {
     let mut low = Low::new()?;
     let low = &mut low;
     let pair_at = low.room(8);
-    let unix = libc::AF_UNIX as u32;
-    ensure!(
-        by_socketcall(low, 8, &[unix, 1, 0, pair_at]) == 0,
-        "socketpair"
-    );
+    let unix = AF_UNIX as u32;
+    equal!(by_socketcall(low, 8, &[unix, 1, 0, pair_at]), 0);
     let [one, two] = words(pair_at);
     let text = low.bytes(b"through socketcall");
     ensure!(by_socketcall(low, 9, &[one, text, 18, 0]) == 18, "send");
@@ -32,30 +29,27 @@ fn socketcall() -> Outcome {
     ensure!(by_socketcall(low, 10, &[two, to, 32, 0]) == 18, "recv");
     ensure!(read_bytes(to, 18) == b"through socketcall", "bytes");
     let len = low.words(&[4]);
-    let level = libc::SOL_SOCKET as u32;
+    let level = SOL_SOCKET as u32;
     ensure!(
-        by_socketcall(low, 15, &[one, level, libc::SO_TYPE as u32, to, len]) == 0,
+        by_socketcall(low, 15, &[one, level, SO_TYPE as u32, to, len]) == 0,
         "getsockopt"
     );
     ensure!(words(to) == [1] && words(len) == [4], "a stream");
     // A time limit is two words here.
     let limit = low.words(&[0, 20_000]);
     ensure!(
-        by_socketcall(low, 14, &[one, level, libc::SO_RCVTIMEO as u32, limit, 8]) == 0,
+        by_socketcall(low, 14, &[one, level, SO_RCVTIMEO as u32, limit, 8]) == 0,
         "setsockopt"
     );
-    ensure!(
-        by_socketcall(low, 10, &[one, to, 32, 0]) == -libc::EAGAIN,
-        "no limit"
-    );
+    equal!(by_socketcall(low, 10, &[one, to, 32, 0]), -EAGAIN);
     let len = low.words(&[8]);
     ensure!(
-        by_socketcall(low, 15, &[one, level, libc::SO_RCVTIMEO as u32, to, len]) == 0,
+        by_socketcall(low, 15, &[one, level, SO_RCVTIMEO as u32, to, len]) == 0,
         "getsockopt"
     );
     ensure!(words(to) == [0, 20_000], "{:?}", words::<2>(to));
     // Names.
-    let fd = by_socketcall(low, 1, &[libc::AF_INET as u32, 1, 0]) as u32;
+    let fd = by_socketcall(low, 1, &[AF_INET as u32, 1, 0]) as u32;
     let name = low.words(&[2, 0x0100_007f, 0, 0]);
     ensure!(by_socketcall(low, 2, &[fd, name, 16]) == 0, "bind");
     ensure!(by_socketcall(low, 4, &[fd, 5]) == 0, "listen");
@@ -69,11 +63,11 @@ fn socketcall() -> Outcome {
         first as u16 == 2 && first >> 16 != 0 && address == 0x0100_007f,
         "{first:x} {address:x}"
     );
-    let other = by_socketcall(low, 1, &[libc::AF_INET as u32, 1, 0]) as u32;
+    let other = by_socketcall(low, 1, &[AF_INET as u32, 1, 0]) as u32;
     ensure!(by_socketcall(low, 3, &[other, to, 16]) == 0, "connect");
     ensure!(by_socketcall(low, 5, &[fd, 0, 0]) > 0, "accept");
     ensure!(by_socketcall(low, 13, &[other, 2]) == 0, "shutdown");
-    ensure!(by_socketcall(low, 21, &[0]) == -libc::EINVAL, "call 21");
+    ensure!(by_socketcall(low, 21, &[0]) == -EINVAL, "call 21");
     refused80!(EFAULT, 102, 1, 8);
     Ok(())
 }
@@ -83,71 +77,39 @@ fn rights() -> Outcome {
     let mut low = Low::new()?;
     let (_, file) = file("narrow-rights", b"in the file")?;
     let mut ends = [0; 2];
-    call!(socketpair(
-        libc::AF_UNIX,
-        libc::SOCK_STREAM,
-        0,
-        ends.as_mut_ptr()
-    ));
+    call!(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.as_mut_ptr()));
     let byte = low.bytes(b"x");
     let vector = low.words(&[byte, 1]);
-    let control = low.words(&[
-        16,
-        libc::SOL_SOCKET as u32,
-        libc::SCM_RIGHTS as u32,
-        file as u32,
-    ]);
+    let control = low.words(&[16, SOL_SOCKET as u32, SCM_RIGHTS as u32, file as u32]);
     let message = low.words(&[0, 0, vector, 1, control, 16, 0]);
     ensure!(call80!(370, ends[0], message, 0) == 1, "sendmsg");
     let control = low.room(64);
     let message = low.words(&[0, 0, vector, 1, control, 64, 77]);
-    ensure!(
-        call80!(372, ends[1], message, libc::MSG_CMSG_CLOEXEC) == 1,
-        "recvmsg"
-    );
+    equal!(call80!(372, ends[1], message, MSG_CMSG_CLOEXEC), 1);
     let w: [u32; 7] = words(message);
     let head: [u32; 4] = words(control);
-    ensure!(
-        w[5] == 16 && w[6] & !(libc::MSG_CMSG_CLOEXEC as u32) == 0,
-        "{w:?}"
-    );
-    ensure!(
-        head[..3] == [16, libc::SOL_SOCKET as u32, libc::SCM_RIGHTS as u32],
-        "{head:?}"
-    );
+    ensure!(w[5] == 16 && w[6] & !(MSG_CMSG_CLOEXEC as u32) == 0, w);
+    equal!(head[..3], [16, SOL_SOCKET as u32, SCM_RIGHTS as u32], head);
     let got = head[3] as i32;
     let mut bytes = [0u8; 11];
     call!(pread(got, bytes.as_mut_ptr().cast(), 11, 0));
     ensure!(&bytes == b"in the file", "{bytes:?}");
-    ensure!(
-        call!(fcntl(got, libc::F_GETFD)) == libc::FD_CLOEXEC,
-        "no close-on-exec"
-    );
+    equal!(call!(fcntl(got, F_GETFD)), FD_CLOEXEC);
     // Too little room for it.
-    let control = low.words(&[
-        16,
-        libc::SOL_SOCKET as u32,
-        libc::SCM_RIGHTS as u32,
-        file as u32,
-    ]);
+    let control = low.words(&[16, SOL_SOCKET as u32, SCM_RIGHTS as u32, file as u32]);
     let message = low.words(&[0, 0, vector, 1, control, 16, 0]);
     call80!(370, ends[0], message, 0);
     let message = low.words(&[0, 0, vector, 1, control, 12, 0]);
     call80!(372, ends[1], message, 0);
     let w: [u32; 7] = words(message);
-    ensure!(w[6] & libc::MSG_CTRUNC as u32 != 0, "{w:?}");
+    ensure!(w[6] & MSG_CTRUNC as u32 != 0, "{w:?}");
     Ok(())
 }
 
 fn many_messages() -> Outcome {
     let mut low = Low::new()?;
     let mut ends = [0; 2];
-    call!(socketpair(
-        libc::AF_UNIX,
-        libc::SOCK_DGRAM,
-        0,
-        ends.as_mut_ptr()
-    ));
+    call!(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends.as_mut_ptr()));
     let (one, two) = (low.bytes(b"first"), low.bytes(b"second"));
     let (a, b) = (low.words(&[one, 5]), low.words(&[two, 6]));
     let messages = low.words(&[0, 0, a, 1, 0, 0, 0, 99, 0, 0, b, 1, 0, 0, 0, 99]);

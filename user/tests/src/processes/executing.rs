@@ -1,12 +1,6 @@
 //! `exec`: programs, scripts, and what is refused.
 
-use std::ffi::CString;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::ptr;
-
-use crate::support::{End, Outcome, c, folder, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("processes: exec passes words and environment", exec),
@@ -21,81 +15,48 @@ fn exec() -> Outcome {
         .args(["--as", "words", "one", "", "two words", &long])
         .env_clear()
         .env("GREETING", "hello")
-        .output()
-        .map_err(|error| error.to_string())?;
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        text.trim() == format!("one||two words|{long}|hello"),
-        "words: {:.80}",
-        text
-    );
+    equal!(text.trim(), format!("one||two words|{long}|hello"), text);
     let many: Vec<String> = (0..5000).map(|number| number.to_string()).collect();
     let output = std::process::Command::new("/proc/self/exe")
         .args(["--as", "words"])
         .args(&many)
-        .output()
-        .map_err(|error| error.to_string())?;
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        text.trim() == format!("{}|", many.join("|")),
-        "5000 words arrived wrong"
-    );
+    equal!(text.trim(), format!("{}|", many.join("|")));
     Ok(())
 }
 
 fn exec_refusals() -> Outcome {
     let folder = folder("exec")?;
-    let none = [ptr::null()];
+    let none = [null()];
     let environment = || none.as_ptr();
-    let make = |name: &str, bytes: &[u8], mode: u32| -> Result<CString, String> {
+    let make = |name: &str, bytes: &[u8], mode: u32| -> Result<CString> {
         let path = format!("{folder}/{name}");
-        fs::write(&path, bytes).map_err(|error| error.to_string())?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-            .map_err(|error| error.to_string())?;
+        fs::write(&path, bytes)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         Ok(c(&path))
     };
-    let words = [c"x".as_ptr(), ptr::null()];
+    let words = [c"x".as_ptr(), null()];
     let plain = make("plain", b"no program", 0o755)?;
-    refused!(
-        ENOEXEC,
-        execve(plain.as_ptr(), words.as_ptr(), environment())
-    );
+    refused! { execve(plain.as_ptr(), words.as_ptr(), environment()) => ENOEXEC; }
     let empty = make("empty", b"", 0o755)?;
-    refused!(
-        ENOEXEC,
-        execve(empty.as_ptr(), words.as_ptr(), environment())
-    );
+    refused! { execve(empty.as_ptr(), words.as_ptr(), environment()) => ENOEXEC; }
     let data = make("data", b"\x7fELF", 0o644)?;
-    refused!(EACCES, execve(data.as_ptr(), words.as_ptr(), environment()));
-    refused!(
-        ENOENT,
-        execve(c"/none".as_ptr(), words.as_ptr(), environment())
-    );
-    refused!(EACCES, execve(c"/".as_ptr(), words.as_ptr(), environment()));
-    refused!(
-        ENOTDIR,
-        execve(c"/proc/self/exe/x".as_ptr(), words.as_ptr(), environment())
-    );
-    refused!(EFAULT, execve(8 as *const _, words.as_ptr(), environment()));
-    refused!(
-        EFAULT,
-        execve(
-            c"/proc/self/exe".as_ptr(),
-            0x1000 as *const _,
-            environment()
-        )
-    );
-    let bad = [8 as *const libc::c_char, ptr::null()];
-    refused!(
-        EFAULT,
-        execve(c"/proc/self/exe".as_ptr(), bad.as_ptr(), environment())
-    );
+    refused! {
+        execve(data.as_ptr(), words.as_ptr(), environment()) => EACCES;
+        execve(c"/none".as_ptr(), words.as_ptr(), environment()) => ENOENT;
+        execve(c"/".as_ptr(), words.as_ptr(), environment()) => EACCES;
+        execve(c"/proc/self/exe/x".as_ptr(), words.as_ptr(), environment()) => ENOTDIR;
+        execve(8 as *const _, words.as_ptr(), environment()) => EFAULT;
+        execve(c"/proc/self/exe".as_ptr(), 0x1000 as *const _, environment()) => EFAULT;
+    }
+    let bad = [8 as *const c_char, null()];
+    refused! { execve(c"/proc/self/exe".as_ptr(), bad.as_ptr(), environment()) => EFAULT; }
     let huge = c(&"y".repeat(200_000));
-    let words = [huge.as_ptr(), ptr::null()];
-    refused!(
-        E2BIG,
-        execve(c"/proc/self/exe".as_ptr(), words.as_ptr(), environment())
-    );
+    let words = [huge.as_ptr(), null()];
+    refused! { execve(c"/proc/self/exe".as_ptr(), words.as_ptr(), environment()) => E2BIG; }
     Ok(())
 }
 
@@ -103,30 +64,21 @@ fn scripts() -> Outcome {
     let folder = folder("scripts")?;
     let path = format!("{folder}/script");
     // The interpreter is this program; the script's own name and words follow its option.
-    let program = fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
-    fs::write(&path, format!("#! {} --as\n", program.display())).map_err(|e| e.to_string())?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
-    let status = std::process::Command::new(&path)
-        .arg("x")
-        .status()
-        .map_err(|e| e.to_string())?;
-    ensure!(
-        status.code() == Some(99),
-        "the interpreter was not run: {status}"
-    );
-    fs::write(&path, "#!/does/not/exist\n").map_err(|error| error.to_string())?;
+    let program = fs::read_link("/proc/self/exe")?;
+    fs::write(&path, format!("#! {} --as\n", program.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    let status = std::process::Command::new(&path).arg("x").status()?;
+    equal!(status.code(), Some(99), status);
+    fs::write(&path, "#!/does/not/exist\n")?;
     let error = std::process::Command::new(&path).status().err();
     let number = error.and_then(|error| error.raw_os_error());
-    ensure!(
-        number == Some(libc::ENOENT),
-        "no interpreter gave {number:?}"
-    );
+    equal!(number, Some(ENOENT));
     Ok(())
 }
 
 fn close_on_exec() -> Outcome {
-    for (flags, expected) in [(libc::O_CLOEXEC, 0), (0, 1)] {
-        let open = call!(open(c"/dev/null".as_ptr(), libc::O_RDONLY | flags));
+    for (flags, expected) in [(O_CLOEXEC, 0), (0, 1)] {
+        let open = call!(open(c"/dev/null".as_ptr(), O_RDONLY | flags));
         let child = spawn(|| {
             let number = c(&open.to_string());
             let words = [
@@ -134,7 +86,7 @@ fn close_on_exec() -> Outcome {
                 c"--as".as_ptr(),
                 c"descriptor".as_ptr(),
                 number.as_ptr(),
-                ptr::null(),
+                null(),
             ];
             call!(execv(c"/proc/self/exe".as_ptr(), words.as_ptr()));
             Ok(())

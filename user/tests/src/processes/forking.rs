@@ -1,9 +1,6 @@
 //! New processes: what they have of their own, and what they inherit.
 
-use crate::support::{
-    End, Outcome, child, errno, exit, map, peek, poke, say, spawn, wait, wait_with,
-};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("processes: vfork", vfork),
@@ -36,7 +33,7 @@ fn vfork() -> Outcome {
     let status = std::process::Command::new("/proc/self/exe")
         .args(["--as", "exit", "31"])
         .status();
-    let status = status.map_err(|error| error.to_string())?;
+    let status = status?;
     ensure!(status.code() == Some(31), "{status}");
     let error = std::process::Command::new("/does/not/exist").status().err();
     ensure!(error.is_some(), "a program that does not exist ran");
@@ -53,7 +50,7 @@ fn many() -> Outcome {
             let mut status = 0;
             call!(waitpid(-1, &mut status, 0));
             let End::Exit(number) = End::of(status) else {
-                return Err(format!("{status:#x}"));
+                return Err(format!("{status:#x}").into());
             };
             sum += number;
         }
@@ -76,25 +73,18 @@ fn deep() -> Outcome {
 fn inherited() -> Outcome {
     call!(umask(0o027));
     call!(chdir(c"/tmp".as_ptr()));
-    crate::growth::limit(libc::RLIMIT_NOFILE, 50)?;
+    call!(setrlimit(RLIMIT_NOFILE, &limit_of(50)));
     child(|| {
         ensure!(call!(umask(0)) == 0o027, "the mask was not inherited");
-        let here = std::env::current_dir().map_err(|error| error.to_string())?;
-        ensure!(
-            here.as_os_str() == "/tmp",
-            "the folder is {}",
-            here.display()
-        );
-        let mut limit = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        call!(getrlimit(libc::RLIMIT_NOFILE, &mut limit));
+        let here = std::env::current_dir()?;
+        equal!(here.as_os_str(), "/tmp", here.display());
+        let mut limit = limit_of(0);
+        call!(getrlimit(RLIMIT_NOFILE, &mut limit));
         ensure!(limit.rlim_cur == 50, "the limit is {}", limit.rlim_cur);
         for _ in 0..50 {
             // SAFETY: opens a device.
-            if unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } == -1 {
-                ensure!(errno() == libc::EMFILE, "errno {}", errno());
+            if unsafe { libc::open(c"/dev/null".as_ptr(), O_RDONLY) } == -1 {
+                ensure!(errno() == EMFILE, "errno {}", errno());
                 return Ok(());
             }
         }
@@ -104,7 +94,7 @@ fn inherited() -> Outcome {
 
 fn identities() -> Outcome {
     // SAFETY: all zeros is a valid utsname to be overwritten.
-    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
+    let mut name: utsname = unsafe { zeroed() };
     call!(uname(&mut name));
     let machine: String = name
         .machine
@@ -113,20 +103,17 @@ fn identities() -> Outcome {
         .map(|&b| b as u8 as char)
         .collect();
     ensure!(machine == "x86_64", "the machine is {machine}");
-    call!(prctl(libc::PR_SET_NAME, c"renamed".as_ptr(), 0, 0, 0));
+    call!(prctl(PR_SET_NAME, c"renamed".as_ptr(), 0, 0, 0));
     let mut buffer = [0u8; 16];
-    call!(prctl(libc::PR_GET_NAME, buffer.as_mut_ptr(), 0, 0, 0));
+    call!(prctl(PR_GET_NAME, buffer.as_mut_ptr(), 0, 0, 0));
     ensure!(buffer.starts_with(b"renamed\0"), "the name is {buffer:?}");
     if call!(getuid()) == 0 {
         child(|| {
             call!(setgid(100));
             call!(setuid(1000));
-            ensure!(
-                call!(geteuid()) == 1000 && call!(getegid()) == 100,
-                "not changed"
-            );
+            ensure!(call!(geteuid()) == 1000 && call!(getegid()) == 100);
             refused!(EPERM, setuid(0));
-            refused!(EPERM, kill(1, libc::SIGTERM));
+            refused!(EPERM, kill(1, SIGTERM));
             Ok(())
         })?;
     }
@@ -137,19 +124,17 @@ fn fork_among_threads() -> Outcome {
     let memory = map(4096)? as usize;
     let threads: Vec<_> = (0..3)
         .map(|_| {
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 for _ in 0..20 {
                     poke(memory as *mut u8, 1);
                     child(|| Ok(()))?;
                 }
-                Ok::<(), String>(())
+                Ok::<(), Failure>(())
             })
         })
         .collect();
     for thread in threads {
-        thread
-            .join()
-            .map_err(|_| "a thread panicked".to_string())??;
+        thread.join()??;
     }
     let mut status = 0;
     refused!(ECHILD, waitpid(-1, &mut status, 0));
@@ -178,10 +163,7 @@ fn large() -> Outcome {
             // SAFETY: as above.
             let found = unsafe { at(page).read_volatile() };
             let expected = expected(page);
-            ensure!(
-                found == expected,
-                "page {page} has {found:#x}, not {expected:#x}"
-            );
+            equal!(found, expected, page);
         }
         Ok(())
     };
@@ -210,8 +192,7 @@ fn large() -> Outcome {
     written().for_each(|page| put(page, parents(page)));
     check(&parents)?;
     for one in [reader, writer] {
-        let end = wait(one)?;
-        ensure!(end == End::Exit(0), "a child ended with {end:?}");
+        wait_ok(one)?;
     }
     check(&parents)?;
     // All of it is the parent's own again.

@@ -5,14 +5,12 @@
 //! - `waiting`: ends of children.
 //! - `groups`: process groups and sessions.
 
+use support::prelude::*;
+
 pub mod executing;
 pub mod forking;
 pub mod groups;
 pub mod waiting;
-
-use std::ptr;
-
-use crate::support::map;
 
 /// What this program does when a test runs it as `--as ROLE ARGUMENTS`; the exit status.
 pub fn act(words: &[String]) -> i32 {
@@ -45,10 +43,10 @@ pub fn act(words: &[String]) -> i32 {
                 .and_then(|word| word.parse().ok())
                 .unwrap_or(-1);
             // SAFETY: asks for a descriptor's flags.
-            i32::from(unsafe { libc::fcntl(number, libc::F_GETFD) } != -1)
+            i32::from(unsafe { libc::fcntl(number, F_GETFD) } != -1)
         }
         "sleep" => loop {
-            crate::support::pause_ms(1000);
+            pause_ms(1000);
         },
         "signals" => signal_state(),
         _ => 99,
@@ -59,14 +57,14 @@ pub fn act(words: &[String]) -> i32 {
 pub fn signal_state() -> i32 {
     // SAFETY: all zeros are valid values to be overwritten by the calls.
     unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        let mut set = std::mem::zeroed();
-        libc::sigaction(libc::SIGUSR1, ptr::null(), &mut action);
-        let caught = action.sa_sigaction == libc::SIG_DFL;
-        libc::sigaction(libc::SIGUSR2, ptr::null(), &mut action);
-        let ignored = action.sa_sigaction == libc::SIG_IGN;
-        libc::sigprocmask(libc::SIG_BLOCK, ptr::null(), &mut set);
-        let blocked = libc::sigismember(&set, libc::SIGHUP) == 1;
+        let mut action: sigaction = zeroed();
+        let mut set = zeroed();
+        libc::sigaction(SIGUSR1, null(), &mut action);
+        let caught = action.sa_sigaction == SIG_DFL;
+        libc::sigaction(SIGUSR2, null(), &mut action);
+        let ignored = action.sa_sigaction == SIG_IGN;
+        libc::sigprocmask(SIG_BLOCK, null(), &mut set);
+        let blocked = libc::sigismember(&set, SIGHUP) == 1;
         i32::from(caught) | i32::from(ignored) << 1 | i32::from(blocked) << 2
     }
 }

@@ -1,9 +1,6 @@
 //! Ends of children, and who waits for them.
 
-use std::fs;
-
-use crate::support::{End, Outcome, exit, pause_ms, pipe, spawn, wait};
-use crate::{Test, call, ensure, refused};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("processes: exit statuses", statuses),
@@ -16,10 +13,7 @@ pub const TESTS: &[Test] = &[
 fn statuses() -> Outcome {
     for status in [0, 1, 77, 255, 256 + 3] {
         let end = wait(spawn(|| exit(status))?)?;
-        ensure!(
-            end == End::Exit(status & 255),
-            "exit({status}) gave {end:?}"
-        );
+        equal!(end, End::Exit(status & 255), status);
     }
     Ok(())
 }
@@ -34,10 +28,7 @@ fn waiting() -> Outcome {
         call!(read(reader, (&raw mut byte).cast(), 1));
         exit(4)
     })?;
-    ensure!(
-        call!(waitpid(-1, &mut status, libc::WNOHANG)) == 0,
-        "a child ended too early"
-    );
+    equal!(call!(waitpid(-1, &mut status, WNOHANG)), 0);
     let quick = spawn(|| exit(5))?;
     let found = call!(waitpid(-1, &mut status, 0));
     ensure!(
@@ -56,30 +47,27 @@ fn waiting() -> Outcome {
 
 fn wait_more() -> Outcome {
     let child = spawn(|| {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while start.elapsed().as_millis() < 60 {
             std::hint::spin_loop();
         }
         exit(6)
     })?;
     // SAFETY: all zeros is a valid siginfo to be overwritten.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WEXITED | libc::WNOWAIT;
-    call!(waitid(libc::P_PID, child as u32, &mut info, options));
+    let mut info: siginfo_t = unsafe { zeroed() };
+    let options = WEXITED | WNOWAIT;
+    call!(waitid(P_PID, child as u32, &mut info, options));
     // SAFETY: waitid has filled it in for a child.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     ensure!(
-        info.si_code == libc::CLD_EXITED && pid == child && status == 6,
+        info.si_code == CLD_EXITED && pid == child && status == 6,
         "waitid: {pid} {status}"
     );
     // SAFETY: all zeros is a valid rusage to be overwritten.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut usage: rusage = unsafe { zeroed() };
     let mut status = 0;
     let found = call!(wait4(child, &mut status, 0, &mut usage));
-    ensure!(
-        found == child && End::of(status) == End::Exit(6),
-        "WNOWAIT took the child"
-    );
+    ensure!(found == child && End::of(status) == End::Exit(6));
     let time = usage.ru_utime.tv_sec * 1_000_000 + usage.ru_utime.tv_usec;
     ensure!(time >= 20_000, "60 ms of spinning count as {time} us");
     Ok(())
@@ -102,10 +90,7 @@ fn orphans() -> Outcome {
     wait(parent)?;
     let mut adopter = 0i32;
     call!(read(reader, (&raw mut adopter).cast(), 4));
-    ensure!(
-        adopter >= 1 && adopter != parent,
-        "the orphan's parent is {adopter}"
-    );
+    ensure!(adopter >= 1 && adopter != parent, adopter);
     Ok(())
 }
 
@@ -115,18 +100,14 @@ fn zombies() -> Outcome {
         .collect::<Result<_, _>>()?;
     pause_ms(100);
     for &child in &children {
-        let stat = fs::read_to_string(format!("/proc/{child}/stat"))
-            .map_err(|error| format!("/proc/{child}/stat: {error}"))?;
+        let stat = fs::read_to_string(format!("/proc/{child}/stat"))?;
         ensure!(stat.contains(") Z "), "not a zombie: {stat}");
         call!(kill(child, 0));
     }
     for child in children {
         wait(child)?;
         refused!(ESRCH, kill(child, 0));
-        ensure!(
-            !fs::exists(format!("/proc/{child}")).unwrap_or(true),
-            "/proc/{child} stays"
-        );
+        ensure!(!fs::exists(format!("/proc/{child}")).unwrap_or(true), child);
     }
     Ok(())
 }

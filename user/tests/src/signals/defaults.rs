@@ -1,11 +1,7 @@
 //! Signals without a handler: ends, stops, children.
 
-use std::ptr;
-
-use crate::support::{End, Outcome, child, handle, pause_ms, spawn, wait, wait_with};
-use crate::{Test, call, ensure, refused};
-
-use super::{count, last, mask, note};
+use super::{count, last, note};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("signals: default actions", defaults),
@@ -43,24 +39,21 @@ fn defaults() -> Outcome {
 }
 
 fn job_control() -> Outcome {
-    for signal in [libc::SIGSTOP, libc::SIGTSTP] {
+    for signal in [SIGSTOP, SIGTSTP] {
         let child = spawn(|| {
             call!(raise(signal));
-            crate::support::exit(9)
+            exit(9)
         })?;
-        let options = libc::WUNTRACED | libc::WCONTINUED;
+        let options = WUNTRACED | WCONTINUED;
         let end = wait_with(child, options)?;
         ensure!(end == End::Stopped(signal), "{end:?} in place of a stop");
         let mut status = 0;
-        let found = call!(waitpid(child, &mut status, options | libc::WNOHANG));
+        let found = call!(waitpid(child, &mut status, options | WNOHANG));
         ensure!(found == 0, "a stop was told twice");
         pause_ms(20);
-        call!(kill(child, libc::SIGCONT));
+        call!(kill(child, SIGCONT));
         let end = wait_with(child, options)?;
-        ensure!(
-            end == End::Continued || end == End::Exit(9),
-            "{end:?} in place of going on"
-        );
+        ensure!(end == End::Continued || end == End::Exit(9), end);
         if end == End::Continued {
             let end = wait_with(child, 0)?;
             ensure!(end == End::Exit(9), "{end:?} at the end");
@@ -69,49 +62,32 @@ fn job_control() -> Outcome {
     // A stopped process can be killed.
     let child = spawn(|| {
         loop {
-            call!(raise(libc::SIGSTOP));
+            call!(raise(SIGSTOP));
         }
     })?;
-    wait_with(child, libc::WUNTRACED)?;
-    call!(kill(child, libc::SIGTERM));
-    call!(kill(child, libc::SIGKILL));
+    wait_with(child, WUNTRACED)?;
+    call!(kill(child, SIGTERM));
+    call!(kill(child, SIGKILL));
     let end = wait(child)?;
-    ensure!(
-        end == End::Signal(libc::SIGKILL),
-        "a stopped process ended with {end:?}"
-    );
+    equal!(end, End::Signal(SIGKILL));
     Ok(())
 }
 
 fn child_signal() -> Outcome {
-    handle(libc::SIGCHLD, note, libc::SA_RESTART)?;
+    handle(SIGCHLD, note, SA_RESTART)?;
     let child = spawn(|| Ok(()))?;
     wait(child)?;
     ensure!(count() == 1, "{} SIGCHLD for one child", count());
-    ensure!(
-        last(1) == libc::CLD_EXITED && last(2) == child,
-        "code {} from {}",
-        last(1),
-        last(2)
-    );
-    let child = spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })?;
-    call!(kill(child, libc::SIGKILL));
-    wait(child)?;
-    ensure!(
-        last(1) == libc::CLD_KILLED,
-        "the code of a killed child is {}",
-        last(1)
-    );
+    ensure!(last(1) == CLD_EXITED && last(2) == child, last(1), last(2));
+    let child = spawn_sleeper()?;
+    kill_child(child)?;
+    equal!(last(1), CLD_KILLED);
     Ok(())
 }
 
 fn ignored_children() -> Outcome {
     // SAFETY: ignores the signal.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    unsafe { libc::signal(SIGCHLD, SIG_IGN) };
     let child = spawn(|| Ok(()))?;
     let mut status = 0;
     refused!(ECHILD, waitpid(child, &mut status, 0));
@@ -121,23 +97,15 @@ fn ignored_children() -> Outcome {
 
 fn across_exec() -> Outcome {
     let child = spawn(|| {
-        handle(libc::SIGUSR1, note, 0)?;
+        handle(SIGUSR1, note, 0)?;
         // SAFETY: ignores the signal.
-        unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
-        mask(libc::SIG_BLOCK, &[libc::SIGHUP])?;
-        let words = [
-            c"t".as_ptr(),
-            c"--as".as_ptr(),
-            c"signals".as_ptr(),
-            ptr::null(),
-        ];
+        unsafe { libc::signal(SIGUSR2, SIG_IGN) };
+        mask(SIG_BLOCK, &[SIGHUP])?;
+        let words = [c"t".as_ptr(), c"--as".as_ptr(), c"signals".as_ptr(), null()];
         call!(execv(c"/proc/self/exe".as_ptr(), words.as_ptr()));
         Ok(())
     })?;
     let end = wait(child)?;
-    ensure!(
-        end == End::Exit(0b111),
-        "ended with {end:?}; bits: caught reset, ignored and mask kept"
-    );
+    equal!(end, End::Exit(0b111));
     Ok(())
 }

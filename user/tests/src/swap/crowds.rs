@@ -1,16 +1,8 @@
 //! More pages than the machine has room for.
 
-use std::{
-    fs,
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
-};
-
-use libc::SIGKILL;
-
 use super::devices::{instead, prepare};
-use super::state::{DEVICE, check, expect_slots, fill, needs_swap, number, state};
-use crate::support::{End, Outcome, PAGE, c, child, exit, map, poke, shared_map, spawn, wait};
-use crate::{SKIP, call, ensure, refused};
+use super::state::{DEVICE, check, expect_slots, fill, needs_swap, state};
+use support::prelude::*;
 
 /// When nothing goes to swap any more, the largest process is ended; others lose nothing, and the slots come back.
 pub fn full() -> Outcome {
@@ -18,14 +10,14 @@ pub fn full() -> Outcome {
     const KILLS: (&str, &str) = ("/proc/causeway/counters", "out_of_memory_kills");
     needs_swap()?;
     if !fs::exists(SMALL).unwrap_or(false) {
-        return Err(format!("{SKIP}there is no {SMALL}"));
+        return Err(skip(format!("there is no {SMALL}")));
     }
     prepare(SMALL, 1024)?;
     instead(SMALL, || {
         let pages = 200;
         let memory = map(pages * PAGE)?;
         fill(memory, pages, 6);
-        let kills = number(KILLS.0, KILLS.1)?;
+        let kills = field(KILLS.0, KILLS.1)?;
         let greedy = spawn(|| {
             for _ in 0..64 {
                 fill(map(2048 * PAGE)?, 2048, 2);
@@ -33,8 +25,8 @@ pub fn full() -> Outcome {
             Err("it got half a gigabyte".into())
         })?;
         let end = wait(greedy)?;
-        ensure!(end == End::Signal(libc::SIGKILL), "it ended with {end:?}");
-        let kills = number(KILLS.0, KILLS.1)? - kills;
+        ensure!(end == End::Signal(SIGKILL), "it ended with {end:?}");
+        let kills = field(KILLS.0, KILLS.1)? - kills;
         ensure!(kills == 1, "{kills} processes were ended");
         for page in 0..pages {
             check(memory, page, 6)?;
@@ -45,25 +37,25 @@ pub fn full() -> Outcome {
 }
 
 /// Pages of one and a half times the machine's memory.
-fn too_many() -> Result<usize, String> {
-    let total = number("/proc/meminfo", "MemTotal")?;
+fn too_many() -> Result<usize> {
+    let total = field("/proc/meminfo", "MemTotal")?;
     Ok(total as usize * 1024 / PAGE * 3 / 2)
 }
 
 pub fn larger() -> Outcome {
     needs_swap()?;
-    let out = number("/proc/vmstat", "pswpout")?;
+    let out = field("/proc/vmstat", "pswpout")?;
     let pages = too_many()?;
     let memory = map(pages * PAGE)?;
     fill(memory, pages, 7);
     // There is no room for all of that.
     let (name, kills) = (
         c(DEVICE),
-        number("/proc/causeway/counters", "out_of_memory_kills")?,
+        field("/proc/causeway/counters", "out_of_memory_kills")?,
     );
     refused!(ENOMEM, swapoff(name.as_ptr()));
     ensure!(state()?.is_some(), "it is not in /proc/swaps any more");
-    let more = number("/proc/causeway/counters", "out_of_memory_kills")? - kills;
+    let more = field("/proc/causeway/counters", "out_of_memory_kills")? - kills;
     ensure!(more == 0, "{more} processes were ended for that");
     for page in (0..pages).rev().step_by(3) {
         check(memory, page, 7)?;
@@ -78,7 +70,7 @@ pub fn larger() -> Outcome {
     for page in (0..pages).step_by(5) {
         check(memory, page, 7)?;
     }
-    let out = number("/proc/vmstat", "pswpout")? - out;
+    let out = field("/proc/vmstat", "pswpout")? - out;
     ensure!(out as usize > pages / 3, "{out} pages went out");
     call!(munmap(memory.cast(), pages * PAGE));
     // Others' pages may have gone, too.
@@ -102,11 +94,11 @@ pub fn larger_shared() -> Outcome {
 }
 
 /// Faults for which this process and its children that ended waited for a disk.
-fn waited() -> Result<i64, String> {
+fn waited() -> Result<i64> {
     let mut sum = 0;
-    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+    for who in [RUSAGE_SELF, RUSAGE_CHILDREN] {
         // SAFETY: plain numbers, for the call to fill.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let mut usage: rusage = unsafe { zeroed() };
         call!(getrusage(who, &mut usage));
         sum += usage.ru_majflt;
     }
@@ -114,14 +106,13 @@ fn waited() -> Result<i64, String> {
 }
 
 /// The same of another process, alone.
-fn major_faults(process: libc::pid_t) -> Result<i64, String> {
-    let text =
-        fs::read_to_string(format!("/proc/{process}/stat")).map_err(|error| error.to_string())?;
+fn major_faults(process: pid_t) -> Result<i64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let behind = text.rsplit(") ").next().unwrap_or_default();
     let field = behind.split_ascii_whitespace().nth(9);
     field
         .and_then(|word| word.parse().ok())
-        .ok_or_else(|| format!("no major faults in {text:?}"))
+        .ok_or_else(|| format!("no major faults in {text:?}").into())
 }
 
 /// What a person at a shell does: looks at what it has in memory, and runs a command.
@@ -130,7 +121,7 @@ fn round_trip(memory: *mut u8, pages: usize) -> Outcome {
         check(memory, page, 2)?;
     }
     let command = [c("/bin/busybox"), c("true")];
-    let words = [command[0].as_ptr(), command[1].as_ptr(), std::ptr::null()];
+    let words = [command[0].as_ptr(), command[1].as_ptr(), null()];
     let ended = wait(spawn(|| {
         // SAFETY: the words and the list end as they must.
         unsafe { libc::execv(words[0], words.as_ptr()) };
@@ -166,9 +157,9 @@ pub fn beside() -> Outcome {
         Ok(())
     })?;
     let pause = |until: usize| {
-        crate::support::pause_ms(250);
+        pause_ms(250);
         while written.load(SeqCst) < until {
-            crate::support::pause_ms(10);
+            pause_ms(10);
         }
     };
     // From the first pass on each page that it writes has to come back first.
@@ -182,17 +173,10 @@ pub fn beside() -> Outcome {
         pause(written.load(SeqCst) + large / 2);
     }
     let (waits, read_in) = (waited()? - before, major_faults(other)? - read_in);
-    call!(kill(other, SIGKILL));
-    wait(other)?;
+    kill_child(other)?;
     call!(munmap(own.cast(), PAGES * PAGE));
     // Some pages come by each.
-    ensure!(
-        read_in as usize > large / 100,
-        "the other program waited {read_in} times only"
-    );
-    ensure!(
-        waits <= ROUNDS,
-        "{waits} faults of {ROUNDS} round trips waited, and {read_in} of the other program"
-    );
+    ensure!(read_in as usize > large / 100, read_in);
+    ensure!(waits <= ROUNDS, waits, ROUNDS, read_in);
     expect_slots(None)
 }

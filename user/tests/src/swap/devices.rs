@@ -1,13 +1,9 @@
 //! Devices and files as swap space: which can be, and how they come and go.
 
-use std::fs;
-use std::io::Write;
-
 use super::state::{
-    DEVICE, SWAP_FLAG_PREFER, check, expect_slots, fill, needs_swap, number, send_away, state,
+    DEVICE, SWAP_FLAG_PREFER, check, expect_slots, fill, needs_swap, send_away, state,
 };
-use crate::support::{Outcome, PAGE, c, child, fault_of, file, map, peek};
-use crate::{SKIP, call, ensure, refused};
+use support::prelude::*;
 
 pub fn refusals() -> Outcome {
     needs_swap()?;
@@ -43,20 +39,14 @@ pub fn off_and_on() -> Outcome {
     let name = c(DEVICE);
     call!(swapoff(name.as_ptr()));
     ensure!(state()?.is_none(), "it is still in /proc/swaps");
-    ensure!(
-        number("/proc/meminfo", "SwapTotal")? == 0,
-        "there is swap space"
-    );
+    equal!(field("/proc/meminfo", "SwapTotal")?, 0);
     refused!(EINVAL, swapoff(name.as_ptr()));
     for page in 0..pages {
         check(memory, page, 5)?;
     }
     call!(swapon(name.as_ptr(), SWAP_FLAG_PREFER | 7));
     let [size, used, priority] = state()?.ok_or("it is not in /proc/swaps")?;
-    ensure!(
-        size > 0 && used == 0 && priority == 7,
-        "{size} {used} {priority}"
-    );
+    ensure!(size > 0 && used == 0 && priority == 7, size, used, priority);
     send_away(memory, pages)?;
     for page in 0..pages {
         check(memory, page, 5)?;
@@ -71,7 +61,7 @@ pub fn prepare(path: &str, pages: usize) -> Outcome {
     header[1028..1032].copy_from_slice(&(pages as u32 - 1).to_le_bytes());
     header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
     let mut open = fs::OpenOptions::new();
-    let mut write = || -> std::io::Result<()> {
+    let mut write = || -> io::Result<()> {
         let mut file = open.write(true).create(true).open(path)?;
         for page in 0..pages {
             match page {
@@ -81,7 +71,7 @@ pub fn prepare(path: &str, pages: usize) -> Outcome {
         }
         file.sync_all()
     };
-    write().map_err(|error| format!("{path}: {error}"))
+    write().map_err(|error| format!("{path}: {error}").into())
 }
 
 /// Takes the host's device out and another one in for the time of `body`.
@@ -103,27 +93,21 @@ pub fn on_a_file() -> Outcome {
     const DISK: &str = "/dev/vdb";
     needs_swap()?;
     if !fs::exists(DISK).unwrap_or(false) {
-        return Err(format!("{SKIP}there is no {DISK}"));
+        return Err(skip(format!("there is no {DISK}")));
     }
-    let folder = crate::support::folder("swap-file")?;
+    let folder = folder("swap-file")?;
     let (disk, at, kind) = (c(DISK), c(&folder), c("ext2"));
-    call!(mount(
-        disk.as_ptr(),
-        at.as_ptr(),
-        kind.as_ptr(),
-        0,
-        std::ptr::null()
-    ));
+    call!(mount(disk.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, null()));
     let (path, other) = (format!("{folder}/swap"), format!("{folder}/other"));
     prepare(&path, 600)?;
-    fs::write(&other, "other").map_err(|error| error.to_string())?;
+    fs::write(&other, "other")?;
     let (name, new) = (c(&path), c(&other));
     instead(&path, || {
         let pages = 400;
         let memory = map(pages * PAGE)?;
         fill(memory, pages, 4);
         send_away(memory, pages)?;
-        let out = number("/proc/meminfo", "SwapTotal")? - number("/proc/meminfo", "SwapFree")?;
+        let out = field("/proc/meminfo", "SwapTotal")? - field("/proc/meminfo", "SwapFree")?;
         ensure!(out >= 1500, "only {out} KiB went");
         refused!(EPERM, unlink(name.as_ptr()));
         refused!(EPERM, rename(name.as_ptr(), new.as_ptr()));
@@ -152,7 +136,7 @@ pub fn unreadable() -> Outcome {
     let memory = map(pages * PAGE)?;
     fill(memory, pages, 5);
     send_away(memory, pages)?;
-    let before = number("/proc/vmstat", "pswpin")?;
+    let before = field("/proc/vmstat", "pswpin")?;
     let mut failed = Vec::new();
     for page in 0..pages {
         let at = memory.wrapping_add(page * PAGE + page % PAGE);
@@ -164,11 +148,8 @@ pub fn unreadable() -> Outcome {
             Some(fault) => failed.push((page, fault.signal)),
         }
     }
-    let read = number("/proc/vmstat", "pswpin")? - before;
-    ensure!(
-        matches!(failed[..], [(_, libc::SIGBUS)]),
-        "these pages failed: {failed:?}, {read} were read"
-    );
+    let read = field("/proc/vmstat", "pswpin")? - before;
+    ensure!(matches!(failed[..], [(_, SIGBUS)]), failed, read);
     let name = c(DEVICE);
     // It can't be brought back.
     refused!(EIO, swapoff(name.as_ptr()));

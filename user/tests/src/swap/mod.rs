@@ -1,12 +1,12 @@
 //! Swap space: programs larger than the machine, and devices that come and go. The host gives swap space as `/dev/vda` to
 //! a small machine; elsewhere these tests are left out.
 
+use support::prelude::*;
+
 mod crowds;
 mod devices;
 mod pages;
 mod state;
-
-use crate::Test;
 
 pub const TESTS: &[Test] = &[
     ("swap: what can't be swap space", devices::refusals),

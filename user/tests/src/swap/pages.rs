@@ -1,8 +1,7 @@
 //! Pages that go to swap and come back, each to whom it belongs.
 
-use super::state::{byte, check, expect_slots, fill, needs_swap, number, send_away};
-use crate::support::{Outcome, PAGE, child, map, poke, shared_map};
-use crate::{call, ensure};
+use super::state::{byte, check, expect_slots, fill, needs_swap, send_away};
+use support::prelude::*;
 
 pub fn away() -> Outcome {
     needs_swap()?;
@@ -16,14 +15,14 @@ pub fn away() -> Outcome {
         };
         fill(memory, pages, 3);
         send_away(memory, pages)?;
-        let out = number("/proc/meminfo", "SwapTotal")? - number("/proc/meminfo", "SwapFree")?;
+        let out = field("/proc/meminfo", "SwapTotal")? - field("/proc/meminfo", "SwapFree")?;
         ensure!(out >= 1900, "only {out} KiB went");
         let mut residency = vec![0u8; pages];
         call!(mincore(memory.cast(), pages * PAGE, residency.as_mut_ptr()));
         let gone = residency.iter().filter(|it| **it & 1 == 0).count();
         ensure!(gone > 450, "{gone} pages are gone");
         if !shared {
-            let swapped = number("/proc/self/status", "VmSwap")?;
+            let swapped = field("/proc/self/status", "VmSwap")?;
             ensure!(swapped >= 1800, "VmSwap is {swapped}");
         }
         // From the end: read, then write every other.

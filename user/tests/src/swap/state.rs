@@ -1,26 +1,23 @@
 //! What the kernel says of its swap space, and memory whose bytes tell which page they are of.
 
-use std::fs;
-
-use libc::{MADV_PAGEOUT, c_int};
-
-use crate::support::{Outcome, PAGE, peek, poke};
-use crate::{SKIP, call, ensure};
+use support::prelude::*;
 
 /// The host's swap space.
 pub const DEVICE: &str = "/dev/vda";
 pub const SWAP_FLAG_PREFER: c_int = 0x8000;
 
 /// What `/proc/swaps` says of the device: size and use in KiB, and the priority.
-pub fn state() -> Result<Option<[i64; 3]>, String> {
-    let text = fs::read_to_string("/proc/swaps").map_err(|error| error.to_string())?;
+pub fn state() -> Result<Option<[i64; 3]>> {
+    let text = fs::read_to_string("/proc/swaps")?;
     let Some(line) = text.lines().find(|line| line.starts_with(DEVICE)) else {
         return Ok(None);
     };
     let mut words = line.split_ascii_whitespace().skip(2).map(str::parse::<i64>);
-    let mut next = || match words.next() {
-        Some(Ok(number)) => Ok(number),
-        _ => Err(format!("/proc/swaps has {line:?}")),
+    let mut next = || -> Result<i64> {
+        match words.next() {
+            Some(Ok(number)) => Ok(number),
+            _ => Err(format!("/proc/swaps has {line:?}").into()),
+        }
     };
     Ok(Some([next()?, next()?, next()?]))
 }
@@ -29,16 +26,8 @@ pub fn state() -> Result<Option<[i64; 3]>, String> {
 pub fn needs_swap() -> Outcome {
     match state()? {
         Some(_) => Ok(()),
-        None => Err(format!("{SKIP}there is no swap space")),
+        None => Err(skip("there is no swap space")),
     }
-}
-
-/// A number of `file` in the line that begins with `name`.
-pub fn number(file: &str, name: &str) -> Result<u64, String> {
-    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let line = text.lines().find(|line| line.starts_with(name));
-    line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok())
-        .ok_or_else(|| format!("{file} has no {name}"))
 }
 
 /// Waits until the slots that are in use are those that pages have, and `used` of them if that is known.
@@ -46,16 +35,17 @@ pub fn expect_slots(used: Option<u64>) -> Outcome {
     const COUNTS: &str = "/proc/causeway/swap";
     let mut seen = (0, 0);
     for _ in 0..100 {
-        seen = (number(COUNTS, "used")?, number(COUNTS, "found")?);
+        seen = (field(COUNTS, "used")?, field(COUNTS, "found")?);
         if seen.0 == seen.1 && used.is_none_or(|used| used == seen.0) {
             return Ok(());
         }
-        crate::support::pause_ms(20);
+        pause_ms(20);
     }
     Err(format!(
         "{} slots in use, {} that pages have, expected {used:?}",
         seen.0, seen.1
-    ))
+    )
+    .into())
 }
 
 /// The byte of a page that the tests write.
@@ -77,10 +67,7 @@ pub fn fill(memory: *mut u8, pages: usize, salt: usize) {
 pub fn check(memory: *mut u8, page: usize, salt: usize) -> Outcome {
     let found = peek(memory.wrapping_add(page * PAGE + page % PAGE));
     let wanted = byte(page, salt);
-    ensure!(
-        found == wanted,
-        "page {page} has {found:#x} instead of {wanted:#x}"
-    );
+    equal!(found, wanted, page);
     Ok(())
 }
 
@@ -88,7 +75,7 @@ pub fn check(memory: *mut u8, page: usize, salt: usize) -> Outcome {
 pub fn send_away(memory: *mut u8, pages: usize) -> Outcome {
     for _ in 0..3 {
         call!(madvise(memory.cast(), pages * PAGE, MADV_PAGEOUT));
-        crate::support::pause_ms(30);
+        pause_ms(30);
     }
     Ok(())
 }

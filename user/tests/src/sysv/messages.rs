@@ -1,11 +1,7 @@
 //! Queues of messages.
 
 use super::{RW, Text, put};
-use crate::support::{End, Numbers, Outcome, spawn, wait};
-use crate::{Test, call, ensure, refused};
-use libc::{c_int, c_long};
-use std::mem::{size_of, zeroed};
-use std::ptr;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("sysv: messages by type", messages_by_type),
@@ -13,7 +9,7 @@ pub const TESTS: &[Test] = &[
     ("sysv: long messages", long_messages),
 ];
 
-fn take(queue: c_int, kind: c_long, flags: c_int) -> Result<(c_long, String), String> {
+fn take(queue: c_int, kind: c_long, flags: c_int) -> Result<(c_long, String)> {
     let mut message = Text {
         kind: 0,
         text: [0; 32],
@@ -31,46 +27,38 @@ fn take(queue: c_int, kind: c_long, flags: c_int) -> Result<(c_long, String), St
 }
 
 fn messages_by_type() -> Outcome {
-    let queue = call!(msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | RW));
+    let queue = call!(msgget(IPC_PRIVATE, IPC_CREAT | RW));
     for (kind, text) in [(3, "a"), (1, "b"), (2, "c"), (1, "d"), (5, "e"), (2, "f")] {
         put(queue, kind, text)?;
     }
     let mut message = [0u64; 8];
     let to = message.as_mut_ptr();
-    refused!(ENOMSG, msgrcv(queue, to.cast(), 8, 4, libc::IPC_NOWAIT));
-    refused!(E2BIG, msgrcv(queue, to.cast(), 0, 3, libc::IPC_NOWAIT));
-    refused!(EINVAL, msgrcv(queue, to.cast(), 8, 1, libc::MSG_COPY));
-    let copied = take(queue, 4, libc::MSG_COPY | libc::IPC_NOWAIT)?;
+    refused!(ENOMSG, msgrcv(queue, to.cast(), 8, 4, IPC_NOWAIT));
+    refused!(E2BIG, msgrcv(queue, to.cast(), 0, 3, IPC_NOWAIT));
+    refused!(EINVAL, msgrcv(queue, to.cast(), 8, 1, MSG_COPY));
+    let copied = take(queue, 4, MSG_COPY | IPC_NOWAIT)?;
     ensure!(copied == (5, "e".into()), "copied {copied:?}");
     for (choice, flags, expected) in [
         (-2, 0, (1, "b")),
         (2, 0, (2, "c")),
-        (1, libc::MSG_EXCEPT, (3, "a")),
+        (1, MSG_EXCEPT, (3, "a")),
         (0, 0, (1, "d")),
         (c_long::MIN, 0, (2, "f")),
     ] {
         let got = take(queue, choice, flags)?;
         ensure!(got == (expected.0, expected.1.into()), "{choice}: {got:?}");
     }
-    let cut = call!(msgrcv(queue, to.cast(), 0, 0, libc::MSG_NOERROR));
-    ensure!(
-        cut == 0 && message[0] == 5,
-        "cut to {cut}, type {}",
-        message[0]
-    );
+    let cut = call!(msgrcv(queue, to.cast(), 0, 0, MSG_NOERROR));
+    ensure!(cut == 0 && message[0] == 5, cut, message[0]);
     // SAFETY: all zeros is a valid structure of numbers.
-    let mut status: libc::msqid_ds = unsafe { zeroed() };
-    call!(msgctl(queue, libc::IPC_STAT, &mut status));
+    let mut status: msqid_ds = unsafe { zeroed() };
+    call!(msgctl(queue, IPC_STAT, &mut status));
     ensure!(
         status.msg_qnum == 0 && status.msg_qbytes == 16_384,
         "{} messages",
         status.msg_qnum
     );
-    ensure!(
-        status.msg_lspid == std::process::id() as i32,
-        "sent by {}",
-        status.msg_lspid
-    );
+    equal!(status.msg_lspid, std::process::id() as i32);
     message = [0; 8];
     let to = message.as_mut_ptr();
     refused!(EINVAL, msgsnd(queue, to.cast(), 8, 0));
@@ -78,14 +66,14 @@ fn messages_by_type() -> Outcome {
     let to = message.as_mut_ptr();
     refused!(EINVAL, msgsnd(queue, to.cast(), 8193, 0));
     refused!(EFAULT, msgsnd(queue, ptr::without_provenance(8), 8, 0));
-    call!(msgctl(queue, libc::IPC_RMID, ptr::null_mut()));
+    call!(msgctl(queue, IPC_RMID, null_mut()));
     refused!(EINVAL, msgsnd(queue, to.cast(), 8, 0));
     Ok(())
 }
 
 fn messages_between() -> Outcome {
     const EACH: u64 = 300;
-    let queue = call!(msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | RW));
+    let queue = call!(msgget(IPC_PRIVATE, IPC_CREAT | RW));
     let mut children = Vec::new();
     for kind in 1..=3 {
         children.push(spawn(|| {
@@ -114,15 +102,13 @@ fn messages_between() -> Outcome {
             Ok(())
         })?);
     }
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a child failed");
-    }
-    call!(msgctl(queue, libc::IPC_RMID, ptr::null_mut()));
+    wait_all(children)?;
+    call!(msgctl(queue, IPC_RMID, null_mut()));
     Ok(())
 }
 
 fn long_messages() -> Outcome {
-    let queue = call!(msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | RW));
+    let queue = call!(msgget(IPC_PRIVATE, IPC_CREAT | RW));
     let mut numbers = Numbers::new(3);
     for len in [1, 1000, 1024, 1025, 4096, 4097, 8000, 8192] {
         let sent: Vec<u8> = (0..len).map(|_| numbers.next() as u8).collect();
@@ -131,7 +117,7 @@ fn long_messages() -> Outcome {
         message[8..].copy_from_slice(&sent);
         call!(msgsnd(queue, message.as_ptr().cast(), len, 0));
         message.fill(0);
-        let copy = libc::MSG_COPY | libc::IPC_NOWAIT;
+        let copy = MSG_COPY | IPC_NOWAIT;
         for flags in [copy, 0] {
             let kind = 0;
             let got = call!(msgrcv(queue, message.as_mut_ptr().cast(), len, kind, flags));
@@ -139,10 +125,7 @@ fn long_messages() -> Outcome {
             ensure!(message[8..] == sent, "{len} bytes changed on their way");
         }
     }
-    refused!(
-        EINVAL,
-        msgsnd(queue, [1u64; 2].as_ptr().cast(), usize::MAX, 0)
-    );
-    call!(msgctl(queue, libc::IPC_RMID, ptr::null_mut()));
+    refused! { msgsnd(queue, [1u64; 2].as_ptr().cast(), usize::MAX, 0) => EINVAL; }
+    call!(msgctl(queue, IPC_RMID, null_mut()));
     Ok(())
 }

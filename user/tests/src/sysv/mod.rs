@@ -5,29 +5,26 @@
 //! - `messages`: queues of messages.
 //! - `objects`: keys, and what `/proc` lists.
 
+use support::prelude::*;
+
 pub mod messages;
 pub mod objects;
 pub mod segments;
 pub mod semaphores;
 
-use crate::call;
-use crate::support::Outcome;
-use libc::{c_int, c_long, c_void};
-use std::ptr;
-
 pub const RW: c_int = 0o600;
 
 /// A private segment of so many bytes.
-pub fn segment(size: usize) -> Result<c_int, String> {
-    Ok(call!(shmget(libc::IPC_PRIVATE, size, libc::IPC_CREAT | RW)))
+pub fn segment(size: usize) -> Result<c_int> {
+    Ok(call!(shmget(IPC_PRIVATE, size, IPC_CREAT | RW)))
 }
 
-pub fn attach(id: c_int, at: usize, flags: c_int) -> Result<*mut u8, String> {
+pub fn attach(id: c_int, at: usize, flags: c_int) -> Result<*mut u8> {
     Ok(call!(shmat(id, at as *const c_void, flags)).cast())
 }
 
 pub fn remove_segment(id: c_int) -> Outcome {
-    call!(shmctl(id, libc::IPC_RMID, ptr::null_mut()));
+    call!(shmctl(id, IPC_RMID, null_mut()));
     Ok(())
 }
 

@@ -1,51 +1,42 @@
 //! Keys, and what `/proc` lists.
 
 use super::{RW, attach, put, remove_segment, segment};
-use crate::support::Outcome;
-use crate::{Test, call, ensure, refused};
-use libc::c_int;
-use std::ptr;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[("sysv: keys", keys), ("sysv: what is listed", listed)];
 
 fn keys() -> Outcome {
     let key = 0x6361_7503;
     refused!(ENOENT, semget(key, 2, RW));
-    let id = call!(semget(key, 2, libc::IPC_CREAT | RW));
-    ensure!(
-        call!(semget(key, 2, libc::IPC_CREAT | RW)) == id,
-        "another set"
-    );
+    let id = call!(semget(key, 2, IPC_CREAT | RW));
+    equal!(call!(semget(key, 2, IPC_CREAT | RW)), id);
     ensure!(call!(semget(key, 0, 0)) == id, "another set");
-    refused!(
-        EEXIST,
-        semget(key, 2, libc::IPC_CREAT | libc::IPC_EXCL | RW)
-    );
+    refused!(EEXIST, semget(key, 2, IPC_CREAT | IPC_EXCL | RW));
     refused!(EINVAL, semget(key, 3, RW));
-    refused!(EINVAL, semget(libc::IPC_PRIVATE, 0, RW));
-    refused!(EINVAL, semget(libc::IPC_PRIVATE, -1, RW));
-    refused!(EINVAL, semget(libc::IPC_PRIVATE, 1 << 20, RW));
-    refused!(EINVAL, shmget(libc::IPC_PRIVATE, 0, RW));
-    call!(semctl(id, 0, libc::IPC_RMID));
-    refused!(EINVAL, semctl(id, 0, libc::IPC_RMID));
+    refused!(EINVAL, semget(IPC_PRIVATE, 0, RW));
+    refused!(EINVAL, semget(IPC_PRIVATE, -1, RW));
+    refused!(EINVAL, semget(IPC_PRIVATE, 1 << 20, RW));
+    refused!(EINVAL, shmget(IPC_PRIVATE, 0, RW));
+    call!(semctl(id, 0, IPC_RMID));
+    refused!(EINVAL, semctl(id, 0, IPC_RMID));
     // The place may be used again, the id is not.
     let mut seen = vec![id];
     for _ in 0..200 {
-        let id = call!(semget(key, 1, libc::IPC_CREAT | RW));
+        let id = call!(semget(key, 1, IPC_CREAT | RW));
         ensure!(!seen.contains(&id), "id {id} twice");
         seen.push(id);
-        call!(semctl(id, 0, libc::IPC_RMID));
+        call!(semctl(id, 0, IPC_RMID));
     }
     Ok(())
 }
 
 fn listed() -> Outcome {
     let shm = segment(5000)?;
-    let sem = call!(semget(0x6361_7504, 3, libc::IPC_CREAT | RW));
-    let msg = call!(msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | RW));
+    let sem = call!(semget(0x6361_7504, 3, IPC_CREAT | RW));
+    let msg = call!(msgget(IPC_PRIVATE, IPC_CREAT | RW));
     put(msg, 1, "four")?;
-    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
-    let row = |path: &str, id: c_int| -> Result<Vec<String>, String> {
+    let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+    let row = |path: &str, id: c_int| -> Result<Vec<String>> {
         let text = read(path)?;
         text.lines()
             .map(|line| {
@@ -54,7 +45,7 @@ fn listed() -> Outcome {
                     .collect::<Vec<_>>()
             })
             .find(|words| words.get(1) == Some(&id.to_string()))
-            .ok_or(format!("{path} has no {id}:\n{text}"))
+            .ok_or(format!("{path} has no {id}:\n{text}").into())
     };
     let words = row("/proc/sysvipc/shm", shm)?;
     ensure!(words[2] == "600" && words[3] == "5000", "{words:?}");
@@ -77,7 +68,7 @@ fn listed() -> Outcome {
     );
     ensure!(line.contains(&format!(" {shm} ")), "no id in {line}");
     remove_segment(shm)?;
-    call!(semctl(sem, 0, libc::IPC_RMID));
-    call!(msgctl(msg, libc::IPC_RMID, ptr::null_mut()));
+    call!(semctl(sem, 0, IPC_RMID));
+    call!(msgctl(msg, IPC_RMID, null_mut()));
     Ok(())
 }

@@ -1,11 +1,7 @@
 //! Shared memory.
 
 use super::{RW, attach, remove_segment, segment};
-use crate::support::{Outcome, PAGE, child, fault_of, map, peek, poke};
-use crate::{Test, call, ensure, refused};
-use libc::{c_int, c_void};
-use std::mem::zeroed;
-use std::ptr;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("sysv: a segment is shared, and counted", segment_is_shared),
@@ -17,21 +13,21 @@ pub const TESTS: &[Test] = &[
     ("sysv: rights of a segment", segment_rights),
 ];
 
-fn status(id: c_int) -> Result<libc::shmid_ds, String> {
+fn status(id: c_int) -> Result<shmid_ds> {
     // SAFETY: all zeros is a valid structure of numbers.
     let mut status = unsafe { zeroed() };
-    call!(shmctl(id, libc::IPC_STAT, &mut status));
+    call!(shmctl(id, IPC_STAT, &mut status));
     Ok(status)
 }
 
-fn attachments(id: c_int) -> Result<u64, String> {
+fn attachments(id: c_int) -> Result<u64> {
     Ok(status(id)?.shm_nattch)
 }
 
 fn segment_is_shared() -> Outcome {
     let id = segment(3 * PAGE - 5)?;
     let at = attach(id, 0, 0)?;
-    let again = attach(id, 0, libc::SHM_RDONLY)?;
+    let again = attach(id, 0, SHM_RDONLY)?;
     ensure!(at != again, "one address for two attachments");
     // SAFETY: inside the attached pages.
     unsafe {
@@ -50,31 +46,21 @@ fn segment_is_shared() -> Outcome {
     ensure!(peek(again) == 9, "the child's write is not seen");
     let seen = status(id)?;
     ensure!(seen.shm_segsz == 3 * PAGE - 5, "size {}", seen.shm_segsz);
-    ensure!(
-        seen.shm_cpid == std::process::id() as i32,
-        "made by {}",
-        seen.shm_cpid
-    );
+    equal!(seen.shm_cpid, std::process::id() as i32);
     ensure!(
         seen.shm_atime > 0 && seen.shm_dtime > 0 && seen.shm_ctime > 0,
         "no times"
     );
-    ensure!(
-        fault_of(|| poke(again, 1))?.is_some(),
-        "a read-only attachment was written"
-    );
-    refused!(
-        EACCES,
-        mprotect(again.cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE)
-    );
+    ensure!(fault_of(|| poke(again, 1))?.is_some());
+    refused!(EACCES, mprotect(again.cast(), PAGE, PROT_READ | PROT_WRITE));
     // Beyond the last page there is nothing of the segment.
     call!(shmdt(at.cast()));
     refused!(EINVAL, shmdt(at.cast()));
     call!(shmdt(again.cast()));
     ensure!(attachments(id)? == 0, "still attached");
     remove_segment(id)?;
-    refused!(EINVAL, shmctl(id, libc::IPC_RMID, ptr::null_mut()));
-    refused!(EINVAL, shmat(id, ptr::null(), 0));
+    refused!(EINVAL, shmctl(id, IPC_RMID, null_mut()));
+    refused!(EINVAL, shmat(id, null(), 0));
     Ok(())
 }
 
@@ -83,20 +69,14 @@ fn attach_places() -> Outcome {
     let room = map(16 * PAGE)? as usize;
     refused!(EINVAL, shmat(id, room as *const c_void, 0));
     call!(munmap(room as *mut c_void, 16 * PAGE));
-    ensure!(
-        attach(id, room, 0)? as usize == room,
-        "not where it was asked for"
-    );
+    equal!(attach(id, room, 0)? as usize, room);
     refused!(EINVAL, shmat(id, (room + 3 * PAGE) as *const c_void, 0));
-    refused!(
-        EINVAL,
-        shmat(id, (room + 1) as *const c_void, libc::SHM_REMAP)
-    );
-    refused!(EINVAL, shmat(id, ptr::null(), libc::SHM_REMAP));
-    let rounded = attach(id, room + 8 * PAGE + 77, libc::SHM_RND)? as usize;
+    refused!(EINVAL, shmat(id, (room + 1) as *const c_void, SHM_REMAP));
+    refused!(EINVAL, shmat(id, null(), SHM_REMAP));
+    let rounded = attach(id, room + 8 * PAGE + 77, SHM_RND)? as usize;
     ensure!(rounded == room + 8 * PAGE, "rounded to {rounded:#x}");
     // In the place of the second half of the first one.
-    let over = attach(id, room + 2 * PAGE, libc::SHM_REMAP)? as usize;
+    let over = attach(id, room + 2 * PAGE, SHM_REMAP)? as usize;
     ensure!(over == room + 2 * PAGE, "remapped to {over:#x}");
     poke(room as *mut u8, 5);
     ensure!(peek(over as *const u8) == 5, "not the segment's start");
@@ -104,18 +84,10 @@ fn attach_places() -> Outcome {
     call!(shmdt(room as *const c_void));
     ensure!(peek(over as *const u8) == 5, "the wrong one was detached");
     // Parted by a change of rights, it still goes as one.
-    call!(mprotect(
-        (over + PAGE) as *mut c_void,
-        PAGE,
-        libc::PROT_READ
-    ));
+    call!(mprotect((over + PAGE) as *mut c_void, PAGE, PROT_READ));
     ensure!(attachments(id)? == 4, "{} after parting", attachments(id)?);
     call!(shmdt(over as *const c_void));
-    ensure!(
-        attachments(id)? == 1,
-        "{} after the parted one",
-        attachments(id)?
-    );
+    equal!(attachments(id)?, 1);
     refused!(EINVAL, shmdt((rounded + PAGE) as *const c_void));
     call!(shmdt(rounded as *const c_void));
     ensure!(attachments(id)? == 0, "still attached");
@@ -124,7 +96,7 @@ fn attach_places() -> Outcome {
 
 fn removed_segment() -> Outcome {
     let key = 0x6361_7501;
-    let id = call!(shmget(key, PAGE, libc::IPC_CREAT | RW));
+    let id = call!(shmget(key, PAGE, IPC_CREAT | RW));
     let at = attach(id, 0, 0)?;
     remove_segment(id)?;
     ensure!(status(id)?.shm_perm.mode & 0o1000 != 0, "not marked");
@@ -142,41 +114,41 @@ fn removed_segment() -> Outcome {
     ensure!(attachments(id)? == 1, "{} attachments", attachments(id)?);
     call!(shmdt(again.cast()));
     // SAFETY: all zeros is a valid structure of numbers.
-    let mut status: libc::shmid_ds = unsafe { zeroed() };
-    refused!(EINVAL, shmctl(id, libc::IPC_STAT, &mut status));
+    let mut status: shmid_ds = unsafe { zeroed() };
+    refused!(EINVAL, shmctl(id, IPC_STAT, &mut status));
     Ok(())
 }
 
 fn segment_rights() -> Outcome {
     let id = segment(PAGE)?;
-    let limit = call!(shmget(0x6361_7502, PAGE, libc::IPC_CREAT | 0o640));
+    let limit = call!(shmget(0x6361_7502, PAGE, IPC_CREAT | 0o640));
     if call!(geteuid()) != 0 {
         return remove_segment(id);
     }
     child(|| {
-        call!(setgroups(0, ptr::null()));
+        call!(setgroups(0, null()));
         call!(setresgid(1000, 1000, 1000));
         call!(setresuid(1000, 1000, 1000));
-        refused!(EACCES, shmat(id, ptr::null(), 0));
-        refused!(EACCES, shmat(id, ptr::null(), libc::SHM_RDONLY));
-        refused!(EPERM, shmctl(id, libc::IPC_RMID, ptr::null_mut()));
+        refused!(EACCES, shmat(id, null(), 0));
+        refused!(EACCES, shmat(id, null(), SHM_RDONLY));
+        refused!(EPERM, shmctl(id, IPC_RMID, null_mut()));
         refused!(EACCES, shmget(0x6361_7502, PAGE, 0o400));
         // SAFETY: all zeros is a valid structure of numbers.
-        let mut status: libc::shmid_ds = unsafe { zeroed() };
-        refused!(EACCES, shmctl(id, libc::IPC_STAT, &mut status));
+        let mut status: shmid_ds = unsafe { zeroed() };
+        refused!(EACCES, shmctl(id, IPC_STAT, &mut status));
         Ok(())
     })?;
     let mut status = status(limit)?;
     status.shm_perm.uid = 1000;
     status.shm_perm.mode = 0o604;
-    call!(shmctl(limit, libc::IPC_SET, &mut status));
+    call!(shmctl(limit, IPC_SET, &mut status));
     child(|| {
-        call!(setgroups(0, ptr::null()));
+        call!(setgroups(0, null()));
         call!(setresgid(1001, 1001, 1001));
         call!(setresuid(1001, 1001, 1001));
-        let at = attach(limit, 0, libc::SHM_RDONLY)?;
+        let at = attach(limit, 0, SHM_RDONLY)?;
         peek(at);
-        refused!(EACCES, shmat(limit, ptr::null(), 0));
+        refused!(EACCES, shmat(limit, null(), 0));
         Ok(())
     })?;
     child(|| {

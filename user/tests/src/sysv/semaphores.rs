@@ -1,13 +1,7 @@
 //! Sets of semaphores.
 
 use super::{RW, attach, segment};
-use crate::support::{
-    End, Numbers, Outcome, PAGE, child, errno, handle, pause_ms, peek, poke, shared_map, spawn,
-    wait,
-};
-use crate::{Test, call, ensure, refused};
-use libc::{c_int, c_void};
-use std::ptr;
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     (
@@ -21,8 +15,8 @@ pub const TESTS: &[Test] = &[
     ("sysv: sleeps that end otherwise", other_ends),
 ];
 
-fn op(number: usize, change: i32, flags: c_int) -> libc::sembuf {
-    libc::sembuf {
+fn op(number: usize, change: i32, flags: c_int) -> sembuf {
+    sembuf {
         sem_num: number as u16,
         sem_op: change as i16,
         sem_flg: flags as i16,
@@ -30,7 +24,7 @@ fn op(number: usize, change: i32, flags: c_int) -> libc::sembuf {
 }
 
 /// Makes operations; gives the error, or 0.
-fn operate(id: c_int, operations: &[libc::sembuf]) -> i32 {
+fn operate(id: c_int, operations: &[sembuf]) -> i32 {
     let mut operations = operations.to_vec();
     // SAFETY: the operations live across the call.
     match unsafe { libc::semop(id, operations.as_mut_ptr(), operations.len()) } {
@@ -39,19 +33,15 @@ fn operate(id: c_int, operations: &[libc::sembuf]) -> i32 {
     }
 }
 
-fn values(id: c_int, count: usize) -> Result<Vec<u16>, String> {
+fn values(id: c_int, count: usize) -> Result<Vec<u16>> {
     let mut values = vec![0u16; count];
-    call!(semctl(id, 0, libc::GETALL, values.as_mut_ptr()));
+    call!(semctl(id, 0, GETALL, values.as_mut_ptr()));
     Ok(values)
 }
 
 fn semaphores_like_model() -> Outcome {
     const COUNT: usize = 5;
-    let id = call!(semget(
-        libc::IPC_PRIVATE,
-        COUNT as c_int,
-        libc::IPC_CREAT | RW
-    ));
+    let id = call!(semget(IPC_PRIVATE, COUNT as c_int, IPC_CREAT | RW));
     let mut model = [0i32; COUNT];
     let mut numbers = Numbers::new(5);
     for step in 0..3000 {
@@ -62,11 +52,7 @@ fn semaphores_like_model() -> Outcome {
                     1 => 32_767 - numbers.below(3) as i32,
                     _ => numbers.below(9) as i32 - 4,
                 };
-                op(
-                    numbers.below(COUNT as u64) as usize,
-                    change,
-                    libc::IPC_NOWAIT,
-                )
+                op(numbers.below(COUNT as u64) as usize, change, IPC_NOWAIT)
             })
             .collect();
         let mut next = model;
@@ -75,9 +61,9 @@ fn semaphores_like_model() -> Outcome {
             let value = &mut next[operation.sem_num as usize];
             let sum = *value + i32::from(operation.sem_op);
             if sum < 0 || operation.sem_op == 0 && *value != 0 {
-                expected = libc::EAGAIN;
+                expected = EAGAIN;
             } else if sum > 32_767 {
-                expected = libc::ERANGE;
+                expected = ERANGE;
             }
             if expected != 0 {
                 break;
@@ -85,10 +71,7 @@ fn semaphores_like_model() -> Outcome {
             *value = sum;
         }
         let got = operate(id, &operations);
-        ensure!(
-            got == expected,
-            "step {step}: error {got}, {expected} expected"
-        );
+        equal!(got, expected, step);
         if expected == 0 {
             model = next;
         }
@@ -97,28 +80,22 @@ fn semaphores_like_model() -> Outcome {
                 numbers.below(COUNT as u64) as usize,
                 numbers.below(6) as i32,
             );
-            call!(semctl(id, number as c_int, libc::SETVAL, value));
+            call!(semctl(id, number as c_int, SETVAL, value));
             model[number] = value;
         }
         let found = values(id, COUNT)?;
         let same = found.iter().zip(model).all(|(f, m)| i32::from(*f) == m);
         ensure!(same, "step {step}: {found:?} in place of {model:?}");
     }
-    let pid = call!(semctl(id, 0, libc::GETPID));
+    let pid = call!(semctl(id, 0, GETPID));
     ensure!(pid == std::process::id() as i32, "changed last by {pid}");
-    refused!(ERANGE, semctl(id, 0, libc::SETVAL, 32_768));
-    refused!(ERANGE, semctl(id, 0, libc::SETVAL, -1));
-    refused!(EINVAL, semctl(id, COUNT as c_int, libc::GETVAL));
-    ensure!(
-        operate(id, &[op(COUNT, 1, 0)]) == libc::EFBIG,
-        "no such semaphore"
-    );
-    ensure!(operate(id, &[]) == libc::EINVAL, "no operations");
-    ensure!(
-        operate(id, &[op(0, 1, 0); 501]) == libc::E2BIG,
-        "too many operations"
-    );
-    call!(semctl(id, 0, libc::IPC_RMID));
+    refused!(ERANGE, semctl(id, 0, SETVAL, 32_768));
+    refused!(ERANGE, semctl(id, 0, SETVAL, -1));
+    refused!(EINVAL, semctl(id, COUNT as c_int, GETVAL));
+    equal!(operate(id, &[op(COUNT, 1, 0)]), EFBIG);
+    ensure!(operate(id, &[]) == EINVAL, "no operations");
+    equal!(operate(id, &[op(0, 1, 0); 501]), E2BIG);
+    call!(semctl(id, 0, IPC_RMID));
     Ok(())
 }
 
@@ -130,40 +107,32 @@ fn await_sleepers(id: c_int, number: c_int, command: c_int, count: c_int) -> Out
         }
         pause_ms(1);
     }
-    Err(format!("{count} sleepers did not come"))
+    Err(format!("{count} sleepers did not come").into())
 }
 
 fn all_or_none() -> Outcome {
-    let id = call!(semget(libc::IPC_PRIVATE, 3, libc::IPC_CREAT | RW));
+    let id = call!(semget(IPC_PRIVATE, 3, IPC_CREAT | RW));
     let sleeper = spawn(|| {
         let end = operate(id, &[op(0, -1, 0), op(1, -2, 0), op(2, 0, 0)]);
         ensure!(end == 0, "error {end}");
         Ok(())
     })?;
-    await_sleepers(id, 0, libc::GETNCNT, 1)?;
+    await_sleepers(id, 0, GETNCNT, 1)?;
     ensure!(operate(id, &[op(0, 1, 0)]) == 0, "raise 0");
-    await_sleepers(id, 1, libc::GETNCNT, 1)?;
+    await_sleepers(id, 1, GETNCNT, 1)?;
     ensure!(operate(id, &[op(2, 1, 0)]) == 0, "raise 2");
     ensure!(operate(id, &[op(1, 2, 0)]) == 0, "raise 1");
-    await_sleepers(id, 2, libc::GETZCNT, 1)?;
-    ensure!(
-        values(id, 3)? == [1, 2, 1],
-        "{:?}: a part was made",
-        values(id, 3)?
-    );
+    await_sleepers(id, 2, GETZCNT, 1)?;
+    equal!(values(id, 3)?, [1, 2, 1]);
     ensure!(operate(id, &[op(2, -1, 0)]) == 0, "lower 2");
-    ensure!(wait(sleeper)? == End::Exit(0), "the sleeper failed");
-    ensure!(
-        values(id, 3)? == [0, 0, 0],
-        "{:?} at the end",
-        values(id, 3)?
-    );
-    call!(semctl(id, 0, libc::IPC_RMID));
+    wait_ok(sleeper)?;
+    equal!(values(id, 3)?, [0, 0, 0]);
+    call!(semctl(id, 0, IPC_RMID));
     Ok(())
 }
 
 fn sleepers_in_order() -> Outcome {
-    let id = call!(semget(libc::IPC_PRIVATE, 2, libc::IPC_CREAT | RW));
+    let id = call!(semget(IPC_PRIVATE, 2, IPC_CREAT | RW));
     let log = shared_map(PAGE)?;
     let mut children = Vec::new();
     for n in 0..4u8 {
@@ -173,14 +142,14 @@ fn sleepers_in_order() -> Outcome {
             ensure!(operate(id, &[op(0, want, 0)]) == 0, "sleeper {n}");
             // SAFETY: the page is shared and zero-filled; slot 0 counts.
             unsafe {
-                let counter = &*log.cast::<std::sync::atomic::AtomicU8>();
-                let place = 1 + counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let counter = &*log.cast::<AtomicU8>();
+                let place = 1 + counter.fetch_add(1, SeqCst);
                 poke(log.add(place as usize), n + 1);
             }
             ensure!(operate(id, &[op(1, 1, 0)]) == 0, "tell");
             Ok(())
         })?);
-        await_sleepers(id, 0, libc::GETNCNT, i32::from(n) + 1)?;
+        await_sleepers(id, 0, GETNCNT, i32::from(n) + 1)?;
     }
     for expected in [1, 2, 4] {
         ensure!(operate(id, &[op(0, 1, 0)]) == 0, "raise");
@@ -191,144 +160,99 @@ fn sleepers_in_order() -> Outcome {
         ensure!(last == expected, "{last} came, {expected} expected");
     }
     ensure!(operate(id, &[op(0, 50, 0)]) == 0, "raise");
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a sleeper failed");
-    }
-    call!(semctl(id, 0, libc::IPC_RMID));
+    wait_all(children)?;
+    call!(semctl(id, 0, IPC_RMID));
     Ok(())
 }
 
 fn undone() -> Outcome {
-    let id = call!(semget(libc::IPC_PRIVATE, 2, libc::IPC_CREAT | RW));
-    call!(semctl(id, 0, libc::SETVAL, 5));
+    let id = call!(semget(IPC_PRIVATE, 2, IPC_CREAT | RW));
+    call!(semctl(id, 0, SETVAL, 5));
     child(|| {
-        ensure!(
-            operate(id, &[op(0, -3, libc::SEM_UNDO), op(1, 4, libc::SEM_UNDO)]) == 0,
-            "take"
-        );
-        ensure!(operate(id, &[op(0, 1, libc::SEM_UNDO)]) == 0, "give one");
+        equal!(operate(id, &[op(0, -3, SEM_UNDO), op(1, 4, SEM_UNDO)]), 0);
+        ensure!(operate(id, &[op(0, 1, SEM_UNDO)]) == 0, "give one");
         ensure!(values(id, 2)? == [3, 4], "{:?} meanwhile", values(id, 2)?);
         Ok(())
     })?;
-    ensure!(
-        values(id, 2)? == [5, 0],
-        "{:?} after the end",
-        values(id, 2)?
-    );
+    equal!(values(id, 2)?, [5, 0]);
     // Killed, and asleep with an undo of its own.
     let killed = spawn(|| {
-        ensure!(operate(id, &[op(0, -5, libc::SEM_UNDO)]) == 0, "take all");
-        let end = operate(id, &[op(0, -1, libc::SEM_UNDO)]);
-        Err(format!("not killed but {end}"))
+        ensure!(operate(id, &[op(0, -5, SEM_UNDO)]) == 0, "take all");
+        let end = operate(id, &[op(0, -1, SEM_UNDO)]);
+        Err(format!("not killed but {end}").into())
     })?;
-    await_sleepers(id, 0, libc::GETNCNT, 1)?;
-    call!(kill(killed, libc::SIGKILL));
-    ensure!(wait(killed)? == End::Signal(libc::SIGKILL), "not killed");
-    ensure!(
-        values(id, 2)? == [5, 0],
-        "{:?} after the kill",
-        values(id, 2)?
-    );
+    await_sleepers(id, 0, GETNCNT, 1)?;
+    call!(kill(killed, SIGKILL));
+    ensure!(wait(killed)? == End::Signal(SIGKILL), "not killed");
+    equal!(values(id, 2)?, [5, 0]);
     // Setting a value forgets what was to be undone of it.
     child(|| {
-        ensure!(operate(id, &[op(0, -2, libc::SEM_UNDO)]) == 0, "take");
-        call!(semctl(id, 0, libc::SETVAL, 9));
+        ensure!(operate(id, &[op(0, -2, SEM_UNDO)]) == 0, "take");
+        call!(semctl(id, 0, SETVAL, 9));
         Ok(())
     })?;
-    ensure!(
-        values(id, 2)? == [9, 0],
-        "{:?} after SETVAL",
-        values(id, 2)?
-    );
+    equal!(values(id, 2)?, [9, 0]);
     // A thread's undo waits for the last thread of the process.
     child(|| {
-        let thread = std::thread::spawn(move || operate(id, &[op(0, -9, libc::SEM_UNDO)]));
+        let thread = thread::spawn(move || operate(id, &[op(0, -9, SEM_UNDO)]));
         ensure!(thread.join().ok() == Some(0), "the thread failed");
-        ensure!(
-            values(id, 2)? == [0, 0],
-            "{:?}: undone too early",
-            values(id, 2)?
-        );
+        equal!(values(id, 2)?, [0, 0]);
         Ok(())
     })?;
-    ensure!(
-        values(id, 2)? == [9, 0],
-        "{:?} after the threads",
-        values(id, 2)?
-    );
-    call!(semctl(id, 0, libc::IPC_RMID));
+    equal!(values(id, 2)?, [9, 0]);
+    call!(semctl(id, 0, IPC_RMID));
     Ok(())
 }
 
 fn semaphore_lock() -> Outcome {
-    let id = call!(semget(libc::IPC_PRIVATE, 1, libc::IPC_CREAT | RW));
-    call!(semctl(id, 0, libc::SETVAL, 1));
+    let id = call!(semget(IPC_PRIVATE, 1, IPC_CREAT | RW));
+    call!(semctl(id, 0, SETVAL, 1));
     let memory = attach(segment(PAGE)?, 0, 0)?.cast::<u64>();
     let mut children = Vec::new();
     for _ in 0..4 {
         children.push(spawn(|| {
             for _ in 0..200 {
-                ensure!(operate(id, &[op(0, -1, libc::SEM_UNDO)]) == 0, "lock");
+                ensure!(operate(id, &[op(0, -1, SEM_UNDO)]) == 0, "lock");
                 // SAFETY: the attached page; the semaphore excludes the others.
                 unsafe { memory.write_volatile(memory.read_volatile() + 1) };
-                ensure!(operate(id, &[op(0, 1, libc::SEM_UNDO)]) == 0, "unlock");
+                ensure!(operate(id, &[op(0, 1, SEM_UNDO)]) == 0, "unlock");
             }
             Ok(())
         })?);
     }
-    for child in children {
-        ensure!(wait(child)? == End::Exit(0), "a child failed");
-    }
+    wait_all(children)?;
     // SAFETY: as above.
     let sum = unsafe { memory.read_volatile() };
     ensure!(sum == 800, "{sum} in place of 800");
-    call!(semctl(id, 0, libc::IPC_RMID));
+    call!(semctl(id, 0, IPC_RMID));
     Ok(())
 }
 
-extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
-
 fn other_ends() -> Outcome {
-    let id = call!(semget(libc::IPC_PRIVATE, 1, libc::IPC_CREAT | RW));
-    let short = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 5_000_000,
-    };
+    let id = call!(semget(IPC_PRIVATE, 1, IPC_CREAT | RW));
+    let short = timespec_of(5);
     let mut take = op(0, -1, 0);
     // SAFETY: everything lives across the call.
     let timed = unsafe { libc::syscall(libc::SYS_semtimedop, id, &mut take, 1, &short) };
-    ensure!(
-        timed == -1 && errno() == libc::EAGAIN,
-        "no time-out: {timed}, {}",
-        errno()
-    );
-    let bad = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000_000,
-    };
+    ensure!(timed == -1 && errno() == EAGAIN, timed, errno());
+    let bad = timespec_of(1_000);
     // SAFETY: as above.
     let timed = unsafe { libc::syscall(libc::SYS_semtimedop, id, &mut take, 1, &bad) };
-    ensure!(timed == -1 && errno() == libc::EINVAL, "a bad time passed");
+    ensure!(timed == -1 && errno() == EINVAL, "a bad time passed");
     // A handler ends the sleep even with SA_RESTART.
     let caught = spawn(|| {
-        handle(libc::SIGUSR1, nothing, libc::SA_RESTART)?;
-        ensure!(
-            operate(id, &[op(0, -1, 0)]) == libc::EINTR,
-            "not interrupted"
-        );
+        handle(SIGUSR1, ignore_signal, SA_RESTART)?;
+        equal!(operate(id, &[op(0, -1, 0)]), EINTR);
         Ok(())
     })?;
-    await_sleepers(id, 0, libc::GETNCNT, 1)?;
-    call!(kill(caught, libc::SIGUSR1));
-    ensure!(wait(caught)? == End::Exit(0), "the interrupted one failed");
-    await_sleepers(id, 0, libc::GETNCNT, 0)?;
-    let queue = call!(msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | RW));
+    await_sleepers(id, 0, GETNCNT, 1)?;
+    call!(kill(caught, SIGUSR1));
+    wait_ok(caught)?;
+    await_sleepers(id, 0, GETNCNT, 0)?;
+    let queue = call!(msgget(IPC_PRIVATE, IPC_CREAT | RW));
     let sleepers = [
         spawn(|| {
-            ensure!(
-                operate(id, &[op(0, -1, 0)]) == libc::EIDRM,
-                "not told of the removal"
-            );
+            equal!(operate(id, &[op(0, -1, 0)]), EIDRM);
             Ok(())
         })?,
         spawn(|| {
@@ -337,12 +261,10 @@ fn other_ends() -> Outcome {
             Ok(())
         })?,
     ];
-    await_sleepers(id, 0, libc::GETNCNT, 1)?;
+    await_sleepers(id, 0, GETNCNT, 1)?;
     pause_ms(10);
-    call!(semctl(id, 0, libc::IPC_RMID));
-    call!(msgctl(queue, libc::IPC_RMID, ptr::null_mut()));
-    for sleeper in sleepers {
-        ensure!(wait(sleeper)? == End::Exit(0), "a sleeper failed");
-    }
+    call!(semctl(id, 0, IPC_RMID));
+    call!(msgctl(queue, IPC_RMID, null_mut()));
+    wait_all(sleepers)?;
     Ok(())
 }

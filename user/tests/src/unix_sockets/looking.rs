@@ -1,10 +1,7 @@
 //! Urgent bytes, and looks that go on where the last one ended.
 
-use super::{option, pair, ready, receive, send, set_option};
-use crate::support::Outcome;
-use crate::{Test, call, ensure, refused};
-use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_OOBINLINE, SO_PEEK_OFF, c_int};
-use std::os::fd::{AsRawFd, OwnedFd};
+use super::{ready, receive, send};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("unix sockets: urgent bytes", urgent),
@@ -13,9 +10,9 @@ pub const TESTS: &[Test] = &[
     ("unix sockets: a look at nothing", at_nothing),
 ];
 
-const SIOCATMARK: libc::c_ulong = 0x8905;
+const SIOCATMARK: c_ulong = 0x8905;
 
-fn at_mark(socket: &OwnedFd) -> Result<bool, String> {
+fn at_mark(socket: &OwnedFd) -> Result<bool> {
     let mut answer: c_int = -1;
     call!(ioctl(socket.as_raw_fd(), SIOCATMARK, &mut answer));
     Ok(answer != 0)
@@ -23,7 +20,7 @@ fn at_mark(socket: &OwnedFd) -> Result<bool, String> {
 
 /// Who has no room for bytes that are there gets none, and does not wait.
 fn at_nothing() -> Outcome {
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let fd = b.as_raw_fd();
     let mut buffer = [0u8; 4];
     let at = buffer.as_mut_ptr().cast();
@@ -34,7 +31,7 @@ fn at_nothing() -> Outcome {
         ensure!(n == 0, "{n} bytes in no room");
     }
     // Behind the last byte there is nothing that it could leave out.
-    set_option(fd, SO_PEEK_OFF, 2)?;
+    set_option(&fd, SOL_SOCKET, SO_PEEK_OFF, 2)?;
     refused!(EAGAIN, recv(fd, at, 0, MSG_PEEK | MSG_DONTWAIT));
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"ab", "{:?}", &buffer[..n]);
@@ -42,7 +39,7 @@ fn at_nothing() -> Outcome {
 }
 
 fn urgent() -> Outcome {
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let mut buffer = [0u8; 16];
     let at = buffer.as_mut_ptr().cast();
     refused!(EINVAL, recv(b.as_raw_fd(), at, 1, MSG_OOB));
@@ -50,10 +47,7 @@ fn urgent() -> Outcome {
     send(&a, b"ab", 0)?;
     send(&a, b"c!", MSG_OOB)?;
     send(&a, b"de", 0)?;
-    ensure!(
-        ready(b.as_raw_fd())? & c_int::from(libc::POLLPRI) != 0,
-        "nothing urgent"
-    );
+    ensure!(ready(b.as_raw_fd())? & c_int::from(POLLPRI) != 0);
     // The stream stops before it, and goes on behind it.
     let n = receive(&b, &mut buffer, MSG_PEEK)?;
     ensure!(&buffer[..n] == b"abc", "saw {:?}", &buffer[..n]);
@@ -66,10 +60,7 @@ fn urgent() -> Outcome {
     }
     refused!(EINVAL, recv(b.as_raw_fd(), at, 1, MSG_OOB));
     ensure!(!at_mark(&b)?, "still at the mark");
-    ensure!(
-        ready(b.as_raw_fd())? & c_int::from(libc::POLLPRI) == 0,
-        "still urgent"
-    );
+    equal!(ready(b.as_raw_fd())? & c_int::from(POLLPRI), 0);
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"de", "{:?}", &buffer[..n]);
     // One that nobody asks for is passed over; the last one of two counts.
@@ -81,7 +72,7 @@ fn urgent() -> Outcome {
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"34", "{:?}", &buffer[..n]);
     // In line it is a byte like others, but for the stop before it.
-    set_option(b.as_raw_fd(), SO_OOBINLINE, 1)?;
+    set_option(&b.as_raw_fd(), SOL_SOCKET, SO_OOBINLINE, 1)?;
     send(&a, b"xy!", MSG_OOB)?;
     send(&a, b"z", 0)?;
     refused!(EINVAL, recv(b.as_raw_fd(), at, 1, MSG_OOB));
@@ -93,10 +84,13 @@ fn urgent() -> Outcome {
 }
 
 fn stream() -> Outcome {
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let fd = b.as_raw_fd();
-    ensure!(option(fd, SO_PEEK_OFF)? == -1, "on from the start");
-    set_option(fd, SO_PEEK_OFF, 1)?;
+    ensure!(
+        option(&fd, SOL_SOCKET, SO_PEEK_OFF)? == -1,
+        "on from the start"
+    );
+    set_option(&fd, SOL_SOCKET, SO_PEEK_OFF, 1)?;
     let mut buffer = [0u8; 16];
     let at = buffer.as_mut_ptr().cast();
     send(&a, b"abcd", 0)?;
@@ -106,45 +100,34 @@ fn stream() -> Outcome {
         ensure!(&buffer[..n] == expected, "{:?}", &buffer[..n]);
     }
     refused!(EAGAIN, recv(fd, at, 1, MSG_PEEK | MSG_DONTWAIT));
-    ensure!(
-        option(fd, SO_PEEK_OFF)? == 8,
-        "at {}",
-        option(fd, SO_PEEK_OFF)?
-    );
+    equal!(option(&fd, SOL_SOCKET, SO_PEEK_OFF)?, 8);
     // What is received moves the place back.
     let n = receive(&b, &mut buffer[..6], 0)?;
     ensure!(&buffer[..n] == b"abcdef", "{:?}", &buffer[..n]);
-    ensure!(
-        option(fd, SO_PEEK_OFF)? == 2,
-        "at {}",
-        option(fd, SO_PEEK_OFF)?
-    );
+    equal!(option(&fd, SOL_SOCKET, SO_PEEK_OFF)?, 2);
     send(&a, b"ij", 0)?;
     let n = receive(&b, &mut buffer, MSG_PEEK)?;
     ensure!(&buffer[..n] == b"ij", "{:?}", &buffer[..n]);
-    set_option(fd, SO_PEEK_OFF, -1)?;
+    set_option(&fd, SOL_SOCKET, SO_PEEK_OFF, -1)?;
     let n = receive(&b, &mut buffer, MSG_PEEK)?;
     ensure!(&buffer[..n] == b"ghij", "{:?}", &buffer[..n]);
-    let tcp = call!(socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+    let tcp = call!(socket(AF_INET, SOCK_STREAM, 0));
     let on = 0;
     let value = (&raw const on).cast();
-    refused!(
-        EOPNOTSUPP,
-        setsockopt(tcp, libc::SOL_SOCKET, SO_PEEK_OFF, value, 4)
-    );
+    refused! { setsockopt(tcp, SOL_SOCKET, SO_PEEK_OFF, value, 4) => EOPNOTSUPP; }
     call!(close(tcp));
     Ok(())
 }
 
 fn messages() -> Outcome {
-    let [a, b] = pair(libc::SOCK_DGRAM)?;
+    let [a, b] = socket_pair(SOCK_DGRAM)?;
     let fd = b.as_raw_fd();
     let mut buffer = [0u8; 16];
     let at = buffer.as_mut_ptr().cast();
     for message in [&b"one"[..], b"", b"three"] {
         send(&a, message, 0)?;
     }
-    set_option(fd, SO_PEEK_OFF, 0)?;
+    set_option(&fd, SOL_SOCKET, SO_PEEK_OFF, 0)?;
     let n = call!(recv(fd, at, 2, MSG_PEEK | MSG_TRUNC));
     ensure!(n == 3 && &buffer[..2] == b"on", "{n}: {buffer:?}");
     for expected in [&b"e"[..], b"", b"three"] {
@@ -156,10 +139,6 @@ fn messages() -> Outcome {
         let n = receive(&b, &mut buffer, 0)?;
         ensure!(&buffer[..n] == expected, "{:?}", &buffer[..n]);
     }
-    ensure!(
-        option(fd, SO_PEEK_OFF)? == 0,
-        "at {}",
-        option(fd, SO_PEEK_OFF)?
-    );
+    equal!(option(&fd, SOL_SOCKET, SO_PEEK_OFF)?, 0);
     Ok(())
 }

@@ -1,15 +1,7 @@
 //! Files and credentials that go with messages.
 
-use super::{O_NONBLOCK, bind, connect, option, pair, receive, send, set_option, socket};
-use crate::support::{End, Outcome, errno, pause_ms, pipe, spawn, wait};
-use crate::{Test, call, ensure, refused};
-use libc::{c_int, c_void};
-use std::{
-    mem,
-    os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd},
-    ptr,
-    time::{Duration, Instant},
-};
+use super::{bind, connect, receive, send, socket};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("unix sockets: files in messages", files),
@@ -22,28 +14,25 @@ pub const TESTS: &[Test] = &[
 /// Sends bytes with control messages: level is `SOL_SOCKET`.
 fn send_with(to: c_int, bytes: &[u8], messages: &[(c_int, &[u8])]) -> Result<usize, c_int> {
     let mut control = vec![0u64; 200];
-    let mut iov = libc::iovec {
-        iov_base: bytes.as_ptr() as *mut c_void,
-        iov_len: bytes.len(),
-    };
+    let mut iov = vector(bytes.as_ptr(), bytes.len());
     // SAFETY: all zeros is a valid header; the control messages are written inside of `control`.
     unsafe {
-        let mut header: libc::msghdr = mem::zeroed();
+        let mut header: msghdr = zeroed();
         header.msg_iov = &mut iov;
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
         let mut len = 0;
         for (kind, data) in messages {
             let at = control.as_mut_ptr().cast::<u8>().add(len);
-            let head = at.cast::<libc::cmsghdr>();
-            (*head).cmsg_level = libc::SOL_SOCKET;
+            let head = at.cast::<cmsghdr>();
+            (*head).cmsg_level = SOL_SOCKET;
             (*head).cmsg_type = *kind;
             (*head).cmsg_len = libc::CMSG_LEN(data.len() as u32) as _;
             ptr::copy_nonoverlapping(data.as_ptr(), libc::CMSG_DATA(head), data.len());
             len += libc::CMSG_SPACE(data.len() as u32) as usize;
         }
         header.msg_controllen = len as _;
-        match libc::sendmsg(to, &header, libc::MSG_NOSIGNAL) {
+        match libc::sendmsg(to, &header, MSG_NOSIGNAL) {
             -1 => Err(errno()),
             n => Ok(n as usize),
         }
@@ -60,16 +49,13 @@ struct Got {
 }
 
 /// Receives bytes and control messages, with `room` bytes for those.
-fn receive_with(from: c_int, size: usize, room: usize, flags: c_int) -> Result<Got, String> {
+fn receive_with(from: c_int, size: usize, room: usize, flags: c_int) -> Result<Got> {
     let mut control = vec![0u64; 200];
     let mut bytes = vec![0; size];
-    let mut iov = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: size,
-    };
+    let mut iov = vector(bytes.as_mut_ptr(), size);
     // SAFETY: all zeros is a valid header; what the kernel wrote is read inside of `control`.
     unsafe {
-        let mut header: libc::msghdr = mem::zeroed();
+        let mut header: msghdr = zeroed();
         header.msg_iov = &mut iov;
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
@@ -88,17 +74,17 @@ fn receive_with(from: c_int, size: usize, room: usize, flags: c_int) -> Result<G
             let data = libc::CMSG_DATA(head);
             let len = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
             match (*head).cmsg_type {
-                libc::SCM_RIGHTS => {
+                SCM_RIGHTS => {
                     for n in 0..len / 4 {
                         let fd = data.cast::<c_int>().add(n).read_unaligned();
                         got.files.push(OwnedFd::from_raw_fd(fd));
                     }
                 }
-                libc::SCM_CREDENTIALS => {
+                SCM_CREDENTIALS => {
                     got.sender = Some(data.cast::<[u32; 3]>().read_unaligned());
                 }
-                libc::SCM_TIMESTAMP => got.has_time = true,
-                other => return Err(format!("control message {other}")),
+                SCM_TIMESTAMP => got.has_time = true,
+                other => return Err(format!("control message {other}").into()),
             }
             head = libc::CMSG_NXTHDR(&header, head);
         }
@@ -111,33 +97,29 @@ fn numbers_of(fds: &[c_int]) -> Vec<u8> {
 }
 
 fn send_files(to: c_int, bytes: &[u8], fds: &[c_int]) -> Result<usize, c_int> {
-    send_with(to, bytes, &[(libc::SCM_RIGHTS, &numbers_of(fds))])
+    send_with(to, bytes, &[(SCM_RIGHTS, &numbers_of(fds))])
 }
 
-fn is_close_on_exec(fd: c_int) -> Result<bool, String> {
-    Ok(call!(fcntl(fd, libc::F_GETFD)) & libc::FD_CLOEXEC != 0)
+fn is_close_on_exec(fd: c_int) -> Result<bool> {
+    Ok(call!(fcntl(fd, F_GETFD)) & FD_CLOEXEC != 0)
 }
 
 fn files() -> Outcome {
-    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
-        let [a, b] = pair(kind)?;
+    for kind in [SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET] {
+        let [a, b] = socket_pair(kind)?;
         let (reader, writer) = pipe(0)?;
         // SAFETY: these descriptors are nobody else's.
         let writer = unsafe { OwnedFd::from_raw_fd(writer) };
-        send_files(a.as_raw_fd(), b"x", &[writer.as_raw_fd(), 1])
-            .map_err(|error| format!("sendmsg: {error}"))?;
+        send_files(a.as_raw_fd(), b"x", &[writer.as_raw_fd(), 1])?;
         drop(writer);
         // In flight it is open all the same; a look gives more of it.
-        let peeked = receive_with(b.as_raw_fd(), 4, 400, libc::MSG_PEEK)?;
+        let peeked = receive_with(b.as_raw_fd(), 4, 400, MSG_PEEK)?;
         ensure!(peeked.files.len() == 2, "peeked {}", peeked.files.len());
         drop(peeked);
-        let got = receive_with(b.as_raw_fd(), 4, 400, libc::MSG_CMSG_CLOEXEC)?;
+        let got = receive_with(b.as_raw_fd(), 4, 400, MSG_CMSG_CLOEXEC)?;
         ensure!(got.bytes == b"x" && got.files.len() == 2, "{:?}", got.files);
-        ensure!(got.flags & libc::MSG_CTRUNC == 0, "truncated");
-        ensure!(
-            is_close_on_exec(got.files[0].as_raw_fd())?,
-            "not close-on-exec"
-        );
+        ensure!(got.flags & MSG_CTRUNC == 0, "truncated");
+        ensure!(is_close_on_exec(got.files[0].as_raw_fd())?);
         call!(write(got.files[0].as_raw_fd(), b"way".as_ptr().cast(), 3));
         drop(got);
         let mut buffer = [0u8; 8];
@@ -148,40 +130,36 @@ fn files() -> Outcome {
         call!(close(reader));
         // What there is no room for is closed, and that is told.
         let (reader, writer) = pipe(0)?;
-        send_files(a.as_raw_fd(), b"y", &[1, writer, writer])
-            .map_err(|error| format!("sendmsg: {error}"))?;
+        send_files(a.as_raw_fd(), b"y", &[1, writer, writer])?;
         call!(close(writer));
         // SAFETY: computes a length.
         let room = unsafe { libc::CMSG_LEN(4) } as usize;
         let got = receive_with(b.as_raw_fd(), 4, room, 0)?;
         ensure!(got.files.len() == 1, "{:?}", got.files);
-        ensure!(got.flags & libc::MSG_CTRUNC != 0, "not truncated");
-        ensure!(
-            !is_close_on_exec(got.files[0].as_raw_fd())?,
-            "close-on-exec"
-        );
+        ensure!(got.flags & MSG_CTRUNC != 0, "not truncated");
+        ensure!(!is_close_on_exec(got.files[0].as_raw_fd())?);
         let n = call!(read(reader, buffer.as_mut_ptr().cast(), 8));
         ensure!(n == 0, "the pipe is still open");
         // What is not received is closed with the socket.
         let (reader, writer) = pipe(0)?;
-        send_files(a.as_raw_fd(), b"z", &[writer]).map_err(|error| format!("sendmsg: {error}"))?;
+        send_files(a.as_raw_fd(), b"z", &[writer])?;
         call!(close(writer));
         drop(b);
         let n = call!(read(reader, buffer.as_mut_ptr().cast(), 8));
         ensure!(n == 0, "the pipe is still open");
         // Without control data nothing but bytes arrives.
-        let [a, b] = pair(kind)?;
+        let [a, b] = socket_pair(kind)?;
         let (reader, writer) = pipe(0)?;
-        send_files(a.as_raw_fd(), b"w", &[writer]).map_err(|error| format!("sendmsg: {error}"))?;
+        send_files(a.as_raw_fd(), b"w", &[writer])?;
         call!(close(writer));
         receive(&b, &mut buffer, 0)?;
         let n = call!(read(reader, buffer.as_mut_ptr().cast(), 8));
         ensure!(n == 0, "the pipe is still open");
         let many = [1; 254];
         let error = send_files(a.as_raw_fd(), b"v", &many);
-        ensure!(error == Err(libc::EINVAL), "254 files: {error:?}");
+        ensure!(error == Err(EINVAL), "254 files: {error:?}");
         let error = send_files(a.as_raw_fd(), b"v", &[999]);
-        ensure!(error == Err(libc::EBADF), "a bad descriptor: {error:?}");
+        ensure!(error == Err(EBADF), "a bad descriptor: {error:?}");
         let count = send_files(a.as_raw_fd(), b"v", &many[1..]);
         ensure!(count == Ok(1), "253 files: {count:?}");
     }
@@ -189,14 +167,14 @@ fn files() -> Outcome {
 }
 
 fn barriers() -> Outcome {
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let error = |error| format!("sendmsg: {error}");
     send(&a, b"plain ", 0)?;
     send_files(a.as_raw_fd(), b"first", &[1]).map_err(error)?;
     send_files(a.as_raw_fd(), b"second", &[1, 2]).map_err(error)?;
     send(&a, b" rest", 0)?;
     // A read goes up to the end of the bytes that brought files.
-    let got = receive_with(b.as_raw_fd(), 100, 400, libc::MSG_PEEK)?;
+    let got = receive_with(b.as_raw_fd(), 100, 400, MSG_PEEK)?;
     ensure!(
         got.bytes == b"plain first" && got.files.len() == 1,
         "{:?}",
@@ -209,17 +187,9 @@ fn barriers() -> Outcome {
         got.bytes
     );
     let got = receive_with(b.as_raw_fd(), 3, 400, 0)?;
-    ensure!(
-        got.bytes == b"sec" && got.files.len() == 2,
-        "{:?}",
-        got.bytes
-    );
+    ensure!(got.bytes == b"sec" && got.files.len() == 2, got.bytes);
     let got = receive_with(b.as_raw_fd(), 100, 400, 0)?;
-    ensure!(
-        got.bytes == b"ond rest" && got.files.is_empty(),
-        "{:?}",
-        got.bytes
-    );
+    ensure!(got.bytes == b"ond rest" && got.files.is_empty(), got.bytes);
     Ok(())
 }
 
@@ -228,8 +198,8 @@ fn cycles() -> Outcome {
     let fault = |error| format!("sendmsg: {error}");
     for shape in 0..4 {
         let (reader, writer) = pipe(O_NONBLOCK)?;
-        let [a, b] = pair(libc::SOCK_STREAM)?;
-        let [c, d] = pair(libc::SOCK_DGRAM)?;
+        let [a, b] = socket_pair(SOCK_STREAM)?;
+        let [c, d] = socket_pair(SOCK_DGRAM)?;
         let [a, b, c, d] = [a, b, c, d].map(IntoRawFd::into_raw_fd);
         match shape {
             // Over itself.
@@ -247,10 +217,10 @@ fn cycles() -> Outcome {
             // A listener over a connection that nobody has accepted.
             _ => {
                 let name = b"\0causeway cycle";
-                let listener = socket(libc::SOCK_STREAM)?;
+                let listener = socket(SOCK_STREAM)?;
                 ensure!(bind(listener, name) == 0, "bind");
                 call!(listen(listener, 5));
-                let client = socket(libc::SOCK_STREAM)?;
+                let client = socket(SOCK_STREAM)?;
                 ensure!(connect(client, name) == 0, "connect");
                 let n = send_files(client, b"x", &[listener, writer]).map_err(fault)?;
                 call!(close(listener));
@@ -280,15 +250,14 @@ fn cycles() -> Outcome {
 fn deep_chain() -> Outcome {
     const DEPTH: usize = 200;
     let (reader, writer) = pipe(O_NONBLOCK)?;
-    let [a, b] = pair(libc::SOCK_STREAM)?;
-    send_files(a.as_raw_fd(), b"x", &[writer]).map_err(|error| format!("sendmsg: {error}"))?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
+    send_files(a.as_raw_fd(), b"x", &[writer])?;
     call!(close(writer));
     let mut last = b;
     let mut held = a;
     for _ in 0..DEPTH {
-        let [a, b] = pair(libc::SOCK_STREAM)?;
-        send_files(a.as_raw_fd(), b"x", &[last.as_raw_fd(), held.as_raw_fd()])
-            .map_err(|error| format!("sendmsg: {error}"))?;
+        let [a, b] = socket_pair(SOCK_STREAM)?;
+        send_files(a.as_raw_fd(), b"x", &[last.as_raw_fd(), held.as_raw_fd()])?;
         (held, last) = (a, b);
     }
     let mut byte = 0u8;
@@ -302,22 +271,19 @@ fn deep_chain() -> Outcome {
 
 fn credentials() -> Outcome {
     let me = [call!(getpid()) as u32, call!(getuid()), call!(getgid())];
-    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
-        let [a, b] = pair(kind)?;
+    for kind in [SOCK_STREAM, SOCK_DGRAM] {
+        let [a, b] = socket_pair(kind)?;
         let (mut cred, mut len) = ([0u32; 3], 12);
         call!(getsockopt(
             a.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
+            SOL_SOCKET,
+            SO_PEERCRED,
             cred.as_mut_ptr().cast(),
             &mut len
         ));
         ensure!(cred == me, "peer {cred:?}");
-        set_option(b.as_raw_fd(), libc::SO_PASSCRED, 1)?;
-        ensure!(
-            option(b.as_raw_fd(), libc::SO_PASSCRED)? == 1,
-            "SO_PASSCRED"
-        );
+        set_option(&b.as_raw_fd(), SOL_SOCKET, SO_PASSCRED, 1)?;
+        equal!(option(&b.as_raw_fd(), SOL_SOCKET, SO_PASSCRED)?, 1);
         send(&a, b"x", 0)?;
         let got = receive_with(b.as_raw_fd(), 8, 200, 0)?;
         ensure!(got.sender == Some(me), "{:?}", got.sender);
@@ -327,38 +293,29 @@ fn credentials() -> Outcome {
         send(&a, b"mine", 0)?;
         let got = receive_with(b.as_raw_fd(), 100, 200, 0)?;
         ensure!(got.bytes == b"child's", "{:?}", got.bytes);
-        ensure!(
-            got.sender == Some([child as u32, me[1], me[2]]),
-            "{:?}",
-            got.sender
-        );
+        equal!(got.sender, Some([child as u32, me[1], me[2]]));
         let got = receive_with(b.as_raw_fd(), 100, 200, 0)?;
-        ensure!(
-            got.bytes == b"mine" && got.sender == Some(me),
-            "{:?}",
-            got.sender
-        );
+        ensure!(got.bytes == b"mine" && got.sender == Some(me), got.sender);
         // A program says who it is; who is not root may not lie.
         let claim: Vec<u8> = me.iter().flat_map(|n| n.to_ne_bytes()).collect();
-        let sent = send_with(a.as_raw_fd(), b"y", &[(libc::SCM_CREDENTIALS, &claim)]);
+        let sent = send_with(a.as_raw_fd(), b"y", &[(SCM_CREDENTIALS, &claim)]);
         ensure!(sent == Ok(1), "{sent:?}");
         let got = receive_with(b.as_raw_fd(), 8, 200, 0)?;
         ensure!(got.sender == Some(me), "{:?}", got.sender);
         let child = spawn(|| {
             call!(setuid(1234));
-            let sent = send_with(a.as_raw_fd(), b"y", &[(libc::SCM_CREDENTIALS, &claim)]);
-            ensure!(sent == Err(libc::EPERM), "{sent:?}");
+            let sent = send_with(a.as_raw_fd(), b"y", &[(SCM_CREDENTIALS, &claim)]);
+            ensure!(sent == Err(EPERM), "{sent:?}");
             Ok(())
         })?;
-        let end = wait(child)?;
-        ensure!(end == End::Exit(0), "{end:?}");
-        let sent = send_with(a.as_raw_fd(), b"y", &[(libc::SCM_CREDENTIALS, &claim[..8])]);
-        ensure!(sent == Err(libc::EINVAL), "{sent:?}");
+        wait_ok(child)?;
+        let sent = send_with(a.as_raw_fd(), b"y", &[(SCM_CREDENTIALS, &claim[..8])]);
+        ensure!(sent == Err(EINVAL), "{sent:?}");
         let sent = send_with(a.as_raw_fd(), b"y", &[(99, &claim)]);
-        ensure!(sent == Err(libc::EINVAL), "{sent:?}");
+        ensure!(sent == Err(EINVAL), "{sent:?}");
     }
-    let [a, b] = pair(libc::SOCK_DGRAM)?;
-    set_option(b.as_raw_fd(), libc::SO_TIMESTAMP, 1)?;
+    let [a, b] = socket_pair(SOCK_DGRAM)?;
+    set_option(&b.as_raw_fd(), SOL_SOCKET, SO_TIMESTAMP, 1)?;
     send(&a, b"x", 0)?;
     ensure!(receive_with(b.as_raw_fd(), 8, 200, 0)?.has_time, "no time");
     Ok(())

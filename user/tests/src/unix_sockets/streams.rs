@@ -1,14 +1,7 @@
 //! Streams: bytes in order, ends, room, splice.
 
-use super::{fail, pair, ready, receive, send};
-use crate::support::{End, Numbers, Outcome, errno, folder, pause_ms, pipe, spawn, wait};
-use crate::{Test, call, ensure, refused};
-use libc::c_int;
-use std::{
-    io::{Read, Write},
-    os::{fd::AsRawFd, unix::net::UnixStream},
-    ptr,
-};
+use super::{ready, receive, send};
+use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("unix sockets: a stream in both directions", stream),
@@ -24,7 +17,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn stream() -> Outcome {
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let mut buffer = [0; 64];
     send(&a, b"one ", 0)?;
     send(&a, b"two", 0)?;
@@ -36,10 +29,10 @@ fn stream() -> Outcome {
     let n = receive(&a, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"back", "{:?}", &buffer[..n]);
     let mut waiting: c_int = 1;
-    call!(ioctl(a.as_raw_fd(), libc::FIONREAD, &mut waiting));
+    call!(ioctl(a.as_raw_fd(), FIONREAD, &mut waiting));
     ensure!(waiting == 0, "FIONREAD says {waiting}");
     send(&b, &[1; 5000], 0)?;
-    call!(ioctl(a.as_raw_fd(), libc::FIONREAD, &mut waiting));
+    call!(ioctl(a.as_raw_fd(), FIONREAD, &mut waiting));
     ensure!(waiting == 5000, "FIONREAD says {waiting}");
     Ok(())
 }
@@ -47,16 +40,16 @@ fn stream() -> Outcome {
 /// Bytes in pieces of all sizes, in both directions at once, each checked.
 fn large_stream() -> Outcome {
     const TOTAL: usize = 1 << 20;
-    let (a, b) = UnixStream::pair().map_err(fail("pair"))?;
+    let (a, b) = UnixStream::pair()?;
     let run = |mut socket: UnixStream, seed: u64| -> Outcome {
-        let mut reader = socket.try_clone().map_err(fail("dup"))?;
-        let receiver = std::thread::spawn(move || -> Outcome {
+        let mut reader = socket.try_clone()?;
+        let receiver = thread::spawn(move || -> Outcome {
             let mut numbers = Numbers::new(seed + 7);
             let mut buffer = vec![0; 100_000];
             let mut at = 0;
             loop {
                 let size = 1 + numbers.below(buffer.len() as u64) as usize;
-                let n = reader.read(&mut buffer[..size]).map_err(fail("read"))?;
+                let n = reader.read(&mut buffer[..size])?;
                 if n == 0 {
                     ensure!(at == TOTAL, "the end after {at}");
                     return Ok(());
@@ -76,100 +69,85 @@ fn large_stream() -> Outcome {
             for (i, byte) in bytes[..size].iter_mut().enumerate() {
                 *byte = ((at + i) / 3) as u8;
             }
-            let n = socket.write(&bytes[..size]).map_err(fail("write"))?;
+            let n = socket.write(&bytes[..size])?;
             at += n;
         }
-        socket
-            .shutdown(std::net::Shutdown::Write)
-            .map_err(fail("shutdown"))?;
-        receiver.join().map_err(|_| "the receiver panicked")?
+        socket.shutdown(std::net::Shutdown::Write)?;
+        receiver.join()?
     };
-    let child = spawn(|| run(b.try_clone().map_err(fail("dup"))?, 1))?;
+    let child = spawn(|| run(b.try_clone()?, 1))?;
     drop(b);
     run(a, 2)?;
-    let end = wait(child)?;
-    ensure!(end == End::Exit(0), "{end:?}");
+    wait_ok(child)?;
     Ok(())
 }
 
 fn ends() -> Outcome {
     let mut buffer = [0; 16];
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     send(&a, b"last", 0)?;
     drop(a);
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"last", "{:?}", &buffer[..n]);
     ensure!(receive(&b, &mut buffer, 0)? == 0, "no end");
-    refused!(
-        EPIPE,
-        send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL)
-    );
+    refused! { send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, MSG_NOSIGNAL) => EPIPE; }
     // What was not read makes the other end fail once.
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     send(&b, b"unread", 0)?;
     drop(a);
     let found = ready(b.as_raw_fd())?;
-    ensure!(found & libc::POLLERR as c_int != 0, "ready {found:#x}");
-    refused!(
-        ECONNRESET,
-        recv(b.as_raw_fd(), buffer.as_mut_ptr().cast(), 1, 0)
-    );
+    ensure!(found & POLLERR as c_int != 0, "ready {found:#x}");
+    refused! { recv(b.as_raw_fd(), buffer.as_mut_ptr().cast(), 1, 0) => ECONNRESET; }
     ensure!(receive(&b, &mut buffer, 0)? == 0, "no end");
     // SIGPIPE for who does not refuse it.
     let child = spawn(|| {
-        let [a, b] = pair(libc::SOCK_STREAM)?;
+        let [a, b] = socket_pair(SOCK_STREAM)?;
         drop(a);
         // SAFETY: the default action of SIGPIPE, which the Rust runtime has changed.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        unsafe { libc::signal(SIGPIPE, SIG_DFL) };
         let _ = send(&b, b"x", 0);
         Ok(())
     })?;
     let end = wait(child)?;
-    ensure!(end == End::Signal(libc::SIGPIPE), "{end:?}");
+    ensure!(end == End::Signal(SIGPIPE), "{end:?}");
     Ok(())
 }
 
 fn shutdown() -> Outcome {
     let mut buffer = [0; 16];
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     send(&a, b"before", 0)?;
-    call!(shutdown(a.as_raw_fd(), libc::SHUT_WR));
-    refused!(
-        EPIPE,
-        send(a.as_raw_fd(), buffer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL)
-    );
+    call!(shutdown(a.as_raw_fd(), SHUT_WR));
+    refused! { send(a.as_raw_fd(), buffer.as_ptr().cast(), 1, MSG_NOSIGNAL) => EPIPE; }
     let found = ready(b.as_raw_fd())?;
-    ensure!(found & libc::POLLRDHUP as c_int != 0, "ready {found:#x}");
-    ensure!(found & libc::POLLHUP as c_int == 0, "ready {found:#x}");
+    ensure!(found & POLLRDHUP as c_int != 0, "ready {found:#x}");
+    ensure!(found & POLLHUP as c_int == 0, "ready {found:#x}");
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"before", "{:?}", &buffer[..n]);
     ensure!(receive(&b, &mut buffer, 0)? == 0, "no end");
     send(&b, b"still", 0)?;
     let n = receive(&a, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"still", "{:?}", &buffer[..n]);
-    call!(shutdown(a.as_raw_fd(), libc::SHUT_RD));
-    refused!(
-        EPIPE,
-        send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL)
-    );
+    call!(shutdown(a.as_raw_fd(), SHUT_RD));
+    refused! { send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, MSG_NOSIGNAL) => EPIPE; }
     let found = ready(b.as_raw_fd())?;
-    ensure!(found & libc::POLLHUP as c_int != 0, "ready {found:#x}");
+    ensure!(found & POLLHUP as c_int != 0, "ready {found:#x}");
     refused!(EINVAL, shutdown(a.as_raw_fd(), 3));
     Ok(())
 }
 
 fn readiness() -> Outcome {
-    const IN: c_int = libc::POLLIN as c_int;
-    const OUT: c_int = libc::POLLOUT as c_int;
-    const HUP: c_int = libc::POLLHUP as c_int;
-    const RDHUP: c_int = libc::POLLRDHUP as c_int;
-    let fresh = call!(socket(libc::AF_UNIX, libc::SOCK_STREAM, 0));
+    const IN: c_int = POLLIN as c_int;
+    const OUT: c_int = POLLOUT as c_int;
+    const HUP: c_int = POLLHUP as c_int;
+    const RDHUP: c_int = POLLRDHUP as c_int;
+    let fresh = call!(socket(AF_UNIX, SOCK_STREAM, 0));
     let found = ready(fresh)?;
     ensure!(found == OUT | HUP, "a fresh stream: {found:#x}");
-    let datagram = call!(socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0));
+    let datagram = call!(socket(AF_UNIX, SOCK_DGRAM, 0));
     let found = ready(datagram)?;
     ensure!(found == OUT, "a fresh datagram socket: {found:#x}");
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     ensure!(ready(a.as_raw_fd())? == OUT, "a pair");
     send(&b, b"x", 0)?;
     ensure!(ready(a.as_raw_fd())? == IN | OUT, "with a byte");
@@ -177,28 +155,20 @@ fn readiness() -> Outcome {
     let found = ready(a.as_raw_fd())?;
     ensure!(found == IN | OUT | HUP | RDHUP, "after the end: {found:#x}");
     // A sleeping poll is woken by a byte from another process.
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let child = spawn(|| {
         pause_ms(20);
         send(&b, b"x", 0).map(drop)
     })?;
-    let mut entry = libc::pollfd {
-        fd: a.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut entry = poll_entry(a.as_raw_fd(), POLLIN);
     let n = call!(poll(&mut entry, 1, 5000));
-    ensure!(
-        n == 1 && entry.revents == libc::POLLIN,
-        "{:#x}",
-        entry.revents
-    );
+    ensure!(n == 1 && entry.revents == POLLIN, entry.revents);
     wait(child)?;
     Ok(())
 }
 
 fn room() -> Outcome {
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let piece = vec![7; 10_000];
     let mut total = 0;
     loop {
@@ -208,11 +178,11 @@ fn room() -> Outcome {
                 a.as_raw_fd(),
                 piece.as_ptr().cast(),
                 piece.len(),
-                libc::MSG_DONTWAIT,
+                MSG_DONTWAIT,
             )
         };
         if n < 0 {
-            ensure!(errno() == libc::EAGAIN, "errno {}", errno());
+            ensure!(errno() == EAGAIN, "errno {}", errno());
             break;
         }
         total += n as usize;
@@ -220,7 +190,7 @@ fn room() -> Outcome {
     }
     ensure!(total >= 65536, "only {total} bytes fit");
     let found = ready(a.as_raw_fd())?;
-    ensure!(found & libc::POLLOUT as c_int == 0, "writable when full");
+    ensure!(found & POLLOUT as c_int == 0, "writable when full");
     // A writer that waits goes on when there is room.
     let child = spawn(|| {
         let mut buffer = vec![0; 50_000];
@@ -233,23 +203,14 @@ fn room() -> Outcome {
         }
         Ok(())
     })?;
-    let mut entry = libc::pollfd {
-        fd: a.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
+    let mut entry = poll_entry(a.as_raw_fd(), POLLOUT);
     let n = call!(poll(&mut entry, 1, 5000));
-    ensure!(
-        n == 1 && entry.revents == libc::POLLOUT,
-        "{:#x}",
-        entry.revents
-    );
+    ensure!(n == 1 && entry.revents == POLLOUT, entry.revents);
     for _ in 0..3 {
         let n = send(&a, &piece, 0)?;
         ensure!(n == piece.len(), "sent {n}");
     }
-    let end = wait(child)?;
-    ensure!(end == End::Exit(0), "{end:?}");
+    wait_ok(child)?;
     Ok(())
 }
 
@@ -257,9 +218,9 @@ fn splice() -> Outcome {
     let folder = folder("unix-splice")?;
     let path = format!("{folder}/file");
     let bytes: Vec<u8> = (0..100_000u32).map(|n| (n / 5) as u8).collect();
-    std::fs::write(&path, &bytes).map_err(fail("write"))?;
-    let file = std::fs::File::open(&path).map_err(fail("open"))?;
-    let [a, b] = pair(libc::SOCK_STREAM)?;
+    fs::write(&path, &bytes)?;
+    let file = File::open(&path)?;
+    let [a, b] = socket_pair(SOCK_STREAM)?;
     let (reader, writer) = pipe(0)?;
     let child = spawn(|| {
         let mut offset = 0;
@@ -272,15 +233,15 @@ fn splice() -> Outcome {
         Ok(())
     })?;
     // From the socket through a pipe into another socket, and out of that.
-    let [c, d] = pair(libc::SOCK_STREAM)?;
+    let [c, d] = socket_pair(SOCK_STREAM)?;
     let mut found = Vec::new();
     let mut buffer = vec![0; 70_000];
     while found.len() < bytes.len() {
         let n = call!(splice(
             b.as_raw_fd(),
-            ptr::null_mut(),
+            null_mut(),
             writer,
-            ptr::null_mut(),
+            null_mut(),
             50_000,
             0
         ));
@@ -289,42 +250,23 @@ fn splice() -> Outcome {
         while left > 0 {
             let n = call!(splice(
                 reader,
-                ptr::null_mut(),
+                null_mut(),
                 c.as_raw_fd(),
-                ptr::null_mut(),
+                null_mut(),
                 left as usize,
                 0
             ));
             ensure!(n > 0, "splice to a socket gave {n}");
             left -= n;
-            let n = receive(&d, &mut buffer[..n as usize], libc::MSG_WAITALL)?;
+            let n = receive(&d, &mut buffer[..n as usize], MSG_WAITALL)?;
             found.extend_from_slice(&buffer[..n]);
         }
     }
     ensure!(found == bytes, "other bytes");
-    let end = wait(child)?;
-    ensure!(end == End::Exit(0), "{end:?}");
-    refused!(
-        EAGAIN,
-        splice(
-            b.as_raw_fd(),
-            ptr::null_mut(),
-            writer,
-            ptr::null_mut(),
-            1,
-            libc::SPLICE_F_NONBLOCK
-        )
-    );
-    refused!(
-        EINVAL,
-        splice(
-            a.as_raw_fd(),
-            ptr::null_mut(),
-            c.as_raw_fd(),
-            ptr::null_mut(),
-            1,
-            0
-        )
-    );
+    wait_ok(child)?;
+    refused! {
+        splice(b.as_raw_fd(), null_mut(), writer, null_mut(), 1, SPLICE_F_NONBLOCK) => EAGAIN;
+        splice(a.as_raw_fd(), null_mut(), c.as_raw_fd(), null_mut(), 1, 0) => EINVAL;
+    }
     Ok(())
 }

@@ -1,0 +1,30 @@
+//! What guest programs share.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`failure`] | why a test failed; `ensure!`, `equal!`, `call!`, `refused!` |
+//! | [`children`] | processes: `spawn`, `wait`, `child`, `End` |
+//! | [`faults`] | bad memory accesses, caught |
+//! | [`memory`] | mappings, volatile accesses |
+//! | [`files`] | temporary files and folders, pipes, reads and writes, `/proc` |
+//! | [`sockets`] | socket pairs, options |
+//! | [`signals`] | handlers, sets, masks |
+//! | [`time`] | clocks, deadlines, `timespec` |
+//! | [`cpus`] | binding threads to CPUs, futexes |
+//! | [`structs`] | structures of the C library by their fields |
+//! | [`numbers`] | repeatable random numbers |
+//!
+//! A program imports everything by `use support::prelude::*`.
+
+pub mod children;
+pub mod cpus;
+pub mod failure;
+pub mod faults;
+pub mod files;
+pub mod memory;
+pub mod numbers;
+pub mod prelude;
+pub mod signals;
+pub mod sockets;
+pub mod structs;
+pub mod time;
