@@ -202,3 +202,67 @@ macro_rules! refused {
         $($crate::refused!($error, $name($($argument),*));)+
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(outcome: Outcome) -> String {
+        outcome.err().map_or("ok".into(), |why| why.to_string())
+    }
+
+    #[test]
+    fn failures_name_the_values() {
+        let (found, case) = (3, "a case");
+        let differ = || -> Outcome {
+            equal!(found, 4, case);
+            Ok(())
+        };
+        let why = text(differ());
+        assert!(
+            why.starts_with("found (line ") && why.ends_with("is 3, 4 expected; case: \"a case\"")
+        );
+        let hold = || -> Outcome {
+            ensure!(found > 4, case);
+            Ok(())
+        };
+        assert!(text(hold()).ends_with("does not hold; case: \"a case\""));
+        let say = || -> Outcome {
+            ensure!(found > 4, "only {found}");
+            Ok(())
+        };
+        assert_eq!(text(say()), "only 3");
+    }
+
+    #[test]
+    fn calls_must_fail_as_said() {
+        let closes = || -> Outcome {
+            refused! {
+                close(-1) => EBADF;
+                dup(-1) => EBADF;
+            }
+            Ok(())
+        };
+        assert_eq!(text(closes()), "ok");
+        let wrong = || -> Outcome {
+            refused!(EINVAL, close(-1));
+            Ok(())
+        };
+        assert!(text(wrong()).contains("failed with 9, EINVAL (22) expected"));
+        let right = || -> Outcome {
+            refused!(EINVAL, getpid());
+            Ok(())
+        };
+        assert!(text(right()).contains("succeeded"));
+    }
+
+    #[test]
+    fn errors_tell_their_place() {
+        let open = || -> Outcome {
+            std::fs::read("/none")?;
+            Ok(())
+        };
+        assert!(text(open()).contains("failure.rs, line"));
+        assert_eq!(skip("one CPU").skipped(), Some("one CPU"));
+    }
+}

@@ -12,6 +12,7 @@
 //! | [`time`] | clocks, deadlines, `timespec` |
 //! | [`cpus`] | binding threads to CPUs, futexes |
 //! | [`structs`] | structures of the C library by their fields |
+//! | [`legacy`] | 32-bit system calls |
 //! | [`numbers`] | repeatable random numbers |
 //!
 //! A program imports everything by `use support::prelude::*`.
@@ -21,6 +22,7 @@ pub mod cpus;
 pub mod failure;
 pub mod faults;
 pub mod files;
+pub mod legacy;
 pub mod memory;
 pub mod numbers;
 pub mod prelude;

@@ -36,6 +36,7 @@ pub use crate::faults::{Fault, code, code::*, fault_of, faults};
 pub use crate::files::{
     c, counter, field, field_of, file, folder, pipe, read_bytes, read_text, write_bytes,
 };
+pub use crate::legacy::int80;
 pub use crate::memory::{
     PAGE, READ_WRITE, low_map, map, map_with, peek, poke, shared_map, shared_value, unmap,
 };

@@ -306,7 +306,7 @@ fn bad() -> Outcome {
     refused!(EINVAL, timerfd_create(2, 0));
     refused!(EINVAL, timerfd_create(CLOCK_MONOTONIC, 1));
     let fd = call!(timerfd_create(CLOCK_MONOTONIC, 0));
-    let mut spec = timer_spec(timespec_of(1_000), 0);
+    let mut spec = timer_spec(time_spec(0, 1_000_000_000), 0);
     refused!(EINVAL, timerfd_settime(fd, 0, &spec, null_mut()));
     spec.it_value = time_spec(-1, 0);
     refused!(EINVAL, timerfd_settime(fd, 0, &spec, null_mut()));

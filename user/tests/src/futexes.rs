@@ -69,7 +69,7 @@ fn absolute_times() -> Outcome {
         let result = futex_with(&word, FUTEX_WAIT_BITSET | flag, 1, &past, null(), 1);
         ensure!(result == -1 && errno() == ETIMEDOUT, result);
     }
-    let bad = timespec_of(1_000);
+    let bad = time_spec(0, 1_000_000_000);
     let result = futex_with(&word, FUTEX_WAIT, 1, &bad, null(), 0);
     ensure!(result == -1 && errno() == EINVAL, result);
     let result = futex(&word, FUTEX_WAKE | REALTIME, 1, None);
@@ -336,9 +336,7 @@ fn pi_refusals() -> Outcome {
 }
 
 fn pi_shared() -> Outcome {
-    let page = shared_map(4096)?.cast::<AtomicU32>();
-    // SAFETY: the map is as large, and zero is a valid value.
-    let words = unsafe { std::slice::from_raw_parts(page, 2) };
+    let words = shared_value([const { AtomicU32::new(0) }; 2])?;
     let children: Vec<_> = (0..3)
         .map(|_| {
             spawn(|| {
@@ -467,9 +465,7 @@ fn robust_pi() -> Outcome {
 
 /// A lock that is in no robust list: who waits gets it with the mark of the dead owner.
 fn pi_owner_dies() -> Outcome {
-    let page = shared_map(4096)?.cast::<AtomicU32>();
-    // SAFETY: a page of its own.
-    let lock = unsafe { &*page };
+    let lock = shared_value(AtomicU32::new(0))?;
     let holder = spawn(|| {
         pi_take(lock)?;
         while lock.load(SeqCst) & FUTEX_WAITERS == 0 {

@@ -7,45 +7,27 @@ pub const TESTS: &[Test] = &[
     ("legacy: an unknown call of int 0x80", unknown),
 ];
 
-/// A 32-bit system call with three arguments.
-fn int80(number: u32, first: u32, second: u32, third: u32) -> i32 {
-    let result: u64;
-    // SAFETY: the callers pass numbers and memory that the calls ask for. The interrupt may change
-    // r8 to r11 and nothing else.
-    unsafe {
-        asm!(
-            "xchg rbx, {first}", "int 0x80", "xchg rbx, {first}",
-            first = inout(reg) u64::from(first) => _,
-            inlateout("rax") u64::from(number) => result,
-            in("rcx") u64::from(second), in("rdx") u64::from(third),
-            in("rsi") 0u64, in("rdi") 0u64,
-            lateout("r8") _, lateout("r9") _, lateout("r10") _, lateout("r11") _,
-        );
-    }
-    result as i32
-}
-
 fn calls() -> Outcome {
     const GETPID: u32 = 20;
     const WRITE: u32 = 4;
     const CLOSE: u32 = 6;
-    equal!(int80(GETPID, 0, 0, 0), call!(getpid()));
-    equal!(int80(CLOSE, 9999, 0, 0), -EBADF);
+    equal!(int80(GETPID, []), call!(getpid()));
+    equal!(int80(CLOSE, [9999, 0, 0]), -EBADF);
     let memory = low_map(PAGE)?;
     // SAFETY: the map is as long as what is written there.
     unsafe { memory.copy_from(b"through int 0x80".as_ptr(), 16) };
     let (reader, writer) = pipe(0)?;
-    let count = int80(WRITE, writer as u32, memory as u32, 16);
+    let count = int80(WRITE, [writer as u32, memory as u32, 16]);
     ensure!(count == 16, "write: {count}");
     let mut back = [0u8; 16];
     call!(read(reader, back.as_mut_ptr().cast(), 16));
     ensure!(&back == b"through int 0x80", "{back:?}");
-    equal!(int80(WRITE, writer as u32, 8, 16), -EFAULT);
+    equal!(int80(WRITE, [writer as u32, 8, 16]), -EFAULT);
     Ok(())
 }
 
 fn unknown() -> Outcome {
-    let result = int80(5000, 0, 0, 0);
+    let result = int80(5000, []);
     ensure!(result == -ENOSYS, "call 5000 gave {result}");
     Ok(())
 }

@@ -205,7 +205,7 @@ fn limits_of_time() -> Outcome {
     refused!(ETIMEDOUT, mq_timedsend(queue.fd, text, 1, 0, &soon));
     let past = after(CLOCK_REALTIME, -1000)?;
     refused!(ETIMEDOUT, mq_timedsend(queue.fd, text, 1, 0, &past));
-    let bad = timespec_of(1_000);
+    let bad = time_spec(0, 1_000_000_000);
     refused!(EINVAL, mq_timedsend(queue.fd, text, 1, 0, &bad));
     // A handler without SA_RESTART ends the wait.
     handle(SIGALRM, ignore_signal, 0)?;

@@ -151,13 +151,11 @@ fn futex_words() -> Outcome {
 }
 
 fn shared_futex() -> Outcome {
-    let word = shared_map(4096)?.cast::<AtomicU32>();
-    // SAFETY: the map lives as long as this process and its children.
-    let value = unsafe { &*word };
+    let word = shared_value(AtomicU32::new(0))?;
     let children: Vec<_> = (0..3)
         .map(|_| {
             spawn(|| {
-                while value.load(SeqCst) == 0 {
+                while word.load(SeqCst) == 0 {
                     futex(word, FUTEX_WAIT, 0, None);
                 }
                 Ok(())
@@ -165,7 +163,7 @@ fn shared_futex() -> Outcome {
         })
         .collect::<Result<_, _>>()?;
     pause_ms(30);
-    value.store(1, SeqCst);
+    word.store(1, SeqCst);
     futex(word, FUTEX_WAKE, i32::MAX as u32, None);
     wait_all(children)?;
     Ok(())

@@ -1,6 +1,6 @@
 //! Sockets.
 
-use super::{Low, int80, read_bytes, words};
+use super::{Low, read_bytes, words};
 use crate::{call80, refused80};
 use support::prelude::*;
 

@@ -15,24 +15,10 @@ mod traces;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use support::{legacy::int80, numbers::Numbers};
+
 use arguments::{ARENA, Arguments, PLAYGROUND};
 use calls::ROWS;
-
-/// A generator of numbers that look random (xorshift64*).
-pub struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-}
 
 /// Most children at a time.
 const CHILDREN: usize = 64;
@@ -172,7 +158,7 @@ fn round(
             let place = (0..CHILDREN).find(|place| !taken(*place)).unwrap_or(0);
             // SAFETY: this process has one thread; the child goes its own way.
             match unsafe { libc::fork() } {
-                0 => work(Numbers(*next | 1), shared, place),
+                0 => work(Numbers::new(*next), shared, place),
                 -1 => break,
                 pid => children.push(Child {
                     pid,
@@ -315,7 +301,7 @@ fn work(mut numbers: Numbers, shared: &'static Shared, place: usize) -> ! {
         let narrow = numbers.below(3) == 0;
         let threads = [0, 0, 1, 2][numbers.below(4) as usize];
         for _ in 0..threads {
-            let numbers = Numbers(numbers.next() | 1);
+            let numbers = Numbers::new(numbers.next());
             let playground = playground as u64;
             std::thread::spawn(move || make_calls(numbers, shared, place, narrow, playground));
         }
@@ -383,7 +369,7 @@ unsafe fn make_calls(
         let mut forks = Forks { depth: 0, left: 6 };
         let seed = numbers.next();
         let mut arguments = Arguments {
-            numbers: Numbers(seed | 1),
+            numbers: Numbers::new(seed),
             arena: arena as u64,
             playground,
             narrow,
@@ -437,7 +423,7 @@ unsafe fn make_calls(
                     let mark = if narrow { NARROW } else { 0 };
                     shared.last[place].store(number as u32 & !NARROW | mark, Ordering::Relaxed);
                     match narrow {
-                        true => int80(number, &a),
+                        true => i64::from(int80(number as u32, a.map(|a| a as u32))),
                         false => libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]),
                     };
                 }
@@ -494,35 +480,12 @@ impl Forks {
             }
         };
         if child == 0 {
-            numbers.0 ^= 0x1234_5678_9abc_def0;
+            *numbers = Numbers::new(!numbers.next());
             // SAFETY: takes a number.
             unsafe { libc::alarm(1) };
             (self.depth, self.left) = (self.depth + 1, 2);
         }
     }
-}
-
-/// A 32-bit call.
-///
-/// # Safety
-/// As the call itself asks for.
-unsafe fn int80(number: i64, a: &[u64; 6]) -> i64 {
-    let result: u64;
-    // SAFETY: two registers that the compiler keeps for itself are put back; the interrupt may change r8 to r11.
-    unsafe {
-        std::arch::asm!(
-            "push rbx", "push rbp",
-            "mov ebx, r8d", "mov ebp, r9d",
-            "int 0x80",
-            "pop rbp", "pop rbx",
-            inlateout("rax") number as u32 as u64 => result,
-            in("rcx") a[1] as u32, in("rdx") a[2] as u32, in("rsi") a[3] as u32, in("rdi") a[4] as u32,
-            inlateout("r8") u64::from(a[0] as u32) => _,
-            inlateout("r9") u64::from(a[5] as u32) => _,
-            lateout("r10") _, lateout("r11") _,
-        );
-    }
-    i64::from(result as i32)
 }
 
 static FAULTS: AtomicUsize = AtomicUsize::new(0);

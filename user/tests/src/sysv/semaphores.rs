@@ -235,7 +235,7 @@ fn other_ends() -> Outcome {
     // SAFETY: everything lives across the call.
     let timed = unsafe { libc::syscall(libc::SYS_semtimedop, id, &mut take, 1, &short) };
     ensure!(timed == -1 && errno() == EAGAIN, timed, errno());
-    let bad = timespec_of(1_000);
+    let bad = time_spec(0, 1_000_000_000);
     // SAFETY: as above.
     let timed = unsafe { libc::syscall(libc::SYS_semtimedop, id, &mut take, 1, &bad) };
     ensure!(timed == -1 && errno() == EINVAL, "a bad time passed");
