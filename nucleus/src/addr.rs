@@ -146,3 +146,35 @@ impl core::fmt::Debug for VirtRange {
         write!(f, "{:#x}..{:#x}", self.start.0, self.end.0)
     }
 }
+
+bitflags::bitflags! {
+    /// What a program may do with a mapping. Everything readable on x86-64 if anything is.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+    pub struct Prot: u8 {
+        const READ = 1;
+        const WRITE = 2;
+        const EXEC = 4;
+        /// No right: the mapping that is entered is wired, that is, the page is to stay in memory as long as it is mapped here
+        /// (`uvm.txt` 3.2). Only what enters mappings looks at it.
+        const WIRED = 8;
+    }
+}
+
+/// What a program tried to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+    Execute,
+}
+
+impl Access {
+    /// The protection that allows it.
+    pub const fn needs(self) -> Prot {
+        match self {
+            Access::Read => Prot::READ,
+            Access::Write => Prot::WRITE,
+            Access::Execute => Prot::EXEC,
+        }
+    }
+}

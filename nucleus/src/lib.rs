@@ -21,7 +21,10 @@ pub mod addr;
 pub mod boot;
 mod cpu;
 mod dev;
+pub mod ephemeral;
+mod error;
 mod hw;
+mod lock;
 mod mem;
 pub mod pmap;
 mod selftest;
@@ -30,18 +33,34 @@ pub mod task;
 pub mod time;
 pub mod user;
 
-pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
+pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
 pub use cpu::random;
-pub use dev::{console, virtio};
-pub use hw::{counters, log, power, processor, trap};
-pub use mem::frame::{Frame, OutOfMemory};
+pub use dev::{console, dma, virtio};
+pub use error::OutOfMemory;
+pub use hw::{counters, log, power, processor};
+pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
-pub use mem::{dma, ephemeral, frame};
-pub use pmap::{Access, Pmap, Prot};
+pub use pmap::Pmap;
 pub use selftest::hw_cost as floor;
 pub use time::vdso;
 
+/// Running a program until it traps.
+pub mod trap {
+    pub use crate::hw::registers::*;
+    pub use crate::hw::user_context::*;
+}
+
+/// Physical memory in frames.
+pub mod frame {
+    pub use crate::mem::frame::*;
+    pub(crate) use crate::mem::frame::{give_run, record, take_block};
+    pub use crate::task::shortage::{await_shortage, report_shortage};
+}
+
 /// The simulated machine, for the tests of the floors above.
 #[cfg(not(target_os = "none"))]
-pub use hw::sim;
+pub mod sim {
+    pub use crate::boot::simulated::*;
+    pub use crate::hw::sim::*;
+}

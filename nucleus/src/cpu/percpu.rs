@@ -36,7 +36,7 @@ impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
         if machine::preempt_enable() {
-            crate::task::preempt();
+            machine::preempt();
         }
     }
 }

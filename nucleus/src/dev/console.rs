@@ -2,7 +2,7 @@
 
 use crate::cpu::percpu::Restart;
 use crate::hw::machine;
-use crate::sync::{InterruptScope, Rank, SpinLock};
+use crate::lock::{InterruptScope, Rank, SpinLock};
 use crate::task::WaitQueue;
 
 /// Bytes that are kept until somebody reads them; a paste of a screen fits twice.

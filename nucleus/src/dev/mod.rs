@@ -1,6 +1,9 @@
 //! Devices: the console, PCI functions and virtio queues.
 
 pub mod console;
+pub mod dma;
+#[cfg(target_os = "none")]
+pub(crate) mod interrupts;
 #[cfg(target_os = "none")]
 pub(crate) mod pci;
 pub mod virtio;

@@ -1,6 +1,6 @@
 //! What it cost, by cause: per-CPU, always on, one add without a lock prefix.
 
-use crate::hw::machine;
+use super::machine::{self, MAX_COUNTERS};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -258,8 +258,5 @@ impl Counter {
             .fold(0, u64::wrapping_add)
     }
 }
-
-/// Room that both machines have for counters.
-pub(crate) const MAX_COUNTERS: usize = 128;
 
 const _: () = assert!(Counter::ALL.len() <= MAX_COUNTERS);

@@ -23,7 +23,7 @@ use crate::cpu::percpu::{PerCpu, Restart};
 use crate::frame::record::{self, NONE, Record, Type, record};
 use crate::frame::{self, MAX_ORDER};
 use crate::hw::machine;
-use crate::sync::{Rank, SpinLock};
+use crate::lock::{Rank, SpinLock};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a

@@ -1,10 +1,15 @@
 //! Physical memory.
 //!
-//! [`frame`]: frames, their records and allocator; [`heap`]: the kernel's heap;
-//! [`ephemeral`]: short-lived mappings of frames; [`dma`]: frames that a device reaches.
+//! [`frame`]: frames, their records and allocator; [`heap`]: the kernel's heap; `stack`: kernel
+//! stacks.
 
-pub mod dma;
-pub mod ephemeral;
 pub mod frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub mod heap;
+#[cfg(target_os = "none")]
+pub(crate) mod stack;
+
+#[cfg(not(target_os = "none"))]
+pub(crate) use crate::hw::sim::Stack as KernelStack;
+#[cfg(target_os = "none")]
+pub(crate) use stack::KernelStack;

@@ -3,11 +3,14 @@
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
+use super::entries::load;
 use super::format::{Pte, index};
+use super::leaf::Leaf;
 use super::mapping::install;
-use super::table::{Leaf, load};
-use super::{Access, Pending, Pmap, Prot};
+use super::pending::Pending;
+use super::space::Pmap;
 use crate::addr::USER_END;
+use crate::addr::{Access, Prot};
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 

@@ -1,10 +1,13 @@
 //! Looking at what is mapped: frames, rights, use, and how much.
 
+use super::entries::load;
 use super::format::{ENTRIES, LEAF_SPAN, index};
+use super::leaf::Leaf;
 use super::mapping::{page_in, part_of};
-use super::table::{Found, Leaf, load};
-use super::{Access, Pmap, Prot};
+use super::space::Pmap;
+use super::table::Found;
 use crate::addr::USER_END;
+use crate::addr::{Access, Prot};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// See [`Pmap::resident`].

@@ -1,6 +1,6 @@
 //! The format of x86-64 page-table entries, for both machines.
 
-use super::{Access, Prot};
+use crate::addr::{Access, Prot};
 use crate::frame::record::address;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 

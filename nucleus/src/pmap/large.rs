@@ -35,10 +35,15 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::entries::load;
 use super::format::{ENTRIES, LEAF_SPAN, Pte};
+use super::leaf::{LARGE, LARGE_SHARED, Leaf, Status, leaf_base, pin_linked};
+use super::owner::owner;
+use super::reverse;
 use super::shootdown::{self, Page, What};
-use super::table::{LARGE, LARGE_SHARED, Leaf, Status, leaf_base, load, pin_linked};
-use super::{Found, Pmap, Prot, reverse, share};
+use super::space::Pmap;
+use super::table::Found;
+use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::frame::Run;
 use crate::frame::record::{Mappings, NONE, Type, find, record};
@@ -178,7 +183,7 @@ impl Pmap {
             if i == 0
                 && b & LARGE != 0
                 && b & !(LEAF_SPAN as u64 - 1) == base.0 as u64
-                && r.a.load(Ordering::Relaxed) == share::owner(self)
+                && r.a.load(Ordering::Relaxed) == owner(self)
             {
                 return Some(table);
             }

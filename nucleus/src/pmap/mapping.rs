@@ -3,11 +3,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::entries::{entry, load};
 use super::format::{LEAF_SPAN, Pte, index};
-use super::table::{self, Leaf, load};
-use super::{Prot, page, reverse};
-use crate::frame::record::record;
+use super::leaf::Leaf;
+use super::reverse;
+use crate::addr::Prot;
 use crate::hw::machine;
+use crate::mem::frame::record::{Mappings, record};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// The entries of the table of level 1 at `base` that map a part of the range.
@@ -77,6 +79,17 @@ pub(super) enum Keep {
     Dropped,
 }
 
+/// Takes the mapping out of an entry that maps the locked frame, and puts `instead` there. Returns
+/// what was there. The use count of the table stays.
+pub(super) fn cut(mappings: &mut Mappings<'_>, table: u32, i: usize, instead: Pte) -> Pte {
+    machine::point();
+    // An exchange, so that bits which the processor sets until the last moment are seen.
+    let old = Pte(entry(table, i).swap(instead.0, Ordering::AcqRel));
+    reverse::unlink(mappings, table, i);
+    mappings.note(old.is_accessed(), old.is_dirty());
+    old
+}
+
 /// What the entry of `leaf` for `va` maps.
 #[inline]
 pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
@@ -122,24 +135,23 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
 /// caller's now.
 #[inline]
 pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
-    let entry = table::entry(table, i);
     loop {
-        let pte = load(entry);
+        let pte = load(entry(table, i));
         if !pte.is_present() {
             return None;
         }
         let mut mappings = record(pte.frame()).lock_mappings();
         // Only who holds this lock may replace the frame, so if it is still this one, it stays.
-        let now = load(entry);
+        let now = load(entry(table, i));
         if now.is_present() && now.frame() == pte.frame() {
-            return Some(page::cut(&mut mappings, table, i, instead));
+            return Some(cut(&mut mappings, table, i, instead));
         }
     }
 }
 
 /// As [`unmap`], leaving the frame's name in the entry as pending.
 fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
-    let pte = load(table::entry(table, i));
+    let pte = load(entry(table, i));
     let frame = pte.is_present().then_some(pte.pending())?;
     unmap_if(table, i, pte.frame(), frame)
 }
@@ -147,6 +159,6 @@ fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
 /// As [`unmap`] if the entry maps this frame.
 fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Pte> {
     let mut mappings = record(frame).lock_mappings();
-    let now = load(table::entry(table, i));
-    (now.is_present() && now.frame() == frame).then(|| page::cut(&mut mappings, table, i, instead))
+    let now = load(entry(table, i));
+    (now.is_present() && now.frame() == frame).then(|| cut(&mut mappings, table, i, instead))
 }

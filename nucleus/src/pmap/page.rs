@@ -2,34 +2,28 @@
 
 use core::sync::atomic::Ordering;
 
-use super::family::Holders;
+use super::entries::{change, entry, load};
 use super::format::Pte;
-use super::mapping::narrow;
-use super::table::{base_of, entry, load, release};
-use super::{Pending, Prot, large, must_be_told, reverse, share, shootdown};
+use super::leaf::{base_of, release};
+use super::mapping::{cut, narrow};
+use super::owner::{holders_of, spaces};
+use super::pending::Pending;
+use super::shootdown::must_be_told;
+use super::space::Holders;
+use super::{large, reverse, shootdown};
+use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
 use crate::frame::record::{Mappings, NONE, record};
 use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE};
 
-/// Takes the mapping out of an entry that maps the locked frame, and puts `instead` there. Returns
-/// what was there. The use count of the table stays.
-pub(super) fn cut(mappings: &mut Mappings<'_>, table: u32, i: usize, instead: Pte) -> Pte {
-    machine::point();
-    // An exchange, so that bits which the processor sets until the last moment are seen.
-    let old = Pte(entry(table, i).swap(instead.0, Ordering::AcqRel));
-    reverse::unlink(mappings, table, i);
-    mappings.note(old.is_accessed(), old.is_dirty());
-    old
-}
-
 /// Who may hold translations that were read from the table of an entry of the locked frame. The entry is counted in the
 /// table's use count.
 fn holders<'a>(_mappings: &'a Mappings<'_>, table: u32) -> Holders<'a> {
     // SAFETY: whoever takes the table away from its owner empties it first, or is a member of the family that owned it; for the one
     // it needs the lock that is held, and waits for the table's use count, which callers lower after this.
-    unsafe { share::holders_of(table) }
+    unsafe { holders_of(table) }
 }
 
 /// An entry of the locked frame was changed: whoever may hold what it was is to be told. Who owns the table is looked up
@@ -110,25 +104,6 @@ fn for_each(mappings: &Mappings<'_>, mut each: impl FnMut(u32, usize)) {
     }
 }
 
-/// Changes an entry from what it is to what `change` makes of it; `None` leaves it. Returns what it was
-/// before the change.
-pub(super) fn change(
-    entry: &core::sync::atomic::AtomicU64,
-    change: impl Fn(Pte) -> Option<Pte>,
-) -> Option<Pte> {
-    loop {
-        let old = load(entry);
-        let new = change(old)?;
-        machine::point();
-        if entry
-            .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            return Some(old);
-        }
-    }
-}
-
 /// Collects and clears the referenced bits of all mappings of `frame`.
 ///
 /// Nothing is flushed: a CPU that still has the translation cached will not set the bit again until
@@ -188,7 +163,7 @@ pub fn mappings_of_spaces(frame: &Frame) -> u32 {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
     let mut count = 0;
-    for_each(&mappings, |table, _| count += share::spaces(table));
+    for_each(&mappings, |table, _| count += spaces(table));
     count
 }
 

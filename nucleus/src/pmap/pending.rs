@@ -3,10 +3,10 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
-use super::family::Holders;
-use super::share;
+use super::leaf::{COUNT, DYING, give_up_entries};
+use super::owner;
 use super::shootdown::{self, MAX_PAGES, Page, What};
-use super::table::give_up_entries;
+use super::space::Holders;
 use crate::frame::give_table;
 use crate::frame::record::{NONE, Type, record};
 use crate::hw::machine;
@@ -90,7 +90,7 @@ impl Pending {
         self.frame_count = 0;
         for table in &self.shares[..self.share_count] {
             // SAFETY: the first `share_count` were written by `add_share`.
-            share::release(unsafe { table.assume_init() });
+            owner::release(unsafe { table.assume_init() });
         }
         self.share_count = 0;
         while self.tables != NONE {
@@ -191,4 +191,13 @@ impl Drop for Pending {
         machine::point();
         self.flush();
     }
+}
+
+/// Adds a dead table of level 1 to the pending ones. Its `Leaf` was dropped.
+pub(super) fn bury(table: u32, pending: &mut Pending) {
+    let r = record(table);
+    debug_assert_eq!(r.b.load(Ordering::Relaxed) & (COUNT | DYING), DYING);
+    // Acquire: all that others did with the table comes before this.
+    r.b.swap(0, Ordering::Acquire);
+    pending.add_table(table);
 }

@@ -1,10 +1,15 @@
 //! Removing mappings, and taking rights from those that stay.
 
+use super::entries::change as change_entry;
 use super::format::{LEAF_SPAN, Pte};
 use super::large::Why;
+use super::leaf::Leaf;
 use super::mapping::{Keep, empty, narrow, part_of, unmap};
-use super::table::{self, Found, Leaf};
-use super::{Pending, Pmap, Prot, must_be_told, page};
+use super::pending::{Pending, bury};
+use super::shootdown::must_be_told;
+use super::space::Pmap;
+use super::table::Found;
+use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
@@ -40,7 +45,7 @@ impl Pmap {
                 });
                 let table = leaf.table;
                 drop(leaf);
-                table::bury(table, pending);
+                bury(table, pending);
                 range.start = end;
                 continue;
             }
@@ -118,7 +123,7 @@ impl Pmap {
                 let change = |pte: Pte| {
                     (pte.is_present() && pte.is_wired() != wired).then(|| pte.wired(wired))
                 };
-                page::change(leaf.entry(next), change);
+                change_entry(leaf.entry(next), change);
                 i = next + 1;
             }
             range.start = leaf.base + LEAF_SPAN;

@@ -21,33 +21,24 @@
 //! *When a pmap has left a table* its share in it stays in a [`Pending`] set until the flush, since a processor may walk
 //! through the table until then. Who gives up the last share empties the table, and no TLB knows of it.
 //!
-//! # In the records
-//!
-//! | field | of a table that one pmap leads to | of a shared one |
-//! |---|---|---|
-//! | `a` of the table | the pmap | the family and one; holds a handle of it |
-//! | `a` of the frame with its links | 0 or 1 | the count of sharers |
+//! Whose a table is stands in its record: see `owner`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::family::{Family, Holders};
+use super::entries::{GROUP, entry, group, load, next_entry};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
 use super::large::Why;
-use super::mapping::{Keep, empty};
-use super::table::{
-    DYING, GROUP, Leaf, entries_of, entry, group, leaf_base, load, new_leaf, next_entry,
-    pin_attached,
-};
-use super::{Pending, Pmap, reverse};
+use super::leaf::{Leaf, entries_of, leaf_base, new_leaf, pin_attached};
+use super::owner::{COMMON, leave_family, owner, sharers};
+use super::pending::Pending;
+use super::reverse;
+use super::space::Pmap;
 use crate::counters::Counter;
 use crate::frame::record::record;
 use crate::frame::{Table, give_table, take_table};
 use crate::hw::machine;
 use crate::{OutOfMemory, VirtAddr, VirtRange};
-
-/// In a table's `a`: it is a family's.
-const COMMON: u64 = 1;
 
 /// What a fork does with the page tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,71 +72,6 @@ pub enum Writes {
     Kept,
     /// It is taken away.
     TakenAway,
-}
-
-/// In the record of a table that this pmap alone leads to: its owner.
-#[inline]
-pub(super) fn owner(pmap: &Pmap) -> u64 {
-    core::ptr::from_ref(pmap) as u64
-}
-
-/// In the record of a shared table: its owner.
-#[inline]
-pub(super) fn common_owner(family: &Arc<Family>) -> u64 {
-    Arc::as_ptr(family) as u64 | COMMON
-}
-
-/// Who may hold translations that were read from a table of level 1.
-///
-/// # Safety
-/// The table's owner lives as long as the result: see the callers.
-pub(super) unsafe fn holders_of<'a>(table: u32) -> Holders<'a> {
-    let owner = record(table).a.load(Ordering::SeqCst);
-    match owner & COMMON {
-        // SAFETY: what `owner` made of a reference; alive as the caller promises.
-        0 => unsafe { &*(owner as *const Pmap) }.holders(),
-        // SAFETY: what `common_owner` made of a handle; as above.
-        _ => unsafe { &*((owner & !COMMON) as *const Family) }.holders(),
-    }
-}
-
-/// Spaces that lead to a table: 0 or 1 if that is one.
-fn sharers(table: u32) -> &'static core::sync::atomic::AtomicU64 {
-    &record(table + 1).a
-}
-
-/// Spaces that lead to a table.
-pub(super) fn spaces(table: u32) -> u32 {
-    (sharers(table).load(Ordering::Relaxed) as u32).max(1)
-}
-
-/// Gives a shared table to a new owner, or to nobody: the family's handle goes.
-fn leave_family(table: u32, owner: u64) {
-    let family = record(table).a.swap(owner, Ordering::SeqCst);
-    debug_assert_eq!(family & COMMON, COMMON);
-    sharers(table).store(0, Ordering::Relaxed);
-    // SAFETY: the handle that `Pmap::fork` put there when the table became the family's. Whoever still uses the family by the
-    // table's record keeps the table from going, and with it the new owner, who is a member; without one, they were waited for.
-    drop(unsafe { Arc::from_raw((family & !COMMON) as *const Family) });
-}
-
-/// Gives up a share in a table that the sharer no longer leads to, flushed. The last one takes its mappings out.
-pub(super) fn release(table: u32) {
-    machine::point();
-    // Acquire and release: what the others did with the table comes before it ends.
-    if sharers(table).fetch_sub(1, Ordering::AcqRel) > 1 {
-        return;
-    }
-    let leaf = pin_attached(table);
-    machine::point();
-    record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
-    empty(&leaf, |_, _| Keep::Dropped);
-    drop(leaf);
-    leave_family(table, 0);
-    let r = record(table);
-    r.b.swap(0, Ordering::Acquire);
-    r.handles.store(0, Ordering::Relaxed);
-    give_table(1, table);
 }
 
 impl Pmap {
@@ -361,7 +287,7 @@ impl Pmap {
         let new = match take_table(1).ok_or(OutOfMemory)? {
             Table::Ready(new) | Table::Fresh(new) => new,
         };
-        let leaf = new_leaf(self, new, leaf_base(va));
+        let leaf = new_leaf(owner(self), new, leaf_base(va));
         copy(table, &leaf);
         drop(leaf);
         machine::point();

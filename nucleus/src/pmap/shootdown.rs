@@ -17,7 +17,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use super::space;
+use super::format::Pte;
+use super::loaded;
+use super::space::Pmap;
 use crate::VirtAddr;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
@@ -30,7 +32,7 @@ use crate::hw::machine::{self, MAX_CPUS};
 /// thousand entries they would miss; Linux on real machines settled at 33.
 pub(super) const MAX_PAGES: usize = 32;
 
-/// A page of one pmap or of a family: the number of the [`Holders`](super::family::Holders) above, the page's number below.
+/// A page of one pmap or of a family: the number of the [`Holders`](super::space::Holders) above, the page's number below.
 #[derive(Clone, Copy)]
 pub(super) struct Page(u64);
 
@@ -52,7 +54,7 @@ impl Page {
         let own = managed().start + self.space();
         match managed().contains(&own) {
             true => machine::promise_page(address(own), self.va(), since),
-            false => space::roots(self.space())
+            false => loaded::roots(self.space())
                 .for_each(|root| machine::promise_page(root, self.va(), since)),
         }
     }
@@ -101,15 +103,55 @@ static INBOXES: [Inbox; MAX_CPUS] = [const {
 /// can hold the entry: what kernels did before they kept books. For comparison.
 static BROADCAST: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether every CPU is told of every change.
-pub(super) fn set_broadcast(on: bool) {
-    BROADCAST.store(on, Ordering::Relaxed);
-}
-
-/// See [`set_broadcast`].
+/// See [`Coherence::Broadcast`].
 #[inline]
 pub(super) fn is_broadcast() -> bool {
     BROADCAST.load(Ordering::Relaxed)
+}
+
+/// Makes every CPU forget addresses of the kernel's window for short-lived mappings, and waits until all have. Interrupts are
+/// on, and the caller holds no spin lock.
+pub(crate) fn forget_window(slots: &[u16]) {
+    let since = machine::coherence_stamp();
+    run(What::Window(slots), all_cpus(), since);
+}
+
+/// Which CPUs are told that a mapping has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Coherence {
+    /// Those that may hold it.
+    #[default]
+    Precise,
+    /// All, always.
+    Broadcast,
+}
+
+/// Sets whom changes of mappings are told from now on.
+pub fn set_coherence(coherence: Coherence) {
+    BROADCAST.store(coherence == Coherence::Broadcast, Ordering::Relaxed);
+}
+
+/// Whether some CPU is to be told that this entry is gone or changed.
+#[inline]
+pub(super) fn must_be_told(old: Pte) -> bool {
+    old.may_be_cached() || is_broadcast()
+}
+
+/// Makes every other CPU take an interrupt, and waits until all have: each has passed a full barrier between the call
+/// and its return. Interrupts are on.
+pub fn interrupt_all() {
+    let since = machine::coherence_stamp();
+    run(What::Pages(&[]), all_cpus(), since);
+}
+
+impl Pmap {
+    /// As [`interrupt_all`], for the CPUs that have this pmap loaded. One that loads it later has passed a barrier by
+    /// that.
+    pub fn interrupt(&self) {
+        core::sync::atomic::fence(Ordering::SeqCst);
+        let cpus = self.active.load(Ordering::SeqCst);
+        run(What::Pages(&[]), cpus, machine::coherence_stamp());
+    }
 }
 
 /// A bit for each CPU.
@@ -173,8 +215,9 @@ fn tell(what: What<'_>, cpus: u64) {
     }
 }
 
-/// Answers what other CPUs ask of this one. Called by the interrupt handler, interrupts off.
-pub(super) fn answer() {
+/// Answers the shootdowns that other CPUs ask of this one: the handler of their interrupt, with
+/// interrupts off.
+pub(crate) fn on_shootdown() {
     let me = machine::cpu();
     let inbox = &INBOXES[me];
     loop {
@@ -216,7 +259,7 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
         }
         return;
     }
-    if space::leave_borrowed(cpu) {
+    if loaded::leave_borrowed(cpu) {
         // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
         return;
     }
@@ -226,7 +269,7 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
             machine::invalidate_all();
         }
         What::Pages(pages) => {
-            let Some(loaded) = space::loaded(cpu) else {
+            let Some(loaded) = loaded::loaded(cpu) else {
                 return;
             };
             for page in pages.iter().filter(|page| loaded.contains(&page.space())) {
@@ -252,7 +295,7 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
 /// The machine has one CPU and no task yet.
 #[cfg(not(target_os = "none"))]
 pub(super) fn start() {
-    set_broadcast(false);
+    BROADCAST.store(false, Ordering::Relaxed);
     for inbox in &INBOXES {
         inbox.senders.store(0, Ordering::Relaxed);
     }

@@ -1,138 +1,159 @@
-//! Which pmap each CPU has loaded.
-//!
-//! A CPU keeps a handle to the pmap that it has loaded. A task without a program leaves the pmap of the
-//! task before it loaded (*borrowed*): if that one runs next again, nothing has to be loaded.
-//! The first shootdown that reaches a CPU while it borrows makes it leave the pmap for good.
+//! Address spaces, and families of spaces that may have page tables in common: a pmap and all that
+//! came from it by [`Pmap::fork`].
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::Pmap;
-use crate::counters::Counter;
-use crate::frame::record::address;
-use crate::hw::machine::{self, MAX_CPUS};
+use super::entries::entry;
+use super::format::ENTRIES;
+use crate::OutOfMemory;
+use crate::hw::machine;
+use crate::lock::{Rank, SpinLock};
+use crate::mem::frame::record::managed;
+use crate::mem::frame::{Table, take_table};
 
-/// One CPU's view; changed by the CPU itself with interrupts off.
-#[repr(align(64))]
-struct Loaded {
-    /// From `Arc::into_raw`, or null: the kernel's own root is loaded.
-    pmap: AtomicPtr<Pmap>,
-    borrowed: AtomicBool,
+/// One hardware address space. All methods may be called on any CPU at the same time.
+pub struct Pmap {
+    /// The table of level 4.
+    pub(super) root: u32,
+    /// Bit per CPU that has it loaded: see `shootdown`.
+    pub(super) active: AtomicU64,
+    /// With whom it may share page tables.
+    pub(super) family: Arc<Family>,
+    /// It was forked, or came from a fork.
+    pub(super) is_forked: AtomicBool,
+    /// Guards the tables of level 2 to 4 (see `table`). The value: frames in page tables, with
+    /// the reverse links.
+    pub(super) lock: SpinLock<usize>,
+    /// See [`Pmap::weight`].
+    pub(super) weight: AtomicU32,
 }
 
-static LOADED: [Loaded; MAX_CPUS] = [const {
-    Loaded {
-        pmap: AtomicPtr::new(core::ptr::null_mut()),
-        borrowed: AtomicBool::new(false),
+impl Pmap {
+    /// An empty user half over the shared kernel half.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for the root.
+    pub fn new() -> Result<Arc<Pmap>, OutOfMemory> {
+        Ok(Arc::new(Pmap::member(Family::new())?))
     }
-}; MAX_CPUS];
 
-/// Loads the pmap of the task that this CPU runs from now on. `None`: a task without a program,
-/// which borrows what is loaded. Called by the task switch with preemption disabled.
-pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
-    let irqs = machine::irqs_disable();
-    let cpu = machine::cpu();
-    let slot = &LOADED[cpu];
-    let loaded = slot.pmap.load(Ordering::Relaxed);
-    match next {
-        None => slot.borrowed.store(true, Ordering::Relaxed),
-        Some(next) if core::ptr::eq(Arc::as_ptr(next), loaded) => {
-            // Still a member of its mask, so no shootdown was missed.
-            slot.borrowed.store(false, Ordering::Relaxed);
-        }
-        Some(next) => {
-            // The bit before the root: see `shootdown`.
-            machine::point();
-            next.active.fetch_or(1 << cpu, Ordering::SeqCst);
-            // SAFETY: the slot holds a handle, and only this CPU changes it.
-            let family = unsafe { loaded.as_ref() }.map(|loaded| Arc::as_ptr(&loaded.family));
-            let stays = family == Some(Arc::as_ptr(&next.family));
-            if !stays {
-                next.family.active.fetch_or(1 << cpu, Ordering::SeqCst);
+    /// As [`new`](Pmap::new), a member of this family.
+    pub(super) fn member(family: Arc<Family>) -> Result<Pmap, OutOfMemory> {
+        let root = match take_table(4).ok_or(OutOfMemory)? {
+            Table::Ready(root) => root,
+            Table::Fresh(root) => {
+                // The tables that the kernel half refers to never change: once is enough.
+                let kernel = machine::kernel_root().frame_number() as u32;
+                for i in ENTRIES / 2..ENTRIES {
+                    let pte = entry(kernel, i).load(Ordering::Relaxed);
+                    entry(root, i).store(pte, Ordering::Relaxed);
+                }
+                root
             }
-            machine::load_space(address(next.root));
-            Counter::space_switches.add(1);
-            let next = Arc::into_raw(Arc::clone(next)).cast_mut();
-            slot.pmap.store(next, Ordering::Relaxed);
-            slot.borrowed.store(false, Ordering::Relaxed);
-            give_up(loaded, cpu, stays);
+        };
+        Ok(Pmap {
+            root,
+            active: AtomicU64::new(0),
+            family,
+            is_forked: AtomicBool::new(false),
+            lock: SpinLock::new(Rank::Pmap, 1),
+            weight: AtomicU32::new(0),
+        })
+    }
+
+    /// How large it counts where pages are chosen that have to go: what [`set_weight`](Pmap::set_weight) said last, at first 0.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Sets its weight, in pages: to count them costs a look at each page table, so it is done now and then.
+    /// Page tables that it shares with others count as large as the last of them that was told.
+    pub fn set_weight(&self, pages: u32) {
+        self.weight.store(pages, Ordering::Relaxed);
+        self.family.weight.store(pages, Ordering::Relaxed);
+    }
+
+    /// The table of level 4. Who loads it without [`activate`] sees to it that no mapping changes meanwhile.
+    #[cfg(target_os = "none")]
+    pub(crate) fn root(&self) -> crate::PhysAddr {
+        crate::frame::record::address(self.root)
+    }
+
+    /// Names the pmap in shootdowns: its root's number among the managed frames.
+    #[inline]
+    pub(super) fn space(&self) -> u32 {
+        self.root - managed().start
+    }
+}
+
+/// See the head of the file. A table of level 1 that several spaces lead to belongs to their family (see `share`).
+pub(super) struct Family {
+    /// Bit per CPU that has a member loaded, set and cleared as that of a pmap: see `shootdown`.
+    pub(super) active: AtomicU64,
+    /// See [`Pmap::set_weight`].
+    pub(super) weight: AtomicU32,
+    number: u32,
+}
+
+/// In a number of [`Holders`]: a family's. The numbers of pmaps are below.
+const FAMILY: u32 = 1 << 27;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Who may hold translations that were read from a table.
+#[derive(Clone, Copy)]
+pub(super) struct Holders<'a> {
+    /// Bit per CPU that may hold any.
+    pub(super) cpus: &'a AtomicU64,
+    /// Names them in shootdowns. Two families have the same one only if more than 2^27 were made between them; what that
+    /// costs is an invalidation too many.
+    pub(super) number: u32,
+    weight: &'a AtomicU32,
+}
+
+impl Holders<'_> {
+    /// How large they count: see [`Pmap::set_weight`].
+    pub(super) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+}
+
+impl Family {
+    pub(super) fn new() -> Arc<Family> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) & (FAMILY - 1) | FAMILY;
+        Arc::new(Family {
+            active: AtomicU64::new(0),
+            weight: AtomicU32::new(0),
+            number,
+        })
+    }
+
+    /// Names the family in shootdowns.
+    #[inline]
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The CPUs that have any member loaded.
+    #[inline]
+    pub(super) fn holders(&self) -> Holders<'_> {
+        Holders {
+            cpus: &self.active,
+            number: self.number,
+            weight: &self.weight,
         }
     }
-    machine::irqs_restore(irqs);
 }
 
-/// Loads the kernel's own root: this CPU has no program's pmap afterwards, not even borrowed.
-pub(crate) fn leave() {
-    let irqs = machine::irqs_disable();
-    let cpu = machine::cpu();
-    unload(cpu);
-    machine::irqs_restore(irqs);
-}
-
-/// If this CPU only borrows, leaves the pmap and returns true. Interrupts off.
-pub(super) fn leave_borrowed(cpu: usize) -> bool {
-    let irqs = machine::irqs_disable();
-    let slot = &LOADED[cpu];
-    let borrows =
-        slot.borrowed.load(Ordering::Relaxed) && !slot.pmap.load(Ordering::Relaxed).is_null();
-    if borrows {
-        unload(cpu);
-    }
-    machine::irqs_restore(irqs);
-    borrows
-}
-
-/// Interrupts off.
-fn unload(cpu: usize) {
-    let slot = &LOADED[cpu];
-    let loaded = slot.pmap.load(Ordering::Relaxed);
-    if !loaded.is_null() {
-        machine::load_space(machine::kernel_root());
-        Counter::space_switches.add(1);
-        slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
-        give_up(loaded, cpu, false);
-    }
-}
-
-/// Drops what a CPU held of a pmap that is no longer loaded; `stays`: another one of its family is.
-fn give_up(pmap: *mut Pmap, cpu: usize, stays: bool) {
-    if pmap.is_null() {
-        return;
-    }
-    // SAFETY: the pointer is from `Arc::into_raw`, and the slot no longer has it.
-    let pmap = unsafe { Arc::from_raw(pmap) };
-    // The other root is loaded: nothing of this one is cached here any more.
-    machine::point();
-    pmap.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
-    if !stays {
-        pmap.family.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
-    }
-}
-
-/// The pmap that this CPU has loaded and its family, by their numbers in shootdowns.
-pub(super) fn loaded(cpu: usize) -> Option<[u32; 2]> {
-    let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
-    // SAFETY: the slot holds a handle, and only this CPU changes it.
-    let pmap = unsafe { pmap.as_ref() }?;
-    Some([pmap.space(), pmap.family.number()])
-}
-
-/// The roots of the members of a family that are loaded anywhere.
-#[cfg(not(target_os = "none"))]
-pub(super) fn roots(family: u32) -> impl Iterator<Item = crate::PhysAddr> {
-    (0..machine::cpu_count()).filter_map(move |cpu| {
-        let [_, of] = loaded(cpu)?;
-        let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
-        // SAFETY: as in `loaded`; the simulated machine goes on at its points only, and none is on the way here.
-        (of == family).then(|| address(unsafe { (*pmap).root }))
-    })
-}
-
-/// Forgets what an earlier machine had loaded. The machine has one CPU and no task yet.
-#[cfg(not(target_os = "none"))]
-pub(super) fn start() {
-    for slot in &LOADED {
-        slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
-        slot.borrowed.store(false, Ordering::Relaxed);
+impl Pmap {
+    /// The CPUs that have this pmap loaded.
+    #[inline]
+    pub(super) fn holders(&self) -> Holders<'_> {
+        Holders {
+            cpus: &self.active,
+            number: self.space(),
+            weight: &self.weight,
+        }
     }
 }

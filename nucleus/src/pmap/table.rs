@@ -12,268 +12,23 @@
 //! No lock is taken inside the reverse lock, and only one of these at a time. The pmap's lock is
 //! taken outside of no other lock but the allocator's.
 //!
-//! # Groups
-//!
-//! Tables are sparse, and looking through 512 entries for two is most of what a small process would
-//! cost. So a table's record has a bit for each group of entries: clear, and none in the group is in use.
-//! At level 2 to 4 a group is a cache line of 8 entries and the bits, in `a`, are exact. At level 1 it
-//! has 16 entries and the bits, in `handles`, are set before an entry is used and not cleared.
-//!
-//! # The use count of a table of level 1
-//!
-//! One while the table is attached to the tree, one for each entry in use, and one for each [`Leaf`].
-//! Page tables are found without the pmap's lock: the walk down may meet a table that was taken out
-//! and even used again for something else, so what it finds is a hint. The record is the truth: to
-//! make a [`Leaf`] the count is raised from a value that is not zero and stands in one word with the
-//! table's base address; then the table can't go away, and its owner is looked at. (A word of another
-//! type of frame can't be mistaken for it: `b` is zero in all of them.)
-//!
-//! A table is taken out (*killed*) in this order: under the pmap's lock, mark the count as dying, so
-//! that no new `Leaf` is made, and clear the entry above. Then take out its entries until the count
-//! says that nobody else is there. The table is reused only after the flush, like a frame: a
-//! processor may walk through it until then.
-//!
-//! Tables of level 1 that several spaces lead to: see `share`. Those behind a large page: see `large`.
+//! How a table of level 1 is found and kept without the pmap's lock: see `leaf`. Tables of level 1
+//! that several spaces lead to: see `share`. Those behind a large page: see `large`.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
+use super::entries::{GROUP, entry, group, load, next_entry};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index, span};
-use super::{Pending, Pmap, Prot, large, share};
+use super::large;
+use super::leaf::{BASE, COUNT, DYING, Leaf, Status, leaf_base, new_leaf};
+use super::owner::{common_owner, owner};
+use super::pending::{Pending, bury};
+use super::space::Pmap;
 use crate::cpu::percpu::Pinned;
-use crate::frame::record::{NONE, Type, bytes, find, record};
+use crate::frame::record::{NONE, Type, find, record};
 use crate::frame::{Table, give_table, take_table};
 use crate::hw::machine;
-use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
-
-/// In `b`: the use count.
-const COUNT: u64 = 0xfff;
-/// In `b`: the table is being taken out of the tree.
-pub(super) const DYING: u64 = 1 << 12;
-/// In `b`: the entry above maps all that the table does as a large page, and no processor walks the table.
-pub(super) const LARGE: u64 = 1 << 13;
-/// In `b`, beside `LARGE`: its pages are an object's.
-pub(super) const LARGE_SHARED: u64 = 1 << 14;
-/// log2 of the entries in a group, at level 2 to 4 and at level 1.
-pub(super) const GROUP: usize = 3;
-const LEAF_GROUP: usize = 4;
-/// In `b`: the base address.
-const BASE: u64 = !(LEAF_SPAN as u64 - 1);
-
-/// One entry of a table of any level.
-#[inline]
-pub(super) fn entry(table: u32, index: usize) -> &'static AtomicU64 {
-    debug_assert!(index < ENTRIES);
-    // SAFETY: the number of a managed frame, whose bytes are in the direct map forever; aligned, and
-    // inside the frame. A walker that follows a stale hint reads, and never writes, through this
-    // what may be another's data, and believes nothing of it before it has pinned the record.
-    unsafe { &*bytes(table).cast::<AtomicU64>().add(index) }
-}
-
-#[inline]
-pub(super) fn load(entry: &AtomicU64) -> Pte {
-    machine::point();
-    Pte(entry.load(Ordering::Acquire))
-}
-
-/// The first entry in use from `first` to before `end`, by the table's groups of 2^`shift` entries.
-#[inline]
-pub(super) fn next_entry(
-    table: u32,
-    groups: u64,
-    shift: usize,
-    first: usize,
-    end: usize,
-) -> Option<usize> {
-    let mut i = first;
-    while i < end {
-        let ahead = groups >> (i >> shift);
-        if ahead & 1 == 0 {
-            if ahead == 0 {
-                return None;
-            }
-            i = ((i >> shift) + ahead.trailing_zeros() as usize) << shift;
-        } else if load(entry(table, i)).is_present() {
-            return Some(i);
-        } else {
-            i += 1;
-        }
-    }
-    None
-}
-
-/// The group of an entry of a table of level 2 to 4, as a bit.
-pub(super) fn group(index: usize) -> u64 {
-    1 << (index >> GROUP)
-}
-
-/// Who may change the entries of a table of level 1.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Status {
-    /// Its pmap.
-    Own,
-    /// Other spaces lead to it, too: only who finds it through a frame, and none may be written through.
-    Shared,
-    /// Nobody before it is split: it stands behind a large page, or did when it was found.
-    Large,
-}
-
-/// A table of level 1 that stays what it is while this lives. The task is pinned to its CPU.
-pub(super) struct Leaf {
-    pub(super) table: u32,
-    /// What the table's first entry maps.
-    pub(super) base: VirtAddr,
-    status: Status,
-    _pinned: Pinned,
-}
-
-impl Leaf {
-    /// Whether its pmap changes its entries as it likes.
-    #[inline]
-    pub(super) fn is_own(&self) -> bool {
-        self.status == Status::Own
-    }
-
-    /// See [`Status::Shared`].
-    #[inline]
-    pub(super) fn is_shared(&self) -> bool {
-        self.status == Status::Shared
-    }
-
-    /// See [`Status::Large`].
-    #[inline]
-    pub(super) fn is_large(&self) -> bool {
-        self.status == Status::Large
-    }
-
-    /// The entry for a page in the table's span.
-    #[inline]
-    pub(super) fn entry(&self, index: usize) -> &'static AtomicU64 {
-        entry(self.table, index)
-    }
-
-    /// One entry more is in use: this one. Before it is written.
-    #[inline]
-    pub(super) fn add_entry(&self, index: usize) {
-        let r = record(self.table);
-        let group = 1 << (index >> LEAF_GROUP);
-        if r.handles.load(Ordering::Relaxed) & group == 0 {
-            r.handles.fetch_or(group, Ordering::Relaxed);
-        }
-        r.b.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The first entry in use from `first` to before `end`.
-    #[inline]
-    pub(super) fn next_entry(&self, first: usize, end: usize) -> Option<usize> {
-        let groups = record(self.table).handles.load(Ordering::Acquire);
-        next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
-    }
-
-    /// Calls `f` with each entry that may be in use, all those of groups in use, until it says that it was the last.
-    #[inline]
-    pub(super) fn walk_entries(&self, f: impl FnMut(usize) -> bool) {
-        walk_entries(record(self.table).handles.load(Ordering::Acquire), f);
-    }
-
-    /// Whether any entry from `first` to before `end` gives a right that is not in `rights`.
-    pub(super) fn any_beyond(&self, rights: Prot, first: usize, end: usize) -> bool {
-        let mut i = first;
-        while let Some(next) = self.next_entry(i, end) {
-            if !rights.contains(load(self.entry(next)).prot()) {
-                return true;
-            }
-            i = next + 1;
-        }
-        false
-    }
-
-    /// One entry less is in use. After the entry was cleared and unlinked.
-    #[inline]
-    pub(super) fn remove_entry(&self) {
-        release(self.table);
-    }
-
-    /// As [`remove_entry`](Leaf::remove_entry) for so many, all of which were cleared and unlinked.
-    pub(super) fn remove_entries(&self, count: usize) {
-        machine::point();
-        let old = record(self.table)
-            .b
-            .fetch_sub(count as u64, Ordering::Release);
-        debug_assert!(
-            old & COUNT >= count as u64,
-            "a page table was released twice"
-        );
-    }
-
-    /// Entries in use, other walkers included.
-    pub(super) fn entries(&self) -> usize {
-        let b = record(self.table).b.load(Ordering::Acquire);
-        let attached = usize::from(b & DYING == 0);
-        (b & COUNT) as usize - 1 - attached
-    }
-}
-
-impl Drop for Leaf {
-    #[inline]
-    fn drop(&mut self) {
-        release(self.table);
-    }
-}
-
-/// Lowers a table's use count. When it was the last use of a dying table, the table belongs to who
-/// killed it.
-#[inline]
-pub(super) fn release(table: u32) {
-    machine::point();
-    let old = record(table).b.fetch_sub(1, Ordering::Release);
-    debug_assert!(old & COUNT != 0, "a page table was released twice");
-}
-
-/// Entries in use of a table of level 1 that is attached, walkers included.
-pub(super) fn entries_of(table: u32) -> usize {
-    (record(table).b.load(Ordering::Relaxed) & COUNT) as usize - 1
-}
-
-/// Pins a table of level 1 that the caller, by a lock or as its last sharer, keeps attached.
-pub(super) fn pin_attached(table: u32) -> Leaf {
-    pin_linked(table, Status::Shared)
-}
-
-/// Pins the table of an entry that is counted and linked, with the reverse lock of the frame held that it maps.
-pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
-    let pinned = Pinned::new();
-    record(table).b.fetch_add(1, Ordering::Acquire);
-    Leaf {
-        table,
-        base: base_of(table),
-        status,
-        _pinned: pinned,
-    }
-}
-
-/// Makes a table that was taken a table of level 1 of `pmap` for `base`, pinned and to be attached by the caller.
-pub(super) fn new_leaf(pmap: &Pmap, table: u32, base: VirtAddr) -> Leaf {
-    let r = record(table);
-    r.a.store(share::owner(pmap), Ordering::Relaxed);
-    r.handles.store(0, Ordering::Relaxed);
-    // Attached, and pinned.
-    r.b.store(base.0 as u64 | 2, Ordering::Release);
-    Leaf {
-        table,
-        base,
-        status: Status::Own,
-        _pinned: Pinned::new(),
-    }
-}
-
-/// What the first entry of a table of level 1 maps.
-pub(super) fn base_of(table: u32) -> VirtAddr {
-    VirtAddr((record(table).b.load(Ordering::Relaxed) & BASE) as usize)
-}
-
-pub(super) fn leaf_base(va: VirtAddr) -> VirtAddr {
-    VirtAddr(va.0 & !(LEAF_SPAN - 1))
-}
+use crate::{OutOfMemory, VirtAddr, VirtRange};
 
 impl Pmap {
     /// The table of level 1 that maps `va`, if there is one. No lock.
@@ -377,11 +132,11 @@ impl Pmap {
             _pinned: pinned,
         };
         // Pinned now, so this is the owner, or one of them, for good.
-        let owner = match is_shared {
-            false => share::owner(self),
-            true => share::common_owner(&self.family),
+        let wanted = match is_shared {
+            false => owner(self),
+            true => common_owner(&self.family),
         };
-        (r.a.load(Ordering::Relaxed) == owner).then_some(leaf)
+        (r.a.load(Ordering::Relaxed) == wanted).then_some(leaf)
     }
 
     /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is missing. Where others share
@@ -457,7 +212,7 @@ impl Pmap {
                 }
             }
         }
-        let leaf = new_leaf(self, tables[1], base);
+        let leaf = new_leaf(owner(self), tables[1], base);
         let mut reference = fill(&leaf);
         // From the bottom up, so that what is attached is whole.
         for (l, &table) in tables.iter().enumerate().take(level).skip(2) {
@@ -639,41 +394,6 @@ fn forget_group(table: u32, index: usize) {
         let groups = r.a.load(Ordering::Relaxed) & !group(index);
         r.a.store(groups, Ordering::Relaxed);
     }
-}
-
-/// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
-pub(super) fn give_up_entries(table: u32) {
-    let groups = record(table).handles.swap(0, Ordering::Relaxed);
-    walk_entries(groups, |i| {
-        let entry = entry(table, i);
-        let pte = Pte(entry.load(Ordering::Relaxed));
-        if pte.is_pending() {
-            entry.store(0, Ordering::Relaxed);
-            drop(Frame::from_index(pte.frame()));
-        }
-        false
-    });
-}
-
-/// Calls `f` with each entry of these groups of a table of level 1, until it says that it was the last.
-#[inline]
-fn walk_entries(mut groups: u32, mut f: impl FnMut(usize) -> bool) {
-    while groups != 0 {
-        let first = (groups.trailing_zeros() as usize) << LEAF_GROUP;
-        groups &= groups - 1;
-        if (first..first + (1 << LEAF_GROUP)).any(&mut f) {
-            return;
-        }
-    }
-}
-
-/// Adds a dead table of level 1 to the pending ones. Its `Leaf` was dropped.
-pub(super) fn bury(table: u32, pending: &mut Pending) {
-    let r = record(table);
-    debug_assert_eq!(r.b.load(Ordering::Relaxed) & (COUNT | DYING), DYING);
-    // Acquire: all that others did with the table comes before this.
-    r.b.swap(0, Ordering::Acquire);
-    pending.add_table(table);
 }
 
 /// See [`Pmap::next_leaf`].

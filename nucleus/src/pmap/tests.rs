@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::format::{ENTRIES, LEAF_SPAN};
 use super::large::Why;
 use super::*;
+use crate::addr::USER_END;
+use crate::counters::Counter;
 use crate::frame::record::record;
 use crate::frame::{Contents, Usage, fail_after, usage};
 use crate::sim::{self, Config, random_u64};
 use crate::task::{self, Sleep, Spawn, WaitQueue};
-use crate::{Frame, ephemeral, user};
+use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
 mod large;
 mod sharing;

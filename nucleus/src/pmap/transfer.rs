@@ -9,9 +9,11 @@ use core::mem::MaybeUninit;
 
 use super::format::{LEAF_SPAN, Pte, index};
 use super::large::Why;
+use super::leaf::Leaf;
 use super::mapping::{install, part_of, unmap};
-use super::table::{Found, Leaf};
-use super::{Pending, Pmap};
+use super::pending::Pending;
+use super::space::Pmap;
+use super::table::Found;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// Mappings on their way at a time: 1 MiB of a program's memory for 4 KiB of the stack.

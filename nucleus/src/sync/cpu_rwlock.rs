@@ -37,8 +37,10 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
 };
 
-use super::{Mutex, MutexGuard, Rank, held, lot};
+use super::mutex::{Mutex, MutexGuard};
+use super::parking_lot;
 use crate::hw::machine;
+use crate::lock::{Rank, lockdep};
 
 /// Alone in its cache line.
 #[repr(align(64))]
@@ -117,18 +119,18 @@ impl<T> CpuRwLock<T> {
     #[inline]
     #[track_caller]
     pub fn read(&self) -> CpuReadGuard<'_, T> {
-        held::may_sleep();
+        lockdep::may_sleep();
         #[cfg(debug_assertions)]
-        held::check(self.rank, self.readers_key());
+        lockdep::check(self.rank, self.readers_key());
         while !self.try_enter() {
-            lot::park(self.readers_key(), || {
+            parking_lot::park(self.readers_key(), || {
                 self.refused.store(true, Ordering::SeqCst);
                 machine::point();
                 self.writing.load(Ordering::SeqCst)
             });
         }
         #[cfg(debug_assertions)]
-        held::acquired(self.rank, self.readers_key());
+        lockdep::acquired(self.rank, self.readers_key());
         CpuReadGuard {
             lock: self,
             _not_send: PhantomData,
@@ -147,18 +149,18 @@ impl<T> CpuRwLock<T> {
             mine.fetch_sub(1, Ordering::SeqCst);
         }
         if machine::preempt_enable() {
-            crate::task::preempt();
+            machine::preempt();
         }
         if !entered {
             // The writer may have counted this reader and gone to sleep.
-            lot::unpark_one(self.writer_key());
+            parking_lot::unpark_one(self.writer_key());
         }
         entered
     }
 
     #[inline]
     fn leave(&self) {
-        held::released(self.readers_key());
+        lockdep::released(self.readers_key());
         machine::preempt_disable();
         machine::point();
         self.readers[machine::cpu()]
@@ -167,10 +169,10 @@ impl<T> CpuRwLock<T> {
         machine::point();
         let writing = self.writing.load(Ordering::SeqCst);
         if machine::preempt_enable() {
-            crate::task::preempt();
+            machine::preempt();
         }
         if writing {
-            lot::unpark_one(self.writer_key());
+            parking_lot::unpark_one(self.writer_key());
         }
     }
 
@@ -182,7 +184,7 @@ impl<T> CpuRwLock<T> {
         self.writing.store(true, Ordering::SeqCst);
         machine::point();
         while self.count_readers() != 0 {
-            lot::park(self.writer_key(), || self.count_readers() != 0);
+            parking_lot::park(self.writer_key(), || self.count_readers() != 0);
         }
         CpuWriteGuard {
             lock: self,
@@ -244,7 +246,7 @@ impl<T> Drop for CpuWriteGuard<'_, T> {
         if self.lock.refused.load(Ordering::SeqCst)
             && self.lock.refused.swap(false, Ordering::SeqCst)
         {
-            lot::unpark_all(self.lock.readers_key());
+            parking_lot::unpark_all(self.lock.readers_key());
         }
     }
 }

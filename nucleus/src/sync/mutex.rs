@@ -7,8 +7,9 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::{Rank, held, lot};
+use super::parking_lot;
 use crate::hw::machine;
+use crate::lock::{Rank, lockdep};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -71,9 +72,9 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        held::may_sleep();
+        lockdep::may_sleep();
         #[cfg(debug_assertions)]
-        held::check(self.rank, self.address());
+        lockdep::check(self.rank, self.address());
         self.take()
     }
 
@@ -82,9 +83,9 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
-        held::may_sleep();
+        lockdep::may_sleep();
         #[cfg(debug_assertions)]
-        held::check_nested(self.rank, self.address());
+        lockdep::check_nested(self.rank, self.address());
         self.take()
     }
 
@@ -136,7 +137,7 @@ impl<T: ?Sized> Mutex<T> {
 
     fn guard(&self) -> MutexGuard<'_, T> {
         #[cfg(debug_assertions)]
-        held::acquired(self.rank, self.address());
+        lockdep::acquired(self.rank, self.address());
         MutexGuard {
             lock: self,
             _not_send: PhantomData,
@@ -146,7 +147,7 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     #[track_caller]
     fn take_contended(&self) {
-        if crate::task::cpu_count() > 1 {
+        if machine::cpu_count() > 1 {
             for _ in 0..SPINS {
                 machine::spin_hint();
                 match self.state.load(Ordering::Relaxed) {
@@ -168,7 +169,7 @@ impl<T: ?Sized> Mutex<T> {
         // A task that has slept takes the lock as contended, because it can't know whether it was
         // the last one in the lot; the cost of being wrong is one look into an empty bucket.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            lot::park(self.address(), || {
+            parking_lot::park(self.address(), || {
                 self.state.load(Ordering::Relaxed) == CONTENDED
             });
             machine::point();
@@ -197,10 +198,10 @@ impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         let address = self.lock.address();
-        held::released(address);
+        lockdep::released(address);
         machine::point();
         if self.lock.state.swap(FREE, Ordering::Release) == CONTENDED {
-            lot::unpark_one(address);
+            parking_lot::unpark_one(address);
         }
     }
 }

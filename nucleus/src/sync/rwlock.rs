@@ -7,8 +7,9 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::{Rank, held, lot};
+use super::parking_lot;
 use crate::hw::machine;
+use crate::lock::{Rank, lockdep};
 
 const WRITER: u32 = 1 << 31;
 /// Tasks may be in the parking lot. New readers join them rather than overtake a writer for ever.
@@ -72,15 +73,15 @@ impl<T: ?Sized> RwLock<T> {
 
     #[inline]
     fn note_check(&self) {
-        held::may_sleep();
+        lockdep::may_sleep();
         #[cfg(debug_assertions)]
-        held::check(self.rank, self.address());
+        lockdep::check(self.rank, self.address());
     }
 
     #[inline]
     fn note_acquired(&self) {
         #[cfg(debug_assertions)]
-        held::acquired(self.rank, self.address());
+        lockdep::acquired(self.rank, self.address());
     }
 
     /// Takes the lock with other readers. A task that has it must not take it again.
@@ -172,7 +173,7 @@ impl<T: ?Sized> RwLock<T> {
             if entered {
                 return;
             }
-            lot::park(self.address(), || {
+            parking_lot::park(self.address(), || {
                 self.state.load(Ordering::Relaxed) & WAITING != 0
             });
             machine::point();
@@ -185,7 +186,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     fn leave(&self, part: u32) {
         let address = self.address();
-        held::released(address);
+        lockdep::released(address);
         machine::point();
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
@@ -197,7 +198,7 @@ impl<T: ?Sized> RwLock<T> {
             {
                 Ok(_) => {
                     if left == WAITING {
-                        lot::unpark_all(address);
+                        parking_lot::unpark_all(address);
                     }
                     return;
                 }

@@ -11,7 +11,7 @@ use super::{
     placement::{steal, take_over},
     reaper,
     run_queue::{IDLE, QUEUES},
-    scheduler::{preempt, schedule},
+    scheduler::schedule,
 };
 use crate::{counters::Counter, hw::machine};
 
@@ -95,7 +95,7 @@ pub(super) fn idle() -> ! {
         }
         IDLE.fetch_and(!(1 << cpu), Ordering::SeqCst);
         machine::irqs_restore(true);
-        preempt();
+        machine::preempt();
     }
 }
 

@@ -18,22 +18,21 @@ mod queue;
 mod reaper;
 mod run_queue;
 pub(crate) mod scheduler;
+pub(crate) mod shortage;
 #[allow(clippy::module_inception)]
 mod task;
 mod waiter;
 
 pub use idle::set_longest_look;
 pub use observer::{Observation, Observer, ObserverSet};
-pub(crate) use placement::wake;
 pub use priority::{Priority, TURN};
 pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
 pub use reaper::reap;
 pub use run_queue::cpu_times;
 pub use scheduler::{MAX_CPUS, cpu, cpu_count, yield_now};
-pub(crate) use scheduler::{block, on_reschedule, preempt, run_boot_cpu, run_on_this_cpu};
+pub(crate) use scheduler::{block, reschedule, run_boot_cpu, run_on_this_cpu, tick};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
-#[cfg(target_os = "none")]
 pub(crate) use task::must_look;
 pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};
 pub(crate) use task::{current_raw, is_interrupted, with_desk};
@@ -55,5 +54,6 @@ pub(crate) fn reset() {
     run_queue::reset();
     reaper::reset();
     idle::reset();
+    shortage::reset();
     task::reset();
 }

@@ -9,7 +9,7 @@ use core::mem;
 use super::WaitQueue;
 use crate::{
     OutOfMemory,
-    sync::{OnceBox, Rank, SpinLock},
+    lock::{OnceBox, Rank, SpinLock},
 };
 
 /// Observers that are told after one hold of the list's lock.

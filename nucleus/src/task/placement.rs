@@ -242,7 +242,7 @@ pub(super) fn obey_affinity(task: &Task) {
     if to_poke {
         if ptr::eq(task, current_raw()) {
             machine::set_reschedule(true);
-            super::preempt();
+            machine::preempt();
         } else {
             poke(task);
         }

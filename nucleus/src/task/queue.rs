@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     hw::machine,
-    sync::{Rank, SpinLock, held},
+    lock::{Rank, SpinLock, lockdep},
     time::{self, TimerNode},
 };
 
@@ -350,11 +350,21 @@ struct Sleeper {
     timer_started: bool,
 }
 
+/// Wakes the task whose timer has expired.
+///
+/// # Safety
+/// The task is alive.
+unsafe fn wake_sleeper(task: *const ()) {
+    // SAFETY: the caller's promise.
+    placement::wake(unsafe { &*task.cast::<super::Task>() }, false);
+}
+
 impl Sleeper {
     fn new(how: Sleep) -> Sleeper {
         Sleeper {
             how,
-            timer: TimerNode::for_sleeper(super::current_raw()),
+            // SAFETY: the current task outlives its own frame, in which the timer stands.
+            timer: unsafe { TimerNode::for_sleeper(wake_sleeper, super::current_raw().cast()) },
             timer_started: false,
         }
     }
@@ -362,7 +372,7 @@ impl Sleeper {
     /// Sleeps until `woken` holds, which is looked at after each wake-up of the task.
     #[track_caller]
     fn sleep(&mut self, woken: impl Fn() -> bool) -> Result<(), Woken> {
-        held::may_sleep();
+        lockdep::may_sleep();
         loop {
             if woken() {
                 return Ok(());

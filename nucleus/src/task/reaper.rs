@@ -14,7 +14,7 @@ use core::{
 use super::{Sleep, Spawn, Task, WaitQueue};
 use crate::{
     cpu::percpu::Restart,
-    sync::{Rank, SpinLock},
+    lock::{Rank, SpinLock},
 };
 
 struct Dead {

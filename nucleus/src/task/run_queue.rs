@@ -34,7 +34,7 @@ use crate::{
     counters::Counter,
     cpu::percpu::Restart,
     hw::machine,
-    sync::{Rank, RawSpin, held},
+    lock::{Rank, RawSpin, lockdep},
     time::pairing_heap::PairingHeap,
 };
 
@@ -154,7 +154,7 @@ impl RunQueue {
     #[allow(clippy::mut_from_ref)]
     pub(super) fn lock(&self) -> &mut Inner {
         debug_assert!(!machine::irqs_enabled());
-        held::check(Rank::RunQueue, &raw const self.lock as usize);
+        lockdep::check(Rank::RunQueue, &raw const self.lock as usize);
         self.lock.lock();
         // SAFETY: the lock is held; callers drop the reference before they unlock.
         unsafe { &mut *self.inner.get() }
@@ -385,7 +385,7 @@ pub(super) fn set_priority(task: &Task, priority: Priority) {
         }
     });
     machine::irqs_restore(irqs);
-    super::preempt();
+    machine::preempt();
 }
 
 /// Nanoseconds that `task` has run.

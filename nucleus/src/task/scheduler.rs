@@ -20,7 +20,7 @@ use super::{
 use crate::{
     counters::Counter,
     hw::machine::{self, Context},
-    sync::held,
+    lock::lockdep,
     time,
 };
 
@@ -42,7 +42,7 @@ pub fn cpu() -> usize {
 
 /// Lets others run.
 pub fn yield_now() {
-    held::may_sleep();
+    lockdep::may_sleep();
     let Some(task) = current_ref() else { return };
     let irqs = machine::irqs_disable();
     let queue = &*QUEUES[machine::cpu()];
@@ -58,17 +58,9 @@ pub fn yield_now() {
     machine::irqs_restore(irqs);
 }
 
-/// Runs another task if one was wanted, unless preemption is disabled. At the end of an interrupt
-/// handler, and where preemption is enabled again. Gives back the interrupt flag as it found it.
-#[inline]
-pub(crate) fn preempt() {
-    if machine::reschedule_wanted() {
-        reschedule();
-    }
-}
-
+/// Runs another task if one is wanted, unless preemption is disabled. Restores the interrupt flag.
 #[cold]
-fn reschedule() {
+pub(crate) fn reschedule() {
     if machine::preempt_count() != 0 || current_raw().is_null() {
         return;
     }
@@ -77,11 +69,6 @@ fn reschedule() {
         schedule();
     }
     machine::irqs_restore(irqs);
-}
-
-/// Another CPU wants this one to reschedule, or to leave its program. Interrupts off.
-pub(crate) fn on_reschedule() {
-    machine::set_reschedule(true);
 }
 
 /// Puts the current task to sleep unless `awake` holds. May return for no reason: callers look at

@@ -11,10 +11,11 @@ use core::{
 
 use super::{Priority, placement, run_queue, scheduler};
 #[cfg(debug_assertions)]
-use crate::sync::held::Held;
+use crate::lock::lockdep::Held;
 use crate::{
     OutOfMemory, Pmap,
     hw::machine::{self, Context},
+    mem::KernelStack,
     time::pairing_heap::{Link, Linked},
 };
 #[cfg(debug_assertions)]
@@ -34,6 +35,8 @@ pub struct Task {
     name: &'static str,
     attachment: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) context: Context,
+    /// None for an idle task, which has the stack that its CPU booted on.
+    _stack: Option<KernelStack>,
     /// Set to a sleeping state by the task itself, back by who wakes it [run queue of `cpu`].
     pub(super) state: AtomicU8,
     pub(super) interrupted: AtomicBool,
@@ -134,12 +137,15 @@ pub struct Spawn {
 /// No memory for its stack.
 pub fn spawn(spawn: Spawn, body: Box<dyn FnOnce() + Send>) -> Result<Arc<Task>, OutOfMemory> {
     super::reap();
-    let context = Context::new(begin, 0)?;
+    let stack = KernelStack::alloc()?;
+    // SAFETY: the task keeps the stack as long as the context.
+    let context = unsafe { Context::new(stack.top(), begin, 0) };
     let task = Arc::new(Task {
         cpus: AtomicU64::new(spawn.cpus),
         pmap: UnsafeCell::new(spawn.pmap),
         attachment: spawn.attachment,
         body: UnsafeCell::new(Some(body)),
+        _stack: Some(stack),
         ..Task::new(spawn.name, context, false)
     });
     task.store_priority(spawn.priority);
@@ -157,11 +163,20 @@ extern "C" fn begin(_: usize) -> ! {
     let body = unsafe { (*(*current_raw()).body.get()).take() };
     if let Some(body) = body {
         #[cfg(not(target_os = "none"))]
-        machine::contain(body);
+        contain(body);
         #[cfg(target_os = "none")]
         body();
     }
     exit()
+}
+
+/// Runs a task's body on the simulated machine; a panic goes no further.
+#[cfg(not(target_os = "none"))]
+fn contain(body: Box<dyn FnOnce() + Send>) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+        machine::point();
+        unreachable!("a run went on after a panic");
+    }
 }
 
 /// Ends the current task.
@@ -208,7 +223,6 @@ pub fn with_attachment<R>(f: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R)
 
 /// Whether the current task has to look at something before its program goes on: it was [interrupted](Task::interrupt), or
 /// switched to and [wants to know that](Task::watch_switches).
-#[cfg(target_os = "none")]
 #[inline]
 pub(crate) fn must_look() -> bool {
     current_ref().is_some_and(|task| {
@@ -250,8 +264,8 @@ pub(crate) fn with_desk<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
 
 /// The current task's list of held locks.
 #[cfg(debug_assertions)]
-pub(crate) fn held_locks() -> Option<*mut Held> {
-    current_ref().map(|task| task.held.get())
+pub(crate) fn held_locks() -> *mut Held {
+    current_ref().map_or(ptr::null_mut(), |task| task.held.get())
 }
 
 impl Task {
@@ -260,6 +274,7 @@ impl Task {
             name,
             attachment: None,
             context,
+            _stack: None,
             state: AtomicU8::new(RUNNABLE),
             interrupted: AtomicBool::new(false),
             cpu: AtomicUsize::new(machine::cpu()),

@@ -15,7 +15,7 @@ use core::{
 };
 
 use super::{Task, placement};
-use crate::{cpu::percpu::Pinned, hw::machine, sync::SpinLock};
+use crate::{cpu::percpu::Pinned, hw::machine, lock::SpinLock};
 
 /// Tasks that are woken together after one hold of the list's lock.
 const BATCH: usize = 8;

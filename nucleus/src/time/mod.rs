@@ -8,6 +8,8 @@
 pub(crate) mod pairing_heap;
 pub mod vdso;
 
+pub use crate::hw::TICKS_PER_SECOND;
+
 use alloc::{boxed::Box, sync::Arc};
 use core::{
     cell::UnsafeCell,
@@ -19,13 +21,9 @@ use core::{
 use crate::{
     cpu::percpu::Restart,
     hw::machine,
-    sync::{Rank, SpinLock},
-    task::{self, Task, scheduler},
+    lock::{Rank, SpinLock},
     time::pairing_heap::{Link, Linked, PairingHeap},
 };
-
-/// Timer interrupts per second on a busy CPU.
-pub const TICKS_PER_SECOND: u32 = 100;
 
 /// What to add to the time since boot for the time since the Unix epoch, in nanoseconds.
 static EPOCH_AT_BOOT: AtomicU64 = AtomicU64::new(0);
@@ -94,8 +92,8 @@ impl Drop for Timer {
 }
 
 enum Action {
-    /// Wakes a sleeper, who outlives the node.
-    Wake(*const Task),
+    /// Wakes a sleeper, which outlives the node.
+    Wake(unsafe fn(*const ()), *const ()),
     Call(Arc<dyn Fn() + Send + Sync>),
 }
 
@@ -184,9 +182,15 @@ impl TimerNode {
         }
     }
 
-    /// A timer that wakes `task`, which outlives it.
-    pub(crate) const fn for_sleeper(task: *const Task) -> TimerNode {
-        TimerNode::new(Action::Wake(task))
+    /// A timer that wakes a sleeper by `wake(sleeper)`.
+    ///
+    /// # Safety
+    /// The call is sound in interrupt context, on any CPU, as long as the timer lives.
+    pub(crate) const unsafe fn for_sleeper(
+        wake: unsafe fn(*const ()),
+        sleeper: *const (),
+    ) -> TimerNode {
+        TimerNode::new(Action::Wake(wake, sleeper))
     }
 
     /// Whether the time has come.
@@ -261,9 +265,9 @@ pub(crate) fn has_tick() -> bool {
     CPUS[machine::cpu()].tick.load(Ordering::Relaxed) != NEVER
 }
 
-/// The machine's timer has fired on this CPU. Interrupts off. `in_program`: whether it interrupted
-/// a program rather than the kernel.
-pub(crate) fn on_timer(in_program: bool) {
+/// The machine's timer has fired on this CPU. Interrupts off. `tick` runs if the scheduler's tick
+/// is due, with the time, and gives the time of the next one.
+pub(crate) fn on_timer(tick: impl FnOnce(u64) -> Option<u64>) {
     let own = &CPUS[machine::cpu()];
     own.programmed.store(NEVER, Ordering::Relaxed);
     let now = machine::nanoseconds();
@@ -286,10 +290,8 @@ pub(crate) fn on_timer(in_program: bool) {
             node
         };
         match &node.action {
-            // SAFETY: the sleeper outlives its node, and the node is kept by `firing`.
-            Action::Wake(task) => unsafe {
-                task::wake(&**task, false);
-            },
+            // SAFETY: `for_sleeper`'s promise, and the node is kept by `firing`.
+            Action::Wake(wake, sleeper) => unsafe { wake(*sleeper) },
             Action::Call(expire) => {
                 // A handle of our own: the function may drop the timer, and the node with it.
                 let expire = expire.clone();
@@ -299,7 +301,7 @@ pub(crate) fn on_timer(in_program: bool) {
         own.timers.lock_irq().firing = ptr::null();
     };
     if own.tick.load(Ordering::Relaxed) <= now {
-        let tick = scheduler::tick(now, in_program).unwrap_or(NEVER);
+        let tick = tick(now).unwrap_or(NEVER);
         own.tick.store(tick, Ordering::Relaxed);
     }
     own.program(next.unwrap_or(NEVER));

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::{
     Frame,
-    sync::{OnceBox, Rank, SpinLock},
+    lock::{OnceBox, Rank, SpinLock},
 };
 #[cfg(target_os = "none")]
 use crate::{PAGE_SIZE, ephemeral, frame::Contents, hw::machine};
@@ -36,7 +36,6 @@ pub(crate) fn start() {
         pages.push(frame);
     }
     PAGES.get_or_insert(|| alloc::boxed::Box::new(pages));
-    crate::time::publish();
 }
 
 /// The object's pages and the page of numbers, to be mapped in this order; empty if there are none.

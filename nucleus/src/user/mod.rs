@@ -8,6 +8,7 @@
 
 pub mod desk;
 mod plain;
+mod run;
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, Ordering};

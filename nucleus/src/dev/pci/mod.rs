@@ -8,10 +8,31 @@ use virtio_drivers::transport::pci::bus::{
     BarInfo, Command, ConfigurationAccess, DeviceFunction, HeaderType, PciRoot,
 };
 
+use super::interrupts;
 use crate::{
     hw::machine,
-    sync::{Rank, SpinLock},
+    lock::{Rank, SpinLock},
 };
+
+/// Guards the two ports of the configuration space together.
+static PORTS: SpinLock<()> = SpinLock::new(Rank::Leaf, ());
+
+/// Reads a 32-bit register; all ones where there is nothing.
+fn read_word(function: u16, register: u8) -> u32 {
+    let _ports = PORTS.lock();
+    // SAFETY: the lock is held.
+    unsafe { machine::pci_read(function, register) }
+}
+
+/// Writes a 32-bit register.
+///
+/// # Safety
+/// As [`machine::pci_write`] says of the effect.
+unsafe fn write_word(function: u16, register: u8, value: u32) {
+    let _ports = PORTS.lock();
+    // SAFETY: the lock is held; the caller answers for the effect.
+    unsafe { machine::pci_write(function, register, value) }
+}
 
 /// The configuration space.
 pub(crate) struct Configuration;
@@ -22,13 +43,14 @@ fn place(at: DeviceFunction) -> u16 {
 
 impl ConfigurationAccess for Configuration {
     fn read_word(&self, at: DeviceFunction, register: u8) -> u32 {
-        machine::pci_read(place(at), register)
+        read_word(place(at), register)
     }
 
     fn write_word(&mut self, at: DeviceFunction, register: u8, value: u32) {
-        // SAFETY: who has a `Configuration` is this module and the transport of the crate, which write command bits and base
-        // addresses; addresses are put back or come from `window`, where nothing else is.
-        unsafe { machine::pci_write(place(at), register, value) }
+        // SAFETY: only this module and the crate's transport have a `Configuration`; they write
+        // command bits and base addresses, which are restored or come from `window`, where nothing
+        // else is.
+        unsafe { write_word(place(at), register, value) }
     }
 
     unsafe fn unsafe_clone(&self) -> Self {
@@ -69,7 +91,7 @@ fn all() -> Vec<(DeviceFunction, Identity)> {
                 u32::from(info.device_id) << 16 | u32::from(info.vendor_id),
             ));
             if info.header_type == HeaderType::PciPciBridge {
-                let behind = (machine::pci_read(place(at), SECONDARY_BUS) >> 8) as u8;
+                let behind = (read_word(place(at), SECONDARY_BUS) >> 8) as u8;
                 // What the firmware left may be a circle.
                 if behind != 0 && !buses.contains(&behind) {
                     buses.push(behind);
@@ -166,7 +188,7 @@ impl Function {
         if entry > control & 0x7ff {
             return false;
         }
-        let table = machine::pci_read(place(self.at), offset + 4);
+        let table = read_word(place(self.at), offset + 4);
         let at = (table & !7) + u32::from(entry) * 16;
         let Some(at) = self.memory((table & 7) as u8, at, 16) else {
             return false;
@@ -174,7 +196,7 @@ impl Function {
         let Some(registers) = machine::map_device(at, 16) else {
             return false;
         };
-        let Some(message) = machine::add_handler(handler) else {
+        let Some(message) = interrupts::add_handler(handler) else {
             return false;
         };
         let registers = registers.cast::<u32>();
@@ -190,9 +212,9 @@ impl Function {
         }
         const ENABLE: u32 = 1 << 31;
         const MASK_ALL: u32 = 1 << 30;
-        let header = machine::pci_read(place(self.at), offset);
+        let header = read_word(place(self.at), offset);
         // SAFETY: the function may send the messages of unmasked entries, all of which were set here.
-        unsafe { machine::pci_write(place(self.at), offset, header & !MASK_ALL | ENABLE) };
+        unsafe { write_word(place(self.at), offset, header & !MASK_ALL | ENABLE) };
         true
     }
 }
@@ -201,5 +223,5 @@ impl Function {
 pub(crate) fn read(function: &Function, register: u8) -> Option<u32> {
     register
         .is_multiple_of(4)
-        .then(|| machine::pci_read(place(function.at), register))
+        .then(|| read_word(place(function.at), register))
 }

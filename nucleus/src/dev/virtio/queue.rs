@@ -12,7 +12,7 @@ use crate::{
     Frame, OutOfMemory, PAGE_SIZE,
     dma::{Domain, Part},
     frame::Contents,
-    sync::{Rank, SpinLock},
+    lock::{Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
     time,
 };

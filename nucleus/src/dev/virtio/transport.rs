@@ -25,7 +25,7 @@ use crate::{
     dev::pci::{self, Function, Identity},
     dma::Domain,
     hw::machine,
-    sync::{Rank, SpinLock},
+    lock::{Rank, SpinLock},
 };
 
 bitflags::bitflags! {

@@ -20,7 +20,7 @@ fn resolved(m: &Machine, at: VirtAddr, access: Access) -> Option<PhysAddr> {
                 "a fault at {at:?} with interrupts off or a spin lock held"
             ));
         }
-        if !crate::user::resolve(at, access) {
+        if !crate::hw::handlers::resolve_fault(at, access) {
             return None;
         }
     }

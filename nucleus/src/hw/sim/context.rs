@@ -2,17 +2,11 @@
 
 use core::cell::Cell;
 
-use super::{
-    fiber::{self, Stack},
-    machine::required,
-};
-use crate::OutOfMemory;
+use super::{fiber, machine::required};
 
-/// A task's stack, and its place on it while it does not run.
+/// A task's place on its stack while it does not run.
 pub(crate) struct Context {
     stack_pointer: Cell<usize>,
-    /// None for the stack that a CPU booted on.
-    _stack: Option<Stack>,
 }
 
 // SAFETY: the stack pointer is touched by `switch` only, and all of it on one thread of the host.
@@ -20,22 +14,20 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// A thread that will run `entry(arg)` when first switched to, with interrupts off.
-    pub(crate) fn new(
-        entry: extern "C" fn(usize) -> !,
-        arg: usize,
-    ) -> Result<Context, OutOfMemory> {
-        let stack = Stack::new();
-        Ok(Context {
-            stack_pointer: Cell::new(stack.prepare(entry, arg)),
-            _stack: Some(stack),
-        })
+    ///
+    /// # Safety
+    /// `top` is the end of a stack that lives as long as the context and that nothing else uses.
+    pub(crate) unsafe fn new(top: usize, entry: extern "C" fn(usize) -> !, arg: usize) -> Context {
+        Context {
+            // SAFETY: the caller's promise.
+            stack_pointer: Cell::new(unsafe { fiber::prepare(top, entry, arg) }),
+        }
     }
 
     /// The thread that runs now, on the stack that the CPU was started with.
     pub(crate) fn current_boot() -> Context {
         Context {
             stack_pointer: Cell::new(0),
-            _stack: None,
         }
     }
 

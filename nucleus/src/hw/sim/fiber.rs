@@ -8,6 +8,8 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use crate::OutOfMemory;
+
 /// Bytes of a fiber's stack; the host commits what is touched.
 const STACK: usize = 512 << 10;
 /// Bytes below it that can't be touched.
@@ -62,7 +64,7 @@ pub(super) unsafe fn switch(from: *mut usize, to: usize) {
 
 /// A stack with a guard below. A dropped one is kept for the next; those that a run leaves behind
 /// come back with its end ([`take_back`]).
-pub(super) struct Stack {
+pub(crate) struct Stack {
     base: usize,
     /// The run that it was made in.
     run: u64,
@@ -94,6 +96,11 @@ pub(super) fn take_back() {
 }
 
 impl Stack {
+    /// As [`new`](Stack::new): there is always memory.
+    pub(crate) fn alloc() -> Result<Stack, OutOfMemory> {
+        Ok(Stack::new())
+    }
+
     pub(super) fn new() -> Stack {
         let mut stacks = stacks();
         let base = stacks.free.pop().unwrap_or_else(map);
@@ -104,18 +111,25 @@ impl Stack {
         }
     }
 
-    /// Makes the stack begin with `entry(arg)`; gives the stack pointer to switch to.
-    pub(super) fn prepare(&self, entry: extern "C" fn(usize) -> !, arg: usize) -> usize {
-        let begin = causeway_sim_begin as *const () as usize;
-        // In the order in which the switch takes them; then an end for whoever walks the stack.
-        let frame = [0, 0, arg, entry as usize, 0, 0, begin, 0, 0];
-        let top = (self.base + GUARD + STACK) as *mut usize;
-        // SAFETY: within the stack, which nobody runs on.
-        unsafe {
-            let start = top.sub(frame.len());
-            start.copy_from_nonoverlapping(frame.as_ptr(), frame.len());
-            start as usize
-        }
+    /// The address just above the stack.
+    pub(crate) fn top(&self) -> usize {
+        self.base + GUARD + STACK
+    }
+}
+
+/// Makes the stack that ends at `top` begin with `entry(arg)`; gives the stack pointer to switch to.
+///
+/// # Safety
+/// It is a stack on which nothing runs.
+pub(super) unsafe fn prepare(top: usize, entry: extern "C" fn(usize) -> !, arg: usize) -> usize {
+    let begin = causeway_sim_begin as *const () as usize;
+    // In the order in which the switch takes them; then an end for whoever walks the stack.
+    let frame = [0, 0, arg, entry as usize, 0, 0, begin, 0, 0];
+    // SAFETY: within the stack by the caller's promise.
+    unsafe {
+        let start = (top as *mut usize).sub(frame.len());
+        start.copy_from_nonoverlapping(frame.as_ptr(), frame.len());
+        start as usize
     }
 }
 

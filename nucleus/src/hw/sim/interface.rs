@@ -2,7 +2,8 @@
 //! which nothing happens.
 
 use super::machine::{Interrupt, machine, required};
-use crate::{OutOfMemory, PAGE_SIZE, PhysAddr};
+use crate::hw::power::Stop;
+use crate::{PAGE_SIZE, PhysAddr};
 
 /// The real-time clock's reading at the start of every run, nanoseconds.
 const EPOCH: u64 = 1_700_000_000_000_000_000;
@@ -236,13 +237,6 @@ pub(crate) fn log_put(bytes: &[u8]) {
     }
 }
 
-/// What the machine takes at least: nothing, time here is what the run's seed makes of it.
-pub(crate) fn measure_floors(
-    _measure: &mut crate::selftest::hw_cost::Measure<'_>,
-) -> Result<(), OutOfMemory> {
-    Ok(())
-}
-
 /// The seed of the kernel's random numbers.
 pub(crate) fn random_seed() -> u64 {
     required().random.next()
@@ -255,7 +249,7 @@ pub fn random_u64() -> u64 {
 
 /// Ends the run: well, if the code says that the machine is done.
 pub(crate) fn stop(code: u8) -> ! {
-    let outcome = if code == crate::power::Stop::Done as u8 {
+    let outcome = if code == Stop::Done as u8 {
         Ok(())
     } else {
         Err(format!("the machine was stopped with code {code:#x}"))

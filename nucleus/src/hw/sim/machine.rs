@@ -7,20 +7,49 @@ use std::{
 };
 
 use super::{
-    Config, MAX_CPUS, WINDOW_PAGES,
+    MAX_COUNTERS, MAX_CPUS, WINDOW_PAGES,
     fiber::{self, Stack},
     kernel_root,
     random::Random,
     tlb::Tlb,
 };
-use crate::{PAGE_SIZE, PhysAddr, counters::MAX_COUNTERS, sync::InterruptScope};
+use crate::hw::handlers;
+use crate::{PAGE_SIZE, PhysAddr};
 
 /// Frames below the managed memory; frame 1 is the root table of the kernel's own space.
-pub(super) const FIRST_FRAME: u64 = 16;
+pub(crate) const FIRST_FRAME: u64 = 16;
+
+/// What the machine is.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// 1 to 16.
+    pub cpus: usize,
+    /// Frames of memory.
+    pub pages: usize,
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// Points after which the run is taken to have no end.
+    pub max_points: u64,
+    /// The run ends with its body, whatever the other tasks do. Without it, every task must come to
+    /// its end, and one that sleeps for ever is a failure.
+    pub daemons: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            cpus: 2,
+            pages: 2048,
+            seed: 0,
+            max_points: 20_000_000,
+            daemons: false,
+        }
+    }
+}
 
 /// An interrupt that is on its way to a CPU; a bit of [`Cpu::pending`].
 #[derive(Clone, Copy)]
-pub(super) enum Interrupt {
+pub(crate) enum Interrupt {
     Shootdown,
     Reschedule,
     Timer,
@@ -34,59 +63,59 @@ const INTERRUPTS: [Interrupt; 4] = [
     Interrupt::Console,
 ];
 
-pub(super) struct Cpu {
+pub(crate) struct Cpu {
     /// The stack pointer of what runs on it, while another CPU goes on.
-    pub(super) stack_pointer: Cell<usize>,
+    pub(crate) stack_pointer: Cell<usize>,
     /// Whether it has begun to run.
-    pub(super) started: Cell<bool>,
-    pub(super) irqs: Cell<bool>,
-    pub(super) pending: Cell<u32>,
-    pub(super) halted: Cell<bool>,
-    pub(super) preempt_count: Cell<u32>,
-    pub(super) reschedule: Cell<bool>,
-    pub(super) task: Cell<usize>,
-    pub(super) timer: Cell<Option<u64>>,
-    pub(super) in_program: Cell<bool>,
-    pub(super) root: Cell<PhysAddr>,
-    pub(super) tlb: RefCell<Tlb>,
+    pub(crate) started: Cell<bool>,
+    pub(crate) irqs: Cell<bool>,
+    pub(crate) pending: Cell<u32>,
+    pub(crate) halted: Cell<bool>,
+    pub(crate) preempt_count: Cell<u32>,
+    pub(crate) reschedule: Cell<bool>,
+    pub(crate) task: Cell<usize>,
+    pub(crate) timer: Cell<Option<u64>>,
+    pub(crate) in_program: Cell<bool>,
+    pub(crate) root: Cell<PhysAddr>,
+    pub(crate) tlb: RefCell<Tlb>,
     /// What it holds of the kernel's window: frames by the address's number.
-    pub(super) window: RefCell<BTreeMap<usize, u64>>,
-    pub(super) counters: [Cell<u64>; MAX_COUNTERS],
-    pub(super) boot_stack: Stack,
+    pub(crate) window: RefCell<BTreeMap<usize, u64>>,
+    pub(crate) counters: [Cell<u64>; MAX_COUNTERS],
+    pub(crate) boot_stack: Stack,
 }
 
 /// One run's machine. Everything in it is reached from one thread only.
-pub(super) struct Machine {
-    pub(super) config: Config,
-    pub(super) random: Random,
+pub(crate) struct Machine {
+    pub(crate) config: Config,
+    pub(crate) random: Random,
     /// Base of physical memory, and bytes of it.
-    pub(super) memory: *mut u8,
-    pub(super) memory_bytes: usize,
-    pub(super) clock: Cell<u64>,
+    pub(crate) memory: *mut u8,
+    pub(crate) memory_bytes: usize,
+    pub(crate) clock: Cell<u64>,
     /// Points so far.
-    pub(super) points: Cell<u64>,
+    pub(crate) points: Cell<u64>,
     /// Points until something happens.
-    pub(super) countdown: Cell<u64>,
+    pub(crate) countdown: Cell<u64>,
     /// Points on average between two happenings; differs from seed to seed, as races differ in
     /// grain.
-    pub(super) stride: u64,
+    pub(crate) stride: u64,
     /// One happening in so many moves the clock by a long time rather than a short one.
-    pub(super) leap: u64,
-    pub(super) current: Cell<usize>,
-    pub(super) cpus: Vec<Cpu>,
-    pub(super) host_stack_pointer: Cell<usize>,
+    pub(crate) leap: u64,
+    pub(crate) current: Cell<usize>,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) host_stack_pointer: Cell<usize>,
     /// How the run ended.
-    pub(super) outcome: RefCell<Option<Result<(), String>>>,
-    pub(super) body_ended: Cell<bool>,
-    pub(super) console_out: RefCell<Vec<u8>>,
-    pub(super) console_in: RefCell<VecDeque<u8>>,
-    pub(super) log: RefCell<Vec<u8>>,
+    pub(crate) outcome: RefCell<Option<Result<(), String>>>,
+    pub(crate) body_ended: Cell<bool>,
+    pub(crate) console_out: RefCell<Vec<u8>>,
+    pub(crate) console_in: RefCell<VecDeque<u8>>,
+    pub(crate) log: RefCell<Vec<u8>>,
     /// Translations made, to tell older from younger ones.
-    pub(super) stamp: Cell<u64>,
+    pub(crate) stamp: Cell<u64>,
     /// The window's page-table entries: frames.
-    pub(super) window: [Cell<Option<u64>>; WINDOW_PAGES],
+    pub(crate) window: [Cell<Option<u64>>; WINDOW_PAGES],
     /// By frame: how many TLB entries lead to it.
-    pub(super) reached: Vec<Cell<u32>>,
+    pub(crate) reached: Vec<Cell<u32>>,
 }
 
 thread_local! {
@@ -95,19 +124,19 @@ thread_local! {
 
 /// The machine of the run that this thread drives.
 #[inline]
-pub(super) fn machine<'a>() -> Option<&'a Machine> {
+pub(crate) fn machine<'a>() -> Option<&'a Machine> {
     // SAFETY: `Machine::run` keeps it alive while the pointer is set, and nothing on its stacks
     // runs later.
     unsafe { MACHINE.get().as_ref() }
 }
 
 /// As [`machine`], where there must be one.
-pub(super) fn required<'a>() -> &'a Machine {
+pub(crate) fn required<'a>() -> &'a Machine {
     machine().expect("this works inside sim::run only")
 }
 
 impl Machine {
-    pub(super) fn new(config: Config) -> Machine {
+    pub(crate) fn new(config: Config) -> Machine {
         let frames = FIRST_FRAME as usize + config.pages;
         let memory_bytes = frames * PAGE_SIZE;
         let layout = memory_layout(memory_bytes);
@@ -161,11 +190,12 @@ impl Machine {
 
     /// Boots every CPU on a stack of its own, the first into `boot`, and goes on until the run
     /// ends.
-    pub(super) fn run(&self, boot: extern "C" fn(usize) -> !, argument: usize) {
+    pub(crate) fn run(&self, boot: extern "C" fn(usize) -> !, argument: usize) {
         for (index, cpu) in self.cpus.iter().enumerate() {
             let entry = if index == 0 { boot } else { boot_other };
-            cpu.stack_pointer
-                .set(cpu.boot_stack.prepare(entry, argument));
+            // SAFETY: the CPU's own stack, on which nothing runs yet.
+            let start = unsafe { fiber::prepare(cpu.boot_stack.top(), entry, argument) };
+            cpu.stack_pointer.set(start);
         }
         self.cpus[0].started.set(true);
         MACHINE.set(self);
@@ -180,20 +210,20 @@ impl Machine {
     }
 
     /// Lets the other CPUs boot.
-    pub(super) fn start_others(&self) {
+    pub(crate) fn start_others(&self) {
         self.cpus.iter().for_each(|cpu| cpu.started.set(true));
     }
 
-    pub(super) fn cpu(&self) -> &Cpu {
+    pub(crate) fn cpu(&self) -> &Cpu {
         &self.cpus[self.current.get()]
     }
 
-    pub(super) fn current(&self) -> usize {
+    pub(crate) fn current(&self) -> usize {
         self.current.get()
     }
 
     /// The test's body has returned.
-    pub(super) fn body_ended(&self) {
+    pub(crate) fn body_ended(&self) {
         self.body_ended.set(true);
         if self.config.daemons {
             self.end(Ok(()));
@@ -201,7 +231,7 @@ impl Machine {
     }
 
     /// Ends the run from within; nothing on its stacks runs any more.
-    pub(super) fn end(&self, outcome: Result<(), String>) -> ! {
+    pub(crate) fn end(&self, outcome: Result<(), String>) -> ! {
         self.outcome.borrow_mut().get_or_insert(outcome);
         let mut unused = 0;
         // SAFETY: the host's stack waits in `run`, and is switched to once.
@@ -211,7 +241,7 @@ impl Machine {
 
     /// A task panicked: the run ends with the next thing that happens. A panic on top of a panic
     /// ends it here.
-    pub(super) fn panicked(&self, message: String) {
+    pub(crate) fn panicked(&self, message: String) {
         if self.outcome.borrow().is_some() {
             self.end(Ok(()));
         }
@@ -220,18 +250,18 @@ impl Machine {
     }
 
     /// Ends the run if a task has panicked.
-    pub(super) fn end_after_panic(&self) {
+    pub(crate) fn end_after_panic(&self) {
         if self.outcome.borrow().is_some() {
             self.end(Ok(()));
         }
     }
 
     /// Ends the run with a failure.
-    pub(super) fn fail(&self, why: String) -> ! {
+    pub(crate) fn fail(&self, why: String) -> ! {
         self.end(Err(why))
     }
 
-    pub(super) fn can_run(&self, index: usize) -> bool {
+    pub(crate) fn can_run(&self, index: usize) -> bool {
         let cpu = &self.cpus[index];
         cpu.started.get()
             && (!cpu.halted.get()
@@ -240,7 +270,7 @@ impl Machine {
     }
 
     /// Another CPU that can go on, chosen at random.
-    pub(super) fn other(&self) -> Option<usize> {
+    pub(crate) fn other(&self) -> Option<usize> {
         let count = self.cpus.len();
         let first = self.random.below(count as u64) as usize;
         (0..count)
@@ -248,7 +278,7 @@ impl Machine {
             .find(|&i| i != self.current.get() && self.can_run(i))
     }
 
-    pub(super) fn switch_to(&self, index: usize) {
+    pub(crate) fn switch_to(&self, index: usize) {
         self.end_after_panic();
         let from = self.cpu();
         self.current.set(index);
@@ -263,7 +293,7 @@ impl Machine {
 
     /// Something happens, or not: time passes, an interrupt arrives, another CPU goes on.
     #[cold]
-    pub(super) fn happen(&self, interruptible: bool) {
+    pub(crate) fn happen(&self, interruptible: bool) {
         self.end_after_panic();
         let span = self.random.below(2 * self.stride) + 1;
         self.countdown.set(span);
@@ -292,7 +322,7 @@ impl Machine {
     }
 
     /// Lets another CPU go on now and then, and nothing else: between two steps of one instruction.
-    pub(super) fn step(&self) {
+    pub(crate) fn step(&self) {
         if self.countdown.get() <= 1 {
             self.happen(false);
         } else {
@@ -300,7 +330,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn no_end(&self) -> ! {
+    pub(crate) fn no_end(&self) -> ! {
         self.fail(format!(
             "no end after {} points; {}",
             self.points.get(),
@@ -308,14 +338,14 @@ impl Machine {
         ))
     }
 
-    pub(super) fn who(&self) -> String {
-        let tasks = crate::task::report();
+    pub(crate) fn who(&self) -> String {
+        let tasks = handlers::report_tasks();
         format!("tasks: {}", tasks.join("; "))
     }
 
     /// Runs the handlers of interrupts that have arrived, if the CPU takes any. Returns whether
     /// there was one.
-    pub(super) fn deliver(&self) -> bool {
+    pub(crate) fn deliver(&self) -> bool {
         let mut any = false;
         loop {
             let cpu = self.cpu();
@@ -341,20 +371,20 @@ impl Machine {
             cpu.irqs.set(false);
             let in_program = cpu.in_program.replace(false);
             handle(interrupt, in_program);
-            crate::task::preempt();
+            preempt();
             // The task may be on another CPU by now.
             self.cpu().in_program.set(in_program);
             self.cpu().irqs.set(true);
         }
     }
 
-    pub(super) fn raise(&self, cpu: usize, interrupt: Interrupt) {
+    pub(crate) fn raise(&self, cpu: usize, interrupt: Interrupt) {
         let pending = &self.cpus[cpu].pending;
         pending.set(pending.get() | 1 << interrupt as u32);
     }
 
     /// Nothing can go on at this time: moves the clock to the next timer, if there is one.
-    pub(super) fn leap_to_next_timer(&self) -> bool {
+    pub(crate) fn leap_to_next_timer(&self) -> bool {
         let next = self.cpus.iter().filter_map(|cpu| cpu.timer.get()).min();
         match next {
             Some(at) => {
@@ -366,8 +396,8 @@ impl Machine {
     }
 
     /// All CPUs sleep and no timer is set.
-    pub(super) fn all_asleep(&self) -> ! {
-        let tasks = crate::task::report();
+    pub(crate) fn all_asleep(&self) -> ! {
+        let tasks = handlers::report_tasks();
         if !self.body_ended.get() {
             self.fail(format!("deadlock: {}", tasks.join("; ")));
         }
@@ -378,7 +408,7 @@ impl Machine {
     }
 
     /// Where a physical address is in the host's memory.
-    pub(super) fn memory(&self, at: PhysAddr) -> *mut u8 {
+    pub(crate) fn memory(&self, at: PhysAddr) -> *mut u8 {
         if at.0 as usize >= self.memory_bytes {
             self.fail(format!("{at:?} is not memory"));
         }
@@ -387,7 +417,7 @@ impl Machine {
     }
 
     /// The page-table entry at a physical address.
-    pub(super) fn entry(&self, at: PhysAddr) -> &AtomicU64 {
+    pub(crate) fn entry(&self, at: PhysAddr) -> &AtomicU64 {
         // SAFETY: memory of the machine, aligned by the caller, and page tables are
         // accessed as atomic words by everyone.
         unsafe { &*self.memory(at).cast() }
@@ -403,12 +433,11 @@ impl Drop for Machine {
 }
 
 fn handle(interrupt: Interrupt, in_program: bool) {
-    let _scope = InterruptScope::enter();
     match interrupt {
-        Interrupt::Shootdown => crate::pmap::on_shootdown(),
-        Interrupt::Reschedule => crate::task::on_reschedule(),
-        Interrupt::Timer => crate::time::on_timer(in_program),
-        Interrupt::Console => crate::console::on_input(),
+        Interrupt::Shootdown => handlers::on_shootdown(),
+        Interrupt::Reschedule => required().cpu().reschedule.set(true),
+        Interrupt::Timer => handlers::on_timer(in_program),
+        Interrupt::Console => handlers::on_console(),
     }
 }
 
@@ -417,8 +446,16 @@ fn memory_layout(bytes: usize) -> std::alloc::Layout {
 }
 
 extern "C" fn boot_other(_: usize) -> ! {
-    crate::task::run_on_this_cpu()
+    handlers::join_scheduler()
+}
+
+/// Runs another task if one is wanted, unless preemption is disabled. Restores the interrupt flag.
+#[inline]
+pub(crate) fn preempt() {
+    if machine().is_some_and(|m| m.cpu().reschedule.get()) {
+        handlers::reschedule();
+    }
 }
 
 /// For word accesses to the simulated memory.
-pub(super) const WORD: Ordering = Ordering::SeqCst;
+pub(crate) const WORD: Ordering = Ordering::SeqCst;

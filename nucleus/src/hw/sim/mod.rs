@@ -27,11 +27,10 @@ mod context;
 mod counted_heap;
 mod fiber;
 mod interface;
-mod machine;
+pub(crate) mod machine;
 mod oracle;
-mod program;
+pub(crate) mod program;
 mod random;
-mod run;
 #[cfg(test)]
 mod tests;
 mod tlb;
@@ -40,13 +39,13 @@ mod window;
 pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use context::Context;
 pub use counted_heap::CountedHeap;
+pub(crate) use fiber::Stack;
 pub(crate) use interface::*;
 pub use interface::{console_input, console_output, point, random_u64};
+pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
-pub(crate) use run::contain;
-pub use run::{Config, Failure, check, run};
 pub(crate) use tlb::{invalidate_all, invalidate_page, load_space};
 pub(crate) use window::{
     WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
@@ -55,3 +54,5 @@ pub(crate) use window::{
 
 /// Most CPUs that are used.
 pub(crate) const MAX_CPUS: usize = 16;
+/// Counters that each CPU has room for.
+pub(crate) const MAX_COUNTERS: usize = 128;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::{interface::point, machine::machine};
 use crate::{
     OutOfMemory,
-    trap::{Event, Registers, Selectors, TLS_SEGMENTS},
+    hw::registers::{Event, Registers, Selectors, TLS_SEGMENTS},
 };
 
 type Program = Arc<dyn Fn(&mut Registers) -> Event + Send + Sync>;
@@ -16,14 +16,14 @@ fn program() -> MutexGuard<'static, Option<Program>> {
     PROGRAM.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// What [`UserContext::run`](crate::trap::UserContext::run) does on this machine until the run
+/// What [`UserContext::run`](super::super::user_context::UserContext) does on this machine until the run
 /// ends: one call is one stretch of a program, between two traps. It tells programs apart by the
 /// registers, and touches memory through [`crate::user`].
 pub fn set_program(run: impl Fn(&mut Registers) -> Event + Send + Sync + 'static) {
     *program() = Some(Arc::new(run));
 }
 
-pub(super) fn reset() {
+pub(crate) fn reset() {
     *program() = None;
 }
 
@@ -83,7 +83,11 @@ impl UserState {
 }
 
 /// Runs the program until something happens.
-pub(crate) fn run(registers: &mut Registers, _: &mut UserState) -> Event {
+pub(crate) fn run(
+    registers: &mut Registers,
+    _: &mut UserState,
+    _must_return: impl FnOnce() -> bool,
+) -> Event {
     let run = program()
         .clone()
         .expect("a program that sim::set_program gave");

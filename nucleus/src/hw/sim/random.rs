@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 /// SplitMix64.
-pub(super) struct Random(Cell<u64>);
+pub(crate) struct Random(Cell<u64>);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Random {

@@ -5,7 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{Config, console_input, console_output, point, random_u64, run};
+use super::{console_input, console_output, point, random_u64};
+use crate::boot::simulated::{Config, run};
 use crate::{
     console,
     task::{self, Sleep, Spawn},

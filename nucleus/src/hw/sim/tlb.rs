@@ -50,7 +50,7 @@ pub(super) struct Table {
 
 /// What a CPU holds of the current space. By page number, and by page number over 512.
 #[derive(Default)]
-pub(super) struct Tlb {
+pub(crate) struct Tlb {
     pub(super) pages: BTreeMap<usize, Entry>,
     pub(super) tables: BTreeMap<usize, Table>,
     history: VecDeque<usize>,

@@ -6,8 +6,7 @@
 use super::interface::point;
 use super::machine::{Machine, machine, required};
 use super::tlb::{reach, unreach};
-use crate::frame::record::address;
-use crate::{Frame, OutOfMemory, PhysAddr};
+use crate::{OutOfMemory, PhysAddr};
 
 /// Addresses in the window: few, so that they run out.
 pub(crate) const WINDOW_PAGES: usize = 8;
@@ -44,10 +43,10 @@ pub(crate) fn window_address(_slot: usize, frame: PhysAddr) -> *mut u8 {
 }
 
 /// The kernel uses a mapping on this CPU.
-pub(crate) fn window_used(slot: usize, frame: &Frame) {
+pub(crate) fn window_used(slot: usize, frame: PhysAddr) {
     let Some(m) = machine() else { return };
     point();
-    let wanted = address(frame.index()).frame_number();
+    let wanted = frame.frame_number();
     let found = translate(m, slot);
     if found != Some(wanted) {
         m.fail(format!(

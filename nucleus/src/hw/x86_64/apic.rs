@@ -7,7 +7,7 @@ use super::acpi::Tables;
 use super::cpu::{self, Features, features, msr, read_msr, write_msr};
 use super::percpu::{self, MAX_CPUS};
 use super::port::out8;
-use super::{irq, space};
+use super::{space, vectors};
 
 const ID: u32 = 0x20;
 const TASK_PRIORITY: u32 = 0x80;
@@ -92,7 +92,7 @@ pub fn enable() {
         );
     }
     write(TASK_PRIORITY, 0);
-    write(SPURIOUS, SOFTWARE_ENABLE | u32::from(irq::SPURIOUS));
+    write(SPURIOUS, SOFTWARE_ENABLE | u32::from(vectors::SPURIOUS));
     write(LVT_LINT0, MASKED);
     write(LVT_ERROR, MASKED);
     write(TIMER_DIVIDE, DIVIDE_BY_1);
@@ -101,7 +101,7 @@ pub fn enable() {
     } else {
         0
     };
-    write(LVT_TIMER, u32::from(irq::TIMER) | mode);
+    write(LVT_TIMER, u32::from(vectors::TIMER) | mode);
     // The write must be done before the first deadline is set.
     fence(Ordering::SeqCst);
     IDS[percpu::cpu()].store(id(), Ordering::Relaxed);

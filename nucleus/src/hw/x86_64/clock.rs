@@ -326,3 +326,10 @@ pub(crate) fn random_seed() -> u64 {
     }
     seed
 }
+
+/// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before `until`, nanoseconds since boot.
+#[inline]
+pub fn look_again(until: u64) -> bool {
+    core::hint::spin_loop();
+    nanoseconds() < until
+}

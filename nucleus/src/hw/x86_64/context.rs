@@ -4,8 +4,6 @@ use core::arch::global_asm;
 use core::cell::UnsafeCell;
 
 use super::fpu;
-use super::stack::KernelStack;
-use crate::OutOfMemory;
 
 global_asm!(
     r#"
@@ -45,11 +43,9 @@ unsafe extern "C" {
     fn start_thread();
 }
 
-/// A kernel thread's stack, and its registers while it does not run.
+/// The registers of a kernel thread while it does not run.
 pub(crate) struct Context {
     stack_pointer: UnsafeCell<usize>,
-    /// None for the thread that a CPU started with.
-    _stack: Option<KernelStack>,
 }
 
 // SAFETY: the stack pointer is touched only by `switch`, whose caller promises that nobody else
@@ -58,11 +54,10 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// A thread that will run `entry(arg)` when first switched to, with interrupts off.
-    pub(crate) fn new(
-        entry: extern "C" fn(usize) -> !,
-        arg: usize,
-    ) -> Result<Context, OutOfMemory> {
-        let stack = KernelStack::alloc()?;
+    ///
+    /// # Safety
+    /// `top` is the end of a stack that lives as long as the context and that nothing else uses.
+    pub(crate) unsafe fn new(top: usize, entry: extern "C" fn(usize) -> !, arg: usize) -> Context {
         // In the order in which `switch_stacks` takes them, the return address last.
         let frame = [
             0,
@@ -73,24 +68,22 @@ impl Context {
             0,
             start_thread as *const () as usize,
         ];
-        let top = stack.top() as *mut usize;
-        // SAFETY: the stack is ours and larger than this.
+        let top = top as *mut usize;
+        // SAFETY: the caller gives a stack, which is larger than this.
         let stack_pointer = unsafe {
             let start = top.sub(frame.len());
             start.copy_from_nonoverlapping(frame.as_ptr(), frame.len());
             start as usize
         };
-        Ok(Context {
+        Context {
             stack_pointer: UnsafeCell::new(stack_pointer),
-            _stack: Some(stack),
-        })
+        }
     }
 
     /// The thread that runs now, on the stack that the CPU was started with.
     pub(crate) fn current_boot() -> Context {
         Context {
             stack_pointer: UnsafeCell::new(0),
-            _stack: None,
         }
     }
 

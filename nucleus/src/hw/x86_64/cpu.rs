@@ -1,13 +1,10 @@
 //! One CPU's control registers, model-specific registers, flags and features.
 
-use alloc::vec::Vec;
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use bitflags::bitflags;
-
-use crate::processor::{Cache, Processor};
 
 /// Model-specific registers.
 pub mod msr {
@@ -116,91 +113,6 @@ pub fn detect() {
         set(Features::HUGE_PAGES, __cpuid(0x8000_0001).edx, 26);
     }
     FEATURES.store(found.bits(), Ordering::Relaxed);
-}
-
-/// What programs may want to know of the CPUs.
-pub(crate) fn processor() -> Processor {
-    let mut vendor = [0; 12];
-    let zero = __cpuid(0);
-    for (part, word) in vendor
-        .chunks_exact_mut(4)
-        .zip([zero.ebx, zero.edx, zero.ecx])
-    {
-        part.copy_from_slice(&word.to_le_bytes());
-    }
-    let mut name = [0; 48];
-    if __cpuid(0x8000_0000).eax >= 0x8000_0004 {
-        for (part, leaf) in name.chunks_exact_mut(16).zip(0x8000_0002..) {
-            let found = __cpuid(leaf);
-            let words = [found.eax, found.ebx, found.ecx, found.edx];
-            for (bytes, word) in part.chunks_exact_mut(4).zip(words) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-        }
-    }
-    let one = __cpuid(1);
-    let family = one.eax >> 8 & 15;
-    let model = one.eax >> 4 & 15;
-    let seven = match zero.eax >= 7 {
-        true => __cpuid_count(7, 0).ebx,
-        false => 0,
-    };
-    let extended = __cpuid(0x8000_0001);
-    Processor {
-        features: [one.edx, one.ecx, seven, extended.edx, extended.ecx],
-        vendor,
-        name,
-        family: if family == 15 {
-            family + (one.eax >> 20 & 0xff)
-        } else {
-            family
-        },
-        model: if family == 6 || family == 15 {
-            model | one.eax >> 12 & 0xf0
-        } else {
-            model
-        },
-        stepping: one.eax & 15,
-        kilohertz: super::clock::kilohertz(),
-        // Linux's: the feature word of leaf 1; ring 3 may use the instructions for FS and GS bases.
-        capabilities: one.edx.into(),
-        capabilities2: if features().contains(Features::FSGSBASE) {
-            2
-        } else {
-            0
-        },
-    }
-}
-
-/// The caches of each CPU, as Linux finds them: by leaf 4, on AMD's by the leaf that came with the topology extensions,
-/// or by the older ones.
-pub(crate) fn caches() -> Vec<Cache> {
-    /// No CPU has more.
-    const MOST: u32 = 8;
-    let highest = __cpuid(0x8000_0000).eax;
-    let by_leaf = |leaf| {
-        let words = (0..MOST).map(|sub| {
-            let found = __cpuid_count(leaf, sub);
-            [found.eax, found.ebx, found.ecx]
-        });
-        words.map_while(Cache::from_leaf).collect()
-    };
-    let is_amd = processor().vendor() == "AuthenticAMD";
-    if !is_amd {
-        return match __cpuid(0).eax >= 4 {
-            true => by_leaf(4),
-            false => Vec::new(),
-        };
-    }
-    if highest >= 0x8000_001d && __cpuid(0x8000_0001).ecx >> 22 & 1 != 0 {
-        return by_leaf(0x8000_001d);
-    }
-    if highest < 0x8000_0006 {
-        return Vec::new();
-    }
-    let (first, outer) = (__cpuid(0x8000_0005), __cpuid(0x8000_0006));
-    let words = [first.ecx, first.edx, outer.ecx, outer.edx];
-    Cache::from_amd(words).into_iter().flatten().collect()
 }
 
 /// Sets this CPU's control registers: every protection that it has is on.
@@ -334,13 +246,6 @@ pub fn halt() -> ! {
         // SAFETY: nothing runs on this CPU any more.
         unsafe { asm!("cli", "hlt", options(nostack)) };
     }
-}
-
-/// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before `until`, nanoseconds since boot.
-#[inline]
-pub fn look_again(until: u64) -> bool {
-    spin_hint();
-    super::clock::nanoseconds() < until
 }
 
 /// Tells the CPU that this is a loop that waits for another one.

@@ -1,7 +1,7 @@
 //! The ways into the kernel and back out, in assembly: traps, `syscall`, and [`enter_user`].
 //!
 //! While a program runs, the stack pointer in this CPU's task state is the address just past the
-//! `ss` field of the program's [`Registers`](crate::trap::Registers): a trap or a system call
+//! `ss` field of the program's [`Registers`](crate::hw::registers::Registers): a trap or a system call
 //! pushes the program's registers straight into that structure, takes the kernel's stack pointer
 //! back from the CPU's own data, and returns from `enter_user` as if that had been a function.
 //! Traps from kernel code push the same frame onto the kernel stack they find.
@@ -14,9 +14,9 @@ use core::arch::{asm, global_asm};
 
 use super::gdt::{InterruptStack, KERNEL_CODE, USER_CODE, USER_DATA};
 use super::percpu::{ENTRY_SP, PerCpu};
-use super::{floor, irq};
+use super::vectors;
 use crate::addr::USER_END;
-use crate::trap::Registers;
+use crate::hw::registers::Registers;
 use core::mem::offset_of;
 
 /// What `enter_user` gives as the vector when the program executed `syscall`.
@@ -312,6 +312,11 @@ trap_on_own_stack:
 );
 
 unsafe extern "C" {
+    /// The gate of [`vectors::FLOOR`], in `selftest::hw_cost`.
+    fn floor_answer();
+}
+
+unsafe extern "C" {
     static trap_stubs: u8;
     fn syscall_entry();
     fn enter_user_registers(registers: *mut Registers) -> Exit;
@@ -395,7 +400,7 @@ impl Gate {
 pub fn build_table() {
     for vector in 0..=255u8 {
         let to = match vector {
-            irq::FLOOR => floor::answer_address(),
+            vectors::FLOOR => floor_answer as *const () as usize,
             _ => (&raw const trap_stubs) as usize + usize::from(vector) * STUB,
         };
         let stack = match vector {

@@ -2,9 +2,10 @@
 
 use super::cpu;
 use super::entry::TrapFrame;
-use super::{copy, irq, panic, stack};
+use super::{copy, irq, layout, panic, percpu};
 use crate::addr::USER_END;
-use crate::{Access, VirtAddr, task, user};
+use crate::hw::handlers;
+use crate::{Access, VirtAddr};
 
 /// The vectors that the CPU itself raises and that are treated by name.
 pub mod vector {
@@ -49,7 +50,7 @@ pub extern "C" fn kernel_trap(vector: u64, frame: &mut TrapFrame) {
         vector::DEVICES.. => {
             irq::handle(vector, false);
             // The interrupted code had interrupts on, or this would not have come.
-            task::preempt();
+            percpu::preempt();
         }
         _ => fatal(vector, frame),
     }
@@ -63,7 +64,7 @@ fn page_fault(frame: &mut TrapFrame) {
     let mut resolved = false;
     if addr < USER_END && frame.rflags & cpu::rflags::INTERRUPT != 0 {
         cpu::irqs_enable();
-        resolved = user::resolve(addr, access(frame.error));
+        resolved = handlers::resolve_fault(addr, access(frame.error));
         cpu::irqs_disable();
     }
     if !resolved {
@@ -88,7 +89,7 @@ pub extern "C" fn own_stack_trap(vector: u64, frame: &mut TrapFrame) {
 fn fatal(vector: u64, frame: &TrapFrame) -> ! {
     panic::set_origin(frame.rip as usize, frame.rbp as usize);
     let address = cpu::fault_address();
-    if vector == vector::DOUBLE_FAULT && stack::is_guard(frame.rsp as usize) {
+    if vector == vector::DOUBLE_FAULT && layout::is_stack_guard(frame.rsp as usize) {
         panic!(
             "kernel stack overflow at {:#x}, stack pointer {:#x}",
             frame.rip, frame.rsp

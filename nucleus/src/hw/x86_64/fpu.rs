@@ -15,7 +15,7 @@ use super::cpu::{self, Features, features, msr, write_msr};
 use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
 use super::percpu;
 use crate::OutOfMemory;
-use crate::trap::{Selectors, TLS_SEGMENTS};
+use crate::hw::registers::{Selectors, TLS_SEGMENTS};
 
 /// x87, SSE, AVX and the three parts of AVX-512: what programs get if the CPU has it.
 const WANTED: u64 = 0b1110_0111;

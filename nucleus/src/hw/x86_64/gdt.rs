@@ -20,11 +20,11 @@ const TASK_STATE: u16 = 0x38;
 /// they don't reach otherwise.
 pub const CPU_NUMBER: u16 = 0x4b;
 
-/// The first of the descriptors that a thread of a 32-bit program sets, [`TLS_SEGMENTS`](crate::trap::TLS_SEGMENTS) in all.
-pub const FIRST_TLS: usize = crate::trap::FIRST_TLS_SEGMENT;
+/// The first of the descriptors that a thread of a 32-bit program sets, [`TLS_SEGMENTS`](crate::hw::registers::TLS_SEGMENTS) in all.
+pub const FIRST_TLS: usize = crate::hw::registers::FIRST_TLS_SEGMENT;
 
 /// Descriptors in the table: those above, of which the task state has two, and those that threads set.
-pub const GDT_ENTRIES: usize = FIRST_TLS + crate::trap::TLS_SEGMENTS;
+pub const GDT_ENTRIES: usize = FIRST_TLS + crate::hw::registers::TLS_SEGMENTS;
 
 const SEGMENTS: [u64; 7] = [
     0,
@@ -124,7 +124,7 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
 }
 
 /// Puts a thread's own descriptors into this CPU's table, before it loads a selector of one. Interrupts are off.
-pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::trap::TLS_SEGMENTS]) {
+pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS]) {
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are data segments of
     // programs' privilege by construction.
     let slots = unsafe { &mut (&mut *data.gdt.get())[FIRST_TLS..] };

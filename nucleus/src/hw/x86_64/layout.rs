@@ -18,6 +18,13 @@ pub const DIRECT_MAP_SIZE: usize = 64 << 40;
 pub const BOOT_MAPPED: u64 = 4 << 30;
 /// The kernel stacks.
 pub const STACKS: usize = 0xffff_c000_0000_0000;
+/// Bytes of a stack. The deepest chains, from a system call through a fault and a page's arrival to
+/// an interrupt, take about a third of it in builds with assertions.
+pub const STACK_SIZE: usize = 32 << 10;
+/// Bytes of a slot; what the stack does not use guards it.
+pub const STACK_SLOT: usize = 64 << 10;
+/// Stacks at most, and so threads at most.
+pub const MAX_STACKS: usize = 32 << 10;
 /// Short-lived mappings, in the level-3 table of the stacks.
 pub const WINDOW: usize = 0xffff_c040_0000_0000;
 /// Device registers.
@@ -56,4 +63,10 @@ pub fn image() -> Image {
 #[inline]
 pub fn ptr(at: PhysAddr) -> *mut u8 {
     (DIRECT_MAP + at.0 as usize) as *mut u8
+}
+
+/// Whether an address lies in the guard below a stack, or so near above it that a push goes there.
+pub fn is_stack_guard(address: usize) -> bool {
+    let within = address.wrapping_sub(STACKS);
+    within < MAX_STACKS * STACK_SLOT && within % STACK_SLOT < STACK_SLOT - STACK_SIZE + 256
 }

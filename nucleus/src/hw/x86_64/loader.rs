@@ -5,7 +5,7 @@ use super::layout::{BOOT_MAPPED, image, ptr};
 use super::memory::MemoryMap;
 use super::start::{LOADER_MULTIBOOT2, LOADER_PVH};
 use crate::PhysAddr;
-use crate::boot::MAX_COMMAND_LINE;
+use crate::hw::MAX_COMMAND_LINE;
 
 /// Entries of a memory map that are looked at.
 const MAX_ENTRIES: u32 = 1024;

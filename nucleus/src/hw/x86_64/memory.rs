@@ -2,7 +2,7 @@
 //! of frames exists.
 
 use super::layout::{BOOT_MAPPED, DIRECT_MAP_SIZE};
-use crate::frame::Region;
+use crate::hw::Region;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Ranges that are kept. Firmware reports a dozen; the kernel splits off a handful.

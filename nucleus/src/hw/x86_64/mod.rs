@@ -8,54 +8,49 @@
 //! `serial`, `pci`. `floor` measures what the machine takes. At the end: `panic`, `backtrace`, `power`.
 //! `drill` breaks all that on purpose, `detour` makes it slower.
 
-mod acpi;
-mod apic;
-mod backtrace;
-mod clock;
-mod context;
-mod copy;
-mod cpu;
-mod detour;
-mod drill;
-mod entry;
-mod fault;
-mod floor;
-mod fpu;
-mod gdt;
-mod init;
-mod irq;
-mod layout;
-mod loader;
-mod memory;
-mod panic;
-mod pci;
-mod percpu;
-mod port;
-mod power;
-mod serial;
-mod smp;
-mod space;
-mod stack;
-mod start;
-mod user;
-mod vdso;
-mod window;
+pub(crate) mod acpi;
+pub(crate) mod apic;
+pub(crate) mod backtrace;
+pub(crate) mod clock;
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod cpu;
+pub(crate) mod entry;
+pub(crate) mod fault;
+pub(crate) mod fpu;
+pub(crate) mod gdt;
+pub(crate) mod identify;
+pub(crate) mod irq;
+pub(crate) mod kernel_flush;
+pub(crate) mod layout;
+pub(crate) mod loader;
+pub(crate) mod memory;
+pub(crate) mod panic;
+pub(crate) mod pci;
+pub(crate) mod percpu;
+pub(crate) mod port;
+pub(crate) mod power;
+pub(crate) mod serial;
+pub(crate) mod space;
+pub(crate) mod start;
+pub(crate) mod user;
+pub(crate) mod vdso;
+pub(crate) mod vectors;
+pub(crate) mod window;
 
-pub(crate) use clock::{epoch_at_boot, nanoseconds, random_seed, set_timer};
+pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, random_seed, set_timer};
 pub(crate) use context::Context;
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
-pub(crate) use cpu::{caches, processor};
-pub(crate) use cpu::{
-    irqs_disable, irqs_enabled, irqs_restore, look_again, spin_hint, wait_for_interrupt,
-};
-pub(crate) use floor::measure_floors;
+pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
 pub(crate) use fpu::UserState;
-pub(crate) use irq::add_handler;
+pub(crate) use identify::{caches, processor};
+pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;
 pub(crate) use pci::{pci_read, pci_write};
 pub(crate) use percpu::{
-    MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt_count, preempt_disable,
-    preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer, task_pointer,
+    MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
+    preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,
+    task_pointer,
 };
 pub(crate) use power::stop;
 pub(crate) use space::{
@@ -63,6 +58,7 @@ pub(crate) use space::{
 };
 pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
+pub(crate) use vectors::DEVICES;
 pub(crate) use window::{
     WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
     window_used,
@@ -92,14 +88,14 @@ pub(crate) fn promise_all(_cpus: u64, _since: u64) {}
 pub(crate) fn send_shootdown(cpus: u64) {
     let mut rest = cpus;
     while rest != 0 {
-        apic::send(rest.trailing_zeros() as usize, irq::SHOOTDOWN);
+        apic::send(rest.trailing_zeros() as usize, vectors::SHOOTDOWN);
         rest &= rest - 1;
     }
 }
 
 /// Interrupts another CPU: it should schedule, or leave its program.
 pub(crate) fn send_reschedule(cpu: usize) {
-    apic::send(cpu, irq::RESCHEDULE);
+    apic::send(cpu, vectors::RESCHEDULE);
 }
 
 /// Writes to the console, waiting for the port.

@@ -8,10 +8,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{self, msr, write_msr};
 use super::gdt::{GDT_ENTRIES, Tss};
-use crate::counters::MAX_COUNTERS;
+use crate::hw::handlers;
 
 /// CPUs that the kernel can run.
 pub const MAX_CPUS: usize = 16;
+/// Counters that each CPU has room for.
+pub const MAX_COUNTERS: usize = 128;
 /// One CPU's own data. Other CPUs read the counters and nothing else.
 #[repr(C, align(64))]
 pub struct PerCpu {
@@ -173,6 +175,14 @@ pub fn preempt_enable() -> bool {
             out(reg_byte) allowed, options(nostack));
     }
     allowed != 0 && reschedule_wanted() && cpu::irqs_enabled()
+}
+
+/// Runs another task if one is wanted, unless preemption is disabled. Restores the interrupt flag.
+#[inline]
+pub fn preempt() {
+    if reschedule_wanted() {
+        handlers::reschedule();
+    }
 }
 
 /// How often preemption is forbidden now.

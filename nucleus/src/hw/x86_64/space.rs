@@ -5,15 +5,10 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu::{self, Features, features};
+use super::cpu::{Features, features};
 use super::layout::{DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
 use super::memory::MemoryMap;
-use super::percpu::{self, MAX_CPUS};
-use super::{apic, irq};
-use crate::counters::Counter;
-use crate::frame::record::{self, Type};
-use crate::frame::{self};
-use crate::sync::{Rank, SpinLock};
+use crate::hw::handlers;
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 const PRESENT: u64 = 1;
@@ -36,11 +31,6 @@ const SHIFT: [u32; 3] = [12, 21, 30];
 
 /// The kernel's level-4 table; the start of other CPUs loads it.
 pub static ROOT: AtomicU64 = AtomicU64::new(0);
-/// Guards entries in the tables of the stacks.
-static TABLES: SpinLock<()> = SpinLock::new(Rank::KernelSpace, ());
-/// Flushes of the kernel's half that were asked for, and up to which each CPU has answered.
-static FLUSHES_ASKED: AtomicU64 = AtomicU64::new(0);
-static FLUSHES_DONE: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 /// Page tables of the window for device registers: 2 MiB each.
 const DEVICE_TABLES: usize = 8;
 /// Pages of that window.
@@ -230,9 +220,9 @@ pub fn is_mapped(va: usize) -> bool {
 pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
     for page in 0..pages {
         let mapped = make_entry(bottom + page * PAGE_SIZE).and_then(|entry| {
-            let frame = frame::take_block(0, Type::Kernel)?;
+            let frame = handlers::take_kernel_frame().ok_or(OutOfMemory)?;
             // SAFETY: the entry belongs to this stack, which its allocator gave to one caller.
-            unsafe { entry.write_volatile(record::address(frame).0 | DATA) };
+            unsafe { entry.write_volatile(frame.0 | DATA) };
             Ok(())
         });
         if mapped.is_err() {
@@ -245,7 +235,7 @@ pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
 }
 
 /// Makes a stack's addresses invalid; TLBs may still hold them until
-/// [`flush_everywhere`]. The frames stay noted for [`unmap_stack`].
+/// [`kernel_flush::everywhere`](super::kernel_flush::everywhere). The frames stay noted for [`unmap_stack`].
 pub fn hide_stack(bottom: usize, pages: usize) {
     for page in 0..pages {
         if let Some(entry) = find(bottom + page * PAGE_SIZE) {
@@ -253,35 +243,6 @@ pub fn hide_stack(bottom: usize, pages: usize) {
             unsafe { entry.write_volatile(entry.read_volatile() & !PRESENT) };
         }
     }
-}
-
-/// Makes all CPUs forget all translations of the kernel's half, and waits until they have. Interrupts are
-/// on, and the caller holds no spin lock.
-pub fn flush_everywhere() {
-    percpu::preempt_disable();
-    let wanted = FLUSHES_ASKED.fetch_add(1, Ordering::SeqCst) + 1;
-    answer_flush();
-    Counter::tlb_local_full.add(1);
-    let others = percpu::cpu_count() as u64 - 1;
-    Counter::tlb_remote.add(others);
-    Counter::ipi_shootdown.add(others);
-    for cpu in (0..percpu::cpu_count()).filter(|&cpu| cpu != percpu::cpu()) {
-        apic::send(cpu, irq::FLUSH);
-        while FLUSHES_DONE[cpu].load(Ordering::Acquire) < wanted {
-            core::hint::spin_loop();
-        }
-    }
-    if percpu::preempt_enable() {
-        crate::task::preempt();
-    }
-}
-
-/// Makes this CPU forget all translations, those of the kernel's half too.
-pub fn answer_flush() {
-    // An interrupt between the reading and the flush would only note more flushes than it knows of.
-    let asked = FLUSHES_ASKED.load(Ordering::SeqCst);
-    cpu::flush_global();
-    FLUSHES_DONE[percpu::cpu()].fetch_max(asked, Ordering::AcqRel);
 }
 
 /// Takes the frames of a stack back. No TLB holds its addresses.
@@ -293,38 +254,42 @@ pub fn unmap_stack(bottom: usize, pages: usize) {
         // SAFETY: the entry belongs to this stack.
         let old = unsafe { entry.replace(0) };
         if old & ADDRESS != 0 {
-            let frame = PhysAddr(old & ADDRESS).frame_number() as u32;
-            frame::give_run(frame..frame + 1, Type::Kernel);
+            handlers::give_kernel_frame(PhysAddr(old & ADDRESS));
         }
     }
 }
 
-/// As [`find`], making the tables on the way.
+/// As [`find`], making the tables on the way. Two CPUs may make the same one: the second frees its
+/// own and uses the first one's.
+///
+/// # Errors
+/// [`OutOfMemory`].
 pub fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
     if let Some(entry) = find(va) {
         return Ok(entry);
     }
-    let _guard = TABLES.lock();
     let mut at = kernel_root().0;
     for level in (2..=4).rev() {
-        // SAFETY: the kernel's tables are never freed; the lock is held.
-        let entry = unsafe { &raw mut (*table(at))[slot(va, level)] };
-        // SAFETY: as above.
-        let mut value = unsafe { entry.read_volatile() };
+        // SAFETY: the kernel's tables are never freed; their entries are written as atomic words.
+        let entry = unsafe { AtomicU64::from_ptr(&raw mut (*table(at))[slot(va, level)]) };
+        let mut value = entry.load(Ordering::Acquire);
         if value & PRESENT == 0 {
-            let new = record::address(frame::take_block(0, Type::Kernel)?).0;
-            // SAFETY: a new frame, and then an entry that points to it: a walk on another CPU sees
-            // both in this order.
-            unsafe {
-                table(new).write([0; 512]);
-                value = new | PRESENT | WRITABLE;
-                core::sync::atomic::fence(Ordering::Release);
-                entry.write_volatile(value);
+            let new = handlers::take_kernel_frame().ok_or(OutOfMemory)?;
+            // SAFETY: a frame that nothing else uses.
+            unsafe { table(new.0).write([0; 512]) };
+            let wanted = new.0 | PRESENT | WRITABLE;
+            // A walk on another CPU sees the zeros before the entry.
+            match entry.compare_exchange(value, wanted, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => value = wanted,
+                Err(others) => {
+                    handlers::give_kernel_frame(new);
+                    value = others;
+                }
             }
         }
         at = value & ADDRESS;
     }
-    // SAFETY: as above.
+    // SAFETY: as in `find`.
     Ok(unsafe { &raw mut (*table(at))[slot(va, 1)] })
 }
 

@@ -154,7 +154,7 @@ start64:
     movl %esi, %edi
     movl %ebp, %esi
     xorl %ebp, %ebp
-    call {main}
+    call nucleus_main
     ud2
 
     .balign 8
@@ -188,6 +188,5 @@ boot_stack_top:
     mb2 = const LOADER_MULTIBOOT2,
     direct_slot = const DIRECT_SLOT,
     image_slot = const IMAGE_L3_SLOT,
-    main = sym super::init::main,
     options(att_syntax)
 );

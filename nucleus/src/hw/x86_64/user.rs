@@ -6,16 +6,8 @@ use super::fault::{self, vector};
 use super::fpu::UserState;
 use super::gdt::{KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{irq, percpu};
-use crate::trap::{Event, Registers, UserContext};
-use crate::{VirtAddr, task};
-
-const _: () = {
-    // The CPU aligns the stack pointer that it takes from the task state to 16 bytes, and that is
-    // the address just past `ss`.
-    assert!(align_of::<UserContext>() == 16);
-    let end = core::mem::offset_of!(UserContext, regs) + core::mem::offset_of!(Registers, fs_base);
-    assert!(end % 16 == 0);
-};
+use crate::VirtAddr;
+use crate::hw::registers::{Event, Registers};
 
 /// Prepares this CPU for `syscall`.
 pub fn enable_syscall() {
@@ -53,9 +45,13 @@ fn make_safe(regs: &mut Registers) -> bool {
 }
 
 /// Runs the program in the current address space until something happens; see
-/// [`UserContext::run`].
+/// [`UserContext::run`](crate::hw::user_context::UserContext::run).
 #[inline]
-pub(crate) fn run(regs: &mut Registers, state: &mut UserState) -> Event {
+pub(crate) fn run(
+    regs: &mut Registers,
+    state: &mut UserState,
+    must_return: impl FnOnce() -> bool,
+) -> Event {
     debug_assert_eq!(percpu::preempt_count(), 0);
     debug_assert!(cpu::irqs_enabled());
     if !make_safe(regs) {
@@ -66,8 +62,8 @@ pub(crate) fn run(regs: &mut Registers, state: &mut UserState) -> Event {
     }
     cpu::irqs_disable();
     // Comes back with interrupts off and no wish left to reschedule.
-    task::preempt();
-    if task::must_look() {
+    percpu::preempt();
+    if must_return() {
         cpu::irqs_enable();
         return Event::Interrupt;
     }
@@ -97,7 +93,7 @@ pub(crate) fn run(regs: &mut Registers, state: &mut UserState) -> Event {
         }
         number @ vector::DEVICES.. => {
             irq::handle(number, true);
-            task::preempt();
+            percpu::preempt();
             cpu::irqs_enable();
             Event::Interrupt
         }

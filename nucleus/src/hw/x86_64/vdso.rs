@@ -9,7 +9,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{clock, cpu};
-use crate::time::TICKS_PER_SECOND;
+use crate::hw::TICKS_PER_SECOND;
 
 /// What the functions read: the even number before and after tells that it did not change in between.
 #[repr(C)]

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::layout::WINDOW;
 use super::space::{DATA, invalidate_page, make_entry};
-use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
+use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// Addresses in the window: 4 MiB. More are rarely in use at once; FreeBSD's kernel had as many on machines of the time.
 pub(crate) const WINDOW_PAGES: usize = 1024;
@@ -62,4 +62,4 @@ pub(crate) fn window_address(slot: usize, _frame: PhysAddr) -> *mut u8 {
 
 /// The simulated machine looks whether a use of the mapping reaches its frame; nothing here.
 #[inline(always)]
-pub(crate) fn window_used(_slot: usize, _frame: &Frame) {}
+pub(crate) fn window_used(_slot: usize, _frame: PhysAddr) {}

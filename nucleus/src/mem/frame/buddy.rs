@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::record::{NONE, Type, managed, record};
 use crate::cpu::percpu::Restart;
-use crate::sync::{Rank, SpinLock};
+use crate::lock::{Rank, SpinLock};
 
 /// The largest block is 2^10 frames, 4 MiB.
 pub(crate) const MAX_ORDER: usize = 10;

@@ -17,7 +17,7 @@ use super::targets;
 use crate::counters::Counter;
 use crate::cpu::percpu::{PerCpu, Restart};
 use crate::hw::machine;
-use crate::sync::{Rank, SpinLock};
+use crate::lock::{Rank, SpinLock};
 
 /// Frames a CPU keeps at most: 256 KiB, and little against the time to fill them once.
 const FRAMES: usize = 64;

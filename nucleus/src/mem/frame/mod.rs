@@ -26,15 +26,12 @@ use injection::fails;
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
-pub use targets::{Targets, available, await_shortage, report_shortage, scattered, targets};
+pub use targets::{Targets, available, scattered, targets};
 
 use crate::counters::Counter;
+use crate::hw::Region;
 use crate::hw::machine;
-use crate::{PAGE_SHIFT, PAGE_SIZE};
-
-/// No frame is free. A program sees it as `ENOMEM`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OutOfMemory;
+use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE};
 
 /// What the bytes of a new frame are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -348,18 +345,6 @@ pub(crate) fn drain_for_test() -> bool {
     cache::drain()
 }
 
-/// A run of frames that the firmware reported as usable memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Region {
-    /// First frame number.
-    pub start: u64,
-    /// One past the last.
-    pub end: u64,
-    /// Whether anything uses it now: false for the kernel's image and what the loader left. Regions
-    /// in use can be given later by [`release`].
-    pub free: bool,
-}
-
 /// Takes over the machine's memory. The records are put at the end of the largest free region.
 ///
 /// # Errors
@@ -416,8 +401,7 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     TOTAL.store(total, Ordering::Relaxed);
     // A 64th of the memory, at most 4 MiB: what all system calls in progress may still need.
     buddy::set_reserve((total / 64).min(1024));
-    // SAFETY: the caller promises that the machine has one CPU and no task yet.
-    unsafe { targets::start(total, buddy::floor(Depth::Data)) };
+    targets::start(total, buddy::floor(Depth::Data));
     Ok(())
 }
 

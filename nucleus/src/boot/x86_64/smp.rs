@@ -3,12 +3,13 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::acpi::Tables;
-use super::layout::{KERNEL_BASE, ptr};
-use super::memory::{LOW_FRAMES, MemoryMap};
-use super::percpu::{self, MAX_CPUS};
-use super::stack::KernelStack;
-use super::{apic, clock, cpu, init};
+use super::init;
+use crate::hw::x86_64::acpi::Tables;
+use crate::hw::x86_64::layout::{KERNEL_BASE, ptr};
+use crate::hw::x86_64::memory::{LOW_FRAMES, MemoryMap};
+use crate::hw::x86_64::percpu::{self, MAX_CPUS};
+use crate::hw::x86_64::{apic, clock, cpu, space};
+use crate::mem::KernelStack;
 use crate::{PAGE_SHIFT, PhysAddr, task};
 
 global_asm!(
@@ -67,7 +68,7 @@ cpu_start64:
     .text
     "#,
     base = const KERNEL_BASE,
-    root = sym super::space::ROOT,
+    root = sym space::ROOT,
     stack = sym STACK,
     main = sym main,
     options(att_syntax)

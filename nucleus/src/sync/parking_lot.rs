@@ -6,9 +6,9 @@
 
 use core::ptr::NonNull;
 
-use super::{Rank, SpinLock};
 use crate::{
     cpu::percpu::Restart,
+    lock::{Rank, SpinLock, lockdep},
     task::{self, Waiter, WaiterList},
 };
 
@@ -30,7 +30,7 @@ fn bucket(key: usize) -> &'static SpinLock<WaiterList> {
 /// the bucket locked, after the task can be found in it.
 #[track_caller]
 pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
-    super::held::may_sleep();
+    lockdep::may_sleep();
     let bucket = bucket(key);
     let waiter = Waiter::new(key);
     {

@@ -4,10 +4,10 @@ use alloc::{boxed::Box, sync::Arc};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::super::{apic, irq, percpu};
+use super::super::{Kind, Measure};
 use super::timed;
 use crate::OutOfMemory;
-use crate::selftest::hw_cost::{Kind, Measure};
+use crate::hw::x86_64::{apic, percpu, vectors};
 use crate::task::{self, Priority, Spawn};
 
 /// The interrupts that were answered.
@@ -43,17 +43,8 @@ floor_answer:
     registers = sym apic::REGISTERS,
     x2apic = const apic::X2APIC,
     end = const apic::END_OF_INTERRUPT,
-    x2apic_end = const super::super::cpu::msr::X2APIC + (apic::END_OF_INTERRUPT >> 4),
+    x2apic_end = const crate::hw::x86_64::cpu::msr::X2APIC + (apic::END_OF_INTERRUPT >> 4),
 );
-
-unsafe extern "C" {
-    fn floor_answer();
-}
-
-/// Where the interrupt [`irq::FLOOR`] goes.
-pub fn answer_address() -> usize {
-    floor_answer as *const () as usize
-}
 
 /// Measures the interrupt from this task's CPU to another one that is awake, if there is one.
 pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
@@ -82,7 +73,7 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         timed(|| {
             for _ in 0..operations {
                 let before = ANSWERS.load(Ordering::Acquire);
-                apic::send(TARGET, irq::FLOOR);
+                apic::send(TARGET, vectors::FLOOR);
                 while ANSWERS.load(Ordering::Acquire) == before {
                     core::hint::spin_loop();
                 }

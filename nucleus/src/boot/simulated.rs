@@ -6,35 +6,11 @@ use std::{
     sync::{Arc, Mutex, Once},
 };
 
-use super::machine::{FIRST_FRAME, Machine, machine};
-
-/// What the machine is.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// 1 to 16.
-    pub cpus: usize,
-    /// Frames of memory.
-    pub pages: usize,
-    /// Decides everything that is left to chance.
-    pub seed: u64,
-    /// Points after which the run is taken to have no end.
-    pub max_points: u64,
-    /// The run ends with its body, whatever the other tasks do. Without it, every task must come to
-    /// its end, and one that sleeps for ever is a failure.
-    pub daemons: bool,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            cpus: 2,
-            pages: 2048,
-            seed: 0,
-            max_points: 20_000_000,
-            daemons: false,
-        }
-    }
-}
+use crate::hw::Region;
+pub use crate::hw::sim::machine::Config;
+use crate::hw::sim::machine::{FIRST_FRAME, Machine, machine};
+use crate::hw::sim::program;
+use crate::mem::frame;
 
 /// Why a run failed: a panic of a task, a deadlock, or what the oracle saw.
 #[derive(Clone, Debug)]
@@ -125,24 +101,24 @@ pub fn check(
 
 /// Everything that a machine's tasks left in the nucleus's global state goes.
 fn reset() {
-    crate::sync::lot::reset();
+    crate::sync::parking_lot::reset();
     crate::task::reset();
     crate::time::reset();
-    super::program::reset();
+    program::reset();
 }
 
 extern "C" fn boot(body: usize) -> ! {
     let m = machine().expect("the machine that boots");
     // SAFETY: `run` put it there and waits.
     let body = unsafe { (*(body as *mut Option<Body>)).take() };
-    let memory = crate::frame::Region {
+    let memory = Region {
         start: FIRST_FRAME,
         end: FIRST_FRAME + m.config.pages as u64,
         free: true,
     };
     // SAFETY: all memory of the machine but the first frames, which only this module uses; no task
     // runs yet.
-    unsafe { crate::frame::init(&[memory]) }.expect("a machine with more memory");
+    unsafe { frame::init(&[memory]) }.expect("a machine with more memory");
     // SAFETY: this CPU is alone, and there is no task yet.
     unsafe {
         crate::pmap::init();
@@ -180,12 +156,4 @@ fn catch_panics() {
             m.panicked(format!("CPU {}: {message}", m.current()));
         }));
     });
-}
-
-/// Runs a task's body; a panic goes no further.
-pub(crate) fn contain(body: Box<dyn FnOnce() + Send>) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-        super::point();
-        unreachable!("a run went on after a panic");
-    }
 }

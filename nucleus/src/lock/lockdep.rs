@@ -6,7 +6,12 @@
 //! ([`InterruptScope`]): what the task holds can't wait for what the handler takes, because a
 //! handler takes no lock that is ever held with interrupts on.
 
-use super::Rank;
+#[cfg(debug_assertions)]
+use crate::hw::handlers;
+#[cfg(debug_assertions)]
+use crate::hw::machine;
+
+use super::rank::Rank;
 
 /// Locks that one task may hold at a time; the deepest path in the tree holds seven.
 #[cfg(debug_assertions)]
@@ -34,15 +39,15 @@ impl Held {
 
 #[cfg(debug_assertions)]
 fn with_held<R>(f: impl FnOnce(&mut Held) -> R) -> Option<R> {
-    let irqs = crate::hw::machine::irqs_disable();
+    let irqs = machine::irqs_disable();
     // SAFETY: the list belongs to the task that runs on this CPU, and with interrupts off nothing
     // else runs on this CPU until the closure, which calls nothing outside this file, has returned.
-    let result = unsafe { crate::task::held_locks().map(|held| f(&mut *held)) };
+    let result = unsafe { handlers::held_locks().cast::<Held>().as_mut() }.map(f);
     // The simulated machine would take this for a chance to deliver interrupts.
     #[cfg(not(target_os = "none"))]
-    crate::hw::machine::irqs_restore_quietly(irqs);
+    machine::irqs_restore_quietly(irqs);
     #[cfg(target_os = "none")]
-    crate::hw::machine::irqs_restore(irqs);
+    machine::irqs_restore(irqs);
     result
 }
 
@@ -123,8 +128,7 @@ pub(crate) fn released(address: usize) {
 pub(crate) fn may_sleep() {
     #[cfg(debug_assertions)]
     {
-        use crate::hw::machine;
-        if crate::task::held_locks().is_some() {
+        if !handlers::held_locks().is_null() {
             assert!(
                 machine::preempt_count() == 0,
                 "a task sleeps with preemption disabled, holding {:?}",

@@ -12,7 +12,7 @@ use alloc::{sync::Arc, vec::Vec};
 use crate::{
     Frame, OutOfMemory, PAGE_SIZE, ephemeral,
     frame::Contents,
-    sync::{Rank, SpinLock},
+    lock::{Rank, SpinLock},
 };
 
 /// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most a page, `len` is not 0.

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::arch::asm;
 
+use super::super::{Kind, Measure};
 use super::{UNROLLED, undisturbed};
 use crate::frame::{self, Contents};
-use crate::selftest::hw_cost::{Kind, Measure};
 use crate::{Frame, OutOfMemory, PAGE_SIZE};
 
 /// Pages of each of the two buffers that the first cache of every CPU holds: 16 KiB.

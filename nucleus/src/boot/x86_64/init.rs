@@ -5,15 +5,19 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use alloc::boxed::Box;
 
-use super::acpi::Tables;
-use super::percpu::{self, MAX_CPUS, PerCpu};
-use super::stack::KernelStack;
-use super::{
-    apic, clock, cpu, drill, entry, fpu, gdt, irq, layout, loader, power, serial, smp, space, user,
+use super::super::set;
+use super::smp;
+use crate::OutOfMemory;
+use crate::hw::power::{Stop, stop};
+use crate::hw::x86_64::acpi::Tables;
+use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
+use crate::hw::x86_64::{
+    apic, clock, cpu, entry, fpu, gdt, layout, loader, power, serial, space, user, vectors,
 };
-use crate::frame::{self, OutOfMemory};
-use crate::power::Stop;
-use crate::{boot, task, time, time::vdso};
+use crate::mem::{KernelStack, frame};
+use crate::selftest::fault_injection;
+use crate::time::{self, vdso};
+use crate::{boot, task};
 
 /// Interrupt stacks of the boot CPU until there are real ones: no trap before that is survived, so
 /// one will do for all.
@@ -35,7 +39,8 @@ unsafe extern "Rust" {
 
 /// The boot CPU's first Rust code: on the boot stack, with the boot page tables, interrupts off.
 /// `info` is the physical address of what the loader left.
-pub extern "C" fn main(kind: u32, info: u32) -> ! {
+#[unsafe(no_mangle)]
+pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     percpu::set_up(0);
     serial::CONSOLE.start();
     serial::LOG.start();
@@ -70,7 +75,7 @@ pub extern "C" fn main(kind: u32, info: u32) -> ! {
     if unsafe { frame::init(found.memory.managed()) }.is_err() {
         bad_start("there is too little memory");
     }
-    boot::set(found.command_line(), found.archive);
+    set(found.command_line(), found.archive);
 
     cpu::set_controls();
     fpu::enable();
@@ -89,19 +94,20 @@ pub extern "C" fn main(kind: u32, info: u32) -> ! {
     }
     time::init();
     vdso::start();
+    time::publish();
     match page {
         Some(page) => smp::start(&tables, page),
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),
     }
     report(&tables);
-    if apic::route_legacy(&tables, 4, irq::CONSOLE) {
+    if apic::route_legacy(&tables, 4, vectors::CONSOLE) {
         serial::CONSOLE.enable_interrupt();
     } else {
         crate::log!("no interrupt line for the console");
     }
     SCHEDULER_RUNS.store(true, Ordering::Release);
     task::run_boot_cpu(Box::new(|| {
-        drill::run_if_asked();
+        fault_injection::run_if_asked(boot::command_line());
         causeway_start()
     }))
 }
@@ -166,5 +172,5 @@ fn bad_start(problem: &str) -> ! {
     }
     // Writing to the port can't fail.
     let _ = write!(Console, "causeway: {problem}\r\n");
-    super::stop(Stop::BadStart as u8)
+    stop(Stop::BadStart)
 }

@@ -17,18 +17,19 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::{cpu, detour};
+use super::slowdown;
 use crate::frame::Contents;
+use crate::hw::x86_64::cpu;
 use crate::pmap::Pending;
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep, Spawn};
 use crate::trap::{Event, USER_CODE_32, UserContext};
 use crate::user::{self, BadAddress};
-use crate::{Access, Frame, Pmap, Prot, VirtAddr, boot, ephemeral};
+use crate::{Access, Frame, Pmap, Prot, VirtAddr, ephemeral};
 
 /// Runs the drill that the command line asks for, if any. In the first task.
-pub fn run_if_asked() {
-    let asked = boot::command_line()
+pub fn run_if_asked(command_line: &str) {
+    let asked = command_line
         .split(' ')
         .find_map(|word| word.strip_prefix("drill="));
     match asked {
@@ -42,8 +43,8 @@ pub fn run_if_asked() {
         // SAFETY: it is not: the page is write-protected, and the fault is what is wanted.
         Some("fault") => unsafe { (run_if_asked as *const () as *mut u8).write_volatile(0xcc) },
         Some("hang") => hang(),
-        Some("slow-calls") => detour::slow_calls(),
-        Some("slow-faults") => detour::slow_faults(),
+        Some("slow-calls") => slowdown::slow_calls(),
+        Some("slow-faults") => slowdown::slow_faults(),
         Some("machine") => machine(),
         _ => {}
     }

@@ -14,7 +14,7 @@ mod uncached;
 use bitflags::bitflags;
 
 use crate::counters::Counter;
-use crate::frame::record::NONE;
+use crate::frame::record::{NONE, address};
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, PAGE_SIZE};
 
@@ -171,7 +171,7 @@ impl<'a> Mapping<'a> {
             "an access of {len} bytes at {offset} goes beyond the page"
         );
         if self.slot != NONE {
-            machine::window_used(self.slot as usize, self.frame);
+            machine::window_used(self.slot as usize, address(self.frame.index()));
         }
         self.address.wrapping_add(offset)
     }

@@ -8,16 +8,16 @@ use alloc::sync::Arc;
 use core::arch::global_asm;
 use core::sync::atomic::AtomicUsize;
 
-use super::super::cpu::{msr, write_msr};
-use super::super::entry::{self, Gate, INT_80, Table};
-use super::super::fault::vector;
-use super::super::gdt::{USER_CODE, USER_DATA};
-use super::super::percpu::ENTRY_SP;
-use super::super::space;
+use super::super::{Kind, Measure};
 use super::{REFILLED, UNROLLED, undisturbed};
 use crate::frame::Contents;
+use crate::hw::x86_64::cpu::{msr, write_msr};
+use crate::hw::x86_64::entry::{self, Gate, INT_80, Table};
+use crate::hw::x86_64::fault::vector;
+use crate::hw::x86_64::gdt::{USER_CODE, USER_DATA};
+use crate::hw::x86_64::percpu::ENTRY_SP;
+use crate::hw::x86_64::space;
 use crate::pmap::Pending;
-use crate::selftest::hw_cost::{Kind, Measure};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, Pmap, Prot, VirtAddr, ephemeral};
 
 /// The vector whose gate ends the program.

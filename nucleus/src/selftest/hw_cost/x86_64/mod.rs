@@ -10,12 +10,10 @@ mod program;
 
 use core::arch::{asm, global_asm};
 
-use super::{clock, cpu};
+use super::{Kind, Measure};
 use crate::cpu::percpu::Pinned;
-use crate::selftest::hw_cost::{Kind, Measure};
+use crate::hw::x86_64::{clock, cpu};
 use crate::{OutOfMemory, PAGE_SIZE};
-
-pub use others::answer_address;
 
 /// How often an operation stands in a loop that does nothing else, so that the loop itself counts for little.
 const UNROLLED: u64 = 8;

@@ -1,43 +1,8 @@
-//! Running a program until it traps.
-//!
-//! A task that runs a program loops: [`UserContext::run`], then handle the [`Event`]. Entering
-//! and leaving the program saves only what the program and the ABI of the kernel need; there is
-//! no lock and no allocation.
+//! The processor state of a program: registers, FPU, segments.
 
-use crate::hw::machine::{self, UserState};
-use crate::{Access, OutOfMemory, VirtAddr};
-
-/// The code selector of 64-bit programs.
-pub const USER_CODE: u64 = 0x33;
-/// The code selector of 32-bit programs.
-pub const USER_CODE_32: u64 = 0x23;
-/// The selector of programs' data and stack.
-pub const USER_DATA: u64 = 0x2b;
-
-/// The number of the first descriptor that a thread of a 32-bit program can set, which is Linux's.
-pub const FIRST_TLS_SEGMENT: usize = 12;
-/// How many it can set.
-pub const TLS_SEGMENTS: usize = 3;
-
-/// The data selectors of a program. 64-bit programs rarely load them; for a 32-bit program they are what it reaches its
-/// memory through.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Selectors {
-    pub ds: u16,
-    pub es: u16,
-    pub fs: u16,
-    pub gs: u16,
-}
-
-impl Selectors {
-    /// What a 32-bit program starts with.
-    pub const FLAT: Selectors = Selectors {
-        ds: USER_DATA as u16,
-        es: USER_DATA as u16,
-        fs: 0,
-        gs: 0,
-    };
-}
+use super::machine::{self, UserState};
+use super::registers::{Event, Registers, Selectors, USER_CODE, USER_DATA};
+use crate::OutOfMemory;
 
 /// A data segment of a 32-bit thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -82,37 +47,6 @@ impl Segment {
     }
 }
 
-/// The registers of a program that the kernel may look at and change, in Linux's order
-/// (`user_regs_struct`).
-#[repr(C)]
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Registers {
-    pub r15: u64,
-    pub r14: u64,
-    pub r13: u64,
-    pub r12: u64,
-    pub rbp: u64,
-    pub rbx: u64,
-    pub r11: u64,
-    pub r10: u64,
-    pub r9: u64,
-    pub r8: u64,
-    pub rax: u64,
-    pub rcx: u64,
-    pub rdx: u64,
-    pub rsi: u64,
-    pub rdi: u64,
-    pub orig_rax: u64,
-    pub rip: u64,
-    /// 0x33 for a 64-bit program, 0x23 for a 32-bit one.
-    pub cs: u64,
-    pub rflags: u64,
-    pub rsp: u64,
-    pub ss: u64,
-    pub fs_base: u64,
-    pub gs_base: u64,
-}
-
 /// A program's whole processor state.
 #[repr(C, align(16))]
 pub struct UserContext {
@@ -124,26 +58,14 @@ pub struct UserContext {
     pub regs: Registers,
 }
 
-/// Why a program stopped running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// `syscall`: the number is in `orig_rax`, arguments in rdi, rsi, rdx, r10, r8, r9; the result
-    /// goes to `rax`.
-    SystemCall,
-    /// `int 0x80`: the number is in `orig_rax`, arguments in ebx, ecx, edx, esi, edi, ebp.
-    SystemCall32,
-    /// A page fault at an address of any value.
-    PageFault {
-        addr: VirtAddr,
-        access: Access,
-        present: bool,
-    },
-    /// Any other exception: divide error 0, debug 1, breakpoint 3, overflow 4, bound 5, invalid
-    /// opcode 6, general protection 13, stack 12, x87 16, alignment 17, SIMD 19 ...
-    Exception { vector: u8, code: u64 },
-    /// A device or timer interrupt was handled; the kernel looks for signals and may reschedule.
-    Interrupt,
-}
+#[cfg(target_os = "none")]
+const _: () = {
+    // The CPU aligns the stack pointer that it takes from the task state to 16 bytes, and that is
+    // the address just past `ss`.
+    assert!(align_of::<UserContext>() == 16);
+    let end = core::mem::offset_of!(UserContext, regs) + core::mem::offset_of!(Registers, fs_base);
+    assert!(end % 16 == 0);
+};
 
 impl UserContext {
     /// A fresh context: registers zero, FPU in its initial state.
@@ -167,13 +89,11 @@ impl UserContext {
         })
     }
 
-    /// Runs the program in the current task's pmap until something happens. Preemption by the timer
-    /// comes back as [`Event::Interrupt`]; a wish to reschedule has been served before the return.
-    /// Returns [`Event::Interrupt`] at once while the task is [interrupted](crate::task::Task::interrupt), or was switched to
-    /// and [wants to know](crate::task::Task::watch_switches).
+    /// Runs the program until something happens, unless `must_return` holds once interrupts are off
+    /// and a wish to reschedule has been served; then the event is [`Event::Interrupt`].
     #[inline]
-    pub fn run(&mut self) -> Event {
-        machine::run_program(&mut self.regs, &mut self.state)
+    pub(crate) fn run_unless(&mut self, must_return: impl FnOnce() -> bool) -> Event {
+        machine::run_program(&mut self.regs, &mut self.state, must_return)
     }
 
     /// Brings `regs.fs_base` and `regs.gs_base` up to date with what the program has made of them.

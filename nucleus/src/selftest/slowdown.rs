@@ -6,8 +6,8 @@
 use alloc::boxed::Box;
 use core::arch::global_asm;
 
-use super::cpu::{msr, write_msr};
-use super::entry::{self, Gate};
+use crate::hw::x86_64::cpu::{msr, write_msr};
+use crate::hw::x86_64::entry::{self, Gate};
 
 /// What a detour adds to a system call: a few per cent of one that does nothing.
 const CALL_NOPS: usize = 16;

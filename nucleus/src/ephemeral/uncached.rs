@@ -12,7 +12,7 @@ use super::Mapped;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, WINDOW_PAGES};
-use crate::sync::{Rank, SpinLock};
+use crate::lock::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, pmap};
 
 /// Addresses that are invalidated at once.

@@ -6,18 +6,11 @@
 //! changes no mapping and flushes nothing. Only when many are free do some give their memory back, all
 //! with one flush.
 
-use super::layout::STACKS;
-use super::{cpu, percpu, space};
-use crate::sync::{Rank, SpinLock};
+use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, STACKS};
+use crate::hw::x86_64::{cpu, kernel_flush, percpu, space};
+use crate::lock::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
 
-/// Bytes of a stack. The deepest chains, from a system call through a fault and a page's arrival to
-/// an interrupt, take about a third of it in builds with assertions.
-pub const SIZE: usize = 32 << 10;
-/// Bytes of a slot; what the stack does not use guards it.
-const SLOT: usize = 64 << 10;
-/// Stacks at most, and so threads at most.
-const MAX: usize = 32 << 10;
 /// Free stacks that are kept for good: 1 MiB.
 const KEPT: usize = 32;
 /// Free stacks with which the memory of those beyond [`KEPT`] is given back.
@@ -32,7 +25,7 @@ struct Stacks {
     /// Slots that were ever used.
     used: usize,
     /// Bit per used slot: free and not mapped.
-    unmapped: [u64; MAX / 64],
+    unmapped: [u64; MAX_STACKS / 64],
     unmapped_count: usize,
 }
 
@@ -42,17 +35,17 @@ static STACKS_STATE: SpinLock<Stacks> = SpinLock::new(
         free: 0,
         free_count: 0,
         used: 0,
-        unmapped: [0; MAX / 64],
+        unmapped: [0; MAX_STACKS / 64],
         unmapped_count: 0,
     },
 );
 
 fn bottom_of(slot: usize) -> usize {
-    STACKS + (slot + 1) * SLOT - SIZE
+    STACKS + (slot + 1) * STACK_SLOT - STACK_SIZE
 }
 
 fn slot_of(bottom: usize) -> usize {
-    (bottom - STACKS) / SLOT
+    (bottom - STACKS) / STACK_SLOT
 }
 
 impl Stacks {
@@ -83,7 +76,7 @@ impl Stacks {
             self.unmapped_count -= 1;
             return Some(word * 64 + bit);
         }
-        if self.used == MAX {
+        if self.used == MAX_STACKS {
             return None;
         }
         self.used += 1;
@@ -115,7 +108,7 @@ impl KernelStack {
             stacks.take_slot().ok_or(OutOfMemory)?
         };
         let bottom = bottom_of(slot);
-        if space::map_stack(bottom, SIZE / PAGE_SIZE).is_err() {
+        if space::map_stack(bottom, STACK_SIZE / PAGE_SIZE).is_err() {
             STACKS_STATE.lock().give_slot(slot);
             return Err(OutOfMemory);
         }
@@ -124,7 +117,7 @@ impl KernelStack {
 
     /// The address just above the stack, a multiple of the page size.
     pub fn top(&self) -> usize {
-        self.bottom + SIZE
+        self.bottom + STACK_SIZE
     }
 
     /// Never gives the stack back.
@@ -151,18 +144,12 @@ impl Drop for KernelStack {
         drop(stacks);
         let surplus = || surplus.iter().copied().filter(|&bottom| bottom != 0);
         for bottom in surplus() {
-            space::hide_stack(bottom, SIZE / PAGE_SIZE);
+            space::hide_stack(bottom, STACK_SIZE / PAGE_SIZE);
         }
-        space::flush_everywhere();
+        kernel_flush::everywhere();
         for bottom in surplus() {
-            space::unmap_stack(bottom, SIZE / PAGE_SIZE);
+            space::unmap_stack(bottom, STACK_SIZE / PAGE_SIZE);
             STACKS_STATE.lock().give_slot(slot_of(bottom));
         }
     }
-}
-
-/// Whether an address lies in the guard below a stack, or so near above it that a push goes there.
-pub fn is_guard(address: usize) -> bool {
-    let within = address.wrapping_sub(STACKS);
-    within < MAX * SLOT && within % SLOT < SLOT - SIZE + 256
 }

@@ -1,5 +1,11 @@
 //! How the machine was started: by PVH or multiboot2, with a command line and a root archive.
 
+mod handlers;
+#[cfg(not(target_os = "none"))]
+pub mod simulated;
+#[cfg(target_os = "none")]
+mod x86_64;
+
 use core::cell::UnsafeCell;
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,8 +25,7 @@ macro_rules! entry {
     };
 }
 
-/// Longest command line in bytes, as on Linux for this machine.
-pub const MAX_COMMAND_LINE: usize = 4096;
+pub use crate::hw::MAX_COMMAND_LINE;
 
 struct Buffer(UnsafeCell<[u8; MAX_COMMAND_LINE]>);
 

@@ -11,7 +11,7 @@ use core::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{Rank, held};
+use super::{lockdep, rank::Rank};
 use crate::hw::machine;
 
 /// The bare lock. It knows nothing of preemption or ranks: only the scheduler, which runs with
@@ -109,13 +109,13 @@ impl<T: ?Sized> SpinLock<T> {
     #[inline]
     fn note_check(&self) {
         #[cfg(debug_assertions)]
-        held::check(self.rank, self.address());
+        lockdep::check(self.rank, self.address());
     }
 
     #[inline]
     fn note_acquired(&self) {
         #[cfg(debug_assertions)]
-        held::acquired(self.rank, self.address());
+        lockdep::acquired(self.rank, self.address());
     }
 
     /// Takes the lock. For data that no interrupt handler touches.
@@ -198,7 +198,7 @@ impl<T: ?Sized> SpinLock<T> {
 #[inline]
 fn enable_preemption() {
     if machine::preempt_enable() {
-        crate::task::preempt();
+        machine::preempt();
     }
 }
 
@@ -222,7 +222,7 @@ impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
 impl<T: ?Sized> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        held::released(self.lock.address());
+        lockdep::released(self.lock.address());
         self.lock.raw.unlock();
         enable_preemption();
     }
@@ -248,7 +248,7 @@ impl<T: ?Sized> DerefMut for SpinIrqGuard<'_, T> {
 impl<T: ?Sized> Drop for SpinIrqGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        held::released(self.lock.address());
+        lockdep::released(self.lock.address());
         self.lock.raw.unlock();
         machine::irqs_restore(self.irqs);
         enable_preemption();

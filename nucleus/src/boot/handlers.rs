@@ -1,0 +1,83 @@
+//! The functions that the hardware calls: see [`hw::handlers`](crate::hw::handlers).
+
+use crate::addr::{Access, VirtAddr};
+use crate::dev::console;
+use crate::lock::InterruptScope;
+use crate::{pmap, task, time, user};
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_reschedule() {
+    task::reschedule();
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_on_timer(in_program: bool) {
+    let _scope = InterruptScope::enter();
+    time::on_timer(|now| task::tick(now, in_program));
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_on_shootdown() {
+    let _scope = InterruptScope::enter();
+    pmap::on_shootdown();
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_on_console() {
+    let _scope = InterruptScope::enter();
+    console::on_input();
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_resolve_fault(at: VirtAddr, access: Access) -> bool {
+    user::resolve(at, access)
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_on_shortage() {
+    task::shortage::report_shortage();
+}
+
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_held_locks() -> *mut () {
+    task::held_locks().cast()
+}
+
+#[cfg(target_os = "none")]
+mod bare_metal {
+    use crate::addr::PhysAddr;
+    use crate::dev::interrupts;
+    use crate::lock::InterruptScope;
+    use crate::mem::frame;
+    use crate::mem::frame::record::{self, Type};
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_on_device(number: usize) {
+        let _scope = InterruptScope::enter();
+        interrupts::on_device(number);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_take_kernel_frame() -> Option<PhysAddr> {
+        frame::take_block(0, Type::Kernel).ok().map(record::address)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_give_kernel_frame(at: PhysAddr) {
+        let frame = at.frame_number() as u32;
+        frame::give_run(frame..frame + 1, Type::Kernel);
+    }
+}
+
+#[cfg(not(target_os = "none"))]
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_report_tasks() -> Vec<String> {
+    task::report()
+}
+
+#[cfg(not(target_os = "none"))]
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_join_scheduler() -> ! {
+    task::run_on_this_cpu()
+}

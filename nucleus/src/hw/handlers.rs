@@ -1,0 +1,70 @@
+//! The calls that the hardware makes to the floors above it.
+//!
+//! Each is a function that the linker resolves: `boot/handlers.rs` defines all of them, in this
+//! order. A call costs what a direct one costs and may be inlined at link time.
+
+#[cfg(target_os = "none")]
+use crate::addr::PhysAddr;
+use crate::addr::{Access, VirtAddr};
+
+unsafe extern "Rust" {
+    /// Makes the scheduler choose a task, unless preemption is disabled. Restores the interrupt
+    /// flag. Called by [`preempt`](super::machine::preempt) when a reschedule is wanted.
+    #[link_name = "nucleus_reschedule"]
+    pub(crate) safe fn reschedule();
+
+    /// Handles this CPU's timer, with interrupts off; `in_program`: it interrupted a program.
+    #[link_name = "nucleus_on_timer"]
+    pub(crate) safe fn on_timer(in_program: bool);
+
+    /// Handles a TLB shootdown that another CPU asked for, with interrupts off.
+    #[link_name = "nucleus_on_shootdown"]
+    pub(crate) safe fn on_shootdown();
+
+    /// Handles bytes that arrived at the console, with interrupts off.
+    #[link_name = "nucleus_on_console"]
+    pub(crate) safe fn on_console();
+
+    /// Resolves a fault of a kernel copy routine on a program's address, with interrupts on.
+    /// Returns whether the access may be tried again.
+    #[link_name = "nucleus_resolve_fault"]
+    pub(crate) safe fn resolve_fault(at: VirtAddr, access: Access) -> bool;
+
+    /// Wakes the pagedaemon: few frames are left.
+    #[link_name = "nucleus_on_shortage"]
+    pub(crate) safe fn on_shortage();
+}
+
+#[cfg(debug_assertions)]
+unsafe extern "Rust" {
+    /// Returns the current task's list of held locks, null before the first task. The list belongs
+    /// to [`lockdep`](crate::lock::lockdep), which uses it with interrupts off.
+    #[link_name = "nucleus_held_locks"]
+    pub(crate) safe fn held_locks() -> *mut ();
+}
+
+#[cfg(target_os = "none")]
+unsafe extern "Rust" {
+    /// Handles message `number` of a device, with interrupts off.
+    #[link_name = "nucleus_on_device"]
+    pub(crate) safe fn on_device(number: usize);
+
+    /// Takes a frame for a page table or stack of the kernel. Its bytes are stale.
+    #[link_name = "nucleus_take_kernel_frame"]
+    pub(crate) safe fn take_kernel_frame() -> Option<PhysAddr>;
+
+    /// Frees a frame of [`take_kernel_frame`], which no TLB and no table leads to any more.
+    #[link_name = "nucleus_give_kernel_frame"]
+    pub(crate) safe fn give_kernel_frame(at: PhysAddr);
+}
+
+#[cfg(not(target_os = "none"))]
+unsafe extern "Rust" {
+    /// Lists the living tasks, one line each, for the report of a failed run.
+    #[link_name = "nucleus_report_tasks"]
+    pub(super) safe fn report_tasks() -> Vec<String>;
+
+    /// Joins the scheduler on a CPU other than the first, with interrupts off.
+    #[link_name = "nucleus_join_scheduler"]
+    pub(crate) safe fn join_scheduler() -> !;
+}

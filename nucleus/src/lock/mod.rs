@@ -1,0 +1,16 @@
+//! Spin locks, the lock order and its checker.
+//!
+//! [`SpinLock`] disables preemption, and interrupts too where an interrupt handler takes the same
+//! lock ([`SpinLock::lock_irq`]). Every lock, sleeping ones included, has a [`Rank`]; a task takes
+//! locks in rising rank only, and builds with `debug_assertions` check it (`lockdep.rs`).
+
+pub(crate) mod lockdep;
+mod once;
+mod rank;
+mod spin;
+
+pub(crate) use lockdep::InterruptScope;
+pub use once::{OnceArc, OnceBox};
+pub use rank::Rank;
+pub(crate) use spin::RawSpin;
+pub use spin::{SpinGuard, SpinIrqGuard, SpinLock};
