@@ -1,16 +1,17 @@
 //! The same addresses in each run.
 //!
-//! Where a program's stack, libraries and mappings stand decides how many page tables they need, and a kernel chooses it
-//! at random. Where instructions are counted that would be a difference between two kernels that is none.
+//! The addresses of a program's stack, libraries and mappings decide how many page tables they
+//! need, and a kernel randomises them. In a count of instructions that would show as a difference
+//! between kernels.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 
-/// The argument of `personality` that asks and changes nothing.
+/// The argument of `personality` that only queries.
 const ASK: libc::c_ulong = 0xffff_ffff;
 
-/// Starts this program again with addresses that are not random, unless they are so already. Returns when there is
-/// nothing to do, or when the kernel does not do it.
+/// Restarts this program without randomised addresses. Returns if they are fixed already, or if the
+/// kernel refuses.
 pub fn fix() {
     // SAFETY: the call takes a number.
     let now = unsafe { libc::personality(ASK) };

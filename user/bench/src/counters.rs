@@ -1,20 +1,25 @@
-//! What the kernel counts, under the names of Causeway's `/proc/causeway/counters`.
+//! The kernel's counters, under the names of Causeway's `/proc/causeway/counters`.
 //!
-//! Linux counts some of the same things elsewhere; these are given under Causeway's names where they mean the same:
+//! Linux counts some of the same things elsewhere; these are given under Causeway's names where
+//! they mean the same:
 //!
 //! | name | on Linux |
 //! |---|---|
 //! | `page_faults` | `pgfault` in `/proc/vmstat`; on Causeway the sum of its kinds of fault |
 //! | `task_switches` | `ctxt` in `/proc/stat` |
 //! | `forks` | `processes` in `/proc/stat`, threads included |
-//! | `interrupts_timer`, `interrupts_reschedule`, `interrupts_shootdown` | the lines `LOC`, `RES`, `TLB` of `/proc/interrupts` |
-//! | `interrupts_call` | the line `CAL`: functions that other CPUs asked for, which Causeway does not do |
-//! | `tlb_local_page`, `tlb_local_full`, `tlb_remote` | `nr_tlb_local_flush_one`, `..._all`, `nr_tlb_remote_flush` in `/proc/vmstat`, if Linux was built to count them |
+//! | `interrupts_timer` | the line `LOC` of `/proc/interrupts` |
+//! | `interrupts_reschedule` | the line `RES` |
+//! | `interrupts_shootdown` | the line `TLB` |
+//! | `interrupts_call` | the line `CAL`: calls of functions on other CPUs, not used by Causeway |
+//! | `tlb_local_page` | `nr_tlb_local_flush_one` in `/proc/vmstat`, if Linux was built to count it |
+//! | `tlb_local_full` | `nr_tlb_local_flush_all`, likewise |
+//! | `tlb_remote` | `nr_tlb_remote_flush`, likewise |
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Below this a counter is another program's: a timer's interrupt, a look at the clock.
+/// Below this a count is noise: a timer interrupt, reading the clock.
 const LEAST: f64 = 0.000_5;
 
 /// Counters by name: totals, differences, or what one operation costs.
@@ -22,13 +27,13 @@ const LEAST: f64 = 0.000_5;
 pub struct Counts(BTreeMap<String, f64>);
 
 impl Counts {
-    /// With these values.
+    /// Makes counters with these values.
     pub fn of(values: &[(&str, f64)]) -> Self {
         let named = |&(name, value): &(&str, f64)| (name.to_owned(), value);
         Self(values.iter().map(named).collect())
     }
 
-    /// The totals of this moment; none where the kernel tells of none.
+    /// Reads the totals now; empty where the kernel has no counters.
     pub fn now() -> Self {
         match fs::read_to_string("/proc/causeway/counters") {
             Ok(text) => Self::causeway(&text),
@@ -43,24 +48,24 @@ impl Counts {
         }
     }
 
-    /// One counter; 0 if there is none of this name.
+    /// Returns one counter, or 0 if there is none of this name.
     pub fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Those that are not zero, by name.
+    /// Returns the counters that are not zero, by name.
     pub fn nonzero(&self) -> impl Iterator<Item = (&str, f64)> {
         let all = self.0.iter().map(|(name, value)| (name.as_str(), *value));
         all.filter(|(_, value)| value.abs() >= LEAST)
     }
 
-    /// What came since `before`, in which looking cost `looking`.
+    /// Returns the increase since `before`, less `looking`, the cost of reading the counters.
     #[must_use]
     pub fn since(&self, before: &Self, looking: &Self) -> Self {
         self.map(|name, value| (value - before.get(name) - looking.get(name)).max(0.0))
     }
 
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         let mut sum = self.clone();
@@ -70,7 +75,7 @@ impl Counts {
         sum
     }
 
-    /// What one of so many operations costs.
+    /// Returns the cost of one of so many operations.
     #[must_use]
     pub fn per(&self, operations: u64) -> Self {
         self.map(|_, value| value / operations.max(1) as f64)
@@ -84,11 +89,11 @@ impl Counts {
         Self(changed.collect())
     }
 
-    /// Causeway's own file: `name value`, a line each.
+    /// Parses Causeway's own file: `name value`, a line each.
     fn causeway(text: &str) -> Self {
         let mut counts = Self(text.lines().filter_map(pair).collect());
-        // A spurious fault, an error and a pager's are among what Linux counts, too; what comes with these (a read
-        // of the file, pages mapped ahead) is not a fault of its own.
+        // Linux counts spurious, failing and pager faults, too; their side effects (reading the
+        // file, mapping ahead) are not faults of their own.
         let kinds = [
             "fault_object",
             "fault_anon",
@@ -105,7 +110,7 @@ impl Counts {
         counts
     }
 
-    /// Linux's files.
+    /// Parses Linux's files.
     fn linux(interrupts: &str, vmstat: &str, stat: &str) -> Self {
         let mut counts = Self::default();
         for line in interrupts.lines() {
@@ -117,7 +122,7 @@ impl Counts {
                 Some("CAL:") => "interrupts_call",
                 _ => continue,
             };
-            // A number for each CPU, then what the line means.
+            // A number for each CPU, then a description.
             let sum = words.map_while(|word| word.parse::<f64>().ok()).sum();
             counts.0.insert(name.into(), sum);
         }
@@ -141,7 +146,7 @@ impl Counts {
     }
 }
 
-/// A line `name value`.
+/// Parses a line `name value`.
 fn pair(line: &str) -> Option<(String, f64)> {
     let (name, value) = line.trim().split_once(' ')?;
     Some((name.to_owned(), value.parse().ok()?))

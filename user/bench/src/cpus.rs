@@ -1,17 +1,12 @@
-//! CPUs: how many there are, and which one runs the calling thread.
+//! CPUs: their count, and binding the calling thread.
 
 use std::mem;
 
+pub use support::cpus::cpus as count;
+
 use crate::{Failure, call};
 
-/// CPUs that this process may use, counted from 0: those it had when it started.
-pub fn count() -> usize {
-    // SAFETY: a question without memory.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    usize::try_from(count).unwrap_or(1).max(1)
-}
-
-/// Binds the calling thread, and what it starts from then on, to one CPU.
+/// Binds the calling thread, and threads and children that it starts later, to one CPU.
 ///
 /// # Errors
 /// When there is no such CPU.
@@ -34,7 +29,7 @@ pub fn allow(cpus: &[usize]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether there is such a CPU.
+/// Checks that there is such a CPU.
 ///
 /// # Errors
 /// When there is not.
@@ -46,7 +41,7 @@ pub fn check(cpu: usize) -> Result<(), Failure> {
     }
 }
 
-/// The CPU that runs the calling thread now.
+/// Returns the CPU that runs the calling thread now.
 pub fn current() -> usize {
     // SAFETY: a question without memory.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)

@@ -1,26 +1,26 @@
-//! Why a row has no number.
+//! The reason why a row has no number.
 
 use std::{fmt, io};
 
-/// Why a row has no number.
+/// The reason why a row has no number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The kernel does not have what the row needs; the text says what.
+    /// The kernel lacks a feature that the row needs; the text names it.
     Missing(String),
     /// Something went wrong.
     Error(String),
-    /// Standard output takes no more lines, or standard input, which paces the bench, has ended: the only failure that ends
-    /// the program.
+    /// Standard output is closed, or standard input, which paces the bench, has ended: the only
+    /// failure that ends the program.
     Output(String),
 }
 
 impl Failure {
-    /// The error number that the last failed call of this thread left, with the name of what failed.
+    /// Makes a failure of `errno` and the name of the failed call.
     pub fn last(what: &str) -> Self {
         Self::of(what, &io::Error::last_os_error())
     }
 
-    /// From the error of something that is named: `ENOSYS` means that it is missing.
+    /// Makes a failure of an error and the name of its origin: `ENOSYS` means that it is missing.
     pub fn of(what: &str, error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOSYS) => Self::Missing("ENOSYS".into()),
@@ -55,13 +55,16 @@ impl From<&str> for Failure {
     }
 }
 
-/// Calls a function of the C library; `-1`, or a pointer of that value, is the [`Failure`] that `errno` tells of.
+/// Calls a function of the C library; the result `-1`, or a pointer of that value, becomes the
+/// [`Failure`] of `errno`.
 ///
-/// `call!(read(fd, at, len))?` gives the count of bytes; `call!(syscall(SYS_gettid))?` any system call.
+/// `call!(read(fd, at, len))?` returns the count of bytes; `call!(syscall(SYS_gettid))?` makes any
+/// system call.
 #[macro_export]
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the experiment passes what the call asks for: memory that lives, descriptors of its own.
+        // SAFETY: the experiment passes what the call asks for: memory that lives, descriptors of
+        // its own.
         #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
         let result = unsafe { libc::$name($($argument),*) };
         if result as i64 == -1 {

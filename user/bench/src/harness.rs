@@ -10,13 +10,13 @@ use crate::options::Options;
 use crate::sample::{self, Record, Unit};
 use crate::{Failure, call, cpus};
 
-/// What is measured under one name.
+/// An experiment: rows measured under one name.
 pub struct Experiment {
     /// The first part of its rows' names: small letters, digits, hyphens.
     pub name: &'static str,
     /// A line for the list.
     pub title: &'static str,
-    /// What it does and which rows it has.
+    /// Describes it and its rows.
     pub help: &'static str,
     /// Measures the rows, one after the other.
     pub run: fn(&mut Bench) -> Result<(), Failure>,
@@ -28,7 +28,7 @@ impl fmt::Debug for Experiment {
     }
 }
 
-/// Measures the experiments that the options name; gives the exit status.
+/// Measures the experiments that the options name; returns the exit status.
 pub fn run(options: &Options) -> i32 {
     if options.list {
         let mut list = String::new();
@@ -47,7 +47,7 @@ pub fn run(options: &Options) -> i32 {
     }
 }
 
-/// Measures all experiments; where it waits for turns, again and again for as long as it may.
+/// Measures all experiments; with turns, repeatedly until the input ends.
 fn passes(
     options: &Options,
     print: &mut dyn FnMut(&str) -> io::Result<()>,
@@ -65,7 +65,7 @@ fn passes(
     }
 }
 
-/// Says what comes next, and waits until it is told what to do about it.
+/// Announces the next step, and waits for the answer.
 fn wait(
     print: &mut dyn FnMut(&str) -> io::Result<()>,
     pace: &mut dyn FnMut() -> io::Result<Pace>,
@@ -75,24 +75,24 @@ fn wait(
     pace().map_err(gone("input"))
 }
 
-/// What becomes of an error of this standard stream.
+/// Returns the failure for an error of this standard stream.
 fn gone(stream: &str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::Output(format!("standard {stream}: {error}"))
 }
 
-/// What a bench that waits is told.
+/// The answer to a bench with turns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// Do it.
+    /// Measure it.
     Go,
-    /// Leave it out.
+    /// Skip it.
     Skip,
 }
 
-/// What a bench that waits calls another pass through its experiments.
+/// Name of another pass through the experiments.
 const AGAIN: &str = "again";
 
-/// Waits for a line of standard input: `skip`, or anything else to go on.
+/// Waits for a line of standard input: `skip`, or anything else to continue.
 fn line_of_input() -> io::Result<Pace> {
     let mut line = Vec::new();
     if io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
@@ -104,7 +104,7 @@ fn line_of_input() -> io::Result<Pace> {
     })
 }
 
-/// One experiment at work.
+/// A running experiment.
 pub struct Bench<'a> {
     experiment: &'a Experiment,
     options: &'a Options,
@@ -113,7 +113,7 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Lines go to `print`; where the options want it, `pace` ends each wait.
+    /// Makes an experiment whose lines go to `print`; with turns, `pace` ends each wait.
     pub fn new(
         experiment: &'a Experiment,
         options: &'a Options,
@@ -128,12 +128,13 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Whether this is to be done, which a bench waits for if it has turns.
+    /// Returns whether this is to be measured; with turns, waits for the answer.
     fn may(&mut self, next: &str) -> Result<bool, Failure> {
         Ok(!self.options.turns || wait(self.print, self.pace, next)? == Pace::Go)
     }
 
-    /// Does the experiment. A failure outside of any row becomes an error row with the experiment's name.
+    /// Runs the experiment. A failure outside of any row becomes an error row with the experiment's
+    /// name.
     fn all(mut self) -> Result<(), Failure> {
         let name = self.experiment.name;
         self.print(&sample::start(name))?;
@@ -148,7 +149,7 @@ impl<'a> Bench<'a> {
         self.print(&sample::end(name))
     }
 
-    /// A row, named `experiment/variant`; see [`Row`].
+    /// Starts a row named `experiment/variant`; see [`Row`].
     pub fn row(&mut self, name: impl Into<String>) -> Row<'_, 'a> {
         let name = name.into();
         let own = name.strip_prefix(self.experiment.name);
@@ -170,12 +171,12 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Whether rows are wanted that only the full set has.
+    /// Returns whether the rows of the full set are wanted.
     pub fn is_full(&self) -> bool {
         self.options.full
     }
 
-    /// CPUs that there are.
+    /// Returns the count of CPUs.
     pub fn cpus(&self) -> usize {
         cpus::count()
     }
@@ -185,7 +186,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A row before it is measured: nanoseconds of one operation a batch on CPU 0, unless it says otherwise.
+/// A row before it is measured: by default nanoseconds, one operation a batch, on CPU 0.
 #[must_use = "a row is measured by `measure`, `run` or `value`"]
 pub struct Row<'b, 'a> {
     bench: &'b mut Bench<'a>,
@@ -200,44 +201,45 @@ pub struct Row<'b, 'a> {
 }
 
 impl Row<'_, '_> {
-    /// What the samples count.
+    /// Sets the unit of the samples.
     pub fn unit(mut self, unit: Unit) -> Self {
         self.unit = unit;
         self
     }
 
-    /// Operations in a batch, the same on every machine so that counts of instructions repeat. A batch of about a
-    /// millisecond is far above the clock's own cost.
+    /// Sets the operations in a batch, the same on every machine so that counts of instructions
+    /// repeat. A batch of about a millisecond is far above the clock's own cost.
     pub fn batch(mut self, operations: u64) -> Self {
         self.batch = operations;
         self
     }
 
-    /// Makes it a rate: each operation moves so many bytes.
+    /// Makes the row a rate: each operation moves so many bytes.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self.unit(Unit::MebibytesPerSecond)
     }
 
-    /// Leaves the row out where there are fewer CPUs.
+    /// Skips the row where there are fewer CPUs.
     pub fn cpus(mut self, least: usize) -> Self {
         self.needs = least;
         self
     }
 
-    /// Leaves the row out where instructions are counted: the time of a disk is none, and a clock that counts them passes over it.
+    /// Skips the row where instructions are counted: a clock that counts them does not advance
+    /// during a disk's work.
     pub fn waits_for_disks(mut self) -> Self {
         self.waits = true;
         self
     }
 
-    /// Runs it on this CPU, or without one of its own on any.
+    /// Binds the row to this CPU, or to none.
     pub fn pinned(mut self, cpu: Option<usize>) -> Self {
         self.cpu = cpu;
         self
     }
 
-    /// Says what a reader of the row should know.
+    /// Adds a note for the row's reader.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
@@ -246,15 +248,15 @@ impl Row<'_, '_> {
     /// Measures `body`, which does as many operations as it is told.
     ///
     /// # Errors
-    /// [`Failure::Output`] only: what fails in the body is the row's own outcome.
+    /// [`Failure::Output`] only: a failure of the body is the row's own outcome.
     pub fn measure(self, body: impl FnMut(u64) -> Result<(), Failure>) -> Result<(), Failure> {
         self.run(|meter| meter.measure(body))
     }
 
-    /// Lets `body` prepare what it needs, measure with the [`Meter`], and clean up, all in the row's process.
+    /// Lets `body` prepare, measure with the [`Meter`], and clean up, all in the row's process.
     ///
     /// # Errors
-    /// [`Failure::Output`] only: what fails in the body is the row's own outcome.
+    /// [`Failure::Output`] only: a failure of the body is the row's own outcome.
     pub fn run(self, body: impl FnOnce(&mut Meter) -> Result<(), Failure>) -> Result<(), Failure> {
         if self.needs > cpus::count() || !self.bench.options.wants(&self.name) {
             return Ok(());
@@ -274,7 +276,7 @@ impl Row<'_, '_> {
         self.bench.print(&line)
     }
 
-    /// Takes a value that needs no measuring, or says why there is none.
+    /// Prints a value that needs no measuring, or why there is none.
     ///
     /// # Errors
     /// [`Failure::Output`] only.
@@ -298,7 +300,7 @@ impl Row<'_, '_> {
         Meter::new(length, self.unit, self.batch, self.bytes)
     }
 
-    /// Measures here and now.
+    /// Measures in this process.
     fn line(&self, body: impl FnOnce(&mut Meter) -> Result<(), Failure>) -> String {
         let mut meter = self.meter();
         let outcome = match self.cpu {
@@ -326,7 +328,7 @@ impl Row<'_, '_> {
     }
 }
 
-/// The line of a row that failed.
+/// Returns the line of a row that failed.
 fn unmeasured(row: &str, failure: &Failure) -> String {
     let key = match failure {
         Failure::Missing(_) => "missing",
@@ -335,11 +337,11 @@ fn unmeasured(row: &str, failure: &Failure) -> String {
     sample::without_number(row, key, &failure.to_string())
 }
 
-/// Runs `body` in a child that leads a process group of its own, and gives what it returns. All that the group has
-/// left is ended with it.
+/// Runs `body` in a child that leads a process group of its own, and returns its result. The rest
+/// of the group is killed afterwards.
 ///
 /// # Errors
-/// When it did not come to its end, or took longer than `limit` seconds.
+/// When it did not end by itself, or took longer than `limit` seconds.
 pub fn alone(limit: u32, body: impl FnOnce() -> String) -> Result<String, Failure> {
     let mut ends = [0; 2];
     call!(pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
@@ -355,11 +357,11 @@ pub fn alone(limit: u32, body: impl FnOnce() -> String) -> Result<String, Failur
         }
         let done = panic::catch_unwind(AssertUnwindSafe(body))
             .is_ok_and(|text| fs::File::from(writer).write_all(text.as_bytes()).is_ok());
-        // SAFETY: ends the process without the parent's own cleaning up.
+        // SAFETY: ends the process without the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!done)) };
     }
     drop(writer);
-    // SAFETY: both name the child, which is not reaped yet; it may have done the first itself.
+    // SAFETY: both name the child, which is not reaped yet; it may have made the first call itself.
     unsafe { libc::setpgid(child, child) };
     let mut status = 0;
     let ended = call!(waitpid(child, &mut status, 0));
@@ -376,7 +378,7 @@ pub fn alone(limit: u32, body: impl FnOnce() -> String) -> Result<String, Failur
     if status != 0 {
         return Err("it ended early; standard error tells why".into());
     }
-    // The group is dead, so that nobody else holds the other end for long.
+    // The group is dead, so that the other end closes soon.
     let mut text = String::new();
     fs::File::from(reader).read_to_string(&mut text)?;
     Ok(text)
@@ -387,12 +389,12 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// For a bench that waits for nobody.
+    /// The pace of a bench without turns.
     fn nobody() -> io::Result<Pace> {
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// The lines that an experiment prints with one batch a row.
+    /// Returns the lines that an experiment prints with one batch a row.
     fn lines(run: fn(&mut Bench) -> Result<(), Failure>) -> Vec<Value> {
         let experiment = Experiment {
             name: "sample",

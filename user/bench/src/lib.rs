@@ -1,9 +1,11 @@
-//! Measures what the kernel below does for programs. One static file, the same for Causeway and for Linux; each
-//! measured row is one line of JSON on standard output, and nothing else is printed there.
+//! Measures the kernel below from programs.
+//!
+//! One static file, the same for Causeway and for Linux; each measured row is one line of JSON on
+//! standard output, and nothing else is printed there.
 //!
 //! # An experiment
 //!
-//! is one file in `experiments/` with a constant that `experiments/mod.rs` lists. It reads like a description:
+//! An experiment is one file in `experiments/` with a constant that `experiments/mod.rs` lists:
 //!
 //! ```
 //! use bench::{Bench, Experiment, Failure, Gate, Partner, Unit, call, cpus};
@@ -50,24 +52,37 @@
 //! # fn main() { let _ = EXPERIMENT.run; }
 //! ```
 //!
-//! # What the harness does for a row
+//! # The harness
 //!
-//! - It runs the row in a fresh child process, pinned to CPU 0 ([`Row::pinned`]), with its own time limit: a row that
-//!   crashes or hangs becomes an `error` row, and leaves no process, mapping or file behind for the next.
-//! - It does one batch to warm up, then batches of the row's fixed size until the time for a row is over (at least
-//!   [`meter::LEAST_BATCHES`], if that is not far too long), or exactly `--batches` of them; each batch gives one sample, a value per operation.
-//! - With `--turns` all experiments are done again and again, and before each of these passes, each experiment and each row it says
-//!   so and waits for a line of standard input: `skip` leaves out what comes next.
-//! - It does one more batch between two readings of the kernel's [`counters`] and prints what one operation costs
-//!   by cause.
-//! - [`Failure::Missing`], which an `ENOSYS` becomes by itself, prints a `missing` row; other failures an `error` row.
-//!   In both cases the next row follows: only a standard output or, with `--turns`, input that is gone ends the program.
+//! - It runs the row in a fresh child process, pinned to CPU 0 ([`Row::pinned`]), with its own time
+//!   limit: a row that crashes or hangs becomes an `error` row, and leaves no process, mapping or
+//!   file behind for the next.
+//! - It does one batch to warm up, then batches of the row's fixed size until the time for a row is
+//!   over (at least [`meter::LEAST_BATCHES`], if that is not far too long), or exactly `--batches`
+//!   of them; each batch gives one sample, a value per operation.
+//! - With `--turns` it repeats all experiments. Before each of these passes, each experiment and
+//!   each row it says so and waits for a line of standard input; `skip` skips the next step.
+//! - It does one more batch between two readings of the kernel's [`counters`] and prints the
+//!   counts per operation.
+//! - [`Failure::Missing`], to which `ENOSYS` converts, prints a `missing` row; other failures an
+//!   `error` row. In both cases the next row follows: only a closed standard output or, with
+//!   `--turns`, standard input ends the program.
 //!
 //! # In this folder
 //!
-//! [`harness`] has experiments and rows, [`meter`] batches and clocks, `marks` what `causeway profile` counts, [`sample`] units and lines, [`counters`] the
-//! kernel's counters under common names, [`cpus`] pinning, [`partner`] children, threads and gates that keep them in
-//! step, `addresses` keeps addresses from being random, [`mapping`] memory and files to map, [`failure`] errors and the macro [`call!`], [`options`] the command line.
+//! | module | contents |
+//! |---|---|
+//! | [`harness`] | experiments and rows |
+//! | [`meter`] | batches and clocks |
+//! | `marks` | the marks that `causeway profile` recognises |
+//! | [`sample`] | units and lines |
+//! | [`counters`] | the kernel's counters under common names |
+//! | [`cpus`] | binding threads to CPUs |
+//! | [`partner`] | children, threads, and the gates that synchronise them |
+//! | `addresses` | turns address randomisation off |
+//! | [`mapping`] | memory and files to map |
+//! | [`failure`] | errors, and the macro [`call!`] |
+//! | [`options`] | the command line |
 
 mod addresses;
 pub mod counters;
@@ -90,7 +105,8 @@ pub use meter::{Meter, Watch};
 pub use partner::{Gate, Partner, Shared, Threads};
 pub use sample::Unit;
 
-/// The whole program; gives its exit status: 0, 1 when standard output is gone, 2 for bad options.
+/// Runs the whole program; returns its exit status: 0, 1 when standard output is closed, 2 for bad
+/// options.
 pub fn main() -> i32 {
     // Rows that measure the start of a program start this one.
     let mut words = std::env::args_os().skip(1);

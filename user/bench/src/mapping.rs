@@ -1,4 +1,4 @@
-//! Memory that an experiment maps, and files in memory to map.
+//! Mappings, and tmpfs files to map.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -10,22 +10,23 @@ use crate::{Failure, call};
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// A mapping of this process, gone when it is dropped.
+/// A mapping of this process, unmapped on drop.
 pub struct Mapping {
     at: *mut u8,
     len: usize,
 }
 
-// SAFETY: it owns plain memory, which any thread may reach; who writes it from several threads does so at different pages.
+// SAFETY: it owns plain memory, which any thread may access; several threads write different pages.
 unsafe impl Send for Mapping {}
 // SAFETY: as above: shared use is by `write_pages` and `read_pages`, which are volatile.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` bytes of private zero-fill memory. The kernel may use large pages for it; see [`small`](Mapping::small).
+    /// Maps `len` bytes of private zero-fill memory. The kernel may use large pages for it; see
+    /// [`small`](Mapping::small).
     ///
     /// # Errors
-    /// `mmap`'s.
+    /// Those of `mmap`.
     pub fn zero_fill(len: usize) -> Result<Self, Failure> {
         Self::new(
             None,
@@ -35,10 +36,10 @@ impl Mapping {
         )
     }
 
-    /// The first `len` bytes of a file, or of nothing, with `mmap`'s own words.
+    /// Maps the first `len` bytes of a file, or anonymous memory, with these arguments of `mmap`.
     ///
     /// # Errors
-    /// `mmap`'s.
+    /// Those of `mmap`.
     pub fn new(
         file: Option<&File>,
         len: usize,
@@ -50,8 +51,8 @@ impl Mapping {
         Ok(Self { at: at.cast(), len })
     }
 
-    /// Asks for pages of 4 KiB where the kernel would choose larger ones (`MADV_NOHUGEPAGE`); a kernel without larger ones need
-    /// not know the word.
+    /// Asks for pages of 4 KiB where the kernel would choose larger ones (`MADV_NOHUGEPAGE`); a
+    /// kernel without larger ones may refuse.
     #[must_use]
     pub fn small(self) -> Self {
         // SAFETY: advice about memory of its own.
@@ -59,7 +60,7 @@ impl Mapping {
         self
     }
 
-    /// Its first byte.
+    /// Returns the address of its first byte.
     pub fn at(&self) -> *mut u8 {
         self.at
     }
@@ -69,12 +70,12 @@ impl Mapping {
         self.len
     }
 
-    /// Whether it has no byte: never.
+    /// Returns whether it has no byte: never.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its bytes, which no other thread uses meanwhile.
+    /// Returns its bytes, which no other thread uses meanwhile.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the memory is mapped while the mapping lives, and borrowed as a whole.
         unsafe { slice::from_raw_parts_mut(self.at, self.len) }
@@ -93,12 +94,12 @@ impl Mapping {
         }
     }
 
-    /// Reads one byte of each page; gives their sum.
+    /// Reads one byte of each page; returns their sum.
     pub fn read_pages(&self) -> u64 {
         self.read_part(0, self.len)
     }
 
-    /// Reads one byte of each page from byte `from` to byte `to`; gives their sum.
+    /// Reads one byte of each page from byte `from` to byte `to`; returns their sum.
     pub fn read_part(&self, from: usize, to: usize) -> u64 {
         (from..to.min(self.len))
             .step_by(PAGE)
@@ -107,7 +108,7 @@ impl Mapping {
             .sum()
     }
 
-    /// The sum of all bytes.
+    /// Returns the sum of all bytes.
     pub fn sum_bytes(&self) -> u64 {
         (0..self.len)
             // SAFETY: inside the mapping.
@@ -115,18 +116,18 @@ impl Mapping {
             .sum()
     }
 
-    /// Advises the kernel about the whole of it.
+    /// Advises the kernel about all of it.
     ///
     /// # Errors
-    /// `madvise`'s.
+    /// Those of `madvise`.
     pub fn advise(&self, advice: i32) -> Result<(), Failure> {
         call!(madvise(self.at.cast(), self.len, advice)).map(drop)
     }
 
-    /// Changes the rights of the whole of it.
+    /// Changes the protection of all of it.
     ///
     /// # Errors
-    /// `mprotect`'s.
+    /// Those of `mprotect`.
     pub fn protect(&self, protection: i32) -> Result<(), Failure> {
         call!(mprotect(self.at.cast(), self.len, protection)).map(drop)
     }
@@ -134,12 +135,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is its own, and nothing borrows from it any more.
+        // SAFETY: it owns the mapping, and nothing borrows from it any more.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
 
-/// A new file in memory, without a name, with `len` bytes that are not zero.
+/// Makes an unnamed tmpfs file with `len` bytes that are not zero.
 ///
 /// # Errors
 /// When there is no `/tmp` to make it in.

@@ -1,10 +1,11 @@
-//! Marks around what a row measures: `causeway profile` counts the kernel's instructions between them only.
+//! Marks around the measured part of a row: `causeway profile` counts the kernel's instructions
+//! between them only.
 //!
-//! A mark is an instruction that does nothing; `tools/causeway/src/profile/counter.c` knows it by its operand.
+//! A mark is a no-op that `tools/causeway/src/profile/counter.c` recognises by its operand.
 
 use core::arch::asm;
 
-/// From here on it counts.
+/// Marks the start of the counted part.
 #[inline(always)]
 pub fn begin() {
     // SAFETY: a no-op: its operand is an address that is not used.
@@ -16,7 +17,7 @@ pub fn begin() {
     };
 }
 
-/// Until here.
+/// Marks its end.
 #[inline(always)]
 pub fn end() {
     // SAFETY: as above.

@@ -8,27 +8,28 @@ use crate::marks;
 use crate::options::Options;
 use crate::sample::Unit;
 
-/// A row goes on until it has so many batches, unless it takes far too long.
+/// A row continues until it has so many batches, unless it takes far too long.
 pub const LEAST_BATCHES: usize = 5;
 
-/// A row of long batches ends after so many times its time, with however few batches it has then: a bench of several
-/// boots has a sample of each, which says more than many from one.
+/// A row of long batches ends after so many times its time, with however few batches: a bench of
+/// several boots has a sample of each, which is worth more than many from one boot.
 pub const MOST_TIMES: u32 = 4;
 
-/// A row has no more batches than these, however short they are: its line stays below the size of a pipe.
+/// Maximal batches of a row, so that its line fits into a pipe.
 pub const MOST_BATCHES: usize = 500;
 
-/// How many batches a row does.
+/// Number of batches of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// So many.
+    /// Exactly so many.
     Batches(usize),
-    /// For so long, with at least [`LEAST_BATCHES`] if [`MOST_TIMES`] the time is enough for them, and at most [`MOST_BATCHES`].
+    /// For so long, with at least [`LEAST_BATCHES`] if [`MOST_TIMES`] the time suffices for them,
+    /// and at most [`MOST_BATCHES`].
     Time(Duration),
 }
 
 impl Length {
-    /// What the command line asks for.
+    /// Returns the number that the options ask for.
     pub fn of(options: &Options) -> Self {
         match options.batches {
             Some(batches) => Self::Batches(batches as usize),
@@ -89,8 +90,8 @@ impl Meter {
         self.timed(|watch, n| watch.time(|| body(n)))
     }
 
-    /// Measures `body` after something that no clock sees is prepared for each batch; what was prepared is dropped
-    /// unseen, too.
+    /// Measures `body` after a preparation for each batch; neither the preparation nor its drop is
+    /// measured.
     ///
     /// # Errors
     /// Those of either.
@@ -105,7 +106,7 @@ impl Meter {
         })
     }
 
-    /// Measures a batch that says by a [`Watch`] which of its parts count.
+    /// Measures a batch that marks the parts that count by a [`Watch`].
     ///
     /// # Errors
     /// The batch's own.
@@ -135,18 +136,18 @@ impl Meter {
         Ok(())
     }
 
-    /// Takes a value that was found in another way: a size, a count of pages, a time that something else measured.
+    /// Takes a value found in another way: a size, a count of pages, a time measured elsewhere.
     pub fn value(&mut self, value: f64) {
         self.samples.push(value);
         self.operations += 1;
     }
 
-    /// Says what a reader of the row should know.
+    /// Adds a note for the row's reader.
     pub fn note(&mut self, note: impl Into<String>) {
         self.note = Some(note.into());
     }
 
-    /// A sample: what one operation took, or how many fit into a second.
+    /// Returns a sample: the time of one operation, or operations per second.
     fn value_of(&self, elapsed: Duration) -> f64 {
         let seconds = elapsed.as_secs_f64();
         let operations = self.batch as f64;
@@ -162,17 +163,17 @@ impl Meter {
     }
 }
 
-/// Which parts of a batch count.
+/// The parts of a batch that count.
 #[derive(Debug, Default)]
 pub struct Watch {
     elapsed: Duration,
     counters: Counts,
-    /// What a look at the counters costs; without, they are not looked at.
+    /// Cost of reading the counters; without it they are not read.
     looking: Option<Counts>,
 }
 
 impl Watch {
-    /// A part that counts.
+    /// Measures a part that counts.
     ///
     /// # Errors
     /// The part's own.
@@ -192,7 +193,8 @@ impl Watch {
         Ok(result)
     }
 
-    /// A part that measures its own time, as [`together`](crate::partner::together) does; what is counted is all of it.
+    /// Runs a part that measures its own time, as [`together`](crate::partner::together) does; the
+    /// counters cover all of it.
     ///
     /// # Errors
     /// The part's own.
@@ -214,7 +216,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Time that something else measured, such as [`together`](crate::partner::together).
+    /// Adds a time measured elsewhere, such as by [`together`](crate::partner::together).
     pub fn add(&mut self, time: Duration) {
         self.elapsed += time;
     }

@@ -9,41 +9,43 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use crate::experiments;
 use crate::harness::Experiment;
 
-/// The first word that makes the program end at once, or start itself again as often as the second word says.
+/// The first word that makes the program exit at once, or start itself as often as the second word
+/// says.
 pub const NOTHING: &CStr = c"--nothing";
 
-/// What the user asked for.
+/// The user's options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// In this order.
+    /// Experiments in this order.
     pub experiments: Vec<&'static Experiment>,
-    /// The list is wanted, and nothing is measured.
+    /// Only list the experiments.
     pub list: bool,
-    /// What experiments measure only in the full set, too, and more time for each row.
+    /// Measure the full set, with more time for each row.
     pub full: bool,
-    /// How often each experiment is done, one after the other.
+    /// Repetitions of each experiment, one after the other.
     pub runs: u32,
-    /// Exactly so many batches a row, in place of a time.
+    /// Exactly so many batches a row instead of a time.
     pub batches: Option<u32>,
-    /// Measures all again and again, and waits for a line of standard input before each pass, experiment and row.
+    /// Measure repeatedly, and wait for a line of standard input before each pass, experiment and
+    /// row.
     pub turns: bool,
     /// Only rows whose names contain one of these; all, if there is none.
     pub rows: Vec<String>,
 }
 
 impl Options {
-    /// How long a row's batches go on.
+    /// Returns the duration of a row's batches.
     pub fn time(&self) -> Duration {
         let whole = Duration::from_millis(if self.full { 1000 } else { 60 });
         whole / if self.turns { 2 } else { 1 }
     }
 
-    /// When a row is given up, in seconds of the guest's clock.
+    /// Returns the time limit of a row, in seconds of the guest's clock.
     pub fn limit(&self) -> u32 {
         if self.full { 600 } else { 120 }
     }
 
-    /// Whether a row is asked for.
+    /// Returns whether a row is asked for.
     pub fn wants(&self, row: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|word| row.contains(word.as_str()))
     }
@@ -100,10 +102,11 @@ fn number(name: &'static str) -> Arg {
         .value_parser(value_parser!(u32).range(1..))
 }
 
-/// Reads the command line, of which the first word is the program's own name.
+/// Parses the command line, whose first word is the program's own name.
 ///
 /// # Errors
-/// When there is nothing to measure: the exit status, after help was printed (0) or what is wrong with the options (2).
+/// When there is nothing to measure: the exit status, after printing help (0) or the mistake in the
+/// options (2).
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, i32> {
     let mut command = command();
     let found = match command.try_get_matches_from_mut(words) {

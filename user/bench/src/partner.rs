@@ -1,4 +1,5 @@
-//! Who works beside a row's own thread: children, threads, and the memory and gates that keep them in step.
+//! Work beside a row's own thread: children, threads, and the memory and gates that synchronise
+//! them.
 
 use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,13 +18,13 @@ pub struct Shared<T: Sync> {
     at: *mut T,
 }
 
-// SAFETY: it only gives out `&T`, which may be used by several threads at once.
+// SAFETY: it hands out `&T` only, and `T` is `Sync`.
 unsafe impl<T: Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Shared<T> {}
 
 impl<T: Sync> Shared<T> {
-    /// Puts the value into memory of its own, which lives as long as the process.
+    /// Puts the value into shared memory, which lives as long as the process.
     ///
     /// # Errors
     /// When there is no memory.
@@ -54,7 +55,7 @@ impl<T: Sync> Deref for Shared<T> {
     }
 }
 
-/// Where so many threads or processes meet, again and again.
+/// A reusable barrier for threads or processes.
 #[derive(Debug)]
 pub struct Gate {
     parties: u32,
@@ -62,7 +63,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// For so many parties; they may be processes that are forked afterwards.
+    /// Makes a barrier for so many parties; they may be processes forked afterwards.
     ///
     /// # Errors
     /// When there is no memory.
@@ -71,10 +72,10 @@ impl Gate {
         Ok(Self { parties, state })
     }
 
-    /// Waits until all parties have come.
+    /// Waits until all parties have arrived.
     ///
     /// # Errors
-    /// When the kernel refuses to let it wait.
+    /// When the kernel has no futexes.
     pub fn wait(&self) -> Result<(), Failure> {
         let (arrived, round) = &*self.state;
         let now = round.load(Ordering::Acquire);
@@ -90,7 +91,8 @@ impl Gate {
     }
 }
 
-/// Sleeps while the word, which may be shared between processes, has this value. Returns early for no reason, too.
+/// Sleeps while the word, which may be shared between processes, has this value. May wake
+/// spuriously.
 ///
 /// # Errors
 /// When the kernel has no futexes.
@@ -108,7 +110,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32) -> Result<(), Failure> {
     }
 }
 
-/// Wakes at most so many that sleep at the word; gives how many they were.
+/// Wakes at most so many waiters of the word; returns how many.
 ///
 /// # Errors
 /// When the kernel has no futexes.
@@ -122,11 +124,11 @@ pub fn futex_wake(word: &AtomicU32, most: i32) -> Result<u32, Failure> {
     Ok(u32::try_from(woken).unwrap_or(0))
 }
 
-/// A child process of the row. It is killed when this is dropped.
+/// A child process of the row, killed on drop.
 #[derive(Debug)]
 pub struct Partner {
     pid: libc::pid_t,
-    /// What it says when it fails.
+    /// The pipe that carries its failure.
     report: Option<OwnedFd>,
 }
 
@@ -134,7 +136,7 @@ impl Partner {
     /// Forks a child that runs `body` on this CPU, and returns once it runs there.
     ///
     /// # Errors
-    /// When there is no such CPU, or no room for a process.
+    /// When there is no such CPU, or no memory for a process.
     pub fn start(cpu: usize, body: impl FnOnce() -> Result<(), Failure>) -> Result<Self, Failure> {
         let mut ends = [0; 2];
         call!(pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
@@ -154,7 +156,7 @@ impl Partner {
             if let Err(failure) = &outcome {
                 let _ = fs::File::from(writer).write_all(failure.to_string().as_bytes());
             }
-            // SAFETY: ends the process without the parent's own cleaning up.
+            // SAFETY: ends the process without the parent's exit handlers.
             unsafe { libc::_exit(i32::from(outcome.is_err())) };
         }
         runs.wait()?;
@@ -164,7 +166,7 @@ impl Partner {
         })
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> libc::pid_t {
         self.pid
     }
@@ -189,14 +191,14 @@ impl Partner {
         }
     }
 
-    /// Ends it.
+    /// Kills it.
     pub fn kill(self) {}
 }
 
 impl Drop for Partner {
     fn drop(&mut self) {
         if self.pid > 0 {
-            // SAFETY: the child is this value's own, and has not been waited for.
+            // SAFETY: this value owns the child, which has not been waited for.
             unsafe {
                 libc::kill(self.pid, libc::SIGKILL);
                 libc::waitpid(self.pid, ptr::null_mut(), 0);
@@ -213,10 +215,10 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts one on each of these CPUs and returns once all run. Each calls `body` again and again.
+    /// Starts one on each of these CPUs and returns once all run. Each calls `body` repeatedly.
     ///
     /// # Errors
-    /// When there is no such CPU, or no room for a thread.
+    /// When there is no such CPU, or no memory for a thread.
     pub fn start(
         cpus: &[usize],
         body: impl Fn() + Clone + Send + 'static,
@@ -241,7 +243,7 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Starts threads that do nothing but run.
+    /// Starts threads that spin.
     ///
     /// # Errors
     /// As for [`Threads::start`].
@@ -259,11 +261,11 @@ impl Drop for Threads {
     }
 }
 
-/// Runs `body` at once in a thread on each of these CPUs, which is told its place in the list; gives the time from the
-/// first one's start to the last one's end.
+/// Runs `body` at once in a thread on each of these CPUs, which gets its index in the list; returns
+/// the time from the first start to the last end.
 ///
 /// # Errors
-/// The first that a thread has.
+/// The first one of a thread.
 pub fn together(
     cpus: &[usize],
     body: impl Fn(usize) -> Result<(), Failure> + Sync,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::counters::Counts;
 
-/// What the samples of a row count.
+/// Unit of a row's samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Time of one operation. Less is better, as for all but rates.
@@ -26,7 +26,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As it is written.
+    /// Returns its written form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nanoseconds => "ns",
@@ -40,7 +40,7 @@ impl Unit {
         }
     }
 
-    /// Whether `less` or `more` is better.
+    /// Returns whether `less` or `more` is better.
     pub fn better(self) -> &'static str {
         match self {
             Self::MebibytesPerSecond | Self::OperationsPerSecond => "more",
@@ -54,25 +54,25 @@ impl Unit {
     }
 }
 
-/// What a row found.
+/// Result of a row.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Record {
     /// `experiment/variant`.
     pub row: String,
-    /// What the samples count.
+    /// Sets the unit of the samples.
     pub unit: Unit,
     /// A value per operation for each batch, in the order in which they were made.
     pub samples: Vec<f64>,
     /// Operations in all these batches.
     pub operations: u64,
-    /// What the kernel counted, for each operation.
+    /// The kernel's counters per operation.
     pub counters: Counts,
-    /// What the reader should know.
+    /// Notes for the reader.
     pub note: Option<String>,
 }
 
 impl Record {
-    /// The line, without its end.
+    /// Returns the line without its end.
     pub fn line(&self) -> String {
         let mut line = format!(
             "{{\"row\":{},\"unit\":{},\"better\":{},\"samples\":[",
@@ -99,7 +99,7 @@ impl Record {
     }
 }
 
-/// The line of a row without a number: `key` is `missing` or `error`.
+/// Returns the line of a row without a number: `key` is `missing` or `error`.
 pub fn without_number(row: &str, key: &str, why: &str) -> String {
     format!(
         "{{\"row\":{},{}:{}}}",
@@ -109,22 +109,22 @@ pub fn without_number(row: &str, key: &str, why: &str) -> String {
     )
 }
 
-/// The line before an experiment's rows.
+/// Returns the line before an experiment's rows.
 pub fn start(experiment: &str) -> String {
     format!("{{\"experiment\":{}}}", quoted(experiment))
 }
 
-/// The line before a line of standard input is waited for, and what comes then: an experiment or one of its rows.
+/// Returns the line that asks for a line of standard input, and names the next experiment or row.
 pub fn wait(next: &str) -> String {
     format!("{{\"waiting\":{}}}", quoted(next))
 }
 
-/// The line at an experiment's end.
+/// Returns the line at an experiment's end.
 pub fn end(experiment: &str) -> String {
     format!("{{\"experiment\":{},\"done\":true}}", quoted(experiment))
 }
 
-/// A number of JSON with five significant digits or more, and without an exponent.
+/// Formats a JSON number with five significant digits or more and without an exponent.
 fn number(value: f64) -> String {
     if !value.is_finite() {
         return "0".into();
@@ -144,7 +144,7 @@ fn number(value: f64) -> String {
     .into()
 }
 
-/// A string of JSON.
+/// Formats a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

@@ -1,21 +1,22 @@
-//! The empty disks that a bench gives to guests whose experiments ask for them: one for files, one for swap space.
+//! The empty disks of experiments that ask for them: one for files, one for swap space.
 
-use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr;
 
+use support::files::c;
+
 use crate::{Failure, call};
 
 /// The disk for files.
 const FILES: &str = "vda";
-/// The one for swap space.
+/// The disk for swap space.
 const SWAP: &str = "vdb";
-/// Where the first is mounted.
+/// Mount point of the first.
 const FOLDER: &str = "/tmp/scratch";
 
-/// Makes busybox prepare a disk.
+/// Prepares a disk by a busybox command.
 fn prepare(words: &[&str], disk: &str) -> Result<(), Failure> {
     let device = format!("/dev/{disk}");
     if !Path::new(&device).exists() {
@@ -35,11 +36,8 @@ fn prepare(words: &[&str], disk: &str) -> Result<(), Failure> {
     }
 }
 
-fn c(text: &str) -> CString {
-    CString::new(text).unwrap_or_default()
-}
-
-/// A folder on a file system of a disk's, ext2 with blocks of 4 KiB. It is made at the first call, and the same for all rows.
+/// Returns a folder on a disk's file system, ext2 with blocks of 4 KiB. The first call makes it for
+/// all rows.
 ///
 /// # Errors
 /// [`Failure::Missing`] without such a disk, or without the file system.
@@ -65,7 +63,7 @@ fn mount() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Unmounts the folder and mounts it again: what is in it is on the disk only.
+/// Unmounts the folder and mounts it again, so that none of its files is cached.
 ///
 /// # Errors
 /// Those of the calls.
@@ -74,7 +72,7 @@ pub fn mount_again() -> Result<(), Failure> {
     mount()
 }
 
-/// Reads from the disk with the folder so far.
+/// Returns the reads so far from the disk with the folder.
 ///
 /// # Errors
 /// [`Failure::Missing`] where the kernel does not count them.
@@ -91,10 +89,10 @@ fn reads_of(diskstats: &str, disk: &str) -> Option<u64> {
     diskstats.lines().find_map(fields)
 }
 
-/// Sees to it that there is swap space, if there is a disk for it.
+/// Enables swap space if there is a disk for it.
 ///
 /// # Errors
-/// [`Failure::Missing`] without one, or where the kernel can't swap.
+/// [`Failure::Missing`] without one, or where the kernel cannot swap.
 pub fn swap() -> Result<(), Failure> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.contains(SWAP) {

@@ -1,4 +1,5 @@
-//! A parent and its children count together in private memory; a secret of the parent's stays with it.
+//! A parent and its children count together in private memory; a secret of the parent is not
+//! inherited.
 //!
 //! usage: `workers [CHILDREN]`
 

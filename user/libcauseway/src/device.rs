@@ -21,12 +21,13 @@ pub struct Causeway {
     device: OwnedFd,
 }
 
-/// What a child gets of memory when its parent forks.
+/// Inheritance of memory by children at fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inherit {
-    /// The same memory: what one writes, the others see. Children's children share it, too.
+    /// The same memory: each sees the others' writes. Grandchildren share it, too.
     Share,
-    /// A copy, made when somebody writes. Of memory that was mapped as shared, a page is a copy from the child's first write to it on.
+    /// A copy-on-write copy. A page of memory mapped as shared becomes a copy with the child's
+    /// first write.
     Copy,
     /// Nothing: the addresses are free in the child.
     None,
@@ -56,7 +57,7 @@ pub struct Counts {
     pub page_tables: u64,
 }
 
-/// What may be done with memory.
+/// Access rights to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[allow(missing_docs)]
 pub struct Rights {
@@ -71,23 +72,23 @@ pub struct Rights {
 pub struct Entry {
     /// Its addresses.
     pub range: Range<usize>,
-    /// What the program may do there.
+    /// Current rights.
     pub rights: Rights,
-    /// What `mprotect` may allow at most.
+    /// Most rights that `mprotect` may grant.
     pub most_rights: Rights,
     /// Mapped as shared.
     pub shared: bool,
-    /// A stack that grows by itself.
+    /// A stack that grows automatically.
     pub grows_down: bool,
-    /// Locked into memory, be it from the first use of each page on only.
+    /// Locked into memory, perhaps only from the first use of each page on.
     pub locked: bool,
     /// Private memory that was shared with children.
     pub shared_with_children: bool,
-    /// What children get.
+    /// Inheritance by children.
     pub inherit: Inherit,
     /// Pages that are in memory and mapped.
     pub resident: u64,
-    /// Pages of its own: written, and not a file's.
+    /// Anonymous pages.
     pub anonymous: u64,
 }
 
@@ -101,10 +102,10 @@ impl Causeway {
         Ok(Causeway { device })
     }
 
-    /// The version of the interface: 1, or a later one that has all of it.
+    /// Returns the version of the interface: 1, or a later one that includes it.
     ///
     /// # Errors
-    /// Of the kernel, if it does not know the request.
+    /// That of the kernel, if it does not know the request.
     pub fn version(&self) -> io::Result<u32> {
         let mut version = 0u32;
         // SAFETY: the request writes a `u32`.
@@ -112,28 +113,29 @@ impl Causeway {
         Ok(version)
     }
 
-    /// Sets what children get of `memory` from now on.
+    /// Sets the inheritance of `memory` by later children.
     ///
     /// # Errors
-    /// Of the kernel: out of memory.
+    /// That of the kernel: out of memory.
     pub fn set_inherit(&self, memory: &mut Memory, inherit: Inherit) -> io::Result<()> {
         let range = memory.addresses();
-        // SAFETY: the memory is reached through atomics only, which may change under one's hands; without it, it is not reached
-        // at all, since who is a child by `fork` has been told so by `Memory`.
+        // SAFETY: the memory is accessed through atomics only, which may change at any time; a
+        // child without it does not access it, since `Memory` knows the process that has it.
         unsafe { self.set_inherit_of(range, inherit)? };
         memory.note_children(inherit != Inherit::None);
         Ok(())
     }
 
-    /// As [`set_inherit`](Causeway::set_inherit) for any addresses; the first is a multiple of 4096.
+    /// Does as [`set_inherit`](Causeway::set_inherit) for any addresses; the first is a multiple of
+    /// 4096.
     ///
     /// # Safety
-    /// What the children's code takes for its own there is what they get: nobody keeps references to memory that is shared or
-    /// missing in a child, and uses them there.
+    /// The children's code must match their memory: no reference to memory that is shared or
+    /// missing in a child may be used there.
     ///
     /// # Errors
-    /// Of the kernel: `EINVAL` for an address that no page starts at or to share a stack that grows, `ENOMEM` if something is
-    /// not mapped there.
+    /// Those of the kernel: `EINVAL` for an unaligned address or to share a stack that grows,
+    /// `ENOMEM` if a part is not mapped.
     pub unsafe fn set_inherit_of(&self, range: Range<usize>, inherit: Inherit) -> io::Result<()> {
         let what = Inherit::ALL.iter().position(|&it| it == inherit);
         let len = range.end.saturating_sub(range.start);
@@ -142,10 +144,10 @@ impl Causeway {
         unsafe { self.request(request::INHERIT, words.as_mut_ptr().cast()) }
     }
 
-    /// Sums over the address space.
+    /// Returns sums over the address space.
     ///
     /// # Errors
-    /// Of the kernel, if it does not know the request.
+    /// That of the kernel, if it does not know the request.
     pub fn counts(&self) -> io::Result<Counts> {
         let mut words = [0u64; 8];
         // SAFETY: the request writes eight words.
@@ -161,10 +163,10 @@ impl Causeway {
         })
     }
 
-    /// What is mapped at an address.
+    /// Returns the entry at an address.
     ///
     /// # Errors
-    /// `ENOMEM` if nothing is.
+    /// `ENOMEM` if nothing is mapped there.
     pub fn entry(&self, address: usize) -> io::Result<Entry> {
         let mut words = [0u64; 8];
         words[0] = address as u64;
@@ -199,7 +201,7 @@ impl Causeway {
     /// Makes a request.
     ///
     /// # Safety
-    /// `argument` points to what the request reads and writes.
+    /// `argument` points to the memory that the request reads and writes.
     unsafe fn request(&self, request: u64, argument: *mut libc::c_void) -> io::Result<()> {
         // SAFETY: the caller vouches for the argument.
         match unsafe { libc::ioctl(self.device.as_raw_fd(), request as _, argument) } {

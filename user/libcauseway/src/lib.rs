@@ -1,9 +1,9 @@
-//! What the Causeway kernel offers to programs beyond Linux's calls, through the device `/dev/causeway`.
+//! The Causeway kernel's interface for programs beyond Linux's calls: the device `/dev/causeway`.
 //!
-//! - [`Causeway`]: the device; whether it is there says whether the program runs on Causeway.
-//! - [`Memory`]: private memory of which the program says what its children get: nothing, the same, a copy, or zeros.
-//!   On Linux, children get copies, or share memory that was shared from the start.
-//! - [`Counts`], [`Entry`]: what the kernel knows of the address space, without the text of `/proc`.
+//! - [`Causeway`]: the device; it exists on Causeway only.
+//! - [`Memory`]: private memory whose inheritance by children the program chooses: none, the same
+//!   memory, a copy, or zeros. On Linux, children get copies, or share memory mapped as shared.
+//! - [`Counts`], [`Entry`]: the kernel's view of the address space, without the text of `/proc`.
 //!
 //! ```no_run
 //! use libcauseway::{Causeway, Inherit, Memory};
@@ -14,7 +14,7 @@
 //! let mut results = Memory::new(4096)?;
 //! causeway.set_inherit(&mut results, Inherit::Share)?;
 //! let counter: &AtomicU64 = &results.as_u64s()[0];
-//! // What a child adds from now on, its parent sees.
+//! // The parent sees additions of later children.
 //! counter.fetch_add(1, Ordering::Relaxed);
 //! # Ok(())
 //! # }

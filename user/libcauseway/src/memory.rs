@@ -1,4 +1,4 @@
-//! Private memory that is reached through atomics.
+//! Private memory that is accessed through atomics.
 
 use std::io;
 use std::ops::Range;
@@ -7,19 +7,20 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-/// Zero-filled private memory of this program, in whole pages. Others may come to write it ([`Inherit::Share`](crate::Inherit::Share)),
-/// so it is reached through atomics only.
+/// Zero-filled private memory of this program, in whole pages. Children may come to write it
+/// ([`Inherit::Share`](crate::Inherit::Share)), so it is accessed through atomics only.
 ///
-/// A child for which it was set to [`Inherit::None`](crate::Inherit::None) does not have it, and is killed when it reaches for it.
+/// A child for which it was set to [`Inherit::None`](crate::Inherit::None) does not have it, and is
+/// killed when it accesses it.
 #[derive(Debug)]
 pub struct Memory {
     start: NonNull<u8>,
     len: usize,
-    /// The process that has it, if its children don't.
+    /// The process that has it, if its children do not.
     only_in: Option<u32>,
 }
 
-// SAFETY: it is memory that is reached through atomics.
+// SAFETY: the memory is accessed through atomics.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -30,7 +31,7 @@ impl Memory {
     /// Maps at least `len` bytes, rounded up to pages.
     ///
     /// # Errors
-    /// Of the kernel: out of memory; `EINVAL` for nothing.
+    /// Those of the kernel: out of memory; `EINVAL` for a length of zero.
     pub fn new(len: usize) -> io::Result<Memory> {
         let len = len
             .checked_next_multiple_of(PAGE)
@@ -62,12 +63,12 @@ impl Memory {
         self.len
     }
 
-    /// Never: there is at least a page.
+    /// Returns false: there is at least a page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Where it is.
+    /// Returns its addresses.
     pub fn addresses(&self) -> Range<usize> {
         let start = self.start.as_ptr() as usize;
         start..start + self.len
@@ -78,13 +79,14 @@ impl Memory {
         self.only_in = (!get_it).then(process::id);
     }
 
-    /// As bytes.
+    /// Returns it as bytes.
     pub fn as_bytes(&self) -> &[AtomicU8] {
-        // SAFETY: mapped as long as this lives, initialised by the kernel, and reached by nobody except through atomics.
+        // SAFETY: mapped as long as this lives, initialised by the kernel, and accessed through
+        // atomics only.
         unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
     }
 
-    /// As words.
+    /// Returns it as words.
     pub fn as_u64s(&self) -> &[AtomicU64] {
         // SAFETY: as for bytes; it starts at a page, so it is aligned, and is whole pages long.
         unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }

@@ -145,8 +145,8 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the test unless the first value equals the second; the report has both, and the values that
-/// follow them.
+/// Fails the test unless the first value equals the second; the report has both, and the values
+/// that follow them.
 #[macro_export]
 macro_rules! equal {
     ($found:expr, $wanted:expr $(, $value:expr)* $(,)?) => {

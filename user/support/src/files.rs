@@ -58,12 +58,14 @@ pub fn read_text(path: &str) -> Result<String> {
     fs::read_to_string(path).map_err(|error| format!("{path}: {error}").into())
 }
 
-/// Returns the number behind the word `name`, with or without a colon, that begins a line of a file.
+/// Returns the number behind the word `name`, with or without a colon, at the start of a file's
+/// line.
 pub fn field(path: &str, name: &str) -> Result<u64> {
     field_of(&read_text(path)?, name).map_err(|why| format!("{path}: {why}").into())
 }
 
-/// Returns the number behind the word `name`, with or without a colon, that begins a line of a text.
+/// Returns the number behind the word `name`, with or without a colon, at the start of a text's
+/// line.
 pub fn field_of(text: &str, name: &str) -> Result<u64> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let is_it = |word: &str| word.strip_suffix(':').unwrap_or(word) == name;

@@ -2,15 +2,15 @@
 
 use std::arch::asm;
 
-/// A 32-bit call; negative results are errors.
+/// Makes a 32-bit call; negative results are error numbers.
 pub fn int80<const N: usize>(number: u32, arguments: [u32; N]) -> i32 {
     let mut a = [0u64; 6];
     for (wide, narrow) in a.iter_mut().zip(arguments) {
         *wide = u64::from(narrow);
     }
     let result: u64;
-    // SAFETY: the callers pass numbers and memory that the calls ask for. Two registers that the compiler keeps for itself
-    // are put back; the interrupt may change r8 to r11.
+    // SAFETY: the callers pass numbers and memory that the calls ask for. The two registers that
+    // the compiler reserves are restored; the interrupt may change r8 to r11.
     unsafe {
         asm!(
             "push rbx", "push rbp",

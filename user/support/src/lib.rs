@@ -1,4 +1,4 @@
-//! What guest programs share.
+//! Shared parts of the guest programs.
 //!
 //! | module | contents |
 //! |---|---|

@@ -37,7 +37,7 @@ pub fn after(id: c_int, milliseconds: i64) -> Result<timespec> {
     Ok(time)
 }
 
-/// Asks `condition` every millisecond until it holds; gives up after five seconds and returns false.
+/// Asks `condition` every millisecond until it holds; returns false after five seconds.
 pub fn soon(mut condition: impl FnMut() -> Result<bool>) -> Result<bool> {
     let end = Instant::now() + Duration::from_secs(5);
     while !condition()? {

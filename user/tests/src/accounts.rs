@@ -1,4 +1,4 @@
-//! What `/proc` and `/sys` tell of a process's memory and doings, and settings that root may change.
+//! `/proc` and `/sys`: a process's memory, its statistics, the settings that root may change.
 
 use support::prelude::*;
 
@@ -74,7 +74,7 @@ fn rollup() -> Outcome {
         let (old, new) = (field_of(&before, name)?, field_of(&after, name)?);
         ensure!(new >= old + 780, "{name} went from {old} to {new} kB");
     }
-    // Of what a child has mapped, too, each has half.
+    // Pages shared with a child count half for each.
     let (reader, writer) = pipe(0)?;
     let other = spawn(|| {
         let sum: u32 = (0..200)
@@ -109,9 +109,9 @@ fn leisure() -> Outcome {
     (0..40).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
     ensure!(count()? == 0, "{} kB before any was freed", count()?);
     call!(madvise(area.cast(), 30 * PAGE, MADV_FREE));
-    // The machine is not short of memory.
+    // Nothing is reclaimed: the machine is not short of memory.
     ensure!(count()? == 30 * kib, "{} kB of 30 pages", count()?);
-    // What is written is kept, and what goes is nowhere.
+    // Written pages are kept; discarded ones are gone.
     poke(area.wrapping_add(3 * PAGE), 2);
     call!(madvise(
         area.wrapping_add(20 * PAGE).cast(),
@@ -134,7 +134,7 @@ fn transfers() -> Outcome {
     let gained = |name| Ok::<_, Failure>(field_of(&after, name)? - field_of(&before, name)?);
     let (read, written) = (gained("rchar")?, gained("wchar")?);
     let (reads, writes) = (gained("syscr")?, gained("syscw")?);
-    // What was read of `io` itself counts, too.
+    // Reading `io` counts as well.
     ensure!(
         (10_000..11_000).contains(&read) && written == 3_000,
         "10,000 and 3,000 bytes show as {read} and {written}"
@@ -213,7 +213,7 @@ fn secrets() -> Outcome {
     });
     kill_child(other)?;
     result?;
-    // Who gives up being looked into is closed to its own user.
+    // A process that is not dumpable is closed to its own user.
     child(|| {
         call!(setuid(1000));
         let (reader, writer) = pipe(0)?;
@@ -247,7 +247,7 @@ fn settings() -> Outcome {
         "the name is {}",
         String::from_utf8_lossy(&name)
     );
-    // A map may have that many entries, and no more.
+    // A map may have that many entries and no more.
     let most = read_text("/proc/sys/vm/max_map_count")?;
     write("vm/max_map_count", "60").map_err(|e| format!("{e:?}"))?;
     let result = child(|| {
@@ -388,7 +388,7 @@ fn log() -> Outcome {
         "the last line is {last:?}"
     );
     ensure!(all.lines().all(|line| line.starts_with('<')));
-    // The end of it fits into less.
+    // A smaller buffer gets the log's end.
     let n = log(3, &mut buffer[..200]);
     ensure!((1..=200).contains(&n), "200 bytes get {n}");
     ensure!(buffer[..n as usize].ends_with(b"\n") && buffer[0] == b'<');

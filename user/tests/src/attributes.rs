@@ -74,7 +74,7 @@ fn set_get_list() -> Outcome {
     call!(fremovexattr(file, c"user.a".as_ptr()));
     refused!(ENODATA, fremovexattr(file, c"user.a".as_ptr()));
     equal!(list(&path)?, ["trusted.c", "user.b"]);
-    // They belong to the file, not to the name.
+    // Attributes belong to the file, not to its name.
     let other = c(&format!("{}-other", path.to_string_lossy()));
     call!(link(path.as_ptr(), other.as_ptr()));
     equal!(get(&other, c"trusted.c")?, b"\0\xff");
@@ -117,7 +117,7 @@ fn limits() -> Outcome {
         }
         ensure!(n < 1000, "no limit");
     }
-    // What has no attributes.
+    // Files without attributes.
     let (reader, _) = pipe(0)?;
     refused! {
         fgetxattr(reader, c"user.a".as_ptr(), null_mut(), 0) => EOPNOTSUPP;

@@ -1,4 +1,4 @@
-//! Damaged programs: an error of exec or a killed process, never more.
+//! Damaged programs: they may cause an error of `execve` or a killed process, nothing else.
 
 use support::prelude::*;
 
@@ -10,7 +10,7 @@ pub const TESTS: &[Test] = &[
     ("bad ELF: a real program with random damage", real_program),
 ];
 
-/// Where the small program is loaded.
+/// Address at which the small program is loaded.
 const BASE: u64 = 0x40_0000;
 
 /// The smallest program: one segment, whose code exits with 42.
@@ -49,7 +49,7 @@ fn small() -> Vec<u8> {
     bytes
 }
 
-/// How a program ended, or the error of exec.
+/// How a program ended, or the error of `execve`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Ended(End),
@@ -62,7 +62,7 @@ fn run(bytes: &[u8]) -> Result<Fate> {
     fs::write(&path, bytes)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     let path = c(&path);
-    // The error comes back through memory that both have.
+    // The error comes back through shared memory.
     let shared = shared_map(4096)?.cast::<i32>();
     // SAFETY: a live shared map.
     unsafe { shared.write(0) };
@@ -121,7 +121,7 @@ fn headers() -> Outcome {
         let fate = run(&bytes)?;
         ensure!(fate == enoexec, "{what}: {fate:?}");
     }
-    // These need only be survived: Linux itself refuses some and kills others.
+    // The kernel only has to survive these: Linux refuses some and kills others.
     let survived: &[(usize, u64)] = &[
         (24, 0),                     // entry
         (24, 0xffff_8000_0000_0000), // entry in the kernel

@@ -1,4 +1,4 @@
-//! A bad pointer gives `EFAULT`, wherever it points, in whichever call.
+//! A bad pointer gives `EFAULT`, in every call and for every kind of bad address.
 
 use support::prelude::*;
 
@@ -12,7 +12,7 @@ pub const TESTS: &[Test] = &[
     ),
 ];
 
-/// Where nothing of this process can be: near zero, not mapped, the kernel's half, the hole between
+/// Addresses that are never accessible: near zero, not mapped, the kernel's half, the hole between
 /// the halves, the last bytes.
 const BAD: [u64; 7] = [
     1,
@@ -220,7 +220,7 @@ fn every_call() -> Outcome {
                     W => writer as u64,
                     Path => path.as_ptr() as u64,
                     M => good as u64,
-                    // The folder's descriptor is known only now.
+                    // Only now is the folder's descriptor known.
                     N(number) if *number == u64::MAX - 1 => folder as u64,
                     N(number) => *number,
                 };
@@ -239,7 +239,7 @@ fn every_call() -> Outcome {
             }
         }
     }
-    // The first word of each is enough to see which calls are wrong.
+    // The first word of each names the call that is wrong.
     let count = wrong.len();
     wrong.truncate(25);
     ensure!(wrong.is_empty(), "{count} wrong: {}", wrong.join("; "));

@@ -1,5 +1,5 @@
-//! Pages of a disk in memory, as programs see and steer them: advice, read-ahead, write-back, and the settings of it. On `/dev/md0`, where the host
-//! gives one.
+//! The page cache of a disk as programs see and control it: advice, readahead, writeback and its
+//! settings. The tests need `/dev/md0` from the host.
 
 use support::prelude::*;
 
@@ -22,7 +22,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// The disk, mapped and open, none of its pages in memory.
+    /// The disk, open and mapped, with no page cached.
     fn open() -> Result<Disk> {
         if !Path::new(DISK).exists() {
             return Err(skip(format!("there is no {DISK}")));
@@ -51,7 +51,7 @@ impl Disk {
         Ok(())
     }
 
-    /// All its pages leave memory.
+    /// Evicts all its pages.
     fn forget(&self) -> Outcome {
         call!(fdatasync(self.file));
         self.advise(0, 0, POSIX_FADV_DONTNEED)?;
@@ -70,7 +70,7 @@ impl Disk {
         Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
     }
 
-    /// Waits until exactly these pages are in memory: they come by themselves.
+    /// Waits until exactly these pages are cached: readahead brings them asynchronously.
     fn comes(&self, pages: std::ops::Range<usize>) -> Outcome {
         let mut here = Vec::new();
         for _ in 0..500 {
@@ -115,7 +115,7 @@ fn advice() -> Outcome {
     disk.comes(0..32)?;
     call!(readahead(disk.file, (32 * PAGE) as off64_t, 16 * PAGE));
     disk.comes(0..48)?;
-    // Of a page that is named in part, the rest may be wanted.
+    // A page named in part stays: the rest of it may be wanted.
     disk.advise(100, 48 * PAGE - 100, POSIX_FADV_DONTNEED)?;
     disk.comes(0..1)?;
     disk.forget()?;
@@ -128,7 +128,7 @@ fn advice() -> Outcome {
     let here = disk.resident()?.iter().filter(|&&here| here).count();
     ensure!(here > 1, "{here} pages are read");
     disk.forget()?;
-    // Windows of who came no farther are smaller.
+    // Readahead windows are smaller after a short run.
     for advice in [POSIX_FADV_SEQUENTIAL, POSIX_FADV_NOREUSE] {
         disk.advise(0, 0, advice)?;
         disk.read(0)?;
@@ -181,7 +181,7 @@ fn dirty() -> Outcome {
         field("/proc/meminfo", "Dirty")? + 32 <= after,
         "msync writes"
     );
-    // A store after that is seen, too.
+    // A later store is seen, too.
     poke(disk.memory, 8);
     ensure!(
         field("/proc/meminfo", "Dirty")? >= 4,

@@ -1,4 +1,5 @@
-//! `/dev/causeway`, through the crate that wraps it: what children get, and what the kernel says of an address space.
+//! `/dev/causeway` through its crate: inheritance by children, and the kernel's view of an address
+//! space.
 
 use libcauseway::{Causeway, Inherit, Memory};
 use support::prelude::*;
@@ -32,7 +33,7 @@ fn share() -> Outcome {
     child(|| {
         equal!(place(0).load(Relaxed), 1);
         place(0).store(2, Relaxed);
-        // A page that nobody had touched.
+        // A page not touched before.
         place(1).store(3, Relaxed);
         child(|| {
             place(0).fetch_add(10, Relaxed);
@@ -86,7 +87,7 @@ fn copies() -> Outcome {
     let causeway = open()?;
     let mut memory = memory(Inherit::Share)?;
     memory.as_u64s()[0].store(1, Relaxed);
-    // A sharer that waits, and tells what it sees in the end.
+    // A sharer that waits and checks what it sees in the end.
     let (wake, waker) = pipe(0)?;
     let address = memory.addresses().start;
     let sharer = spawn(|| {
@@ -138,7 +139,7 @@ fn parts() -> Outcome {
     Ok(())
 }
 
-/// A futex there is one futex for all who share it.
+/// A futex in shared memory is the same one for all its sharers.
 fn futex() -> Outcome {
     let memory = memory(Inherit::Share)?;
     let word = memory.addresses().start as *mut u32;
@@ -175,7 +176,7 @@ fn said() -> Outcome {
         entry.rights.read && entry.rights.write && !entry.rights.execute && !entry.shared,
         "{entry:?}"
     );
-    // Locking a part of it parts the entry in three.
+    // Locking a part splits the entry in three.
     call!(mlock(memory.wrapping_add(8 * PAGE).cast(), 8 * PAGE));
     let after = causeway.counts()?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Time: clocks, sleeping, timers, the time that a process used.
+//! Time: clocks, sleeping, timers, CPU time.
 
 use support::prelude::*;
 
@@ -47,7 +47,7 @@ fn forward() -> Outcome {
     Ok(())
 }
 
-/// The clock may not go back from one CPU to another.
+/// The clock never goes back from one CPU to another.
 fn agreement() -> Outcome {
     static LATEST: AtomicI64 = AtomicI64::new(0);
     let threads: Vec<_> = (0..4)
@@ -140,7 +140,7 @@ fn processor_timer() -> Outcome {
     let timer = timer_val(10_000, 10_000);
     let begin = now(CLOCK_PROCESS_CPUTIME_ID)?;
     call!(setitimer(ITIMER_PROF, &timer, null_mut()));
-    // Nearly all of the time is the kernel's.
+    // Nearly all of the time is spent in the kernel.
     let mut to = vec![0u8; 1 << 16];
     let mut zeros = File::open("/dev/zero")?;
     while now(CLOCK_PROCESS_CPUTIME_ID)? - begin < SPENT_MS * 1_000_000 {

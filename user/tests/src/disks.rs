@@ -1,5 +1,6 @@
-//! Block devices as files. The host gives `/dev/vda` (its size no multiple of a page), `/dev/vdb`, which is read-only, and `/dev/md0`, and
-//! compares what these tests leave on the first one with what must be there: see [`byte`].
+//! Block devices as files. The host provides `/dev/vda` (its size is no multiple of a page),
+//! `/dev/vdb`, which is read-only, and `/dev/md0`. Afterwards it compares the contents of the first
+//! one with those that [`byte`] defines.
 
 use crate::{call80, refused80};
 use support::prelude::*;
@@ -30,7 +31,7 @@ const HDIO_GETGEO: libc::Ioctl = 0x301;
 
 const SECTOR: usize = 512;
 
-/// Opens a disk, or has the test left out where there is none.
+/// Opens a disk; skips the test where there is none.
 fn open(name: &str, flags: c_int) -> Result<c_int> {
     if !Path::new(name).exists() {
         return Err(skip(format!("there is no {name}")));
@@ -106,7 +107,7 @@ fn says() -> Outcome {
     close(disk)
 }
 
-/// `unsigned long` and `size_t` have four bytes there, in commands and in what is given.
+/// `unsigned long` and `size_t` have four bytes there, in commands and results.
 fn says_narrow() -> Outcome {
     const IOCTL: u32 = 54;
     const BLKBSZGET_NARROW: u32 = 0x8004_1270;
@@ -135,7 +136,7 @@ fn says_narrow() -> Outcome {
     close(disk)
 }
 
-/// A page that `O_DIRECT` may have a demand on.
+/// Page-aligned memory for `O_DIRECT`.
 fn aligned() -> Result<*mut u8> {
     map(16 * PAGE)
 }
@@ -146,7 +147,7 @@ fn direct() -> Outcome {
     let memory = aligned()?;
     let read =
         |len: usize, at: i64| Ok::<_, Failure>(call!(pread(disk, memory.cast(), len, at)) as usize);
-    // What was written to the pages is seen past them, and the other way round.
+    // Direct reads see cached writes, and cached reads see direct writes.
     pwrite(cached, b"through the pages", 8192 + 100)?;
     ensure!(read(PAGE, 8192)? == PAGE, "a short read");
     // SAFETY: mapped by `aligned`.
@@ -202,7 +203,7 @@ fn mapped() -> Outcome {
     }
     equal!(pread(disk, 1, at + 2 * PAGE as u64)?, b"2");
     call!(msync(memory.cast(), 4 * PAGE, MS_SYNC));
-    // The mapping keeps the pages when nobody has the disk open, and the last one writes them back.
+    // The mapping keeps the pages after the last close; the last unmapping writes them back.
     poke(page(3), b'!');
     close(disk)?;
     let disk = open("/dev/md0", O_RDWR)?;
@@ -287,7 +288,7 @@ fn zeros() -> Outcome {
     for range in [[100u64, 512], [0, 100], [u64::MAX - 511, 512], [0, 1 << 40]] {
         refused!(EINVAL, ioctl(disk, BLKZEROOUT, range.as_ptr()));
     }
-    // Who may only read it may not clear it either.
+    // A read-only descriptor may not clear it.
     let reader = open("/dev/md0", O_RDONLY)?;
     for command in [BLKZEROOUT, BLKDISCARD] {
         let range = [0u64, PAGE as u64];
@@ -297,13 +298,13 @@ fn zeros() -> Outcome {
     close(disk)
 }
 
-/// The byte that must be at this place of the first disk in the end; the host knows the same.
+/// Returns the byte that the first disk must have at this offset in the end; the host checks it.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 const WRITERS: u64 = 4;
-/// Bytes in a row that one of them writes.
+/// Length of a stripe in bytes.
 const STRIPE: u64 = 20_000;
 
 fn patterns() -> Outcome {

@@ -7,13 +7,13 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[("entries: cat in two segments", cat)];
 
 const PAGE: usize = 4096;
-/// Where its text is; a page of data and pages of zeros follow.
+/// Address of its text; a page of data and pages of zeros follow.
 const TEXT: usize = 0x40_0000;
 const DATA: usize = TEXT + PAGE;
 const ZEROS: usize = DATA + PAGE;
 const ZEROS_LEN: usize = 2 * PAGE;
 
-// It takes a page of heap, then writes what it reads, by way of the zeros.
+// It takes a page of heap, then copies its input to its output through the zeros.
 global_asm!(
     r#"
     .pushsection .rodata
@@ -55,7 +55,7 @@ unsafe extern "C" {
     static entries_cat_end: u8;
 }
 
-/// The program as linkers of the paper's time made it: text, and data with zeros beyond it.
+/// Builds the program as linkers of the paper's time did: text, and data followed by zeros.
 fn program() -> Vec<u8> {
     let (start, end) = (&raw const entries_cat, &raw const entries_cat_end);
     // SAFETY: the assembler put the code between the two, in memory that never changes.
@@ -84,7 +84,7 @@ fn program() -> Vec<u8> {
     bytes
 }
 
-/// The paper's `cat` has six entries: text, data, zeros, heap, stack, and what the kernel puts there itself.
+/// The paper's `cat` has six entries: text, data, zeros, heap, stack, and the kernel's own.
 fn cat() -> Outcome {
     let path = format!("{}/cat", folder("entries")?);
     fs::write(&path, program())?;
@@ -97,7 +97,7 @@ fn cat() -> Outcome {
         (Some(to), Some(from)) => (to, from),
         _ => return Err("no pipes".into()),
     };
-    // Once it has answered it has all that it needs.
+    // After its first answer it has all the entries that it needs.
     to.write_all(b"hello")?;
     let mut answer = [0; 5];
     from.read_exact(&mut answer)?;

@@ -1,4 +1,4 @@
-//! epoll: level, edge and one-shot watches, nesting, what happens when files go away.
+//! epoll: level, edge and one-shot watches, nesting, closed files.
 
 use support::prelude::*;
 
@@ -33,7 +33,7 @@ fn add(epoll: c_int, fd: c_int, events: c_int, data: u64) -> Outcome {
     control(epoll, EPOLL_CTL_ADD, fd, events, data)
 }
 
-/// What is ready, as events and data; waits so many milliseconds.
+/// Waits so many milliseconds; returns the events and data of ready files.
 fn wait_for(epoll: c_int, timeout: c_int) -> Result<Vec<(c_int, u64)>> {
     let mut events = [NOTHING; 8];
     let count = call!(epoll_wait(epoll, events.as_mut_ptr(), 8, timeout));
@@ -97,7 +97,7 @@ fn edge() -> Outcome {
     let (reader, writer) = pipe(O_NONBLOCK)?;
     put(writer, 1)?;
     add(epoll, reader, EPOLLIN | EPOLLET, 1)?;
-    // Ready from the start is an edge, too.
+    // Readiness from the start counts as an edge.
     expect(epoll, &[(EPOLLIN, 1)])?;
     expect(epoll, &[])?;
     get(reader, 1)?;
@@ -105,17 +105,17 @@ fn edge() -> Outcome {
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 1)])?;
     expect(epoll, &[])?;
-    // More to read is an edge, even if there was something.
+    // New bytes are an edge even if some were unread.
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 1)])?;
-    // Asked for anew: what is ready is told again.
+    // Modified: readiness is reported again.
     control(epoll, EPOLL_CTL_MOD, reader, EPOLLIN | EPOLLET, 2)?;
     expect(epoll, &[(EPOLLIN, 2)])?;
     expect(epoll, &[])?;
     call!(close(writer));
     expect(epoll, &[(EPOLLIN | EPOLLHUP, 2)])?;
     expect(epoll, &[])?;
-    // Room in a full pipe.
+    // Space in a full pipe.
     let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, writer, EPOLLOUT | EPOLLET, 3)?;
     expect(epoll, &[(EPOLLOUT, 3)])?;
@@ -134,7 +134,7 @@ fn once() -> Outcome {
     expect(epoll, &[])?;
     put(writer, 1)?;
     expect(epoll, &[])?;
-    // Nothing at all comes, not even a hang-up.
+    // Nothing is reported, not even a hang-up.
     let (other, end) = pipe(0)?;
     add(epoll, other, EPOLLIN | EPOLLONESHOT, 2)?;
     put(end, 1)?;
@@ -183,7 +183,7 @@ fn bad() -> Outcome {
     refused!(EINVAL, epoll_ctl(epoll, EPOLL_CTL_MOD, other, event));
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 5)])?;
-    // The events can't be written: they are not lost.
+    // Events that cannot be stored are not lost.
     let read_only = map_with(4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
     refused!(EFAULT, epoll_wait(epoll, read_only.cast(), 4, 0));
     expect(epoll, &[(EPOLLIN, 5)])
@@ -205,14 +205,14 @@ fn closed() -> Outcome {
     ensure!(found.len() == 2, "{found:x?}");
     call!(close(copy));
     expect(epoll, &[])?;
-    // The last close of a pipe's end is seen although the end was watched.
+    // A watch does not keep a pipe's end open.
     refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
     // The same descriptor means another file now.
     let (reader, writer) = pipe(O_NONBLOCK)?;
     add(epoll, reader, EPOLLIN, 3)?;
     put(writer, 1)?;
     expect(epoll, &[(EPOLLIN, 3)])?;
-    // An epoll that goes first leaves nothing behind.
+    // An epoll closed first leaves nothing behind.
     let other = make()?;
     add(other, reader, EPOLLIN, 4)?;
     call!(close(other));
@@ -260,7 +260,7 @@ fn nested() -> Outcome {
     wait_ok(child)?;
     let mut event = epoll_entry(EPOLLIN, 0);
     refused!(ELOOP, epoll_ctl(inner, EPOLL_CTL_ADD, outer, &mut event));
-    // A chain of five is allowed, one of six is not, from whichever side it is made.
+    // A chain of five is allowed, one of six is not, whichever end grows.
     let mut chain = vec![make()?];
     add(chain[0], reader, EPOLLIN, 0)?;
     for i in 1..5 {
@@ -274,7 +274,7 @@ fn nested() -> Outcome {
         epoll_ctl(chain[0], EPOLL_CTL_ADD, top, &mut event) => ELOOP;
         epoll_ctl(chain[0], EPOLL_CTL_ADD, chain[4], &mut event) => ELOOP;
     }
-    // What hangs on a chain that was cut is free again.
+    // The parts of a cut chain may be linked again.
     control(chain[4], EPOLL_CTL_DEL, chain[3], 0, 0)?;
     add(top, chain[3], EPOLLIN, 9)?;
     expect(top, &[(EPOLLIN, 9)])?;
@@ -306,7 +306,7 @@ fn time() -> Outcome {
     handle(SIGUSR1, ignore_signal, SA_RESTART)?;
     // SAFETY: this process's own id.
     let parent = unsafe { libc::getpid() };
-    // Again and again: the first may come before the call.
+    // Repeatedly: the first signal may arrive before the call.
     let child = spawn(|| {
         for _ in 0..200 {
             pause_ms(20);
@@ -335,8 +335,8 @@ fn time() -> Outcome {
 }
 
 fn exclusive() -> Outcome {
-    // Each of four waits in an epoll of its own for the same pipe; every byte wakes one at least, and all
-    // bytes are read.
+    // Each of four processes waits in an epoll of its own for the same pipe; every byte wakes at
+    // least one, and all bytes are read.
     let (reader, writer) = pipe(O_NONBLOCK)?;
     let (done, count) = pipe(0)?;
     let mut children = Vec::new();
@@ -408,7 +408,7 @@ fn storm() -> Outcome {
 }
 
 fn churn() -> Outcome {
-    // One adds, writes and closes while another collects.
+    // One process adds, writes and closes while the other waits.
     let epoll = make()?;
     let stop = shared_map(4096)?;
     let flags = CLONE_FILES | SIGCHLD;
@@ -434,7 +434,7 @@ fn churn() -> Outcome {
             control(epoll, EPOLL_CTL_DEL, reader, 0, 0)?;
         }
         call!(close(reader));
-        // Seen at once, even while the other looks at the watch.
+        // Seen at once, even while the other process reads the watch.
         refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
         call!(close(writer));
     }
@@ -444,20 +444,20 @@ fn churn() -> Outcome {
     Ok(())
 }
 
-/// What the model knows of a counter and its watch.
+/// Model of a counter and its watch.
 #[derive(Clone, Copy, Default)]
 struct Watched {
     fd: c_int,
     count: u64,
-    /// The modes of its watch, if there is one.
+    /// Modes of its watch, if any.
     modes: Option<c_int>,
-    /// Something may have happened since it was looked at last.
+    /// Something may have happened since the last wait.
     listed: bool,
-    /// It has fired and waits to be changed.
+    /// It has fired and is disarmed until modified.
     spent: bool,
 }
 
-/// Counters are raised, emptied, watched in every way and closed at random: each wait must report exactly what the
+/// Raises, empties, watches and closes counters at random; each wait must report exactly what the
 /// rules of epoll(7) say.
 fn model() -> Outcome {
     const FILES: u64 = 8;

@@ -75,7 +75,7 @@ fn counter_waits() -> Outcome {
     let child = spawn(|| {
         pause_ms(5);
         write_u64(fd, u64::MAX - 1)?;
-        // Waits for room.
+        // Waits for space.
         write_u64(fd, 2)
     })?;
     is(read_u64(fd)?, u64::MAX - 1)?;
@@ -106,7 +106,7 @@ fn timer() -> Outcome {
     ensure!(took >= Duration::from_millis(20), "early: {took:?}");
     is(read_u64(fd)?, 1)?;
     refused!(EAGAIN, read(fd, at, 8));
-    // What was not read is counted.
+    // Expiries not yet read are counted.
     let start = Instant::now();
     set(fd, 0, timespec_of(5), 5)?;
     pause_ms(33);
@@ -122,7 +122,7 @@ fn timer() -> Outcome {
         left.it_value.tv_nsec,
         left.it_interval.tv_nsec
     );
-    // Stopped: nothing is left, not even what had expired.
+    // Disarmed: even pending expiries are gone.
     pause_ms(6);
     let mut old = left;
     call!(timerfd_settime(
@@ -157,7 +157,8 @@ fn time_of_day() -> Outcome {
         (reached.tv_sec, reached.tv_nsec) >= (then.tv_sec, then.tv_nsec),
         "too early"
     );
-    // The clock is set: who asked for it hears of it, and a far time may be near.
+    // The clock is set: timers that asked for it are cancelled, and an absolute time may be
+    // reached.
     let mut far = clock(CLOCK_REALTIME)?;
     far.tv_sec += 1000;
     let both = TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET;

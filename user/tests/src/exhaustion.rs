@@ -1,4 +1,4 @@
-//! Memory runs out: errors or a kill, and everything comes back.
+//! Out of memory: errors or a kill, and all memory is freed afterwards.
 
 use crate::proc::only_causeway;
 use support::prelude::*;
@@ -12,13 +12,13 @@ pub const TESTS: &[Test] = &[
     ("exhaustion: endless maps", map_bomb),
 ];
 
-/// Runs `storm` twice: after the second time nearly as much memory must be free again as after the first, which
-/// leaves the kernel's own caches as large as such a storm makes them.
+/// Runs `storm` twice: nearly as much memory must be free after the second run as after the first,
+/// which grows the kernel's own caches to the size that such a storm needs.
 fn comes_back(storm: fn() -> Outcome) -> Outcome {
     only_causeway()?;
     storm()?;
     let mut before = 0;
-    // What the dead had comes back for a while.
+    // Memory of dead processes is freed asynchronously.
     loop {
         let free = field("/proc/meminfo", "MemFree")?;
         if free <= before {

@@ -181,7 +181,7 @@ fn sizes() -> Outcome {
     // SAFETY: ignores the signal.
     unsafe { libc::signal(SIGXFSZ, SIG_IGN) };
     refused!(EFBIG, pwrite(open, b"x".as_ptr().cast(), 1, 20_000));
-    // What is too large already may become smaller.
+    // A file beyond the limit may shrink.
     call!(ftruncate(open, 40_000));
     refused!(EFBIG, ftruncate(open, 40_001));
     Ok(())
@@ -285,7 +285,7 @@ fn attributes() -> Outcome {
     ensure!(now.mtime_nsec() == 7, "{} ns", now.mtime_nsec());
     let omitted = time_spec(0, UTIME_OMIT);
     let times = [omitted; 2];
-    // Nothing is to be done: not even the path is looked at.
+    // Nothing is to be changed: the path is not even resolved.
     call!(utimensat(-1, c"nowhere".as_ptr(), times.as_ptr(), 0));
     call!(write(open, b"more".as_ptr().cast(), 4));
     ensure!(fs::metadata(&path)?.mtime() > 1_600_000_000);

@@ -1,4 +1,4 @@
-//! The registers for floating point and vectors belong to each thread.
+//! Each thread has its own floating-point and vector registers.
 
 use support::prelude::*;
 
@@ -131,7 +131,8 @@ extern "C" fn destroy(_: i32, _: *mut siginfo_t, _: *mut c_void) {
     unsafe {
         asm!("pcmpeqd xmm6, xmm6", "pcmpeqd xmm12, xmm12", out("xmm6") _, out("xmm12") _);
         if is_x86_feature_detected!("avx") {
-            asm!("vpxor xmm6, xmm6, xmm6", "vxorps ymm12, ymm12, ymm12", out("ymm6") _, out("ymm12") _);
+            asm!("vpxor xmm6, xmm6, xmm6", "vxorps ymm12, ymm12, ymm12",
+                out("ymm6") _, out("ymm12") _);
         }
     }
 }
@@ -178,7 +179,8 @@ fn clean() -> Outcome {
     child(|| {
         // SAFETY: sets registers only.
         unsafe {
-            asm!("movq xmm10, {0}", "movq xmm14, {0}", in(reg) secret, out("xmm10") _, out("xmm14") _)
+            asm!("movq xmm10, {0}", "movq xmm14, {0}", in(reg) secret,
+                out("xmm10") _, out("xmm14") _)
         };
         let thread = thread::spawn(move || {
             let (first, second): (u64, u64);

@@ -1,11 +1,11 @@
-//! The kernel measures what the machine takes, and nobody else notices.
+//! The kernel measures the machine's basic costs without disturbing other work.
 
 use crate::proc::only_causeway;
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[("floors: measured while others run", beside_others)];
 
-/// What there is on any machine.
+/// Costs measured on every machine.
 const NAMES: &[&str] = &[
     "trap",
     "page_fault",
@@ -23,7 +23,7 @@ const NAMES: &[&str] = &[
     "memcpy_uncached",
 ];
 
-/// Reads the file and looks at every line.
+/// Reads the file and checks every line.
 fn measured() -> Outcome {
     let text = read_text("/proc/causeway/floors")?;
     let mut floors = BTreeMap::new();
@@ -54,7 +54,8 @@ fn measured() -> Outcome {
     Ok(())
 }
 
-/// Registers, calls by all entries, and breakpoints, which the measuring gates are for too.
+/// Uses registers, system calls by all entries, and breakpoints, whose gates the measuring uses
+/// too.
 fn uses_the_entries(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
     static BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn count(_: i32, _: *mut siginfo_t, _: *mut c_void) {
@@ -67,7 +68,8 @@ fn uses_the_entries(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
         number += 1;
         let value = number.wrapping_mul(0x0101_0101_0101_0101);
         let (first, second, called, called32): (u64, u64, i64, i64);
-        // SAFETY: touches only the registers named; the calls take and change no memory, the breakpoint has a handler.
+        // SAFETY: touches only the registers named; the calls take and change no memory, the
+        // breakpoint has a handler.
         unsafe {
             asm!(
                 "movq xmm0, {value}", "movq xmm1, {value}",
@@ -94,7 +96,7 @@ fn uses_the_entries(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
     Ok(())
 }
 
-/// Mappings come and go in two threads, so that CPUs interrupt each other; processes too.
+/// Maps and unmaps in two threads, so that CPUs send shootdowns; forks, too.
 fn uses_memory(stop: &AtomicBool, rounds: &AtomicU32) -> Outcome {
     let work = |mark: u8| -> Outcome {
         let mut number = mark;
@@ -152,6 +154,6 @@ fn beside_others() -> Outcome {
     for count in counts {
         ensure!(count.load(Relaxed) > 0, "a neighbour did not run");
     }
-    // Goes on as before.
+    // Works as before.
     child(measured)
 }

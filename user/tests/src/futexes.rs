@@ -1,4 +1,4 @@
-//! Futexes: times, bits, several at once, priority inheritance, locks of the dead.
+//! Futexes: timeouts, bit sets, vectors, priority inheritance, robust locks.
 
 use support::prelude::*;
 
@@ -43,8 +43,8 @@ fn time(id: c_int, ahead: Duration) -> Result<timespec> {
     after(id, ahead.as_millis() as i64)
 }
 
-/// Whether a wait until `end` was none that ended before: by the clock that it was for, as a busy host may let any time pass between a look at that
-/// clock and the call.
+/// Checks that a wait did not end before `end`, by the clock that it used: on a busy host any time
+/// may pass between reading that clock and the call.
 fn ended_in_time(clock: c_int, end: &timespec) -> Outcome {
     let (now, end) = (now(clock)?, span(end));
     let (early, late) = (end.saturating_sub(now), now.saturating_sub(end));
@@ -169,7 +169,7 @@ fn several() -> Outcome {
         let place = thread.join()?;
         ensure!(place == chosen as i64, "word {place} in place of {chosen}");
     }
-    // No entry stayed behind.
+    // No waiter stayed queued.
     for word in &WORDS {
         equal!(futex(word, FUTEX_WAKE | PRIVATE, 9, None), 0);
     }
@@ -317,7 +317,7 @@ fn pi_refusals() -> Outcome {
     let value = LOCK.load(SeqCst);
     equal!(value & FUTEX_TID_MASK, owner, value);
     ensure!(futex(&LOCK, FUTEX_UNLOCK_PI, 0, None) == 0, "unlock");
-    // The id of nobody.
+    // An id without a thread.
     LOCK.store(32_766, SeqCst);
     fails(FUTEX_LOCK_PI, ESRCH)?;
     // An ordinary wake-up where threads wait to own the word.
@@ -394,7 +394,7 @@ fn pi_requeue() -> Outcome {
     for thread in threads {
         thread.join()??;
     }
-    // A time that passes before anybody moves it.
+    // A timeout that expires before the waiter is moved.
     let end = time(CLOCK_MONOTONIC, Duration::from_millis(10))?;
     let result = futex_with(&CONDITION, FUTEX_WAIT_REQUEUE_PI, 0, &end, &LOCK, 0);
     ensure!(result == -1 && errno() == ETIMEDOUT, result);
@@ -430,7 +430,7 @@ fn robust_with(protocol: c_int) -> Outcome {
             if waits {
                 pause_ms(60);
             }
-            // Without giving it up.
+            // Exits without unlocking.
             exit(0)
         })?;
         while held.load(SeqCst) == 0 {
@@ -463,7 +463,7 @@ fn robust_pi() -> Outcome {
     robust_with(PTHREAD_PRIO_INHERIT)
 }
 
-/// A lock that is in no robust list: who waits gets it with the mark of the dead owner.
+/// A lock on no robust list: its waiter gets it with the mark of the dead owner.
 fn pi_owner_dies() -> Outcome {
     let lock = shared_value(AtomicU32::new(0))?;
     let holder = spawn(|| {

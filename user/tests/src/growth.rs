@@ -35,7 +35,7 @@ fn remap() -> Outcome {
         mremap(memory.wrapping_add(1).cast(), PAGE, 2 * PAGE, 0) => EINVAL;
         mremap(memory.cast(), PAGE, 0, 0) => EINVAL;
     }
-    // Something right behind it: it cannot grow where it is.
+    // The next page is taken: it cannot grow in place.
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     let block = map(12 * PAGE)?;
     call!(munmap(block.cast(), 8 * PAGE));
@@ -75,7 +75,7 @@ fn remap_and_leave() -> Outcome {
     poke(memory, 1);
     poke(taken, 2);
     let flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
-    // A place that is named is a wish only.
+    // An address without MAP_FIXED is only a hint.
     let moved = call!(mremap(memory.cast(), PAGE, PAGE, flags, taken)).cast::<u8>();
     ensure!(moved != taken && peek(taken) == 2);
     ensure!(peek(moved) == 1, "the page did not move");
@@ -103,7 +103,7 @@ fn limit_data() -> Outcome {
     refused!(ENOMEM, sbrk(17 << 20));
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
     refused!(ENOMEM, mmap(null_mut(), 17 << 20, READ_WRITE, flags, -1, 0));
-    // What cannot be written privately is not data.
+    // Memory that is not private and writable does not count as data.
     call!(mmap(null_mut(), 17 << 20, PROT_READ, flags, -1, 0));
     Ok(())
 }

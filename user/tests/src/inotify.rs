@@ -1,4 +1,4 @@
-//! inotify: what happens to files and directories, and in which order it is told.
+//! inotify: events of files and directories, and their order.
 
 use support::prelude::*;
 
@@ -13,7 +13,7 @@ pub const TESTS: &[Test] = &[
 /// Watch, mask, cookie, name.
 type Event = (c_int, u32, u32, String);
 
-/// All events that wait.
+/// Reads all pending events.
 fn events(fd: c_int) -> Result<Vec<Event>> {
     let mut bytes = [0u8; 8192];
     // SAFETY: reads into a live buffer.
@@ -40,7 +40,7 @@ fn events(fd: c_int) -> Result<Vec<Event>> {
     Ok(found)
 }
 
-/// The events that wait are these, whatever their cookies.
+/// Checks the pending events without their cookies.
 fn expect(fd: c_int, wanted: &[(c_int, u32, &str)]) -> Outcome {
     let found = events(fd)?;
     let found: Vec<_> = found.iter().map(|e| (e.0, e.1, e.3.as_str())).collect();
@@ -151,7 +151,7 @@ fn ends() -> Outcome {
     equal!(add(fd, &path, IN_ATTRIB | IN_DELETE_SELF)?, w);
     let open = call!(open(c(&path).as_ptr(), O_RDONLY));
     call!(unlink(c(&path).as_ptr()));
-    // It lives as long as it is open.
+    // The file lives as long as it is open.
     expect(fd, &[(w, IN_ATTRIB, "")])?;
     call!(close(open));
     expect(fd, &[(w, IN_DELETE_SELF, ""), (w, IN_IGNORED, "")])?;

@@ -1,5 +1,5 @@
-//! Large pages: what is filled 2 MiB at a time, and split by whatever needs single pages. What they save shows in the number of
-//! page faults.
+//! Large pages: regions filled 2 MiB at a time and split where single pages are needed. The number
+//! of page faults shows the savings.
 
 use crate::locking::{kib, resident};
 use support::prelude::*;
@@ -17,7 +17,7 @@ pub const TESTS: &[Test] = &[
 pub const SPAN: usize = 512 * PAGE;
 const SWITCH: &str = "/proc/causeway/large";
 
-/// Another word in the switch while this lives.
+/// Sets the switch to another word while this lives.
 pub struct Switched(String);
 
 impl Switched {
@@ -35,7 +35,7 @@ impl Drop for Switched {
     }
 }
 
-/// `spans` times 2 MiB at a multiple of that size; the whole mapping is not given back.
+/// Maps `spans` times 2 MiB at a multiple of that size; the rest of the mapping is leaked.
 pub fn aligned(spans: usize, advice: c_int) -> Result<*mut u8> {
     let whole = map((spans + 1) * SPAN)?;
     let memory = whole.wrapping_add(whole.align_offset(SPAN));
@@ -54,7 +54,7 @@ pub fn large_kib() -> Result<usize> {
     kib("/proc/self/smaps_rollup", "AnonHugePages")
 }
 
-/// Every page gets its number, 1 at least.
+/// Writes each page's number, at least 1, into it.
 pub fn fill(memory: *mut u8, pages: usize) {
     for page in 0..pages {
         poke(memory.wrapping_add(page * PAGE), byte(page));
@@ -73,7 +73,7 @@ pub fn check(memory: *mut u8, pages: impl Iterator<Item = usize>) -> Outcome {
     Ok(())
 }
 
-/// How many of the spans came as large pages: all, unless memory is short or in pieces.
+/// Returns how many of the spans are large pages: all, unless memory is short or fragmented.
 fn expect_large(before: usize, spans: usize) -> Result<usize> {
     let large = (large_kib()? - before) / 2048;
     ensure!(large > 0 && large <= spans, large, spans);
@@ -88,7 +88,7 @@ fn few_faults() -> Outcome {
     fill(memory, 32 * 512);
     let faults = (minor_faults()? - faults) as usize;
     let large = expect_large(before, 32)?;
-    // A small page's fault may bring more along; each of the rest costs 512 at most.
+    // A small page's fault may map its neighbours; each other span costs at most 512 faults.
     let most = large + (32 - large) * 512 + 8;
     ensure!(faults <= most, faults, large);
     let all = kib("/proc/meminfo", "AnonHugePages")?;
@@ -108,7 +108,7 @@ fn split() -> Outcome {
     let at = |span: usize, page: usize| memory.wrapping_add(span * SPAN + page * PAGE);
     // One page each of the first three.
     call!(munmap(at(0, 200).cast(), PAGE));
-    // Before anything else is mapped there.
+    // Before anything else can be mapped there.
     refused!(ENOMEM, msync(at(0, 200).cast(), PAGE, MS_ASYNC));
     call!(mprotect(at(1, 511).cast(), PAGE, PROT_READ));
     call!(madvise(at(2, 0).cast(), PAGE, MADV_DONTNEED));
@@ -118,11 +118,11 @@ fn split() -> Outcome {
     check(memory, (0..4 * 512).filter(untouched))?;
     ensure!(resident(at(1, 0), 1024)?.iter().all(|&it| it));
     if large == 4 {
-        // The children that made the faults had the last one split.
+        // The children that faulted have split the last one.
         let left = large_kib()? - before;
         ensure!(left <= 2048, "{left} KiB are large after the splits");
     }
-    // Whole spans at once, and what lies across two.
+    // Whole spans at once, and ranges across two.
     call!(mprotect(at(1, 0).cast(), SPAN, PROT_READ));
     call!(mprotect(at(1, 0).cast(), SPAN, PROT_READ | PROT_WRITE));
     call!(munmap(at(2, 500).cast(), 24 * PAGE));
@@ -145,7 +145,7 @@ fn forks() -> Outcome {
             poke(memory.wrapping_add(page * PAGE), 0);
         }
         child(|| check(memory, (0..1024).filter(|page| page % 7 != 0)))?;
-        // New ones of its own.
+        // The child's own large pages.
         let own = aligned(1, MADV_HUGEPAGE)?;
         fill(own, 512);
         child(|| check(own, 0..512))?;
@@ -180,7 +180,8 @@ fn refusals() -> Outcome {
     })
 }
 
-/// The first 2 MiB tell that memory is written in order; what is wanted at once needs no telling, and a thread's stack gets none.
+/// Sequential writes to the first 2 MiB enable large pages; MAP_POPULATE needs no such evidence,
+/// and a thread's stack gets none.
 fn in_order() -> Outcome {
     let _switched = Switched::to("on")?;
     let looks = !fs::read_to_string("/proc/cmdline")?.contains("faultahead=0,0");
@@ -195,13 +196,13 @@ fn in_order() -> Outcome {
             MAP_STACK => ensure!(spans == 0, "{spans} spans of a stack are large"),
             _ => {
                 ensure!(is_aligned, "{memory:?} with flags {more:#x}");
-                // Without a look at neighbours nothing tells that memory is written in order.
+                // Without fault-ahead nothing shows that memory is written in order.
                 let least = if looks || more == MAP_POPULATE { 1 } else { 0 };
                 ensure!((least..=most).contains(&spans), spans, more);
             }
         }
         check(memory, 0..4 * 512)?;
-        // Here and there: nothing but what is touched.
+        // Sparse: only the touched pages.
         call!(madvise(memory.cast(), 4 * SPAN, MADV_DONTNEED));
         for page in [0, 700, 512, 1536] {
             poke(memory.wrapping_add(page * PAGE), 1);
@@ -212,7 +213,7 @@ fn in_order() -> Outcome {
     Ok(())
 }
 
-/// Parts of several are moved, read by another process, freed and taken away.
+/// Moves, reads by another process, frees and unmaps parts of large pages.
 fn borders() -> Outcome {
     let _switched = Switched::to("advised")?;
     let before = large_kib()?;
@@ -234,7 +235,7 @@ fn borders() -> Outcome {
         }
         Ok(())
     })?;
-    // Away from the middle of one to the middle of the next.
+    // From the middle of one to the middle of the next.
     let moved = call!(mremap(
         memory.wrapping_add(300 * PAGE).cast(),
         500 * PAGE,
@@ -248,7 +249,7 @@ fn borders() -> Outcome {
     }
     refused! { msync(memory.wrapping_add(300 * PAGE).cast(), PAGE, MS_ASYNC) => ENOMEM; }
     check(memory, (0..300).chain(800..2048))?;
-    // Given up at leisure: the old byte or zero, until it is written.
+    // MADV_FREE: the old byte or zero, until the page is written.
     call!(madvise(
         memory.wrapping_add(1000 * PAGE).cast(),
         100 * PAGE,

@@ -1,4 +1,4 @@
-//! Large pages of memory that processes share, and what becomes of large pages in swap.
+//! Large pages of shared memory, and large pages that go to swap.
 
 use crate::large::{SPAN, Switched, aligned, byte, check, fill, large_kib};
 use crate::locking::kib;
@@ -14,7 +14,7 @@ fn shared_kib() -> Result<usize> {
     kib("/proc/self/smaps_rollup", "ShmemPmdMapped")
 }
 
-/// `spans` times 2 MiB of shared memory from the start of a file, or of nobody's, that asks for large pages.
+/// Maps `spans` times 2 MiB of a file, or of anonymous shared memory, and asks for large pages.
 fn shared_map(spans: usize, descriptor: c_int) -> Result<*mut u8> {
     let flags = match descriptor {
         -1 => MAP_SHARED | MAP_ANONYMOUS,
@@ -61,7 +61,7 @@ fn shared() -> Outcome {
         call!(munmap(memory.cast(), 3 * SPAN));
     }
     call!(close(memfd));
-    // And a segment, which each attaches for itself.
+    // A System V segment, attached by each process.
     let id = call!(shmget(IPC_PRIVATE, 2 * SPAN, 0o600 | IPC_CREAT));
     let attach = || -> Result<*mut u8> {
         let memory = call!(shmat(id, null(), 0));
@@ -85,7 +85,7 @@ fn shared() -> Outcome {
     Ok(())
 }
 
-/// Cut off in the middle, grown again, a hole made, and read and written by calls.
+/// Truncates in the middle, grows, punches a hole, reads and writes by calls.
 fn cut() -> Outcome {
     let _switched = Switched::to("advised")?;
     let before = shared_kib()?;
@@ -127,7 +127,7 @@ fn cut() -> Outcome {
     Ok(())
 }
 
-/// Private ones and shared ones go to swap page by page, and come back as they were.
+/// Private and shared large pages go to swap page by page and come back unchanged.
 fn paged() -> Outcome {
     let swaps = fs::read_to_string("/proc/swaps")?;
     if swaps.lines().count() < 2 {

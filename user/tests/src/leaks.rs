@@ -1,4 +1,4 @@
-//! What a program used is back when it is gone.
+//! Everything that a program used is freed when it exits.
 
 use crate::proc::only_causeway;
 use support::prelude::*;
@@ -14,8 +14,8 @@ pub const TESTS: &[Test] = &[
     ("leaks: page tables", page_tables),
 ];
 
-/// Memory in use, in bytes, by what it is used for. Free objects that CPUs keep, and what is free beside them in the frames that hold them, are
-/// not in use: each that is kept may hold a frame, so these come and go for long.
+/// Returns the memory in use, in bytes, by kind. Objects in per-CPU caches, and free objects in the
+/// frames that these pin, do not count as used: such frames are freed late.
 const KINDS: [&str; 5] = [
     "data",
     "page tables",
@@ -36,7 +36,7 @@ fn in_use() -> Result<[i64; KINDS.len()]> {
         let line = memory.iter().find(|line| line[0] == name);
         number(&line.ok_or("no such line")?[1]).map(|frames| frames * PAGE as i64)
     };
-    // Of each size: bytes, frames that hold such objects, objects in use, objects that CPUs keep.
+    // For each size: bytes, frames, objects in use, objects in per-CPU caches.
     let (mut slabs, mut objects) = (0, 0);
     for line in lines("/proc/causeway/heap")? {
         slabs += number(&line[1])? * PAGE as i64;
@@ -51,7 +51,8 @@ fn in_use() -> Result<[i64; KINDS.len()]> {
     ])
 }
 
-/// Waits for so many words, each for a moment, that every list of those who wait has had one: it keeps the room.
+/// Waits for a moment on so many words that every wait queue had a waiter: a queue keeps its
+/// memory.
 fn wait_for_many_words() -> Outcome {
     let words = vec![0u32; 4096];
     let moment = time_spec(0, 1);
@@ -75,7 +76,8 @@ fn wait_for_many_words() -> Outcome {
     Ok(())
 }
 
-/// Runs `storm` twice to fill caches, then again, some times: of each kind of memory nothing may be lost in one of them at least.
+/// Runs `storm` twice to fill caches, then several times more: for each kind of memory at least one
+/// of these runs must lose nothing.
 fn nothing_lost(storm: fn() -> Outcome) -> Outcome {
     only_causeway()?;
     let settled = || {
@@ -86,7 +88,7 @@ fn nothing_lost(storm: fn() -> Outcome) -> Outcome {
     settled()?;
     child(storm)?;
     child(storm)?;
-    // What is lost is lost every time.
+    // A leak shows in every run.
     let mut losses = [const { Vec::new() }; KINDS.len()];
     for _ in 0..4 {
         let before = settled()?;
@@ -215,7 +217,7 @@ fn threads() -> Outcome {
 
 fn page_tables() -> Outcome {
     nothing_lost(|| {
-        // A page in each of many 2 MiB regions: a page table each.
+        // A page in each of many 2 MiB regions takes a page table each.
         let regions = 200;
         let size = regions << 21;
         let memory = map(size)?;

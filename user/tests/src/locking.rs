@@ -1,4 +1,4 @@
-//! Locked memory: `mlock` and its relatives, their limits, and what `/proc` says of them.
+//! Locked memory: `mlock` and its relatives, their limits, `/proc`.
 
 use support::prelude::*;
 
@@ -13,7 +13,7 @@ pub const TESTS: &[Test] = &[
 
 const READ_WRITE: i32 = PROT_READ | PROT_WRITE;
 
-/// A line of `/proc/self/status` or `smaps_rollup` in KiB.
+/// Returns a number of KiB from a file in `/proc`.
 pub fn kib(file: &str, name: &str) -> Result<usize> {
     Ok(field(file, name)? as usize)
 }
@@ -22,7 +22,7 @@ fn locked_kib() -> Result<usize> {
     kib("/proc/self/status", "VmLck")
 }
 
-/// Which of the pages are in memory.
+/// Returns which of the pages are resident.
 pub fn resident(memory: *mut u8, pages: usize) -> Result<Vec<bool>> {
     let mut bytes = vec![0xffu8; pages];
     call!(mincore(memory.cast(), pages * PAGE, bytes.as_mut_ptr()));
@@ -39,7 +39,7 @@ fn counted() -> Outcome {
     let mapped = kib("/proc/self/smaps_rollup", "Locked")?;
     ensure!(mapped >= 16, "smaps says that {mapped} KiB are locked");
     refused!(EINVAL, madvise(memory.cast(), 16 * PAGE, MADV_DONTNEED));
-    // What goes is not locked any more.
+    // Unmapped memory is not locked any more.
     call!(munmap(memory.wrapping_add(4 * PAGE).cast(), PAGE));
     ensure!(locked_kib()? - before == 12, "what was unmapped counts");
     call!(munlock(memory.wrapping_add(5 * PAGE).cast(), 3 * PAGE));
@@ -88,7 +88,7 @@ fn all() -> Outcome {
         ensure!(size - locked <= 64, "{locked} of {size} KiB are locked");
         let after = map(4 * PAGE)?;
         ensure!(resident(after, 4)?.iter().all(|&it| it));
-        // SAFETY: the break is moved up, and what is behind it used by nobody.
+        // SAFETY: the break is moved up, and nothing uses the memory behind it.
         let heap = unsafe { libc::sbrk(4 * PAGE as isize) } as usize;
         let first = heap.next_multiple_of(PAGE);
         ensure!(resident(first as *mut u8, 3)?.iter().all(|&it| it));
@@ -123,7 +123,7 @@ fn children() -> Outcome {
 }
 
 fn limits() -> Outcome {
-    // As somebody else, who may not lock what he wants.
+    // As a user whose locked memory is limited.
     let limited = |bytes: usize, body: fn(*mut u8) -> Outcome| {
         let end = wait(spawn(move || {
             let memory = map(64 * PAGE)?;
@@ -148,7 +148,7 @@ fn limits() -> Outcome {
         refused!(ENOMEM, mlock(memory.cast(), 17 * PAGE));
         refused!(ENOMEM, mlockall(MCL_CURRENT));
         call!(mlock(memory.cast(), 12 * PAGE));
-        // What is locked already does not count twice.
+        // Memory locked already does not count twice.
         call!(mlock(memory.wrapping_add(2 * PAGE).cast(), 14 * PAGE));
         refused!(ENOMEM, mlock(memory.wrapping_add(20 * PAGE).cast(), PAGE));
         call!(munlock(memory.cast(), 4 * PAGE));

@@ -1,6 +1,7 @@
-//! Runs the tests, each in a process group of its own with a limit of time, and prints a line each.
+//! Runs the tests, each in a process group of its own with a time limit, and prints a line each.
 //!
-//! usage: `guest-tests [--list] [--seconds N] [WORD...]`: the tests whose names contain a WORD, or all.
+//! usage: `guest-tests [--list] [--seconds N] [WORD...]`: runs the tests whose names contain a
+//! WORD, or all.
 
 mod accounts;
 mod attributes;
@@ -59,7 +60,7 @@ mod vdso;
 use support::prelude::*;
 
 fn main() {
-    // The tests run this program again for what only a fresh process can show.
+    // Tests that need a fresh process run this program again.
     let arguments: Vec<String> = std::env::args().collect();
     if arguments.get(1).is_some_and(|word| word == "--as") {
         std::process::exit(processes::act(&arguments[2..]));

@@ -1,4 +1,4 @@
-//! Files without a name, and seals.
+//! Anonymous files and seals.
 
 use support::prelude::*;
 
@@ -33,7 +33,7 @@ fn in_memory() -> Outcome {
     equal!(peek(unsafe { shared.add(4097) }), b't');
     let maps = fs::read_to_string("/proc/self/maps")?;
     ensure!(maps.contains("/memfd:some name (deleted)"), "not in maps");
-    // Opened again it is the same file.
+    // Opened by `/proc` it is the same file.
     let again = fs::read(&link)?;
     ensure!(again.len() == 8192 && &again[4094..4098] == b"text");
     // SAFETY: all zeros is a valid structure to be filled.
@@ -94,7 +94,7 @@ fn sealed_mappings() -> Outcome {
     let shared = map_with(4096, both, MAP_SHARED, file)?;
     refused!(EBUSY, fcntl(file, F_ADD_SEALS, F_SEAL_WRITE));
     call!(fcntl(file, F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
-    // The old mapping goes on, a new one may only read.
+    // The old mapping stays writable, a new one may only read.
     poke(shared, 5);
     refused!(EPERM, mmap(null_mut(), 4096, both, MAP_SHARED, file, 0));
     let reading = map_with(4096, PROT_READ, MAP_SHARED, file)?;

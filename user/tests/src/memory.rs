@@ -134,7 +134,7 @@ fn private_file() -> Outcome {
     let mut back = [0u8; 1];
     call!(pread(open, back.as_mut_ptr().cast(), 1, PAGE as i64));
     ensure!(back[0] == bytes[PAGE], "a private write reached the file");
-    // A write to the file shows where the page was not copied yet.
+    // A write to the file shows in pages that were not copied.
     call!(pwrite(open, [0x55u8].as_ptr().cast(), 1, 2 * PAGE as i64));
     equal!(peek(memory.wrapping_add(2 * PAGE)), 0x55);
     equal!(peek(memory.wrapping_add(PAGE)), 0xee);
@@ -283,7 +283,7 @@ fn many() -> Outcome {
     let count = 3000;
     let memory = map(2 * count * PAGE)?;
     for page in 0..count {
-        // Every second page gets another protection: neighbours cannot be merged.
+        // Every second page gets another protection, so that entries cannot be merged.
         call!(mprotect(
             memory.wrapping_add(2 * page * PAGE).cast(),
             PAGE,
@@ -303,7 +303,7 @@ fn many() -> Outcome {
     Ok(())
 }
 
-/// Random maps, unmaps, protections, moves, forks and writes, compared with plain arrays.
+/// Compares random maps, unmaps, protections, forks and writes with a plain array.
 fn model() -> Outcome {
     const PAGES: usize = 96;
     let seed = 4711;

@@ -1,5 +1,5 @@
-//! Files on a disk: the host gives `/dev/vda` with an ext2 file system of 64 MiB, and has it checked afterwards; or, for the tests of errors, a disk
-//! with a sector that can be neither read nor written.
+//! Files on a disk. The host provides `/dev/vda` with an ext2 file system of 64 MiB and checks it
+//! afterwards; for the tests of errors, a disk with a sector that can be neither read nor written.
 
 use support::prelude::*;
 
@@ -16,7 +16,7 @@ pub const TESTS: &[Test] = &[
 
 const DISK: &str = "/dev/vda";
 const HERE: &str = "/ext2-test";
-/// Where the host's disk has its bad sector, by page.
+/// Page of the host's disk with the bad sector.
 const BAD_PAGE: usize = 250;
 
 /// The file system, mounted as long as this lives.
@@ -41,7 +41,7 @@ impl Mounted {
         Ok(Mounted)
     }
 
-    /// A new file.
+    /// Creates a file.
     fn file(&self, name: &str) -> Result<File> {
         let mut options = File::options();
         let options = options.read(true).write(true).create_new(true);
@@ -59,13 +59,13 @@ impl Mounted {
         Ok(about)
     }
 
-    /// Bytes that are free.
+    /// Returns the free bytes.
     fn free(&self) -> Result<u64> {
         let about = self.about()?;
         Ok(about.f_bfree * about.f_bsize as u64)
     }
 
-    /// Takes it off: nobody uses any of it.
+    /// Unmounts it; nothing may be in use.
     fn end(self) -> Outcome {
         call!(umount2(c(HERE).as_ptr(), 0));
         mem::forget(self);
@@ -74,14 +74,14 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    /// After a failure, so that the next test has it.
+    /// Unmounts after a failure, for the next test.
     fn drop(&mut self) {
         // SAFETY: a plain call.
         unsafe { libc::umount2(c(HERE).as_ptr(), MNT_DETACH) };
     }
 }
 
-/// All of a file, shared.
+/// Maps all of a file, shared.
 fn map(file: &File, len: usize) -> Result<*mut u8> {
     let protection = PROT_READ | PROT_WRITE;
     let file = file.as_raw_fd();
@@ -112,7 +112,7 @@ fn cut_off() -> Outcome {
         })?;
     }
     ensure!(peek(page(memory, 1)) == 8, "what is left of it");
-    // What is behind the end of its last page is not kept.
+    // Bytes behind the end in its last page are not kept.
     poke(page(memory, 1).wrapping_add(100), 9);
     call!(msync(memory.cast(), 2 * PAGE, MS_SYNC));
     file.set_len(4 * PAGE as u64)?;
@@ -136,7 +136,7 @@ fn full() -> Outcome {
     let file = disk.file("full")?;
     file.set_len((pages * PAGE) as u64)?;
     let memory = map(&file, pages * PAGE)?;
-    // The first store into a hole takes a block, or is refused.
+    // The first store into a hole allocates a block or faults.
     let stored =
         fault_of(|| (0..pages).for_each(|index| poke(page(memory, index), index as u8 | 1)))?;
     let fault = stored.ok_or("more was stored than there is room")?;
@@ -147,7 +147,7 @@ fn full() -> Outcome {
     let write = file.write_at(&[1; PAGE], (kept * PAGE) as u64);
     let error = write.map_err(|error| error.raw_os_error());
     ensure!(error == Err(Some(ENOSPC)), "a write: {error:?}");
-    // Nothing of what was taken is lost.
+    // No block that was allocated leaks.
     call!(msync(memory.cast(), pages * PAGE, MS_SYNC));
     file.sync_all()?;
     call!(munmap(memory.cast(), pages * PAGE));
@@ -210,7 +210,7 @@ fn large() -> Outcome {
 
 fn many_names() -> Outcome {
     const NAMES: u32 = 100_000;
-    /// Below what one file may have.
+    /// Less than the largest file.
     const EACH: u32 = 25_000;
     let disk = Mounted::new()?;
     let path = |what: u32| c(&format!("{HERE}/many/name-{what}"));
@@ -243,7 +243,7 @@ fn many_names() -> Outcome {
     }
     let missed = seen.iter().position(|&seen| !seen);
     ensure!(missed.is_none(), "name {missed:?} is not listed");
-    // In another order than they came.
+    // In another order than they were made.
     for name in (0..NAMES).map(|name| (u64::from(name) * 77_773 % u64::from(NAMES)) as u32) {
         call!(unlink(path(name).as_ptr()));
     }
@@ -280,7 +280,7 @@ fn only_grows() -> Outcome {
     disk.end()
 }
 
-/// A user leaves the reserve free, and root has it.
+/// The reserve is for root only.
 fn reserve() -> Outcome {
     const USER: u32 = 1000;
     let disk = Mounted::new()?;
@@ -343,7 +343,7 @@ fn unreadable() -> Outcome {
             peek(bad);
         })?;
     }
-    // Its neighbours are none the worse.
+    // Its neighbours are unharmed.
     ensure!(peek(page(memory, BAD_PAGE - 1)) == b'.', "the page before");
     ensure!(peek(page(memory, BAD_PAGE + 1)) == b'.', "the page after");
     let read = disk.read_at(&mut [0; 100], (BAD_PAGE * PAGE) as u64);
@@ -362,12 +362,12 @@ fn unwritable() -> Outcome {
     for index in BAD_PAGE - 2..BAD_PAGE + 3 {
         write(index, b'x')?;
     }
-    // Each open file hears of it once, and the bytes stay in memory.
+    // Each open file reports the error once, and the bytes stay cached.
     ensure!(synced(&disk) == Err(Some(EIO)), "no error");
     ensure!(synced(&disk) == Ok(()), "the error was told twice");
     ensure!(synced(&other) == Ok(()), "the same open file, told twice");
     equal!(synced(&second), Err(Some(EIO)));
-    // By a mapping: the store is taken, `msync` says what became of it.
+    // By a mapping: the store succeeds, `msync` reports the error.
     let memory = map(&disk, 2 * BAD_PAGE * PAGE)?;
     poke(page(memory, BAD_PAGE), b'y');
     poke(page(memory, BAD_PAGE + 1), b'z');

@@ -1,4 +1,4 @@
-//! Mounts and what their flags forbid; walks that are kept in.
+//! Mounts, their flags, restricted path walks (`openat2`).
 
 use support::prelude::*;
 
@@ -31,14 +31,14 @@ fn unmount(at: &str, flags: i32) -> Outcome {
     Ok(())
 }
 
-/// A folder with a file system in memory mounted over it.
+/// Mounts a tmpfs over a new folder.
 fn mounted(name: &str, flags: c_ulong) -> Result<String> {
     let at = folder(name)?;
     mount("test", &at, "tmpfs", flags)?;
     Ok(at)
 }
 
-/// The fields of the last line of `/proc/self/mountinfo` for this place.
+/// Returns the fields of the last line of `/proc/self/mountinfo` for this mount point.
 fn info(at: &str) -> Result<Vec<String>> {
     let all = fs::read_to_string("/proc/self/mountinfo")?;
     let line = all
@@ -82,7 +82,7 @@ fn flags() -> Outcome {
     remount(0)?;
     call!(open(null.as_ptr(), O_RDONLY));
     let listed = spawn(|| {
-        // Its list is of no interest.
+        // Its list of groups does not matter.
         call!(close(1));
         call!(open(c"/dev/null".as_ptr(), O_WRONLY));
         run()
@@ -210,7 +210,7 @@ fn busy_text() -> Outcome {
     fs::copy("/proc/self/exe", &program)?;
     let path = c(&program);
     let (reader, writer) = pipe(O_CLOEXEC)?;
-    // The pipe closes when the child has begun to run the file.
+    // The pipe closes when the child executes the file.
     let running = spawn(|| {
         let words = [path.as_ptr(), c"--as".as_ptr(), c"sleep".as_ptr(), null()];
         call!(execv(path.as_ptr(), words.as_ptr()));

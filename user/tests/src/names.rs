@@ -163,7 +163,7 @@ fn listing() -> Outcome {
     let found = list()?;
     ensure!(found.len() == 1000, "{} names listed", found.len());
     equal!(found.into_iter().collect::<BTreeSet<_>>(), names);
-    // What is not removed while the folder is read is listed exactly once.
+    // Names not removed while the folder is read are listed exactly once.
     let mut seen = BTreeSet::new();
     for (number, entry) in fs::read_dir(&folder)?.enumerate() {
         let name = entry?.file_name().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! Questions to the kernel about interfaces, addresses and routes.
+//! Netlink: interfaces, addresses and routes.
 
 use support::prelude::*;
 
@@ -47,11 +47,11 @@ fn library() -> Outcome {
 
 fn socket() -> Result<OwnedFd> {
     let fd = call!(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0));
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks; the body is one of 16 bytes that begins with `family` and names the interface `index`.
+/// Sends a request; its 16-byte body begins with `family` and names the interface `index`.
 fn ask(socket: &OwnedFd, kind: u16, flags: c_int, family: u8, index: u8) -> Outcome {
     let mut question = [0u8; 32];
     question[0] = 32;
@@ -69,7 +69,7 @@ fn ask(socket: &OwnedFd, kind: u16, flags: c_int, family: u8, index: u8) -> Outc
     Ok(())
 }
 
-/// The kinds of the messages that wait, and the first number behind the header of each.
+/// Returns the types of the pending messages, and the first number behind each header.
 fn answers(socket: &OwnedFd) -> Result<Vec<(u16, i32)>> {
     let mut buffer = [0u8; 8192];
     let at = buffer.as_mut_ptr().cast();

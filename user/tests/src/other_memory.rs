@@ -54,7 +54,7 @@ fn other_memory() -> Outcome {
     ensure!(&text == b"WRITTE", "then {text:?}");
     // SAFETY: the own page is not the other's.
     equal!(unsafe { page.add(PAGE - 3).read() }, b'a');
-    // Up to where the other's memory ends.
+    // Up to the end of the other's memory.
     // SAFETY: inside the mapping, and beyond.
     let beyond = unsafe { [vector(page.add(PAGE), 4), vector(page.add(3 * PAGE), 4)] };
     let count = call!(process_vm_readv(
@@ -84,12 +84,12 @@ fn other_memory() -> Outcome {
 const PAGES: usize = 40;
 const LEN: usize = PAGES * PAGE;
 
-/// Ranges one behind another with gaps between them, all inside of [`LEN`] bytes.
+/// Returns ascending ranges with gaps between them, inside of [`LEN`] bytes.
 fn ranges(random: &mut Numbers) -> Vec<(usize, usize)> {
     let mut ranges = Vec::new();
     let mut at = 0;
     for _ in 0..1 + random.below(7) {
-        // Most are short, and now and then one goes over many pages.
+        // Most are short; now and then one covers many pages.
         let most = if random.below(3) == 0 {
             LEN / 2
         } else {
@@ -106,7 +106,7 @@ fn ranges(random: &mut Numbers) -> Vec<(usize, usize)> {
     ranges
 }
 
-/// What `to` is after the bytes of the `sources` of `from` have gone to its `targets`, and how many those are.
+/// Copies the bytes of the `sources` of `from` to the `targets` of `to`; returns how many.
 fn copied(
     from: &[u8],
     sources: &[(usize, usize)],
@@ -143,7 +143,7 @@ fn random_ranges() -> Outcome {
     let view = File::open(format!("/proc/{other}/mem"))?;
     for turn in 0..60 {
         if turn % 6 == 5 {
-            // Pages that are not there before they are used.
+            // Pages not present before their first use.
             call!(madvise(memory.cast(), LEN, MADV_DONTNEED));
         } else {
             fill(&mut own[..PAGE * (1 + turn % PAGES)], random);

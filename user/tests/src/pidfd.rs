@@ -41,7 +41,8 @@ const P_PIDFD: u32 = 3;
 
 /// `clone3` without a new stack: returns 0 in the child.
 pub fn clone3(arguments: &CloneArgs, size: usize) -> c_long {
-    // SAFETY: the structure lives across the call; a child without CLONE_VM has a copy of everything.
+    // SAFETY: the structure lives across the call; a child without CLONE_VM has a copy of
+    // everything.
     unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(arguments), size) }
 }
 
@@ -64,7 +65,7 @@ fn open(pid: c_int, flags: u32) -> c_int {
     unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) as c_int }
 }
 
-/// `waitid` by descriptor: the child's id and its code and status.
+/// Calls `waitid` by descriptor; returns the child's id, code and status.
 fn wait_fd(fd: c_int, options: c_int) -> Result<(c_int, c_int, c_int), c_int> {
     // SAFETY: all zeros is a valid siginfo, and it lives across the call.
     unsafe {
@@ -128,7 +129,7 @@ fn send_signal() -> Outcome {
     ensure!(send(0, 0) == 0, "the test signal: {}", errno());
     ensure!(send(SIGTERM, 1) == -1 && errno() == EINVAL);
     ensure!(send(65, 0) == -1 && errno() == EINVAL, "signal 65");
-    // A process's directory stands for it too.
+    // A process's directory in `/proc` serves, too.
     let path = c(&format!("/proc/{child}"));
     let directory = call!(open(path.as_ptr(), O_DIRECTORY | O_RDONLY));
     // SAFETY: numbers only.
@@ -191,7 +192,7 @@ fn clone3_pidfd() -> Outcome {
     ensure!(tid == child && fd > 2, tid, fd, child);
     let end = wait_fd(fd, WEXITED);
     ensure!(end == Ok((child, CLD_EXITED, 3)), "{end:?}");
-    // The old call has one place for both.
+    // The old call has one pointer for both.
     let bad = (PIDFD as c_int) | CLONE_PARENT_SETTID | SIGCHLD;
     // SAFETY: refused.
     let refused = unsafe { libc::syscall(libc::SYS_clone, bad as c_long, 0, &raw const tid, 0, 0) };
@@ -275,7 +276,7 @@ fn clone3_refuses() -> Outcome {
     let mut arguments = with(PIDFD);
     arguments.pidfd = 8;
     fails(&arguments, size, EFAULT)?;
-    // What is beyond the structure known here must be zero.
+    // Bytes beyond the known structure must be zero.
     let mut long = [0u64; 12];
     long[11] = 1;
     // SAFETY: the array is as long as the call says.

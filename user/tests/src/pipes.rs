@@ -1,4 +1,4 @@
-//! Pipes: order, atomicity, ends, what was written stays what it was.
+//! Pipes: order, atomicity, ends, immutability of written bytes.
 
 use support::prelude::*;
 
@@ -51,7 +51,7 @@ fn packets() -> Outcome {
     }
     let count = read_some(reader, &mut buffer)?;
     ensure!(&buffer[..count] == b"first", "{:?}", &buffer[..count]);
-    // What the reader has no room for is lost.
+    // Bytes that the reader has no space for are lost.
     let count = read_some(reader, &mut buffer[..3])?;
     ensure!(&buffer[..count] == b"sec", "{:?}", &buffer[..count]);
     let count = read_some(reader, &mut buffer)?;
@@ -189,7 +189,7 @@ fn broken() -> Outcome {
     // SAFETY: ignores the signal.
     unsafe { libc::signal(SIGPIPE, SIG_IGN) };
     refused!(EPIPE, write(writer, b"x".as_ptr().cast(), 1));
-    // A writer that waits for room is woken.
+    // A writer that waits for space is woken.
     let (reader, writer) = pipe(0)?;
     let child = spawn(|| {
         call!(close(reader));
@@ -201,7 +201,7 @@ fn broken() -> Outcome {
         Ok(())
     })?;
     call!(close(writer));
-    // It waits when the pipe is full.
+    // The writer sleeps when the pipe is full.
     let mut waiting = 0;
     while waiting < 1 << 16 {
         pause_ms(1);
@@ -230,7 +230,7 @@ fn stream() -> Outcome {
             while sent < TOTAL / 3 {
                 let size = 1 + numbers.below(sizes as u64) as usize;
                 let size = size.min(TOTAL / 3 - sent);
-                // Sometimes aligned to a page, so that whole pages may be handed over.
+                // Sometimes page-aligned, so that whole pages may be transferred.
                 let start = if numbers.below(2) == 0 {
                     0
                 } else {
@@ -421,7 +421,7 @@ fn refusals() -> Outcome {
     Ok(())
 }
 
-/// What is spliced to a file that does not look at it is gone from the pipe all the same.
+/// Bytes spliced to a file that discards them leave the pipe.
 fn splice_to_null() -> Outcome {
     let (out, into) = pipe(0)?;
     let null = call!(open(c"/dev/null".as_ptr(), O_WRONLY));

@@ -1,4 +1,4 @@
-//! What root's rights are made of: capabilities, and calls that only some may make; what a program says about itself.
+//! Capabilities and the calls that need them; seccomp and other per-process attributes.
 
 use support::prelude::*;
 
@@ -38,7 +38,7 @@ const HEADER: Header = Header {
     pid: 0,
 };
 
-/// Effective, permitted and inheritable, the low words and the high ones.
+/// Effective, permitted and inheritable: the low words, then the high ones.
 type Sets = [[u32; 3]; 2];
 
 fn capabilities() -> Result<Sets> {
@@ -47,7 +47,7 @@ fn capabilities() -> Result<Sets> {
     Ok(sets)
 }
 
-/// Takes one out of the effective set.
+/// Removes one from the effective set.
 pub(crate) fn drop_one(capability: u32) -> Outcome {
     let mut sets = capabilities()?;
     sets[capability as usize / 32][0] &= !(1 << (capability % 32));
@@ -95,7 +95,7 @@ fn read_foreign_queue() -> c_long {
         libc::msgctl(queue, IPC_STAT, &mut state);
         state.msg_perm.uid = 1000;
         libc::msgctl(queue, IPC_SET, &mut state);
-        // The creator has its right; another user has none but by the capability.
+        // The owner has its rights; another user needs the capability.
         libc::setresuid(2000, 2000, 0);
         libc::seteuid(2000);
         let result = libc::msgctl(queue, IPC_STAT, &mut state);
@@ -104,10 +104,11 @@ fn read_foreign_queue() -> c_long {
     }
 }
 
-/// A thing that root does, which capability it takes, and the error without it.
+/// An action, the capability that it needs, and the error without it.
 type Right = (&'static str, u32, c_int, fn() -> c_long);
 
-// SAFETY (of all below): system calls that touch nothing but their arguments, which live across them.
+// SAFETY (of all below): system calls that touch nothing but their arguments, which live across
+// them.
 const RIGHTS: &[Right] = &[
     ("kill", CAP_KILL, EPERM, || {
         // SAFETY: as above.
@@ -180,7 +181,7 @@ fn by_capability() -> Outcome {
             Ok(())
         })?;
     }
-    // As root without this one, everybody's rights count.
+    // Without this one, the file's mode counts for root as well.
     child(|| {
         ensure!(read_foreign_queue() == -1, "another user's queue is open");
         Ok(())
@@ -209,7 +210,7 @@ fn prctl(operation: c_int, argument: c_ulong) -> Result<c_int> {
 fn sets() -> Outcome {
     let all = capabilities()?;
     ensure!(all[0][0] == u32::MAX && all[0][1] == u32::MAX, all);
-    // What is given up does not come back.
+    // A dropped capability does not come back.
     child(|| {
         let mut less = all;
         less[0][0] &= !(1 << CAP_SYS_TIME);
@@ -242,7 +243,7 @@ fn sets() -> Outcome {
         prctl(PR_CAPBSET_DROP, one)?;
         equal!(prctl(PR_CAPBSET_READ, one)?, 0);
         refused!(EINVAL, prctl(PR_CAPBSET_READ, 64 as c_ulong, 0, 0, 0));
-        // In force from the next program on.
+        // In force from the next `execve` on.
         call!(clock_getres(CLOCK_REALTIME, null_mut()));
         Ok(())
     })?;
@@ -366,7 +367,7 @@ fn barriers() -> Outcome {
     use libc::SYS_membarrier;
     let known = call!(syscall(SYS_membarrier, 0, 0)) as u32;
     ensure!(known & 0x7f == 0x7f, "known {known:#x}");
-    // Those for the own process have to be registered; global ones do not.
+    // Private expedited barriers have to be registered; global ones do not.
     call!(syscall(SYS_membarrier, 1, 0));
     call!(syscall(SYS_membarrier, 2, 0));
     call!(syscall(SYS_membarrier, 4, 0));

@@ -1,4 +1,4 @@
-//! What `/proc` says.
+//! The files of `/proc`.
 
 use support::prelude::*;
 
@@ -152,7 +152,7 @@ fn mounts() -> Outcome {
     Ok(())
 }
 
-/// Fails, as a test to be left out, on another kernel.
+/// Skips the test on another kernel.
 pub fn only_causeway() -> Outcome {
     if fs::exists("/proc/causeway").unwrap_or(false) {
         Ok(())
@@ -168,7 +168,7 @@ fn counters() -> Outcome {
         counter("fault_zero_fill")?,
         counter("pages_zeroed")?,
     );
-    // Each second page: of pages in a row some come without a fault of their own.
+    // Every second page: fault-ahead would map adjacent ones.
     let memory = map(200 * PAGE)?;
     (0..100).for_each(|page| poke(memory.wrapping_add(2 * page * PAGE), 1));
     let after = (
@@ -185,7 +185,7 @@ fn counters() -> Outcome {
     copies()
 }
 
-/// What goes on by a handle is counted apart from what is copied.
+/// Bytes passed by reference are counted apart from copied ones.
 fn copies() -> Outcome {
     const SIZE: usize = 8 * PAGE;
     let (_, open) = file("counted", &[7; SIZE])?;

@@ -1,4 +1,4 @@
-//! Faults that are the program's own fault: the right signal, code and address.
+//! Bad memory accesses: the right signal, code and address.
 
 use support::prelude::*;
 
@@ -22,7 +22,7 @@ pub const TESTS: &[Test] = &[
 fn unmapped() -> Outcome {
     let memory = map(3 * PAGE)?;
     let hole = memory.wrapping_add(PAGE + 123);
-    // The hole is made in the child, where nothing else can be mapped into it before the access.
+    // The child unmaps the page, so that nothing can be mapped into the hole before the access.
     // SAFETY: nothing uses the page.
     let unmap = || unsafe { libc::munmap(memory.wrapping_add(PAGE).cast(), PAGE) };
     let write = || {
@@ -136,7 +136,7 @@ fn kernel_copies() -> Outcome {
         pread(open, memory.wrapping_add(2 * PAGE).cast(), 10, 0) => EFAULT;
         pwrite(open, memory.wrapping_add(2 * PAGE).cast(), 10, 0) => EFAULT;
     }
-    // What could be copied may count, but nothing may be written beyond.
+    // A short count is allowed, but nothing may be written beyond.
     // SAFETY: the kernel must stop at the read-only page.
     let count = unsafe { libc::pread(open, memory.cast(), 2 * PAGE, 0) };
     ensure!(count == -1 || count <= PAGE as isize, count);
@@ -145,7 +145,7 @@ fn kernel_copies() -> Outcome {
     Ok(())
 }
 
-/// Uses at least `bytes` of stack.
+/// Uses at least `bytes` of the stack.
 #[inline(never)]
 fn descend(bytes: usize) -> u8 {
     let mut frame = [1u8; 2000];
@@ -177,7 +177,7 @@ fn stack_overflow() -> Outcome {
     Ok(())
 }
 
-/// A place on the stack.
+/// An address on the stack.
 struct Place(usize);
 
 impl Place {
@@ -216,7 +216,7 @@ static STOPPED: AtomicUsize = AtomicUsize::new(0);
 static REVOKED: AtomicBool = AtomicBool::new(false);
 static LATE: AtomicUsize = AtomicUsize::new(0);
 
-/// A writer that faults waits here for ever.
+/// Keeps a writer that faulted waiting for ever.
 extern "C" fn stop_here(_: i32, _: *mut siginfo_t, _: *mut c_void) {
     STOPPED.fetch_add(1, SeqCst);
     loop {

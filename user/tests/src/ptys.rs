@@ -1,4 +1,4 @@
-//! Pseudo terminals: both sides, job control, packet mode, the rules of hanging up.
+//! Pseudo terminals: both sides, job control, packet mode, hang-up.
 
 use support::prelude::*;
 
@@ -19,7 +19,7 @@ const TIOCPKT: c_ulong = 0x5420;
 const TIOCSIG: c_ulong = 0x4004_5436;
 const TIOCSPTLCK: c_ulong = 0x4004_5431;
 
-/// A new pair, unlocked: master, terminal.
+/// Opens a new pair, unlocked: master, terminal.
 fn pair() -> Result<(c_int, c_int)> {
     let master = call!(open(c"/dev/ptmx".as_ptr(), O_RDWR | O_NOCTTY | O_CLOEXEC));
     let unlocked = 0;
@@ -73,7 +73,7 @@ fn both_sides() -> Outcome {
     write(master, b"\r")?;
     expect(master, b"\r\n")?;
     expect(terminal, b"typed\n")?;
-    // The settings seen from the master are those of the terminal.
+    // The master shows the terminal's settings.
     change(master, |settings| {
         settings.c_lflag &= !(ECHO | ICANON);
         settings.c_oflag &= !OPOST;
@@ -152,7 +152,7 @@ fn closing() -> Outcome {
     expect(master, b"last words")?;
     let mut byte = 0u8;
     refused!(EIO, read(master, (&raw mut byte).cast(), 1));
-    // It opens again, and goes on.
+    // Opened again, it works as before.
     let terminal = call!(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
     ensure!(
         poll_for(&master, POLLIN | POLLOUT | POLLPRI, 0)? & POLLHUP == 0,
@@ -187,7 +187,7 @@ fn job_control() -> Outcome {
         let me = unsafe { libc::getpid() };
         ensure!(call!(tcgetpgrp(own)) == me, "not in the foreground");
         ensure!(call!(tcgetsid(own)) == me, "not the leader's session");
-        // A job in the foreground gets the keys; the window's size arrives.
+        // A foreground job gets the keys and the window's size.
         let job = spawn(|| {
             pause_ms(10_000);
             Ok(())
@@ -204,7 +204,7 @@ fn job_control() -> Outcome {
         let end = wait(job)?;
         ensure!(end == End::Signal(SIGINT), "^C: {end:?}");
         call!(tcsetpgrp(own, me));
-        // One in the background stops when it reads.
+        // A background job stops when it reads.
         let job = spawn(|| {
             call!(setpgid(0, 0));
             read(terminal).map(|_| ())
@@ -231,7 +231,8 @@ fn hanging_up() -> Outcome {
     let leader = spawn(|| {
         call!(close(master));
         lead(terminal)?;
-        // SAFETY: an empty handler would do; the default for SIGWINCH is to ignore it, so block and take it.
+        // SAFETY: an empty handler would do; the default for SIGWINCH is to ignore it, so block and
+        // take it.
         let mut set: sigset_t = unsafe { zeroed() };
         call!(sigemptyset(&mut set));
         call!(sigaddset(&mut set, SIGWINCH));
@@ -336,11 +337,12 @@ fn waiting_for_room() -> Outcome {
     Ok(())
 }
 
-/// A quoted signal key is a byte like others, also where it waits because the terminal's buffer is full.
+/// A quoted signal key is an ordinary byte, even while it waits because the terminal's buffer is
+/// full.
 fn quoted_keys() -> Outcome {
     let (master, terminal) = pair()?;
     change(terminal, |settings| settings.c_lflag &= !ECHO)?;
-    // However much stands before it: it may come just when the buffer has become full.
+    // With any number of bytes before it: it may come just when the buffer becomes full.
     for length in 4080..4100 {
         let line = [&vec![b'x'; 4000][..], b"\n"].concat();
         let rest = vec![b'y'; length - line.len()];
@@ -350,7 +352,7 @@ fn quoted_keys() -> Outcome {
         expect(terminal, &line)?;
         expect(terminal, &[&rest[..], b"\x03\x16\x1c\n"].concat())?;
     }
-    // One that is not quoted still acts at once.
+    // An unquoted one still acts at once.
     write(master, &[&vec![b'x'; 4000][..], b"\n"].concat())?;
     write(
         master,

@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = &[
 
 const BOTH: c_int = O_RDWR | O_CREAT;
 
-/// A queue of this test's own, removed by the drop.
+/// A queue of this test, removed on drop.
 struct Queue {
     name: String,
     fd: mqd_t,
@@ -68,7 +68,7 @@ fn send(fd: mqd_t, text: &str, priority: u32) -> c_int {
     unsafe { libc::mq_send(fd, text.as_ptr().cast(), text.len(), priority) }
 }
 
-/// The next message and its priority; the error if there is none.
+/// Receives a message and its priority, or the error number.
 fn receive(fd: mqd_t) -> Result<(String, u32), c_int> {
     let mut bytes = [0u8; 8192];
     let mut priority = 77;
@@ -110,7 +110,7 @@ fn names() -> Outcome {
         let other = c(&format!("{}-bad", queue.name));
         refused!(EINVAL, mq_open(other.as_ptr(), BOTH, 0o600, &raw const bad));
     }
-    // A queue that is there keeps its size, whatever is asked for.
+    // An existing queue keeps its size.
     let other = attributes(9, 9);
     let again = call!(mq_open(
         name.as_ptr(),
@@ -131,7 +131,7 @@ fn names() -> Outcome {
     refused!(EINVAL, mq_setattr(again, &new, null_mut()));
     equal!(call!(fcntl(again, F_GETFD)), FD_CLOEXEC);
     call!(mq_close(again));
-    // Rights.
+    // Permissions.
     let reader = call!(mq_open(name.as_ptr(), O_RDONLY));
     ensure!(send(reader, "x", 0) == -1 && errno() == EBADF);
     call!(mq_close(reader));
@@ -194,7 +194,7 @@ fn limits_of_time() -> Outcome {
     let soon = after(CLOCK_REALTIME, 30)?;
     let bytes = room.as_mut_ptr().cast::<c_char>();
     refused! { mq_timedreceive(queue.fd, bytes, 10, null_mut(), &soon) => ETIMEDOUT; }
-    // By the clock that the time is of: a busy host may let any time pass before the call.
+    // By the timeout's own clock: on a busy host any time may pass before the call.
     let now = after(CLOCK_REALTIME, 0)?;
     ensure!((now.tv_sec, now.tv_nsec) >= (soon.tv_sec, soon.tv_nsec));
     refused!(EMSGSIZE, mq_receive(queue.fd, bytes, 9, null_mut()));
@@ -271,7 +271,7 @@ fn event(kind: c_int) -> sigevent {
     event
 }
 
-/// The signal that has come, if any: code, sender, value.
+/// Takes a pending signal, if any: code, sender, value.
 fn arrived(set: &sigset_t) -> Result<Option<(c_int, c_int, usize)>> {
     // SAFETY: all zeros is valid for both.
     let (mut info, none): (siginfo_t, timespec) = unsafe { zeroed() };
@@ -306,7 +306,7 @@ fn notices() -> Outcome {
     refused!(EBUSY, mq_notify(queue.fd, &event(SIGEV_NONE)));
     let child = spawn(|| {
         refused!(EBUSY, mq_notify(queue.fd, &event(SIGEV_NONE)));
-        // Taking back what another asked for changes nothing.
+        // Another process cannot cancel the registration.
         call!(mq_notify(queue.fd, null()));
         ensure!(send(queue.fd, "one", 0) == 0, "{}", errno());
         Ok(())
@@ -314,14 +314,14 @@ fn notices() -> Outcome {
     wait_ok(child)?;
     let found = arrived(&set)?;
     ensure!(found == Some((SI_MESGQ, child, 0x1234)), "{found:?}");
-    // It is told once, and only of a message in an empty queue.
+    // It is notified once, and only of a message in an empty queue.
     ensure!(send(queue.fd, "two", 0) == 0 && arrived(&set)?.is_none());
     call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
     ensure!(send(queue.fd, "three", 0) == 0 && arrived(&set)?.is_none());
     for _ in 0..3 {
         receive(queue.fd)?;
     }
-    // A message that somebody waits for never is in the queue.
+    // A message for a waiting receiver is never queued.
     let waiting = spawn(|| {
         receive(queue.fd)?;
         Ok(())
@@ -333,7 +333,7 @@ fn notices() -> Outcome {
     ensure!(send(queue.fd, "five", 0) == 0, "{}", errno());
     let found = arrived(&set)?;
     ensure!(found == Some((SI_MESGQ, me, 0x1234)), "{found:?}");
-    // Closing a descriptor takes the wish back.
+    // Closing the descriptor cancels the registration.
     receive(queue.fd)?;
     call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
     let copy = call!(dup(queue.fd));
@@ -348,7 +348,7 @@ fn notices() -> Outcome {
     Ok(())
 }
 
-/// What the C library's thread does, by hand: it waits at a netlink socket for its cookie.
+/// Does by hand what the C library's thread does: waits at a netlink socket for its cookie.
 fn notice_by_thread() -> Outcome {
     let queue = Queue::new("thread", 0, 4, 64)?;
     let socket = call!(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0));
@@ -414,7 +414,7 @@ fn quotas() -> Outcome {
     let child = spawn(|| {
         call!(setgid(1003));
         call!(setuid(1003));
-        // Beyond the settings, which only root may pass.
+        // Beyond the settings, which only root may exceed.
         let large = attributes(11, 8192);
         refused! { mq_open(c("/large").as_ptr(), BOTH, 0o600, &raw const large) => EINVAL; }
         let limit = limit_of(200_000);
@@ -452,7 +452,7 @@ fn file_system() -> Outcome {
         .flatten()
         .any(|entry| queue.name[1..] == *entry.file_name().to_string_lossy());
     ensure!(found, "not listed");
-    // What is made here is a queue.
+    // Files created here are queues.
     // SAFETY: takes nothing.
     let made = format!("made-{me}");
     fs::write(format!("{at}/{made}"), b"")?;

@@ -1,4 +1,4 @@
-//! Policies, real-time levels, nice values: who may set what, and who runs before whom.
+//! Scheduling policies, real-time levels, nice values: permissions and precedence.
 
 use support::prelude::*;
 
@@ -47,7 +47,7 @@ fn get() -> Result<(i64, c_int)> {
     Ok((policy, priority))
 }
 
-/// Sets policy and level of this thread, and keeps it on the first CPU.
+/// Sets policy and level of this thread, and binds it to the first CPU.
 fn pin(policy: c_int, priority: c_int) -> Outcome {
     let mask = 1u64;
     call!(syscall(libc::SYS_sched_setaffinity, 0, 8, &mask));
@@ -125,7 +125,7 @@ fn attributes() -> Outcome {
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 56, 0));
     equal!((seen.flags, seen.priority, seen.nice), (1, 12, 0), seen);
 
-    // The policy stays; then what belongs to it stays.
+    // First the policy is kept, then its parameters.
     (wanted.flags, wanted.policy, wanted.priority) = (8, 0, 13);
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     ensure!(get()? == (reset, 13), "{:?}", get()?);
@@ -133,7 +133,7 @@ fn attributes() -> Outcome {
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     let found = get()?;
     ensure!(found == (i64::from(SCHED_RR), 13), "{found:?}");
-    // The nice value was kept, and is set with a policy that has one.
+    // The nice value was kept, and is set with a policy that uses one.
     (wanted.flags, wanted.policy, wanted.nice) = (0, 0, -5);
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
     call!(syscall(libc::SYS_sched_getattr, 0, &mut seen, 56, 0));
@@ -205,7 +205,7 @@ fn limits() -> Outcome {
         call!(setpriority(PRIO_PROCESS, 0, 5));
         refused!(EACCES, setpriority(PRIO_PROCESS, 0, 4));
         ensure!(set(SCHED_IDLE, 0) == 0, "a user may idle");
-        // Back from there would be a better nice value.
+        // Going back would improve the nice value.
         refused! { syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &number(0)) => EPERM; }
         Ok(())
     })?;
@@ -259,7 +259,7 @@ fn inherited() -> Outcome {
     })
 }
 
-/// What the processes of one test share.
+/// Memory shared by the processes of a test.
 struct Common {
     gate: AtomicU32,
     ready: AtomicU32,
@@ -306,7 +306,7 @@ fn order() -> Outcome {
     Ok(())
 }
 
-/// Runs children of these policies and levels on one CPU that count until the time is over; gives the counts.
+/// Runs children with these policies and levels on one CPU; returns how far each counted.
 fn race(runners: &[(c_int, c_int)], time: Duration) -> Result<Vec<u64>> {
     let common = common()?;
     pin(SCHED_FIFO, 90)?;
@@ -348,7 +348,7 @@ fn turns() -> Outcome {
 fn not_starved() -> Outcome {
     let common = common()?;
     pin(SCHED_FIFO, 99)?;
-    // The hog uses its share up from its first moment on.
+    // The hog uses up its share from its first moment on.
     let begin = Instant::now();
     let hog = spawn(|| {
         set(SCHED_FIFO, 98);
@@ -413,7 +413,7 @@ fn lock_owner() -> Outcome {
     for child in [high, owner, middle] {
         wait_ok(child)?;
     }
-    // Without inheritance the owner runs when the one in the middle has used up its part of a second.
+    // Without inheritance the owner runs only when the middle thread is throttled.
     let time = begin.elapsed();
     ensure!(common.ready.load(SeqCst) == 2, "the lock was not had");
     ensure!(time < Duration::from_millis(300), "it took {time:?}");
@@ -458,7 +458,7 @@ fn switches() -> Outcome {
         let mask = 1u64;
         call!(syscall(libc::SYS_sched_setaffinity, 0, 8, &mask));
         let before = counts()?;
-        // A time may pass before the sleep begins: then there is nothing to count.
+        // The timeout may expire before the sleep begins: that is no voluntary switch.
         let begin = Instant::now();
         let mut after = before;
         while after.0 < before.0 + 20 {

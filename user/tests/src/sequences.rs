@@ -1,4 +1,4 @@
-//! Restartable sequences: where a thread finds its CPU, and what becomes of a stretch of code that was disturbed.
+//! Restartable sequences: the thread's CPU number, and aborts of interrupted sequences.
 
 use std::arch::global_asm;
 use support::prelude::*;
@@ -21,7 +21,7 @@ pub const TESTS: &[Test] = &[
     ("sequences: what is none is refused", nonsense),
 ];
 
-/// What the C library puts before the code for disturbed sequences, and what the test does.
+/// Signature before abort handlers, as the C library registers it.
 const SIGNATURE: u32 = 0x5305_3053;
 
 unsafe extern "C" {
@@ -49,8 +49,8 @@ struct Section {
     abort: u64,
 }
 
-// `sequence(&area.section, &section, count)` counts down; gives 1 if it was disturbed, 0 if not. The other code for disturbed ones
-// has a wrong signature.
+// `sequence(&area.section, &section, count)` counts down; returns 1 if it was aborted, 0 if not.
+// The second abort handler has a wrong signature.
 global_asm!(
     ".text",
     ".globl sequence_test_run",
@@ -104,7 +104,7 @@ fn section() -> Section {
     }
 }
 
-/// Longer than any test takes.
+/// A count larger than any test reaches.
 const FOR_EVER: u64 = 1 << 40;
 
 fn area() -> Result<&'static Area> {
@@ -133,7 +133,7 @@ fn area_names_cpu() -> Outcome {
             ensure!(told == cpu as i32, "on {cpu}: sched_getcpu says {told}");
         }
     }
-    // A thread and a child have it too, each its own.
+    // A thread and a child have areas of their own.
     let last = cpus() - 1;
     let other = thread::spawn(move || {
         pin(last)?;
@@ -179,14 +179,14 @@ fn registering() -> Outcome {
     ensure!(seen == cpus() as u32 - 1, "a new area says {seen}");
     pin(0)?;
     equal!(area.cpu.load(SeqCst), 0);
-    // One that can't be written is found out.
+    // An area that cannot be written raises a signal.
     let end = wait(spawn(|| {
         // Rust's own handler would take the first signal, expecting the instruction to fault again.
         // SAFETY: the default action replaces a handler.
         unsafe { libc::signal(SIGSEGV, SIG_DFL) };
         call!(mprotect(page.cast(), 4096, PROT_READ));
         pin(cpus() - 1)?;
-        // Where there is one CPU only, another process has to run for a switch.
+        // On one CPU, another process has to run for a switch.
         wait(spawn(|| Ok(()))?)?;
         Ok(())
     })?)?;
@@ -207,7 +207,7 @@ fn signal_disturbs() -> Outcome {
     let soon = timer_val(3000, 0);
     let section = section();
     call!(setitimer(ITIMER_REAL, &soon, null_mut()));
-    // On an idle machine nothing but the signal comes between; a turn taken by another task would do as well.
+    // On an idle machine only the signal interrupts; preemption by another task would do as well.
     while PLACE.load(SeqCst) == 0 {
         let disturbed = run(&section, FOR_EVER)?;
         ensure!(disturbed == 1, "the sequence gave {disturbed}");
@@ -216,7 +216,7 @@ fn signal_disturbs() -> Outcome {
     let inside = (section.start..section.start + section.len).contains(&place);
     ensure!(!inside, place);
     ensure!(area()?.section.load(SeqCst) == 0, "it is left registered");
-    // What is over is not disturbed.
+    // A sequence that has ended is not aborted.
     let disturbed = (0..100).filter(|_| run(&section, 10) == Ok(1)).count();
     ensure!(disturbed < 50, disturbed);
     Ok(())
@@ -273,7 +273,7 @@ fn barrier_disturbs() -> Outcome {
     Ok(())
 }
 
-/// Runs a sequence that a signal's handler disturbs.
+/// Runs a sequence that a signal handler interrupts.
 fn ends(section: Section) -> Result<End> {
     wait(spawn(move || {
         handle(SIGALRM, note_place, 0)?;

@@ -1,4 +1,4 @@
-//! Who is told when a mapping changes: the CPUs that run the same program, and no others.
+//! TLB shootdowns go to the CPUs that run the same program, and to no others.
 
 use crate::proc::only_causeway;
 use support::prelude::*;
@@ -9,10 +9,10 @@ pub const TESTS: &[Test] = &[
     ("shootdowns: nobody, of what was never used", unused),
 ];
 
-/// Mappings that come and go in one test.
+/// Mappings made and removed in one test.
 const ROUNDS: u64 = 200;
 
-/// Leaves the test out on one CPU, and on another kernel.
+/// Skips the test on one CPU and on another kernel.
 fn two_cpus() -> Outcome {
     only_causeway()?;
     if call!(sysconf(_SC_NPROCESSORS_ONLN)) < 2 {
@@ -21,7 +21,7 @@ fn two_cpus() -> Outcome {
     Ok(())
 }
 
-/// How many interrupts for shootdowns it takes to map, use and unmap pages on the first CPU.
+/// Counts the shootdown IPIs of mapping, using and unmapping pages on the first CPU.
 fn interrupts(uses: bool) -> Result<u64> {
     pin(0)?;
     let before = counter("ipi_shootdown")?;
@@ -35,7 +35,7 @@ fn interrupts(uses: bool) -> Result<u64> {
     Ok(counter("ipi_shootdown")? - before)
 }
 
-/// What the program that runs the tests does meanwhile takes a few at most.
+/// The test runner itself causes a few at most.
 const OTHERS: u64 = ROUNDS / 10;
 
 fn other_programs() -> Outcome {
@@ -46,7 +46,7 @@ fn other_programs() -> Outcome {
             std::hint::spin_loop();
         }
     })?;
-    // So that it runs there.
+    // Lets it run there first.
     pause_ms(20);
     let sent = interrupts(true);
     kill_child(child)?;
@@ -57,7 +57,7 @@ fn other_programs() -> Outcome {
 
 fn threads() -> Outcome {
     beside_a_thread(|| {
-        // Not of each, as another program may run there for a while; but sooner or later.
+        // Not for each mapping, since another program may run there for a while.
         let end = Instant::now() + Duration::from_secs(30);
         while interrupts(true)? < ROUNDS / 4 {
             ensure!(Instant::now() < end, "the thread is not told");

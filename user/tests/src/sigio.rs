@@ -38,14 +38,14 @@ struct Owner {
     id: c_int,
 }
 
-/// What a signal says: its code, readiness and descriptor.
+/// A signal's code, readiness and descriptor.
 type Said = (c_int, i64, c_int);
 
 fn signal() -> c_int {
     libc::SIGRTMIN()
 }
 
-/// Takes the next of the blocked `signals`, within so many milliseconds.
+/// Takes the next of the blocked `signals` within so many milliseconds.
 fn take(signals: &[c_int], ms: i64) -> Result<Option<(c_int, Said)>> {
     let set = block(signals)?;
     let time = time_spec(ms / 1000, ms % 1000 * 1_000_000);
@@ -64,14 +64,14 @@ fn take(signals: &[c_int], ms: i64) -> Result<Option<(c_int, Said)>> {
     Ok(Some((found, said)))
 }
 
-/// The next signal with particulars must be this, and be there now.
+/// Checks that the next queued signal is this one and is pending now.
 fn expect(wanted: Option<Said>) -> Outcome {
     let found = take(&[signal()], 0)?.map(|found| found.1);
     ensure!(found == wanted, "{found:x?} in place of {wanted:x?}");
     Ok(())
 }
 
-/// As [`expect`], for what another task of the kernel may bring: other signals may come before.
+/// Does as [`expect`] for signals that the kernel sends asynchronously: others may come before.
 fn expect_soon(wanted: Said) -> Outcome {
     let mut others = Vec::new();
     while let Some((_, said)) = take(&[signal()], 3000)? {
@@ -83,7 +83,7 @@ fn expect_soon(wanted: Said) -> Outcome {
     Err(format!("no {wanted:x?}, but {others:x?}").into())
 }
 
-/// Has this process told about `fd`, by the signal with particulars.
+/// Makes this process the owner of `fd`, notified by a queued signal.
 fn watch(fd: c_int) -> Outcome {
     block(&[signal()])?;
     call!(fcntl(fd, F_SETOWN, call!(getpid())));
@@ -130,7 +130,7 @@ fn pipes() -> Outcome {
     while take(&[signal()], 0)?.is_some() {}
     get(reader, 4096)?;
     expect(Some((POLL_OUT, 0x304, writer)))?;
-    // The descriptor that was named stays, even when the description goes by another.
+    // The registered descriptor is reported, even if the description has another one now.
     let other = call!(dup(reader));
     call!(close(writer));
     expect(Some((POLL_IN, 0x41, reader)))?;
@@ -217,7 +217,7 @@ fn terminals() -> Outcome {
     call!(openpty(&mut master, &mut slave, null_mut(), null(), null()));
     watch(slave)?;
     put(master, 3)?;
-    // Half a line is nothing to read.
+    // Half a line is not readable.
     let bytes = b"\n";
     call!(write(master, bytes.as_ptr().cast(), 1));
     expect_soon((POLL_IN, 0x41, slave))?;
@@ -226,7 +226,7 @@ fn terminals() -> Outcome {
     expect_soon((POLL_IN, 0x41, master))?;
     call!(close(slave));
     call!(close(master));
-    // Without an owner it is the foreground group, or the caller where there is none.
+    // Without an owner the foreground group is signalled, or else the caller.
     call!(openpty(&mut master, &mut slave, null_mut(), null(), null()));
     call!(fcntl(slave, F_SETFL, O_RDWR | O_ASYNC));
     let owner = call!(fcntl(slave, F_GETOWN));
@@ -262,7 +262,7 @@ fn owners() -> Outcome {
     };
     ensure!(owner == process, "{owner:?}");
 
-    // All members of a group, and nobody else.
+    // All members of a group, and no other process.
     block(&[SIGIO])?;
     let (start, go) = pipe(0)?;
     let child = spawn(|| {
@@ -286,7 +286,7 @@ fn owners() -> Outcome {
     put(writer, 1)?;
     wait_ok(child)?;
     ensure!(take(&[SIGIO], 0)?.is_none(), "a signal for others");
-    // Who has ended is no owner.
+    // A process that has ended is no owner.
     ensure!(call!(fcntl(reader, F_GETOWN)) == 0, "a dead owner");
     put(writer, 1)?;
 
@@ -377,7 +377,7 @@ fn refusals() -> Outcome {
     refused!(EFAULT, fcntl(reader, F_GETOWN_EX, 8));
     call!(fcntl(reader, F_SETSIG, 64));
     ensure!(call!(fcntl(reader, F_GETSIG)) == 64, "another signal");
-    // What is always ready sends none.
+    // Files that are always ready send none.
     let (_, plain) = file("sigio-plain", b"x")?;
     call!(fcntl(plain, F_SETFL, O_ASYNC));
     equal!(call!(fcntl(plain, F_GETFL)) & O_ASYNC, 0);
@@ -414,7 +414,7 @@ fn storm() -> Outcome {
             Ok(())
         })?);
     }
-    // Sleeps for signals alone: a byte without one is never read.
+    // Sleeps for signals only: a byte without a signal is never read.
     let mut left = PIPES * ROUNDS;
     let mut bytes = [0u8; 4096];
     while left > 0 {

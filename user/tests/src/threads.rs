@@ -1,4 +1,4 @@
-//! Threads: futexes, thread-local storage, their ends.
+//! Threads: futexes, thread-local storage, exit.
 
 use std::cell::Cell;
 use support::prelude::*;

@@ -1,4 +1,4 @@
-//! POSIX timers on all clocks, the time of day being set, and what a clock without discipline says.
+//! POSIX timers on all clocks, setting the time of day, `adjtimex`.
 
 use support::prelude::*;
 
@@ -117,7 +117,7 @@ fn overruns() -> Outcome {
     let told = call!(syscall(libc::SYS_timer_getoverrun, timer));
     equal!(told, i64::from(overrun), overrun);
     set(timer, 0, timespec_of(0), 0)?;
-    // One may have come after the first was taken, and no more than one.
+    // At most one may have come after the first was taken.
     let more = (0..3)
         .filter(|_| matches!(take_signal(&signals, 0), Ok(Some(_))))
         .count();
@@ -126,9 +126,9 @@ fn overruns() -> Outcome {
     delete(timer)
 }
 
-/// Alarms that were taken, until they are enough.
+/// Count of alarms taken so far.
 static ALARMS: AtomicU32 = AtomicU32::new(0);
-/// Signals that came after they had been ignored.
+/// Count of signals delivered after having been ignored.
 static LATE: AtomicU32 = AtomicU32::new(0);
 const ENOUGH: u32 = 1000;
 const IGNORED: c_int = 41;
@@ -151,11 +151,12 @@ extern "C" fn on_alarm(_: c_int) {
 
 extern "C" fn on_late(_: c_int) {
     LATE.fetch_add(1, Relaxed);
-    // SAFETY: it may go on without.
+    // SAFETY: changes only the signal's action.
     unsafe { libc::signal(IGNORED, SIG_IGN) };
 }
 
-/// Timers that are always due keep nobody else from running: they go on when their signals are taken.
+/// Timers that are always due do not starve other work: they are rearmed when their signals are
+/// taken.
 fn short_intervals() -> Outcome {
     let storm = || {
         let signals = block(&[SIGNAL])?;
@@ -189,12 +190,12 @@ fn short_intervals() -> Outcome {
         let overrun = || Ok::<_, Failure>(call!(syscall(libc::SYS_timer_getoverrun, blocked)));
         let first = overrun()?;
         ensure!(first > 100_000, "only {first} expiries were counted");
-        // It expires again at once, perhaps before it is known how many expiries the signal that is taken stood for.
+        // It expires again at once, perhaps before the overrun count of the taken signal is read.
         for _ in 0..50 {
             take_signal(&signals, 5000)?.ok_or("it does not go on")?;
             ensure!(overrun()? > 0, "an expiry of long ago is not counted");
         }
-        // The blocked one goes on at once, the ignored one when somebody wants it.
+        // The blocked timer is rearmed at once, the ignored one when its signal is wanted again.
         take_signal(&signals, 5000)?.ok_or("it does not go on")?;
         call!(signal(IGNORED, on_late as *const () as usize));
         while LATE.load(Relaxed) == 0 {
@@ -223,7 +224,8 @@ fn dropped() -> Outcome {
         Err("no signal waits".into())
     };
     waits()?;
-    // What waits is dropped when it comes to be ignored; the next one is blocked, and waits.
+    // A pending signal is dropped when it becomes ignored; the next one is blocked and stays
+    // pending.
     call!(signal(SIGNAL, SIG_IGN));
     call!(signal(SIGNAL, SIG_DFL));
     waits()?;
@@ -303,7 +305,7 @@ fn processor_time() -> Outcome {
     let signals = block(&[SIGNAL])?;
     let timer = create(CLOCK_THREAD_CPUTIME_ID, None, 1)?;
     set(timer, 0, timespec_of(60), 0)?;
-    // Other threads' work does not count, nor does sleep.
+    // Neither other threads' work nor sleep counts.
     let other = thread::spawn(|| spin(Duration::from_millis(120)));
     ensure!(take_signal(&signals, 130)?.is_none());
     other.join()?;
@@ -492,7 +494,7 @@ fn limited() -> Outcome {
         ensure!(count == 2, "{count} children");
         child(|| Ok(()))
     })?;
-    // A change of the user goes well, but then no program can be run.
+    // Changing the user succeeds, but then no program can be executed.
     child(|| {
         call!(setrlimit(RLIMIT_NPROC, &limit_of(0)));
         call!(setuid(4713));

@@ -1,4 +1,4 @@
-//! UDP-Lite sockets: ports of their own, and sums over a part of a datagram.
+//! UDP-Lite sockets: separate ports, checksums over a part of a datagram.
 
 use support::prelude::*;
 
@@ -11,7 +11,7 @@ const RECEIVE_COVERAGE: c_int = 11;
 /// A socket bound on the loopback interface, to any port.
 fn bound() -> Result<UdpSocket> {
     let fd = call!(socket(AF_INET, SOCK_DGRAM, IPPROTO_UDPLITE));
-    // SAFETY: the descriptor is new and nobody else's; a socket of the standard library may have any protocol.
+    // SAFETY: the descriptor is new, and nothing else owns it; `UdpSocket` suits any protocol.
     let socket = unsafe { UdpSocket::from_raw_fd(fd) };
     let name = sockaddr_in {
         sin_family: AF_INET as u16,
@@ -44,7 +44,7 @@ fn set(socket: &UdpSocket, name: c_int, value: c_int) -> Result<c_int> {
 fn coverage() -> Outcome {
     let (a, b) = (bound()?, bound()?);
     let to = b.local_addr()?;
-    // UDP's port of the same number is another one.
+    // UDP's port of the same number is a different one.
     let other = UdpSocket::bind(to)?;
     other.set_nonblocking(true)?;
     let mut buffer = [0; 64];
@@ -53,7 +53,7 @@ fn coverage() -> Outcome {
     ensure!(&buffer[..n] == b"whole", "{:?}", &buffer[..n]);
     ensure!(from == a.local_addr()?, "from {from}");
     ensure!(other.recv(&mut buffer).is_err());
-    // A part of the sum is enough for who doesn't say otherwise, and not for who wants all or more of it.
+    // Partial coverage is accepted by default, and dropped by a receiver that asks for more.
     for (asked, got) in [(3, 8), (20, 20), (70_000, 65_535), (0, 0), (12, 12)] {
         let found = set(&a, SEND_COVERAGE, asked)?;
         ensure!(found == got, "asked for {asked}, got {found}");
@@ -71,7 +71,7 @@ fn coverage() -> Outcome {
         let arrived = b.recv(&mut buffer).is_ok();
         ensure!(arrived == arrives, "{wanted:?}: arrived {arrived}");
     }
-    // All of a short datagram.
+    // Coverage of all of a short datagram.
     set(&b, RECEIVE_COVERAGE, 0)?;
     a.send_to(b"1234", to)?;
     ensure!(b.recv(&mut buffer).is_ok(), "a short one was refused");

@@ -1,4 +1,4 @@
-//! The object that the kernel maps for the time.
+//! The vDSO.
 
 use mem::transmute;
 use support::prelude::*;
@@ -15,9 +15,9 @@ pub const TESTS: &[Test] = &[
 
 type Gettime = extern "C" fn(c_int, *mut timespec) -> c_int;
 
-/// A 64-bit word of the object.
+/// Reads a 64-bit word of the object.
 fn word(base: usize, offset: usize) -> usize {
-    // SAFETY: the callers stay inside the object, whose headers say where things are.
+    // SAFETY: the callers stay inside the object, as its headers describe it.
     unsafe { ((base + offset) as *const usize).read() }
 }
 
@@ -34,7 +34,7 @@ fn base() -> Result<usize> {
     Ok(base)
 }
 
-/// The dynamic section's value with this tag.
+/// Returns the dynamic section's value with this tag.
 fn dynamic(base: usize, tag: usize) -> Option<usize> {
     let (table, count) = (base + word(base, 32), half(base, 56) & 0xffff);
     let header = (0..count).map(|n| table + 56 * n);
@@ -49,7 +49,7 @@ fn dynamic(base: usize, tag: usize) -> Option<usize> {
     None
 }
 
-/// A function's address, found through the hash table as the C library finds it.
+/// Returns a function's address, found through the hash table as the C library finds it.
 fn function(name: &str) -> Result<usize> {
     let base = base()?;
     let part = |tag| {
@@ -146,7 +146,7 @@ fn in_order() -> Outcome {
             last = now;
         }
     }
-    // The same on whatever CPU.
+    // The same on every CPU.
     let threads: Vec<_> = (0..4)
         .map(|_| {
             thread::spawn(move || -> Outcome {
@@ -277,11 +277,11 @@ fn protected() -> Outcome {
     faults(SIGSEGV, code::SEGV_ACCERR, base, || {
         poke(base as *mut u8, 1)
     })?;
-    // A copy of one's own may be made of either, as debuggers do of the code.
+    // A private copy may be made of either page, as debuggers do of code.
     let child = spawn(|| {
         for (page, byte) in [(numbers, 0x55), (base, 0x7f)] {
             let all = PROT_READ | PROT_WRITE;
-            // SAFETY: pages of this process, which nobody reads meanwhile.
+            // SAFETY: pages of this process, which nothing reads meanwhile.
             if unsafe { libc::mprotect(page as *mut _, 4096, all) } != 0 {
                 exit(1);
             }
@@ -290,7 +290,7 @@ fn protected() -> Outcome {
         exit(0)
     })?;
     wait_ok(child)?;
-    // Nobody else sees them.
+    // No other process sees them.
     let gettime = gettime()?;
     let before = by_call(CLOCK_MONOTONIC)?;
     let between = by_object(gettime, CLOCK_MONOTONIC)?;
@@ -299,7 +299,7 @@ fn protected() -> Outcome {
     Ok(())
 }
 
-/// Where the numbers are: the last page of the entry that has the object.
+/// Returns the address of the data page: the last page of the object's entry.
 fn numbers() -> Result<usize> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let ours: Vec<_> = maps.lines().filter(|line| line.contains("[v")).collect();

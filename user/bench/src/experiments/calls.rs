@@ -1,4 +1,4 @@
-//! What system calls cost by themselves, through every way into the kernel.
+//! The bare cost of system calls, through every entry into the kernel.
 
 use std::arch::asm;
 use std::{mem, ptr};
@@ -7,7 +7,7 @@ use crate::{Bench, Experiment, Failure, call};
 
 mod narrow;
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "calls",
     title: "System calls that do next to nothing, through every way into the kernel",
@@ -30,7 +30,7 @@ calls/install-handler      sigaction",
     run,
 };
 
-/// A number that no kernel gives to a call.
+/// A number without a call.
 const NO_CALL: i64 = 4000;
 
 /// The 32-bit number of getpid.
@@ -44,7 +44,7 @@ unsafe extern "C" {
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     bench.row("calls/null").batch(2000).measure(|n| {
         for _ in 0..n {
-            // It fails as it should: with ENOSYS.
+            // It must fail with ENOSYS.
             let _ = call!(syscall(NO_CALL));
         }
         Ok(())
@@ -184,7 +184,7 @@ fn files(bench: &mut Bench) -> Result<(), Failure> {
     })
 }
 
-/// A 32-bit call without arguments from 64-bit code.
+/// Makes a 32-bit call without arguments from 64-bit code.
 fn int80(number: u32) -> i32 {
     let result: u64;
     // SAFETY: the number is one of a call without arguments; the gate may change r8 to r11.

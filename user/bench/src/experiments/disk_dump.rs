@@ -1,4 +1,4 @@
-//! A disk is read from its start on, as `dd` does it.
+//! Reads a disk from its start, as `dd` does.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use crate::movement::Buffer;
 use crate::{Bench, Experiment, Failure};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "disk-dump",
     title: "Reading a disk from its start on (dd), as in ephemeral-mappings.txt 6.4.1",
@@ -26,7 +26,7 @@ const DEVICES: [(&str, &str); 2] = [
     ("disk-dump/vda", "/dev/vda"),
 ];
 
-/// Bytes by one call, the paper's.
+/// Bytes per call, the paper's.
 const BLOCK: usize = 64 << 10;
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
@@ -61,7 +61,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The device and its size in bytes.
+/// Opens the device; returns it and its size in bytes.
 fn open(device: &str) -> Result<(File, u64), Failure> {
     let mut disk = match File::open(device) {
         Ok(disk) => disk,

@@ -1,4 +1,4 @@
-//! Starting programs, by each of the ways that a program has.
+//! Starting programs in each way.
 
 use std::ffi::{CString, OsString};
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::{fs, ptr};
 use crate::options::NOTHING;
 use crate::{Bench, Experiment, Failure, call};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "exec",
     title: "Starting programs: fork, vfork, posix_spawn, and exec",
@@ -26,7 +26,7 @@ exec/again-static        exec alone: the real program starts itself again",
     run,
 };
 
-/// Starts of the real program in a batch: an emulated machine translates it anew at each, which takes long.
+/// Starts of the real program in a batch: an emulated machine translates it anew each time.
 const STATIC_BATCH: u64 = 5;
 
 /// How a program is started.
@@ -60,20 +60,20 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         .row("exec/again-static")
         .batch(STATIC_BATCH)
         .measure(|n| {
-            // A program that is told so starts itself until the count is 0.
+            // The program starts itself again until the count is 0.
             wait(start(Way::Vfork, &own, &[count(n)?])?)
         })?;
     fs::remove_file(OsString::from_vec(least.into_bytes()))?;
     Ok(())
 }
 
-/// The word that tells this program to start itself so many times.
+/// Returns the word that makes this program start itself so many times.
 fn count(times: u64) -> Result<CString, Failure> {
     CString::new(times.to_string()).map_err(|_| "a number has a zero byte".into())
 }
 
-/// What this program does when it was started as [`NOTHING`]: it starts itself again as often as its second word says, and
-/// gives the exit status.
+/// Runs this program started as [`NOTHING`]: it starts itself as often as its second word says;
+/// returns the exit status.
 pub fn again(times: Option<OsString>) -> i32 {
     let times = times
         .and_then(|word| word.to_str()?.parse::<u64>().ok())
@@ -88,14 +88,14 @@ pub fn again(times: Option<OsString>) -> i32 {
     1
 }
 
-/// The words of a started program: its path, [`NOTHING`], and these.
+/// Returns the arguments of a started program: its path, [`NOTHING`], and these.
 fn arguments(program: &CString, words: &[CString]) -> Vec<*const libc::c_char> {
     let first = [program.as_ptr(), NOTHING.as_ptr()];
     let rest = words.iter().map(|word| word.as_ptr());
     first.into_iter().chain(rest).chain([ptr::null()]).collect()
 }
 
-/// Starts the program; gives its process.
+/// Starts the program; returns its process id.
 fn start(way: Way, program: &CString, words: &[CString]) -> Result<libc::pid_t, Failure> {
     let arguments = arguments(program, words);
     let none = [ptr::null::<libc::c_char>()];
@@ -136,7 +136,7 @@ fn start(way: Way, program: &CString, words: &[CString]) -> Result<libc::pid_t, 
     Ok(child)
 }
 
-/// Waits for a program, which must end well.
+/// Waits for a program, which must exit with 0.
 fn wait(child: libc::pid_t) -> Result<(), Failure> {
     let mut status = 0;
     call!(waitpid(child, &mut status, 0))?;
@@ -146,7 +146,7 @@ fn wait(child: libc::pid_t) -> Result<(), Failure> {
     }
 }
 
-/// Writes the least program to a file; gives its path.
+/// Writes the smallest program to a file; returns its path.
 fn write_least() -> Result<CString, Failure> {
     let path = std::env::temp_dir().join(format!("bench-least-{}", std::process::id()));
     let mut options = fs::OpenOptions::new();
@@ -155,7 +155,7 @@ fn write_least() -> Result<CString, Failure> {
     CString::new(path.into_os_string().into_vec()).map_err(|_| "a path has a zero byte".into())
 }
 
-/// A program of one segment, whose code exits with 0.
+/// Returns a program of one segment, whose code exits with 0.
 fn least() -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
     const HEADERS: u64 = 64 + 56;

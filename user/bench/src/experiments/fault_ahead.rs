@@ -1,4 +1,4 @@
-//! How many faults programs take, and what mapping neighbours with a fault saves (`uvm.txt` 5.4, Table 2).
+//! Page faults of programs, and the savings of fault-ahead (`uvm.txt` 5.4, Table 2).
 
 use std::process::{Command, Stdio};
 
@@ -94,7 +94,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The faults of a command of busybox's.
+/// Counts the faults of a busybox command.
 fn faults(words: &[&str]) -> Result<f64, Failure> {
     let before = children_faults()?;
     let status = Command::new("/bin/busybox")
@@ -109,7 +109,7 @@ fn faults(words: &[&str]) -> Result<f64, Failure> {
     Ok((children_faults()? - before) as f64)
 }
 
-/// Minor faults of all children that ended.
+/// Returns the minor faults of all children that ended.
 fn children_faults() -> Result<i64, Failure> {
     // SAFETY: plain numbers, for the call to fill.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

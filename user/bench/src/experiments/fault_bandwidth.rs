@@ -6,7 +6,7 @@ use crate::mapping::{self, Mapping};
 use crate::partner::together;
 use crate::{Bench, Experiment, Failure, Watch};
 
-/// How faults scale.
+/// Scaling of faults.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "fault-bandwidth",
     title: "Minor faults by several threads",
@@ -25,7 +25,7 @@ Rows, for 1, 2 and 4 threads (those for which there are CPUs):
 /// Bytes that each thread touches in one operation.
 const SHARE: usize = 4 << 20;
 
-/// What the threads touch.
+/// Memory that the threads touch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
     One,

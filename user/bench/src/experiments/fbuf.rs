@@ -1,4 +1,4 @@
-//! What a page costs that goes from one program to another (`fbufs.txt` section 4, Table 1).
+//! The cost of moving a page from one program to another (`fbufs.txt` section 4, Table 1).
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::movement::flow::{Shape, Stream};
 use crate::movement::{Line, PAGE};
 use crate::{Bench, Experiment, Failure};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "fbuf",
     title: "What each page of a message costs, as in fbufs.txt Table 1",
@@ -26,10 +26,12 @@ const PAGES: usize = 16;
 /// Messages of each size in a batch.
 const MESSAGES: u64 = 64;
 
-/// Times that a batch measures both sizes, of which the shortest count: the small difference would be lost in what disturbs one.
+/// Repetitions of both sizes in a batch, of which the shortest count: noise would hide the small
+/// difference.
 const TURNS: usize = 3;
 
-/// Times after which a batch gives up when the longer message seems to take no longer: only other work can do that.
+/// Repetitions after which a batch gives up if the longer message seems not to take longer: only
+/// other load can cause that.
 const MOST_TURNS: usize = 40;
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
@@ -65,7 +67,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long so many messages take.
+/// Measures the time of so many messages.
 fn time(stream: &mut Stream, count: u64) -> Result<Duration, Failure> {
     let start = Instant::now();
     stream.send(count)?;

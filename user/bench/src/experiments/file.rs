@@ -1,4 +1,4 @@
-//! Files of the root's file system, which is in memory: bytes and names.
+//! Files of the root file system, a tmpfs: bytes and names.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use crate::movement::{
 };
 use crate::{Bench, Experiment, Failure, Meter, call};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "file",
     title: "reading, writing and mapping files in memory; making, naming and finding them",
@@ -39,7 +39,7 @@ const SHORT: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Bytes that a batch moves.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Names in the folder that is read.
+/// Names in the folder.
 const NAMES: usize = 1000;
 
 /// Measures with a file at a path, a size of bytes.
@@ -51,7 +51,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     let folder = PathBuf::from(format!("/tmp/bench-file-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let outcome = rows(bench, &folder);
-    // What cannot be removed stays in a guest that ends.
+    // Files that cannot be removed vanish with the guest.
     let _ = fs::remove_dir_all(&folder);
     outcome
 }
@@ -87,12 +87,12 @@ fn rows(bench: &mut Bench, folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Times a batch is repeated to move [`BATCH_BYTES`].
+/// Returns the repetitions that move [`BATCH_BYTES`].
 fn batch(size: usize) -> u64 {
     (BATCH_BYTES / size).max(1) as u64
 }
 
-/// The file at `path`, open both ways, with a pattern of `size` bytes.
+/// Makes the file at `path`, open for reading and writing, with a pattern of `size` bytes.
 fn patterned(path: &Path, size: usize, seed: u64) -> io::Result<(File, Buffer)> {
     let file = OpenOptions::new()
         .read(true)
@@ -135,7 +135,7 @@ fn write_over(meter: &mut Meter, path: &Path, size: usize) -> Result<(), Failure
     read_back(&file, &buffer)
 }
 
-/// Compares all of a file with what was written last.
+/// Compares a file with its last written contents.
 fn read_back(file: &File, written: &Buffer) -> Result<(), Failure> {
     let mut again = vec![0; written.bytes().len()];
     file.read_exact_at(&mut again, 0)?;
@@ -177,14 +177,15 @@ impl Mapped<'_> {
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping is `size` bytes long, lives until the drop, and nobody writes to the file meanwhile.
+        // SAFETY: the mapping is `size` bytes long, lives until the drop, and nothing writes to the
+        // file meanwhile.
         Ok(Mapped(unsafe { slice::from_raw_parts(at.cast(), size) }))
     }
 }
 
 impl Drop for Mapped<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nothing borrows from it any more.
+        // SAFETY: this value owns the mapping, and nothing borrows from it any more.
         unsafe { libc::munmap(self.0.as_ptr().cast_mut().cast(), self.0.len()) };
     }
 }
@@ -273,7 +274,7 @@ fn readdir(meter: &mut Meter, folder: &Path) -> Result<(), Failure> {
                 }
                 names += count_entries(&entries[..filled as usize]);
             }
-            // Each folder names itself and the one above, too.
+            // Each folder lists itself and its parent, too.
             if names != NAMES + 2 {
                 return Err(format!("{names} names of {NAMES}").into());
             }
@@ -282,7 +283,7 @@ fn readdir(meter: &mut Meter, folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// How many entries `getdents64` has put there. Each has its length as two bytes behind two words.
+/// Counts the entries that `getdents64` returned. Each has its two-byte length behind two words.
 fn count_entries(mut entries: &[u8]) -> usize {
     let mut count = 0;
     while let Some(length) = entries.get(16..18) {

@@ -1,11 +1,11 @@
-//! What the bare machine takes, as the kernel itself measures it.
+//! Basic costs of the machine, measured by the kernel.
 
 use std::fs;
 
 use crate::sample::Unit;
 use crate::{Bench, Experiment, Failure};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "floors",
     title: "What the bare machine takes: no kernel can be below",
@@ -68,7 +68,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The value on the line of this name.
+/// Returns the value on the line of this name.
 fn find(text: &str, name: &str) -> Option<(f64, Unit)> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace();

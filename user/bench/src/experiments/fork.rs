@@ -1,9 +1,9 @@
-//! A process forks and waits for the child's end (`uvm.txt` Figure 6).
+//! Forks and waits for the child (`uvm.txt` Figure 6).
 
 use crate::mapping::Mapping;
 use crate::{Bench, Experiment, Failure, call};
 
-/// Fork, with more and more memory.
+/// Fork with growing memory.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "fork",
     title: "Fork and wait: processes with more and more memory",
@@ -23,10 +23,10 @@ The paper's upper two curves are child-writes, its lower two written.",
 
 const SHORT: &[usize] = &[1, 16, 64];
 const FULL: &[usize] = &[1, 2, 4, 8, 16, 32, 48, 64];
-/// The largest that are written after each fork in the short set, where a page costs microseconds.
+/// Largest size written after each fork in the short set, where a page costs microseconds.
 const SHORT_WRITES: usize = 16;
 
-/// Who writes the memory, and when.
+/// Writer of the memory, and time of the writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writes {
     Never,
@@ -60,7 +60,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             if each_time && size > SHORT_WRITES && !full {
                 continue;
             }
-            // So many that a batch takes some milliseconds, whatever the size.
+            // A count for which a batch of any size takes some milliseconds.
             let batch = if each_time { (16 / size).max(1) } else { 10 };
             bench
                 .row(format!("fork/{size}MiB{}", writes.suffix()))
@@ -93,7 +93,7 @@ fn cycle(work: impl FnOnce()) -> Result<(), Failure> {
     let child = call!(fork())?;
     if child == 0 {
         work();
-        // SAFETY: ends the child, without what the parent's program would do at its end.
+        // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;

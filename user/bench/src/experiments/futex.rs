@@ -1,4 +1,4 @@
-//! Futexes: calls that find nothing to do, and two sides that wake each other in turn.
+//! Futexes: calls with nothing to do, and two sides that wake each other in turn.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::{mem, thread};
 use crate::partner::{futex_wait, futex_wake, together};
 use crate::{Bench, Experiment, Failure, Gate, Partner, Shared, cpus};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "futex",
     title: "Futexes: calls with nothing to do, and two sides that wake each other",
@@ -89,8 +89,8 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         })
 }
 
-/// Waits until the word says that it is this side's turn, which is 0 or 1, and gives the turn to the other side; so many
-/// times, and comes back when the turn is this side's again.
+/// Waits for this side's turn, 0 or 1, and passes it to the other side, so many times; returns when
+/// it is this side's turn again.
 fn take_turns(word: &AtomicU32, side: u32, times: u64) -> Result<(), Failure> {
     let wait = || {
         while word.load(Ordering::Acquire) != side {
@@ -106,18 +106,18 @@ fn take_turns(word: &AtomicU32, side: u32, times: u64) -> Result<(), Failure> {
     wait()
 }
 
-/// A mutex of the C library with the number that it guards.
+/// A mutex of the C library and the number that it guards.
 struct Mutex {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     number: UnsafeCell<u64>,
 }
 
-// SAFETY: the number is only touched by who holds the mutex.
+// SAFETY: the number is accessed only with the mutex held.
 unsafe impl Sync for Mutex {}
 
 impl Mutex {
     fn new() -> Box<Self> {
-        // SAFETY: a mutex of zeroes is one that nobody holds.
+        // SAFETY: a mutex of zeros is unlocked.
         Box::new(Self {
             mutex: unsafe { mem::zeroed() },
             number: UnsafeCell::new(0),

@@ -1,4 +1,4 @@
-//! How many map entries programs need (`uvm.txt` 3.2, Table 1).
+//! Map entries of programs (`uvm.txt` 3.2, Table 1).
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         })
 }
 
-/// The entries of a program that waits for its input.
+/// Counts the entries of a program that waits for its input.
 fn of_command(program: &Path, words: &[&str]) -> Result<f64, Failure> {
     let child = Command::new(program)
         .args(words)
@@ -60,7 +60,7 @@ fn of_command(program: &Path, words: &[&str]) -> Result<f64, Failure> {
         .map_err(|error| Failure::Missing(format!("{}: {error}", program.display())))?;
     let mut child = Ends(child);
     let pid = child.0.id();
-    // It has loaded what it needs when it sleeps in its read.
+    // It has loaded everything when it sleeps in its read.
     for _ in 0..1000 {
         let state = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let state = state
@@ -83,7 +83,7 @@ struct Ends(Child);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // If it has ended by itself, all the better.
+        // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -99,7 +99,7 @@ fn of_all() -> Result<f64, Failure> {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) {
-            // One that has ended meanwhile has none.
+            // A program that has ended has none.
             sum += entries(pid).unwrap_or(0.0);
         }
     }

@@ -1,4 +1,4 @@
-//! One page is mapped, touched and unmapped (`uvm.txt` Table 3).
+//! Maps, touches and unmaps one page (`uvm.txt` Table 3).
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! What programs do with their address space beside mapping: move, grow, lock, give up, split.
+//! Memory calls beside mapping: move, grow, lock, discard, split.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -144,7 +144,7 @@ fn moving(bench: &mut Bench) -> Result<(), Failure> {
             .row(format!("memory-calls/{name}"))
             .batch(batch)
             .run(|meter| {
-                // Two places to move between, where nothing else is mapped meanwhile.
+                // Two addresses to move between, where nothing else is mapped meanwhile.
                 let places = [0x10_0000_0000, 0x10_4000_0000]
                     .map(ptr::without_provenance_mut::<libc::c_void>);
                 let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -176,7 +176,7 @@ fn moving(bench: &mut Bench) -> Result<(), Failure> {
 
 fn heap(bench: &mut Bench) -> Result<(), Failure> {
     const GROWS: usize = 64 << 10;
-    // Past the C library, whose own heap ends where the operation starts and ends.
+    // Bypasses the C library, whose own heap ends where the operation starts and ends.
     let set_end = |end: usize| call!(syscall(libc::SYS_brk, end)).map(|end| end as usize);
     bench.row("memory-calls/brk-64KiB").batch(20).measure(|n| {
         for _ in 0..n {

@@ -1,11 +1,11 @@
-//! Anonymous memory is allocated, up to what the machine has and beyond (`uvm.txt` Figure 5).
+//! Allocates anonymous memory up to the machine's memory and beyond (`uvm.txt` Figure 5).
 
 use std::fs;
 
 use crate::mapping::Mapping;
 use crate::{Bench, Experiment, Failure, Row, Unit, scratch};
 
-/// Memory allocation up to and beyond memory.
+/// Allocation up to and beyond the machine's memory.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "memory-pressure",
     title: "Memory allocation up to and beyond memory",
@@ -61,7 +61,8 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A row that takes so many percent of the memory: it waits for the disk with the swap space if that is more than there is.
+/// Measures a row that takes so many percent of the memory; it waits for the swap disk if that is
+/// more than there is.
 fn beyond<'b, 'a>(part: u64, row: Row<'b, 'a>) -> Row<'b, 'a> {
     if part > MOST_WITHOUT_SWAP {
         row.waits_for_disks()
@@ -70,7 +71,7 @@ fn beyond<'b, 'a>(part: u64, row: Row<'b, 'a>) -> Row<'b, 'a> {
     }
 }
 
-/// So many percent of the memory that is available, in bytes.
+/// Returns so many percent of the available memory, in bytes.
 ///
 /// # Errors
 /// [`Failure::Missing`] when there is not so much, swap space included.
@@ -90,7 +91,7 @@ fn size(percent: u64) -> Result<usize, Failure> {
     Ok((wanted as usize).next_multiple_of(2 << 20))
 }
 
-/// A field of `/proc/meminfo`, in bytes.
+/// Returns a field of `/proc/meminfo` in bytes.
 fn field(information: &str, name: &str) -> Result<u64, Failure> {
     let value = |line: &str| {
         let value = line.strip_prefix(name)?.strip_prefix(':')?;

@@ -1,9 +1,10 @@
-//! Changes of mappings while other CPUs run: the same program's threads, or other programs (TLB shootdowns).
+//! Changes of mappings while other CPUs run threads of the same program, or other programs (TLB
+//! shootdowns).
 
 use crate::mapping::{Mapping, PAGE};
 use crate::{Bench, Experiment, Failure, Partner, Threads, cpus};
 
-/// What coherence between CPUs costs.
+/// The cost of TLB coherence.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mmap-threads",
     title: "Mappings changed while other CPUs run: TLB shootdowns",
@@ -23,7 +24,7 @@ Rows, each -alone, -beside-threads and -beside-processes:
     run,
 };
 
-/// Who runs on the other CPUs.
+/// The load on the other CPUs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nobody,

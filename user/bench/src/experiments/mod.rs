@@ -1,4 +1,5 @@
-//! The experiments, a file each. A new one is a line here, a line in [`ALL`], and its place in the host's report.
+//! The experiments, a file each. A new one is a line here, a line in [`ALL`], and its place in the
+//! host's report.
 
 use crate::Experiment;
 

@@ -1,4 +1,4 @@
-//! More and more files are mapped and read, as a web server does it (`uvm.txt` 4, Figure 2).
+//! Maps and reads a growing number of files, as a web server does (`uvm.txt` 4, Figure 2).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::mapping::Mapping;
 use crate::{Bench, Experiment, Failure, Unit, scratch};
 
-/// Mapping more and more files.
+/// Mapping a growing number of files.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "object-cache",
     title: "Mapping and reading more and more files",
@@ -39,7 +39,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             .unit(Unit::Seconds)
             .run(|meter| {
                 let folder = files(count)?;
-                // To mount is no part of it.
+                // Mounting is not measured.
                 scratch::mount_again()?;
                 let start = Instant::now();
                 pass(&folder, count)?;
@@ -72,12 +72,12 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// In folders of a hundred: how long names are looked for is another question.
+/// In folders of a hundred: the cost of path lookup is not measured here.
 fn name(folder: &Path, i: usize) -> PathBuf {
     folder.join(format!("{}/file-{i}", i / 100))
 }
 
-/// Makes so many files, as far as they are not there.
+/// Makes so many files unless they exist.
 fn files(count: usize) -> Result<PathBuf, Failure> {
     let folder = scratch::folder()?;
     for i in 0..count {

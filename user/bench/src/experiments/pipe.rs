@@ -3,7 +3,7 @@
 use crate::movement::{self, Line, flow, flow::Shape};
 use crate::{Bench, Experiment, Failure};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "pipe",
     title: "latency and bandwidth of pipes between two programs",

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::movement::{self, Buffer, Peer, checked, wrong};
 use crate::{Bench, Experiment, Failure, Meter};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "pipeline",
     title: "a pipeline like cat | wc over a big file",
@@ -27,20 +27,20 @@ The counts must be right.",
     run,
 };
 
-/// Bytes by one call, as cat and wc do it.
+/// Bytes per call, as in cat and wc.
 const PIECE: usize = 128 << 10;
 
 const LINE: &[u8] = b"A page of data meets the kernel, and goes on as it is.\n";
 const WORDS_A_LINE: u64 = 13;
 
-/// What wc counts.
+/// The counts of wc.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
     lines: u64,
     bytes: u64,
 }
 
-/// Where busybox may be.
+/// Possible paths of busybox.
 const BUSYBOX: [&str; 3] = ["/bin/busybox", "/usr/bin/busybox", "/busybox"];
 
 /// The one act of every program.
@@ -51,7 +51,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     let path = PathBuf::from(format!("/tmp/bench-pipeline-{}", std::process::id()));
     let counts = write_lines(&path, size)?;
     let outcome = rows(bench, &path, counts);
-    // What cannot be removed stays in a guest that ends.
+    // Files that cannot be removed vanish with the guest.
     let _ = fs::remove_file(&path);
     outcome
 }
@@ -73,7 +73,7 @@ fn rows(bench: &mut Bench, path: &Path, counts: Counts) -> Result<(), Failure> {
     row.run(|meter| busybox(meter, path, counts))
 }
 
-/// Writes the file of about `size` bytes and says what is in it.
+/// Writes the file of about `size` bytes; returns its counts.
 fn write_lines(path: &Path, size: usize) -> io::Result<Counts> {
     let count = size / LINE.len();
     fs::write(path, LINE.repeat(count))?;
@@ -83,7 +83,8 @@ fn write_lines(path: &Path, size: usize) -> io::Result<Counts> {
     })
 }
 
-/// Runs `first` in this program, and one more on each of the CPUs: the last one counts, those between pass bytes on.
+/// Runs `first` in this program and one more program on each of the CPUs: the last one counts, the
+/// others pass bytes on.
 fn own_programs(
     meter: &mut Meter,
     path: &Path,
@@ -112,7 +113,7 @@ fn own_programs(
     })
 }
 
-/// Has all programs work while `work` is done here.
+/// Lets all programs work while `work` runs here.
 fn all(programs: &mut [Peer], work: &mut dyn FnMut() -> io::Result<()>) -> Result<(), Failure> {
     match programs {
         [] => Ok(work()?),
@@ -178,7 +179,7 @@ fn pass_on(mut out: &File, mut into: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Counts until all bytes have come.
+/// Counts until all bytes have arrived.
 fn wc(mut out: &File, expected: Counts) -> io::Result<()> {
     let mut buffer = Buffer::new(PIECE, 0)?;
     let mut found = Counts::default();
@@ -196,7 +197,7 @@ fn wc(mut out: &File, expected: Counts) -> io::Result<()> {
     }
 }
 
-/// How many newlines there are; so that the compiler may count many at once, by sums of bytes that cannot overflow.
+/// Counts newlines, by sums of bytes that cannot overflow, which the compiler vectorises.
 fn newlines(bytes: &[u8]) -> u64 {
     let few = |few: &[u8]| few.iter().map(|&byte| u8::from(byte == b'\n')).sum::<u8>();
     bytes.chunks(192).map(|chunk| u64::from(few(chunk))).sum()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::movement::wrong;
 use crate::{Bench, Experiment, Failure, Meter, Unit};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "postmark",
     title: "PostMark's workload in the configurations of ephemeral-mappings.txt 6.4.2",
@@ -35,10 +35,10 @@ const CONFIGURATIONS: [(&str, usize, usize); 3] = [
     ("large", 20_000, 100_000),
 ];
 
-/// What the short set divides the paper's numbers by.
+/// Divisor of the paper's numbers in the short set.
 const SHORT_SCALE: usize = 50;
 
-/// PostMark's defaults: the sizes of files, and the bytes that go by one call.
+/// PostMark's defaults: file sizes, bytes per call.
 const LEAST_SIZE: u64 = 500;
 const MOST_SIZE: u64 = 10_000;
 const BLOCK: usize = 512;
@@ -78,20 +78,20 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
 enum Step {
     /// Makes a file of so many bytes.
     Create(u64, u64),
-    /// Reads a file, which has so many bytes, whole.
+    /// Reads a whole file of so many bytes.
     Read(u64, u64),
     /// Adds so many bytes.
     Append(u64, u64),
     Delete(u64),
 }
 
-/// All that a run does, drawn before it begins.
+/// The steps of a run, drawn in advance.
 #[derive(Debug)]
 struct Plan {
-    /// The files' making.
+    /// Creation of the files.
     begin: Vec<Step>,
     transactions: Vec<Step>,
-    /// The deletion of what is left.
+    /// Deletion of the remaining files.
     end: Vec<Step>,
     /// Bytes that all of it reads.
     read: u64,
@@ -157,13 +157,13 @@ impl Plan {
             watch.time(|| part(&self.transactions))?;
             part(&self.end)
         });
-        // What cannot be removed stays in a guest that ends.
+        // Files that cannot be removed vanish with the guest.
         let _ = fs::remove_dir_all(&folder);
         outcome
     }
 }
 
-/// The files that there are while a plan is made: number and size in bytes.
+/// Files that exist at this step of the plan: number and size in bytes.
 #[derive(Debug, Default)]
 struct Pool {
     files: Vec<(u64, u64)>,
@@ -185,7 +185,7 @@ impl Pool {
 }
 
 impl Step {
-    /// Does it.
+    /// Runs the steps.
     fn take(self, folder: &Path) -> io::Result<()> {
         let path = |number: u64| folder.join(number.to_string());
         match self {
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Follows the steps and checks that each is possible; gives the bytes read and written.
+    /// Follows the steps and checks that each is possible; returns the bytes read and written.
     fn follow(plan: &Plan) -> (u64, u64) {
         let mut files = BTreeMap::new();
         let (mut read, mut written) = (0, 0);

@@ -64,7 +64,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
 struct Child(libc::pid_t);
 
 impl Child {
-    /// With pages of its own in the place of the parent's.
+    /// Starts a child with pages of its own in place of the parent's.
     fn with_own(memory: &Mapping) -> Result<Self, Failure> {
         let mut ends = [0; 2];
         call!(pipe(ends.as_mut_ptr()))?;
@@ -72,7 +72,7 @@ impl Child {
         if child == 0 {
             memory.write_pages();
             let byte = 1u8;
-            // SAFETY: a byte that lives; then nothing but sleep until the parent kills it.
+            // SAFETY: a byte that lives; then the child sleeps until the parent kills it.
             unsafe {
                 libc::write(ends[1], (&raw const byte).cast(), 1);
                 loop {
@@ -85,7 +85,7 @@ impl Child {
         call!(read(ends[0], byte.as_mut_ptr().cast(), 1))?;
         call!(close(ends[0]))?;
         call!(close(ends[1]))?;
-        // What the fork shares becomes the parent's own again.
+        // Unshares the pages that the fork shared.
         memory.write_pages();
         Ok(child)
     }

@@ -1,4 +1,4 @@
-//! Signals: sent, delivered, returned from.
+//! Signals: sending, delivery, return.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::{mem, ptr};
 
 use crate::{Bench, Experiment, Failure, Partner, call, cpus};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "signals",
     title: "Signals: to oneself, to another process, by a fault; and the way back",
@@ -61,7 +61,8 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         let page = call!(mmap(ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0))?;
         meter.measure(|n| {
             for _ in 0..n {
-                // SAFETY: the page is not writable, and the handler steps over this instruction of two bytes.
+                // SAFETY: the page is not writable, and the handler steps over this instruction of
+                // two bytes.
                 unsafe { asm!("mov byte ptr [rax], cl", in("rax") page, in("cl") 1u8) };
             }
             Ok(())
@@ -170,23 +171,25 @@ fn handle(signal: i32, handler: Handler) -> Result<(), Failure> {
 
 extern "C" fn nothing(_: i32, _: *mut libc::siginfo_t, _: *mut libc::ucontext_t) {}
 
-/// Goes on behind the instruction of two bytes that faulted.
+/// Continues behind the two-byte instruction that faulted.
 extern "C" fn step_over(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel gives the handler the interrupted context.
     unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] += 2 };
 }
 
-/// How often [`return_often`] is to return.
+/// Number of returns that [`return_often`] makes.
 static RETURNS: AtomicU64 = AtomicU64::new(0);
 
-/// Where it keeps its stack while it does.
+/// Its stack pointer meanwhile.
 static STACK: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns from one signal many times: each time to just behind the call, and at last to where the signal came.
+/// Returns from one signal many times: each time to just behind the call, and finally to the
+/// interrupted code.
 extern "C" fn return_often(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: the kernel gives the handler the interrupted context, whose frame on the stack stays whole until the handler
-    // itself returns. Each call comes back behind it with the stack of the interrupted code, so that this function's own is
-    // taken from memory, and with that code's other registers, which are all named here or put back.
+    // SAFETY: the kernel gives the handler the interrupted context, whose frame on the stack stays
+    // intact until the handler itself returns. Each call comes back behind it with the stack of the
+    // interrupted code, so that this function's own is loaded from memory, and with that code's
+    // other registers, which are all named here or restored.
     unsafe {
         let registers = (*context).uc_mcontext.gregs.as_mut_ptr();
         let place = registers.add(libc::REG_RIP as usize);

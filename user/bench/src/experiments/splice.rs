@@ -13,7 +13,7 @@ use crate::movement::{
 };
 use crate::{Bench, Experiment, Failure, Meter};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "splice",
     title: "splice, vmsplice, tee, sendfile and copy_file_range",
@@ -39,7 +39,7 @@ Files are in memory, under /tmp. What arrives is compared with what was sent.",
 /// Bytes that a batch moves.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What a pipe takes in whole pages, unless told otherwise.
+/// Default capacity of a pipe in whole pages.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// The acts of a reader.
@@ -84,7 +84,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     let path = PathBuf::from(format!("/tmp/bench-splice-{}", std::process::id()));
     fs::create_dir_all(&path)?;
     let outcome = rows(bench, &Folder(path.clone()));
-    // What cannot be removed stays in a guest that ends.
+    // Files that cannot be removed vanish with the guest.
     let _ = fs::remove_dir_all(&path);
     outcome
 }
@@ -100,16 +100,16 @@ fn rows(bench: &mut Bench, folder: &Folder) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Times a batch is repeated to move [`BATCH_BYTES`].
+/// Returns the repetitions that move [`BATCH_BYTES`].
 fn batch(size: usize) -> u64 {
     (BATCH_BYTES / size).clamp(1, 256) as u64
 }
 
-/// Where an experiment's files are.
+/// Folder of an experiment's files.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// A file of this name, open both ways and empty.
+    /// Makes an empty file of this name, open for reading and writing.
     fn empty(&self, name: &str) -> io::Result<File> {
         OpenOptions::new()
             .read(true)
@@ -119,7 +119,7 @@ impl Folder {
             .open(self.0.join(name))
     }
 
-    /// A file with a pattern of `size` bytes.
+    /// Makes a file with a pattern of `size` bytes.
     fn patterned(&self, name: &str, size: usize, seed: u64) -> io::Result<File> {
         let file = self.empty(name)?;
         let mut bytes = vec![0; size];
@@ -129,7 +129,7 @@ impl Folder {
     }
 }
 
-/// Moves `len` bytes by as many calls as it takes. `from_at` is the place in a file.
+/// Moves `len` bytes by as many calls as needed. `from_at` is the offset in a file.
 fn splice(
     from: &File,
     from_at: Option<u64>,
@@ -166,7 +166,7 @@ fn splice(
     Ok(())
 }
 
-/// Gives memory to a pipe, by as many calls as it takes.
+/// Splices memory into a pipe by as many calls as needed.
 fn vmsplice(bytes: &[u8], to: &File, flags: libc::c_uint) -> io::Result<()> {
     let mut left = bytes;
     while !left.is_empty() {
@@ -185,7 +185,7 @@ fn null() -> io::Result<File> {
     OpenOptions::new().write(true).open("/dev/null")
 }
 
-/// Reads what a pipe holds and compares it with a pattern.
+/// Reads a pipe's contents and compares them with a pattern.
 fn check_pipe(out: &File, len: usize, seed: u64) -> io::Result<()> {
     let mut bytes = vec![0; len];
     read_whole(out, &mut bytes)?;
@@ -274,7 +274,8 @@ fn file_to_file(meter: &mut Meter, folder: &Folder, size: usize) -> Result<(), F
     Ok(())
 }
 
-/// A program that receives messages of `size` bytes: stamped ones, or all the same with a pattern.
+/// Serves as a receiver of messages of `size` bytes: stamped ones, or identical ones with a
+/// pattern.
 fn reader(from: File, size: usize, seed: u64) -> Result<Peer, Failure> {
     let mut buffer = Buffer::new(size, 0)?;
     let mut number = 0;
@@ -304,7 +305,8 @@ fn vmsplice_gift(meter: &mut Meter, _: &Folder, size: usize) -> Result<(), Failu
 fn vmsplice_to_reader(meter: &mut Meter, size: usize, gift: bool) -> Result<(), Failure> {
     let (out, into) = movement::pipe()?;
     let mut peer = reader(out, size, 0)?;
-    // A buffer may be stamped anew when the reader has it: when as many bytes have been given after it as the pipe holds.
+    // A buffer may be stamped again once the reader has it: after as many later bytes as the pipe
+    // holds.
     let mut ring = Vec::new();
     if !gift {
         for _ in 0..PIPE_BYTES / size + 2 {

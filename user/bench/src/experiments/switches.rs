@@ -1,4 +1,4 @@
-//! Switches between processes and between threads: a token that goes round in a ring, and `sched_yield`.
+//! Switches between processes and between threads: a token passed round a ring, and `sched_yield`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::{Bench, Experiment, Failure, Gate, Partner, Shared, call, cpus};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "switches",
     title: "Switches between processes and between threads, on one CPU and between CPUs",
@@ -67,10 +67,10 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     })
 }
 
-/// How often the partner of a row with `sched_yield` had its turn.
+/// Turns of the partner of a row with `sched_yield`.
 type Turns = Shared<AtomicU64>;
 
-/// Counts the turns that this one gets, and gives each of them away.
+/// Counts this thread's turns and yields each of them.
 fn take_turns(turns: &Turns) -> Result<(), Failure> {
     loop {
         turns.fetch_add(1, Relaxed);
@@ -78,7 +78,8 @@ fn take_turns(turns: &Turns) -> Result<(), Failure> {
     }
 }
 
-/// Yields until the partner had `n` turns: a kernel may let the caller go on in place of it, as often as it likes.
+/// Yields until the partner had `n` turns: a kernel may let the caller continue instead any number
+/// of times.
 fn give_turns(turns: &Turns, n: u64) -> Result<(), Failure> {
     let until = turns.load(Relaxed) + n;
     while turns.load(Relaxed) < until {
@@ -87,7 +88,7 @@ fn give_turns(turns: &Turns, n: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the members of a ring are.
+/// Kind of the members of a ring.
 #[derive(Clone, Copy)]
 enum Kind {
     Processes,
@@ -125,7 +126,7 @@ impl Ring {
         })
     }
 
-    /// Starts all members but the first, which is the caller, by turns on so many CPUs.
+    /// Starts all members but the first, which is the caller, round-robin on so many CPUs.
     fn start(&self, kind: Kind, cpus: usize) -> Result<Others, Failure> {
         let mut children = Vec::new();
         let members = self.pipes.len();

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use crate::movement::{Line, flow, flow::Shape};
 use crate::{Bench, Experiment, Failure, Meter, Unit};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "tcp-loopback",
     title: "latency and bandwidth of TCP by 127.0.0.1, connections per second",

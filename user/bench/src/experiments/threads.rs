@@ -1,10 +1,10 @@
-//! Threads: made and joined.
+//! Threads: creation and joining.
 
 use std::{mem, ptr};
 
 use crate::{Bench, Experiment, Failure};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "threads",
     title: "Threads: made, run, joined",

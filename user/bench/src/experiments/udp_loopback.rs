@@ -3,7 +3,7 @@
 use crate::movement::{Line, flow, flow::Shape};
 use crate::{Bench, Experiment, Failure};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "udp-loopback",
     title: "latency and bandwidth of UDP by 127.0.0.1",
@@ -20,9 +20,10 @@ bandwidth-SIZE  datagrams of SIZE bytes, stamped and looked at in every page: Mi
 /// A datagram has at most 65,507 bytes.
 const SIZES: [usize; 4] = [64, 1 << 10, 4 << 10, 32 << 10];
 
-/// Bytes that may be under way. Linux counts much more than the bytes of a small datagram against its buffer of 208 KiB.
+/// Bytes in flight. Linux charges much more than the bytes of a small datagram to its buffer of 208
+/// KiB.
 const WINDOW: usize = 32 << 10;
-/// Datagrams that may be under way.
+/// Datagrams in flight.
 const MOST: usize = 64;
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! Local sockets: latency and bandwidth by type, descriptors passed along.
+//! Unix sockets: latency and bandwidth by type, passing of descriptors.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::movement::{self, Line, checked, flow, flow::Shape, wrong};
 use crate::{Bench, Experiment, Failure, Meter};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "unix-socket",
     title: "latency and bandwidth of local sockets, descriptors passed along",
@@ -127,7 +127,7 @@ fn pass_descriptor(meter: &mut Meter) -> Result<(), Failure> {
 #[repr(C, align(8))]
 struct Control([u8; 24]);
 
-/// A message of one byte with room for one descriptor; `use_it` makes the call.
+/// Makes a message of one byte with space for one descriptor; `use_it` makes the call.
 fn with_message(use_it: impl FnOnce(&mut libc::msghdr) -> io::Result<()>) -> io::Result<()> {
     let mut byte = [0u8];
     let mut part = libc::iovec {
@@ -146,7 +146,8 @@ fn with_message(use_it: impl FnOnce(&mut libc::msghdr) -> io::Result<()>) -> io:
 
 fn send_descriptor(by: &File, file: &File) -> io::Result<()> {
     with_message(|message| {
-        // SAFETY: the control buffer is zeroed, aligned, and large enough for a header and one descriptor.
+        // SAFETY: the control buffer is zeroed, aligned, and large enough for a header and one
+        // descriptor.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -167,8 +168,8 @@ fn receive_descriptor(by: &File) -> io::Result<OwnedFd> {
     with_message(|message| {
         // SAFETY: the message's pointers are to live memory of the lengths beside them.
         checked(unsafe { libc::recvmsg(by.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) })?;
-        // SAFETY: the kernel has set the control buffer's length; a header in it of this type has a descriptor behind it, which is new
-        // and nobody else's.
+        // SAFETY: the kernel has set the control buffer's length; a header of this type has a
+        // descriptor behind it, which is new and has no other owner.
         received = unsafe {
             let header = libc::CMSG_FIRSTHDR(message);
             match !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {

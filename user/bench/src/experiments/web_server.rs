@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::movement::{Buffer, Peer, check_stamp, checked, size_name, stamp, wrong};
 use crate::{Bench, Experiment, Failure, Meter, Unit};
 
-/// See its help.
+/// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "web-server",
     title: "A web server's files by loopback, sent by sendfile",
@@ -24,7 +24,7 @@ A file's pages are stamped with its number, and the client looks at them.",
     run,
 };
 
-/// Files that the server has.
+/// Files of the server.
 const FILES: u64 = 64;
 
 /// The act of the server: so many requests.
@@ -33,14 +33,14 @@ const SERVE: u8 = 0;
 /// The longest head of a request or an answer, in bytes.
 const HEAD: usize = 1024;
 
-/// What ends a head.
+/// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let folder = PathBuf::from(format!("/tmp/bench-web-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let outcome = rows(bench, &folder);
-    // What cannot be removed stays in a guest that ends.
+    // Files that cannot be removed vanish with the guest.
     let _ = fs::remove_dir_all(&folder);
     outcome
 }
@@ -83,7 +83,7 @@ fn requests(meter: &mut Meter, folder: &Path, size: usize, cpu: usize) -> Result
     })
 }
 
-/// Reads a head, up to its end; gives its bytes and how many of them belong to the head.
+/// Reads up to the end of a head; returns the bytes and the length of the head.
 fn read_head(from: &mut TcpStream, head: &mut [u8; HEAD]) -> io::Result<(usize, usize)> {
     let mut filled = 0;
     loop {
@@ -98,7 +98,7 @@ fn read_head(from: &mut TcpStream, head: &mut [u8; HEAD]) -> io::Result<(usize, 
     }
 }
 
-/// The server's part of one request.
+/// Serves one request.
 fn answer(mut client: TcpStream, root: &Path) -> io::Result<()> {
     let mut head = [0; HEAD];
     let (_, end) = read_head(&mut client, &mut head)?;
@@ -125,7 +125,7 @@ fn answer(mut client: TcpStream, root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The client's part: the whole file must come, and nothing behind it.
+/// Makes one request: the whole file must arrive, and nothing behind it.
 fn get(server: SocketAddr, number: u64, body: &mut [u8]) -> io::Result<()> {
     let mut server = TcpStream::connect(server)?;
     write!(server, "GET /{number} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! Memory that is sent and received, and the marks by which a receiver knows that it got the right bytes.
+//! Buffers for sending and receiving, and stamps by which a receiver checks them.
 
 use std::io::{Error, Result};
 use std::ptr;
@@ -19,7 +19,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `len` bytes that begin `offset` bytes behind the start of a page, all present.
+    /// Makes a buffer of `len` bytes that begins `offset` bytes behind the start of a page, all
+    /// present.
     ///
     /// # Errors
     /// Those of `mmap`.
@@ -47,13 +48,14 @@ impl Buffer {
         })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is this buffer's own, readable, initialised by the kernel, and lives as long as `self`.
+        // SAFETY: this buffer owns the mapping, which is readable, initialised by the kernel, and
+        // lives as long as `self`.
         unsafe { slice::from_raw_parts(self.map.add(self.offset), self.len) }
     }
 
-    /// Its bytes, to be changed.
+    /// Returns its bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`; the exclusive borrow of `self` makes this the only reference.
         unsafe { slice::from_raw_parts_mut(self.map.add(self.offset), self.len) }
@@ -62,13 +64,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this buffer's own, and nothing borrows from it any more.
+        // SAFETY: this buffer owns the mapping, and nothing borrows from it any more.
         unsafe { libc::munmap(self.map.cast(), self.mapped) };
     }
 }
 
-/// Writes a word with the message's number at every page's length of the message, as `fbufs.txt` section 4 does it: the least
-/// that makes each page a changed one.
+/// Writes the message's number into each page of the message, as `fbufs.txt` section 4 does: the
+/// smallest change that dirties each page.
 pub fn stamp(message: &mut [u8], number: u64) {
     for piece in message.chunks_mut(PAGE) {
         let mark = number.to_le_bytes();
@@ -77,10 +79,10 @@ pub fn stamp(message: &mut [u8], number: u64) {
     }
 }
 
-/// Reads what [`stamp`] has written.
+/// Checks the stamps that [`stamp`] wrote.
 ///
 /// # Errors
-/// When a word is another message's, or none.
+/// When a stamp is missing or another message's.
 pub fn check_stamp(message: &[u8], number: u64) -> Result<()> {
     for (at, piece) in message.chunks(PAGE).enumerate() {
         let mark = number.to_le_bytes();
@@ -95,7 +97,7 @@ pub fn check_stamp(message: &[u8], number: u64) -> Result<()> {
     Ok(())
 }
 
-/// The byte of a pattern that repeats neither with pages nor with powers of two.
+/// Returns a byte of a pattern that repeats neither with pages nor with powers of two.
 fn pattern(seed: u64, at: usize) -> u8 {
     let mixed = (at as u64 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
@@ -108,7 +110,7 @@ pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Checks every byte of what [`fill_pattern`] has made.
+/// Checks every byte that [`fill_pattern`] wrote.
 ///
 /// # Errors
 /// Names the first wrong byte.

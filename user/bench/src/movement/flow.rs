@@ -11,36 +11,36 @@ use crate::{Bench, Failure};
 /// Bytes that a batch moves, if that is at least [`LEAST_MESSAGES`].
 const BATCH_BYTES: usize = 1 << 20;
 const LEAST_MESSAGES: usize = 4;
-/// Of the smallest messages a batch has so many.
+/// Least number of messages in a batch.
 const MOST_MESSAGES: usize = 1024;
 /// Round trips in a batch.
 const ROUND_TRIPS: u64 = 200;
 
-/// Where buffers begin in their pages when they are not aligned: at different places, as two programs' buffers do.
+/// Offsets of unaligned buffers in their pages: different ones, as in two independent programs.
 const UNALIGNED: (usize, usize) = (64, 1000);
 
 /// The acts of a receiver.
 const RECEIVE: u8 = 0;
 const VERIFY: u8 = 1;
 
-/// How a stream of messages is sent.
+/// Parameters of a stream of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Bytes of a message: of a write, and of a read.
     pub size: usize,
-    /// Whether both buffers begin where a page begins.
+    /// Whether both buffers are page-aligned.
     pub aligned: bool,
-    /// Whether the sender stamps each message, and the receiver looks at the stamps.
+    /// Whether the sender stamps each message, and the receiver checks the stamps.
     pub touched: bool,
     /// The receiver's CPU; the sender's is 0.
     pub cpu: usize,
-    /// Messages that may be under way before the receiver says that it has them, where the line itself would lose what is too
-    /// much; 0 for a line that makes the sender wait.
+    /// Messages in flight before the receiver acknowledges them, for a line that would drop more; 0
+    /// for a line that blocks the sender.
     pub window: usize,
 }
 
 impl Shape {
-    /// Aligned, touched messages of `size` bytes on one CPU.
+    /// Returns a stream of aligned, stamped messages of `size` bytes on one CPU.
     pub fn of(size: usize) -> Shape {
         Shape {
             size,
@@ -51,7 +51,7 @@ impl Shape {
         }
     }
 
-    /// The variant's name: `bandwidth-64KiB-2cpu`, `bandwidth-4KiB-unaligned`.
+    /// Returns the variant's name: `bandwidth-64KiB-2cpu`, `bandwidth-4KiB-unaligned`.
     pub fn name(&self) -> String {
         let mut name = format!("bandwidth-{}", size_name(self.size));
         for (is_so, word) in [
@@ -66,12 +66,12 @@ impl Shape {
         name
     }
 
-    /// Messages in a batch.
+    /// Returns the messages in a batch.
     fn batch(&self) -> u64 {
         (BATCH_BYTES / self.size).clamp(LEAST_MESSAGES, MOST_MESSAGES) as u64
     }
 
-    /// Whether the receiver answers after message `turn` of a batch.
+    /// Returns whether the receiver answers after message `turn` of a batch.
     fn answers(&self, turn: u64) -> bool {
         self.window > 0 && (turn + 1) % self.window as u64 == 0
     }
@@ -81,8 +81,8 @@ impl Shape {
     }
 }
 
-/// Measures a stream of messages: the row `PREFIXbandwidth-…`. Every message is received whole before the clock stops; all bytes of
-/// two messages are checked before.
+/// Measures a stream of messages: the row `PREFIXbandwidth-…`. Every message is received in full
+/// before the clock stops; all bytes of two messages are checked before.
 ///
 /// # Errors
 /// [`Failure::Output`] only, as for all rows.
@@ -110,7 +110,7 @@ impl Stream {
     /// Starts the other program, and sends it two messages of which it checks every byte.
     ///
     /// # Errors
-    /// When something cannot be made, or a byte is wrong.
+    /// When the line or the program cannot be made, or a byte is wrong.
     pub fn start(line: Line, shape: Shape) -> Result<Stream, Failure> {
         let (near, far) = line.both_ways()?;
         let (from, to) = shape.offsets();
@@ -130,7 +130,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Sends so many messages; returns when the other program has them all.
+    /// Sends so many messages; returns when the other program has received them all.
     ///
     /// # Errors
     /// When a call fails, or a stamp is wrong.
@@ -154,7 +154,7 @@ impl Stream {
     }
 }
 
-/// What the receiver does with its orders. Its buffer begins `offset` bytes behind a page's start.
+/// Serves the receiver's orders. Its buffer begins `offset` bytes behind a page's start.
 fn receiver(far: Side, shape: Shape, offset: usize) -> impl FnMut(Order) -> io::Result<()> {
     let mut buffer = None;
     let mut number = 0;
@@ -184,7 +184,8 @@ fn receiver(far: Side, shape: Shape, offset: usize) -> impl FnMut(Order) -> io::
     }
 }
 
-/// Measures round trips of one byte: the row `PREFIXlatency`, `…-2cpu` where the other program runs on another CPU.
+/// Measures round trips of one byte: the row `PREFIXlatency`, or `…-2cpu` if the other program runs
+/// on another CPU.
 ///
 /// # Errors
 /// [`Failure::Output`] only, as for all rows.

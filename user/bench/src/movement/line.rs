@@ -7,12 +7,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::{checked, peer};
 
-/// How bytes go from one program to another.
+/// Kind of a connection between two programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Line {
     /// `pipe(2)`.
     Pipe,
-    /// A local socket pair of this type (`SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`).
+    /// A pair of Unix sockets of this type (`SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`).
     Unix(libc::c_int),
     /// A TCP connection by 127.0.0.1, without Nagle's delay.
     Tcp,
@@ -20,7 +20,7 @@ pub enum Line {
     Udp,
 }
 
-/// One side of a connection that goes both ways: what it sends by and what it receives by.
+/// One side of a two-way connection: its end to send by and its end to receive by.
 #[derive(Debug)]
 pub struct Side {
     pub send: File,
@@ -28,18 +28,18 @@ pub struct Side {
 }
 
 impl Line {
-    /// One way: the end to send by, the end to receive by.
+    /// Makes a one-way connection: the end to send by, the end to receive by.
     ///
     /// # Errors
-    /// Those of making it.
+    /// Those of the calls.
     pub fn one_way(self) -> Result<(File, File)> {
         self.pair()
     }
 
-    /// Both ways: the two sides.
+    /// Makes a two-way connection: the two sides.
     ///
     /// # Errors
-    /// Those of making it.
+    /// Those of the calls.
     pub fn both_ways(self) -> Result<(Side, Side)> {
         if self == Line::Pipe {
             let (there, back) = (self.one_way()?, self.one_way()?);
@@ -63,7 +63,7 @@ impl Line {
         Ok((side(near)?, side(far)?))
     }
 
-    /// Two connected descriptors; the first can send to the second.
+    /// Makes two connected descriptors; the first can send to the second.
     fn pair(self) -> Result<(File, File)> {
         match self {
             Line::Pipe => peer::pipe().map(|(receive, send)| (send, receive)),
@@ -87,15 +87,15 @@ impl Line {
     }
 }
 
-/// A socket as an open file, which is all that reading and writing want.
+/// Returns a socket as an open file, which is enough to read and write.
 fn file(socket: impl Into<OwnedFd>) -> File {
     socket.into().into()
 }
 
-/// `socketpair(2)` of local sockets.
+/// Calls `socketpair(2)` for Unix sockets.
 ///
 /// # Errors
-/// `errno`'s.
+/// That of `errno`.
 pub fn socket_pair(kind: libc::c_int) -> Result<(File, File)> {
     let mut ends = [0; 2];
     // SAFETY: the array has room for the two descriptors.

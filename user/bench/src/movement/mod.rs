@@ -1,8 +1,8 @@
-//! What experiments that move data between programs have in common.
+//! Shared parts of experiments that move data between programs.
 //!
-//! - [`Buffer`]: memory to send from and to receive into, at a chosen place in its page; stamped or filled with bytes that
-//!   the receiver can check.
-//! - [`Peer`]: the other program, which does what it is told and answers when it has.
+//! - [`Buffer`]: memory to send from and to receive into, at a chosen offset in its page; stamped
+//!   or filled with bytes that the receiver can check.
+//! - [`Peer`]: the other program, which executes orders and answers each.
 //! - [`Line`]: two connected descriptors of some kind, one to send by, one to receive by.
 //! - [`flow`]: bandwidth and latency over any line.
 
@@ -18,7 +18,7 @@ pub use peer::{Order, Peer, pipe};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 
-/// A size in bytes as row names have it: `64B`, `4KiB`, `1MiB`.
+/// Formats a size in bytes for row names: `64B`, `4KiB`, `1MiB`.
 pub fn size_name(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes}B"),
@@ -27,7 +27,7 @@ pub fn size_name(bytes: usize) -> String {
     }
 }
 
-/// Fills `to` by as many reads as it takes.
+/// Fills `to` by as many reads as needed.
 ///
 /// # Errors
 /// Those of `read`, and `UnexpectedEof` where the bytes end before.
@@ -42,15 +42,15 @@ pub fn read_whole(mut from: &File, to: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The error of a wrong byte.
+/// Returns the error of a wrong byte.
 pub fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidData, what.into())
 }
 
-/// The result of a call that says -1 for an error.
+/// Converts the result of a call that returns -1 for an error.
 ///
 /// # Errors
-/// `errno`'s.
+/// That of `errno`.
 pub fn checked<T: PartialEq + From<i8>>(result: T) -> Result<T> {
     match result == T::from(-1) {
         true => Err(Error::last_os_error()),

@@ -7,16 +7,16 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use super::{checked, read_whole};
 use crate::{Failure, Partner};
 
-/// What a peer is told to do.
+/// An order to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Order {
-    /// Which of the experiment's acts.
+    /// The experiment's act.
     pub act: u8,
-    /// How often, or with which seed: below 2^56.
+    /// Repetitions, or a seed: below 2^56.
     pub count: u64,
 }
 
-/// A [`Partner`] that carries out one order after the other, and answers each.
+/// A [`Partner`] that executes one order after the other and answers each.
 #[derive(Debug)]
 pub struct Peer {
     partner: Option<Partner>,
@@ -24,7 +24,7 @@ pub struct Peer {
     answers: File,
 }
 
-/// A pipe: the end to read, the end to write.
+/// Makes a pipe: the end to read, the end to write.
 ///
 /// # Errors
 /// Those of `pipe2`.
@@ -38,11 +38,11 @@ pub fn pipe() -> io::Result<(File, File)> {
 }
 
 impl Peer {
-    /// Forks a child on CPU `cpu` that carries out orders by `serve`. What `serve` owns is the child's: descriptors in it are closed
-    /// in this process, so that each side sees the other's end.
+    /// Forks a child on CPU `cpu` that executes orders by `serve`. The child owns everything in
+    /// `serve`: its descriptors are closed in this process, so that each side sees the other's end.
     ///
     /// # Errors
-    /// When there is no such CPU, or no room for a process.
+    /// When there is no such CPU, or no memory for a process.
     pub fn start(
         cpu: usize,
         mut serve: impl FnMut(Order) -> io::Result<()>,
@@ -68,10 +68,11 @@ impl Peer {
         })
     }
 
-    /// Has `act` carried out `count` times by the peer while `work` is done here; returns when both are done.
+    /// Lets the peer execute `act` `count` times while `work` runs here; returns when both are
+    /// done.
     ///
     /// # Errors
-    /// Those of either side; where the peer's end is what this side failed by, the reason of that.
+    /// Those of either side; if this side failed because the peer ended, the peer's reason.
     pub fn with(
         &mut self,
         act: u8,
@@ -86,7 +87,7 @@ impl Peer {
         done.map_err(|error| self.blame(error))
     }
 
-    /// Why `error` came: the peer's own failure, if that tore the connection.
+    /// Returns the cause of `error`: the peer's own failure if that closed the connection.
     fn blame(&mut self, error: io::Error) -> Failure {
         let torn = matches!(
             error.kind(),

@@ -1,4 +1,4 @@
-//! Who gets a connection.
+//! Which of several listeners gets a connection.
 
 use super::*;
 
@@ -11,7 +11,7 @@ pub const TESTS: &[Test] = &[
     ("inet: what the protocols count", counts),
 ];
 
-/// Each connection is accepted by one of several that wait for it, whoever else looks on.
+/// Each connection is accepted by one of several waiters, even if others poll for it.
 fn several() -> Outcome {
     const CONNECTIONS: usize = 60;
     let listener = Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
@@ -30,7 +30,7 @@ fn several() -> Outcome {
             })
         })
         .collect();
-    // It is told of connections, never takes one, and must not be all who are told.
+    // It polls and never accepts; it must not be the only one that is woken.
     let looking = {
         let (listener, accepted) = (listener.clone(), accepted.clone());
         thread::spawn(move || {
@@ -65,7 +65,7 @@ fn several() -> Outcome {
     Ok(())
 }
 
-/// `TCP_DEFER_ACCEPT`: accepted with the first bytes, with the end, or when the time is over.
+/// `TCP_DEFER_ACCEPT`: accepted with the first bytes, with the end, or after the timeout.
 fn deferred() -> Outcome {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     set_option(&listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1)?;
@@ -98,7 +98,7 @@ fn deferred() -> Outcome {
     Ok(())
 }
 
-/// The numbers of a line of `/proc/net/snmp` by name.
+/// Returns a number of a line of `/proc/net/snmp` by its name.
 fn counted(title: &str, name: &str) -> Result<u64> {
     let all = fs::read_to_string("/proc/net/snmp")?;
     let mut lines = all.lines().filter(|line| line.starts_with(title));

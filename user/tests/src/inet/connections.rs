@@ -22,7 +22,7 @@ fn connection() -> Outcome {
     let mut all = String::new();
     client.read_to_string(&mut all)?;
     ensure!(all == "and back", "{all:?}");
-    // The other direction goes on.
+    // The other direction stays open.
     client.write_all(b"still here")?;
     let n = server.read(&mut buffer)?;
     ensure!(&buffer[..n] == b"still here", "{:?}", &buffer[..n]);
@@ -50,9 +50,9 @@ fn versions() -> Outcome {
         server.read_to_string(&mut got)?;
         ensure!(got == ip, "{got:?}");
     }
-    // Without IPv4 there is room for an IPv4 socket beside it.
+    // With IPV6_V6ONLY an IPv4 socket may bind the same port.
     let fd = call!(socket(AF_INET6, SOCK_STREAM, 0));
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let only = unsafe { TcpListener::from_raw_fd(fd) };
     set_option(&only, IPPROTO_IPV6, IPV6_V6ONLY, 1)?;
     bind_v6(fd, 0)?;
@@ -156,13 +156,13 @@ fn resets() -> Outcome {
     refused!(EPIPE, send(fd, b"x".as_ptr().cast(), 1, MSG_NOSIGNAL));
     call!(close(fd));
 
-    // Closed with bytes unread: the other side learns of it by a reset.
+    // Closing with unread bytes sends a reset.
     let (mut client, server) = pair()?;
     client.write_all(b"unread")?;
     drop(server);
     let read = client.read(&mut [0; 8]).map_err(|error| error.kind());
     ensure!(read == Err(ErrorKind::ConnectionReset), "{read:?}");
-    // Lingering for no time.
+    // A linger time of zero.
     let (client, mut server) = pair()?;
     let linger = linger {
         l_onoff: 1,
@@ -179,7 +179,7 @@ fn resets() -> Outcome {
     equal!(poll_for(&server, POLLIN, 0)?, POLLIN | POLLERR | POLLHUP);
     equal!(option(&server, SOL_SOCKET, SO_ERROR)?, ECONNRESET);
     ensure!(server.read(&mut [0; 8])? == 0, "bytes after a reset");
-    // A listener that goes takes those with it that it has not accepted.
+    // Closing a listener resets the connections that it has not accepted.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut waiting = TcpStream::connect(listener.local_addr()?)?;
     drop(listener);
@@ -192,7 +192,7 @@ fn nonblocking() -> Outcome {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
     let fd = call!(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let client = unsafe { TcpStream::from_raw_fd(fd) };
     let to = v4([127, 0, 0, 1], port);
     refused!(EINPROGRESS, connect(fd, (&raw const to).cast(), 16));
@@ -213,7 +213,7 @@ fn nonblocking() -> Outcome {
     let ready = poll_for(&client, POLLOUT, 0)?;
     ensure!(ready == POLLOUT | POLLERR | POLLHUP, "{ready:#x}");
     equal!(option(&client, SOL_SOCKET, SO_ERROR)?, ECONNREFUSED);
-    // A full queue: the first byte that nobody takes.
+    // A full queue: the first byte that is not taken.
     let (client, server) = pair()?;
     client.set_nonblocking(true)?;
     let piece = vec![0; 65536];

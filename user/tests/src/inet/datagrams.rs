@@ -1,4 +1,4 @@
-//! Datagrams, groups, and what comes with a datagram.
+//! Datagrams, groups, ancillary data.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn datagrams() -> Outcome {
         .send_to(&vec![0; 65_508], to)
         .map_err(|e| e.raw_os_error());
     ensure!(large == Err(Some(EMSGSIZE)), "{large:?}");
-    // A peer: nobody else is heard, and its absence is reported.
+    // Connected: other senders are ignored, and an absent peer is reported.
     a.connect(to)?;
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     stranger.send_to(b"not for you", a.local_addr()?)?;
@@ -42,7 +42,7 @@ fn datagrams() -> Outcome {
     ensure!(poll_for(&a, POLLIN, 0)? & POLLERR != 0, "no error");
     let refused = a.recv(&mut buffer).map_err(|error| error.kind());
     ensure!(refused == Err(ErrorKind::ConnectionRefused), "{refused:?}");
-    // A small buffer drops what is too much.
+    // A small buffer truncates.
     let small = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))?;
     set_option(&small, SOL_SOCKET, SO_RCVBUF, 4096)?;
     let from = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))?;
@@ -99,7 +99,8 @@ fn control() -> Outcome {
     let n = call!(recvmsg(socket.as_raw_fd(), &mut header, 0));
     ensure!(n == 3 && header.msg_flags == MSG_TRUNC, n, header.msg_flags);
     let (mut info, mut ttl) = (None, None);
-    // SAFETY: the kernel has filled the header, and the messages are read with the macros made for it.
+    // SAFETY: the kernel has filled the header, and the messages are read with the macros made for
+    // it.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&header);
         while let Some(message) = at.as_ref() {
@@ -120,7 +121,7 @@ fn control() -> Outcome {
     Ok(())
 }
 
-/// `IP_RECVERR`: the datagram that found nobody comes back with the reason.
+/// `IP_RECVERR`: an undeliverable datagram comes back with the reason.
 fn reports() -> Outcome {
     for (family, level, name, origin) in [
         (
@@ -164,7 +165,8 @@ fn reports() -> Outcome {
         let flags = header.msg_flags;
         ensure!(flags == MSG_ERRQUEUE, "flags {flags:#x}");
         equal!(u16::from_be(to.sin6_port), nobody.port());
-        // SAFETY: the kernel has filled the header; the message behind it has the structure that its type says.
+        // SAFETY: the kernel has filled the header; the message behind it has the structure that
+        // its type says.
         let (message, error) = unsafe {
             let at = libc::CMSG_FIRSTHDR(&header);
             let message = at.as_ref().ok_or("no control message")?;

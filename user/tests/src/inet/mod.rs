@@ -1,8 +1,8 @@
 //! Internet sockets on the loopback interface.
 //!
-//! - `connections`: their beginnings, ends and errors; `reading`: readiness and ways of reading and writing;
-//! - `ports`: who may share them; `accepting`: who gets a connection;
-//! - `datagrams`, `raw`: datagrams, and packets that programs make themselves;
+//! - `connections`: setup, shutdown and errors; `reading`: readiness, ways of reading and writing;
+//! - `ports`: sharing of ports; `accepting`: several waiters for a connection;
+//! - `datagrams`, `raw`: datagrams, packets that programs build themselves;
 //! - `options`: options, the interface, `/proc/net`.
 
 use support::prelude::*;

@@ -1,4 +1,4 @@
-//! Ports, and who may share them.
+//! Ports and their sharing.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn ports() -> Outcome {
     ensure!(bind_v4(b, [127, 0, 0, 9], port) == 0, "{}", errno());
     call!(listen(a, 1));
     call!(listen(b, 1));
-    // The side that closes first keeps the port for a while, but not from who reuses it.
+    // The side that closes first keeps the port in TIME_WAIT, unless it is bound for reuse.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let at = listener.local_addr()?;
     let client = TcpStream::connect(at)?;

@@ -11,7 +11,8 @@ pub const TESTS: &[Test] = &[
 /// A raw socket of a protocol, which gives up after a second.
 fn socket(family: c_int, protocol: c_int) -> Result<UdpSocket> {
     let fd = call!(socket(family, SOCK_RAW, protocol));
-    // SAFETY: the descriptor is new and nobody else's. What the type offers works on raw sockets too.
+    // SAFETY: the descriptor is new, and nothing else owns it. The type's calls suit raw sockets,
+    // too.
     let socket = unsafe { UdpSocket::from_raw_fd(fd) };
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     Ok(socket)
@@ -47,7 +48,7 @@ fn echo() -> Outcome {
             ensure!(packet[20] == kind && sum(&packet[20..n]) == 0, packet[20]);
             ensure!(packet[24..n] == request[4..], "other bytes came back");
         }
-        // One that is wrong is not answered.
+        // A request with a wrong checksum is not answered.
         request[2] ^= 1;
         raw.send_to(&request, (Ipv4Addr::LOCALHOST, 0))?;
         raw.recv(&mut packet)?;
@@ -105,7 +106,7 @@ fn own_protocol() -> Outcome {
         refused! { recv(fd, packet.as_mut_ptr().cast(), 1, MSG_DONTWAIT) => EAGAIN; }
     }
     refused!(EPROTONOSUPPORT, socket(AF_INET, SOCK_RAW, 0));
-    // Only who may make packets gets a socket.
+    // Raw sockets need a capability.
     let child = call!(fork());
     if child == 0 {
         // SAFETY: plain system calls in a child that ends right after.

@@ -1,4 +1,4 @@
-//! What a connection's socket says of itself, and ways of reading and writing.
+//! Readiness of connections, ways of reading and writing.
 
 use super::*;
 
@@ -12,7 +12,7 @@ pub const TESTS: &[Test] = &[
 fn readiness() -> Outcome {
     const ALL: i16 = POLLIN | POLLOUT | POLLRDHUP;
     let fd = call!(socket(AF_INET, SOCK_STREAM, 0));
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let idle = unsafe { TcpStream::from_raw_fd(fd) };
     ensure!(poll_for(&idle, ALL, 0)? == POLLOUT | POLLHUP, "idle");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -124,7 +124,7 @@ fn from_file() -> Outcome {
     client.shutdown(Shutdown::Write)?;
     let all = reader.join()??;
     ensure!(all == bytes, "{} bytes, other ones", all.len());
-    // By way of a pipe.
+    // Through a pipe.
     let (client, mut server) = pair()?;
     let (out, into) = pipe(0)?;
     call!(write(into, b"through a pipe".as_ptr().cast(), 14));

@@ -64,7 +64,7 @@ fn status() -> Outcome {
     let link = low.text(&link);
     call80!(196, link, to);
     check(&wanted)?;
-    // The oldest has no room for such a size.
+    // The oldest structure cannot hold such a size.
     refused80!(EOVERFLOW, 108, fd, to);
     call!(ftruncate(fd, 7));
     call!(fstat(fd, &mut wanted));
@@ -120,7 +120,7 @@ fn positions() -> Outcome {
         pair(one, two) == (3 << 32 | 5) && here == 3 << 32 | 5,
         "{one} {two}, {here}"
     );
-    // What does not fit is cut, as on Linux.
+    // Values that do not fit are truncated, as on Linux.
     ensure!(call80!(19, fd, 0, SEEK_CUR) == 5, "lseek");
     ensure!(call80!(19, fd, 4, SEEK_SET) == 4, "lseek");
     refused80!(EINVAL, 19, fd, u32::MAX, SEEK_SET);

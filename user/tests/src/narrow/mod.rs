@@ -1,4 +1,5 @@
-//! 32-bit calls by `int 0x80`: those whose structures differ from the 64-bit ones, judged by what the 64-bit calls say.
+//! 32-bit calls by `int 0x80` whose structures differ from the 64-bit ones, compared with the
+//! results of the 64-bit calls.
 
 use support::prelude::*;
 
@@ -14,7 +15,7 @@ pub use processes::TESTS as PROCESSES;
 pub use sockets::TESTS as SOCKETS;
 pub use time::TESTS as TIME;
 
-/// Fails the test unless the 32-bit call succeeds; gives its result.
+/// Fails the test unless the 32-bit call succeeds; returns its result.
 #[macro_export]
 macro_rules! call80 {
     ($number:expr, $($argument:expr),*) => {{
@@ -35,7 +36,7 @@ macro_rules! refused80 {
     };
 }
 
-/// Memory below 2 GiB, given out piece by piece.
+/// Memory below 2 GiB, allocated piece by piece.
 struct Low {
     at: *mut u8,
     used: usize,
@@ -47,7 +48,7 @@ impl Low {
         Ok(Low { at, used: 0 })
     }
 
-    /// So many bytes, zero; where.
+    /// Returns the address of so many zero bytes.
     fn room(&mut self, len: usize) -> u32 {
         let at = self.at as usize + self.used;
         self.used += len.next_multiple_of(8) + 8;

@@ -1,4 +1,4 @@
-//! What concerns a process: signals, limits, mappings, users.
+//! Processes: signals, limits, mappings, users.
 
 use super::{Low, read_bytes, words};
 use crate::{call80, refused80};
@@ -14,7 +14,7 @@ pub const TESTS: &[Test] = &[
 fn signals() -> Outcome {
     let mut low = Low::new()?;
     let usr1 = 1u32 << (SIGUSR1 - 1);
-    // The mask of old is one word.
+    // The old call's mask is one word.
     let (set, old) = (low.words(&[usr1]), low.words(&[0xdead, 0xbeef]));
     call80!(126, SIG_BLOCK, set, old);
     let [_, guard] = words(old);

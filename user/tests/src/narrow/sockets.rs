@@ -95,7 +95,7 @@ fn rights() -> Outcome {
     call!(pread(got, bytes.as_mut_ptr().cast(), 11, 0));
     ensure!(&bytes == b"in the file", "{bytes:?}");
     equal!(call!(fcntl(got, F_GETFD)), FD_CLOEXEC);
-    // Too little room for it.
+    // Too little space for it.
     let control = low.words(&[16, SOL_SOCKET as u32, SCM_RIGHTS as u32, file as u32]);
     let message = low.words(&[0, 0, vector, 1, control, 16, 0]);
     call80!(370, ends[0], message, 0);
@@ -131,7 +131,7 @@ fn many_messages() -> Outcome {
             (w[7], w[15]) == (5, 6) && read_bytes(other, 6) == b"second",
             "{w:?}"
         );
-        // The time that is left, and nothing beyond it.
+        // The remaining time, and nothing behind it.
         let left: [u32; 5] = words(time);
         let (seconds, guard) = if number == 337 {
             (left[0], left[2])

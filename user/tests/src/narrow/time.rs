@@ -52,7 +52,7 @@ fn clocks() -> Outcome {
         ensure!((19_000_000..1_000_000_000).contains(&slept), number, slept);
     }
     refused80!(EINVAL, 162, low.words(&[0, 1_000_000_000]), 0);
-    // What is left of a sleep that a signal ends.
+    // The rest of a sleep that a signal ends.
     handle(SIGALRM, ignore_signal, 0)?;
     let timer = low.words(&[0, 0, 0, 20_000]);
     call80!(104, ITIMER_REAL, timer, 0);
@@ -99,7 +99,7 @@ fn timers() -> Outcome {
     call80!(326, fd, old);
     let w: [u32; 5] = words(old);
     ensure!((w[0], w[1]) == (2, 6) && w[2] >= 49, "{w:?}");
-    // A POSIX timer with a value, and what its signal tells.
+    // A POSIX timer with a value, and its signal's siginfo.
     let event = low.words(&[0x77, SIGUSR2 as u32, SIGEV_SIGNAL as u32]);
     // SAFETY: a set of this function's.
     unsafe {

@@ -1,4 +1,4 @@
-//! `exec`: programs, scripts, and what is refused.
+//! `exec`: programs, scripts, refusals.
 
 use support::prelude::*;
 

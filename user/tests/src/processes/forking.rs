@@ -1,4 +1,4 @@
-//! New processes: what they have of their own, and what they inherit.
+//! New processes: their own state and the inherited one.
 
 use support::prelude::*;
 
@@ -143,8 +143,8 @@ fn fork_among_threads() -> Outcome {
     Ok(())
 }
 
-/// Whose page tables are common at first: the child finds all that the parent had, neither sees what the other writes, and nothing
-/// stays behind for those who come after.
+/// A fork that shares page tables at first: the child finds the parent's memory, neither sees the
+/// other's writes, and no entry is left over for later children.
 fn large() -> Outcome {
     const PAGE: usize = 4096;
     const PAGES: usize = (128 << 20) / PAGE;
@@ -155,7 +155,7 @@ fn large() -> Outcome {
             .cast::<u64>()
     };
     let put = |page: usize, value: u64| {
-        // SAFETY: inside the mapping, aligned, and nobody else's.
+        // SAFETY: inside the mapping, aligned, and not otherwise used.
         unsafe { at(page).write_volatile(value) }
     };
     let check = |expected: &dyn Fn(usize) -> u64| -> Outcome {
@@ -169,7 +169,7 @@ fn large() -> Outcome {
     };
     let first = |page: usize| page as u64 * 3 + 1;
     (0..PAGES).for_each(|page| put(page, first(page)));
-    // In a row, so that tables are left for new ones, and here and there, so that they are copied.
+    // In a row, so that tables are replaced, and sparsely, so that they are copied.
     let in_a_row = 5000..7100;
     let childs = |page: usize| match in_a_row.contains(&page) || page % 1021 == 7 {
         true => !first(page),
@@ -185,7 +185,7 @@ fn large() -> Outcome {
         let written = (0..PAGES).filter(|&page| childs(page) != first(page));
         written.for_each(|page| put(page, childs(page)));
         check(&childs)?;
-        // A grandchild, when the tables are partly its parent's own.
+        // A grandchild, while its parent owns some of the tables.
         child(|| check(&childs))
     })?;
     let written = || (0..PAGES).filter(|&page| parents(page) != first(page));
@@ -195,7 +195,7 @@ fn large() -> Outcome {
         wait_ok(one)?;
     }
     check(&parents)?;
-    // All of it is the parent's own again.
+    // The parent owns all tables again.
     written().for_each(|page| put(page, first(page)));
     (6000..9000).for_each(|page| put(page, first(page)));
     child(|| check(&first))?;

@@ -1,6 +1,6 @@
 //! Processes.
 //!
-//! - `forking`: new ones, and what they inherit.
+//! - `forking`: new processes and inheritance.
 //! - `executing`: programs and scripts.
 //! - `waiting`: ends of children.
 //! - `groups`: process groups and sessions.
@@ -12,7 +12,7 @@ pub mod forking;
 pub mod groups;
 pub mod waiting;
 
-/// What this program does when a test runs it as `--as ROLE ARGUMENTS`; the exit status.
+/// Plays a role when a test runs this program as `--as ROLE ARGUMENTS`; returns the exit status.
 pub fn act(words: &[String]) -> i32 {
     let role = words.first().map_or("", String::as_str);
     match role {
@@ -53,7 +53,8 @@ pub fn act(words: &[String]) -> i32 {
     }
 }
 
-/// Bit 0: SIGUSR1 has its default action; bit 1: SIGUSR2 is ignored; bit 2: SIGHUP is blocked.
+/// Returns bit 0: SIGUSR1 has its default action; bit 1: SIGUSR2 is ignored; bit 2: SIGHUP is
+/// blocked.
 pub fn signal_state() -> i32 {
     // SAFETY: all zeros are valid values to be overwritten by the calls.
     unsafe {

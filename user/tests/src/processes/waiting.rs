@@ -1,4 +1,4 @@
-//! Ends of children, and who waits for them.
+//! Waiting for children.
 
 use support::prelude::*;
 

@@ -1,8 +1,8 @@
-//! Arguments: plausible ones of each kind, built in memory where they are structures, and absurd ones.
+//! Arguments: plausible ones of each kind, structures built in memory, and absurd ones.
 
 use crate::Numbers;
 
-/// What an argument is.
+/// Kind of an argument.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// Anything at all.
@@ -13,7 +13,7 @@ pub enum Kind {
     /// A directory's descriptor, mostly the working directory.
     At,
     Path,
-    /// A place in the folder where file systems are mounted.
+    /// A mount point.
     MountPoint,
     /// A program to execute.
     Program,
@@ -142,7 +142,8 @@ const QUEUES: &[&str] = &["q0", "q1", "/q0", "", "none"];
 /// Makes arguments for one thread.
 pub struct Arguments {
     pub numbers: Numbers,
-    /// Where the memory that arguments point into begins: below 2 GiB, with a page behind it that cannot be touched.
+    /// Start of the memory that arguments point into: below 2 GiB, followed by an inaccessible
+    /// page.
     pub arena: u64,
     pub playground: u64,
     /// Whether structures are those of 32-bit programs.
@@ -150,15 +151,16 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// A place in the arena with room for `len` bytes, aligned to 8.
+    /// Returns an address in the arena for `len` bytes, aligned to 8.
     fn place(&mut self, len: usize) -> u64 {
         self.arena + (self.numbers.below((ARENA - len) as u64) & !7)
     }
 
-    /// Writes bytes to a place in the arena; gives it.
+    /// Writes bytes into the arena; returns their address.
     fn put(&mut self, bytes: &[u8]) -> u64 {
         let at = self.place(bytes.len());
-        // SAFETY: inside the arena, which nothing but these calls uses; if a call took it away, the fault ends the process.
+        // SAFETY: inside the arena, which only these calls use; if a call unmapped it, the fault
+        // ends the process.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         at
     }
@@ -259,7 +261,7 @@ impl Arguments {
         self.words(&[name, name_len, pieces, count, control, control_len, flags])
     }
 
-    /// A plausible argument of a kind. `last` is the length that goes with what was built last.
+    /// Returns a plausible argument of a kind. `last` is the length of the structure built last.
     pub fn plausible(&mut self, kind: Kind, last: &mut u64) -> u64 {
         let n = &mut self.numbers;
         match kind {
@@ -361,7 +363,8 @@ impl Arguments {
         }
     }
 
-    /// A number of a kind that some call takes: small, a descriptor, a pointer good or bad, anything.
+    /// Returns a number of a kind that some call takes: small, a descriptor, a good or bad pointer,
+    /// anything.
     pub fn absurd(&mut self) -> u64 {
         let n = &mut self.numbers;
         match n.below(16) {

@@ -1,4 +1,4 @@
-//! The calls with what their arguments are, so that some of them get past the first check.
+//! The calls with the kinds of their arguments, so that some get past the first check.
 
 use crate::arguments::Kind::{self, *};
 
@@ -20,7 +20,7 @@ const fn row(number: i64, number_32: i64, name: &'static str, kinds: &'static [K
     }
 }
 
-/// Calls that end or disturb the test itself rather than the kernel: for 64-bit programs.
+/// Calls that would end or disturb the test rather than the kernel: for 64-bit programs.
 const FORBIDDEN: &[i64] = &[
     libc::SYS_reboot,
     libc::SYS_pause,
@@ -38,29 +38,30 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_rt_sigreturn,
-    // Forks are made apart, counted: they must not fill the machine.
+    // Forks are made and counted separately: they must not fill the machine.
     libc::SYS_fork,
     libc::SYS_vfork,
     libc::SYS_clone,
     libc::SYS_clone3,
 ];
 
-/// The same for 32-bit programs: exit, fork, stime, ptrace, pause, sync, setpgid, setsid, chroot, settimeofday, reboot,
-/// vhangup, swapoff, sigreturn, clone, rt_sigreturn, vfork, pivot_root, exit_group, clock_settime, syncfs,
-/// clock_settime64, clone3.
+/// The same for 32-bit programs: exit, fork, stime, ptrace, pause, sync, setpgid, setsid, chroot,
+/// settimeofday, reboot, vhangup, swapoff, sigreturn, clone, rt_sigreturn, vfork, pivot_root,
+/// exit_group, clock_settime, syncfs, clock_settime64, clone3.
 const FORBIDDEN_32: &[i64] = &[
     1, 2, 25, 26, 29, 36, 57, 66, 61, 79, 88, 111, 115, 119, 120, 173, 190, 217, 252, 264, 344,
     404, 435,
 ];
 
-/// Whether a call with this number, of a 32-bit program or not, may be made.
+/// Returns whether a call with this number, of a 32-bit program or not, may be made.
 pub fn is_allowed(number: i64, narrow: bool) -> bool {
-    // The lower half of a number is what counts.
+    // Only the lower half of a number counts.
     let number = i64::from(number as u32);
     !if narrow { FORBIDDEN_32 } else { FORBIDDEN }.contains(&number)
 }
 
-/// Keeps signals to this process's own group, settings to itself, and mounts to their folder; false to leave a call out.
+/// Confines signals to this process's group, settings to itself, and mounts to their folder;
+/// returns false if the call must be left out.
 pub fn is_harmless(number: i64, narrow: bool, a: &mut [u64; 6], mount_point: u64) -> bool {
     let native = match narrow {
         true => ROWS
@@ -69,8 +70,8 @@ pub fn is_harmless(number: i64, narrow: bool, a: &mut [u64; 6], mount_point: u64
             .map_or(-1, |row| row.number),
         false => number,
     };
-    // `rt_tgsigqueueinfo`, and the older forms that only 32-bit programs have: `fcntl`, `umount`, `nice`, `ipc`,
-    // `socketcall`.
+    // `rt_tgsigqueueinfo`, and the older forms that only 32-bit programs have: `fcntl`, `umount`,
+    // `nice`, `ipc`, `socketcall`.
     let native = match (narrow, number) {
         (true, 335) => libc::SYS_rt_tgsigqueueinfo,
         (true, 55) => libc::SYS_fcntl,
@@ -110,7 +111,7 @@ pub fn is_harmless(number: i64, narrow: bool, a: &mut [u64; 6], mount_point: u64
             a[0] = unsafe { libc::getpid() } as u64;
             true
         }
-        // Who hears of a file's readiness may be anybody: nobody is named.
+        // The owner of a file's signals could be any process: none is set.
         libc::SYS_fcntl => {
             if a[1] as u32 == libc::F_SETOWN as u32 {
                 a[2] = 0;

@@ -1,12 +1,14 @@
-//! Calls random system calls with random arguments, forks, maps and faults: the kernel must live, and get everything back.
+//! Makes random system calls with random arguments, forks, maps and faults: the kernel must survive
+//! and get all memory back.
 //!
 //! usage: `random-calls [--seconds N] [--seed N] [--processes N]`
 //!
-//! It prints its seed first. Children work for a moment each: as root or as an ordinary user, by the 64-bit entry or by
-//! `int 0x80`, alone or with threads beside them. Half of their calls have plausible arguments ([`calls`], [`arguments`]),
-//! the others any. Calls that would end the test itself (a power-off, a signal to all processes, a stop of this
-//! process) are left out; all others, unknown ones too, are made. The time is divided into rounds; after each, what was
-//! made is removed ([`traces`]), and from round to round no memory may be lost.
+//! It prints its seed first. Children work for a moment each: as root or as an ordinary user, by
+//! the 64-bit entry or by `int 0x80`, alone or with threads beside them. Half of their calls have
+//! plausible arguments ([`calls`], [`arguments`]), the others any. Calls that would end the test
+//! itself (a power-off, a signal to all processes, a stop of this process) are left out; all
+//! others, unknown ones too, are made. The time is divided into rounds; after each, the objects
+//! made are removed ([`traces`]), and from round to round no memory may be lost.
 
 mod arguments;
 mod calls;
@@ -20,7 +22,7 @@ use support::{legacy::int80, numbers::Numbers};
 use arguments::{ARENA, Arguments, PLAYGROUND};
 use calls::ROWS;
 
-/// Most children at a time.
+/// Maximal number of children at a time.
 const CHILDREN: usize = 64;
 
 /// Shared by all processes of a run.
@@ -28,25 +30,25 @@ struct Shared {
     /// Calls made, and faults that ended a process.
     calls: AtomicU64,
     faults: AtomicU64,
-    /// What each child called last: its number, and one bit more for `int 0x80`.
+    /// Number of each child's last call, with a bit for `int 0x80`.
     last: [AtomicU32; CHILDREN],
-    /// The descriptor of `/dev/null`, whose name the children may take away.
+    /// Descriptor of `/dev/null`, whose name the children may remove.
     null: AtomicU32,
 }
 
-/// Stands beside a number in [`Shared::last`].
+/// Marks `int 0x80` in [`Shared::last`].
 const NARROW: u32 = 1 << 31;
 
-/// Rounds of a run. The first fills caches; what the others lose is counted.
+/// Rounds of a run. The first fills caches; the losses of the others are counted.
 const ROUNDS: u64 = 6;
-/// KiB that all rounds after the first may lose together: caches of CPUs and fragments of the kernel's heap.
+/// KiB that all rounds after the first may lose together: per-CPU caches and fragments of the heap.
 const LOSS_MAX: i64 = 4096;
 
 /// A child that works.
 struct Child {
     pid: libc::pid_t,
     born: Instant,
-    /// Its place in [`Shared::last`].
+    /// Its index in [`Shared::last`].
     place: usize,
 }
 
@@ -80,7 +82,7 @@ fn main() {
         }
         &*map.cast::<Shared>()
     };
-    // Children may ask for real-time priorities: the one who ends them must get its turn.
+    // Children may set real-time priorities: the process that ends them must still run.
     // SAFETY: a structure with one field, which lives across the call.
     unsafe {
         let highest = libc::sched_param { sched_priority: 99 };
@@ -136,13 +138,13 @@ fn main() {
     std::process::exit(i32::from(why.is_some()));
 }
 
-/// Keeps children at work until `end`; gives how many ended.
+/// Keeps children at work until `end`; returns how many ended.
 ///
-/// Each works for a moment and is replaced, whatever became of it. Rather than waiting for one, this polls: a child may
-/// have stopped itself, or sleep for years.
+/// Each works for a moment and is then replaced. This polls rather than waits: a child may have
+/// stopped itself, or sleep for years.
 ///
 /// # Errors
-/// Says which child could not be ended, and what it called last.
+/// Names the child that could not be ended, and its last call.
 fn round(
     shared: &'static Shared,
     next: &mut u64,
@@ -195,7 +197,7 @@ fn round(
             died += 1;
             children.swap_remove(index);
         }
-        // Some made children for their parent.
+        // Some children made siblings (CLONE_PARENT).
         // SAFETY: a null pointer asks for no status.
         while children.is_empty()
             && unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0
@@ -204,7 +206,7 @@ fn round(
     Ok(died)
 }
 
-/// Every signal, or none, for a mask.
+/// Returns the set of all signals, or the empty one.
 fn all_signals(all: bool) -> libc::sigset_t {
     // SAFETY: fills a structure of this function's.
     unsafe {
@@ -217,10 +219,10 @@ fn all_signals(all: bool) -> libc::sigset_t {
     }
 }
 
-/// Looks for a signal to this process: the children have no way to send one.
+/// Checks that no signal came to this process: the children have no way to send one.
 ///
 /// # Errors
-/// Says what came from whom.
+/// Names the signal and its sender.
 fn stray_signal() -> Result<(), String> {
     let mut set = all_signals(true);
     // SAFETY: structures of this function's.
@@ -241,7 +243,7 @@ fn stray_signal() -> Result<(), String> {
     ))
 }
 
-/// What a mark in [`Shared::last`] says.
+/// Describes a mark in [`Shared::last`].
 fn describe(last: u32) -> String {
     let number = i64::from(last & !NARROW);
     let (entry, own) = match last & NARROW != 0 {
@@ -252,7 +254,7 @@ fn describe(last: u32) -> String {
     format!("{number} {name} by {entry}")
 }
 
-/// Ends a child and, by its group, what it left behind.
+/// Kills a child and, by its group, the children that it left behind.
 fn kill(child: libc::pid_t) {
     // SAFETY: the child leads its own group, or is gone.
     unsafe {
@@ -261,10 +263,10 @@ fn kill(child: libc::pid_t) {
     }
 }
 
-/// What a child does until its time is over or it ran into something.
+/// Works as a child until its time is over or a call ends it.
 fn work(mut numbers: Numbers, shared: &'static Shared, place: usize) -> ! {
-    // SAFETY: this process is there to do what must not be done. It is in a group of its own and has lost the rights of
-    // root half of the time; its standard descriptors lead nowhere.
+    // SAFETY: this process exists to make wild calls. It is in a group of its own and has lost the
+    // rights of root half of the time; its standard descriptors lead nowhere.
     unsafe {
         libc::setpgid(0, 0);
         libc::sigprocmask(libc::SIG_SETMASK, &all_signals(false), std::ptr::null_mut());
@@ -346,7 +348,7 @@ fn descriptors() {
 /// Makes calls for ever.
 ///
 /// # Safety
-/// The process is there to do what must not be done.
+/// The process exists to make wild calls.
 unsafe fn make_calls(
     mut numbers: Numbers,
     shared: &'static Shared,
@@ -356,7 +358,7 @@ unsafe fn make_calls(
 ) -> ! {
     // SAFETY: as the caller says.
     unsafe {
-        // A page that cannot be touched follows, so that nothing else is hit beyond the end.
+        // An inaccessible page follows, so that nothing else is hit beyond the end.
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
         let arena = libc::mmap(std::ptr::null_mut(), ARENA + 4096, 3, flags, -1, 0);
         libc::mprotect(arena.byte_add(ARENA), 4096, libc::PROT_NONE);
@@ -434,13 +436,13 @@ unsafe fn make_calls(
 
 /// Forks that a process may still make.
 struct Forks {
-    /// How many led here from the child that the parent knows.
+    /// Distance from the child that the parent knows.
     depth: u32,
     left: u32,
 }
 
 impl Forks {
-    /// Makes a child that goes on like its parent: in the old way, or with flags of `clone3`.
+    /// Makes a child that continues like its parent: by `fork`, or with flags of `clone3`.
     fn make(&mut self, numbers: &mut Numbers) {
         if self.depth >= 2 || self.left == 0 {
             return;
@@ -500,7 +502,7 @@ extern "C" fn count_fault(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void)
     }
 }
 
-/// Mostly a number that a call has, at times any.
+/// Returns mostly the number of a call, at times any.
 fn any_number(numbers: &mut Numbers) -> i64 {
     match numbers.below(50) {
         0 => numbers.next() as i64,

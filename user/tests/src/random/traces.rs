@@ -1,11 +1,11 @@
-//! What a round leaves behind, and the memory that is free without it.
+//! Objects that a round leaves behind, and the memory that is free without them.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::time::{Duration, Instant};
 
-/// Where the children work, and where they mount file systems.
+/// Folders in which the children work and mount file systems.
 pub const FOLDER: &CStr = c"/tmp/random";
 pub const MOUNT_POINTS: [&CStr; 3] = [
     c"/tmp/random-mounts",
@@ -22,13 +22,13 @@ const DEVICES: [(u32, u32, &CStr); 5] = [
     (5, 2, c"/dev/ptmx"),
 ];
 
-/// Removes traces. It holds the files of `/proc` that it reads: nothing that is mounted can hide them.
+/// Removes traces. It keeps the files of `/proc` that it reads open, since mounts could hide them.
 pub struct Traces {
     memory: Option<File>,
     /// Only Causeway has it.
     uses: Option<File>,
     mounts: Option<File>,
-    /// The processes whose parent is this one.
+    /// Processes whose parent is this one.
     children: Option<File>,
 }
 
@@ -42,10 +42,10 @@ impl Traces {
         }
     }
 
-    /// Ends the processes that lost their parents, which this process must have asked for (`PR_SET_CHILD_SUBREAPER`).
+    /// Ends the orphans, of which this process must be the subreaper (`PR_SET_CHILD_SUBREAPER`).
     ///
     /// # Errors
-    /// Says who would not end.
+    /// Names the process that did not end.
     pub fn end_orphans(&mut self) -> Result<(), String> {
         let Some(file) = self.children.as_mut() else {
             return Ok(());
@@ -61,7 +61,7 @@ impl Traces {
                 return Err(format!("orphans cannot be ended: {states}"));
             }
             for pid in left.split_whitespace().flat_map(str::parse::<i32>) {
-                // SAFETY: a child of this process, which has not waited for it yet; no status is asked for.
+                // SAFETY: a child that this process has not waited for yet; no status is asked for.
                 unsafe {
                     libc::kill(pid, libc::SIGKILL);
                     libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG);
@@ -71,7 +71,7 @@ impl Traces {
         }
     }
 
-    /// Takes away mounts, files, System V objects and message queues, and brings back devices that were taken away.
+    /// Removes mounts, files, System V objects and message queues, and restores removed devices.
     pub fn remove(&mut self) {
         let mounts = self.mounts.as_mut().map(text).unwrap_or_default();
         let mine = |line: &&str| {
@@ -93,7 +93,7 @@ impl Traces {
             }
         }
         for (major, minor, name) in DEVICES {
-            // SAFETY: a string that lives. What is still there stays.
+            // SAFETY: a string that lives. A mount still in use stays.
             unsafe {
                 libc::mknod(
                     name.as_ptr(),
@@ -121,7 +121,7 @@ impl Traces {
         }
     }
 
-    /// KiB that are free once everything has settled.
+    /// Returns the KiB that are free once everything has settled.
     pub fn free(&mut self) -> Option<i64> {
         std::thread::sleep(Duration::from_millis(300));
         let text = text(self.memory.as_mut()?);
@@ -131,14 +131,14 @@ impl Traces {
 }
 
 impl Traces {
-    /// What frames are used for, in one line.
+    /// Describes the use of frames in one line.
     pub fn uses(&mut self) -> String {
         let text = self.uses.as_mut().map(text).unwrap_or_default();
         text.lines().collect::<Vec<_>>().join(", ")
     }
 }
 
-/// A file from its beginning.
+/// Reads a file from its beginning.
 fn text(file: &mut File) -> String {
     let mut text = String::new();
     let _ = file.rewind();
@@ -161,7 +161,7 @@ fn remove_msg(id: i32) {
     unsafe { libc::msgctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
-/// What each thread of a process does, in short.
+/// Describes in short what each thread of a process does.
 fn state(pid: &str) -> String {
     let mut text = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))

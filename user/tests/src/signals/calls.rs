@@ -9,7 +9,7 @@ pub const TESTS: &[Test] = &[
     ("signals: alarms and interval timers", alarms),
 ];
 
-/// A child that sends this process signals until it is killed.
+/// Starts a child that sends this process signals until it is killed.
 fn pester(signal: c_int) -> Result<pid_t> {
     let me = call!(getpid());
     spawn(|| {

@@ -1,4 +1,4 @@
-//! What a handler learns, and when it runs.
+//! Delivery: the siginfo of a handler, and when it runs.
 
 use super::{COUNT, LAST, count, last, note};
 use support::prelude::*;
@@ -231,29 +231,31 @@ fn call_waitpid(child: i32, status: &mut i32) -> i32 {
     unsafe { libc::waitpid(child, status, 0) }
 }
 
-/// A program learns which flags there are by what becomes of those that it sets.
+/// Unknown flags are cleared, so that a program learns which ones are supported.
 fn unknown_flags() -> Outcome {
-    // As the kernel wants it: handler, flags, restorer, mask.
+    // The kernel's structure: handler, flags, restorer, mask.
     let all = [SIG_DFL as u64, u64::MAX, 0, 0];
     let mut found = [0u64; 4];
     let signal = SIGUSR1;
     call!(syscall(libc::SYS_rt_sigaction, signal, &all, 0, 8));
     call!(syscall(libc::SYS_rt_sigaction, signal, 0, &mut found, 8));
-    // NOCLDSTOP, NOCLDWAIT, SIGINFO, EXPOSE_TAGBITS, RESTORER, ONSTACK, RESTART, NODEFER, RESETHAND.
+    // NOCLDSTOP, NOCLDWAIT, SIGINFO, EXPOSE_TAGBITS, RESTORER, ONSTACK, RESTART, NODEFER,
+    // RESETHAND.
     ensure!(found[1] == 0xdc00_0807, "flags {:#x}", found[1]);
     Ok(())
 }
 
-/// Two signals wait; the lower one is another process's, the other one this program's own fault.
+/// Two signals are pending: a lower one from another process, and a fault of this program.
 fn synchronous_first() -> Outcome {
     static ORDER: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn note_order(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
         ORDER[NEXT.fetch_add(1, SeqCst) % 2].store(signal, SeqCst);
     }
-    // Handlers don't interrupt each other: the first to be taken runs first.
+    // Handlers don't interrupt each other: the first one delivered runs first.
     for signal in [SIGHUP, SIGSEGV] {
-        // SAFETY: all zeros is a valid sigaction, the handler has the type that SA_SIGINFO asks for.
+        // SAFETY: all zeros is a valid sigaction, the handler has the type that SA_SIGINFO asks
+        // for.
         let mut action: sigaction = unsafe { zeroed() };
         action.sa_sigaction = note_order as *const () as usize;
         action.sa_flags = SA_SIGINFO;

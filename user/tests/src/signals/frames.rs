@@ -81,7 +81,8 @@ fn exceptions() -> Outcome {
     let fault = fault_of(|| {
         // SAFETY: the division faults, and the fault is caught.
         unsafe {
-            std::arch::asm!("xor edx, edx", "xor ecx, ecx", "mov eax, 1", "div ecx", out("eax") _, out("ecx") _, out("edx") _)
+            asm!("xor edx, edx", "xor ecx, ecx", "mov eax, 1", "div ecx",
+                out("eax") _, out("ecx") _, out("edx") _)
         };
     })?;
     ensure!(

@@ -1,9 +1,9 @@
 //! Signals.
 //!
-//! - `delivery`: what a handler learns, and when it runs.
-//! - `calls`: system calls that are interrupted.
+//! - `delivery`: siginfo, masks, order of delivery.
+//! - `calls`: interrupted system calls.
 //! - `frames`: stacks, registers, exceptions.
-//! - `defaults`: what signals without a handler do.
+//! - `defaults`: default actions.
 
 use support::prelude::*;
 

@@ -1,10 +1,10 @@
-//! More pages than the machine has room for.
+//! More pages than fit into the machine's memory.
 
 use super::devices::{instead, prepare};
 use super::state::{DEVICE, check, expect_slots, fill, needs_swap, state};
 use support::prelude::*;
 
-/// When nothing goes to swap any more, the largest process is ended; others lose nothing, and the slots come back.
+/// When swap is full, the largest process is killed; others lose nothing, and its slots are freed.
 pub fn full() -> Outcome {
     const SMALL: &str = "/dev/md0";
     const KILLS: (&str, &str) = ("/proc/causeway/counters", "out_of_memory_kills");
@@ -36,7 +36,7 @@ pub fn full() -> Outcome {
     })
 }
 
-/// Pages of one and a half times the machine's memory.
+/// Returns the number of pages of one and a half times the machine's memory.
 fn too_many() -> Result<usize> {
     let total = field("/proc/meminfo", "MemTotal")?;
     Ok(total as usize * 1024 / PAGE * 3 / 2)
@@ -48,7 +48,7 @@ pub fn larger() -> Outcome {
     let pages = too_many()?;
     let memory = map(pages * PAGE)?;
     fill(memory, pages, 7);
-    // There is no room for all of that.
+    // Not all of that fits.
     let (name, kills) = (
         c(DEVICE),
         field("/proc/causeway/counters", "out_of_memory_kills")?,
@@ -73,7 +73,7 @@ pub fn larger() -> Outcome {
     let out = field("/proc/vmstat", "pswpout")? - out;
     ensure!(out as usize > pages / 3, "{out} pages went out");
     call!(munmap(memory.cast(), pages * PAGE));
-    // Others' pages may have gone, too.
+    // Other processes' pages may have been swapped out, too.
     expect_slots(None)
 }
 
@@ -89,11 +89,11 @@ pub fn larger_shared() -> Outcome {
         check(memory, page, 8)?;
     }
     call!(munmap(memory.cast(), pages * PAGE));
-    // Others' pages may have gone, too.
+    // Other processes' pages may have been swapped out, too.
     expect_slots(None)
 }
 
-/// Faults for which this process and its children that ended waited for a disk.
+/// Returns the major faults of this process and its ended children.
 fn waited() -> Result<i64> {
     let mut sum = 0;
     for who in [RUSAGE_SELF, RUSAGE_CHILDREN] {
@@ -105,7 +105,7 @@ fn waited() -> Result<i64> {
     Ok(sum)
 }
 
-/// The same of another process, alone.
+/// Returns the major faults of another process alone.
 fn major_faults(process: pid_t) -> Result<i64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let behind = text.rsplit(") ").next().unwrap_or_default();
@@ -115,7 +115,7 @@ fn major_faults(process: pid_t) -> Result<i64> {
         .ok_or_else(|| format!("no major faults in {text:?}").into())
 }
 
-/// What a person at a shell does: looks at what it has in memory, and runs a command.
+/// Behaves as a shell: reads its working set, and runs a command.
 fn round_trip(memory: *mut u8, pages: usize) -> Outcome {
     for page in 0..pages {
         check(memory, page, 2)?;
@@ -131,12 +131,12 @@ fn round_trip(memory: *mut u8, pages: usize) -> Outcome {
     Ok(())
 }
 
-/// A shell is as slow as what it waits for: whatever the other does, nearly nothing of what it uses again and again may go. Between two
-/// commands a person thinks, for so long that the pagedaemon has met all pages twice: no bit says then that these are in use.
+/// A shell's working set must stay in memory beside a larger program. Between two commands a person
+/// thinks for so long that the pagedaemon passes all pages twice: no referenced bit is set then.
 pub fn beside() -> Outcome {
     const PAGES: usize = 64;
     const ROUNDS: i64 = 5;
-    /// Pages that the other one writes without saying so.
+    /// Pages that the other process writes per step.
     const PIECE: usize = 256;
     needs_swap()?;
     let large = too_many()?;
@@ -162,7 +162,7 @@ pub fn beside() -> Outcome {
             pause_ms(10);
         }
     };
-    // From the first pass on each page that it writes has to come back first.
+    // From the second pass on, each page has to be paged in before it is written.
     while written.load(SeqCst) < large {
         round_trip(own, PAGES)?;
         pause(0);
@@ -175,7 +175,7 @@ pub fn beside() -> Outcome {
     let (waits, read_in) = (waited()? - before, major_faults(other)? - read_in);
     kill_child(other)?;
     call!(munmap(own.cast(), PAGES * PAGE));
-    // Some pages come by each.
+    // Each process pages in some.
     ensure!(read_in as usize > large / 100, read_in);
     ensure!(waits <= ROUNDS, waits, ROUNDS, read_in);
     expect_slots(None)

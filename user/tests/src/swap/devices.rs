@@ -1,4 +1,4 @@
-//! Devices and files as swap space: which can be, and how they come and go.
+//! Devices and files as swap space: valid ones, `swapon` and `swapoff`.
 
 use super::state::{
     DEVICE, SWAP_FLAG_PREFER, check, expect_slots, fill, needs_swap, send_away, state,
@@ -9,7 +9,7 @@ pub fn refusals() -> Outcome {
     needs_swap()?;
     let (plain, descriptor) = file("plain", &[0; 16 * PAGE])?;
     call!(close(descriptor));
-    // A file in memory has no blocks.
+    // A tmpfs file has no blocks.
     for path in ["/dev/null", "/", plain.as_str()] {
         let name = c(path);
         refused!(EINVAL, swapon(name.as_ptr(), 0));
@@ -74,7 +74,7 @@ pub fn prepare(path: &str, pages: usize) -> Outcome {
     write().map_err(|error| format!("{path}: {error}").into())
 }
 
-/// Takes the host's device out and another one in for the time of `body`.
+/// Swaps to another device instead of the host's while `body` runs.
 pub fn instead(path: &str, body: impl FnOnce() -> Outcome) -> Outcome {
     let (device, other) = (c(DEVICE), c(path));
     call!(swapoff(device.as_ptr()));
@@ -88,7 +88,7 @@ pub fn instead(path: &str, body: impl FnOnce() -> Outcome) -> Outcome {
     outcome.and(off())
 }
 
-/// The file keeps its name and its bytes as long as it is in use.
+/// The file can be neither removed nor changed while it is in use.
 pub fn on_a_file() -> Outcome {
     const DISK: &str = "/dev/vdb";
     needs_swap()?;
@@ -129,7 +129,7 @@ pub fn on_a_file() -> Outcome {
     Ok(())
 }
 
-/// One slot can't be read: the fault on its page is an error, all others are none.
+/// One slot cannot be read: only the fault on its page fails.
 pub fn unreadable() -> Outcome {
     needs_swap()?;
     let pages = 256;
@@ -151,7 +151,7 @@ pub fn unreadable() -> Outcome {
     let read = field("/proc/vmstat", "pswpin")? - before;
     ensure!(matches!(failed[..], [(_, SIGBUS)]), failed, read);
     let name = c(DEVICE);
-    // It can't be brought back.
+    // It cannot be paged in.
     refused!(EIO, swapoff(name.as_ptr()));
     ensure!(state()?.is_some(), "it is not in /proc/swaps any more");
     call!(munmap(memory.cast(), pages * PAGE));

@@ -1,5 +1,5 @@
-//! Swap space: programs larger than the machine, and devices that come and go. The host gives swap space as `/dev/vda` to
-//! a small machine; elsewhere these tests are left out.
+//! Swap space: programs larger than the machine's memory, `swapon` and `swapoff`. The host gives
+//! swap space as `/dev/vda` to a small machine; elsewhere these tests are skipped.
 
 use support::prelude::*;
 

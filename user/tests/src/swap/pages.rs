@@ -1,4 +1,4 @@
-//! Pages that go to swap and come back, each to whom it belongs.
+//! Pages that go to swap and come back to their owners.
 
 use super::state::{byte, check, expect_slots, fill, needs_swap, send_away};
 use support::prelude::*;
@@ -25,7 +25,7 @@ pub fn away() -> Outcome {
             let swapped = field("/proc/self/status", "VmSwap")?;
             ensure!(swapped >= 1800, "VmSwap is {swapped}");
         }
-        // From the end: read, then write every other.
+        // From the end: reads each page, then writes every other one.
         for page in (0..pages).rev() {
             check(memory, page, 3)?;
         }
@@ -43,7 +43,7 @@ pub fn away() -> Outcome {
     Ok(())
 }
 
-/// Children that write, go to swap and exit, of parents that do.
+/// A tree of processes that write, swap out, fork and exit.
 pub fn fork_tree() -> Outcome {
     needs_swap()?;
     expect_slots(Some(0))?;

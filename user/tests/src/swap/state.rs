@@ -1,4 +1,4 @@
-//! What the kernel says of its swap space, and memory whose bytes tell which page they are of.
+//! The state of swap space, and memory in which each page's byte identifies it.
 
 use support::prelude::*;
 
@@ -6,7 +6,7 @@ use support::prelude::*;
 pub const DEVICE: &str = "/dev/vda";
 pub const SWAP_FLAG_PREFER: c_int = 0x8000;
 
-/// What `/proc/swaps` says of the device: size and use in KiB, and the priority.
+/// Returns the device's line of `/proc/swaps`: size and use in KiB, priority.
 pub fn state() -> Result<Option<[i64; 3]>> {
     let text = fs::read_to_string("/proc/swaps")?;
     let Some(line) = text.lines().find(|line| line.starts_with(DEVICE)) else {
@@ -22,7 +22,7 @@ pub fn state() -> Result<Option<[i64; 3]>> {
     Ok(Some([next()?, next()?, next()?]))
 }
 
-/// Leaves a test out where there is no swap space.
+/// Skips the test where there is no swap space.
 pub fn needs_swap() -> Outcome {
     match state()? {
         Some(_) => Ok(()),
@@ -30,7 +30,7 @@ pub fn needs_swap() -> Outcome {
     }
 }
 
-/// Waits until the slots that are in use are those that pages have, and `used` of them if that is known.
+/// Waits until the slots in use are those that pages hold, and `used` of them if given.
 pub fn expect_slots(used: Option<u64>) -> Outcome {
     const COUNTS: &str = "/proc/causeway/swap";
     let mut seen = (0, 0);
@@ -48,7 +48,7 @@ pub fn expect_slots(used: Option<u64>) -> Outcome {
     .into())
 }
 
-/// The byte of a page that the tests write.
+/// Returns the byte that the tests write to a page.
 pub fn byte(page: usize, salt: usize) -> u8 {
     (page.wrapping_mul(2_654_435_761) >> 9) as u8 ^ salt as u8
 }
@@ -63,7 +63,7 @@ pub fn fill(memory: *mut u8, pages: usize, salt: usize) {
     }
 }
 
-/// Looks at what [`fill`] wrote.
+/// Checks the byte that [`fill`] wrote.
 pub fn check(memory: *mut u8, page: usize, salt: usize) -> Outcome {
     let found = peek(memory.wrapping_add(page * PAGE + page % PAGE));
     let wanted = byte(page, salt);
@@ -71,7 +71,7 @@ pub fn check(memory: *mut u8, page: usize, salt: usize) -> Outcome {
     Ok(())
 }
 
-/// Asks for the pages to go, until they are written.
+/// Requests page-out of the pages until they are written.
 pub fn send_away(memory: *mut u8, pages: usize) -> Outcome {
     for _ in 0..3 {
         call!(madvise(memory.cast(), pages * PAGE, MADV_PAGEOUT));

@@ -2,8 +2,8 @@
 //!
 //! - `segments`: shared memory.
 //! - `semaphores`: sets of semaphores.
-//! - `messages`: queues of messages.
-//! - `objects`: keys, and what `/proc` lists.
+//! - `messages`: message queues.
+//! - `objects`: keys, `/proc/sysvipc`.
 
 use support::prelude::*;
 
@@ -14,7 +14,7 @@ pub mod semaphores;
 
 pub const RW: c_int = 0o600;
 
-/// A private segment of so many bytes.
+/// Makes a private segment of so many bytes.
 pub fn segment(size: usize) -> Result<c_int> {
     Ok(call!(shmget(IPC_PRIVATE, size, IPC_CREAT | RW)))
 }
@@ -28,7 +28,7 @@ pub fn remove_segment(id: c_int) -> Outcome {
     Ok(())
 }
 
-/// A message with a text that says its number.
+/// A message with a short text.
 #[repr(C)]
 pub struct Text {
     pub kind: c_long,

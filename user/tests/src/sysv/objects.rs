@@ -1,4 +1,4 @@
-//! Keys, and what `/proc` lists.
+//! Keys, `/proc/sysvipc`.
 
 use super::{RW, attach, put, remove_segment, segment};
 use support::prelude::*;
@@ -19,7 +19,7 @@ fn keys() -> Outcome {
     refused!(EINVAL, shmget(IPC_PRIVATE, 0, RW));
     call!(semctl(id, 0, IPC_RMID));
     refused!(EINVAL, semctl(id, 0, IPC_RMID));
-    // The place may be used again, the id is not.
+    // The slot may be reused, the id is not.
     let mut seen = vec![id];
     for _ in 0..200 {
         let id = call!(semget(key, 1, IPC_CREAT | RW));

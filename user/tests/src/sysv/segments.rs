@@ -75,7 +75,7 @@ fn attach_places() -> Outcome {
     refused!(EINVAL, shmat(id, null(), SHM_REMAP));
     let rounded = attach(id, room + 8 * PAGE + 77, SHM_RND)? as usize;
     ensure!(rounded == room + 8 * PAGE, "rounded to {rounded:#x}");
-    // In the place of the second half of the first one.
+    // Replaces the second half of the first one.
     let over = attach(id, room + 2 * PAGE, SHM_REMAP)? as usize;
     ensure!(over == room + 2 * PAGE, "remapped to {over:#x}");
     poke(room as *mut u8, 5);
@@ -83,7 +83,7 @@ fn attach_places() -> Outcome {
     ensure!(attachments(id)? == 3, "{} attachments", attachments(id)?);
     call!(shmdt(room as *const c_void));
     ensure!(peek(over as *const u8) == 5, "the wrong one was detached");
-    // Parted by a change of rights, it still goes as one.
+    // Split by a change of protection, it is still detached as one.
     call!(mprotect((over + PAGE) as *mut c_void, PAGE, PROT_READ));
     ensure!(attachments(id)? == 4, "{} after parting", attachments(id)?);
     call!(shmdt(over as *const c_void));

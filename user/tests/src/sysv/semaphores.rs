@@ -23,7 +23,7 @@ fn op(number: usize, change: i32, flags: c_int) -> sembuf {
     }
 }
 
-/// Makes operations; gives the error, or 0.
+/// Makes operations; returns the error number, or 0.
 fn operate(id: c_int, operations: &[sembuf]) -> i32 {
     let mut operations = operations.to_vec();
     // SAFETY: the operations live across the call.
@@ -137,7 +137,7 @@ fn sleepers_in_order() -> Outcome {
     let mut children = Vec::new();
     for n in 0..4u8 {
         children.push(spawn(|| {
-            // The third wants too much, and does not hold up the others.
+            // The third asks for too much and does not block the others.
             let want = if n == 2 { -50 } else { -1 };
             ensure!(operate(id, &[op(0, want, 0)]) == 0, "sleeper {n}");
             // SAFETY: the page is shared and zero-filled; slot 0 counts.
@@ -175,7 +175,7 @@ fn undone() -> Outcome {
         Ok(())
     })?;
     equal!(values(id, 2)?, [5, 0]);
-    // Killed, and asleep with an undo of its own.
+    // Killed while it sleeps with an undo of its own.
     let killed = spawn(|| {
         ensure!(operate(id, &[op(0, -5, SEM_UNDO)]) == 0, "take all");
         let end = operate(id, &[op(0, -1, SEM_UNDO)]);
@@ -185,14 +185,14 @@ fn undone() -> Outcome {
     call!(kill(killed, SIGKILL));
     ensure!(wait(killed)? == End::Signal(SIGKILL), "not killed");
     equal!(values(id, 2)?, [5, 0]);
-    // Setting a value forgets what was to be undone of it.
+    // Setting a value clears its undo entries.
     child(|| {
         ensure!(operate(id, &[op(0, -2, SEM_UNDO)]) == 0, "take");
         call!(semctl(id, 0, SETVAL, 9));
         Ok(())
     })?;
     equal!(values(id, 2)?, [9, 0]);
-    // A thread's undo waits for the last thread of the process.
+    // Undo happens when the last thread of the process ends.
     child(|| {
         let thread = thread::spawn(move || operate(id, &[op(0, -9, SEM_UNDO)]));
         ensure!(thread.join().ok() == Some(0), "the thread failed");

@@ -1,4 +1,4 @@
-//! Urgent bytes, and looks that go on where the last one ended.
+//! Urgent bytes, and peeks that continue where the last one ended (`SO_PEEK_OFF`).
 
 use super::{ready, receive, send};
 use support::prelude::*;
@@ -18,7 +18,7 @@ fn at_mark(socket: &OwnedFd) -> Result<bool> {
     Ok(answer != 0)
 }
 
-/// Who has no room for bytes that are there gets none, and does not wait.
+/// A read of no bytes returns at once.
 fn at_nothing() -> Outcome {
     let [a, b] = socket_pair(SOCK_STREAM)?;
     let fd = b.as_raw_fd();
@@ -30,7 +30,7 @@ fn at_nothing() -> Outcome {
         let n = call!(recv(fd, at, 0, flags));
         ensure!(n == 0, "{n} bytes in no room");
     }
-    // Behind the last byte there is nothing that it could leave out.
+    // Behind the last byte nothing is skipped.
     set_option(&fd, SOL_SOCKET, SO_PEEK_OFF, 2)?;
     refused!(EAGAIN, recv(fd, at, 0, MSG_PEEK | MSG_DONTWAIT));
     let n = receive(&b, &mut buffer, 0)?;
@@ -48,7 +48,7 @@ fn urgent() -> Outcome {
     send(&a, b"c!", MSG_OOB)?;
     send(&a, b"de", 0)?;
     ensure!(ready(b.as_raw_fd())? & c_int::from(POLLPRI) != 0);
-    // The stream stops before it, and goes on behind it.
+    // Reads stop before it and continue behind it.
     let n = receive(&b, &mut buffer, MSG_PEEK)?;
     ensure!(&buffer[..n] == b"abc", "saw {:?}", &buffer[..n]);
     let n = receive(&b, &mut buffer, 0)?;
@@ -63,7 +63,7 @@ fn urgent() -> Outcome {
     equal!(ready(b.as_raw_fd())? & c_int::from(POLLPRI), 0);
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"de", "{:?}", &buffer[..n]);
-    // One that nobody asks for is passed over; the last one of two counts.
+    // An urgent byte not asked for is skipped; the last one of two counts.
     send(&a, b"1", MSG_OOB)?;
     send(&a, b"2", MSG_OOB)?;
     send(&a, b"34", 0)?;
@@ -71,7 +71,7 @@ fn urgent() -> Outcome {
     ensure!(&buffer[..n] == b"1", "{:?}", &buffer[..n]);
     let n = receive(&b, &mut buffer, 0)?;
     ensure!(&buffer[..n] == b"34", "{:?}", &buffer[..n]);
-    // In line it is a byte like others, but for the stop before it.
+    // In line it is an ordinary byte, except for the stop before it.
     set_option(&b.as_raw_fd(), SOL_SOCKET, SO_OOBINLINE, 1)?;
     send(&a, b"xy!", MSG_OOB)?;
     send(&a, b"z", 0)?;
@@ -101,7 +101,7 @@ fn stream() -> Outcome {
     }
     refused!(EAGAIN, recv(fd, at, 1, MSG_PEEK | MSG_DONTWAIT));
     equal!(option(&fd, SOL_SOCKET, SO_PEEK_OFF)?, 8);
-    // What is received moves the place back.
+    // Receiving moves the offset back.
     let n = receive(&b, &mut buffer[..6], 0)?;
     ensure!(&buffer[..n] == b"abcdef", "{:?}", &buffer[..n]);
     equal!(option(&fd, SOL_SOCKET, SO_PEEK_OFF)?, 2);

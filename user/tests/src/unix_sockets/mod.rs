@@ -1,11 +1,11 @@
-//! Local sockets: streams, datagrams, packets, names, and what goes with messages.
+//! Unix sockets.
 //!
-//! - `streams`: streams: bytes in order, ends, room, splice.
-//! - `looking`: urgent bytes, looks that go on.
-//! - `names`: names, the backlog, what is refused, what `/proc` lists.
+//! - `streams`: order of bytes, ends, space, splice.
+//! - `looking`: urgent bytes, `SO_PEEK_OFF`.
+//! - `names`: names, the backlog, refusals, `/proc/net/unix`.
 //! - `packets`: datagrams and packets.
-//! - `rights`: files and credentials that go with messages.
-//! - `options`: options, time limits and signals.
+//! - `rights`: files and credentials in control messages.
+//! - `options`: options, timeouts and signals.
 
 use support::prelude::*;
 
@@ -36,12 +36,12 @@ pub fn receive(from: &OwnedFd, bytes: &mut [u8], flags: c_int) -> Result<usize> 
     Ok(n as usize)
 }
 
-/// What `poll` says at once.
+/// Returns the events that `poll` reports at once.
 pub fn ready(fd: c_int) -> Result<c_int> {
     Ok(poll_for(&fd, POLLIN | POLLOUT | POLLRDHUP | POLLPRI, 0)?.into())
 }
 
-/// An address from bytes, and its length.
+/// Makes an address from bytes; returns it and its length.
 pub fn address(name: &[u8]) -> (sockaddr_un, u32) {
     // SAFETY: all zeros is a valid address.
     let mut address: sockaddr_un = unsafe { zeroed() };

@@ -1,4 +1,4 @@
-//! Names, the backlog, what is refused, what `/proc` lists.
+//! Names, the backlog, refusals, `/proc/net/unix`.
 
 use super::{address, bind, connect, ready, socket};
 use support::prelude::*;
@@ -47,7 +47,7 @@ fn names() -> Outcome {
     );
     equal!(name_of(server.as_raw_fd())?, shown);
     ensure!(server.peer_addr().is_ok_and(|peer| peer.is_unnamed()));
-    // Taken names, and names of what does not listen.
+    // Names in use, and names of sockets that do not listen.
     let other = socket(SOCK_STREAM)?;
     equal!(bind(other, path.as_bytes()), EADDRINUSE);
     equal!(bind(other, b"/nowhere/socket\0"), ENOENT);
@@ -114,7 +114,7 @@ fn backlog() -> Outcome {
     refused!(EAGAIN, recv(first, buffer.as_mut_ptr().cast(), 8, 0));
     let end = wait(child)?;
     ensure!(end == End::Exit(0), "{end:?}");
-    // Who was not accepted learns of the listener's end.
+    // A client not yet accepted is reset when the listener closes.
     call!(close(listener));
     refused! { recv(clients[1], buffer.as_mut_ptr().cast(), 8, 0) => ECONNRESET; }
     let n = connect(full, name);

@@ -78,14 +78,14 @@ fn limits() -> Outcome {
         "{:?}",
         start.elapsed()
     );
-    // A send that can't go on gives what it has sent, the next fails.
+    // A send that cannot continue returns the bytes sent; the next one fails.
     let mut last = 1;
     while last > 0 {
         // SAFETY: sends from a live buffer.
         last = unsafe { libc::send(a.as_raw_fd(), buffer.as_ptr().cast(), buffer.len(), 0) };
     }
     ensure!(errno() == EAGAIN, "errno {}", errno());
-    // A signal ends a wait: with a time limit always, without one if the handler wants it.
+    // A signal ends a wait: always with a timeout, otherwise unless SA_RESTART is set.
     for (socket, flags, expected) in [(&a, SA_RESTART, EINTR), (&b, 0, EINTR)] {
         let child = spawn(|| {
             // SAFETY: all zeros is a valid action.

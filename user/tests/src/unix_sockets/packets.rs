@@ -30,7 +30,7 @@ fn datagrams() -> Outcome {
     ensure!(n == 0, "{n} bytes of nothing");
     let (n, _) = second.recv_from(&mut buffer)?;
     ensure!(n == 30_000 && buffer[..n].iter().all(|&x| x == 9), n);
-    // Who is connected takes nothing from others.
+    // A connected socket takes nothing from other senders.
     second.connect(&a)?;
     let third = UnixDatagram::unbound()?;
     let error = third
@@ -84,7 +84,7 @@ fn full_queue() -> Outcome {
     ensure!(n == 1 && entry.revents == POLLOUT, entry.revents);
     sender.send(b"y")?;
     wait(child)?;
-    // The same asleep in the call.
+    // The same while asleep in the call.
     sender.set_nonblocking(false)?;
     let child = spawn(|| {
         pause_ms(20);
@@ -112,7 +112,7 @@ fn packets() -> Outcome {
     ensure!(&buffer[..n] == b"three", "{:?}", &buffer[..n]);
     ensure!(receive(&b, &mut buffer, 0)? == 0, "no end");
     refused! { send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, MSG_NOSIGNAL) => EPIPE; }
-    // No signal tells of it, whatever the call: this process would end by it.
+    // No call raises SIGPIPE: it would end this process.
     let before = call!(signal(SIGPIPE, SIG_DFL));
     refused!(EPIPE, write(b.as_raw_fd(), buffer.as_ptr().cast(), 1));
     refused!(EPIPE, send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, 0));

@@ -1,4 +1,4 @@
-//! Files and credentials that go with messages.
+//! Files and credentials in control messages.
 
 use super::{bind, connect, receive, send, socket};
 use support::prelude::*;
@@ -39,7 +39,7 @@ fn send_with(to: c_int, bytes: &[u8], messages: &[(c_int, &[u8])]) -> Result<usi
     }
 }
 
-/// What `recvmsg` gave.
+/// Result of `recvmsg`.
 struct Got {
     bytes: Vec<u8>,
     flags: c_int,
@@ -48,7 +48,7 @@ struct Got {
     has_time: bool,
 }
 
-/// Receives bytes and control messages, with `room` bytes for those.
+/// Receives bytes and control messages, with `room` bytes for the latter.
 fn receive_with(from: c_int, size: usize, room: usize, flags: c_int) -> Result<Got> {
     let mut control = vec![0u64; 200];
     let mut bytes = vec![0; size];
@@ -108,11 +108,11 @@ fn files() -> Outcome {
     for kind in [SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET] {
         let [a, b] = socket_pair(kind)?;
         let (reader, writer) = pipe(0)?;
-        // SAFETY: these descriptors are nobody else's.
+        // SAFETY: nothing else owns these descriptors.
         let writer = unsafe { OwnedFd::from_raw_fd(writer) };
         send_files(a.as_raw_fd(), b"x", &[writer.as_raw_fd(), 1])?;
         drop(writer);
-        // In flight it is open all the same; a look gives more of it.
+        // In flight it stays open; a peek duplicates it.
         let peeked = receive_with(b.as_raw_fd(), 4, 400, MSG_PEEK)?;
         ensure!(peeked.files.len() == 2, "peeked {}", peeked.files.len());
         drop(peeked);
@@ -128,7 +128,7 @@ fn files() -> Outcome {
         let n = call!(read(reader, buffer.as_mut_ptr().cast(), 8));
         ensure!(n == 0, "the pipe is still open");
         call!(close(reader));
-        // What there is no room for is closed, and that is told.
+        // Descriptors without space are closed, and MSG_CTRUNC says so.
         let (reader, writer) = pipe(0)?;
         send_files(a.as_raw_fd(), b"y", &[1, writer, writer])?;
         call!(close(writer));
@@ -140,14 +140,14 @@ fn files() -> Outcome {
         ensure!(!is_close_on_exec(got.files[0].as_raw_fd())?);
         let n = call!(read(reader, buffer.as_mut_ptr().cast(), 8));
         ensure!(n == 0, "the pipe is still open");
-        // What is not received is closed with the socket.
+        // Descriptors never received are closed with the socket.
         let (reader, writer) = pipe(0)?;
         send_files(a.as_raw_fd(), b"z", &[writer])?;
         call!(close(writer));
         drop(b);
         let n = call!(read(reader, buffer.as_mut_ptr().cast(), 8));
         ensure!(n == 0, "the pipe is still open");
-        // Without control data nothing but bytes arrives.
+        // Without a control buffer only bytes arrive.
         let [a, b] = socket_pair(kind)?;
         let (reader, writer) = pipe(0)?;
         send_files(a.as_raw_fd(), b"w", &[writer])?;
@@ -173,7 +173,7 @@ fn barriers() -> Outcome {
     send_files(a.as_raw_fd(), b"first", &[1]).map_err(error)?;
     send_files(a.as_raw_fd(), b"second", &[1, 2]).map_err(error)?;
     send(&a, b" rest", 0)?;
-    // A read goes up to the end of the bytes that brought files.
+    // A read ends behind bytes that carried files.
     let got = receive_with(b.as_raw_fd(), 100, 400, MSG_PEEK)?;
     ensure!(
         got.bytes == b"plain first" && got.files.len() == 1,
@@ -193,7 +193,7 @@ fn barriers() -> Outcome {
     Ok(())
 }
 
-/// Sends sockets over themselves and each other, closes all, and sees that what went with them is closed.
+/// Sends sockets over themselves and each other, closes all, and checks that they are collected.
 fn cycles() -> Outcome {
     let fault = |error| format!("sendmsg: {error}");
     for shape in 0..4 {
@@ -214,7 +214,7 @@ fn cycles() -> Outcome {
                 send_files(a, b"x", &[d, writer]).map_err(fault)?;
                 send_files(c, b"x", &[b, writer]).map_err(fault)?
             }
-            // A listener over a connection that nobody has accepted.
+            // A listener over its own pending connection.
             _ => {
                 let name = b"\0causeway cycle";
                 let listener = socket(SOCK_STREAM)?;
@@ -234,7 +234,7 @@ fn cycles() -> Outcome {
         for fd in [a, b, c, d] {
             call!(close(fd));
         }
-        // Who looks for what nothing leads to may take its time.
+        // Garbage collection is asynchronous.
         let deadline = Instant::now() + Duration::from_secs(5);
         // SAFETY: reads into a live byte.
         while unsafe { libc::read(reader, (&raw mut byte).cast(), 1) } != 0 {
@@ -246,7 +246,7 @@ fn cycles() -> Outcome {
     Ok(())
 }
 
-/// Each socket in flight in the queue of the next: the last close closes all.
+/// Each socket is in flight in the queue of the next: the last close frees all.
 fn deep_chain() -> Outcome {
     const DEPTH: usize = 200;
     let (reader, writer) = pipe(O_NONBLOCK)?;
@@ -287,7 +287,7 @@ fn credentials() -> Outcome {
         send(&a, b"x", 0)?;
         let got = receive_with(b.as_raw_fd(), 8, 200, 0)?;
         ensure!(got.sender == Some(me), "{:?}", got.sender);
-        // Two senders' bytes are not given out as one's.
+        // A read does not merge bytes of two senders.
         let child = spawn(|| send(&a, b"child's", 0).map(drop))?;
         wait(child)?;
         send(&a, b"mine", 0)?;
@@ -296,7 +296,7 @@ fn credentials() -> Outcome {
         equal!(got.sender, Some([child as u32, me[1], me[2]]));
         let got = receive_with(b.as_raw_fd(), 100, 200, 0)?;
         ensure!(got.bytes == b"mine" && got.sender == Some(me), got.sender);
-        // A program says who it is; who is not root may not lie.
+        // Only root may send credentials other than its own.
         let claim: Vec<u8> = me.iter().flat_map(|n| n.to_ne_bytes()).collect();
         let sent = send_with(a.as_raw_fd(), b"y", &[(SCM_CREDENTIALS, &claim)]);
         ensure!(sent == Ok(1), "{sent:?}");

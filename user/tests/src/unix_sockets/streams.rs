@@ -1,4 +1,4 @@
-//! Streams: bytes in order, ends, room, splice.
+//! Streams: order of bytes, ends, space, splice.
 
 use super::{ready, receive, send};
 use support::prelude::*;
@@ -37,7 +37,7 @@ fn stream() -> Outcome {
     Ok(())
 }
 
-/// Bytes in pieces of all sizes, in both directions at once, each checked.
+/// Sends pieces of all sizes in both directions at once and checks each byte.
 fn large_stream() -> Outcome {
     const TOTAL: usize = 1 << 20;
     let (a, b) = UnixStream::pair()?;
@@ -91,7 +91,7 @@ fn ends() -> Outcome {
     ensure!(&buffer[..n] == b"last", "{:?}", &buffer[..n]);
     ensure!(receive(&b, &mut buffer, 0)? == 0, "no end");
     refused! { send(b.as_raw_fd(), buffer.as_ptr().cast(), 1, MSG_NOSIGNAL) => EPIPE; }
-    // What was not read makes the other end fail once.
+    // Closing with unread bytes makes the other end fail once.
     let [a, b] = socket_pair(SOCK_STREAM)?;
     send(&b, b"unread", 0)?;
     drop(a);
@@ -99,7 +99,7 @@ fn ends() -> Outcome {
     ensure!(found & POLLERR as c_int != 0, "ready {found:#x}");
     refused! { recv(b.as_raw_fd(), buffer.as_mut_ptr().cast(), 1, 0) => ECONNRESET; }
     ensure!(receive(&b, &mut buffer, 0)? == 0, "no end");
-    // SIGPIPE for who does not refuse it.
+    // SIGPIPE without MSG_NOSIGNAL.
     let child = spawn(|| {
         let [a, b] = socket_pair(SOCK_STREAM)?;
         drop(a);
@@ -191,7 +191,7 @@ fn room() -> Outcome {
     ensure!(total >= 65536, "only {total} bytes fit");
     let found = ready(a.as_raw_fd())?;
     ensure!(found & POLLOUT as c_int == 0, "writable when full");
-    // A writer that waits goes on when there is room.
+    // A waiting writer continues when there is space.
     let child = spawn(|| {
         let mut buffer = vec![0; 50_000];
         let mut left = total + 3 * piece.len();
@@ -232,7 +232,7 @@ fn splice() -> Outcome {
         }
         Ok(())
     })?;
-    // From the socket through a pipe into another socket, and out of that.
+    // From the socket through a pipe into another socket.
     let [c, d] = socket_pair(SOCK_STREAM)?;
     let mut found = Vec::new();
     let mut buffer = vec![0; 70_000];

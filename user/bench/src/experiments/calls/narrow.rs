@@ -1,6 +1,8 @@
-//! 32-bit code in a 64-bit process: a far jump into the 32-bit code segment, a loop of calls, a far jump back.
+//! 32-bit code in a 64-bit process: a far jump into the 32-bit code segment, a loop of calls, a far
+//! jump back.
 //!
-//! A far return would do for the way in, but QEMU's emulation reads its stack as if the kernel did, which SMAP forbids.
+//! A far return could enter as well, but QEMU's emulation reads its stack as the kernel, which SMAP
+//! forbids.
 
 use std::arch::asm;
 use std::ptr;
@@ -11,7 +13,7 @@ use crate::{Failure, call};
 const CODE_32: u16 = 0x23;
 const CODE_64: u16 = 0x33;
 
-/// Where things stand in the caller's page.
+/// Offsets in the caller's page.
 const SAVED_STACK: usize = 0x800;
 const WAY_IN: usize = 0x808;
 const STACK_END: usize = 0x1000;
@@ -22,7 +24,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whose loop makes the 32-bit call with this number, which takes no arguments.
+    /// Makes a page whose loop makes the 32-bit call with this number, which takes no arguments.
     ///
     /// # Errors
     /// When there is no memory below 2 GiB.
@@ -58,12 +60,13 @@ impl Caller {
         Ok(Self { page })
     }
 
-    /// Makes the call so many times, at least once; gives what the last one gave.
+    /// Makes the call so many times, at least once; returns the last result.
     pub fn call(&self, times: u32) -> i32 {
         let page = u64::from(self.page);
         let result: u64;
-        // SAFETY: the page has the code that its maker wrote, which keeps to its own stack, comes back with this one, and
-        // changes no memory. What 32-bit code may leave of the registers' upper halves is either named here or put back.
+        // SAFETY: the page has the code written by `new`, which uses its own stack, returns with
+        // this one, and changes no memory. Registers whose upper halves 32-bit code may change are
+        // named here or restored.
         unsafe {
             asm!(
                 "sub rsp, 128",
@@ -98,7 +101,7 @@ mod tests {
 
     #[test]
     fn thirty_two_bit_code_calls_and_comes_back() {
-        // A host without 32-bit calls ends who tries one.
+        // A host without 32-bit calls kills the process that makes one.
         let call = |times| {
             alone(10, || {
                 Caller::new(20)
@@ -113,7 +116,7 @@ mod tests {
         }
     }
 
-    /// 1 if it is this process's number.
+    /// Returns 1 if it is this process's id.
     fn own(number: i32) -> i32 {
         // SAFETY: asks for a number.
         i32::from(number == unsafe { libc::getpid() })
