@@ -12,7 +12,7 @@
 //! | `interrupts_reschedule` | the line `RES` |
 //! | `interrupts_shootdown` | the line `TLB` |
 //! | `interrupts_call` | the line `CAL`: calls of functions on other CPUs, not used by Causeway |
-//! | `tlb_local_page` | `nr_tlb_local_flush_one` in `/proc/vmstat`, if Linux was built to count it |
+//! | `tlb_local_page` | `nr_tlb_local_flush_one` in `/proc/vmstat`, if Linux is built with it |
 //! | `tlb_local_full` | `nr_tlb_local_flush_all`, likewise |
 //! | `tlb_remote` | `nr_tlb_remote_flush`, likewise |
 

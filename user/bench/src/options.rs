@@ -75,8 +75,14 @@ fn command() -> Command {
                 .default_value("1")
                 .help("Does each experiment N times"),
         )
-        .arg(number("batches").help("Does exactly N batches a row, however long they take, at addresses that are not random"))
-        .arg(flag("turns").help("Does all again and again, and waits for a line of standard input before each pass, experiment and row; `skip` leaves it out"))
+        .arg(
+            number("batches")
+                .help("Does exactly N batches a row, at addresses that are not random"),
+        )
+        .arg(flag("turns").help(
+            "Repeats all, and waits for a line of standard input before each pass, experiment \
+             and row; `skip` skips it",
+        ))
         .arg(
             Arg::new("rows")
                 .long("rows")

@@ -19,7 +19,8 @@ calls/getpid-syscall       getpid by the instruction `syscall`
 calls/getpid-int80         getpid by `int 0x80` from 64-bit code
 calls/getpid-int80-32bit   getpid by `int 0x80` from 32-bit code
 calls/clock-syscall        clock_gettime as a system call
-calls/clock-vdso           clock_gettime as the C library calls it: by the vDSO, if that can tell the time
+calls/clock-vdso           clock_gettime as the C library calls it: by the vDSO, if that can tell
+                           the time
 calls/getcpu-vdso          getcpu likewise
 calls/read-zero            a byte read from /dev/zero
 calls/write-null           a byte written to /dev/null

@@ -13,8 +13,9 @@ use crate::{Bench, Experiment, Failure, call};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "exec",
     title: "Starting programs: fork, vfork, posix_spawn, and exec",
-    help: "Each row starts a program, which ends at once, and waits for its end. `least` is a program of 200 bytes that only exits,
-`static` is a real one: this one, static, of about 2 MiB, which starts its libraries first.
+    help: "Each row starts a program, which ends at once, and waits for its end. `least` is a
+program of 200 bytes that only exits, `static` is a real one: this one, static, of about 2 MiB,
+which starts its libraries first.
 
 exec/fork-least          fork, exec, exit, wait
 exec/vfork-least         vfork, exec, exit, wait

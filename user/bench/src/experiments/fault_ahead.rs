@@ -10,8 +10,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "fault-ahead",
     title: "Fault-ahead: neighbours mapped with a fault",
     help: "\
-Rows, where one operation maps 64 resident pages of a file, reads each, and unmaps them; the counters tell how many
-faults that took:
+Rows, where one operation maps 64 resident pages of a file, reads each, and unmaps them; the
+counters tell how many faults that took:
   fault-ahead/file-normal      as a program gets it
   fault-ahead/file-sequential  after MADV_SEQUENTIAL
   fault-ahead/file-random      after MADV_RANDOM, which asks for no neighbours
@@ -19,7 +19,8 @@ faults that took:
 and where one operation forks a child that reads 64 pages which its parent has written:
   fault-ahead/child-normal, fault-ahead/child-random
 
-Rows in faults, all that a command takes from fork to end (the paper counts ls, finger, cc, man and newaliases):
+Rows in faults, all that a command takes from fork to end (the paper counts ls, finger, cc, man and
+newaliases):
   fault-ahead/faults-true, fault-ahead/faults-ls, fault-ahead/faults-sh, fault-ahead/faults-grep",
     run,
 };

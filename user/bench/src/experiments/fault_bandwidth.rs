@@ -11,13 +11,16 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "fault-bandwidth",
     title: "Minor faults by several threads",
     help: "\
-Threads of one process, each on a CPU of its own, fault memory in: 4 MiB each, once a page of 4 KiB. What is measured is
-from the first thread's first fault to the last one's last; mapping and unmapping are not.
+Threads of one process, each on a CPU of its own, fault memory in: 4 MiB each, once a page of 4 KiB.
+What is measured is from the first thread's first fault to the last one's last; mapping and
+unmapping are not.
 
 Rows, for 1, 2 and 4 threads (those for which there are CPUs):
-  fault-bandwidth/one-mapping-THREADS        zero-fill memory, one mapping for all, a part for each thread
+  fault-bandwidth/one-mapping-THREADS        zero-fill memory, one mapping for all, a part for each
+                                             thread
   fault-bandwidth/separate-mappings-THREADS  zero-fill memory, a mapping for each thread
-  fault-bandwidth/one-file-THREADS           all read the same resident pages of a file, by one shared mapping
+  fault-bandwidth/one-file-THREADS           all read the same resident pages of a file, by one
+                                             shared mapping
   fault-bandwidth/large-THREADS              as one-mapping, where the kernel may use large pages",
     run,
 };

@@ -11,9 +11,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "fbuf",
     title: "What each page of a message costs, as in fbufs.txt Table 1",
     help: "\
-One program writes a word into each page of a message and passes it on; the other reads a word of each page and
-answers. What each page of a message adds to its time, without what a message costs by itself: that of 16 pages less
-that of one, by 15; ns.
+One program writes a word into each page of a message and passes it on; the other reads a word of
+each page and answers. What each page of a message adds to its time, without what a message costs by
+itself: that of 16 pages less that of one, by 15; ns.
 
 fbuf/page-copy     through a pipe, which has the meaning of a copy
 fbuf/page-socket   through a local stream socket",

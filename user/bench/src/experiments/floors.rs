@@ -9,8 +9,8 @@ use crate::{Bench, Experiment, Failure};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "floors",
     title: "What the bare machine takes: no kernel can be below",
-    help: "Causeway measures these inside itself, with interrupts off, and gives them in /proc/causeway/floors; other kernels have
-no such file.
+    help: "Causeway measures these inside itself, with interrupts off, and gives them in
+/proc/causeway/floors; other kernels have no such file.
 
 floors/trap             int3 in user mode, and back from a gate that only returns
 floors/page_fault       a load from where nothing is mapped, and back from a gate that leaves it out
@@ -22,7 +22,8 @@ floors/tlb_flush        loading CR3 with what it holds
 floors/space_switch     loading CR3 with another root, and a load from each of four pages
 floors/lock             a locked increment of a word that nobody else uses
 floors/clock            reading the time-stamp counter when all before is done
-floors/ipi              an interrupt to another CPU that is awake, and its answer; with 2 CPUs or more
+floors/ipi              an interrupt to another CPU that is awake, and its answer; with 2 CPUs or
+                        more
 floors/page_zero        zeroing a page in the cache
 floors/page_copy        copying a page in the cache
 floors/memcpy_cached    copying from page to page in the cache

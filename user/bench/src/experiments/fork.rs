@@ -8,8 +8,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "fork",
     title: "Fork and wait: processes with more and more memory",
     help: "\
-A process with a private mapping of some size forks; the child ends at once; the process waits for it. One
-operation is such a cycle. The mapping is as any program gets it: a kernel may use large pages for it.
+A process with a private mapping of some size forks; the child ends at once; the process waits for
+it. One operation is such a cycle. The mapping is as any program gets it: a kernel may use large
+pages for it.
 
 Rows, for 0, 1, 16 and 64 MiB (--full: 2, 4, 8, 32 and 48, too):
   fork/SIZE               mapped, and never touched

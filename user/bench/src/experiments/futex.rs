@@ -14,12 +14,14 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "Futexes: calls with nothing to do, and two sides that wake each other",
     help: "futex/wake-nobody         a wake where nobody sleeps
 futex/wait-changed        a wait for a value that the word no longer has
-futex/threads-same        two threads on one CPU that wake each other in turn: one wake and one sleep
+futex/threads-same        two threads on one CPU that wake each other in turn: one wake and one
+                          sleep
 futex/threads-other       the same on two CPUs
 futex/processes-same      two processes, by a word in shared memory
 futex/processes-other     the same on two CPUs
 futex/mutex-other         a mutex of the C library, taken and given by two threads on two CPUs
-futex/wake-16             16 sleeping threads on one CPU woken at once, until all have run: a thread",
+futex/wake-16             16 sleeping threads on one CPU woken at once, until all have run: a
+                          thread",
     run,
 };
 

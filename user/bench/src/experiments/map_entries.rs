@@ -12,7 +12,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "map-entries",
     title: "Map entries of programs",
     help: "\
-Counts the lines of /proc/PID/maps. Each is a map entry, the kernel's own pages for programs (vdso) included.
+Counts the lines of /proc/PID/maps. Each is a map entry, the kernel's own pages for programs (vdso)
+included.
 
 Rows, the paper's where they can be had:
   map-entries/cat-static    a statically linked cat (busybox) that waits for input

@@ -10,8 +10,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "map-fault-unmap",
     title: "Map a page, fault it in, unmap it",
     help: "\
-One operation maps one page, reads or writes its first byte, and unmaps it. Files are in the in-memory file
-system, and resident.
+One operation maps one page, reads or writes its first byte, and unmaps it. Files are in the
+in-memory file system, and resident.
 
 Rows, the paper's six:
   map-fault-unmap/read-shared-file    map-fault-unmap/write-shared-file

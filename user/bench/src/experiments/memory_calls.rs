@@ -12,19 +12,25 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "Calls about memory: move, grow, lock, give up, split",
     help: "\
 Rows, and what one operation is:
-  memory-calls/touch-1MiB        zero-fill memory is mapped, each page written, and unmapped, in pages of 4 KiB
-  memory-calls/touch-1MiB-large  the same where the kernel may use large pages (aligned 2 MiB of which 1 is touched)
-  memory-calls/touch-64MiB       64 MiB are mapped, each page written in order, and unmapped; the kernel may use large pages
+  memory-calls/touch-1MiB        zero-fill memory is mapped, each page written, and unmapped, in
+                                 pages of 4 KiB
+  memory-calls/touch-1MiB-large  the same where the kernel may use large pages (aligned 2 MiB of
+                                 which 1 is touched)
+  memory-calls/touch-64MiB       64 MiB are mapped, each page written in order, and unmapped; the
+                                 kernel may use large pages
   memory-calls/touch-64MiB-shared  the same, by MAP_SHARED
   memory-calls/populate-1MiB     mapped with MAP_POPULATE, and unmapped
   memory-calls/dontneed-1MiB     each page of a mapping written, then given up by MADV_DONTNEED
   memory-calls/move-4KiB         mremap moves a written page to another place, where it is read
   memory-calls/move-1MiB         the same with 1 MiB
   memory-calls/brk-64KiB         the heap grows, its new pages are written, and it shrinks
-  memory-calls/read-fresh-1MiB   read of a file in memory into memory just mapped, which is then unmapped
+  memory-calls/read-fresh-1MiB   read of a file in memory into memory just mapped, which is then
+                                 unmapped
   memory-calls/mlock-1MiB        memory is mapped, locked by mlock, and unmapped
-  memory-calls/split-64-pages    each second page of a mapping is made read-only and writable again: entries split
-  memory-calls/sparse-2MiB       64 pages, 2 MiB apart, are written, and all is unmapped: a page table for each
+  memory-calls/split-64-pages    each second page of a mapping is made read-only and writable again:
+                                 entries split
+  memory-calls/sparse-2MiB       64 pages, 2 MiB apart, are written, and all is unmapped: a page
+                                 table for each
   memory-calls/sparse-1GiB       16 pages, 1 GiB apart: two page tables for each",
     run,
 };

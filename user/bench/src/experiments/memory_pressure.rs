@@ -10,13 +10,15 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "memory-pressure",
     title: "Memory allocation up to and beyond memory",
     help: "\
-A program maps anonymous memory, writes each page, and gives it back; one operation is all of that, in seconds. Sizes are
-parts of the memory that is available when the row starts. Beyond it a kernel has to page out, as in the paper's
-figure; where it cannot, the row says what is missing (swap space), and the memory is not touched.
+A program maps anonymous memory, writes each page, and gives it back; one operation is all of that,
+in seconds. Sizes are parts of the memory that is available when the row starts. Beyond it a kernel
+has to page out, as in the paper's figure; where it cannot, the row says what is missing (swap
+space), and the memory is not touched.
 
 Rows:
   memory-pressure/allocate-PART-percent  for 10, 50, 90 (--full: to 200)
-  memory-pressure/full-PART-percent      1 MiB is mapped, written and unmapped (nanoseconds) while the program holds that part,
+  memory-pressure/full-PART-percent      1 MiB is mapped, written and unmapped (nanoseconds) while
+                                         the program holds that part,
                                          for 10 and 90 (--full: 50 and 110, too)",
     run,
 };

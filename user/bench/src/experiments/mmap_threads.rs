@@ -9,9 +9,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "mmap-threads",
     title: "Mappings changed while other CPUs run: TLB shootdowns",
     help: "\
-One operation changes mappings whose pages were just used, on CPU 0. Meanwhile the other CPUs do nothing (alone), run
-threads of the same process (beside-threads), which have to be told, or other processes (beside-processes), which must not be:
-the counters ipi_shootdown and tlb_remote show it (interrupts_shootdown and interrupts_call on Linux).
+One operation changes mappings whose pages were just used, on CPU 0. Meanwhile the other CPUs do
+nothing (alone), run threads of the same process (beside-threads), which have to be told, or other
+processes (beside-processes), which must not be:
+the counters ipi_shootdown and tlb_remote show it (interrupts_shootdown and interrupts_call on
+Linux).
 
 Rows, each -alone, -beside-threads and -beside-processes:
   mmap-threads/unmap-1        a page is mapped, written and unmapped

@@ -12,13 +12,14 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "object-cache",
     title: "Mapping and reading more and more files",
     help: "\
-Files of 16 KiB on a disk are opened, mapped, read byte by byte, unmapped and closed, one after the other; one operation is that for
-each of them once. All of them fit in memory.
+Files of 16 KiB on a disk are opened, mapped, read byte by byte, unmapped and closed, one after the
+other; one operation is that for each of them once. All of them fit in memory.
 
 Rows, for 10, 100, 500 and 2000 files (--full: 50, 200, 1000 and 1500, too):
   object-cache/first-N-files   from the disk, which was mounted anew, in seconds
   object-cache/map-N-files     from then on
-  object-cache/reads-N-files   how often the disk is read in the second pass and the third, in pages that a read brings at least: 0 is
+  object-cache/reads-N-files   how often the disk is read in the second pass and the third, in pages
+                               that a read brings at least: 0 is
                                what there should be",
     run,
 };

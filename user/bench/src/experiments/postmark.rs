@@ -12,9 +12,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "postmark",
     title: "PostMark's workload in the configurations of ephemeral-mappings.txt 6.4.2",
     help: "\
-A pool of files of 500 to 10,000 bytes in memory, read and written 512 bytes at a time. A transaction reads a file
-whole or appends to one, and makes a file or deletes one; which, and to what, is drawn with a fixed
-seed before. Written from the benchmark's description.
+A pool of files of 500 to 10,000 bytes in memory, read and written 512 bytes at a time. A
+transaction reads a file whole or appends to one, and makes a file or deletes one; which, and to
+what, is drawn with a fixed seed before. Written from the benchmark's description.
 
 postmark/small   1,000 files, 50,000 transactions
 postmark/medium  20,000 files, 50,000 transactions

@@ -10,8 +10,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "process-vm",
     title: "Memory of another process: process_vm_readv and process_vm_writev",
     help: "\
-One operation moves so many bytes between memory of this process and memory of its child, by one call. All
-pages are resident, and their own.
+One operation moves so many bytes between memory of this process and memory of its child, by one
+call. All pages are resident, and their own.
 
 Rows, for 4KiB, 64KiB and 1MiB (--full: 16KiB and 256KiB, too):
   process-vm/read-SIZE    process_vm_readv

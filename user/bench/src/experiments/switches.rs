@@ -10,7 +10,8 @@ use crate::{Bench, Experiment, Failure, Gate, Partner, Shared, call, cpus};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "switches",
     title: "Switches between processes and between threads, on one CPU and between CPUs",
-    help: "A token of one byte goes round a ring of pipes; each row tells what one step takes: a write, a switch, a read.
+    help: "A token of one byte goes round a ring of pipes; each row tells what one step takes: a
+write, a switch, a read.
 
 switches/processes-2-same      two processes on one CPU
 switches/processes-8-same      eight on one CPU
@@ -18,8 +19,8 @@ switches/processes-2-other     two, on two CPUs
 switches/processes-8-other     eight, by turns on two CPUs
 switches/threads-...           the same with threads of one process
 
-sched_yield on one CPU: one call where there is nobody else; a turn of another process or thread, there and back, with
-as many calls as the kernel wants for it:
+sched_yield on one CPU: one call where there is nobody else; a turn of another process or thread,
+there and back, with as many calls as the kernel wants for it:
 
 switches/yield-alone
 switches/yield-process

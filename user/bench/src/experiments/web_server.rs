@@ -14,8 +14,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "web-server",
     title: "A web server's files by loopback, sent by sendfile",
     help: "\
-One program serves 64 files in memory by HTTP 1.0, a connection each, with sendfile; another one asks
-for them in turn by 127.0.0.1. Requests a second.
+One program serves 64 files in memory by HTTP 1.0, a connection each, with sendfile; another one
+asks for them in turn by 127.0.0.1. Requests a second.
 
 web-server/SIZE        files of 4 KiB and of 64 KiB, both programs on one CPU
 web-server/SIZE-2cpu   on two CPUs
