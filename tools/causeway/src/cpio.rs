@@ -5,12 +5,12 @@
 //! links to one another carry the same inode number; the last of them carries the contents.
 //!
 //! The contents of a file start at a page of the archive: the name before them is padded with zero
-//! bytes, which every reader takes for its end. So the memory that the archive is loaded into can become
-//! the file's.
+//! bytes, which every reader takes for its end. So the memory that the archive is loaded into can
+//! become the file's.
 
 use std::io::{self, Read, Write};
 
-/// What one entry's header says, except its name and size.
+/// The fields of an entry's header, except its name and size.
 #[derive(Clone, Debug)]
 pub struct Header {
     /// The same number for all names of one file, a different one for different files.

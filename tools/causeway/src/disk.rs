@@ -59,7 +59,7 @@ impl Disk {
         format!("{name}:rw").parse()
     }
 
-    /// A disk with the same bytes and rights in a new file. What is zero there is a hole.
+    /// A disk with the same bytes and rights in a new file, in which zeros are holes.
     ///
     /// # Errors
     /// When this one can't be read, or the new one can't be written.
@@ -97,7 +97,7 @@ impl Disk {
         !self.read_only
     }
 
-    /// What the guest calls the disk with this number: `vda`, `vdb` and so on.
+    /// The guest's name of the disk with this number: `vda`, `vdb` and so on.
     pub fn name(number: usize) -> String {
         let mut letters = String::new();
         let mut left = number + 1;
@@ -109,8 +109,8 @@ impl Disk {
         format!("vd{letters}")
     }
 
-    /// The words of QEMU's command line for the disk with this number. The host's cache is behind the guest's flushes, as the cache of a real
-    /// disk is.
+    /// The words of QEMU's command line for the disk with this number. The host's cache is behind
+    /// the guest's flushes, as the cache of a real disk is.
     pub fn qemu(&self, number: usize) -> [String; 4] {
         // QEMU takes a comma for the end of a value unless it is doubled.
         let file = self.file.display().to_string().replace(',', ",,");
@@ -145,7 +145,7 @@ mod tests {
         assert!(!copy.is_writable());
         assert_ne!(copy.file(), disk.file());
         assert!(fs::read(copy.file()).unwrap() == bytes);
-        // What is there already is not overwritten.
+        // An existing file is not overwritten.
         assert!(disk.copy(&to).is_err());
     }
 

@@ -93,12 +93,12 @@ impl Guest {
             .clone()
     }
 
-    /// What another thread needs to learn that the kernel runs.
+    /// Returns a handle by which another thread waits until the kernel runs.
     pub fn up(&self) -> Up {
         Up(Arc::clone(&self.log))
     }
 
-    /// What another thread needs to end the machine.
+    /// Returns a handle by which another thread ends the machine.
     pub fn killer(&self) -> Killer {
         Killer(self.process)
     }
@@ -117,7 +117,7 @@ impl Guest {
     /// Waits for the end, no longer than until `deadline`; then the machine is killed.
     ///
     /// # Errors
-    /// When the system cannot say what became of QEMU.
+    /// When QEMU's status cannot be read.
     pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Ending> {
         let mut pause = Duration::from_millis(1);
         let mut panicked: Option<Instant> = None;
@@ -191,8 +191,8 @@ impl Up {
     /// How long a kernel may take to its log's first line; one without a log is taken to run then.
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Waits until the kernel has set its serial ports up: what the console was sent before is lost,
-    /// as on any machine.
+    /// Waits until the kernel has set its serial ports up: what the console was sent before is
+    /// lost, as on any machine.
     pub fn wait(&self) {
         let start = Instant::now();
         while self

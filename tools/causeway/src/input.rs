@@ -1,4 +1,4 @@
-//! What the guest's console is fed: keys from a terminal, or bytes from a pipe or file.
+//! The input of the guest's console: keys from a terminal, or bytes from a pipe or file.
 
 /// The key that introduces a command to this program: Ctrl-A.
 const ESCAPE: u8 = 0x01;
@@ -10,7 +10,7 @@ const QUOTE: u8 = 0x16;
 /// holds at least a line of 4096 bytes.
 const PUSH: usize = 1024;
 
-/// What a person's keys ask for.
+/// A command that the user gives by keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
     /// Go on.
@@ -26,8 +26,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Appends to `to` what of `keys` is meant for the guest: everything except Ctrl-A, which
-    /// introduces a command: `x` ends the machine, a second Ctrl-A or `a` sends one Ctrl-A.
+    /// Appends to `to` the part of `keys` that is meant for the guest: everything except Ctrl-A,
+    /// which introduces a command: `x` ends the machine, a second Ctrl-A or `a` sends one Ctrl-A.
     pub fn pass(&mut self, keys: &[u8], to: &mut Vec<u8>) -> Wish {
         for &key in keys {
             match (std::mem::take(&mut self.escaped), key) {

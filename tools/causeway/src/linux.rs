@@ -1,8 +1,8 @@
 //! Linux beside this kernel: Debian's cloud kernel or another one, its command line, its modules.
 //!
-//! It is unpacked and never installed. A bench compares two kernels on one machine, so Linux gets what makes it start
-//! without waiting and without words, and nothing that changes what it does for programs; only the mitigations of the CPU's
-//! faults are the user's choice.
+//! It is unpacked and never installed. Linux gets options that make it start without delays and
+//! messages, and none that changes its behaviour towards programs; only the mitigations of CPU
+//! flaws are the user's choice.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -16,13 +16,14 @@ use crate::project;
 use crate::qemu::Accelerator;
 use crate::root::Root;
 
-/// Where the root has Linux's modules, named so that their order by name is the order to load them in.
+/// Where the root has Linux's modules, named so that their order by name is the order to load them
+/// in.
 pub const MODULES: &str = "linux-modules";
 
-/// What keeps programs from reading by speculation what is not theirs.
+/// Defences against speculative execution attacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Mitigations {
-    /// As each kernel ships: Linux does what the CPU that it finds needs.
+    /// As each kernel ships: Linux chooses by the CPU that it finds.
     #[default]
     Default,
     /// Linux does everything, whether or not the CPU says that it needs it.
@@ -32,7 +33,7 @@ pub enum Mitigations {
 }
 
 impl Mitigations {
-    /// What Linux's command line says.
+    /// The options on Linux's command line.
     fn options(self) -> &'static str {
         match self {
             Self::Default => "",
@@ -44,7 +45,7 @@ impl Mitigations {
         }
     }
 
-    /// What a report's reader must know about both kernels' choices.
+    /// The explanation in a report of both kernels' choices.
     pub fn explained(self) -> &'static str {
         match self {
             Self::Default => {
@@ -74,7 +75,7 @@ impl std::fmt::Display for Mitigations {
 pub struct Linux {
     /// The compressed kernel.
     pub kernel: PathBuf,
-    /// What `uname -r` gives in it.
+    /// Its `uname -r`.
     pub release: String,
 }
 
@@ -93,10 +94,11 @@ impl Linux {
         Ok(Self { kernel, release })
     }
 
-    /// Its command line. With `Icount` each start is the same, and programs stand at the same addresses.
+    /// Its command line. With `Icount` each start is the same, and programs stand at the same
+    /// addresses.
     pub fn command_line(&self, mitigations: Mitigations, accelerator: Accelerator) -> String {
-        // On a busy host emulated timers may come so late that Linux takes them for broken, and a clock for
-        // unstable; and no one would see a panic that it only waits after.
+        // On a busy host emulated timers may come so late that Linux takes them for broken, and a
+        // clock for unstable; and no one would see a panic that it only waits after.
         let mut words = vec![
             "console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable clocksource=tsc nowatchdog",
             // Random numbers come from the CPU; there is nothing else here to wait for.
@@ -110,7 +112,8 @@ impl Linux {
         words.join(" ")
     }
 
-    /// Puts these modules, with those that they need, where the first program finds them ([`MODULES`]).
+    /// Puts these modules, with those that they need, where the first program finds them
+    /// ([`MODULES`]).
     ///
     /// # Errors
     /// When there is no such module beside the kernel.
@@ -155,8 +158,8 @@ fn fetched() -> Result<PathBuf> {
     Ok(home.join(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// The release that a compressed kernel's header names (Linux's boot protocol: "HdrS" at 0x202, and at 0x20e the place of a
-/// string, counted from 0x200).
+/// The release that a compressed kernel's header names (Linux's boot protocol: "HdrS" at 0x202, and
+/// at 0x20e the place of a string, counted from 0x200).
 fn release(kernel: &Path) -> Result<String> {
     let mut file = fs::File::open(kernel)?;
     let mut header = [0; 0x210];
@@ -176,7 +179,8 @@ fn release(kernel: &Path) -> Result<String> {
     Ok(release.into())
 }
 
-/// Puts a module and, before it, those that it needs into the root. `loaded` has the names that are there already.
+/// Puts a module and, before it, those that it needs into the root. `loaded` has the names that are
+/// there already.
 fn add_module(root: &mut Root, folder: &Path, name: &str, loaded: &mut Vec<String>) -> Result<()> {
     let name = name.replace('-', "_");
     if loaded.contains(&name) || built_in(folder, &name) {
@@ -220,7 +224,8 @@ fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// The name of the module in a file: that of the file without its endings, in which Linux takes `-` and `_` for the same.
+/// The name of the module in a file: that of the file without its endings, in which Linux takes `-`
+/// and `_` for the same.
 fn module_of(path: &Path) -> Option<String> {
     let (name, rest) = path.file_name()?.to_str()?.split_once(".ko")?;
     ["", ".xz", ".zst", ".gz"]

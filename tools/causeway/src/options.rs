@@ -50,11 +50,11 @@ pub enum Command {
     Build(Build),
 }
 
-/// What every guest needs.
+/// Options of every guest.
 #[derive(Args, Debug)]
 pub struct Guest {
-    /// Use this folder as the guest's root, or this image with an ext2 file system, which the guest changes unless `:ro` stands behind it
-    /// [default: Debian's busybox with its applets]
+    /// Use this folder as the guest's root, or this image with an ext2 file system, which the guest
+    /// changes unless `:ro` stands behind it [default: Debian's busybox with its applets]
     #[arg(long, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
     /// CPUs, 1 to 16
@@ -67,10 +67,12 @@ pub struct Guest {
     /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
     #[arg(long = "share", value_name = "HOSTDIR:GUESTDIR")]
     pub shares: Vec<Share>,
-    /// Give the guest this file as a disk (the first one is /dev/vda, or /dev/vdb beside a root that is a disk), `:ro` behind it for reading only; may be repeated
+    /// Give the guest this file as a disk (the first one is /dev/vda, or /dev/vdb beside a root
+    /// that is a disk), `:ro` behind it for reading only; may be repeated
     #[arg(long = "disk", value_name = "FILE")]
     pub disks: Vec<Disk>,
-    /// Give the guest swap space: a new one of SIZE (in K, M or G), or a FILE that `mkswap` has prepared; it becomes the last disk
+    /// Give the guest swap space: a new one of SIZE (in K, M or G), or a FILE that `mkswap` has
+    /// prepared; it becomes the last disk
     #[arg(long = "swap", value_name = "SIZE|FILE")]
     pub swap: Option<Swap>,
     /// What `uname -r` gives in the guest [default: 6.1.0-causeway]
@@ -102,8 +104,8 @@ impl Guest {
         kernel_of(self.kernel.as_deref(), self.profile)
     }
 
-    /// The machine that boots `kernel` with the root and the shares that the user asked for, and runs
-    /// `command` on `console`. What must be made for it goes into `temporary`.
+    /// The machine that boots `kernel` with the root and the shares that the user asked for, and
+    /// runs `command` on `console`. Files that are made for it go into `temporary`.
     ///
     /// # Errors
     /// When the root cannot be packed, or is too large for the memory.
@@ -296,8 +298,8 @@ pub struct Debug {
     pub command: Vec<String>,
 }
 
-/// Counts every instruction by QEMU's emulator, from the first one of a program on, and prints on standard error
-/// which of the kernel's functions they were
+/// Counts every instruction by QEMU's emulator, from the first one of a program on, and prints on
+/// standard error which of the kernel's functions they were
 #[derive(Args, Debug)]
 pub struct Profile {
     #[command(flatten)]
@@ -320,7 +322,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// What an instruction is counted for.
+    /// The unit that an instruction is counted for.
     pub fn detail(&self) -> Detail {
         if self.lines {
             Detail::Line
@@ -363,7 +365,8 @@ pub struct Test {
     /// `--long` also the long ones
     #[arg(long)]
     pub record: bool,
-    /// Run only the instruction counts, and write them into docs/performance.md as those of this release
+    /// Run only the instruction counts, and write them into docs/performance.md as those of this
+    /// release
     #[arg(long)]
     pub counts: bool,
     /// Only the groups of tests with one of these words in their names
@@ -383,7 +386,8 @@ pub struct Compare {
     /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
     pub memory: String,
-    /// Run this bash script in both and compare its `RESULT name microseconds` and `COUNT name number` lines, in place of the start
+    /// Run this bash script in both and compare its `RESULT name microseconds` and `COUNT name
+    /// number` lines, in place of the start
     #[arg(long, value_name = "FILE", requires = "root")]
     pub script: Option<PathBuf>,
     /// The root for the script, with bash
@@ -397,10 +401,12 @@ pub struct Compare {
         allow_hyphen_values = true
     )]
     pub append: Vec<String>,
-    /// Give each kernel a copy of this file as a disk, made anew for each run of the script (the first one is /dev/vda), `:ro` behind it for reading only; may be repeated
+    /// Give each kernel a copy of this file as a disk, made anew for each run of the script (the
+    /// first one is /dev/vda), `:ro` behind it for reading only; may be repeated
     #[arg(long = "disk", value_name = "FILE", requires = "script")]
     pub disks: Vec<Disk>,
-    /// Give each kernel swap space: a new one of SIZE (in K, M or G), or a copy of a FILE that `mkswap` has prepared; it becomes the last disk
+    /// Give each kernel swap space: a new one of SIZE (in K, M or G), or a copy of a FILE that
+    /// `mkswap` has prepared; it becomes the last disk
     #[arg(long = "swap", value_name = "SIZE|FILE", requires = "script")]
     pub swap: Option<Swap>,
     /// The Linux kernel [default: Debian's cloud kernel, fetched by scripts/linux-kernel.sh]

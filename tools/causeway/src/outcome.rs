@@ -2,7 +2,7 @@
 
 use crate::guest::Ending;
 
-/// The user ended the guest, or nobody read its output any more.
+/// The user ended the guest, or its output was closed.
 pub const KILLED: u8 = 121;
 /// The kernel could not start.
 pub const BAD_START: u8 = 122;

@@ -1,4 +1,4 @@
-//! The project's own folder and what is built in it: the kernel, the guest programs.
+//! The project's own folder and the builds in it: the kernel, the guest programs.
 
 use std::env;
 use std::ffi::OsString;
@@ -119,7 +119,7 @@ pub fn cargo(folder: &Path) -> Command {
     cargo_by(Command::new(cargo_name()), folder)
 }
 
-/// Cargo in `folder`, which gets what other programs leave of the processors, and a tenth of a processor that is never idle.
+/// Cargo in `folder` at a low priority: it uses idle processors, and a tenth of a busy one.
 pub fn cargo_at_low_priority(folder: &Path) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "10"]).arg(cargo_name());
@@ -132,7 +132,7 @@ fn cargo_name() -> OsString {
 
 /// Cargo in `folder`, started by this command.
 fn cargo_by(mut cargo: Command, folder: &Path) -> Command {
-    // What a cargo that started this program has set for itself is not meant for this one.
+    // Variables of the cargo that started this program are not meant for this one.
     cargo
         .env_remove("CARGO_MANIFEST_DIR")
         .env_remove("RUSTUP_TOOLCHAIN")

@@ -23,8 +23,9 @@ pub mod status {
     pub const RESTART: i32 = 39;
 }
 
-/// What makes one run like the next: an instruction takes a nanosecond of the guest's time, a CPU that has nothing
-/// to do takes none of the host's, the date is always the same, and so is what the CPU gives as random.
+/// The options that make runs repeat: an instruction takes a nanosecond of the guest's time, an
+/// idle CPU takes none of the host's, and the date and the CPU's random numbers are always the
+/// same.
 const COUNTED: [&str; 6] = [
     "-icount",
     "shift=0,sleep=off",
@@ -43,11 +44,12 @@ pub enum Accelerator {
     Kvm,
     /// Emulation.
     Tcg,
-    /// Emulation of one CPU whose clock is the count of its instructions, so that every run is the same.
+    /// Emulation of one CPU whose clock is the count of its instructions, so that every run is the
+    /// same.
     Icount,
 }
 
-/// What the machine starts.
+/// The source that the machine boots from.
 #[derive(Clone, Debug)]
 pub enum Boot {
     /// This kernel with this archive and command line.
@@ -74,8 +76,9 @@ pub struct Machine {
     pub extra: Vec<String>,
 }
 
-/// Everything that QEMU emulates, but for the promise that byte-wise string instructions are fast: emulated they take
-/// a turn for each byte, and a kernel or C library that trusts the promise (Linux does) would lose every comparison.
+/// Everything that QEMU emulates, but for the promise that byte-wise string instructions are fast:
+/// emulated they take a turn for each byte, and a kernel or C library that trusts the promise
+/// (Linux does) would lose every comparison.
 const EMULATED_CPU: &str = "max,-erms,-fsrm";
 
 impl Machine {
@@ -125,8 +128,8 @@ impl Machine {
                 qemu.arg("-kernel")
                     .arg(kernel)
                     .args(["-append", command_line]);
-                // The BIOS leaves the disks alone, which nothing boots from: with three of them it would keep memory for
-                // its drivers that QEMU has put the root into.
+                // The BIOS leaves the disks alone, which nothing boots from: with three of them it
+                // would keep memory for its drivers that QEMU has put the root into.
                 qemu.args(["-boot", "strict=on"]);
                 if let Some(root) = root {
                     qemu.arg("-initrd").arg(root);
@@ -143,8 +146,8 @@ impl Machine {
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Enough memory for a guest with a root whose archive has this many bytes: 512 MiB, and for a large
-/// root as much more as its files take.
+/// Enough memory for a guest with a root whose archive has this many bytes: 512 MiB, and for a
+/// large root as much more as its files take.
 pub fn memory_for(archive: u64) -> String {
     let archive = archive / MEBIBYTE;
     let more = if archive < 64 { 0 } else { archive };
@@ -156,7 +159,7 @@ pub fn memory_for(archive: u64) -> String {
 /// # Errors
 /// A sentence that names the option to change.
 pub fn check_memory(memory: &str, archive: u64) -> Result<()> {
-    // What the kernel needs to start, beside the root.
+    // The memory that the kernel needs to start, beside the root.
     const LEAST: u64 = 32 << 20;
     let kibibytes = kibibytes(memory)?;
     if archive >= 64 * MEBIBYTE && kibibytes * 1024 < archive + LEAST {
@@ -282,7 +285,7 @@ fn probe(kernel: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// What to say when QEMU cannot be started.
+/// The error message when QEMU cannot be started.
 pub fn missing() -> String {
     format!("cannot run {QEMU}: install Debian's package qemu-system-x86 (`make setup` does)")
 }

@@ -81,7 +81,7 @@ pub fn attend(
         let (killed, killer) = (Arc::clone(&killed), guest.killer());
         thread::spawn(move || {
             if relay_output(output).is_err() {
-                // Nobody reads on: there is nothing more to run for.
+                // The reader has closed the output, so the guest is of no use any more.
                 killed.store(true, Ordering::SeqCst);
                 killer.kill();
             }
@@ -106,7 +106,7 @@ pub fn attend(
 /// How the guest's console is used.
 #[derive(Clone, Copy)]
 pub struct Console {
-    /// Whether standard input is a terminal that the guest gets, and who makes its newlines.
+    /// Whether the guest gets a terminal as its standard input, and which side makes newlines.
     terminal: Option<Newlines>,
     /// Whether the output is for a program: no carriage returns.
     plain: bool,
@@ -242,7 +242,7 @@ fn relay_output(mut guest: ChildStdout) -> io::Result<()> {
     }
 }
 
-/// Says on standard error what the exit status alone does not.
+/// Explains the exit status on standard error.
 pub fn explain(ending: &Ending, log: &[String], kernel: &Path, log_shown: bool) {
     let lines = match ending {
         Ending::Status(_) | Ending::Restart => return,

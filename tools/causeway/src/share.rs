@@ -49,8 +49,8 @@ impl FromStr for Share {
 }
 
 impl Share {
-    /// The words of QEMU's command line for the share with this number. What a guest makes belongs
-    /// to the user who runs QEMU, unless that is root.
+    /// Returns QEMU's options for the share with this number. Files that a guest makes belong to
+    /// the user who runs QEMU, unless that is root.
     pub fn qemu(&self, number: usize) -> [String; 4] {
         // QEMU takes a comma for the end of a value unless it is doubled.
         let path = self.host.display().to_string().replace(',', ",,");
@@ -66,7 +66,7 @@ impl Share {
 
     /// The option of the kernel's that mounts it.
     pub fn option(&self, number: usize) -> String {
-        // Words end at white space; what could be misread is written by its number.
+        // Words end at white space; ambiguous bytes are written by their numbers.
         let mut path = String::new();
         for &byte in self.guest.as_bytes() {
             if byte.is_ascii_alphanumeric() || b"/._-+=,@:".contains(&byte) {

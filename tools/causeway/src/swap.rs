@@ -13,12 +13,12 @@ use crate::disk::Disk;
 const PAGE: usize = 4096;
 /// The header ends with this.
 const MAGIC: &[u8] = b"SWAPSPACE2";
-/// What can be swap space at least, as `mkswap` has it: ten pages.
+/// The least size of swap space, as in `mkswap`: ten pages.
 const LEAST: u64 = 10 * PAGE as u64;
-/// What the kernel uses of one device at most: 512 GiB.
+/// The most that the kernel uses of one device: 512 GiB.
 const MOST: u64 = 512 << 30;
 
-/// What `--swap` names.
+/// The argument of `--swap`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Swap {
     /// A new one of so many bytes, which is gone with the guest.
@@ -55,7 +55,7 @@ impl FromStr for Swap {
 }
 
 impl Swap {
-    /// The disk; what must be made for it goes into `folder`.
+    /// Returns the disk; a new one is made in `folder`.
     ///
     /// # Errors
     /// When the file can't be made.
@@ -76,7 +76,7 @@ impl Swap {
     }
 }
 
-/// The bytes of `64M` and its like; `None` for what is no size.
+/// Parses a size such as `64M`; `None` for any other text.
 fn size(text: &str) -> Option<u64> {
     let shift = match text.chars().next_back()? {
         'K' | 'k' => 10,

@@ -103,7 +103,7 @@ impl Functions {
             .map_err(|error| anyhow!("cannot read {}: {error}", kernel.display()))
     }
 
-    /// What an instruction is counted for.
+    /// Returns the name that an instruction is counted for.
     pub fn name(&self, address: u64, detail: Detail) -> String {
         named(&self.0, address, detail).unwrap_or_else(|| format!("{address:#x}"))
     }
@@ -126,7 +126,7 @@ fn named(loader: &Loader, address: u64, detail: Detail) -> Option<String> {
     Some(format!("{} ({file})", name.demangle().ok()?))
 }
 
-/// The end of a source file's path that tells it from others: its crate's folder and what is below.
+/// Returns the end of a source file's path, from its crate's folder on.
 fn shortened(file: &str) -> &str {
     let before = file.find("/src/").unwrap_or(0);
     let begin = file[..before].rfind('/').map_or(0, |slash| slash + 1);

@@ -1,8 +1,9 @@
 //! How calm the host is: whether its processors are as fast now as they were at their best.
 //!
-//! What other guests of a shared host take (a sibling thread, a cache, the memory's bandwidth) cannot be read anywhere; but a piece of
-//! work that is always the same takes longer meanwhile. So it is done on each processor before and after a turn, by a clock that
-//! knows nothing of the kernels: a turn between two calm looks is a good one, whichever kernel's it was.
+//! The load of other guests on a shared host (a sibling thread, a cache, the memory's bandwidth)
+//! cannot be read anywhere, but it slows a fixed piece of work down. So each processor runs that
+//! piece before and after a turn, by a clock that is independent of the kernels: a turn between two
+//! calm looks counts, whichever kernel measured.
 
 use std::hint::black_box;
 use std::thread;
@@ -12,16 +13,18 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::pin::processors;
 
-/// A look that took so many times the best one found the host disturbed. A quiet host's own looks differ by half of it.
+/// The host is disturbed when a look takes this many times as long as the best one. The looks of a
+/// quiet host differ by half of it.
 const DISTURBED: f64 = 1.2;
 
-/// Pieces of work in a look, of which the fastest counts: what a tick of the host's own timer adds is no disturbance.
+/// Pieces of work in a look, of which the fastest counts: a tick of the host's own timer is no
+/// disturbance.
 const PIECES: u32 = 3;
 
 /// Rounds of a piece: some 400 µs where this program is not optimised.
 const ROUNDS: u32 = 6_000;
 
-/// Looks for a first idea of the best.
+/// Looks that find the first best times.
 const FIRST_LOOKS: u32 = 50;
 
 /// The host's processors.
@@ -32,7 +35,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Looks at the host for a tenth of a second to learn what its best is; later looks may find better.
+    /// Looks at the host for a tenth of a second to find its best times; later looks may find
+    /// better.
     pub fn new() -> Self {
         let processors = processors().into_iter();
         let mut host = Self {
@@ -57,7 +61,7 @@ impl Host {
         calm
     }
 
-    /// What the work takes now on each processor, on all at once.
+    /// Runs the work on all processors at once and returns the time of each.
     fn times(&self) -> Vec<Option<Duration>> {
         thread::scope(|scope| {
             let look = |number: usize| scope.spawn(move || look(number));
@@ -69,7 +73,8 @@ impl Host {
     }
 }
 
-/// What a piece of work takes on this processor; `None` when the system does not let this thread run there.
+/// Returns the time of a piece of work on this processor, or `None` when the system does not let
+/// this thread run there.
 fn look(number: usize) -> Option<Duration> {
     let mut one = CpuSet::new();
     one.set(number);
@@ -77,7 +82,8 @@ fn look(number: usize) -> Option<Duration> {
     (0..PIECES).map(|_| piece()).min()
 }
 
-/// Independent sums over a table in the processor's nearest caches: it wants all of the processor's units, as an emulator does.
+/// Independent sums over a table in the processor's nearest caches: it wants all of the processor's
+/// units, as an emulator does.
 fn piece() -> Duration {
     const PLACES: usize = 1 << 12;
     let mut table = [0_u64; PLACES];

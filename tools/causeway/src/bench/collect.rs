@@ -1,4 +1,4 @@
-//! Gathers what the guests report, boot by boot, and makes results of it.
+//! Gathers the guests' reports, boot by boot, and makes results of them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,10 +13,10 @@ use super::statistics;
 /// The experiment whose rows are the bare machine's costs.
 const FLOORS: &str = "floors/";
 
-/// What the guest says is missing when the kernel does not know a call.
+/// The reason that the guest gives when the kernel does not know a call.
 const NOT_YET: &str = "ENOSYS";
 
-/// What was reported so far.
+/// The reports so far.
 #[derive(Debug)]
 pub struct Collection {
     machine: Machine,
@@ -26,7 +26,7 @@ pub struct Collection {
     turns: (u32, u32),
     /// The ids in the order in which they were first reported.
     order: Vec<String>,
-    /// For each id, what each kernel reported in each pair.
+    /// For each id, each kernel's report in each pair.
     reports: BTreeMap<String, BTreeMap<(usize, u32), Line>>,
     failures: Vec<Failure>,
 }
@@ -65,7 +65,7 @@ impl Collection {
             Line::Begun(_) | Line::Waiting(_) | Line::Done(_) | Line::End(_) => return,
         };
         if !row.contains('/') {
-            // What fails between the rows has the experiment's name only.
+            // A failure between two rows has the experiment's name only.
             if let Line::Error { why, .. } | Line::Missing { why, .. } = line {
                 self.fail(kernel, pair, Some(row), why);
             }
@@ -92,7 +92,7 @@ impl Collection {
         });
     }
 
-    /// What was reported, as results.
+    /// Returns the reports as results.
     pub fn results(&self) -> Results {
         let mut rows: Vec<Row> = self.order.iter().map(|id| self.row(id)).collect();
         let floors: BTreeMap<String, Floor> = rows
@@ -110,8 +110,8 @@ impl Collection {
         for row in &mut rows {
             row.floor = experiments::floor_of(&row.id).and_then(|name| floors.get(name).cloned());
         }
-        // A guest that was started anew after a failure reports late what others report early; equal
-        // ones stay in the order of the reports.
+        // A guest that was restarted after a failure reports late the rows that others report
+        // early; rows of one experiment stay in the order of the reports.
         rows.sort_by_key(|row| self.first_of(row.experiment()));
         Results {
             schema: SCHEMA,
@@ -177,7 +177,8 @@ impl Collection {
         }
     }
 
-    /// What came of a row on a kernel: the best of all pairs, and the reason of the last one that was not.
+    /// Returns the outcome of a row on a kernel: the best of all pairs, and the reason of the last
+    /// one that failed.
     fn outcome(&self, id: &str, kernel: usize) -> Outcome {
         let reports = &self.reports[id];
         let lines = (1..=self.pairs).filter_map(|pair| reports.get(&(kernel, pair)));
@@ -224,7 +225,7 @@ fn counts(new: &Line, old: &Line) -> bool {
     match (measured(new), measured(old)) {
         (Some(new), Some(old)) if new.better == Better::More => new.value() > old.value(),
         (Some(new), Some(old)) => new.value() < old.value(),
-        // What failed is to be known.
+        // A failure must be reported.
         (None, _) => true,
         (Some(_), None) => false,
     }

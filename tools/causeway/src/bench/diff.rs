@@ -1,8 +1,9 @@
-//! What got better or worse from one file of results to another (`--compare A.json B.json`).
+//! Rows that got better or worse from one file of results to another (`--compare A.json B.json`).
 //!
-//! A row's figure in a pair is its ratio to the other kernel, where both files have the same one: a host that was
-//! slower the second time was so for both. Where there is no such ratio, and with an instruction count, which
-//! needs none, it is the first kernel's cost. A change is beyond noise when the middle halves of the pairs' figures do not touch.
+//! A row's figure in a pair is its ratio to the other kernel, where both files have the same one: a
+//! host that was slower the second time was so for both. Where there is no such ratio, and with an
+//! instruction count, which needs none, it is the first kernel's cost. A change is beyond noise
+//! when the middle halves of the pairs' figures do not touch.
 
 use std::fmt::Write;
 
@@ -10,10 +11,11 @@ use super::number;
 use super::results::{Better, Clock, Results, Row, Status};
 use super::statistics;
 
-/// Smaller changes are never beyond noise where time is measured: one pair alone has no spread that could tell.
+/// Smaller changes are never beyond noise where time is measured: one pair alone has no spread that
+/// could tell.
 const LEAST_CHANGE: f64 = 0.02;
 
-/// What became of a row.
+/// The change of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Change {
     /// The new cost in the old one; above 1 is worse.
@@ -28,7 +30,7 @@ pub enum Change {
     Found,
 }
 
-/// Each row of either file and what became of it.
+/// Returns each row of either file with its change.
 pub fn changes<'a>(old: &'a Results, new: &'a Results) -> Vec<(&'a str, Change)> {
     let mut all: Vec<(&str, Change)> = Vec::new();
     for before in &old.rows {
@@ -220,7 +222,8 @@ mod tests {
     use super::*;
     use crate::bench::results::tests::example;
 
-    /// Twenty rows in five pairs whose values differ by up to 4% in a way that is always the same for a seed.
+    /// Twenty rows in five pairs whose values differ by up to 4% in a way that is always the same
+    /// for a seed.
     fn noisy(seed: u64) -> Results {
         let mut results = example();
         results.pairs = 5;

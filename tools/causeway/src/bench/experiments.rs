@@ -1,8 +1,8 @@
 //! The experiments' entries in the table and the report, and the switches: `experiments.toml`.
 //!
-//! Rows are named by patterns ([`pattern`]). A row that the results lack is left out of a figure; an
-//! experiment of a paper that they lack altogether is shown as "not yet here". An experiment without
-//! an entry is shown at the end, under its own name.
+//! Rows are named by patterns ([`pattern`]). A row that the results lack is left out of a figure;
+//! an experiment of a paper that they lack altogether is shown as "not yet here". An experiment
+//! without an entry is shown at the end, under its own name.
 
 use std::sync::LazyLock;
 

@@ -1,8 +1,9 @@
-//! Instruction counts from release to release: the table in `docs/performance.md`, and whether a build keeps to it.
+//! Instruction counts from release to release: the table in `docs/performance.md`, and whether a
+//! build keeps to it.
 //!
-//! With `--icount` a boot is the same every time, so a count is a property of the build: what got worse did so because
-//! of the source, the compiler, the emulator or the C library that the guest's program has inside. The table names these beside each
-//! release's counts.
+//! With `--icount` a boot is the same every time, so a count is a property of the build: a change
+//! of it comes from the source, the compiler, the emulator or the C library inside the guest's
+//! program. The table names these beside each release's counts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +16,7 @@ use super::results::{Better, Results};
 use crate::compare;
 use crate::qemu;
 
-/// The rows that the table has: each of the ways that matter through the kernel, and none that takes long.
+/// The rows of the table: the paths through the kernel that matter, none of which takes long.
 pub const ROWS: [&str; 38] = [
     "calls/getpid-syscall",
     "calls/read-zero",
@@ -57,17 +58,18 @@ pub const ROWS: [&str; 38] = [
     "file/create-unlink",
 ];
 
-/// How much more a row may take than in the table, as a part, when both were made with the same tools.
+/// How much more a row may take than in the table, as a part, when both were made with the same
+/// tools.
 pub const TOLERANCE: f64 = 0.03;
 
-/// The same when they were not. Another compiler's choice of what to inline and what to keep in registers moves single rows by a
-/// tenth and more in either direction, without a line of the source being changed; what this finds is a way through the kernel that
-/// does something else.
+/// The tolerance when they were not. Other choices of a compiler about inlining and registers move
+/// single rows by a tenth and more in either direction, without any change of the source; this
+/// tolerance finds a path through the kernel that does something else.
 pub const TOLERANCE_OF_OTHER_TOOLS: f64 = 0.30;
 
 /// The heading under which the file has the table.
 const HEADING: &str = "## Instruction counts";
-/// The first cells of the line that names the releases, and of the line that says what they were made with.
+/// The first cells of the line with the releases, and of the line with their tools.
 const RELEASES: &str = "row";
 const TOOLS: &str = "made with";
 
@@ -76,7 +78,7 @@ const TOOLS: &str = "made with";
 pub struct Column {
     /// The release's name.
     pub release: String,
-    /// The compiler, the emulator and the C library, which are part of what is counted.
+    /// The compiler, the emulator and the C library, which influence the counts.
     pub tools: String,
     /// For each row, instructions for an operation or, of a rate, for a MiB.
     pub counts: BTreeMap<String, f64>,
@@ -103,7 +105,7 @@ impl Column {
     }
 }
 
-/// What a value says in instructions, each of which takes a nanosecond.
+/// Converts a value to instructions, each of which takes a nanosecond.
 fn count(value: f64, unit: &str, better: Better) -> f64 {
     const SECOND: f64 = 1e9;
     match (unit, better) {
@@ -136,7 +138,7 @@ fn tools() -> Result<String> {
     ))
 }
 
-/// The first two numbers of a version: what is behind them mends only.
+/// Returns the first two numbers of a version: the others stand for fixes only.
 fn release_of(version: &str) -> String {
     version.split('.').take(2).collect::<Vec<_>>().join(".")
 }
@@ -250,7 +252,7 @@ fn lines(text: &str) -> Result<Vec<&str>> {
     Ok(lines)
 }
 
-/// What became of a row since the table was written.
+/// The change of a row since the table was written.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Verdict {
     /// It takes as much as it did, within the tolerance.
@@ -265,7 +267,7 @@ pub enum Verdict {
     New,
 }
 
-/// A row, the counts of the table and of the build, and what that means.
+/// A row, the counts of the table and of the build, and the verdict.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Judgement {
     pub row: &'static str,

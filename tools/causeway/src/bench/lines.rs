@@ -1,7 +1,8 @@
-//! The guest's words: one JSON object a line on its console, between lines of other kinds.
+//! The guest's reports: one JSON object a line on its console, between lines of other kinds.
 //!
-//! A kernel may write to the console too, in front of a line or behind it, so an object is looked for
-//! anywhere in a line; one that was cut in two is lost, and its row then counts as not reported.
+//! A kernel may write to the console too, in front of a line or behind it, so an object is looked
+//! for anywhere in a line; one that was cut in two is lost, and its row then counts as not
+//! reported.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +12,12 @@ use serde_json::{Deserializer, Value};
 use super::results::Better;
 use super::statistics;
 
-/// What a line of the guest says.
+/// The meaning of a line of the guest.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Line {
     /// A row was measured.
     Row(Measured),
-    /// The kernel does not have what the row needs, for this reason: `ENOSYS`, or why not.
+    /// The kernel lacks something that the row needs, for this reason: `ENOSYS`, or why not.
     Missing { row: String, why: String },
     /// The row was tried, and failed.
     Error { row: String, why: String },
@@ -30,12 +31,12 @@ pub enum Line {
     End(i32),
 }
 
-/// What the guest measured for a row.
+/// The guest's measurement of a row.
 #[derive(Deserialize, Clone, PartialEq, Debug)]
 pub struct Measured {
     /// `experiment/variant`.
     pub row: String,
-    /// What the samples count.
+    /// The unit of the samples.
     pub unit: String,
     /// Which samples are good.
     pub better: Better,
@@ -47,7 +48,7 @@ pub struct Measured {
     /// Events of one operation; those that did not happen are left out.
     #[serde(default)]
     pub counters: BTreeMap<String, f64>,
-    /// What a reader should know.
+    /// A note for the reader.
     #[serde(default)]
     pub note: Option<String>,
 }
@@ -60,9 +61,9 @@ impl Measured {
     }
 }
 
-/// What a line of the console says; `None` for a line of another kind.
+/// Returns the meaning of a line of the console, or `None` for a line of another kind.
 pub fn parse(line: &str) -> Option<Line> {
-    // What stands behind the object is not looked at: a kernel may have written there.
+    // The rest of the line is not parsed: a kernel may have written there.
     let starts = line.match_indices('{').map(|(at, _)| at);
     starts
         .filter_map(|at| {

@@ -30,16 +30,17 @@ use crate::symbols;
 const INIT: &str = "/bench-init";
 const INIT_SCRIPT: &str = include_str!("init.sh");
 
-/// The disks of experiments that need some: their names here, and their bytes, nearly all of which are never written.
+/// The disks of experiments that need some: their names here, and their bytes, nearly all of which
+/// are never written.
 const DISKS: [(&str, u64); 2] = [("files", 512 << 20), ("swap", 4 << 30)];
 
-/// How often a wait looks whether the user wants an end.
+/// The interval at which a wait checks for Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// How many of the console's other lines a failure shows.
 const SHOWN: usize = 6;
 
-/// A kernel's file, and what is needed for its command line.
+/// A kernel's file, and the data for its command line.
 #[derive(Clone, Debug)]
 pub enum System {
     /// Causeway, with these options.
@@ -76,7 +77,8 @@ impl Side {
     }
 }
 
-/// What all boots of a bench share: the machine, the root, the options of the guest's program.
+/// State that all boots of a bench share: the machine, the root, the options of the guest's
+/// program.
 pub struct Stage {
     ground: Ground,
     archive: PathBuf,
@@ -211,17 +213,17 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Tells a guest that waits to do what comes next, or to leave it out.
+    /// Tells a waiting guest to go on with the next step, or to skip it.
     pub fn answer(&mut self, go: bool) {
         let word = if go { "go" } else { "skip" };
-        // A guest that is gone is found by the next look at its lines.
+        // A guest that has ended is noticed at the next read of its lines.
         let _ = writeln!(self.keys, "{word}");
     }
 
     /// Waits for the guest's next line; or says how the boot ended, and with it the machine has.
     ///
     /// # Errors
-    /// When the system cannot say what became of QEMU.
+    /// When QEMU's status cannot be read.
     pub fn next(&mut self, stop: &AtomicBool) -> Result<Result<Line, Course>> {
         let since = Instant::now();
         loop {
@@ -276,7 +278,7 @@ impl Boot {
         Ok(Err(course))
     }
 
-    /// Why it broke, and what the console showed last.
+    /// Returns the reason of the failure with the last lines of the console.
     fn broken(&self, mut why: String) -> Course {
         for line in &self.others {
             why.push_str("\n  ");

@@ -1,11 +1,12 @@
 //! `causeway bench`: the guest's experiments on this kernel and on another one, in turn.
 //!
-//! A bench goes through the modules so: [`options`] says what is asked for and [`names`] which experiments are meant;
-//! [`machine`] boots each kernel with the same root, whose first program runs the guest's `bench`, and [`turns`] lets them
-//! measure row by row in turn while the host is [`calm`]; what they print is read by [`lines`] and gathered by [`collect`], which makes [`results`] of it by [`statistics`] and by what
-//! [`experiments`] knows about each experiment. [`progress`] shows how far it is, [`table`] what came of it. [`revision`] builds
-//! an older kernel to compare with, [`diff`] compares two files of results, and
-//! [`report`] makes a page of one.
+//! A bench goes through the modules in this order: [`options`] has the command line and [`names`]
+//! finds the experiments; [`machine`] boots each kernel with the same root, whose first program
+//! runs the guest's `bench`, and [`turns`] lets them measure row by row in turn while the host is
+//! [`calm`]. [`lines`] parses the guests' output, [`collect`] gathers it and makes [`results`] of
+//! it with [`statistics`] and the entries of [`experiments`]. [`progress`] shows the state of the
+//! run, [`table`] its outcome. [`revision`] builds an older kernel to compare with, [`diff`]
+//! compares two files of results, and [`report`] makes a page of one.
 
 mod calm;
 mod collect;
@@ -51,8 +52,8 @@ use options::Bench;
 use results::{Clock, Kernel, Machine, Results, Status};
 use turns::Session;
 
-/// How many batches a row has where instructions are counted: of three, one that the timer's tick or a background task
-/// falls into does not matter.
+/// The number of batches of a row when instructions are counted: the median of three is independent
+/// of one that a timer tick or a background task falls into.
 const COUNTED_BATCHES: &str = "3";
 
 /// Runs the experiments, or compares two files of results; returns the exit status.
@@ -106,7 +107,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
             linux.add_modules(&mut root, &experiments::modules(&names))?;
         }
     }
-    // Where instructions are counted nothing may come from outside, and nothing is gained by turns.
+    // A count must not depend on input from outside, and turns would not improve it.
     let paced = sides.len() > 1 && !options.icount;
     let stage = Stage::new(ground, root, words(options, paced), options.limit())?;
     let folder = options
@@ -125,7 +126,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
         stop: stop_by_signal()?,
     };
     let ended = session.run(&folder);
-    // What was measured is shown even when a boot could not be started.
+    // Measurements are shown even when a later boot could not be started.
     let results = session.collection.results();
     let status = show(&results, &folder)?;
     ended?;
@@ -210,7 +211,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         only: &[],
         pairs: u32::MAX,
     };
-    // Nobody knows what a kernel was built from that the user names.
+    // The commit of a kernel that the user names is unknown.
     let current = match &options.kernel {
         Some(_) => None,
         None => revision::current(home),
@@ -245,7 +246,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         }
     }
     if options.switches {
-        // Kernel 1 is what kernel 0 is held against: without one, itself.
+        // Kernel 1 is the reference of kernel 0; without another one it is the same kernel.
         if sides.len() == 1 {
             sides.push(causeway(kernel, current.clone(), ""));
         }
@@ -260,7 +261,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
     Ok(sides)
 }
 
-/// What the results say about the machine.
+/// Describes the machine for the results.
 fn described(options: &Bench, accelerator: Accelerator, flags: String) -> Machine {
     let (accelerator, clock) = match accelerator {
         Accelerator::Kvm => ("kvm", Clock::Kvm),

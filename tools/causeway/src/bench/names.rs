@@ -1,4 +1,4 @@
-//! Which experiments there are, and which the user means.
+//! The names of experiments, and the ones that the user means.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +15,8 @@ pub struct Known {
     pub title: String,
 }
 
-/// The experiments in the order in which the guest runs them. The program is a Linux program: it lists them here.
+/// The experiments in the order in which the guest runs them. The program is a Linux program: it
+/// lists them here.
 ///
 /// # Errors
 /// When it does not run on this machine.
@@ -48,7 +49,7 @@ pub fn known(program: &Path) -> Result<Vec<Known>> {
 /// The experiments that the user named, in the guest's order; all, if none is named.
 ///
 /// # Errors
-/// A sentence that names those that there are not, and what may be meant.
+/// A sentence with the unknown names and the most similar known ones.
 pub fn chosen(asked: &[String], known: &[Known]) -> Result<Vec<String>> {
     let names = || known.iter().map(|it| it.name.as_str());
     for name in asked {

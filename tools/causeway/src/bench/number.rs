@@ -1,6 +1,7 @@
 //! Numbers as people read them: three digits that mean something, and a unit that suits.
 
-/// A value's digits: three that count, thousands apart. What is no number is a dash.
+/// Formats a value with three significant digits and separated thousands; a value that is no number
+/// is a dash.
 pub fn digits(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();

@@ -31,7 +31,7 @@ Exit status:
   125  causeway itself failed; the message says what to do
   130  it was ended by Ctrl-C; what was measured until then is kept";
 
-/// What the user asked for.
+/// The options of `causeway bench`.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub struct Bench {
@@ -50,7 +50,8 @@ pub struct Bench {
     /// Count instructions in place of time: one CPU, emulated, and a fixed number of batches
     #[arg(long)]
     pub icount: bool,
-    /// What the kernel is held against: `linux`, itself (`causeway`), an older state of its source, or `none`
+    /// What the kernel is held against: `linux`, itself (`causeway`), an older state of its source,
+    /// or `none`
     #[arg(long, value_name = "causeway|linux|none|REV", default_value = "linux")]
     pub against: String,
     /// List the experiments, and run none
@@ -74,7 +75,8 @@ pub struct Bench {
     /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
     #[arg(long, value_enum, default_value = "default")]
     pub mitigations: Mitigations,
-    /// More options for the command line of the kernel that is judged, and not for what it is held against
+    /// More options for the command line of the kernel that is judged, and not for what it is held
+    /// against
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub append: Vec<String>,
     /// Use this kernel of Causeway's and build none
@@ -89,7 +91,8 @@ pub struct Bench {
     /// Run the experiments that a switch of the kernel matters to with the switch thrown, too
     #[arg(long)]
     pub switches: bool,
-    /// End a guest that reports nothing for so many seconds [default: 180, with --full or --icount 900]
+    /// End a guest that reports nothing for so many seconds [default: 180, with --full or --icount
+    /// 900]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub limit: Option<Duration>,
 }

@@ -1,7 +1,7 @@
 //! Which rows are meant: ids with `*` for any letters and `{}` for a size or a count.
 
-/// Whether a row's id fits a pattern. `*` stands for any letters but `/`, `{}` for a number with or without
-/// a unit of bytes behind it, as `1`, `64B`, `4KiB`.
+/// Whether a row's id fits a pattern. `*` stands for any letters but `/`, `{}` for a number with or
+/// without a unit of bytes behind it, as `1`, `64B`, `4KiB`.
 pub fn fits(pattern: &str, id: &str) -> bool {
     find(pattern, id).is_some()
 }
@@ -31,7 +31,7 @@ fn find(pattern: &str, id: &str) -> Option<Option<f64>> {
         .find_map(|at| find(rest, &id[at..]))
 }
 
-/// The number that a text begins with, as `64B`, `4KiB`, `2`, and what stands behind it.
+/// Returns the number that a text begins with, as `64B`, `4KiB`, `2`, and the rest of the text.
 fn size(text: &str) -> Option<(f64, &str)> {
     let digits = text
         .find(|letter: char| !letter.is_ascii_digit())

@@ -1,14 +1,15 @@
 //! Each CPU of a guest keeps to one processor of the host.
 //!
-//! Two CPUs that wake one another run side by side or one behind the other, as the host's scheduler puts them; it decides that
-//! anew for each boot, and a message from one to the other takes twice the time in one case. Pinned they are always side by side.
+//! Two CPUs that wake one another run side by side or one behind the other, as the host's scheduler
+//! puts them; it decides that anew for each boot, and a message from one to the other takes twice
+//! the time in one case. Pinned they are always side by side.
 
 use std::fs;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// What makes QEMU name its threads.
+/// The options that make QEMU name its threads.
 pub const FLAGS: [&str; 2] = ["-name", "debug-threads=on"];
 
 /// The host's processors that this program may run on.
@@ -19,7 +20,8 @@ pub fn processors() -> Vec<usize> {
         .collect()
 }
 
-/// Pins the CPUs of this QEMU, which runs with [`FLAGS`], if each can have a processor of its own. Returns how many were pinned.
+/// Pins the CPUs of this QEMU, which runs with [`FLAGS`], if each can have a processor of its own.
+/// Returns how many were pinned.
 pub fn pin(qemu: Pid) -> usize {
     let cpus = cpus(qemu);
     let processors = processors();
@@ -85,7 +87,7 @@ mod tests {
         assert_eq!(pin(rustix::process::getpid()), 1);
         drop(to_end);
         assert_eq!(cpu.join().expect("no panic"), Ok(1));
-        // The others run where they may.
+        // The other threads are not pinned.
         assert_eq!(cpus(rustix::process::getpid()), []);
     }
 }

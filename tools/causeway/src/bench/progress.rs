@@ -1,4 +1,4 @@
-//! What runs now and what is left: a bar on a terminal, plain lines elsewhere.
+//! The progress of a bench: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub struct Progress {
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
-    /// What the boot that has its turn is called.
+    /// The name of the boot whose turn it is.
     boot: String,
 }
 
 impl Progress {
-    /// Nothing is done yet of so many experiments, over all boots.
+    /// Starts with a number of experiments, over all boots.
     pub fn new(steps: u64) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps);

@@ -1,12 +1,12 @@
-//! What a bench found: the contents of `results.json`.
+//! The results of a bench: the contents of `results.json`.
 //!
 //! These structures *are* the schema; `docs/results.md` explains it to readers of the file, and
-//! `docs/results.schema.json` is made from them (a test holds it to that). A field may be added in a
-//! version of the schema; what changes a field's meaning raises [`SCHEMA`].
+//! `docs/results.schema.json` is made from them (a test holds it to that). A field may be added in
+//! a version of the schema; a change of a field's meaning raises [`SCHEMA`].
 //!
 //! Kernels are numbered everywhere: [`Results::kernels`]`[k]` made [`Row::runs`]`[k]` and
-//! [`Row::counters`]`[k]`. Kernel 0 is the one that is judged, kernel 1 the one that it is held against;
-//! further ones are kernel 0 with mechanisms switched off.
+//! [`Row::counters`]`[k]`. Kernel 0 is the one that is judged, kernel 1 the one that it is held
+//! against; further ones are kernel 0 with mechanisms switched off.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,36 +21,38 @@ use super::verdict::Verdict;
 /// The version of the schema that this program writes and reads.
 pub const SCHEMA: u32 = 1;
 
-/// One bench: some pairs of boots of the same machine, and what the guest's experiments measured in them.
+/// One bench: some pairs of boots of the same machine, and the measurements of the guest's
+/// experiments.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Results {
     /// The version of this schema, [`SCHEMA`].
     pub schema: u32,
-    /// What both kernels ran on, and how.
+    /// The machine of all kernels.
     pub machine: Machine,
     /// The kernel that is judged, the one it is held against, and further ones; at least one.
     pub kernels: Vec<Kernel>,
     /// How many times the kernels were booted together; fewer than asked for if the user stopped.
     pub pairs: u32,
-    /// The part of the kernels' turns during which the host was calm, from 0 to 1; `null` where they took none.
+    /// The part of the kernels' turns during which the host was calm, from 0 to 1; `null` where
+    /// they took none.
     #[serde(default)]
     pub calm: Option<f64>,
-    /// What was measured, in the order in which the guest reports it.
+    /// The measurements, in the order in which the guest reports them.
     pub rows: Vec<Row>,
-    /// What went wrong with whole guests, in a reader's words; empty when all went well.
+    /// Failures of whole guests; empty when all went well.
     pub failures: Vec<Failure>,
 }
 
-/// What both kernels ran on, and how.
+/// The machine of all kernels.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// How QEMU runs the guest's instructions: `kvm` or `tcg`.
     pub accelerator: String,
-    /// What the guests' clock counts.
+    /// The unit of the guests' clock.
     pub clock: Clock,
     /// The first line of `qemu-system-x86_64 --version`.
     pub qemu: String,
@@ -64,15 +66,16 @@ pub struct Machine {
     pub flags: String,
     /// The commands that repeat this, one a line.
     pub commands: Vec<String>,
-    /// `default` (as each kernel ships), `on` or `off`, and in words what that means for each kernel.
+    /// `default` (as each kernel ships), `on` or `off`, with the meaning for each kernel.
     pub mitigations: String,
-    /// Which set of batches the guest measured: `short`, `full`, or `batches` where their number was given.
+    /// Which set of batches the guest measured: `short`, `full`, or `batches` where their number
+    /// was given.
     pub set: String,
     /// When it began, in seconds since 1970 (UTC).
     pub began: u64,
 }
 
-/// What the guests' clock counts.
+/// The unit of the guests' clock.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -96,7 +99,7 @@ pub struct Kernel {
     pub version: String,
     /// The commit of Causeway's source, with `+` behind it where the source was changed since.
     pub commit: Option<String>,
-    /// What its command line had beside what every bench gives it: switches, mitigations.
+    /// Options on its command line besides those of every bench: switches, mitigations.
     pub options: String,
 }
 
@@ -107,27 +110,30 @@ pub struct Kernel {
 pub struct Row {
     /// `experiment/variant`, the same from version to version.
     pub id: String,
-    /// What the values count: `ns` (an operation), `MiB/s`, `ops/s`, `bytes`, `pages` or `s`.
+    /// The unit of the values: `ns` (an operation), `MiB/s`, `ops/s`, `bytes`, `pages` or `s`.
     pub unit: String,
     /// Which values are good.
     pub better: Better,
     /// For each kernel, for each pair, the median of the samples; `null` where that boot gave none.
     pub runs: Vec<Vec<Option<f64>>>,
-    /// Kernel 0's cost in kernel 1's: below 1 is good for kernel 0, whatever the unit. `null` when no pair has both.
+    /// Kernel 0's cost in kernel 1's: below 1 is good for kernel 0, whatever the unit. `null` when
+    /// no pair has both.
     pub ratio: Option<Ratio>,
     /// How far the runs lie apart, as a part of their median; see [`statistics::spread`].
     pub spread: f64,
-    /// Whether so many pairs with this `spread` leave more doubt than [`statistics::NOISE`]: the figure says little.
+    /// Whether so many pairs with this `spread` leave more doubt than [`statistics::NOISE`]: the
+    /// figure says little.
     pub noisy: bool,
     /// The bare hardware's cost that this row is held against.
     pub floor: Option<Floor>,
-    /// For each kernel, the events of an operation by their names in `/proc/causeway/counters`; medians of the pairs.
+    /// For each kernel, the events of an operation by their names in `/proc/causeway/counters`;
+    /// medians of the pairs.
     pub counters: Vec<BTreeMap<String, f64>>,
-    /// What came of it on each kernel.
+    /// The outcome on each kernel.
     pub outcomes: Vec<Outcome>,
-    /// What came of it on kernel 0.
+    /// The outcome on kernel 0.
     pub status: Status,
-    /// What the guest says about the row.
+    /// The guest's note about the row.
     pub note: Option<String>,
 }
 
@@ -142,7 +148,7 @@ pub enum Better {
     More,
 }
 
-/// What came of a row.
+/// The outcome of a row.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Status {
@@ -155,19 +161,20 @@ pub enum Status {
     /// It was tried, and failed.
     #[serde(rename = "failed")]
     Failed,
-    /// There is nothing to measure: something that the row needs is not there, or the guest reported nothing.
+    /// There is nothing to measure: something that the row needs is not there, or the guest
+    /// reported nothing.
     #[serde(rename = "none")]
     Nothing,
 }
 
-/// What came of a row on one kernel.
+/// The outcome of a row on one kernel.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// The best that came of it in any pair.
     pub status: Status,
-    /// Of what failed or is missing, the reason; `null` otherwise.
+    /// The reason of a failure or of a missing row; `null` otherwise.
     pub why: Option<String>,
 }
 
@@ -195,7 +202,7 @@ pub struct Failure {
     pub pair: u32,
     /// The experiment that ran then, if one did.
     pub experiment: Option<String>,
-    /// What happened.
+    /// The reason.
     pub why: String,
 }
 
@@ -243,7 +250,7 @@ impl Results {
         fs::rename(&new, file).with_context(cannot)
     }
 
-    /// What a file of the right form may still have wrong.
+    /// Checks the rules that the form of the file does not express.
     ///
     /// # Errors
     /// A sentence that names the row.
@@ -288,7 +295,7 @@ impl Results {
         Ok(())
     }
 
-    /// The kernels' titles; where two would be the same, with what tells them apart.
+    /// Returns the kernels' titles; where two would be the same, with the part that differs.
     pub fn titles(&self) -> Vec<String> {
         let titles: Vec<String> = self.kernels.iter().map(Kernel::title).collect();
         let alike = |title: &String| titles.iter().filter(|other| *other == title).count() > 1;
@@ -313,7 +320,7 @@ impl Results {
     }
 }
 
-/// What every version of the schema has.
+/// The field of every version of the schema.
 #[derive(Deserialize)]
 struct Version {
     schema: u32,
@@ -341,7 +348,7 @@ impl Row {
         statistics::ratio(self.runs.get(kernel)?, self.runs.get(to)?, self.better)
     }
 
-    /// Whether kernel 0 is behind kernel 1 by more than what counts as equal.
+    /// Whether kernel 0 is behind kernel 1 by more than the tolerance of equal.
     pub fn is_behind(&self) -> bool {
         Verdict::of(self) == Verdict::Behind
     }
@@ -363,7 +370,8 @@ impl Kernel {
 pub(crate) mod tests {
     use super::*;
 
-    /// Results of two kernels in three pairs with one row, `fork/empty`, for the tests of their readers.
+    /// Results of two kernels in three pairs with one row, `fork/empty`, for the tests of their
+    /// readers.
     pub(crate) fn example() -> Results {
         let runs = vec![
             vec![Some(500.0), Some(510.0), Some(490.0)],

@@ -1,7 +1,7 @@
 //! Another state of this source, built to be held against (`--against REV`).
 //!
-//! Its source stands in a git worktree for as long as the build takes; the kernel stays, so that the
-//! next comparison with it starts at once.
+//! Its source stands in a git worktree for as long as the build takes; the kernel stays, so that
+//! the next comparison with it starts at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ pub struct Revision {
     pub kernel: PathBuf,
 }
 
-/// The kernel of a revision as git names it (`HEAD~3`, a tag, a commit), built if it is not there yet.
+/// The kernel of a revision as git names it (`HEAD~3`, a tag, a commit), built if it is not there
+/// yet.
 ///
 /// # Errors
 /// When git knows no such revision, or it does not build.
@@ -43,8 +44,8 @@ pub fn kernel(home: &Path, name: &str) -> Result<Revision> {
     Ok(Revision { commit, kernel })
 }
 
-/// What the source of this program's project is: its commit, with `+` behind it when the source was changed since.
-/// `None` outside of git.
+/// Returns the commit of this program's source, with `+` behind it when the source was changed
+/// since, or `None` outside of git.
 pub fn current(home: &Path) -> Option<String> {
     let commit = commit_of(home, "HEAD").ok()?;
     let changed = git(home, &["status", "--porcelain", "--untracked-files=no"]).ok()?;
@@ -98,7 +99,7 @@ impl<'a> Worktree<'a> {
 
 impl Drop for Worktree<'_> {
     fn drop(&mut self) {
-        // What stays behind is removed by the next one.
+        // A worktree that stays behind is removed by the next build.
         let _ = git(
             self.home,
             &["worktree", "remove", "--force", &self.at.to_string_lossy()],
@@ -106,7 +107,7 @@ impl Drop for Worktree<'_> {
     }
 }
 
-/// What git prints, without its last newline.
+/// Returns git's output without its last newline.
 fn git(home: &Path, words: &[&str]) -> Result<String> {
     let output = Command::new("git")
         .arg("-C")

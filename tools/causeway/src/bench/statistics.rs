@@ -1,16 +1,18 @@
 //! Medians, spreads, and ratios of pairs.
 //!
-//! Two kernels that are alive at once measure each row in turn, so what slows the host down for a while slows both:
-//! the ratio inside one pair is steadier than either value. Everything is a median of some kind, as one
+//! Two running kernels measure each row in turn, so a disturbance of the host slows both: the ratio
+//! inside one pair is steadier than either value. Everything is a median of some kind, as one
 //! disturbed run must not move a figure.
 
 use serde::{Deserialize, Serialize};
 
 use super::results::Better;
 
-/// The doubt about a median above which a row is called noisy: a figure that says no more than that.
+/// The doubt about a median above which a row is called noisy: a figure that says no more than
+/// that.
 ///
-/// Two medians with this doubt lie less than 10% apart in nineteen of twenty cases, as doubts add up like the sides of a right angle.
+/// Two medians with this doubt lie less than 10% apart in nineteen of twenty cases, as doubts add
+/// up like the sides of a right angle.
 pub const NOISE: f64 = 0.07;
 
 /// The ratio of one kernel's costs to another's, over the pairs. Below 1 is good for the first.
@@ -31,11 +33,11 @@ pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The value below which this part of the values lies, from 0 to 1, by linear interpolation between the two
-/// values next to it; `None` of nothing.
+/// The value below which this part of the values lies, from 0 to 1, by linear interpolation between
+/// the two values next to it; `None` of nothing.
 ///
-/// The quartiles of five values are the second and the fourth: no estimate beyond the values, as one disturbed
-/// run of five must not count.
+/// The quartiles of five values are the second and the fourth: no estimate beyond the values, as
+/// one disturbed run of five must not count.
 pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -49,8 +51,8 @@ pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
 
 /// The ratios of the pairs in which both kernels have a value, in the pairs' order.
 ///
-/// Of what should be `less`, the first's value in the second's; of rates the inverse. Pairs whose divisor is
-/// zero have no ratio, but two zeroes are equal.
+/// For values that should be `Less`, the first's value divided by the second's; for rates the
+/// inverse. Pairs whose divisor is zero have no ratio, but two zeroes are equal.
 pub fn ratios(first: &[Option<f64>], second: &[Option<f64>], better: Better) -> Vec<f64> {
     let both = first.iter().zip(second);
     both.filter_map(|pair| match (pair, better) {
@@ -79,8 +81,8 @@ pub fn ratio(first: &[Option<f64>], second: &[Option<f64>], better: Better) -> O
     })
 }
 
-/// How far the middle half of some values lies apart (their interquartile range), as a part of their
-/// median; 0 for fewer than two, which cannot tell.
+/// How far the middle half of some values lies apart (their interquartile range), as a part of
+/// their median; 0 for fewer than two, which cannot tell.
 pub fn relative_range(values: &[f64]) -> f64 {
     match [0.25, 0.5, 0.75].map(|part| quantile(values, part)) {
         [Some(low), Some(middle), Some(high)] if high > low => (high - low) / middle,
@@ -88,13 +90,15 @@ pub fn relative_range(values: &[f64]) -> f64 {
     }
 }
 
-/// How far the median of `count` values with this [spread](relative_range) may lie from the true one in nineteen of twenty cases, as a part of it: half of the
-/// notch in a notched box plot (McGill, Tukey and Larsen 1978).
+/// How far the median of `count` values with this [spread](relative_range) may lie from the true
+/// one in nineteen of twenty cases, as a part of it: half of the notch in a notched box plot
+/// (McGill, Tukey and Larsen 1978).
 pub fn doubt(spread: f64, count: u32) -> f64 {
     1.57 * spread / f64::from(count.max(1)).sqrt()
 }
 
-/// The spread of a row: that of its pairs' ratios or, where the other kernel has none, of the first's values.
+/// The spread of a row: that of its pairs' ratios or, where the other kernel has none, of the
+/// first's values.
 pub fn spread(first: &[Option<f64>], second: &[Option<f64>], better: Better) -> f64 {
     let ratios = ratios(first, second, better);
     if ratios.is_empty() {
@@ -168,7 +172,8 @@ mod tests {
 
     #[test]
     fn more_pairs_leave_less_doubt() {
-        // A middle half that spans a ninth of the median: too much for five pairs, enough with seven.
+        // A middle half that spans a ninth of the median: too much for five pairs, enough with
+        // seven.
         assert!(doubt(1.0 / 9.0, 5) > NOISE);
         assert!(doubt(1.0 / 9.0, 7) < NOISE);
     }

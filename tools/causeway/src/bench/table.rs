@@ -7,7 +7,7 @@ use super::number::{self, Unit};
 use super::results::{Clock, Outcome, Results, Row, Status};
 use super::verdict::Verdict;
 
-/// Rarer events are not shown: they are another program's, or the measuring's own.
+/// Events rarer than this are not shown: they come from other programs, or from the measurement.
 const RARE: f64 = 0.005;
 
 /// Fewer pairs have no middle half that could be narrow by more than luck.
@@ -142,7 +142,7 @@ fn cells(results: &Results, row: &Row) -> [String; 9] {
     ]
 }
 
-/// What stands in place of a value.
+/// Returns the text in place of a value.
 fn short(outcome: &Outcome) -> &'static str {
     match outcome.status {
         Status::NotYet => "not yet",
@@ -151,7 +151,7 @@ fn short(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// What a reader must not miss.
+/// Returns the marks of a row.
 fn marks(row: &Row) -> String {
     let marks = [(row.is_behind(), "behind"), (row.noisy, "noise")];
     let marks: Vec<_> = marks
@@ -222,7 +222,7 @@ pub fn machine(results: &Results) -> String {
     text
 }
 
-/// How many rows are ahead, equal, behind, noise, missing, failed; and what failed.
+/// Counts the rows that are ahead, equal, behind, noisy, missing or failed, and lists the failures.
 pub fn summary(results: &Results) -> String {
     let rows = &results.rows;
     let count = |which: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| which(row)).count();

@@ -1,12 +1,14 @@
-//! Whose turn it is: the kernels of a pair are alive at once, and only one of them measures at any time.
+//! The turns of the kernels of a pair: all run at once, and only one of them measures at any time.
 //!
-//! The speed of a busy host changes from second to second. So the guests say which row comes next and wait; each goes on
-//! when the others have come as far, and the two sides of a ratio are measured within a second. Which kernel goes first
-//! changes from pair to pair, so that a host that grows slower or faster favours none.
+//! The speed of a busy host changes from second to second. So each guest announces its next row and
+//! waits until the others have come as far, and the two sides of a ratio are measured within a
+//! second. The order of the kernels changes from pair to pair, so that a host that grows slower or
+//! faster favours none.
 //!
-//! A host that others share is also disturbed, for tenths of a second or for some. So the guests pass through all experiments
-//! again and again, a turn of each row in each pass, and leave out what has had [enough](Tally::is_enough) turns while the host was
-//! [calm](super::calm). A row's value is that of its best turn, since a disturbance only ever makes one slower.
+//! A shared host is also disturbed for tenths of a second and for seconds. So the guests pass
+//! through all experiments repeatedly, a turn of each row in each pass, and skip rows that have had
+//! [enough](Tally::is_enough) turns while the host was [calm](super::calm). The value of a row is
+//! that of its best turn, since a disturbance only ever makes one slower.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,13 +36,14 @@ const MOST_PASSES: u32 = 8;
 /// A slow row, whose turns have taken this long, has had enough with one calm turn.
 const LONG: Duration = Duration::from_millis(300);
 
-/// However disturbed, no row has another turn after so long.
+/// No row gets another turn after this time, however disturbed its turns were.
 const TOO_LONG: Duration = Duration::from_millis(900);
 
-/// What the turns after each row's first may take in a pair: a bench on a host that is never calm comes to its end as well.
+/// The time for all turns after each row's first in a pair: a bench on a host that is never calm
+/// comes to its end as well.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a guest calls another pass.
+/// The guest's word for another pass.
 const AGAIN: &str = "again";
 
 /// All boots of a bench.
@@ -156,8 +159,8 @@ impl Session {
         Ok(())
     }
 
-    /// Hears a kernel until it waits for its next turn, or has come to its end. A guest that an experiment ends is booted
-    /// anew for the ones behind it.
+    /// Hears a kernel until it waits for its next turn, or has come to its end. A guest that an
+    /// experiment ends is booted anew for the ones behind it.
     fn play(&mut self, player: &mut Player, progress: &mut Progress) -> Result<()> {
         let (kernel, pair) = (player.kernel, player.pair);
         let title = self.sides[kernel].kernel.title();
@@ -217,7 +220,7 @@ struct Player {
     heard: bool,
     /// The experiment that it does.
     current: Option<String>,
-    /// What it waits for: an experiment, a row, or another pass.
+    /// The step that it waits for: an experiment, a row, or another pass.
     waits_for: String,
     place: Place,
     /// The rows that had turns.
@@ -270,7 +273,8 @@ impl Player {
         false
     }
 
-    /// The boot ended too early: what is given up for it. After the last experiment nothing is lost.
+    /// Returns the experiments that are given up because the boot ended too early. After the last
+    /// experiment none is.
     fn fail(&mut self) -> Vec<String> {
         self.silent = if self.heard { 0 } else { self.silent + 1 };
         self.heard = false;
@@ -288,8 +292,9 @@ impl Player {
     }
 }
 
-/// Whether a guest shall do what it waits for, for who is `patient` or not: a row that has not had enough turns, an experiment with
-/// such rows, another pass if there are any.
+/// Decides whether a guest runs the step that it waits for: a row that has not had enough turns, an
+/// experiment with such rows, or another pass if there are any. Without patience one turn is
+/// enough.
 fn wants(next: &str, pass: u32, tallies: &BTreeMap<String, Tally>, patient: bool) -> bool {
     let more = |row: &&Tally| !row.is_enough(patient);
     if next == AGAIN {
@@ -317,7 +322,7 @@ impl Tally {
         self.gone += took;
     }
 
-    /// Whether more turns would say no more, or take too long for who is `patient` or not.
+    /// Whether further turns would add nothing or, without `patient`, take too long.
     fn is_enough(&self, patient: bool) -> bool {
         self.calm >= CALM_TURNS
             || (self.turns > 0 && !patient)
@@ -326,7 +331,7 @@ impl Tally {
     }
 }
 
-/// Who is next of those that wait: who has come least far, and of equals the first.
+/// Returns the waiting kernel that has come least far, and of equals the first.
 fn next(places: impl Iterator<Item = Option<Place>>) -> Option<usize> {
     let waiting = places
         .enumerate()
@@ -377,7 +382,7 @@ mod tests {
         assert!(!enough(&[false; 6], SHORT));
         assert!(enough(&[true], LONG) && enough(&[false, true], LONG / 2));
         assert!(!enough(&[false], LONG) && enough(&[false], TOO_LONG));
-        // Who is not patient has one turn.
+        // Without patience there is one turn.
         assert!(!tally(&[], SHORT).is_enough(false) && tally(&[false], SHORT).is_enough(false));
     }
 

@@ -1,8 +1,9 @@
-//! Ahead, equal or behind: what a ratio says of a row.
+//! Ahead, equal or behind: the verdict of a ratio.
 
 use super::results::Row;
 
-/// Ratios nearer to 1 than this are called equal: the tolerance of instruction counts, which repeat to the digit.
+/// Ratios nearer to 1 than this are called equal: the tolerance of instruction counts, which repeat
+/// to the digit.
 pub const EQUAL: f64 = 0.03;
 
 /// How a row's cost on kernel 0 compares with that on kernel 1.

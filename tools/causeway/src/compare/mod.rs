@@ -1,6 +1,6 @@
 //! `causeway compare-linux`: this kernel and Linux on the same machine with the same root, in turn.
 //!
-//! [`start`] measures how they start, [`script`] what a script takes in them.
+//! [`start`] measures how they start, [`script`] the time of a script.
 
 mod script;
 mod start;
@@ -28,7 +28,8 @@ impl Pair {
         self.ground.machine(&self.kernel, archive, command_line)
     }
 
-    /// The machine with Linux, which runs `/init` of the archive, with these further words on its command line.
+    /// The machine with Linux, which runs `/init` of the archive, with these further words on its
+    /// command line.
     fn theirs(&self, archive: &Path, words: &[String]) -> Machine {
         let accelerator = self.ground.accelerator;
         let mut line = self.linux.command_line(Mitigations::Default, accelerator);
@@ -40,7 +41,7 @@ impl Pair {
     }
 }
 
-/// A machine without its kernel: what every kernel that is compared gets.
+/// A machine without its kernel, the same for every kernel that is compared.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// CPUs, 1 to 16.
@@ -71,7 +72,7 @@ impl Ground {
 /// Measures and prints a table.
 ///
 /// # Errors
-/// When a kernel is missing, or does not do what it is asked to.
+/// When a kernel is missing or fails.
 pub fn compare(options: &options::Compare) -> Result<()> {
     qemu::kibibytes(&options.memory)?;
     let kernel = project::kernel(Profile::Release)?;
@@ -99,7 +100,7 @@ pub fn compare(options: &options::Compare) -> Result<()> {
     }
 }
 
-/// The first line of what a program says about its version.
+/// Returns the first line of a program's `--version`.
 pub fn version(program: &str) -> String {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

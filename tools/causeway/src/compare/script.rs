@@ -1,10 +1,10 @@
 //! A script of a person's, run by bash or sh in both kernels with the same root.
 //!
-//! A line `RESULT NAME MICROSECONDS` is a measurement, and so is `COUNT NAME NUMBER`, of something else than time; the other lines
-//! must be the same in both. The script may call `measure NAME COMMAND`, which runs the command and prints a line with the time
-//! that it took.
+//! A line `RESULT NAME MICROSECONDS` is a measurement, and so is `COUNT NAME NUMBER`, of something
+//! else than time; the other lines must be the same in both. The script may call `measure NAME
+//! COMMAND`, which runs the command and prints a line with the time that it took.
 //!
-//! Each run gets copies of the disks and of the swap space that were asked for, made for it: no run finds what another left.
+//! Each run gets its own copies of the disks and of the swap space: no run sees changes of another.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,11 +30,12 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 const BEGIN: &str = "=== the script begins ===";
 const END: &str = "=== the script ended ===";
 
-/// The modules of Linux that disks and their file systems need: its ext4 is its ext2 as well. Causeway has its own inside.
+/// The modules of Linux that disks and their file systems need: its ext4 is its ext2 as well.
+/// Causeway has its own inside.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
 
-/// What both kernels run as their first program. Linux has nothing mounted then, and leaves `swap=` of its command line to the
-/// environment.
+/// The first program of both kernels. Linux has nothing mounted then, and passes `swap=` of its
+/// command line in the environment.
 const INIT: &str = r#"#!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root USER=root LC_ALL=C.UTF-8 TERM=linux
 mkdir -p /proc /sys /dev /tmp
@@ -76,10 +77,10 @@ enum Measured {
 }
 
 impl Measured {
-    /// What a line of the script's says, and of what.
+    /// Parses a line of the script's output: the name and the measurement.
     ///
     /// # Errors
-    /// When what should be a number is none.
+    /// When a value is no number.
     fn of_line(line: &str) -> Result<Option<(&str, Self)>> {
         let of = |word| line.strip_prefix(word)?.split_once(' ');
         let number = |text: &str| -> Result<f64> {
@@ -110,7 +111,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// What one run printed: the measurements by name, and the rest.
+/// The output of one run: the measurements by name, and the rest.
 struct Run {
     measured: BTreeMap<String, Measured>,
     output: String,
@@ -150,7 +151,7 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
             ours(&options.append),
         ));
     }
-    // Linux's own words for what the script tries do not stand between its lines.
+    // The kernel's own messages must not appear between the script's lines.
     let words = [&swap[..], &["loglevel=1".to_owned()]].concat();
     sides.push(("Linux".to_owned(), pair.theirs(&archive, &words)));
     let mut rows: BTreeMap<String, Vec<Vec<Measured>>> = BTreeMap::new();
@@ -183,10 +184,11 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
     Ok(())
 }
 
-/// The table: of each measurement the turn whose ratio, of the first system to the last, is in the middle.
+/// The table: of each measurement the turn whose ratio, of the first system to the last, is in the
+/// middle.
 ///
 /// # Errors
-/// When a system measured what another did not.
+/// When a system lacks a measurement.
 fn table(systems: &[&str], rows: BTreeMap<String, Vec<Vec<Measured>>>) -> Result<String> {
     let mut text = format!(
         "| measured | {} | ratio | least | most |\n",

@@ -1,7 +1,7 @@
 //! The start of this kernel and of Linux, measured in turn.
 //!
 //! Both get the same archive with busybox and the same machine. Time runs from QEMU's start to the
-//! shell's prompt on the console, memory is what is not free at that prompt.
+//! shell's prompt on the console; memory is all that is not free at that prompt.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,7 +24,8 @@ const PROMPT: &str = "causeway:~# ";
 /// How long a start may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The first program on Linux: what Causeway's kernel does itself before it starts the shell.
+/// The first program on Linux: the steps that Causeway's kernel takes itself before the shell
+/// starts.
 const INIT: &str = "#!/bin/sh
 mount -t proc proc /proc
 mount -t devtmpfs dev /dev

@@ -1,4 +1,4 @@
-//! What the plugin counted.
+//! The counts of the plugin.
 
 use anyhow::{Context, Result};
 
@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 pub struct Counts {
     /// Instructions of programs.
     pub programs: u64,
-    /// Of the kernel: an instruction's address and how often it ran. An address may stand here several times: in
-    /// blocks that overlap.
+    /// Of the kernel: an instruction's address and how often it ran. An address may stand here
+    /// several times: in blocks that overlap.
     pub kernel: Vec<(u64, u64)>,
 }
 

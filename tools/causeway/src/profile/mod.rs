@@ -1,8 +1,9 @@
 //! `causeway profile`: which of the kernel's functions a guest's instructions go to.
 //!
-//! Every instruction is counted, none is sampled: a small plugin (`counter.c`) makes QEMU's emulator count the runs of
-//! each block of instructions, the kernel itself knows nothing of it, and two runs of the same command differ only by what timers
-//! do. [`counts`] reads what the plugin wrote, [`table`] joins it with the kernel's functions and prints.
+//! Every instruction is counted, none is sampled: a small plugin (`counter.c`) makes QEMU's
+//! emulator count the runs of each block of instructions, the kernel itself is unchanged, and two
+//! runs of the same command differ only by the work of timers. [`counts`] reads the plugin's
+//! output, [`table`] joins it with the kernel's functions and prints.
 
 mod counts;
 mod table;
@@ -22,7 +23,8 @@ pub use table::Detail;
 /// The plugin's source.
 const PLUGIN: &str = include_str!("counter.c");
 
-/// Runs a command in a guest, prints where the kernel's instructions went, and returns the command's status.
+/// Runs a command in a guest, prints where the kernel's instructions went, and returns the
+/// command's status.
 ///
 /// # Errors
 /// When the guest cannot be started, or this QEMU takes no plugins.
@@ -78,8 +80,8 @@ fn build(folder: &Path) -> Result<PathBuf> {
     Ok(plugin)
 }
 
-/// The version of the plugin interface that the QEMU at hand wants: each takes a few old ones, none the
-/// oldest for ever.
+/// The version of the plugin interface that the QEMU at hand wants: each takes a few old ones, none
+/// the oldest for ever.
 fn interface() -> Result<u32> {
     let output = Command::new(QEMU)
         .arg("--version")

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::counts::Counts;
 
-/// What an instruction is counted for.
+/// The unit that an instruction is counted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// The function that stands in the kernel's file, with all that was inlined into it.
@@ -16,7 +16,7 @@ pub enum Detail {
     Line,
 }
 
-/// The table's `top` first lines. `name` says what an address is counted for.
+/// Returns the table's `top` first lines. `name` maps an address to its unit.
 pub fn table(counts: &Counts, name: impl Fn(u64) -> String, top: usize) -> String {
     let mut names: HashMap<u64, String> = HashMap::new();
     let mut sums: HashMap<&str, u64> = HashMap::new();

@@ -1,5 +1,5 @@
-//! The archive of a root, made once: that of a large folder stays in the user's cache folder until the
-//! folder changes.
+//! The archive of a root, made once: that of a large folder stays in the user's cache folder until
+//! the folder changes.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -49,7 +49,7 @@ impl Root {
             let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
             return Ok(path);
         }
-        // Who reads the old one keeps it.
+        // A process that has the old file open keeps it.
         let new = path.with_extension("new");
         self.write(&new)?;
         fs::rename(&new, &path).with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,5 +1,5 @@
-//! The user's cache folder: what takes long to make and can be made again. It may be removed at any
-//! time when no `causeway` runs.
+//! The user's cache folder, for files that take long to make and can be made again. It may be
+//! removed at any time when no `causeway` runs.
 
 use std::env;
 use std::fs::{self, File};

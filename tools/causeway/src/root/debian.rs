@@ -1,6 +1,6 @@
 //! `causeway root debian`: a folder with Debian's own packages, installed as Debian installs them.
 //!
-//! Debian's `mmdebstrap` does the work: apt resolves what is asked for with the sources of this
+//! Debian's `mmdebstrap` does the work: apt resolves the packages with the sources of this
 //! machine, dpkg unpacks it, and every package's own scripts configure it inside the new root. So
 //! the users, alternatives, caches and dpkg's database in it are those of a real Debian. It runs as
 //! root, or as an ordinary user in a user namespace.
@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{MARK, cache};
 
-/// What a root has when the user names no packages.
+/// The packages of a root when the user names none.
 pub const DEFAULT: [&str; 12] = [
     "bash",
     "coreutils",
@@ -40,7 +40,7 @@ pub const DEFAULT: [&str; 12] = [
 const SUITE: &str = "bookworm";
 /// The program that installs the packages, and its package's name.
 const INSTALLER: &str = "mmdebstrap";
-/// What is done to a root after the packages' own scripts.
+/// The last step of making a root, after the packages' own scripts.
 const FINISH: &str = include_str!("debian-finish.sh");
 /// The scripts of packages that care about the machine look here.
 const APT_FOLDER: &str = "/var/cache/apt/archives/";
@@ -51,7 +51,7 @@ const APT_FOLDER: &str = "/var/cache/apt/archives/";
 /// `fresh`, the packages are looked up anew although this set was installed before.
 ///
 /// # Errors
-/// One sentence that says what is wrong: a package that does not exist, no network, a folder that
+/// A sentence with the reason: a package that does not exist, no network, a folder that
 /// is something else.
 pub fn make(folder: &Path, packages: &[String], replace: bool, fresh: bool) -> Result<()> {
     check_place(folder, replace)?;
@@ -122,7 +122,7 @@ fn checked_names(packages: &[String]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What is installed, and from where.
+/// The packages to install, and their source.
 struct Recipe {
     packages: Vec<String>,
     /// Files that name apt's sources; none for Debian's usual ones.
@@ -170,7 +170,8 @@ impl Recipe {
         }
         install.arg(format!("--include={}", self.packages.join(",")));
         install.arg(word("--aptopt=", &settings));
-        // The packages of earlier times go in, all of them come out; the guest has a /dev of its own.
+        // The packages of earlier times go in, all of them come out; the guest has a /dev of its
+        // own.
         install.arg("--skip=download/empty,essential/unlink,output/dev");
         install.arg(format!("--setup-hook=mkdir -p \"$1\"{APT_FOLDER}"));
         let quoted = format!(
@@ -224,8 +225,8 @@ fn progress(line: &str) -> Option<&str> {
     STEPS.contains(&step).then(|| step.trim_end_matches('.'))
 }
 
-/// Why the installer failed, from what it said: a sentence where the cause is known, and its own
-/// errors else.
+/// The reason of the installer's failure, from its output: a sentence where the cause is known, and
+/// its own errors else.
 fn explain(said: &[String]) -> String {
     let find = |text: &str| said.iter().find(|line| line.contains(text));
     let unknown: Vec<&str> = said
@@ -280,7 +281,7 @@ fn apt_settings() -> Result<String> {
     let settings = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(settings
         .lines()
-        // What more the machine wants to know of each package is of no use to a root.
+        // The machine's other settings for packages do not apply to a root.
         .filter(|line| {
             !["::IndexTargets", "::Changelogs", "::cdrom"]
                 .iter()

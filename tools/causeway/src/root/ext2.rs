@@ -1,4 +1,5 @@
-//! A root as an image with an ext2 file system, which the guest changes and keeps: made by e2fsprogs, without mounting anything.
+//! A root as an image with an ext2 file system, which the guest changes and keeps: made by
+//! e2fsprogs, without mounting anything.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,14 +12,14 @@ use anyhow::{Context, Result, bail};
 
 use super::{Contents, DIRECTORY, MARK, Root};
 
-/// What an image has beside its files, where no size is asked for.
+/// The free space of an image when no size is given.
 const ROOM: u64 = 256 << 20;
 const MEBIBYTE: u64 = 1 << 20;
 /// The smallest image, in bytes: the file system's own tables fit.
 const LEAST: u64 = MEBIBYTE;
 
-/// Makes an image with the files of `folder`, else of the root made of busybox, in a file system of `size` bytes; without a size it has room for
-/// as much again as the files take, and more.
+/// Makes an image with the files of `folder`, else of the root made of busybox, in a file system of
+/// `size` bytes; without a size it has room for as much again as the files take, and more.
 ///
 /// # Errors
 /// When the folder can't be read, the files don't fit, `to` is there already, or e2fsprogs is not.
@@ -48,7 +49,7 @@ pub fn make(folder: Option<&Path>, to: &Path, size: Option<u64>) -> Result<()> {
 /// Has `e2fsck` look at an image, without a change to it.
 ///
 /// # Errors
-/// What it says, if it finds fault with anything.
+/// Its message, if the file system is damaged.
 pub fn check(image: &Path) -> Result<()> {
     run(tool("e2fsck").arg("-fn").arg(image)).map(drop)
 }
@@ -56,7 +57,7 @@ pub fn check(image: &Path) -> Result<()> {
 /// Has `debugfs` change an image by these commands, a line each.
 ///
 /// # Errors
-/// What it says, if it can't.
+/// Its message, if it fails.
 pub fn edit(image: &Path, commands: &[u8]) -> Result<()> {
     let mut script = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
     script.write_all(commands)?;
@@ -67,7 +68,7 @@ pub fn edit(image: &Path, commands: &[u8]) -> Result<()> {
 /// The bytes of a size in words: a number of M or G.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence with the reason.
 pub fn size(text: &str) -> Result<u64, String> {
     let kibibytes = crate::qemu::kibibytes(text);
     let bytes = kibibytes.ok().and_then(|size| size.checked_mul(1024));
@@ -94,7 +95,8 @@ impl Root {
         edit(image, &self.owners(folder.is_some())?)
     }
 
-    /// Writes the tree into a folder that is not there yet. Owners are left to [`owners`](Root::owners).
+    /// Writes the tree into a folder that is not there yet. Owners are left to
+    /// [`owners`](Root::owners).
     fn stage(&self, to: &Path) -> Result<()> {
         for (path, node) in &self.nodes {
             let place = to.join(path);
@@ -120,7 +122,7 @@ impl Root {
         Ok(())
     }
 
-    /// What `debugfs` has to do so that all files belong to whom they shall.
+    /// The commands by which `debugfs` sets the owners of all files.
     fn owners(&self, marked: bool) -> Result<Vec<u8>> {
         let me = rustix::process::geteuid().as_raw();
         let mut script = Vec::new();
@@ -161,7 +163,7 @@ fn run(command: &mut Command) -> Result<Output> {
         .output()
         .with_context(|| format!("cannot run {name}: install Debian's package e2fsprogs"))?;
     if !output.status.success() {
-        // e2fsck says what is wrong on its standard output.
+        // e2fsck writes its complaints to its standard output.
         let why = [&output.stdout[..], &output.stderr].concat();
         bail!("{name} failed: {}", String::from_utf8_lossy(&why).trim());
     }

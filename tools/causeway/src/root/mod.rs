@@ -1,6 +1,6 @@
 //! The guest's root: a tree of files, from a folder of the host or made of Debian's static busybox,
-//! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's packages,
-//! [`ext2`] a disk of any.
+//! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's
+//! packages, [`ext2`] a disk of any.
 
 mod archive;
 mod cache;
@@ -23,7 +23,7 @@ use crate::cpio::{Archive, Header};
 /// Where Debian's `busybox-static` puts its program.
 pub const BUSYBOX: &str = "/bin/busybox";
 
-/// The file in a root's top folder by which `causeway` knows what it made: a line with the format,
+/// The file in a root's top folder that marks it as made by `causeway`: a line with the format,
 /// then one for each file that does not belong to root: `owner UID GID PATH`.
 const MARK: &str = ".causeway-root";
 
@@ -31,14 +31,14 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// What a file of the tree contains.
+/// The contents of a file of the tree.
 #[derive(Clone, Hash, Debug)]
 enum Contents {
     /// A directory, a device or a FIFO.
     Nothing,
     /// These bytes: a small file, or the target of a symbolic link.
     Bytes(Vec<u8>),
-    /// What this file of the host contains.
+    /// The contents of this file of the host.
     HostFile(PathBuf),
 }
 
@@ -52,8 +52,8 @@ struct Node {
     contents: Contents,
     /// Device and inode on the host of a file with several names.
     identity: Option<(u64, u64)>,
-    /// Bytes of a file of the host, and what changes when somebody changes it: its number, and when
-    /// it last changed in seconds and nanoseconds.
+    /// Identifies the state of a file of the host: its bytes, its inode, and the seconds and
+    /// nanoseconds of its last change.
     host: (u64, u64, i64, i64),
 }
 

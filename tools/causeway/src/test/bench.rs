@@ -1,4 +1,5 @@
-//! `causeway bench` as a user calls it: a table, results and a report; a wrong name; a guest that is killed.
+//! `causeway bench` as a user calls it: a table, results and a report; a wrong name; a guest that
+//! is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -142,8 +143,8 @@ fn killed(bench: &Bench) -> Result<()> {
     ends(&output, 1, holds)
 }
 
-/// When one of two guests is killed it is booted anew, and the other goes on: all but one experiment
-/// has its ratio.
+/// When one of two guests is killed it is booted anew, and the other goes on: all but one
+/// experiment has its ratio.
 fn one_killed(bench: &Bench) -> Result<()> {
     let out = folder(bench, "one-killed");
     let output = without_a_guest(bench, "causeway", &out)?;

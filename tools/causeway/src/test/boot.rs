@@ -1,5 +1,5 @@
-//! Guests whose console is captured: [`Bench::guest`] plans a boot, [`Plan::run`] runs it to its end,
-//! and [`Finished`] judges what came of it.
+//! Guests whose console is captured: [`Bench::guest`] plans a boot, [`Plan::run`] runs it to its
+//! end, and [`Finished`] judges what came of it.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! `causeway compare-linux` as a user calls it, where there is a Linux: a script with disks, of which each run has its own.
+//! `causeway compare-linux` as a user calls it, where there is a Linux: a script with disks, of
+//! which each run has its own.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ use crate::outcome;
 use crate::project;
 use crate::root::ext2;
 
-/// What stands on the disk when a run begins, what it leaves there, and the swap space.
+/// Shows the disk's contents at the start of a run, changes them, and shows the swap space.
 const SCRIPT: &str = "
 mount -t ext2 /dev/vda /mnt && ls /mnt && echo new > /mnt/new && cat /mnt/new && umount /mnt
 while read -r name kind size rest; do echo $name $kind $size; done </proc/swaps

@@ -1,6 +1,6 @@
-//! Debian's sqlite3 on a root that is a disk: a database larger than the guest's memory, a machine that
-//! is killed while the database changes, and its state at the next boot; and Debian's own tools for
-//! mounts on such a root.
+//! Debian's sqlite3 on a root that is a disk: a database larger than the guest's memory, a machine
+//! that is killed while the database changes, and its state at the next boot; and Debian's own
+//! tools for mounts on such a root.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::roots;
 use crate::disk::Disk;
 use crate::root::ext2;
 
-/// What the root has besides what Debian calls essential.
+/// The root's packages besides Debian's essential ones.
 const PACKAGES: &[&str] = &["bash", "coreutils", "mount", "sqlite3", "util-linux"];
 
 /// How large a run is.
@@ -119,8 +119,8 @@ fn mounts(bench: &Bench, image: &Path) -> Result<()> {
 }
 
 /// Makes a database of so many bytes, then changes it for ever, and says each time when it is done.
-/// With less than `extra`, sqlite does not sync the directory from which it removes a journal, and the
-/// last change may be taken back.
+/// With less than `extra`, sqlite does not sync the directory from which it removes a journal, and
+/// the last change may be taken back.
 fn build(bytes: u64) -> String {
     format!(
         "

@@ -1,8 +1,9 @@
 //! Debian's programs, in a guest and on Linux with the same root.
 //!
-//! Each script of `user/strangers/debian` runs in a root of Debian's packages. What it prints, and its
-//! status, must be what `NAME.out` beside it says: what it printed on Linux in the same virtual machine with
-//! the same root. `causeway test --record debian` writes these files anew with Debian's cloud kernel.
+//! Each script of `user/strangers/debian` runs in a root of Debian's packages. Its output and
+//! status must be those in `NAME.out` beside it, which come from Linux in the same virtual machine
+//! with the same root. `causeway test --record debian` writes these files anew with Debian's cloud
+//! kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,11 @@ use crate::root::Root;
 /// The time for a batch, in seconds.
 const TIMEOUT: u64 = 900;
 
-/// A root of Debian's packages, and what runs in it.
+/// A root of Debian's packages, and the scripts that run in it.
 struct System {
     /// Of its folder in `target/roots`.
     name: &'static str,
-    /// Separated by blanks; besides these it has what Debian calls essential.
+    /// Separated by blanks; Debian's essential packages come on top.
     packages: &'static str,
     /// In pairs that take about the same time, since two guests run at once.
     batches: &'static [Batch],
@@ -79,13 +80,13 @@ const SYSTEMS: &[System] = &[
     },
 ];
 
-/// What a script printed, with its status as the last line; and the time of its whole boot.
+/// A script's output, with its status as the last line; and the time of its whole boot.
 struct Printed {
     text: String,
     time: Duration,
 }
 
-/// Runs them, or writes anew what they print on Linux.
+/// Runs them, or records their output on Linux.
 ///
 /// # Errors
 /// When there are no scripts or a record is missing; when recording, also when the root cannot be made or a script
@@ -100,8 +101,8 @@ pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Resul
     Ok(())
 }
 
-/// What Debian's tools are to make of swap space. The machine in which Linux runs the scripts has no device for that, so what they print is
-/// known from their manuals.
+/// Debian's tools for swap space. The machine in which Linux runs the scripts has no device for it,
+/// so their expected output comes from their manuals.
 const SWAP_TOOLS: &str = "
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
 exec 2>&1; D=/dev/md0; id=01234567-89ab-cdef-0123-456789abcdef
@@ -214,7 +215,7 @@ fn archive(bench: &Bench, system: &System, scripts: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// What each script of a batch printed.
+/// Returns the output of each script of a batch.
 fn boot(
     bench: &Bench,
     linux: Option<&Path>,
@@ -239,7 +240,8 @@ fn boot(
         .collect()
 }
 
-/// The same machine with Linux, which runs `/init` with the words of its command line that it does not know.
+/// The same machine with Linux, which runs `/init` with the words of its command line that it does
+/// not know.
 fn on_linux(mut machine: Machine, linux: &Path, batch: &[&str]) -> Result<String> {
     if let Boot::Kernel {
         kernel,
@@ -255,7 +257,8 @@ fn on_linux(mut machine: Machine, linux: &Path, batch: &[&str]) -> Result<String
     Ok(finish(&machine, linux, b"", timeout, |_| ())?.text())
 }
 
-/// What stands between the lines that `prepare` writes before and after a script's output, and its status.
+/// Returns the text between the lines that `prepare` writes before and after a script's output, and
+/// its status.
 fn part(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("===== {name}\n"))?;
     let (output, rest) = rest.split_once("===== status ")?;
@@ -263,7 +266,7 @@ fn part(text: &str, name: &str) -> Option<String> {
     Some(format!("{output}status {status}\n"))
 }
 
-/// Compares what was printed with what Linux printed.
+/// Compares outputs with those on Linux.
 fn judge(
     report: &mut Report,
     scripts: &Path,
@@ -292,7 +295,7 @@ fn judge(
     Ok(())
 }
 
-/// Keeps what was printed.
+/// Records outputs.
 fn write(scripts: &Path, batch: &[&str], printed: &[Printed]) -> Result<()> {
     for (name, printed) in batch.iter().zip(printed) {
         let file = recorded(scripts, name);
@@ -303,7 +306,7 @@ fn write(scripts: &Path, batch: &[&str], printed: &[Printed]) -> Result<()> {
     Ok(())
 }
 
-/// The file with what a script printed on Linux.
+/// The file with a script's output on Linux.
 fn recorded(scripts: &Path, name: &str) -> PathBuf {
     scripts.join(name).with_extension("out")
 }

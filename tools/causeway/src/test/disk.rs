@@ -1,4 +1,5 @@
-//! Disks: the image holds what a guest wrote, and errors of the host reach the program that asked.
+//! Disks: the image holds the bytes that a guest wrote, and errors of the host reach the program
+//! that asked.
 
 use std::fs;
 use std::io::Write;
@@ -61,7 +62,7 @@ fn patterns(bench: &Bench, cpus: u32, options: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sectors that the host can't read, and what the guest makes of it.
+/// Sectors that the host can't read fail in the guest, and only those.
 fn errors(bench: &Bench) -> Result<()> {
     let file = bench.file("disk-bad", &vec![b'.'; 2 << 20])?;
     let line = "
@@ -76,7 +77,7 @@ dd if=/dev/vda of=/dev/null bs=4096 skip=300 2>/dev/null && echo fine";
     finished.printed("1\n0\n1018880\nbroken\nfine\n")
 }
 
-/// A sector that can be neither read nor written, and what programs hear of it.
+/// A sector that can be neither read nor written: the errors reach programs.
 fn bad_sector(bench: &Bench, cpus: u32) -> Result<()> {
     let mut bytes = vec![b'.'; 4 << 20];
     bytes[..10].copy_from_slice(b"bad sector");
@@ -97,7 +98,8 @@ echo 3 > /proc/sys/vm/drop_caches; cat /d/before 2>&1 > /dev/null | grep -c 'Inp
 dd if=/dev/zero of=/d/before bs=4096 count=4 conv=fsync,notrunc 2>&1 | grep -c 'Input/output error'
 (echo new > /d/dir/new) 2>/dev/null || echo refused; sync; umount -l /d && echo off; cat /dev/vda 2>/dev/null | wc -c";
 
-/// A disk whose file the host closes while it is mounted: every later request fails, and none hangs.
+/// A disk whose file the host closes while it is mounted: every later request fails, and none
+/// hangs.
 fn gone(bench: &Bench) -> Result<()> {
     let file = bench.path("disk-gone");
     ext2::make(Some(&bench.fresh_folder("nothing")?), &file, Some(8 << 20))?;
@@ -144,12 +146,12 @@ fn many(bench: &Bench) -> Result<()> {
     guest.timeout(120).run()?.printed("0\n8\n")
 }
 
-/// What the first boot does on its disk.
+/// The changes of the first boot to its disk.
 const CHANGES: &str = "
 mkdir -p /srv/a/b && cp /bin/busybox /srv/a/b/copy && cmp /bin/busybox /srv/a/b/copy && echo same
 i=0; while [ $i -lt 200 ]; do echo $i > /srv/file$i; i=$((i+1)); done; rm /srv/file1*
 ln -s a/b/copy /srv/link; ln /srv/file5 /srv/hard; mv /srv/a /srv/c; sync; mount | grep -c ' / type ext2 (rw'";
-/// What the second one finds.
+/// The checks of the second boot.
 const LOOKS: &str = "
 cmp /bin/busybox /srv/c/b/copy && echo same; ls /srv | wc -l; cat /srv/hard; readlink /srv/link
 (echo no > /srv/no) 2>/dev/null || echo refused";

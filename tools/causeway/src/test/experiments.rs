@@ -1,4 +1,5 @@
-//! The experiments of the guest's bench, with the smallest setting: every experiment comes to its end, and no row fails.
+//! The experiments of the guest's bench, with the smallest setting: every experiment comes to its
+//! end, and no row fails.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +34,7 @@ fn measure(bench: &Bench, cpus: u32) -> Result<()> {
     )
 }
 
-/// What is wrong with what the bench printed, of which `list` names the experiments.
+/// Checks the output of the bench, of which `list` names the experiments.
 fn judge(text: &str, list: &str) -> Result<()> {
     let mut wrong = Vec::new();
     let mut rows = BTreeSet::new();
@@ -60,7 +61,8 @@ fn judge(text: &str, list: &str) -> Result<()> {
         if !done.contains(name) {
             wrong.push(format!("{name}: not to its end"));
         }
-        // What only another kernel or several CPUs have may be missing, but not all of an experiment everywhere.
+        // Rows that need another kernel or several CPUs may be missing, but not all rows of an
+        // experiment.
         if name == "calls" && !rows.iter().any(|row| row.starts_with("calls/")) {
             wrong.push("calls: no row".into());
         }

@@ -1,5 +1,5 @@
-//! A root on ext2: the host's `e2fsck` finds it sound after a guest, and the next boot finds what the
-//! guest left there, also after the machine was killed.
+//! A root on ext2: the host's `e2fsck` finds it sound after a guest, and the next boot finds the
+//! guest's files, also after the machine was killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ use crate::root::ext2;
 
 const SIZE: u64 = 32 << 20;
 
-/// Makes trees, links and archives, and prints what is in them.
+/// Makes trees, links and archives.
 const MAKE: &str = "
 mkdir -p /a/b /a/git/objects && cp -a /bin/busybox /a/b/ && ln -s b /a/link && ln /a/b/busybox /a/twice
 seq 1 20000 > /a/numbers && mv /a/numbers /a/b/moved && mkfifo /a/pipe
 for i in $(seq 1 60); do mkdir -p /a/git/objects/$((i % 7)); echo $i > /a/git/objects/$((i % 7))/$i; done
 rm -r /a/git/objects/3 && tar cf /a.tar /a 2>/dev/null && mkdir /copy && tar xf /a.tar -C /copy && rm /a.tar
 truncate -s 5000000 /a/sparse && echo end >> /a/sparse";
-/// Prints what is there.
+/// Prints the state of the files.
 const SHOW: &str = "cd / && find a copy | sort | md5sum; find a copy -type f | sort | xargs md5sum | md5sum; \
 readlink /copy/a/link; stat -c %h /a/twice; stat -f -c %t /; grep -c ' / ext2 ' /proc/mounts";
 
@@ -28,7 +28,7 @@ readlink /copy/a/link; stat -c %h /a/twice; stat -f -c %t /; grep -c ' / ext2 ' 
 const CHANGES: &str = "
 mkdir /kept && cp /bin/busybox /kept/ && seq 1 5000 > /kept/numbers && sync && echo synced
 while true; do cp -r /kept /more; rm -r /more; done";
-/// Finds what was there at the `sync`.
+/// Checks for the files that were there at the `sync`.
 const LOOKS: &str =
     "cmp /kept/busybox /bin/busybox && seq 1 5000 | cmp - /kept/numbers && echo there";
 

@@ -2,8 +2,8 @@
 //! `causeway test`, and by themselves in `causeway check`.
 //!
 //! All of it needs processors only, and its clock is a simulated one. So `causeway test` runs it
-//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail, and
-//! at its low priority it delays them little.
+//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail,
+//! and at its low priority it delays them little.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Instruction counts: that they repeat, that this build keeps to the table of the last release, and that what makes a call or a
-//! fault longer is found.
+//! Instruction counts: they repeat, this build keeps to the table of the last release, and a
+//! planted slowdown of a call or a fault is found.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::project;
 /// The file that has the table.
 const FILE: &str = "docs/performance.md";
 
-/// What `--compare` may find in percent: a tenth of what the planted slowdowns are.
+/// The threshold of `--compare` in percent: a tenth of the planted slowdowns.
 const THRESHOLD: &str = "1";
 
-/// A drill that makes something longer, a row that must show it, and rows that must not.
+/// A drill that makes a path longer, a row that must show it, and rows that must not.
 const PLANTED: [(&str, &str, &[&str]); 2] = [
     (
         "drill=slow-calls",
@@ -32,7 +32,7 @@ const PLANTED: [(&str, &str, &[&str]); 2] = [
     ),
 ];
 
-/// Runs them; with `update` the table gets this build's counts in place of being what they are judged by.
+/// Runs them; with `update` the table gets this build's counts, and judges none.
 pub fn run(bench: &Bench, report: &mut Report, update: bool) {
     if !report.wants("icount: instruction counts") {
         return;
@@ -151,7 +151,8 @@ fn kept(results: &Results, report: &mut Report) {
     }
 }
 
-/// Whether the comparison with the plain kernel names the row that a drill makes longer, as one beyond the threshold, and not the others.
+/// Whether the comparison with the plain kernel names the row that a drill makes longer, as one
+/// beyond the threshold, and not the others.
 fn planted(bench: &Bench, drill: &str, found: &str, others: &[&str]) -> Result<()> {
     let [plain, slow] = ["first", drill].map(|name| folder(bench, name).join("results.json"));
     let words = ["bench", "--threshold", THRESHOLD, "--compare"];

@@ -1,15 +1,17 @@
 //! `causeway test`: everything that `make test` runs, with one line for each thing tested.
 //!
-//! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run the test programs of
-//! `user/`, [`strangers`] runs scripts in a guest and on the host and compares what they print,
-//! [`disk`] gives guests disks and looks at what they leave there, [`ext2`] does so with roots that stay, or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small ones swap space,
-//! [`debian`] runs scripts of Debian's programs and compares what they print with what Linux printed,
-//! [`bench`] lets `causeway bench` measure a little, [`experiments`] lets the guest's part of it do each row once,
-//! [`compare`] lets `causeway compare-linux` do so with a script, where there is a Linux,
-//! [`icount`] compares counts of instructions with the last release's,
-//! [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too small for it, [`python`] runs Python's own tests and compares their outcomes with Linux's,
-//! [`report`] opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`] starts guests that must fail, or start in
-//! unusual ways.
+//! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run
+//! the test programs of `user/`, [`strangers`] runs scripts in a guest and on the host and compares
+//! their outputs, [`disk`] gives guests disks and looks at the images, [`ext2`] does so with roots
+//! that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives
+//! small guests swap space, [`debian`] compares the output of scripts of Debian's programs with
+//! Linux's, [`bench`] runs `causeway bench` on a few rows, [`experiments`] each row of the guest's
+//! bench once, [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`]
+//! compares instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`,
+//! [`pressure`] does so in a machine that is too small for it, [`python`] compares the outcomes of
+//! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
+//! types at a guest's console, and [`starts`] starts guests that must fail, or start in unusual
+//! ways. [`boot`] plans and runs a boot for all of them.
 
 mod bench;
 mod boot;
@@ -42,11 +44,11 @@ use anyhow::{Result, anyhow, ensure};
 use crate::options;
 use crate::project::{self, Profile};
 
-/// Counts what passed and what failed, and says so.
+/// Counts and prints the tests that passed and failed.
 pub struct Report {
     passed: u32,
     failed: Vec<String>,
-    /// Only what has one of these words in its name is run.
+    /// Only groups with one of these words in their names are run.
     words: Vec<String>,
     /// Whether there was such a group.
     any: bool,
@@ -63,12 +65,12 @@ impl Report {
         }
     }
 
-    /// One for tests that run beside these.
+    /// A report for tests that run beside these.
     fn beside(&self) -> Self {
         Self::new(&self.words)
     }
 
-    /// Adds what was counted beside.
+    /// Adds the counts of a report that ran beside.
     fn add(&mut self, beside: Self) {
         self.passed += beside.passed;
         self.failed.extend(beside.failed);
@@ -105,7 +107,8 @@ impl Report {
         }
     }
 
-    /// Prints the failed tests and the counts of a run that began at `start`; returns the exit status.
+    /// Prints the failed tests and the counts of a run that began at `start`; returns the exit
+    /// status.
     ///
     /// # Errors
     /// When no group was asked for that exists.
@@ -195,7 +198,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     report.summary(start)
 }
 
-/// Runs all but what [`host`] does.
+/// Runs all but the tests of [`host`].
 fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     report::run(report);
     let kernel = project::kernel(Profile::Checked)?;

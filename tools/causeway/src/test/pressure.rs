@@ -1,5 +1,6 @@
-//! Debian's `stress-ng` in a machine that is too small for it: its root and its files are on an ext2 disk, its memory goes to a swap disk, and
-//! to swap files that it makes itself. What it checks must be right, and in the end no page and no slot may be missing.
+//! Debian's `stress-ng` in a machine that is too small for it: its root and its files are on an
+//! ext2 disk, its memory goes to a swap disk, and to swap files that it makes itself. Its checks
+//! must pass, and in the end no page and no slot may be missing.
 
 use std::path::Path;
 
@@ -12,13 +13,15 @@ use crate::disk::Disk;
 use crate::root::ext2;
 use crate::swap::Swap;
 
-/// What the guest has, and the swap space of its own.
+/// The guest's memory and its swap space.
 const MEMORY: &str = "256M";
 const SWAP: &str = "512M";
 
-/// The stressors, with what they use, and how much each does in a short run: by amount and not by time, so that a busy host takes longer and finds
-/// the same. What belongs to a stressor stands behind it, or `stress-ng` takes it for another one's. Together they need more than the memory and less
-/// than memory and swap space: `shm` has 32 objects of its size, and as much of its own for each.
+/// The stressors, with their sizes, and the amount of each in a short run: an amount instead of a
+/// time, so that a busy host takes longer and finds the same. Options of a stressor stand behind
+/// it, or `stress-ng` takes them for another one's. Together they need more than the memory and
+/// less than memory and swap space: `shm` has 32 objects of its size, and as much of its own for
+/// each.
 const STRESSORS: [(&str, &str, u32); 9] = [
     ("vm", "2 --vm-bytes 400M", 24),
     ("mmap", "1 --mmap-bytes 32M", 2),
@@ -34,8 +37,9 @@ const STRESSORS: [(&str, &str, u32); 9] = [
 /// In a short run: the ways to use memory that take long where it is on a disk are left out.
 const SHORT: &str = "--vm-method write64";
 
-/// Frames that may be used afterwards and were not before, of each kind: the kernel's caches of its own objects, and pages of shells that came back from
-/// swap. A page lost in each thousandth operation of a long run is more.
+/// Frames that may be used afterwards and were not before, of each kind: the kernel's caches of its
+/// own objects, and pages of shells that came back from swap. A page lost in each thousandth
+/// operation of a long run is more.
 const KEPT: u64 = 1024;
 
 /// How long the start and the end may take.
@@ -101,7 +105,7 @@ fn pressure(bench: &Bench, folder: &Path, cpus: u32, seconds: Option<u32>) -> Re
     sound
 }
 
-/// What is wrong with what a run printed, and with what the kernel had to say.
+/// Checks the output of a run and the kernel's log.
 fn judge(text: &str, log: &[String]) -> Result<()> {
     let mut wrong = stress::complaints(text, STRESSORS.iter().map(|(name, ..)| *name));
     // There is room for all of them.

@@ -1,8 +1,9 @@
 //! Python's own regression tests, from Debian's package, in a guest.
 //!
-//! `user/strangers/python/linux.txt` has what they give on Linux in the same virtual machine with the same root: how many tests a module
-//! has, and those that are not passed there (skipped, for the most part). `known.txt` beside it lists what differs here,
-//! each with its reason. Anything else that differs fails.
+//! `user/strangers/python/linux.txt` has the outcomes on Linux in the same virtual machine with the
+//! same root: the number of tests of a module, and those that do not pass there (skipped, for the
+//! most part). `known.txt` beside it lists the differences here, each with its reason. Any other
+//! difference fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use super::{Report, roots, side_by_side};
 use crate::project;
 use crate::root::Root;
 
-/// What the root has besides what every Debian root has.
+/// The root's packages besides those of every Debian root.
 const PACKAGES: [&str; 4] = ["python3", "libpython3.11-testsuite", "procps", "netbase"];
 
 /// Modules that run in one boot, separated by blanks.
@@ -70,14 +71,14 @@ impl Batch {
 /// Outcomes by test: `ok`, `skipped`, `failure`, `error`.
 type Outcomes = BTreeMap<String, String>;
 
-/// What a module's tests shall give.
+/// The expected outcomes of a module's tests.
 #[derive(Default)]
 struct Expected {
     /// On Linux.
     count: usize,
     /// On Linux, of those that are not `ok` there.
     others: Outcomes,
-    /// What is known to differ here.
+    /// The known differences here.
     known: Outcomes,
 }
 
@@ -137,7 +138,7 @@ fn boot(bench: &Bench, archive: &Path, batch: &Batch) -> Result<(String, Duratio
     Ok((text, begin.elapsed()))
 }
 
-/// Compares each module of a batch with what is expected.
+/// Compares each module of a batch with the expected outcomes.
 fn judge(
     report: &mut Report,
     batch: &Batch,
@@ -177,7 +178,7 @@ fn outcomes_of(text: &str, module: &str) -> Outcomes {
         .collect()
 }
 
-/// What differs, if anything does.
+/// Returns the differences as an error, if there are any.
 fn differences(expected: &Expected, outcomes: &Outcomes) -> Result<()> {
     let mut wrong = Vec::new();
     if outcomes.len() != expected.count {
@@ -197,7 +198,8 @@ fn differences(expected: &Expected, outcomes: &Outcomes) -> Result<()> {
     Ok(())
 }
 
-/// Reads the lists: `MODULE = COUNT`, `MODULE TEST OUTCOME`, and for what is known `MODULE TEST OUTCOME REASON...`.
+/// Reads the lists: `MODULE = COUNT`, `MODULE TEST OUTCOME`, and for known differences `MODULE TEST
+/// OUTCOME REASON...`.
 fn read_expected(folder: &Path) -> Result<BTreeMap<String, Expected>> {
     let mut all: BTreeMap<String, Expected> = BTreeMap::new();
     let linux = fs::read_to_string(folder.join("linux.txt")).context("no linux.txt")?;

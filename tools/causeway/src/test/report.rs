@@ -1,7 +1,9 @@
-//! The bench's page in headless Chromium: no error, nothing too wide on a phone, pictures that are not empty, and print.
+//! The bench's page in headless Chromium: no error, nothing too wide on a phone, pictures that are
+//! not empty, and print.
 //!
-//! The page is that of the results that the report's own tests use. How it lies on a screen is asked by `probe.html`, which
-//! shows it in a frame of some width and writes what it finds into its title.
+//! The page is that of the results that the report's own tests use. How it lies on a screen is
+//! asked by `probe.html`, which shows it in a frame of some width and writes its findings into its
+//! title.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use crate::bench::report;
 use crate::bench::results::Results;
 use crate::project;
 
-/// What the program is called, here and there.
+/// The names of the program on different systems.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
 /// Widths of a phone and of a desktop's window, in a page's pixels.
@@ -95,7 +97,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// Opens a page and does what `words` say; what it printed, and what it said besides.
+    /// Opens a page with the options `words`; returns the standard output and the standard error.
     fn open(&self, words: &[&str], page: &Path) -> Result<(String, String)> {
         let output = Command::new("timeout")
             .args(["--kill-after=5", PATIENCE])
@@ -123,7 +125,7 @@ impl Browser {
     }
 }
 
-/// What the browser's console says of the page is an error of the page's.
+/// Any message of the browser's console about the page is an error.
 fn opens(browser: &Browser, page: &Path) -> Result<()> {
     let (document, errors) = browser.open(&["--dump-dom"], page)?;
     if let Some(line) = errors.lines().find(|line| line.contains("CONSOLE")) {
@@ -137,13 +139,13 @@ fn opens(browser: &Browser, page: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What `probe.html` finds.
+/// The findings of `probe.html`.
 #[derive(Deserialize, Debug)]
 struct Probe {
     width: f64,
     scroll_width: f64,
     height: f64,
-    /// What reaches beyond the page's right edge.
+    /// Elements that reach beyond the page's right edge.
     wide: Vec<String>,
     sections: usize,
     rows: usize,
@@ -185,7 +187,8 @@ fn probe(browser: &Browser, page: &Path, width: u32) -> Result<Probe> {
     serde_json::from_str(&found).with_context(|| format!("{found} {errors}"))
 }
 
-/// Nothing reaches beyond the screen but what scrolls in a box of its own, and nothing out of a picture.
+/// Only elements that scroll in a box of their own reach beyond the screen, and none out of a
+/// picture.
 fn fits(browser: &Browser, page: &Path, width: u32) -> Result<()> {
     let probe = probe(browser, page, width)?;
     let fits = probe.width == f64::from(width) && probe.scroll_width <= probe.width;
@@ -209,7 +212,8 @@ fn fits(browser: &Browser, page: &Path, width: u32) -> Result<()> {
     }
 }
 
-/// What shows the page's pictures only, side by side: a screen of the whole page would be taller than a browser draws.
+/// A style that shows the page's pictures only, side by side: a screenshot of the whole page would
+/// be taller than a browser draws.
 const SHEET: &str = "<style>
     h1, h2, h3, h4, p, ul, dl, pre, nav, .scroll, .blank { display: none }
     header, main, section, article, div { display: contents }
@@ -258,7 +262,7 @@ const COLOURED: usize = 6;
 struct Screen {
     width: usize,
     height: usize,
-    /// Red, green, blue, and what else there is of each pixel.
+    /// Red, green, blue, and further samples of each pixel.
     bytes: Vec<u8>,
     samples: usize,
 }

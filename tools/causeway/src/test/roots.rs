@@ -13,7 +13,7 @@ use crate::root::debian::make;
 /// One is made at a time, and by one thread.
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// The folder in `target/roots` with these packages and what Debian calls essential, made if need be.
+/// The folder in `target/roots` with these packages and Debian's essential ones, made if need be.
 ///
 /// # Errors
 /// When it can't be made.
@@ -37,8 +37,9 @@ pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes and fetches all that the tests of a whole run need of Debian, in the order in which they need it: beside the kernels' builds, since most
-/// of the time it waits for a network and for scripts of packages. Who finds nothing made later tries again, and says why it fails.
+/// Makes and fetches the roots of Debian's packages for a whole run, in the order of their use:
+/// beside the kernels' builds, since it mostly waits for a network and for scripts of packages.
+/// Errors are ignored here: a test that finds no root tries again and reports the reason.
 pub fn prepare() {
     let _ = database::folder();
     let _ = strangers::busybox_32();

@@ -51,7 +51,7 @@ impl Typist {
         typed.context("cannot type")
     }
 
-    /// Waits until the screen shows `text` after what was looked at before.
+    /// Waits until the screen shows `text` behind the parts that were expected before.
     fn expect(&mut self, text: &str) -> Result<()> {
         let _watch = Watch::new(self.guest.killer(), PATIENCE);
         self.screen.read_until(text).map(drop)
@@ -72,7 +72,7 @@ impl Typist {
     }
 
     /// Starts a program and waits until it has the terminal: the shell would read keys that come
-    /// before. `echo` is the end of what the terminal shows of the line.
+    /// before. `echo` is the end of the line as the terminal shows it.
     fn start_program(&mut self, line: &str, echo: &str) -> Result<()> {
         self.press(&format!("{line}\r"))?;
         self.expect(&format!("{echo}\r\n"))?;
@@ -195,7 +195,8 @@ const SESSIONS: &[(&str, Session)] = &[
     ("vi", |typist| {
         typist.press("vi /tmp/file\r")?;
         typist.expect("1/1 100%")?;
-        // vi takes an Escape and a key that follows at once for one key: a pause ends the insertion.
+        // vi takes an Escape and a key that follows at once for one key: a pause ends the
+        // insertion.
         for keys in ["ifirst line\rsecond line", "\x1b", "ggxiF", "\x1b", ":wq\r"] {
             typist.press(keys)?;
             thread::sleep(Duration::from_millis(500));

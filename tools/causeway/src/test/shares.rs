@@ -1,4 +1,4 @@
-//! Folders of the host that guests see: both sides must agree on what each has done.
+//! Folders of the host that guests see: each side must see the other's changes.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::share::Share;
 /// Bytes of the file that goes in and comes out: many messages, and no whole number of pages.
 const BIG: usize = (9 << 20) + 1234;
 
-/// What a guest does in its share, `/mnt/share`; prints what does not hold.
+/// Uses a share at `/mnt/share`, and prints each failed check.
 const WRITES: &str = r#"
 cd /mnt/share || exit 9
 cat from-host
@@ -32,7 +32,7 @@ rmdir c 2>/dev/null && echo 'a directory that was not empty went'
 sync
 "#;
 
-/// What [`WRITES`] prints.
+/// The output of [`WRITES`].
 const PRINTED: &str = "the host's words\n1000\n889\nmoved\nmoved\nc/b/y\n2\n640\n2\n";
 
 /// Runs them.

@@ -102,8 +102,8 @@ pub fn run(bench: &Bench, report: &mut Report) {
 /// A change to an archive.
 type Damage = fn(&mut Vec<u8>);
 
-/// Archives with these changes must be refused. The second entry begins behind the first: its header,
-/// its name and no contents.
+/// Archives with these changes must be refused. The second entry begins behind the first: its
+/// header, its name and no contents.
 const DAMAGES: [(&str, Damage); 6] = [
     ("no archive at all", |bytes| bytes[..4096].fill(b'?')),
     ("an archive with a bad second header", |bytes| {

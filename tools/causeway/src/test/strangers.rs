@@ -1,8 +1,9 @@
-//! Programs that nobody here wrote: busybox's applets, in the guest and on the host.
+//! Programs from outside of this project: busybox's applets, in the guest and on the host.
 //!
 //! Each script of `user/strangers` runs with the same busybox in the guest and on the host, and
-//! must print the same and end with the same status; so must they with Debian's 32-bit busybox. On the
-//! host its applets are links in a folder on the PATH, so that no other program of the host is run.
+//! must print the same and end with the same status; so must they with Debian's 32-bit busybox. On
+//! the host its applets are links in a folder on the PATH, so that no other program of the host is
+//! run.
 
 use std::fs;
 use std::io::Write;
@@ -146,7 +147,7 @@ fn on_the_host(bench: &Bench, applets: &Path, script: &Path) -> Result<(Vec<u8>,
     let folder = bench.fresh_folder("work")?;
     let name = script.file_name().unwrap_or_default();
     fs::copy(script, folder.join(name))?;
-    // What a script prints as an error goes to the console in the guest: here too.
+    // Errors of a script go to the same place as its output, as on the guest's console.
     let output = Command::new(BUSYBOX)
         .args([
             "sh",

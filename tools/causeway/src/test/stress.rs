@@ -1,4 +1,4 @@
-//! Debian's `stress-ng`: many programs at once that use the kernel hard and check what it does for them.
+//! Debian's `stress-ng`: many programs at once that load the kernel and check its results.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use super::boot::Bench;
 use super::roots;
 use crate::root::Root;
 
-/// What the root has besides what every Debian root has.
+/// The root's packages besides those of every Debian root.
 const PACKAGES: [&str; 2] = ["stress-ng", "procps"];
 
-/// The stressors, one worker of each, and how much each does in a short run: by amount and not by time, so that a busy host takes
-/// longer and finds the same.
+/// The stressors, one worker of each, and the amount of each in a short run: an amount instead of a
+/// time, so that a busy host takes longer and finds the same.
 const STRESSORS: [(&str, u32); 27] = [
     ("cpu", 4),
     ("fork", 60),
@@ -44,15 +44,18 @@ const STRESSORS: [(&str, u32); 27] = [
     ("sigtrap", 4000),
 ];
 
-/// Bytes of memory for those that would fill a small machine, or would not come round once in a short time. They stand behind their stressor, or
-/// `stress-ng` takes them for another one's.
+/// Bytes of memory for stressors that would fill a small machine, or would not finish one round in
+/// a short time. The options stand behind their stressor, or `stress-ng` takes them for another
+/// one's.
 const SIZES: [(&str, &str); 2] = [("mmap", "--mmap-bytes 1M"), ("shm", "--shm-bytes 1M")];
 
-/// It fills a pipe from one process and asks for signals in another one: who fills it first, on Linux too, gets none. So it has no amount, and
-/// runs for a time only.
+/// A stressor that fills a pipe from one process and asks for signals in another one: if the first
+/// one is faster, on Linux too, there are no signals. So it has no amount, and runs for a time
+/// only.
 const MAY_BE_IDLE: &str = "sigio";
 
-/// Kilobytes that may be less free afterwards: the kernel's own caches, and files that were not read before.
+/// Kilobytes that may be less free afterwards: the kernel's own caches, and files that were not
+/// read before.
 const KEPT: u64 = 16 << 10;
 
 /// How long stopping may take.
@@ -142,7 +145,7 @@ fn stress(bench: &Bench, archive: &Path, run: &Run) -> Result<()> {
     judge(&finished.text())
 }
 
-/// What is wrong with what a run printed.
+/// Checks the output of a run.
 fn judge(text: &str) -> Result<()> {
     let stressors = STRESSORS.iter().map(|(name, _)| *name);
     let mut wrong = complaints(text, stressors.filter(|name| *name != MAY_BE_IDLE));
@@ -159,7 +162,7 @@ fn judge(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What `stress-ng` complains of, or should have done and has not, for each of the stressors.
+/// Returns the complaints of `stress-ng`, and the stressors that did nothing.
 pub(super) fn complaints<'a>(text: &str, stressors: impl Iterator<Item = &'a str>) -> Vec<String> {
     let said = text.lines().filter(|line| is_complaint(line));
     let mut wrong: Vec<String> = said.map(str::to_owned).collect();
@@ -181,7 +184,7 @@ fn is_complaint(line: &str) -> bool {
     is_bad || said.contains("skipping")
 }
 
-/// What a stressor has done, of the line `stress-ng: metrc: [PID] NAME COUNT ...`.
+/// Returns the operations of a stressor, from the line `stress-ng: metrc: [PID] NAME COUNT ...`.
 fn operations(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -39,7 +39,8 @@ pub fn figures(view: &View, group: &Group) -> Option<Markup> {
     panels(drawn)
 }
 
-/// What its rows cost with each mechanism switched off that matters to it, or nothing if none was.
+/// Returns the costs of its rows with each mechanism switched off that matters to it, or nothing if
+/// none was.
 pub fn without(view: &View, group: &Group) -> Option<Markup> {
     let switched = view.switched();
     panels(
@@ -74,7 +75,8 @@ fn series(kernel: usize) -> Series {
     }
 }
 
-/// What a line of a kernel is called: its name, or of the option that makes it differ as much as there is room for.
+/// Returns the label of a kernel's line: its name, or as much of the option that makes it differ as
+/// there is room for.
 fn label(view: &View, kernel: usize) -> String {
     let options = &view.results.kernels[kernel].options;
     match options.split_once('=') {
@@ -178,7 +180,8 @@ fn curves(
     Some(titled(title, picture, below))
 }
 
-/// Where one line crosses another for good, if they cross once: "Ahead of" or "Behind", and from where on.
+/// Where one line crosses another for good, if they cross once: "Ahead of" or "Behind", and from
+/// where on.
 fn crossing(ours: &Line, other: &Line, better: Better) -> Option<(&'static str, f64)> {
     let mut both: Vec<(f64, f64)> = ours
         .points
@@ -252,7 +255,7 @@ pub fn rows_of(view: &View, title: &str, rows: &[(String, String)]) -> Option<Ma
     Some(titled(title, picture, html! {}))
 }
 
-/// What an experiment's rows cost with a mechanism off, in what they cost with it.
+/// Returns the costs of an experiment's rows with a mechanism off, as a ratio to those with it.
 fn switched_off(group: &Group, kernel: usize, options: &str) -> Option<Markup> {
     let mut items: Vec<(f64, Item)> = group
         .rows

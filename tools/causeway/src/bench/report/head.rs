@@ -1,4 +1,4 @@
-//! The page's head: what was measured, the verdict in a few numbers, what to beware of, the contents.
+//! The page's head: a summary of the run, the verdict in a few numbers, warnings, the contents.
 
 use maud::{Markup, html};
 
@@ -33,7 +33,7 @@ pub fn head(view: &View, title: &str) -> Markup {
     }
 }
 
-/// What was measured, in a sentence or two.
+/// Summarises the run in a sentence or two.
 fn measured(view: &View) -> Markup {
     let results = view.results;
     let machine = &results.machine;
@@ -101,7 +101,7 @@ fn figure(class: &str, value: usize, what: &str) -> Markup {
     }
 }
 
-/// What a reader must know before quoting a figure.
+/// Lists the warnings for readers who want to quote a figure.
 fn warnings(view: &View) -> Markup {
     let results = view.results;
     let mut texts: Vec<Markup> = Vec::new();

@@ -1,8 +1,8 @@
-//! `report.html`: what a bench found, as one page that needs nothing else.
+//! `report.html`: the results of a bench as one page that needs no other file.
 //!
-//! [`view`] brings the rows into their places, [`head`] says what was measured and how it came out, [`part`] writes a
-//! paper's part with its [`figure`]s, the paper's own numbers ([`published`]) and the [`table`] of its rows,
-//! [`setting`] the machine and the commands. [`picture`] draws.
+//! [`view`] sorts the rows, [`head`] summarises them, [`part`] writes a paper's part with its
+//! [`figure`]s, the paper's own numbers ([`published`]) and the [`table`] of its rows, [`setting`]
+//! the machine and the commands. [`picture`] draws.
 
 mod figure;
 mod head;
@@ -25,7 +25,7 @@ use view::View;
 /// The page's style. No comment in it may end the element.
 const STYLE: &str = include_str!("style.css");
 
-/// What a browser may load or run on the page: nothing but that style.
+/// The page's security policy: a browser loads or runs nothing but that style.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// Writes the page to a file, which is there whole or not at all.
@@ -49,7 +49,7 @@ pub fn page(results: &Results) -> String {
     document(&view).into_string()
 }
 
-/// The same with times called what they are where the clock counts instructions.
+/// Names the unit of times `instr` where the clock counts instructions.
 fn in_instructions(results: &Results) -> Results {
     let mut counted = results.clone();
     let rename = |unit: &mut String| {

@@ -27,7 +27,7 @@ fn shows(view: &View, group: &Group) -> bool {
     published || figure::figures(view, group).is_some() || figure::without(view, group).is_some()
 }
 
-/// An experiment's heading, what to see, and its figures.
+/// Writes an experiment's heading, its explanation, and its figures.
 fn experiment(view: &View, group: &Group) -> Markup {
     let figures = figure::figures(view, group);
     html! {

@@ -133,7 +133,7 @@ fn gains(view: &View, what: &str, items: &[Gain], here: &[(String, String, Strin
     let ours: Vec<Item> = here
         .iter()
         .filter_map(|(label, id, option)| {
-            // What the mechanism's absence costs is what its presence gains.
+            // The cost of the mechanism's absence is the gain of its presence.
             let ratio = view.row(id)?.ratio_of(view.with_option(option)?, 0)?;
             Some(Item {
                 label: format!("{label}, against {option}"),
@@ -207,13 +207,13 @@ fn options(here: &[(String, String, String)]) -> String {
     options.join(" or ")
 }
 
-/// What is said of rows that the results lack.
+/// The text for rows that the guest lacks.
 const NOT_YET: &str = "Not yet here: the paper’s numbers stand alone.";
 
-/// What is said where the rows are not among the results, though they could be.
+/// The text for rows that the guest has and the results lack.
 const NOT_MEASURED: &str = "Not measured here.";
 
-/// What stands where our picture will be.
+/// A text in place of a picture of our rows.
 fn blank(text: &str) -> Markup {
     html! { div.blank { p { (text) } } }
 }

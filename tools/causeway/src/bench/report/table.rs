@@ -205,7 +205,7 @@ fn counters(view: &View, row: &Row) -> Markup {
     }
 }
 
-/// What kind of event a counter counts: those that papers are about first.
+/// Returns the rank of a counter's kind of event: those that the papers are about come first.
 fn kind(name: &str) -> usize {
     const KINDS: [&str; 13] = [
         "tlb_remote",

@@ -44,13 +44,13 @@ impl Part<'_> {
         self.paper.map_or("Others", |it| &it.short)
     }
 
-    /// What it is called in the page's addresses.
+    /// Its name in the page's addresses.
     pub fn anchor(&self) -> String {
         self.short().to_lowercase().replace(' ', "-")
     }
 }
 
-/// Results, and what the page wants to know of them again and again.
+/// Results, with values that the page needs repeatedly.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     pub results: &'a Results,
@@ -140,8 +140,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// The rows by paper and experiment, in the report's order. Results of most experiments, not of some that were asked for, have
-/// the papers' other ones too.
+/// The rows by paper and experiment, in the report's order. Results of most experiments, not of
+/// some that were asked for, have the papers' other ones too.
 fn parts(results: &Results) -> Vec<Part<'_>> {
     let rows_of = |name: &str| -> Vec<&Row> {
         results

@@ -6,7 +6,7 @@ use super::scale::{Axis, Spread};
 use super::{Series, WIDTH, apart, frame, place};
 use crate::bench::number::{self, Unit};
 
-/// What stands below a picture, along its lower edge.
+/// The quantity along the lower axis.
 #[derive(serde::Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Across {
@@ -54,7 +54,7 @@ pub struct Line {
 #[derive(Clone, Debug)]
 pub struct Panel<'a> {
     pub title: &'a str,
-    /// What the lower axis counts, as in "bytes a write".
+    /// The name of the lower axis, as in "bytes a write".
     pub x_label: &'a str,
     pub across: Across,
     /// The results' unit of the values.
@@ -160,7 +160,7 @@ impl Panel<'_> {
         (18.0 + 7.2 * letters as f64).clamp(50.0, 130.0)
     }
 
-    /// What is written along the lower axis: round sizes, or the counts that were measured.
+    /// Returns the ticks of the lower axis: round sizes, or the counts that were measured.
     fn x_ticks(&self, x: &Axis, lines: &[Line]) -> Vec<f64> {
         if self.across == Across::Bytes {
             return x.ticks(6);
@@ -175,7 +175,7 @@ impl Panel<'_> {
         counts
     }
 
-    /// What the upright axis counts.
+    /// Returns the name of the upright axis.
     fn y_name(&self) -> String {
         match self.unit {
             "ns" => "time".into(),

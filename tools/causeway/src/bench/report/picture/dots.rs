@@ -48,7 +48,7 @@ pub struct Dots<'a> {
     pub items: Vec<Item>,
     /// A value at which a line stands from top to bottom, as 1 for ratios.
     pub line_at: Option<f64>,
-    /// What each series is called, in the order of the legend.
+    /// The name of each series, in the order of the legend.
     pub legend: Vec<(Series, String)>,
 }
 

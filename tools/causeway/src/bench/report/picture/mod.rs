@@ -14,7 +14,7 @@ use maud::{Markup, html};
 /// Width of a picture in its own units, which are a browser's pixels on a phone.
 pub const WIDTH: f64 = 344.0;
 
-/// Who a series of values belongs to: decides its colour, mark and kind of line.
+/// The owner of a series of values, which decides its colour, mark and kind of line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Series {
     Causeway,
@@ -23,7 +23,7 @@ pub enum Series {
     Linux,
     /// The paper's own system.
     Paper,
-    /// What the paper compares itself with.
+    /// The system that the paper compares its own with.
     PaperOld,
 }
 
@@ -67,7 +67,7 @@ fn place(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A picture of this height, described in words for those who do not see it.
+/// A picture of this height, with a description for screen readers.
 fn frame(class: &str, height: f64, description: &str, inside: Markup) -> Markup {
     html! {
         svg class=(class) viewBox={ "0 0 " (WIDTH) " " (place(height)) } role="img"
@@ -75,8 +75,8 @@ fn frame(class: &str, height: f64, description: &str, inside: Markup) -> Markup 
     }
 }
 
-/// Moves places apart until none is nearer to the next than `least`, keeping their order and, as far
-/// as there is room, staying between `top` and `bottom`.
+/// Moves places apart until none is nearer to the next than `least`, keeping their order and, as
+/// far as there is room, staying between `top` and `bottom`.
 fn apart(places: &[f64], least: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));

@@ -1,6 +1,7 @@
-//! An axis: where a value stands, and which values are written beside it. All axes are logarithmic: equal steps are equal ratios.
+//! An axis: where a value stands, and which values are written beside it. All axes are logarithmic:
+//! equal steps are equal ratios.
 
-/// What an axis has for round numbers.
+/// The round numbers of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spread {
     /// With 1, 2 and 5 times powers of ten as its round numbers, which its ends are.
@@ -45,7 +46,7 @@ impl Axis {
         Some(Axis { spread, from, to })
     }
 
-    /// Where `value` stands, from 0 to 1; what lies outside stands at the end.
+    /// Returns the position of `value`, from 0 to 1; values outside are at the nearer end.
     pub fn at(&self, value: f64) -> f64 {
         let place = (value / self.from).max(f64::MIN_POSITIVE).ln() / (self.to / self.from).ln();
         if place.is_finite() {

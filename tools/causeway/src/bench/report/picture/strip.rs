@@ -29,7 +29,8 @@ const PILE: f64 = 6.0;
 /// Places for piles along the line.
 const PILES: usize = 54;
 
-/// All strips on one axis around 1, where less is good for `judged`; nothing if there is no ratio at all.
+/// All strips on one axis around 1, where less is good for `judged`; nothing if there is no ratio
+/// at all.
 pub fn draw(strips: &[Strip], judged: &str) -> Option<Markup> {
     let known = |dot: &&Dot| dot.ratio.is_finite() && dot.ratio > 0.0;
     let far = strips
@@ -40,7 +41,7 @@ pub fn draw(strips: &[Strip], judged: &str) -> Option<Markup> {
     if !far.is_finite() {
         return None;
     }
-    // Whole powers of two on both sides; what lies further stands at the end.
+    // Whole powers of two on both sides; ratios further away are at the end.
     let reach = far.ceil().clamp(1.0, 10.0);
     let at = |ratio: f64| ((ratio.log2() / reach).clamp(-1.0, 1.0) + 1.0) / 2.0;
     let across = |place: f64| SIDE + place * (WIDTH - 2.0 * SIDE);
