@@ -15,15 +15,18 @@
 extern crate alloc;
 
 pub mod device;
+pub mod flags;
 pub mod ipc;
 pub mod linux;
 pub mod mounts;
 pub mod process;
 pub mod pseudofs;
+pub mod shutdown;
 pub mod socket;
 pub mod start;
 pub mod swap;
 pub mod tty;
+pub mod uts;
 pub mod wall_clock;
 
 pub use start::start;

@@ -1,17 +1,10 @@
-//! The tree of mounts, and the file systems that `mount` knows by name.
+//! The tree of mounts, and the table of file systems that `mount` knows by name.
 
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fs::{Kind, MountFlags, MountRequest, Namespace, Vnode, Walk, block, ext2, ramfs, vnode::Make};
+use fs::{Kind, MountFlags, Namespace, Vnode, Walk};
 use nucleus::sync::{Rank, SpinLock};
-
-use crate::{
-    device,
-    ipc::mqueue,
-    pseudofs::{proc, sys},
-    tty::pty::devpts,
-};
 
 static NAMESPACE: SpinLock<Option<Arc<Namespace>>> = SpinLock::new(Rank::Leaf, None);
 
@@ -43,7 +36,7 @@ pub struct Wanted<'a> {
 
 impl FileSystem {
     /// One that needs no device.
-    const fn bare(
+    pub const fn bare(
         name: &'static str,
         make: fn(&Wanted<'_>) -> Result<Arc<dyn Vnode>>,
     ) -> FileSystem {
@@ -77,16 +70,6 @@ pub fn register(new: FileSystem) -> Result<()> {
 pub fn known() -> Vec<FileSystem> {
     let known = *KNOWN.lock();
     known.into_iter().flatten().collect()
-}
-
-/// The machine is about to stop: everything is written back, and nothing changes on disks after this.
-pub fn shut_down() {
-    for root in namespace().roots() {
-        // Nobody is left who could be told of an error.
-        let _ = root.sync();
-    }
-    ext2::shut_down();
-    block::sync_all();
 }
 
 /// Sets the one tree of mounts, at start.
@@ -150,116 +133,4 @@ fn device_at(path: &[u8], walk: &Walk<'_>) -> Result<u64> {
         return Err(Errno::EACCES);
     }
     Ok(place.attributes()?.rdev)
-}
-
-/// The file systems that are always there.
-const ALWAYS: &[FileSystem] = &[
-    FileSystem::bare("proc", |_| Ok(proc::root())),
-    FileSystem::bare("sysfs", |_| Ok(sys::root())),
-    FileSystem::bare("devtmpfs", |_| device::root()),
-    FileSystem::bare("devpts", |wanted| devpts::root(wanted.options)),
-    FileSystem::bare("tmpfs", in_memory),
-    FileSystem::bare("mqueue", |_| Ok(mqueue::root())),
-    FileSystem::bare("ramfs", in_memory),
-    FileSystem {
-        name: "ext2",
-        on_device: true,
-        make: |wanted| {
-            let device = block::by_number(wanted.device).ok_or(Errno::ENXIO)?;
-            ext2::mount(&device, wanted.options, wanted.read_only)
-        },
-    },
-    FileSystem::bare("9p", |wanted| {
-        device::share::mount(wanted.source, wanted.options)
-    }),
-];
-
-fn in_memory(wanted: &Wanted<'_>) -> Result<Arc<dyn Vnode>> {
-    Ok(ramfs::root(ramfs::Options::parse(wanted.options)?))
-}
-
-/// No set-id bits, no devices, no programs: file systems that are made up.
-const BARE: MountFlags = MountFlags::NO_SET_ID
-    .union(MountFlags::NO_DEVICES)
-    .union(MountFlags::NO_EXECUTE);
-/// No set-id bits and no devices: everybody may write there, and no package keeps programs there.
-const SHARED: MountFlags = MountFlags::NO_SET_ID.union(MountFlags::NO_DEVICES);
-
-/// What is mounted at start on every root, and then on one that stays from boot to boot: path, file system, flags, options, mode of a directory that has to be made for it.
-const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
-    (b"/proc", "proc", BARE, b"", 0o555),
-    (b"/sys", "sysfs", BARE, b"", 0o555),
-    (
-        b"/dev",
-        "devtmpfs",
-        MountFlags::NO_SET_ID,
-        b"mode=755",
-        0o755,
-    ),
-    (
-        b"/dev/pts",
-        "devpts",
-        MountFlags::NO_SET_ID.union(MountFlags::NO_EXECUTE),
-        b"gid=5,mode=620,ptmxmode=666",
-        0o755,
-    ),
-    (b"/dev/shm", "tmpfs", SHARED, b"mode=1777", 0o1777),
-    (b"/dev/mqueue", "mqueue", BARE, b"", 0o1777),
-    (b"/tmp", "tmpfs", MountFlags::empty(), b"mode=1777", 0o1777),
-];
-const ON_DISK: &[(&[u8], &str, MountFlags, &[u8], u32)] =
-    &[(b"/run", "tmpfs", SHARED, b"mode=755", 0o755)];
-
-/// Makes devices and file systems known by name.
-///
-/// # Errors
-/// `EBUSY` and `ENOSPC` if there is no room for them.
-pub fn register_all() -> Result<()> {
-    device::register()?;
-    for fs in ALWAYS {
-        register(*fs)?;
-    }
-    Ok(())
-}
-
-/// Sets the tree of mounts and mounts what every Linux program expects, where there is such a directory or one can be
-/// made. `on_disk`: the root was there before, with what the last boot left.
-///
-/// # Errors
-/// Those of making the nodes in `/dev`.
-pub fn start(namespace: Arc<Namespace>, on_disk: bool) -> Result<()> {
-    set_namespace(namespace.clone());
-    let root = namespace.root();
-    let who = fs::Credentials::default();
-    let walk = fs::Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    };
-    let also = if on_disk { ON_DISK } else { &[] };
-    for &(path, name, flags, options, mode) in AT_START.iter().chain(also) {
-        // A root that is there already may have the directory, or have something else by that name.
-        let at = match walk.make(path, Make::Directory, mode) {
-            Ok(place) => Ok(place),
-            Err(_) => walk.resolve(path, true),
-        };
-        let Ok(at) = at else { continue };
-        if at.vnode().kind() != Kind::Directory {
-            continue;
-        }
-        let wanted = Wanted {
-            source: name.as_bytes(),
-            device: 0,
-            options,
-            read_only: false,
-        };
-        let (fstype, root) = make(name.as_bytes(), wanted, &walk)?;
-        let how = MountRequest {
-            options,
-            flags: MountFlags::RELATIVE_ACCESS_TIMES | flags,
-            ..MountRequest::plain(fstype)
-        };
-        namespace.mount(&at, root, &how)?;
-    }
-    Ok(())
 }

@@ -10,11 +10,6 @@ use nucleus::{
     time,
 };
 
-use crate::{
-    ipc::{event, futex},
-    process::signal,
-};
-
 /// How often it was set.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 /// Those that sleep for a time of day and nothing else.
@@ -47,13 +42,15 @@ impl Deadline {
     }
 }
 
-/// Sets the time of day, as a time since the epoch.
+/// Sets the time of day, as a time since the epoch. Then the caller has the timers and waiters of the
+/// floors above compute their deadlines again, and calls [`wake_sleepers`].
 pub fn set(now: Duration) {
     time::set_since_epoch(now);
     STEPS.fetch_add(1, SeqCst);
-    event::clock_was_set();
-    signal::timer::clock_was_set();
-    futex::clock_was_set();
+}
+
+/// Wakes those that sleep until a time of day, after it was [set](set).
+pub fn wake_sleepers() {
     SLEEPERS.wake_all();
 }
 

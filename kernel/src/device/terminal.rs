@@ -8,7 +8,10 @@ use fs::{
     device::{major, minor},
 };
 
-use crate::{process::thread, tty};
+use crate::{
+    process::thread,
+    tty::{self, Tty},
+};
 
 /// Minor of `ttyS0`, with major 4.
 pub const SERIAL_0: u32 = 64;
@@ -25,7 +28,7 @@ pub fn open(at: &Location, device: u64, flags: OpenFlags) -> Result<Arc<dyn File
     let is_own = major(device) == super::TERMINAL && minor(device) == CONTROLLING;
     let is_console = major(device) == super::TERMINAL && minor(device) == CONSOLE;
     let tty = if is_own {
-        thread::with_current(|thread| thread.process().session().terminal())
+        thread::with_current(|thread| Tty::of_session(&thread.process().session()))
             .flatten()
             .ok_or(Errno::ENXIO)?
     } else {

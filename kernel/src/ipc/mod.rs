@@ -1,7 +1,6 @@
 //! Objects through which processes talk to and wait for each other.
 //!
 //! - [`pipe`]: pipes and named pipes.
-//! - [`futex`]: waiting on a word of memory.
 //! - [`sysv`]: shared memory, semaphores and message queues of System V.
 //! - [`mqueue`]: POSIX message queues.
 //! - [`event`], [`inotify`]: files that stand for events; [`epoll`]: waiting for many files.
@@ -10,7 +9,6 @@
 pub mod anonymous;
 pub mod epoll;
 pub mod event;
-pub mod futex;
 pub mod inotify;
 pub mod mqueue;
 pub mod pipe;

@@ -5,12 +5,13 @@ use alloc::sync::Arc;
 use abi::raw::general::{SIGCONT, SIGHUP};
 use nucleus::task;
 
-use super::{Own, Process, Thread, pid_table, space::Leaving};
-use crate::{
-    ipc::{futex, sysv::undo},
-    process::signal::{self, Info},
-    start,
+use super::{
+    Own, Process, Thread, futex, pid_table,
+    signal::{self, Info},
+    space::Leaving,
+    undo,
 };
+use crate::shutdown;
 
 /// Ends all threads of the process with this wait status.
 pub fn exit_group(process: &Process, status: i32) {
@@ -18,7 +19,7 @@ pub fn exit_group(process: &Process, status: i32) {
 }
 
 /// The current task's thread ends: it gives up what it uses, and its process ends if it was the last.
-pub(super) fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
+pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let process = thread.process().clone();
     futex::leave(&thread, &mut own, true);
     undo::leave(&mut own.undo, process.pid());
@@ -59,7 +60,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     if process.pid() == pid_table::INIT {
-        start::finish(status);
+        shutdown::finish(status);
     }
     pid_table::end_process(process, status);
 }

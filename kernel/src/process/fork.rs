@@ -1,20 +1,29 @@
 //! New threads and processes.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::sync::atomic::{
-    AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release as ReleaseOrder,
-};
+use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     VirtAddr,
-    task::{self, Spawn, WaitQueue},
+    task::{self, Spawn},
     trap::UserContext,
     user,
 };
 
-use super::{Own, Pid, PidFile, Process, Thread, pid_table, run};
-use crate::{ipc::sysv::undo::UndoList, linux::compat::Descriptor, process::signal::SignalSet};
+use super::{
+    Own, Pid, PidFile, Process, Thread, pid_table,
+    segment::Descriptor,
+    signal::{Actions, SignalSet},
+    undo::UndoList,
+    vfork::Release,
+};
+
+/// The loop that a thread's task runs: the system-call interface, which stands above this crate's
+/// processes, passes it in.
+pub trait Body: FnOnce(Arc<Thread>, Own, UserContext) + Send + 'static {}
+
+impl<F: FnOnce(Arc<Thread>, Own, UserContext) + Send + 'static> Body for F {}
 
 /// What `clone` and its relatives ask for.
 #[derive(Clone, Copy, Default, Debug)]
@@ -32,27 +41,6 @@ pub struct Request {
     pub pidfd: u64,
     /// The id that the caller wants; any if there is none.
     pub wanted_id: Option<Pid>,
-}
-
-/// What a `vfork` parent waits for: its child has called `execve` or ended.
-pub struct Release {
-    done: AtomicBool,
-    queue: WaitQueue,
-}
-
-impl Release {
-    fn new() -> Arc<Release> {
-        Arc::new(Release {
-            done: AtomicBool::new(false),
-            queue: WaitQueue::new(),
-        })
-    }
-
-    /// The child no longer uses the parent's memory.
-    pub fn release(&self) {
-        self.done.store(true, ReleaseOrder);
-        self.queue.wake_all();
-    }
 }
 
 impl Request {
@@ -78,7 +66,7 @@ impl Request {
     }
 }
 
-/// Makes a thread or process as `request` says and starts it; returns its id. With `CLONE_VFORK` it returns when
+/// Makes a thread or process as `request` says and starts it with the loop `run`; returns its id. With `CLONE_VFORK` it returns when
 /// the child has called `execve` or ended.
 ///
 /// # Errors
@@ -88,6 +76,7 @@ pub fn clone(
     own: &mut Own,
     context: &UserContext,
     request: &Request,
+    run: impl Body,
 ) -> Result<Pid> {
     let parent = thread.process();
     request.check(parent)?;
@@ -206,7 +195,7 @@ pub fn clone(
     let set_child_tid = request
         .has(raw::CLONE_CHILD_SETTID)
         .then_some(request.child_tid);
-    if let Err(error) = start(&child, child_own, child_context, set_child_tid) {
+    if let Err(error) = start(&child, child_own, child_context, set_child_tid, run) {
         process.signals.remove_thread(&child, 0);
         pid_table::remove_thread(&child);
         if !same_process {
@@ -218,7 +207,7 @@ pub fn clone(
         slot.install(PidFile::open(process.clone(), 0), true);
     }
     if let Some(release) = release {
-        thread.wait_unless_killed(&release.queue, || release.done.load(Acquire).then_some(()));
+        thread.wait_unless_killed(release.queue(), || release.is_released().then_some(()));
     }
     Ok(tid)
 }
@@ -232,6 +221,7 @@ pub fn start(
     own: Own,
     context: UserContext,
     set_child_tid: Option<u64>,
+    run: impl Body,
 ) -> Result<()> {
     let body = {
         let thread = thread.clone();
@@ -269,12 +259,7 @@ pub fn make_process(
     unkillable: bool,
     shared: Option<super::Shared>,
 ) -> Result<Arc<Thread>> {
-    let process = Process::new(
-        pid,
-        crate::process::signal::Actions::new(),
-        unkillable,
-        super::Limits::initial(),
-    );
+    let process = Process::new(pid, Actions::new(), unkillable, super::Limits::initial());
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone())?;
     pid_table::add_thread(thread.clone());

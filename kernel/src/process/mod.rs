@@ -3,363 +3,62 @@
 //! - [`Thread`]: what runs; a task of the nucleus. What it uses (address space, files, working
 //!   directory, credentials) is its [`Own`], which nobody else touches, so that a system call
 //!   reaches it without a lock; others look at the copy behind [`Thread::shared`].
-//! - [`Process`]: the threads that share a process id, signals, limits and a place in the family.
+//! - [`Process`]: the threads that share a process id, signals, limits and a place among parents and children.
 //! - [`pid_table`]: parents and children, process groups, sessions, the table of ids: one spin lock
 //!   that is held for a few steps at a time.
 //! - [`Space`]: an address space and what `execve` put into it.
-//! - [`run`]: the loop of a thread. [`fork`] and [`exec`], `exit`, [`wait`]: its life.
+//! - [`Call`]: a system call in progress.
+//! - [`fork`], [`exec`], [`exit`], [`wait`]: from a process's first thread to its last.
+//! - [`signal`], [`files`], [`sigio`], [`futex`]: what threads are sent, open and wait for.
 
+mod call;
 mod context;
 mod credentials;
 pub mod exec;
-mod exit;
+pub mod exit;
 pub mod files;
 pub mod fork;
+pub mod futex;
 mod io_counts;
 mod limits;
 pub mod loadavg;
 mod memory;
+mod pid;
 pub mod pid_table;
 mod pidfd;
+mod process;
 pub mod rseq;
-mod run;
 mod scheduling;
+pub mod segment;
 pub mod sigio;
 pub mod signal;
 mod space;
 pub mod thread;
 mod times;
+pub mod undo;
 pub mod user;
+mod vfork;
 pub mod wait;
 
 #[cfg(test)]
 mod tests;
 
-use alloc::{sync::Arc, vec::Vec};
-use core::{
-    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed},
-    time::Duration,
-};
-
-use nucleus::{
-    sync::{Rank, SpinLock},
-    task::WaitQueue,
-};
-
+pub use call::{Call, Handler};
 pub use context::FsContext;
 pub use credentials::{
     Capabilities, CapabilitySet, Credentials, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE,
     SECURE_BITS, SECURE_LOCKS,
 };
-pub use exit::exit_group;
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;
 pub use memory::{OOM_NEVER, is_scarce, kill_largest, oom_score, resolve_fault};
+pub use pid::Pid;
 pub use pid_table::{Group, Session};
 pub use pidfd::{PidFile, process_of};
-pub use run::run;
+pub use process::Process;
 pub use scheduling::{Policy, Scheduling};
 pub use space::{Layout, Space};
 pub use thread::{Own, Shared, Thread};
-pub use times::{Spent, Times, Usage};
+pub use times::{CLOCK_TICKS, Spent, Times, Usage};
 pub use user::User;
-
-use signal::Actions;
-
-/// A process, thread, group or session id; positive.
-pub type Pid = u32;
-
-/// A process: one or more threads.
-pub struct Process {
-    pid: Pid,
-    /// Time since boot when it was made.
-    started: Duration,
-    /// Copies of what the family table says, readable without its lock.
-    pub(in crate::process) parent: AtomicU32,
-    pub(in crate::process) group: AtomicU32,
-    pub(in crate::process) session: AtomicU32,
-    /// `execve` has succeeded since it was made (`setpgid`).
-    pub(in crate::process) has_executed: AtomicBool,
-    /// Pending signals, the threads, stop and end of the whole process.
-    pub signals: signal::ProcessSignals,
-    /// Woken when a child changes its state.
-    pub(crate) child_events: WaitQueue,
-    /// All threads have ended, and the family knows.
-    pub(in crate::process) ended: AtomicBool,
-    /// Woken when `ended` is set.
-    pub(crate) end_events: WaitQueue,
-    /// Timers that send signals.
-    pub(crate) timers: signal::timer::Timers,
-    limits: Limits,
-    /// What ended threads and children that were waited for have used.
-    spent: SpinLock<Spent>,
-    /// Whose it is by real user id, a zombie too; counts the threads.
-    account: SpinLock<user::Account>,
-    /// Its user changed when that one had too many threads (`RLIMIT_NPROC`).
-    pub(crate) exceeds_user: AtomicBool,
-    /// The name of the thread that ended last, for a zombie.
-    last_name: SpinLock<Vec<u8>>,
-    /// `PR_SET_DUMPABLE`.
-    pub dumpable: AtomicU32,
-    personality: AtomicU32,
-    /// How much sooner or later than its size says it is ended when memory runs out: -1000 (never) to 1000.
-    oom_adjustment: AtomicI32,
-    /// Who logged in, and when: the user and a number of the session, both `u32::MAX` until somebody says so.
-    login: [AtomicU32; 2],
-    /// `PR_SET_THP_DISABLE`: no large pages come in its memory, nor in that of programs it executes.
-    pub large_pages_disabled: AtomicBool,
-    no_new_privileges: AtomicBool,
-    subreaper: AtomicBool,
-}
-
-impl Process {
-    /// A process without threads, not in the family yet.
-    pub fn new(pid: Pid, actions: Arc<Actions>, unkillable: bool, limits: Limits) -> Arc<Process> {
-        Arc::new(Process {
-            pid,
-            started: nucleus::time::since_boot(),
-            parent: AtomicU32::new(0),
-            group: AtomicU32::new(0),
-            session: AtomicU32::new(0),
-            has_executed: AtomicBool::new(false),
-            signals: signal::ProcessSignals::new(actions, unkillable),
-            child_events: WaitQueue::new(),
-            ended: AtomicBool::new(false),
-            end_events: WaitQueue::new(),
-            timers: signal::timer::Timers::new(),
-            limits,
-            spent: SpinLock::new(Rank::Leaf, Spent::default()),
-            account: SpinLock::new(Rank::Leaf, user::Account::new(0)),
-            exceeds_user: AtomicBool::new(false),
-            last_name: SpinLock::new(Rank::Leaf, Vec::new()),
-            dumpable: AtomicU32::new(1),
-            personality: AtomicU32::new(0),
-            oom_adjustment: AtomicI32::new(0),
-            login: [const { AtomicU32::new(u32::MAX) }; 2],
-            large_pages_disabled: AtomicBool::new(false),
-            no_new_privileges: AtomicBool::new(false),
-            subreaper: AtomicBool::new(false),
-        })
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    /// Time since boot when it was made.
-    pub fn started(&self) -> Duration {
-        self.started
-    }
-
-    /// Resource limits.
-    pub fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    /// The parent's id, 0 for the first process.
-    pub fn parent_pid(&self) -> Pid {
-        self.parent.load(Relaxed)
-    }
-
-    /// The id of its process group.
-    pub fn group_id(&self) -> Pid {
-        self.group.load(Relaxed)
-    }
-
-    /// The id of its session.
-    pub fn session_id(&self) -> Pid {
-        self.session.load(Relaxed)
-    }
-
-    /// The process group; one of its own and without members once it was waited for.
-    pub fn group(&self) -> Arc<Group> {
-        pid_table::group_of(self.pid)
-    }
-
-    /// The session; one of its own once it was waited for.
-    pub fn session(&self) -> Arc<Session> {
-        self.group().session().clone()
-    }
-
-    /// The thread that stands for the process in `/proc/PID`: the leader, as long as it lives. `None` for a zombie.
-    pub fn leader(&self) -> Option<Arc<Thread>> {
-        self.signals.first_thread()
-    }
-
-    /// All threads that have not ended.
-    pub fn threads(&self) -> Vec<Arc<Thread>> {
-        self.signals.threads()
-    }
-
-    /// Whether it has ended and waits to be waited for.
-    pub fn is_zombie(&self) -> bool {
-        self.signals.thread_count() == 0
-    }
-
-    /// The state letter of `/proc/PID/stat`: R, S, D, T or Z.
-    pub fn state(&self) -> char {
-        let Some(leader) = self.leader() else {
-            return 'Z';
-        };
-        leader.state()
-    }
-
-    /// The real user id, of a zombie too.
-    pub fn real_uid(&self) -> u32 {
-        self.account.lock().user().uid()
-    }
-
-    /// The user with that id.
-    pub fn user(&self) -> Arc<User> {
-        self.account.lock().user().clone()
-    }
-
-    pub(crate) fn set_real_uid(&self, uid: u32) {
-        if uid != self.real_uid() {
-            self.set_user(User::find(uid));
-        }
-    }
-
-    fn set_user(&self, user: Arc<User>) {
-        let old = self.account.lock().move_to(user);
-        drop(old);
-    }
-
-    /// A thread begins.
-    pub(crate) fn count_thread(&self) {
-        self.account.lock().add_thread();
-    }
-
-    /// A thread has ended.
-    pub(crate) fn discount_thread(&self) {
-        self.account.lock().remove_thread();
-    }
-
-    /// Whether its user has more threads than it may have here, `more` included.
-    pub fn has_too_many_threads(&self, more: usize) -> bool {
-        let user = self.user();
-        let limit = self.limits().soft(abi::raw::general::RLIMIT_NPROC);
-        user.uid() != 0 && (user.threads() + more) as u64 > limit
-    }
-
-    /// What a child takes over from its parent besides what `clone` shares or copies.
-    pub(in crate::process) fn inherit(&self, parent: &Process) {
-        self.set_user(parent.user());
-        self.dumpable.store(parent.dumpable.load(Relaxed), Relaxed);
-        self.personality.store(parent.personality(), Relaxed);
-        self.oom_adjustment.store(parent.oom_adjustment(), Relaxed);
-        for (own, parents) in self.login.iter().zip(parent.login()) {
-            own.store(parents, Relaxed);
-        }
-        self.no_new_privileges
-            .store(parent.has_no_new_privileges(), Relaxed);
-        self.large_pages_disabled
-            .store(parent.large_pages_disabled.load(Relaxed), Relaxed);
-    }
-
-    /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in thousandths of the
-    /// machine's memory; never with -1000.
-    pub fn oom_adjustment(&self) -> i32 {
-        self.oom_adjustment.load(Relaxed)
-    }
-
-    /// Sets what [`oom_adjustment`](Self::oom_adjustment) gives.
-    pub fn set_oom_adjustment(&self, adjustment: i32) {
-        self.oom_adjustment.store(adjustment, Relaxed);
-    }
-
-    /// The user who logged in, and the number of the login; `u32::MAX` for none.
-    pub fn login(&self) -> [u32; 2] {
-        [0, 1].map(|n| self.login[n].load(Relaxed))
-    }
-
-    /// Somebody has logged in: this process and those that it makes belong to a new login of `uid`, or with
-    /// `u32::MAX` to none.
-    pub fn set_login(&self, uid: u32) {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let number = match uid {
-            u32::MAX => u32::MAX,
-            _ => LAST.fetch_add(1, Relaxed) + 1,
-        };
-        self.login[0].store(uid, Relaxed);
-        self.login[1].store(number, Relaxed);
-    }
-
-    /// `personality`.
-    pub fn personality(&self) -> u32 {
-        self.personality.load(Relaxed)
-    }
-
-    /// Sets what [`personality`](Self::personality) gives; of its bits `ADDR_NO_RANDOMIZE` counts, and those that `uname`
-    /// looks at.
-    pub fn set_personality(&self, personality: u32) {
-        self.personality.store(personality, Relaxed);
-    }
-
-    /// Whether address spaces of new programs are not randomised (`ADDR_NO_RANDOMIZE`).
-    pub fn has_fixed_layout(&self) -> bool {
-        const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
-        self.personality() & ADDR_NO_RANDOMIZE != 0
-    }
-
-    /// Whether its own user may look into it (`PR_SET_DUMPABLE`).
-    pub fn is_open_book(&self) -> bool {
-        self.dumpable.load(Relaxed) == 1
-    }
-
-    /// `PR_SET_NO_NEW_PRIVS`: set-id bits have no effect from now on.
-    pub fn set_no_new_privileges(&self) {
-        self.no_new_privileges.store(true, Relaxed);
-    }
-
-    /// See [`set_no_new_privileges`](Self::set_no_new_privileges).
-    pub fn has_no_new_privileges(&self) -> bool {
-        self.no_new_privileges.load(Relaxed)
-    }
-
-    /// `PR_SET_CHILD_SUBREAPER`: orphaned descendants become its children.
-    pub fn set_subreaper(&self, on: bool) {
-        self.subreaper.store(on, Relaxed);
-    }
-
-    /// See [`set_subreaper`](Self::set_subreaper).
-    pub fn is_subreaper(&self) -> bool {
-        self.subreaper.load(Relaxed)
-    }
-
-    /// The name of the process, a zombie's too.
-    pub fn name(&self) -> Vec<u8> {
-        match self.leader() {
-            Some(leader) => leader.name(),
-            None => self.last_name.lock().clone(),
-        }
-    }
-
-    pub(in crate::process) fn set_last_name(&self, name: Vec<u8>) {
-        *self.last_name.lock() = name;
-    }
-
-    /// The process with this id, a zombie perhaps.
-    pub fn find(pid: Pid) -> Option<Arc<Process>> {
-        pid_table::find_process(pid)
-    }
-
-    /// All processes, zombies included, by rising id.
-    pub fn all() -> Vec<Arc<Process>> {
-        pid_table::all()
-    }
-
-    /// The parent has ended: threads that asked for it get a signal (`PR_SET_PDEATHSIG`).
-    pub(in crate::process) fn parent_ended(&self, parent: &Process) {
-        for thread in self.threads() {
-            let signal = thread.parent_death_signal();
-            if signal != 0 {
-                let info = signal::Info::user(signal, parent.pid, parent.real_uid());
-                // A process on its way out needs no signal.
-                let _ = signal::send_to_process(self, info);
-            }
-        }
-    }
-}

@@ -18,12 +18,10 @@ use super::{
     pid_table::{self, Change, Clones, Wanted, Which},
     wait,
 };
-use crate::{
-    ipc::futex::{self, Key},
-    process::{
-        files,
-        signal::{self, Action, Ending, Info, SignalSet},
-    },
+use crate::process::{
+    files,
+    futex::{self, Key},
+    signal::{self, Action, Ending, Info, SignalSet},
 };
 
 /// Runs `body` under several schedules.

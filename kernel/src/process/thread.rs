@@ -9,11 +9,7 @@ use nucleus::{
 };
 
 use super::{Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling};
-use crate::{
-    ipc::{futex, sysv::undo::UndoList},
-    linux::syscall::Handler,
-    process::{files, signal},
-};
+use crate::process::{call::Handler, files, futex, signal, undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
@@ -72,7 +68,7 @@ pub struct Own {
     /// What is undone of its semaphore operations when it ends.
     pub undo: Option<Arc<UndoList>>,
     /// The parent waits for it (`vfork`).
-    pub vfork: Option<Arc<super::fork::Release>>,
+    pub vfork: Option<Arc<super::vfork::Release>>,
 }
 
 /// What others may look at while the thread lives.
@@ -155,7 +151,7 @@ impl Thread {
         self.tid.load(Relaxed)
     }
 
-    pub(super) fn set_tid(&self, tid: Pid) {
+    pub(crate) fn set_tid(&self, tid: Pid) {
         self.tid.store(tid, Relaxed);
     }
 
@@ -263,11 +259,11 @@ impl Thread {
         self.scheduling.lock().0
     }
 
-    /// Changes how it is scheduled.
-    pub fn set_scheduling(&self, change: impl FnOnce(&mut Scheduling)) {
+    /// Changes how it is scheduled; its task follows. Threads that it waits for do not learn of it
+    /// here, see [`set_scheduling`](Self::set_scheduling).
+    pub(super) fn change_scheduling(&self, change: impl FnOnce(&mut Scheduling)) {
         change(&mut self.scheduling.lock().0);
         self.apply_priority();
-        futex::pi::priority_changed(self);
     }
 
     /// The nice value, -20 to 19.
@@ -282,7 +278,7 @@ impl Thread {
     }
 
     /// Gives its task its priority.
-    pub(super) fn apply_priority(&self) {
+    pub(crate) fn apply_priority(&self) {
         if let Some(task) = self.task() {
             let scheduling = self.scheduling.lock();
             let (own, lent) = *scheduling;
@@ -329,7 +325,7 @@ pub fn all_cpus() -> u64 {
     u64::MAX >> (64 - task::cpu_count())
 }
 
-/// The current thread. A system call has it in its [`Call`](crate::linux::syscall::Call) for nothing.
+/// The current thread. A system call has it in its [`Call`](super::Call) for nothing.
 pub fn current() -> Option<Arc<Thread>> {
     let task = task::current();
     let attachment = task.attachment()?.clone();

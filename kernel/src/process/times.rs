@@ -4,6 +4,9 @@ use core::time::Duration;
 
 use super::{Process, Thread, Transfers};
 
+/// Clock ticks per second in the figures that programs see (`AT_CLKTCK`, `times`).
+pub const CLOCK_TICKS: u32 = 100;
+
 /// Processor time in programs and in the kernel.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Times {

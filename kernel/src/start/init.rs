@@ -10,8 +10,9 @@ use nucleus::{
     trap::UserContext,
 };
 
-use super::{Options, power_off, restart, shell};
+use super::{Options, shell};
 use crate::{
+    linux,
     process::{
         Credentials, FsContext, Limits, Own, Shared, Thread,
         exec::{
@@ -25,6 +26,7 @@ use crate::{
         signal::{Action, SignalSet},
         wait,
     },
+    shutdown::{power_off, restart},
     tty,
 };
 
@@ -207,7 +209,7 @@ fn begin(
 
     let mut context = UserContext::new().map_err(|_| Errno::ENOMEM)?;
     exec::begin(&mut context, class, entry, stack);
-    fork::start(&thread, Own::new(shared), context, None)?;
+    fork::start(&thread, Own::new(shared), context, None, linux::run)?;
     Ok(thread)
 }
 

@@ -4,6 +4,7 @@
 //! [`shares`] mounts folders of the host's, [`swaps`] gives devices to the swap space, [`init`] is the first process, in the kernel or a program.
 
 mod command_line;
+mod file_systems;
 mod init;
 mod root;
 mod shares;
@@ -20,10 +21,9 @@ use nucleus::{
 
 use crate::{
     device::disk,
-    linux::syscall,
-    mounts,
     process::{self, loadavg, sigio, signal},
-    tty,
+    shutdown::finish,
+    tty, uts,
 };
 
 pub use command_line::{DiskRoot, Options};
@@ -52,7 +52,7 @@ pub fn start() -> ! {
         give_up("no memory for the window of short-lived mappings");
     }
     if let Some(release) = &options.release {
-        syscall::set_release(release);
+        uts::set_release(release);
     }
     fs::credentials::set_actor(|see| {
         let who = process::thread::with_current(|thread| thread.credentials());
@@ -96,30 +96,4 @@ fn give_up(message: &str) -> ! {
     console::write(line.as_bytes());
     log!("{message}");
     power::stop(Stop::BadStart)
-}
-
-/// The first program has ended with this wait status: says so and stops the machine.
-pub(crate) fn finish(status: i32) -> ! {
-    let code = if status & 0x7f == 0 {
-        status >> 8 & 0xff
-    } else {
-        // As a shell counts a death by signal.
-        128 + (status & 0x7f)
-    };
-    mounts::shut_down();
-    log!("exit: status {code}");
-    power::stop(Stop::Done)
-}
-
-/// `poweroff` and `halt`: an orderly end.
-pub(crate) fn power_off() -> ! {
-    mounts::shut_down();
-    log!("exit: status 0");
-    power::stop(Stop::Done)
-}
-
-/// `reboot`: likewise.
-pub(crate) fn restart() -> ! {
-    mounts::shut_down();
-    power::stop(Stop::Restart)
 }

@@ -14,7 +14,7 @@ use nucleus::{
     frame, log,
 };
 
-use super::DiskRoot;
+use super::{DiskRoot, file_systems};
 use crate::mounts::{self, Wanted};
 
 /// Mounts the root, and what every program expects.
@@ -22,13 +22,13 @@ use crate::mounts::{self, Wanted};
 /// # Errors
 /// A sentence that says what is wrong.
 pub fn mount(disk: Option<&DiskRoot>) -> Result<Arc<Namespace>, String> {
-    mounts::register_all()
+    file_systems::register_all()
         .map_err(|error| format!("can't make devices known: {}", error.name()))?;
     let namespace = match disk {
         Some(disk) => on_disk(disk)?,
         None => in_memory()?,
     };
-    mounts::start(namespace.clone(), disk.is_some())
+    file_systems::start(namespace.clone(), disk.is_some())
         .map_err(|error| format!("can't mount /proc, /dev or /tmp: {}", error.name()))?;
     Ok(namespace)
 }

@@ -1,6 +1,7 @@
 //! Job control: the session that a terminal controls and its foreground group.
 
 use alloc::sync::Arc;
+use core::any::Any;
 
 use abi::{
     Errno, Result,
@@ -10,18 +11,25 @@ use fs::Credentials;
 
 use super::terminal::Tty;
 use crate::process::{
-    Group, Pid, Process, Thread,
+    Group, Pid, Process, Session, Thread,
+    pid_table::ControllingTerminal,
     signal::{self, ERESTARTSYS, Info},
     thread,
 };
 
 impl Tty {
+    /// The controlling terminal of a session.
+    pub fn of_session(session: &Session) -> Option<Arc<Tty>> {
+        let terminal: Arc<dyn Any + Send + Sync> = session.terminal()?;
+        terminal.downcast().ok()
+    }
+
     /// Whether this terminal controls the session of `process`.
     pub(super) fn controls(&self, process: &Process) -> bool {
         process
             .session()
             .terminal()
-            .is_some_and(|tty| core::ptr::eq(&*tty, self))
+            .is_some_and(|tty| core::ptr::addr_eq(&*tty, self))
     }
 
     /// May the current thread read (`SIGTTIN`), or print or change settings (`SIGTTOU`), now? Its process group is
@@ -181,16 +189,24 @@ impl Tty {
         let session = group.session();
         if session
             .terminal()
-            .is_some_and(|tty| core::ptr::eq(&*tty, self))
+            .is_some_and(|tty| core::ptr::addr_eq(&*tty, self))
         {
             let gone = session.set_terminal(None);
             drop(gone);
         }
     }
+}
 
-    /// The leader of `session`, which this terminal controls, has ended: the terminal controls no session any more
-    /// and its foreground group gets SIGHUP and SIGCONT.
-    pub fn session_ended(&self, session: Pid) {
+impl ControllingTerminal for Tty {
+    fn device(&self) -> u64 {
+        Tty::device(self)
+    }
+
+    fn foreground(&self) -> Pid {
+        Tty::foreground(self)
+    }
+
+    fn session_ended(&self, session: Pid) {
         let group = {
             let mut control = self.control.lock();
             if control.session != session {

@@ -312,7 +312,7 @@ impl File for Epoll {
         let mut text = Vec::new();
         for (fd, interest, open) in watched {
             let Some(open) = open.upgrade() else { continue };
-            let Ok(attributes) = crate::linux::syscall::attributes_of(&open) else {
+            let Ok(attributes) = open.attributes() else {
                 continue;
             };
             let line = format!(

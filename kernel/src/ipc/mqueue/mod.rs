@@ -18,5 +18,5 @@ pub mod queue;
 pub use file::QueueFile;
 pub use folder::{find_or_make, remove, root};
 pub use limits::Size;
-pub use notice::Notice;
+pub use notice::{Mailbox, Notice};
 pub use queue::Queue;

@@ -1,15 +1,15 @@
 //! How a process is told of a message that came into an empty queue (`mq_notify`).
 
-use alloc::sync::{Arc, Weak};
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use abi::raw::general as raw;
 
-use crate::{
-    process::{
-        Credentials, Pid, Process,
-        signal::{self, Fields, Info},
-    },
-    socket::netlink::NetlinkSocket,
+use crate::process::{
+    Credentials, Pid, Process,
+    signal::{self, Fields, Info},
 };
 
 /// Bytes that the C library knows its request by. The kernel sends them back with the last one changed.
@@ -17,6 +17,12 @@ pub const COOKIE: usize = 32;
 /// The last byte: a message came; the request is over.
 const WOKEN: u8 = 1;
 const REMOVED: u8 = 2;
+
+/// A socket that takes the message for a thread of the C library.
+pub trait Mailbox: Send + Sync {
+    /// Adds a datagram; one that finds no room is lost, and the socket is told.
+    fn deliver(&self, data: Vec<u8>);
+}
 
 /// What happens.
 #[derive(Clone)]
@@ -27,7 +33,7 @@ pub enum How {
     Signal { signal: u32, value: u64 },
     /// A datagram to a socket where a thread of the C library waits, which calls the program's function.
     Thread {
-        socket: Arc<NetlinkSocket>,
+        socket: Arc<dyn Mailbox>,
         cookie: [u8; COOKIE],
     },
 }
@@ -85,19 +91,19 @@ impl Notice {
                 // Like a timer's, it is lost where there is no room for it.
                 let _ = signal::send_to_process(&process, info);
             }
-            How::Thread { socket, cookie } => answer(&socket, cookie, WOKEN),
+            How::Thread { socket, cookie } => answer(&*socket, cookie, WOKEN),
         }
     }
 
     /// Tells that nothing will be told any more.
     pub fn withdraw(self) {
         if let How::Thread { socket, cookie } = self.how {
-            answer(&socket, cookie, REMOVED);
+            answer(&*socket, cookie, REMOVED);
         }
     }
 }
 
-fn answer(socket: &NetlinkSocket, mut cookie: [u8; COOKIE], what: u8) {
+fn answer(socket: &dyn Mailbox, mut cookie: [u8; COOKIE], what: u8) {
     cookie[COOKIE - 1] = what;
-    socket.answer(cookie.to_vec());
+    socket.deliver(cookie.to_vec());
 }

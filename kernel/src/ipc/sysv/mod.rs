@@ -16,7 +16,6 @@ pub mod message;
 pub mod permission;
 pub mod segment;
 pub mod semaphore;
-pub mod undo;
 
 use nucleus::time;
 

@@ -21,9 +21,11 @@ use super::{
     limits::{SEMAEM, SEMMNI, SEMMNS, SEMMSL, SEMVMX},
     now,
     permission::{Change, Permission, READ, WRITE},
-    undo::UndoList,
 };
-use crate::process::Pid;
+use crate::process::{
+    Pid,
+    undo::{Undo, UndoList},
+};
 
 /// Undone when the process ends.
 pub const SEM_UNDO: u32 = 0x1000;
@@ -54,7 +56,7 @@ pub struct Set {
 struct State {
     permission: Permission,
     semaphores: Vec<Semaphore>,
-    undos: Vec<Undo>,
+    undos: Vec<Adjustments>,
     /// Who waits, the longest first.
     waiting: VecDeque<Arc<Sleeper>>,
     removed: bool,
@@ -71,7 +73,7 @@ struct Semaphore {
 }
 
 /// The adjustments of one [`UndoList`].
-struct Undo {
+struct Adjustments {
     list: u64,
     adjustments: Vec<i16>,
 }
@@ -373,9 +375,10 @@ impl Set {
         drop(SETS.remove(self.id));
         Ok(())
     }
+}
 
-    /// Undoes what a list stands for; `pid` is whose thread had it last.
-    pub(super) fn undo(&self, list: u64, pid: Pid) {
+impl Undo for Set {
+    fn undo(&self, list: u64, pid: Pid) {
         let mut state = self.state.lock();
         let Some(at) = state.undos.iter().position(|undo| undo.list == list) else {
             return;
@@ -405,7 +408,7 @@ impl State {
             .and_then(|()| self.undos.try_reserve(1));
         reserved.map_err(|_| Errno::ENOMEM)?;
         adjustments.resize(count, 0);
-        self.undos.push(Undo { list, adjustments });
+        self.undos.push(Adjustments { list, adjustments });
         Ok(())
     }
 

@@ -30,11 +30,6 @@ use nucleus::{
 
 use super::syscall::{COUNT, Call, Handler, TABLE, native_handler, unknown};
 
-pub(crate) use segments::Descriptor;
-
-/// `restart_syscall`.
-pub(super) const RESTART: u64 = 0;
-
 /// One call of 32-bit programs.
 pub(super) struct Row {
     /// Its number.

@@ -7,8 +7,11 @@ extern crate std;
 use alloc::{format, string::String};
 use std::{env, fs};
 
-use super::{CALLS, Entry, FlagSet, flags::Otherwise, flags::Shape};
-use crate::linux::compat;
+use super::{CALLS, Entry, FlagSet};
+use crate::{
+    flags::{Otherwise, Shape},
+    linux::compat,
+};
 
 const BEGIN: &str = "<!-- calls: begin -->\n";
 const END: &str = "<!-- calls: end -->\n";

@@ -322,6 +322,6 @@ fn flock_call(call: &mut Call<'_>) -> Result<usize> {
         LOCK_UN => None,
         _ => return Err(Errno::EINVAL),
     };
-    locks::lock_whole(&open, mode, operation & LOCK_NB == 0)?;
+    locks::lock_whole(&open, mode, call.process().pid(), operation & LOCK_NB == 0)?;
     Ok(0)
 }

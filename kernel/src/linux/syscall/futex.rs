@@ -8,8 +8,11 @@ use nucleus::{VirtAddr, time, user};
 
 use super::{Call, Entry, FlagSet, choice, flag_set, pidfd::may_inspect, read_timespec};
 use crate::{
-    ipc::futex::{self, Key, Wanted, pi},
-    process::{Pid, Thread, pid_table, signal},
+    process::{
+        Pid, Thread,
+        futex::{self, Key, Wanted, pi},
+        pid_table, signal,
+    },
     wall_clock::Deadline,
 };
 

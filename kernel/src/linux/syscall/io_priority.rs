@@ -4,9 +4,9 @@ use abi::{Errno, Result, raw::general as raw};
 
 use super::{
     Call, Entry,
-    flags::{FlagSet, choice},
     schedule::{Chosen, chosen},
 };
+use crate::flags::{FlagSet, choice};
 use crate::process::{Policy, Scheduling};
 
 pub(super) const CALLS: &[Entry] = &[

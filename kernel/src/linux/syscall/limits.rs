@@ -6,7 +6,8 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
-use super::{CLOCK_TICKS, Call, Entry};
+use super::{Call, Entry};
+use crate::process::CLOCK_TICKS;
 use crate::process::{Limit, Pid, Process, RESOURCES, Usage};
 
 pub(super) const CALLS: &[Entry] = &[

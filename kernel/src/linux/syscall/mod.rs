@@ -9,7 +9,7 @@
 //! [`signal`](crate::process::signal).
 
 mod advise;
-mod call;
+mod arguments;
 mod capability;
 mod change;
 mod credentials;
@@ -23,7 +23,6 @@ mod execute;
 mod extended;
 mod fcntl;
 mod file_size;
-pub mod flags;
 pub(in crate::linux) mod futex;
 mod identity;
 mod inotify;
@@ -76,18 +75,11 @@ use crate::{
     process::{Own, Thread},
 };
 
-pub use call::Call;
+pub(crate) use crate::flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
+pub use crate::process::{Call, Handler};
 pub use entry::Entry;
-pub(crate) use flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
-pub use stat::attributes_of;
-pub use system::{
-    CLOCK_TICKS, change_domainname, change_hostname, domainname, hostname, release, set_release,
-};
 pub use time::{read_timespec, write_timespec};
-pub use unknown::{ANY_OTHER, unknown_calls};
-
-/// The body of a system call.
-pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
+pub use unknown::{ANY_OTHER, unknown_calls, unsupported};
 
 /// Numbers below this have a place in the table.
 pub const COUNT: usize = 512;
@@ -258,14 +250,5 @@ fn dispatch(
             }
             error.as_return()
         }
-    }
-}
-
-/// The number of `restart_syscall` for the entry that the last call came by.
-pub fn restart_number(own: &Own) -> u64 {
-    if own.compatible_call {
-        compat::RESTART
-    } else {
-        u64::from(raw::__NR_restart_syscall)
     }
 }

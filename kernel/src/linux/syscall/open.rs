@@ -18,9 +18,9 @@ use nucleus::{VirtAddr, user};
 
 use super::{
     Call, Entry, FlagSet, flag_set,
-    flags::Otherwise,
     path::{self, From},
 };
+use crate::flags::Otherwise;
 use crate::{ipc::pipe, process::files::OpenFile};
 
 /// The calls of this module.

@@ -4,10 +4,13 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry, FlagSet, flag_set};
-use crate::ipc::sysv::undo;
-use crate::process::{
-    self, Pid,
-    fork::{self, Request},
+use crate::{
+    linux,
+    process::{
+        Pid, exit,
+        fork::{self, Request},
+        undo,
+    },
 };
 
 /// Flags of `clone` without the exit signal.
@@ -90,7 +93,7 @@ pub(super) const CALLS: &[Entry] = &[
 ];
 
 fn make(call: &mut Call<'_>, request: &Request) -> Result<usize> {
-    let tid = fork::clone(call.thread, call.own, call.context, request)?;
+    let tid = fork::clone(call.thread, call.own, call.context, request, linux::run)?;
     Ok(tid as usize)
 }
 
@@ -262,7 +265,7 @@ pub(super) fn exit(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn exit_group(call: &mut Call<'_>) -> Result<usize> {
-    process::exit_group(call.process(), status(call));
+    exit::exit_group(call.process(), status(call));
     call.thread.signals.call_attention();
     Ok(0)
 }

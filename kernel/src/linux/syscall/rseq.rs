@@ -3,10 +3,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{addr::USER_END, task};
 
-use super::{
-    Call, Entry,
-    flags::{FlagSet, flag_set},
-};
+use super::{Call, Entry};
+use crate::flags::{FlagSet, flag_set};
 use crate::process::rseq::{self, Registration};
 
 pub(super) const CALLS: &[Entry] = &[Entry::new(raw::__NR_rseq, "rseq", call).flags(&[&FLAGS])];

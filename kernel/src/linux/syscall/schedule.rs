@@ -6,11 +6,8 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{task, user};
 
-use super::{
-    Call, Entry,
-    flags::{FlagSet, choice, flag_set},
-    write_timespec,
-};
+use super::{Call, Entry, write_timespec};
+use crate::flags::{FlagSet, choice, flag_set};
 use crate::process::{Pid, Policy, Process, Scheduling, Thread, pid_table, thread::all_cpus};
 
 pub(super) const CALLS: &[Entry] = &[

@@ -12,8 +12,8 @@ use crate::ipc::sysv::{
     limits::{SEMAEM, SEMMNI, SEMMNS, SEMMSL, SEMOPM, SEMVMX},
     permission::READ,
     semaphore::{self, Operation, SEM_UNDO, SETS, Set, Status},
-    undo::UndoList,
 };
+use crate::process::undo::UndoList;
 
 const GETPID: u32 = 11;
 const GETVAL: u32 = 12;

@@ -22,10 +22,10 @@ use nucleus::user;
 
 use super::{
     Call, Entry, FlagSet, Handler, choice, flag_set,
-    flags::note_unsupported,
     socket_message::{recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto},
     socket_option::{getsockopt, setsockopt},
 };
+use crate::flags::note_unsupported;
 use crate::{
     process::files::OpenFile,
     socket::{self, Address, BACKLOG_MAX, Family, Patience, Shutdown, SocketFile},

@@ -9,7 +9,8 @@ use abi::{
 };
 use nucleus::user::{self, as_bytes};
 
-use super::{Call, Entry, flags::note_unsupported};
+use super::{Call, Entry};
+use crate::flags::note_unsupported;
 use crate::socket::{
     Answer, SocketFile, Value,
     common::{self, READABLE, SETTABLE},

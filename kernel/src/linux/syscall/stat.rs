@@ -19,7 +19,7 @@ use super::{
     Call, Entry, FlagSet, flag_set,
     path::{self, Target},
 };
-use crate::{mounts, process::files::OpenFile};
+use crate::mounts;
 
 const STAT_FLAGS: FlagSet = flag_set!(
     "flags",
@@ -60,18 +60,10 @@ pub const CALLS: &[Entry] = &[
     Entry::new(__NR_ustat, "ustat", ustat),
 ];
 
-/// The attributes of an open file, with a place or without.
-pub fn attributes_of(open: &OpenFile) -> Result<Attributes> {
-    match open.location() {
-        Some(place) => place.attributes(),
-        None => open.file().attributes(),
-    }
-}
-
 fn attributes(target: &Target) -> Result<Attributes> {
     match target {
         Target::Place(place) => place.attributes(),
-        Target::File(open) => attributes_of(open),
+        Target::File(open) => open.attributes(),
     }
 }
 
@@ -113,7 +105,7 @@ fn lstat(call: &mut Call<'_>) -> Result<usize> {
 
 fn fstat(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
-    put_stat(call.address(1), &attributes_of(&open)?)
+    put_stat(call.address(1), &open.attributes()?)
 }
 
 fn fstatat(call: &mut Call<'_>) -> Result<usize> {
@@ -207,7 +199,7 @@ fn check_access(
     if path.is_empty() && flags & AT_EMPTY_PATH != 0 && dirfd != AT_FDCWD {
         let open = call.files().get(dirfd)?;
         let Some(place) = open.location() else {
-            return if who.may(&attributes_of(&open)?, want) {
+            return if who.may(&open.attributes()?, want) {
                 Ok(0)
             } else {
                 Err(Errno::EACCES)

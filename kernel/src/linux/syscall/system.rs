@@ -4,27 +4,14 @@ use abi::{
     Errno, Result,
     raw::{general as raw, system::new_utsname},
 };
-use nucleus::{
-    PAGE_SIZE, frame,
-    sync::{Rank, SpinLock},
-    time, user,
-};
+use nucleus::{PAGE_SIZE, frame, time, user};
 
 use super::{Call, Entry};
 use crate::{
     process::{loadavg, pid_table},
-    start,
+    shutdown, uts,
 };
 
-/// Clock ticks per second in what programs are told (`AT_CLKTCK`, `times`).
-pub const CLOCK_TICKS: u32 = 100;
-/// Longest host or domain name.
-const NAME_MAX: usize = 64;
-/// The Linux version whose interface this kernel follows, unless the command line says that programs are to see
-/// another one (`release=STRING`).
-static RELEASE: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"6.1.0-causeway"));
-/// What `uname -v` gives.
-const VERSION: &[u8] = b"#1 SMP Causeway";
 /// Numbers of `linux/personality.h`, which the bindings leave out.
 const UNAME26: u32 = 0x2_0000;
 const PER_MASK: u32 = 0xff;
@@ -37,80 +24,6 @@ pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
     Entry::new(raw::__NR_reboot, "reboot", reboot),
 ];
-
-#[derive(Clone, Copy)]
-struct Name {
-    bytes: [u8; NAME_MAX],
-    len: usize,
-}
-
-impl Name {
-    const fn new(text: &[u8]) -> Name {
-        let mut bytes = [0; NAME_MAX];
-        let mut at = 0;
-        while at < text.len() {
-            bytes[at] = text[at];
-            at += 1;
-        }
-        Name {
-            bytes,
-            len: text.len(),
-        }
-    }
-}
-
-static HOST: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"causeway"));
-static DOMAIN: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"(none)"));
-
-/// The host's name.
-pub fn hostname() -> alloc::vec::Vec<u8> {
-    let name = *HOST.lock();
-    name.bytes[..name.len].to_vec()
-}
-
-/// The name of the domain.
-pub fn domainname() -> alloc::vec::Vec<u8> {
-    let name = *DOMAIN.lock();
-    name.bytes[..name.len].to_vec()
-}
-
-/// Sets the host's name.
-///
-/// # Errors
-/// `EINVAL` if it is too long.
-pub fn change_hostname(name: &[u8]) -> Result<()> {
-    change_name(&HOST, name)
-}
-
-/// Sets the domain's name.
-///
-/// # Errors
-/// `EINVAL` if it is too long.
-pub fn change_domainname(name: &[u8]) -> Result<()> {
-    change_name(&DOMAIN, name)
-}
-
-fn change_name(which: &SpinLock<Name>, name: &[u8]) -> Result<()> {
-    let mut new = Name {
-        bytes: [0; NAME_MAX],
-        len: name.len(),
-    };
-    let to = new.bytes.get_mut(..name.len()).ok_or(Errno::EINVAL)?;
-    to.copy_from_slice(name);
-    *which.lock() = new;
-    Ok(())
-}
-
-/// The release and version strings of `uname`.
-pub fn release() -> (alloc::vec::Vec<u8>, &'static [u8]) {
-    let name = *RELEASE.lock();
-    (name.bytes[..name.len].to_vec(), VERSION)
-}
-
-/// Sets the release string; what is longer than `uname` has room for is cut off.
-pub fn set_release(text: &[u8]) {
-    *RELEASE.lock() = Name::new(&text[..text.len().min(NAME_MAX)]);
-}
 
 /// The release as a program with `UNAME26` is to see it: a 2.6 whose number grows with the real one's second.
 fn old_release(release: &[u8]) -> alloc::vec::Vec<u8> {
@@ -135,9 +48,8 @@ pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
             *to = *from as core::ffi::c_char;
         }
     };
-    let host = *HOST.lock();
-    let domain = *DOMAIN.lock();
-    let (mut release, version) = release();
+    let (host, domain) = (uts::hostname(), uts::domainname());
+    let (mut release, version) = uts::release();
     let personality = call.process().personality();
     if personality & UNAME26 != 0 {
         release = old_release(&release);
@@ -148,36 +60,33 @@ pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
     };
     let mut names: new_utsname = user::zeroed();
     fill(&mut names.sysname, b"Linux");
-    fill(&mut names.nodename, &host.bytes[..host.len]);
+    fill(&mut names.nodename, host.as_bytes());
     fill(&mut names.release, &release);
     fill(&mut names.version, version);
     fill(&mut names.machine, machine);
-    fill(&mut names.domainname, &domain.bytes[..domain.len]);
+    fill(&mut names.domainname, domain.as_bytes());
     call.write(0, &names)?;
     Ok(0)
 }
 
-fn set_name(call: &Call<'_>, name: &SpinLock<Name>) -> Result<usize> {
+fn set_name(call: &Call<'_>, set: fn(&[u8]) -> Result<()>) -> Result<usize> {
     if !call.credentials().may(raw::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     let len = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
-    let mut new = Name {
-        bytes: [0; NAME_MAX],
-        len,
-    };
-    let to = new.bytes.get_mut(..len).ok_or(Errno::EINVAL)?;
-    user::copy_in(to, call.address(0)).map_err(|_| Errno::EFAULT)?;
-    *name.lock() = new;
+    let mut name = [0; uts::NAME_MAX];
+    let name = name.get_mut(..len).ok_or(Errno::EINVAL)?;
+    user::copy_in(name, call.address(0)).map_err(|_| Errno::EFAULT)?;
+    set(name)?;
     Ok(0)
 }
 
 fn sethostname(call: &mut Call<'_>) -> Result<usize> {
-    set_name(call, &HOST)
+    set_name(call, uts::change_hostname)
 }
 
 fn setdomainname(call: &mut Call<'_>) -> Result<usize> {
-    set_name(call, &DOMAIN)
+    set_name(call, uts::change_domainname)
 }
 
 fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
@@ -212,8 +121,8 @@ pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
     }
     match call.unsigned(2) {
         raw::LINUX_REBOOT_CMD_CAD_ON | raw::LINUX_REBOOT_CMD_CAD_OFF => Ok(0),
-        raw::LINUX_REBOOT_CMD_HALT | raw::LINUX_REBOOT_CMD_POWER_OFF => start::power_off(),
-        raw::LINUX_REBOOT_CMD_RESTART | raw::LINUX_REBOOT_CMD_RESTART2 => start::restart(),
+        raw::LINUX_REBOOT_CMD_HALT | raw::LINUX_REBOOT_CMD_POWER_OFF => shutdown::power_off(),
+        raw::LINUX_REBOOT_CMD_RESTART | raw::LINUX_REBOOT_CMD_RESTART2 => shutdown::restart(),
         _ => Err(Errno::EINVAL),
     }
 }

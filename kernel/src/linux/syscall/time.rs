@@ -10,12 +10,14 @@ use nucleus::{
     time, user,
 };
 
-use super::{
-    Call, Entry,
-    flags::{FlagSet, flag_set},
-};
+use super::{Call, Entry};
+use crate::flags::{FlagSet, flag_set};
 use crate::{
-    process::{Pid, Process, Thread, pid_table, signal::ERESTARTNOHAND},
+    ipc::event,
+    process::{
+        Pid, Process, Thread, futex, pid_table,
+        signal::{self, ERESTARTNOHAND},
+    },
     wall_clock,
 };
 
@@ -161,6 +163,10 @@ fn set_epoch(call: &Call<'_>, now: Duration) -> Result<usize> {
         return Err(Errno::EPERM);
     }
     wall_clock::set(now);
+    event::clock_was_set();
+    signal::timer::clock_was_set();
+    futex::clock_was_set();
+    wall_clock::wake_sleepers();
     Ok(0)
 }
 

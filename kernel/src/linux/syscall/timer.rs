@@ -7,9 +7,9 @@ use abi::{Errno, Result, raw::general as raw};
 
 use super::{
     Call, Entry,
-    flags::note_unsupported,
     time::{MICROS, Source, duration, has_timers, is_alarm, source},
 };
+use crate::flags::note_unsupported;
 use crate::process::{
     pid_table,
     signal::timer::{self, Clock, Id, Notify, Setting},

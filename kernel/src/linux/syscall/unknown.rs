@@ -4,7 +4,10 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::COUNT;
+use fs::pseudofs::Entry;
+
+use super::{COUNT, name};
+use crate::flags;
 
 /// Stands for all numbers that [`unknown_calls`] does not tell apart.
 pub const ANY_OTHER: u32 = u32::MAX;
@@ -85,6 +88,27 @@ pub fn unknown_calls() -> Vec<(u32, u32)> {
         .collect();
     calls.sort_unstable();
     calls
+}
+
+/// `/proc/causeway/unsupported`: the calls and flags that programs asked for in vain.
+pub fn unsupported() -> Entry {
+    Entry::text(|out| {
+        for (number, count) in unknown_calls() {
+            writeln!(out, "call {number} {count}");
+        }
+        let (list, others) = flags::unsupported();
+        for (what, count) in list {
+            match name(what.call.number).filter(|_| !what.call.compatible) {
+                Some(name) => write!(out, "{name}"),
+                None => write!(out, "i386:{}", what.call.number),
+            }
+            writeln!(out, " {} {:#x} {count}", what.argument, what.value);
+        }
+        if others > 0 {
+            writeln!(out, "others {others}");
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -18,11 +18,8 @@ pub mod load;
 pub mod stack;
 mod vdso;
 
-use super::{Own, Thread, pid_table, space::Leaving};
-use crate::{
-    ipc::futex,
-    process::{exec::elf::Class, files},
-};
+use super::{Own, Thread, files, futex, pid_table, space::Leaving};
+use elf::Class;
 use load::Loaded;
 
 /// Makes the current thread run what was loaded: the other threads of its process end, and what does not

@@ -10,10 +10,7 @@ use super::{
     elf::Class,
     image::{Image, no_memory},
 };
-use crate::{
-    linux::syscall,
-    process::{Credentials, rseq},
-};
+use crate::process::{CLOCK_TICKS, Credentials, rseq};
 
 /// Bytes of stack that are mapped at once; more by faults.
 const START: usize = 33 * PAGE_SIZE;
@@ -274,7 +271,7 @@ fn auxiliary(
         (auxvec::AT_SYSINFO_EHDR, contents.vdso),
         (auxvec::AT_HWCAP, processor.capabilities),
         (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
-        (auxvec::AT_CLKTCK, u64::from(syscall::CLOCK_TICKS)),
+        (auxvec::AT_CLKTCK, u64::from(CLOCK_TICKS)),
         (auxvec::AT_PHDR, contents.main.table),
         (auxvec::AT_PHENT, contents.class.program_header_len() as u64),
         (auxvec::AT_PHNUM, contents.header_count as u64),

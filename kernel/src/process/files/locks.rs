@@ -12,7 +12,7 @@ use nucleus::{
 };
 
 use super::{OpenFile, Table};
-use crate::process::{Pid, signal, thread};
+use crate::process::{Pid, signal};
 
 /// Who has a lock: an open file description or a descriptor table, by its address, which nothing else has
 /// while it lives; its locks end before it does.
@@ -170,7 +170,7 @@ fn may_allocate() -> Result<()> {
 ///
 /// # Errors
 /// `EAGAIN` if another has it and `wait` is false, a restart number, `ENOLCK`.
-pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, wait: bool) -> Result<()> {
+pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> Result<()> {
     let file = id(open)?;
     let owner = open.lock_owner();
     let Some(mode) = mode else {
@@ -181,7 +181,6 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, wait: bool) -> Result<()>
     };
     may_allocate()?;
     open.note_locks();
-    let pid = thread::with_current(|me| me.process().pid()).unwrap_or(0);
     let attempt = || {
         let mut registry = REGISTRY.lock();
         let locks = registry.files.entry(file).or_default();

@@ -1,23 +1,22 @@
 //! Open file descriptions.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+};
 
 use abi::{
     Errno, Result,
     raw::general::{
-        FASYNC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
+        IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
         O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK, O_PATH, O_TRUNC,
     },
 };
-use fs::{Asynchronous, File, Location, OpenFlags, notify};
+use fs::{Attributes, File, Location, OpenFlags, notify};
 use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::locks;
-use crate::process::{
-    Credentials, Pid,
-    sigio::{Kind, Owner, Sigio},
-};
 
 /// Flags that `F_SETFL` changes.
 const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT;
@@ -26,7 +25,7 @@ const ONLY_AT_OPEN: u32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC;
 
 /// What belongs to an open file description without keeping it: it is told when the description goes away, before
 /// the file does (the watches of `epoll`).
-pub trait Attached: Send + Sync {
+pub trait Attached: Any + Send + Sync {
     /// The description is gone. Sleeping locks may be taken.
     fn released(&self);
 }
@@ -39,8 +38,8 @@ type AttachedList = SpinLock<Vec<Arc<dyn Attached>>>;
 pub struct OpenFile {
     file: Arc<dyn File>,
     flags: AtomicU32,
-    /// Who gets SIGIO; empty until somebody is named.
-    sigio: OnceBox<Arc<Sigio>>,
+    /// The owner that gets SIGIO; empty until one is named.
+    sigio: OnceBox<Arc<dyn Attached>>,
     /// A lock was once asked for: the drop has to look.
     has_locks: AtomicBool,
     /// Empty until something is attached.
@@ -130,69 +129,20 @@ impl OpenFile {
         self.file.location()
     }
 
-    /// Who gets a signal when the file is ready, and which (`F_GETOWN`, `F_GETSIG`).
-    pub fn owner(&self) -> Owner {
-        self.sigio
-            .get()
-            .map_or(Owner::nobody(), |sigio| sigio.owner())
-    }
-
-    /// Changes what [`owner`](OpenFile::owner) gives.
+    /// Returns the attributes of the place, or of a file without one.
     ///
     /// # Errors
-    /// What `change` answers, `ENOMEM`.
-    pub fn change_owner(&self, change: impl FnOnce(&mut Owner) -> Result<()>) -> Result<()> {
-        let mut owner = self.owner();
-        change(&mut owner)?;
-        self.sigio()?.set_owner(owner);
-        Ok(())
+    /// Those of the file system.
+    pub fn attributes(&self) -> Result<Attributes> {
+        match self.location() {
+            Some(place) => place.attributes(),
+            None => self.file.attributes(),
+        }
     }
 
-    /// Sets or clears `O_ASYNC`, for a caller that knows the description as `fd`. Returns whether the file can do that.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn set_asynchronous(
-        &self,
-        on: bool,
-        fd: i32,
-        caller: Pid,
-        who: &Credentials,
-    ) -> Result<bool> {
-        let default = match self.file.asynchronous() {
-            Asynchronous::Never => return Ok(false),
-            Asynchronous::Named => None,
-            Asynchronous::Foreground(0) => Some((Kind::Process, caller)),
-            Asynchronous::Foreground(group) => Some((Kind::Group, group)),
-        };
-        if on == self.flags().has(FASYNC) {
-            return Ok(true);
-        }
-        if !on {
-            self.set_flag(FASYNC, false);
-            self.sigio()?.end();
-            return Ok(true);
-        }
-        let sigio = self.sigio()?;
-        if let Some((kind, id)) = default
-            && sigio.owner().is_nobody()
-        {
-            // A group whose last member has just ended needs no signal.
-            let _ = self.change_owner(|owner| owner.name(kind, id, who));
-        }
-        sigio.begin(&self.file, fd)?;
-        self.set_flag(FASYNC, true);
-        Ok(true)
-    }
-
-    fn sigio(&self) -> Result<&Arc<Sigio>> {
-        match self.sigio.get() {
-            Some(sigio) => Ok(sigio),
-            None => {
-                let new = Box::new(Sigio::new()?);
-                Ok(self.sigio.get_or_insert(|| new))
-            }
-        }
+    /// The slot of the `O_ASYNC` owner, which [`sigio`](crate::process::sigio) fills.
+    pub(in crate::process) fn sigio_slot(&self) -> &OnceBox<Arc<dyn Attached>> {
+        &self.sigio
     }
 
     /// The access mode, `O_RDONLY` to `O_RDWR`.
@@ -253,7 +203,7 @@ impl Drop for OpenFile {
             locks::release_all(self, self.lock_owner());
         }
         if let Some(sigio) = self.sigio.get() {
-            sigio.end();
+            sigio.released();
         }
         if let Some(attached) = self.attached.take() {
             for what in attached.into_inner() {

@@ -1,21 +1,37 @@
 //! Descriptor tables.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
     frame,
-    sync::{Rank, SpinLock},
+    sync::{OnceBox, Rank, SpinLock},
 };
 
 use super::{OpenFile, locks};
-use crate::socket::unix;
 
 /// Descriptors that a new table has room for.
 const FIRST_SIZE: usize = 64;
 /// No limit lets a table grow beyond this (`NR_OPEN` of Linux).
 const LARGEST: usize = 1 << 20;
+
+/// Finds open files that only each other lead to. The sockets that can carry files register it.
+#[derive(Clone, Copy)]
+pub struct Collector {
+    /// Whether the close of a file may leave others unreachable.
+    pub may_leave_garbage: fn(&Arc<OpenFile>) -> bool,
+    /// Closes the unreachable ones.
+    pub collect: fn(),
+}
+
+/// Empty until the first file is in flight, so that a close costs one load before.
+static COLLECTOR: OnceBox<Collector> = OnceBox::new();
+
+/// Registers the collector; later ones are ignored.
+pub fn set_collector(collector: Collector) {
+    COLLECTOR.get_or_insert(|| Box::new(collector));
+}
 
 /// What the descriptors of a process (or of several, `CLONE_FILES`) refer to.
 pub struct Table {
@@ -366,10 +382,10 @@ impl Table {
             locks::release_records(&open, self.lock_owner());
         }
         open.file().closed();
-        let leaves_garbage = unix::may_leave_garbage(&open);
+        let collector = COLLECTOR.get().filter(|it| (it.may_leave_garbage)(&open));
         drop(open);
-        if leaves_garbage {
-            unix::collect();
+        if let Some(collector) = collector {
+            (collector.collect)();
         }
     }
 

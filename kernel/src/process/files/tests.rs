@@ -253,18 +253,21 @@ fn record_locks_agree_with_an_array_of_bytes() {
 fn whole_file_locks_belong_to_the_open_file() {
     on_machine(|| {
         let (a, b) = (open(7), open(7));
-        locks::lock_whole(&a, Some(Mode::Shared), false).unwrap();
-        locks::lock_whole(&b, Some(Mode::Shared), false).unwrap();
+        locks::lock_whole(&a, Some(Mode::Shared), 1, false).unwrap();
+        locks::lock_whole(&b, Some(Mode::Shared), 1, false).unwrap();
         let exclusive = Some(Mode::Exclusive);
-        assert_eq!(locks::lock_whole(&a, exclusive, false), Err(Errno::EAGAIN));
-        drop(b);
-        locks::lock_whole(&a, exclusive, false).unwrap();
-        let c = open(7);
         assert_eq!(
-            locks::lock_whole(&c, Some(Mode::Shared), false),
+            locks::lock_whole(&a, exclusive, 1, false),
             Err(Errno::EAGAIN)
         );
-        locks::lock_whole(&a, None, false).unwrap();
-        locks::lock_whole(&c, exclusive, true).unwrap();
+        drop(b);
+        locks::lock_whole(&a, exclusive, 1, false).unwrap();
+        let c = open(7);
+        assert_eq!(
+            locks::lock_whole(&c, Some(Mode::Shared), 1, false),
+            Err(Errno::EAGAIN)
+        );
+        locks::lock_whole(&a, None, 1, false).unwrap();
+        locks::lock_whole(&c, exclusive, 1, true).unwrap();
     });
 }

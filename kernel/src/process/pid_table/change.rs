@@ -191,6 +191,20 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     }
 }
 
+impl Process {
+    /// The parent has ended: threads that asked for it get a signal (`PR_SET_PDEATHSIG`).
+    fn parent_ended(&self, parent: &Process) {
+        for thread in self.threads() {
+            let signal = thread.parent_death_signal();
+            if signal != 0 {
+                let info = signal::Info::user(signal, parent.pid(), parent.real_uid());
+                // A process on its way out needs no signal.
+                let _ = signal::send_to_process(self, info);
+            }
+        }
+    }
+}
+
 /// Which children a wait is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {

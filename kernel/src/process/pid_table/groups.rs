@@ -1,16 +1,29 @@
 //! Process groups and sessions.
 
 use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
 use super::{INIT, PIDS, PidTable};
-use crate::{
-    process::{Pid, Process},
-    tty::Tty,
-};
+use crate::process::{Pid, Process};
+
+/// The controlling terminal of a session.
+pub trait ControllingTerminal: Any + Send + Sync {
+    /// Its device number.
+    fn device(&self) -> u64;
+
+    /// The id of its foreground group; 0 for none.
+    fn foreground(&self) -> Pid;
+
+    /// The leader of `session` has ended: the terminal controls no session any more, and its
+    /// foreground group gets SIGHUP and SIGCONT.
+    fn session_ended(&self, session: Pid);
+}
 
 pub(super) struct GroupEntry {
     pub(super) group: Arc<Group>,
@@ -26,7 +39,7 @@ pub struct Group {
 /// A session.
 pub struct Session {
     id: Pid,
-    terminal: SpinLock<Option<Arc<Tty>>>,
+    terminal: SpinLock<Option<Arc<dyn ControllingTerminal>>>,
     /// The foreground group of a terminal that hung up, to be told when the leader ends; 0 for none.
     bereft: AtomicU32,
 }
@@ -60,12 +73,15 @@ impl Session {
     }
 
     /// The controlling terminal.
-    pub fn terminal(&self) -> Option<Arc<Tty>> {
+    pub fn terminal(&self) -> Option<Arc<dyn ControllingTerminal>> {
         self.terminal.lock().clone()
     }
 
     /// Sets or takes away the controlling terminal; returns the old one.
-    pub fn set_terminal(&self, terminal: Option<Arc<Tty>>) -> Option<Arc<Tty>> {
+    pub fn set_terminal(
+        &self,
+        terminal: Option<Arc<dyn ControllingTerminal>>,
+    ) -> Option<Arc<dyn ControllingTerminal>> {
         core::mem::replace(&mut *self.terminal.lock(), terminal)
     }
 

@@ -27,7 +27,9 @@ use groups::{GroupEntry, new_session};
 pub use change::{
     Change, Clones, Wanted, Which, end_process, report_continued, report_stopped, take_change,
 };
-pub use groups::{Group, Session, is_orphaned, members, set_group, set_session};
+pub use groups::{
+    ControllingTerminal, Group, Session, is_orphaned, members, set_group, set_session,
+};
 
 /// The highest id, `/proc/sys/kernel/pid_max` less one.
 pub const LAST_PID: Pid = 32_767;
@@ -306,7 +308,7 @@ pub fn all() -> Vec<Arc<Process>> {
 }
 
 /// The group of a process.
-pub(in crate::process) fn group_of(pid: Pid) -> Arc<Group> {
+fn group_of(pid: Pid) -> Arc<Group> {
     let found = PIDS.lock().members.get(&pid).map(|m| m.group.clone());
     found.unwrap_or_else(|| new_session(pid))
 }
@@ -318,5 +320,27 @@ pub fn population() -> Population {
         processes: pids.members.len(),
         threads: pids.threads.len(),
         last_pid: pids.last,
+    }
+}
+
+impl Process {
+    /// The process group; one of its own and without members once it was waited for.
+    pub fn group(&self) -> Arc<Group> {
+        group_of(self.pid())
+    }
+
+    /// The session; one of its own once it was waited for.
+    pub fn session(&self) -> Arc<Session> {
+        self.group().session().clone()
+    }
+
+    /// The process with this id, a zombie perhaps.
+    pub fn find(pid: Pid) -> Option<Arc<Process>> {
+        find_process(pid)
+    }
+
+    /// All processes, zombies included, by rising id.
+    pub fn all() -> Vec<Arc<Process>> {
+        all()
     }
 }

@@ -18,6 +18,7 @@
 //! Ready         the descriptions that were woken: spinning, never while a file is asked
 //! ```
 
+mod open;
 mod owner;
 mod post;
 mod watch;

@@ -193,12 +193,23 @@ fn restart_or_fail(own: &Own, context: &mut UserContext, action: Option<&Action>
         .contains(&error)
     );
     regs.rax = if error == ERESTART_RESTARTBLOCK {
-        crate::linux::syscall::restart_number(own)
+        restart_number(own)
     } else {
         number
     };
     // Both `syscall` and `int 0x80` are two bytes long.
     regs.rip = regs.rip.wrapping_sub(2);
+}
+
+/// The number of `restart_syscall` for the entry that the last call came by.
+fn restart_number(own: &Own) -> u64 {
+    /// The number for 32-bit programs.
+    const COMPATIBLE: u64 = 0;
+    if own.compatible_call {
+        COMPATIBLE
+    } else {
+        u64::from(raw::__NR_restart_syscall)
+    }
 }
 
 /// The signal for what the program's own instruction did. For floating-point exceptions the event's code holds the

@@ -8,7 +8,7 @@ use nucleus::{
     user,
 };
 
-use super::{Action, Info, SignalSet};
+use super::{Action, AltStack, Info, SignalSet};
 use crate::process::{Own, Thread};
 
 /// Words of the frame before the FPU state: the return address, `ucontext` (flags, link, stack, 32 words of
@@ -29,35 +29,6 @@ const RED_ZONE: u64 = 128;
 pub(super) const CLEARED_FLAGS: u64 = 1 << 8 | 1 << 10 | 1 << 16;
 /// Flags that a program may set through a frame: arithmetic, trap, direction, overflow, resume, alignment check.
 pub(super) const RESTORED_FLAGS: u64 = 0x50dd5;
-
-/// The alternate signal stack of a thread (`sigaltstack`).
-#[derive(Clone, Copy, Default, Debug)]
-pub struct AltStack {
-    pub base: u64,
-    /// Bytes; 0 if there is none.
-    pub size: u64,
-    /// `SS_AUTODISARM` or 0.
-    pub flags: u32,
-}
-
-impl AltStack {
-    /// Whether a stack pointer lies on it.
-    pub fn contains(&self, sp: u64) -> bool {
-        self.flags & raw::SS_AUTODISARM == 0 && sp > self.base && sp - self.base <= self.size
-    }
-
-    /// `ss_flags` as a program sees them when its stack pointer is `sp`.
-    pub fn visible_flags(&self, sp: u64) -> u32 {
-        let state = if self.size == 0 {
-            raw::SS_DISABLE
-        } else if self.contains(sp) {
-            raw::SS_ONSTACK
-        } else {
-            0
-        };
-        state | self.flags
-    }
-}
 
 /// Where the parts of a frame go below `top`: the FPU state and the frame itself.
 fn place(top: u64, fpu: u64) -> Option<(u64, u64)> {

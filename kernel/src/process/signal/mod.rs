@@ -9,6 +9,7 @@
 //! ending. The path of a system call without signals reads one flag.
 
 mod action;
+mod alt_stack;
 pub mod compat;
 mod deliver;
 mod frame;
@@ -18,6 +19,8 @@ mod queue;
 mod send;
 mod set;
 mod state;
+mod stop;
+mod take;
 pub mod timer;
 mod x87;
 
@@ -25,8 +28,9 @@ use abi::Errno;
 use nucleus::task::Woken;
 
 pub use action::{Action, Actions, DEFAULT, IGNORE};
+pub use alt_stack::AltStack;
 pub use deliver::{Flow, attend, synchronous};
-pub use frame::{AltStack, sigreturn};
+pub use frame::sigreturn;
 pub use frame32::{sigreturn_full, sigreturn_plain};
 pub use info::{Fields, Info, SI_TKILL};
 pub use queue::Queue;
@@ -42,7 +46,7 @@ pub const ERESTARTNOINTR: Errno = Errno::internal(513);
 /// The call is restarted only if no handler runs (`poll`, `sigsuspend`).
 pub const ERESTARTNOHAND: Errno = Errno::internal(514);
 /// As [`ERESTARTNOHAND`], but what is restarted is what
-/// [`Call::restart_with`](crate::linux::syscall::Call::restart_with) left.
+/// [`Call::restart_with`](super::Call::restart_with) left.
 pub const ERESTART_RESTARTBLOCK: Errno = Errno::internal(516);
 
 /// The answer of a call whose sleep ended without its condition: `ERESTARTSYS`, or `ETIMEDOUT`.

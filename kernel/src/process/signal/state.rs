@@ -10,7 +10,7 @@ use nucleus::{
 };
 
 use super::{Actions, Queue, SignalSet, action::ChildRules};
-use crate::process::{Pid, Thread, pid_table};
+use crate::process::{Pid, Thread};
 
 /// Why all threads of a process, or all but one, shall end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +25,9 @@ pub enum Ending {
 pub struct ProcessSignals {
     state: SpinLock<State>,
     /// Stopped threads sleep here.
-    resume: WaitQueue,
+    pub(super) resume: WaitQueue,
     /// Woken when a thread has ended.
-    gone: WaitQueue,
+    pub(super) gone: WaitQueue,
     /// Woken when a signal has become pending, for who reads signals.
     arrivals: Arc<WaitQueue>,
 }
@@ -198,46 +198,6 @@ impl ProcessSignals {
         Ok(())
     }
 
-    /// Takes a thread off; returns the process's wait status if it was the last one. `status` is what the thread ended
-    /// with.
-    pub fn remove_thread(&self, thread: &Thread, status: i32) -> Option<i32> {
-        let mut state = self.lock();
-        let mut gone = None;
-        if let Some(at) = state
-            .threads
-            .iter()
-            .position(|t| core::ptr::eq(&**t, thread))
-        {
-            gone = Some(state.threads.remove(at));
-            thread.process().discount_thread();
-        }
-        if thread.tid() == thread.process().pid() {
-            state.leader_status = status;
-        }
-        let last = state.threads.is_empty();
-        let answer = last.then(|| match state.ending {
-            Some(Ending::Exit(status)) => status,
-            _ => state.leader_status,
-        });
-        let stopped = state
-            .stop
-            .filter(|_| !last && state.parked == state.threads.len());
-        // Signals for the process that this thread was to take go to another one.
-        let pending = state.pending.set();
-        for other in &state.threads {
-            if !pending.without(other.signals.mask()).is_empty() {
-                other.signals.notify();
-            }
-        }
-        drop(state);
-        drop(gone);
-        self.gone.wake_all();
-        if let Some(signal) = stopped {
-            pid_table::report_stopped(thread.process(), signal);
-        }
-        answer
-    }
-
     /// Ends the process with a wait status, unless it is ending already.
     pub fn end(&self, status: i32) {
         self.begin_end(&mut self.lock(), status);
@@ -290,32 +250,6 @@ impl ProcessSignals {
             return Ok(());
         }
         Err(Errno::EAGAIN)
-    }
-
-    /// Sleeps while the process is stopped. The last thread to stop tells the parent.
-    pub(super) fn park(&self, thread: &Thread) {
-        let complete = {
-            let mut state = self.lock();
-            let Some(signal) = state.stop else { return };
-            state.parked += 1;
-            (state.parked == state.threads.len()).then_some(signal)
-        };
-        if let Some(signal) = complete {
-            pid_table::report_stopped(thread.process(), signal);
-        }
-        // Only the condition ends this sleep.
-        let _ = self.resume.wait(Sleep::SOUND, || {
-            let state = self.lock();
-            (state.stop.is_none() || state.ending.is_some()).then_some(())
-        });
-        let tell = {
-            let mut state = self.lock();
-            state.parked -= 1;
-            core::mem::take(&mut state.tell_continued)
-        };
-        if tell {
-            pid_table::report_continued(thread.process());
-        }
     }
 
     /// SIGCONT or SIGKILL: what is stopped goes on.
@@ -462,18 +396,6 @@ impl Thread {
     pub fn blocks_or_ignores(&self, signal: u32) -> bool {
         self.signals.mask().has(signal)
             || self.process().signals.actions().get(signal).handler == super::IGNORE
-    }
-
-    /// Takes a pending signal of `set`, blocked or not (`sigtimedwait`).
-    pub fn take_pending(&self, set: SignalSet) -> Option<super::Info> {
-        let mut state = self.process().signals.lock();
-        let mut inner = self.signals.inner.lock();
-        let taken = inner.pending.take(set);
-        let taken = taken.or_else(|| state.pending.take(set));
-        taken.map(|mut info| {
-            super::timer::taken(self.process(), &mut info);
-            info
-        })
     }
 
     /// Announces that `sigtimedwait` waits for `set`, or that it is over with the empty set.

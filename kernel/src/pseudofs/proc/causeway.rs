@@ -9,8 +9,6 @@ use nucleus::{
 };
 use vm::LargePages;
 
-use crate::linux::syscall::{self, flags};
-
 /// The counters that count page faults.
 pub const FAULTS: &[Counter] = &[
     Counter::fault_object,
@@ -24,9 +22,9 @@ pub const FAULTS: &[Counter] = &[
     Counter::fault_error,
 ];
 
-/// `/proc/causeway`.
-pub fn directory() -> Table {
-    Table::new()
+/// `/proc/causeway`, with the files that floors above add.
+pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
+    let table = Table::new()
         .with(
             "counters",
             Entry::text(|out| {
@@ -116,25 +114,7 @@ pub fn directory() -> Table {
                 }
                 Ok(())
             }),
-        )
-        .with(
-            "unsupported",
-            Entry::text(|out| {
-                for (number, count) in syscall::unknown_calls() {
-                    writeln!(out, "call {number} {count}");
-                }
-                let (list, others) = flags::unsupported();
-                for (what, count) in list {
-                    match syscall::name(what.call.number).filter(|_| !what.call.compatible) {
-                        Some(name) => write!(out, "{name}"),
-                        None => write!(out, "i386:{}", what.call.number),
-                    }
-                    writeln!(out, " {} {:#x} {count}", what.argument, what.value);
-                }
-                if others > 0 {
-                    writeln!(out, "others {others}");
-                }
-                Ok(())
-            }),
-        )
+        );
+    more.iter()
+        .fold(table, |table, (name, file)| table.with(name, file()))
 }

@@ -87,7 +87,7 @@ impl Directory for Positions {
             writeln!(out, "flags:\t0{:o}", open.flags().bits());
             let mount = open.location().map_or(0, |place| place.mount().id());
             writeln!(out, "mnt_id:\t{mount}");
-            let attributes = crate::linux::syscall::attributes_of(&open)?;
+            let attributes = open.attributes()?;
             writeln!(out, "ino:\t{}", attributes.inode);
             out.push(&open.file().details());
             Ok(())

@@ -38,7 +38,7 @@ pub(crate) fn process_of(vnode: &dyn Vnode) -> Option<Arc<crate::process::Proces
 }
 
 /// The root of a new `/proc`. All of them show the same.
-pub fn root() -> Arc<dyn Vnode> {
+pub fn root(causeway: &[(&'static str, fn() -> Entry)]) -> Arc<dyn Vnode> {
     let own = |text: fn(&thread::Thread) -> alloc::string::String| {
         Entry::link(move || {
             thread::with_current(text)
@@ -52,7 +52,7 @@ pub fn root() -> Arc<dyn Vnode> {
             "thread-self",
             own(|thread| format!("{}/task/{}", thread.process().pid(), thread.tid())),
         )
-        .with("causeway", Entry::directory(causeway::directory()))
+        .with("causeway", Entry::directory(causeway::directory(causeway)))
         .with("net", Entry::link(|| Ok(b"self/net".to_vec())))
         .with("sys", Entry::directory(sys::directory()))
         .with("sysvipc", Entry::directory(sysvipc::directory()));

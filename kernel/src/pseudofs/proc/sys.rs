@@ -15,8 +15,8 @@ use vm::Overcommit;
 use super::{identity, net, sysvipc};
 use crate::{
     ipc::{epoll, inotify, mqueue::limits as queues, pipe, quota::Quota},
-    linux::syscall,
     process::pid_table,
+    uts,
 };
 
 pub(super) fn value(value: &'static str) -> Entry {
@@ -57,8 +57,8 @@ fn checked(get: fn() -> usize, set: impl Fn(usize) -> Result<()> + Send + Sync +
 }
 
 /// A line that root may change; what is behind a newline or a NUL does not count.
-fn name(get: fn() -> Vec<u8>, set: fn(&[u8]) -> Result<()>) -> Entry {
-    bytes(get).writable(move |bytes| {
+fn name(get: fn() -> uts::Name, set: fn(&[u8]) -> Result<()>) -> Entry {
+    bytes(move || get().as_bytes().to_vec()).writable(move |bytes| {
         let end = bytes.iter().position(|&byte| byte == b'\n' || byte == 0);
         set(&bytes[..end.unwrap_or(bytes.len())])
     })
@@ -72,7 +72,7 @@ macro_rules! limit {
 }
 
 /// A line that is asked for when it is read.
-fn bytes(line: fn() -> Vec<u8>) -> Entry {
+fn bytes(line: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Entry {
     Entry::text(move |out| {
         out.push(&line());
         out.push(b"\n");
@@ -138,16 +138,10 @@ fn kernel() -> Table {
         .with("cap_last_cap", value("40"))
         .with("core_pattern", value("core"))
         .with("core_uses_pid", value("0"))
-        .with(
-            "hostname",
-            name(syscall::hostname, syscall::change_hostname),
-        )
-        .with(
-            "domainname",
-            name(syscall::domainname, syscall::change_domainname),
-        )
+        .with("hostname", name(uts::hostname, uts::change_hostname))
+        .with("domainname", name(uts::domainname, uts::change_domainname))
         .with("ngroups_max", value("65536"))
-        .with("osrelease", bytes(|| syscall::release().0))
+        .with("osrelease", bytes(|| uts::release().0))
         .with("ostype", value("Linux"))
         .with("overflowgid", value("65534"))
         .with("overflowuid", value("65534"))
@@ -170,7 +164,7 @@ fn kernel() -> Table {
                 |max| pid_table::set_threads_max(max as u32),
             ),
         )
-        .with("version", bytes(|| syscall::release().1.to_vec()))
+        .with("version", bytes(|| uts::release().1.to_vec()))
 }
 
 fn random_files(boot_id: String) -> Table {

@@ -14,10 +14,9 @@ use nucleus::{
 
 use super::{TICKS, disks};
 use crate::{
-    linux::syscall,
     mounts,
     process::{Process, files::locks, loadavg, pid_table},
-    swap,
+    swap, uts,
 };
 
 /// Adds the files to the root of `/proc`.
@@ -478,7 +477,7 @@ fn uptime(out: &mut Text) {
 
 fn version(out: &mut Text) {
     out.push(b"Linux version ");
-    let (release, version) = syscall::release();
+    let (release, version) = uts::release();
     out.push(&release);
     out.push(b" (causeway) ");
     out.push(version);

@@ -24,6 +24,7 @@ use super::{
     route::{self, Asker},
 };
 use crate::{
+    ipc::mqueue::Mailbox,
     process::thread,
     socket::{Address, Answer, Common, Incoming, Outgoing, Patience, Socket, Value},
 };
@@ -191,19 +192,6 @@ impl NetlinkSocket {
         Some(())
     }
 
-    /// Adds a datagram from the kernel; one that has no room is lost, and the socket told so.
-    pub fn answer(&self, data: Vec<u8>) {
-        let mut datagram = Some(Datagram {
-            data,
-            from: 0,
-            group: 0,
-        });
-        if self.try_enqueue(&mut datagram).is_none() && !self.is_on(netlink::NETLINK_NO_ENOBUFS) {
-            self.common.set_error(Errno::ENOBUFS);
-            self.common.readers.wake_all();
-        }
-    }
-
     /// Sends to all that are in a group.
     fn send_to_group(&self, group: u32, from: u32, data: &[u8]) -> Result<()> {
         let members: Vec<Arc<NetlinkSocket>> = {
@@ -365,7 +353,7 @@ impl Socket for NetlinkSocket {
                 caps_outcomes: self.is_on(netlink::NETLINK_CAP_ACK),
             };
             for answer in route::serve(&data, &asker) {
-                self.answer(answer);
+                self.deliver(answer);
             }
             return Ok(len);
         }
@@ -502,5 +490,19 @@ impl Socket for NetlinkSocket {
         }
         let datagrams = core::mem::take(&mut self.queue.lock().datagrams);
         drop(datagrams);
+    }
+}
+
+impl Mailbox for NetlinkSocket {
+    fn deliver(&self, data: Vec<u8>) {
+        let mut datagram = Some(Datagram {
+            data,
+            from: 0,
+            group: 0,
+        });
+        if self.try_enqueue(&mut datagram).is_none() && !self.is_on(netlink::NETLINK_NO_ENOBUFS) {
+            self.common.set_error(Errno::ENOBUFS);
+            self.common.readers.wake_all();
+        }
     }
 }

@@ -112,14 +112,6 @@ fn pair(kind: u32, protocol: u32) -> Result<[Arc<dyn Socket>; 2]> {
     Ok(sockets.map(|socket| Arc::new(socket) as Arc<dyn Socket>))
 }
 
-/// Whether the close of `open` may leave sockets that only sockets in flight lead to: it is in flight itself. When it is closed,
-/// call [`collect`](collect::collect). What a socket's queue led to is looked at when the queue is emptied.
-pub fn may_leave_garbage(open: &Arc<OpenFile>) -> bool {
-    rights::is_in_flight(open)
-}
-
-pub use collect::collect;
-
 impl UnixSocket {
     fn new(end: Arc<End>) -> UnixSocket {
         UnixSocket {

@@ -22,7 +22,10 @@ use abi::{
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
 use super::{UnixSocket, collect};
-use crate::process::{Process, Shared, files::OpenFile};
+use crate::process::{
+    Process, Shared,
+    files::{Collector, OpenFile, set_collector},
+};
 
 /// The most files that go with one message (`SCM_MAX_FD`).
 pub const MAX_FILES: usize = 253;
@@ -98,6 +101,10 @@ impl Rights {
         }
         let has_sockets = files.iter().any(|file| is_unix_socket(file));
         if has_sockets {
+            set_collector(Collector {
+                may_leave_garbage: is_in_flight,
+                collect: collect::collect,
+            });
             let mut sockets = SOCKETS.lock();
             for file in files.iter().filter(|file| is_unix_socket(file)) {
                 let entry = sockets.entry(key(file)).or_insert_with(|| InFlight {

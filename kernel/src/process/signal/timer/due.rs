@@ -15,7 +15,7 @@ use nucleus::{
     time,
 };
 
-use super::{Id, Notify, TICK, Timer};
+use super::list::{Id, Notify, TICK, Timer};
 use crate::{
     process::{
         Process, pid_table,

@@ -9,174 +9,26 @@
 //! what the program takes, and not what it asked for. A signal that is ignored is never taken: then it goes on after a tick at the earliest.
 
 mod due;
+mod list;
 mod processor;
 
-use alloc::{sync::Arc, vec::Vec};
-use core::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use alloc::sync::Arc;
+use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{
-    sync::{Rank, SpinLock},
-    time,
-};
+use nucleus::time;
 
 use due::{GENERATION, dequeue, enqueue};
 pub use due::{clock_was_set, dropped, start, taken};
+use list::Timer;
+pub use list::{Clock, Id, Notify, Setting, Timers};
 
 use crate::{
-    process::{Pid, Process, pid_table, user::WaitingSignal},
+    process::{Process, pid_table},
     wall_clock::Deadline,
 };
 
-/// Between two ticks: how often timers of processor time are looked at, and after how long one of wall-clock time goes on at the earliest
-/// whose signal nobody takes.
-const TICK: Duration = Duration::from_nanos(1_000_000_000 / time::TICKS_PER_SECOND as u64);
-
-/// POSIX timers that a process may have.
-const POSIX_MAX: usize = 1024;
-
-/// When a timer expires next, and how often after it.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// Time left; zero for a timer that does not run.
-    pub value: Duration,
-    /// Zero for once.
-    pub interval: Duration,
-}
-
-/// What a timer measures.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Clock {
-    /// Time since boot.
-    Boot,
-    /// Time since the epoch.
-    Epoch,
-    /// Processor time of the process, in programs only or with the kernel's part.
-    Processor { kernel_too: bool },
-    /// Processor time of the thread with this id.
-    Thread(Pid),
-}
-
-/// What an expiry does.
-#[derive(Clone, Copy, Debug)]
-pub struct Notify {
-    /// 0 for nothing.
-    pub signal: u32,
-    pub value: u64,
-    /// One thread rather than the process.
-    pub thread: Option<Pid>,
-}
-
-struct Timer {
-    id: Id,
-    clock: Clock,
-    /// On its clock (`Boot` for both wall clocks); `None` if it does not run.
-    deadline: Option<Duration>,
-    interval: Duration,
-    notify: Notify,
-    /// The time of day that `deadline` stands for, until it is reached.
-    time_of_day: Option<Duration>,
-    /// Tells expiries of an earlier setting apart.
-    generation: u64,
-    /// Its signal waits to be taken, and the timer with it: `deadline` is the one that has passed.
-    awaits: bool,
-    /// Expiries that the signal which was delivered last stood for besides its own.
-    overrun: i32,
-    /// It goes on after its signal, and is not in the queue yet.
-    goes_on: bool,
-    /// What its user is charged for its signal.
-    _charge: Option<WaitingSignal>,
-}
-
-/// Names a timer of a process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Id {
-    /// `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`.
-    Interval(u32),
-    /// `timer_create`.
-    Posix(i32),
-}
-
-/// A process's timers.
-pub struct Timers {
-    list: SpinLock<Vec<Timer>>,
-    /// Whether one of processor time runs.
-    processor: AtomicBool,
-    /// The tick after which those of processor time were last looked at.
-    looked_at: AtomicU64,
-}
-
-impl Timer {
-    /// It has expired: sets the next deadline after `now`, and gives how many expiries were left out.
-    fn advance(&mut self, now: Duration) -> i32 {
-        let Some(deadline) = self.deadline else {
-            return 0;
-        };
-        self.time_of_day = None;
-        if self.interval.is_zero() {
-            self.deadline = None;
-            return 0;
-        }
-        let late = now.saturating_sub(deadline).as_nanos() / self.interval.as_nanos();
-        let skipped = u32::try_from(late + 1).unwrap_or(u32::MAX);
-        self.deadline = Some(deadline + self.interval.saturating_mul(skipped));
-        i32::try_from(late).unwrap_or(i32::MAX)
-    }
-}
-
-impl Default for Timers {
-    fn default() -> Timers {
-        Timers::new()
-    }
-}
-
 impl Timers {
-    /// No timers.
-    pub const fn new() -> Timers {
-        Timers {
-            list: SpinLock::new(Rank::Leaf, Vec::new()),
-            processor: AtomicBool::new(false),
-            looked_at: AtomicU64::new(0),
-        }
-    }
-
-    /// Adds a POSIX timer that does not run; returns its id. `charge` is for its signal.
-    ///
-    /// # Errors
-    /// `EAGAIN` if there are too many.
-    pub fn create(&self, clock: Clock, notify: Notify, charge: WaitingSignal) -> Result<i32> {
-        let mut list = self.list.lock();
-        if list.len() >= POSIX_MAX || list.try_reserve(1).is_err() {
-            return Err(Errno::EAGAIN);
-        }
-        let taken = |id: i32| list.iter().any(|t| t.id == Id::Posix(id));
-        let Some(id) = (0..).find(|id| !taken(*id)) else {
-            return Err(Errno::EAGAIN);
-        };
-        let value = if notify.value == u64::MAX {
-            id as u64
-        } else {
-            notify.value
-        };
-        list.push(Timer {
-            id: Id::Posix(id),
-            clock,
-            deadline: None,
-            interval: Duration::ZERO,
-            notify: Notify { value, ..notify },
-            time_of_day: None,
-            generation: 0,
-            awaits: false,
-            overrun: 0,
-            goes_on: false,
-            _charge: Some(charge),
-        });
-        Ok(id)
-    }
-
     /// Removes a POSIX timer.
     ///
     /// # Errors
@@ -193,16 +45,6 @@ impl Timers {
             dequeue(deadline, timer.generation);
         }
         Ok(())
-    }
-
-    /// The expiries that the signal which was delivered last stood for besides its own.
-    ///
-    /// # Errors
-    /// `EINVAL` if there is no such timer.
-    pub fn overrun(&self, id: i32) -> Result<i32> {
-        let list = self.list.lock();
-        let timer = list.iter().find(|t| t.id == Id::Posix(id));
-        timer.map(|t| t.overrun).ok_or(Errno::EINVAL)
     }
 
     /// Removes POSIX timers (`execve`).
@@ -378,37 +220,4 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         }
     }
     Ok(old)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_late_timer_counts_what_it_left_out() {
-        let mut timer = Timer {
-            id: Id::Interval(0),
-            clock: Clock::Boot,
-            deadline: Some(Duration::from_millis(100)),
-            interval: Duration::from_millis(10),
-            notify: Notify {
-                signal: 14,
-                value: 0,
-                thread: None,
-            },
-            time_of_day: None,
-            generation: 1,
-            awaits: false,
-            overrun: 0,
-            goes_on: false,
-            _charge: None,
-        };
-        assert_eq!(timer.advance(Duration::from_millis(100)), 0);
-        assert_eq!(timer.deadline, Some(Duration::from_millis(110)));
-        assert_eq!(timer.advance(Duration::from_millis(135)), 2);
-        assert_eq!(timer.deadline, Some(Duration::from_millis(140)));
-        timer.interval = Duration::ZERO;
-        assert_eq!(timer.advance(Duration::from_millis(141)), 0);
-        assert_eq!(timer.deadline, None);
-    }
 }

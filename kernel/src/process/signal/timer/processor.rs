@@ -7,7 +7,10 @@ use abi::raw::general as raw;
 
 use nucleus::time;
 
-use super::{Clock, Id, Notify, TICK, Timers, due::send};
+use super::{
+    due::send,
+    list::{Clock, Id, Notify, TICK, Timers},
+};
 use crate::process::{
     Thread,
     signal::{Info, send_to_process},

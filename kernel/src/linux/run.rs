@@ -11,10 +11,10 @@ use nucleus::{
 };
 use vm::Fault;
 
-use super::{Own, Thread, exit, memory, rseq};
-use crate::{
-    linux::syscall,
-    process::signal::{self, Flow, Info, attend, force, synchronous},
+use super::syscall;
+use crate::process::{
+    Own, Thread, exit, resolve_fault, rseq,
+    signal::{self, Flow, Info, attend, force, synchronous},
 };
 
 /// The body of a thread's task.
@@ -92,7 +92,7 @@ fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut e
             access,
             present,
         } => {
-            match memory::resolve_fault(thread, own.space.map(), addr, access) {
+            match resolve_fault(thread, own.space.map(), addr, access) {
                 Ok(()) => return,
                 Err(fault) => failed = Some(fault),
             }

@@ -1,21 +1,7 @@
-//! Restartable sequences: a structure in a thread's memory where the kernel keeps the number of the CPU that the thread runs on,
-//! and finds the stretch of code that is to begin anew if anything came between.
-//!
-//! The thread looks at its structure itself, on the way to its program, when it was switched to since the last time (the task
-//! says so, see `Task::watch_switches`) or is about to run a signal's handler. Without one it pays a look at a flag of its
-//! own; with one, a read and a write of its memory for each switch.
+//! The structure of a restartable sequence, and the stretch of code that it names.
 
 use abi::{Errno, Result};
-use nucleus::{
-    VirtAddr,
-    addr::USER_END,
-    task::{self, Task},
-    trap::UserContext,
-    user,
-};
-
-use super::{Own, Thread};
-use crate::process::signal::{self, Info};
+use nucleus::{VirtAddr, addr::USER_END, trap::UserContext, user};
 
 /// Bytes of `struct rseq`, and what its address is a multiple of.
 pub const SIZE: u32 = 32;
@@ -76,7 +62,7 @@ impl Registration {
     ///
     /// # Errors
     /// `EINVAL` if the program has registered nonsense, `EFAULT`.
-    fn abort(&self, context: &mut UserContext) -> Result<()> {
+    pub(super) fn abort(&self, context: &mut UserContext) -> Result<()> {
         let field = self.address + CRITICAL_SECTION;
         let at: u64 = read(field)?;
         if at == 0 {
@@ -95,7 +81,7 @@ impl Registration {
         Ok(())
     }
 
-    fn store_cpu(&self, cpu: u64) -> Result<()> {
+    pub(super) fn store_cpu(&self, cpu: u64) -> Result<()> {
         user::write(self.address, &cpu).map_err(|_| Errno::EFAULT)
     }
 
@@ -105,32 +91,5 @@ impl Registration {
     /// `EFAULT`.
     pub fn withdraw(&self) -> Result<()> {
         self.store_cpu(u64::from(UNINITIALIZED) << 32)
-    }
-}
-
-/// The thread that `task` runs goes back to its program: brings its structure up to date if it was switched to since.
-pub fn attend(thread: &Thread, own: &Own, context: &mut UserContext, task: &Task) {
-    let Some(registration) = own.rseq else { return };
-    if !task.take_switched() {
-        return;
-    }
-    // A switch from here on is noticed at the next look, which comes before the program goes on.
-    let cpu = task::cpu() as u64;
-    let done = registration
-        .abort(context)
-        .and_then(|()| registration.store_cpu(cpu << 32 | cpu));
-    if done.is_err() {
-        signal::force(thread, Info::kernel(abi::raw::general::SIGSEGV));
-    }
-}
-
-/// A handler is about to run, on top of whatever the program did.
-///
-/// # Errors
-/// The program has registered nonsense.
-pub fn before_handler(own: &Own, context: &mut UserContext) -> Result<()> {
-    match own.rseq {
-        Some(registration) => registration.abort(context),
-        None => Ok(()),
     }
 }

@@ -1,167 +1,19 @@
-//! Those who wait, by word: waiting, waking, moving.
+//! Waiting on a word, waking its waiters, moving them to another word.
 
 use alloc::{collections::VecDeque, sync::Arc};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Acquire, Ordering::Release};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{
-    VirtAddr,
-    sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue, Woken},
-    user,
-};
+use nucleus::{VirtAddr, task::Woken, user};
 
-use super::key::{Key, with_both};
+use super::{
+    bucket::{Pi, QueuedWaiter, with_both},
+    key::Key,
+    waiter::{Outcome, Waiter},
+};
 use crate::{
-    process::{Pid, Thread, signal},
-    wall_clock::{self, Deadline},
+    process::{Thread, signal},
+    wall_clock::Deadline,
 };
-
-/// One who waits for a word.
-pub(super) struct Entry {
-    pub key: Key,
-    /// What wakes it must have one of these.
-    pub bits: u32,
-    pub waiter: Arc<Waiter>,
-    /// For a word that holds its owner's id.
-    pub pi: Option<Pi>,
-}
-
-/// What an entry has more if a thread waits to become the word's owner.
-pub(super) struct Pi {
-    pub thread: Arc<Thread>,
-    /// `FUTEX_WAIT_REQUEUE_PI`: it waits for an ordinary word still, to be moved to this one.
-    pub moves_to: Option<Key>,
-}
-
-/// It has not been woken.
-const WAITING: u8 = 0;
-/// It was woken.
-const WOKEN: u8 = 1;
-/// It was woken, and the word is its own.
-const OWNER: u8 = 2;
-/// It was woken because the word's owner is no more.
-const OWNER_DIED: u8 = 3;
-
-/// How a wait ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
-    /// Not yet.
-    Waiting,
-    Woken,
-    /// The word is the waiter's.
-    Owner,
-    /// The thread with this id, the word's owner, has ended without giving it up.
-    OwnerDied(Pid),
-}
-
-/// What a thread sleeps on; each has one, since it waits for one word at a time, mostly.
-pub struct Waiter {
-    state: AtomicU8,
-    /// The id of the owner that died, for [`Outcome::OwnerDied`].
-    died: AtomicU32,
-    pub(super) queue: WaitQueue,
-    /// The word whose bucket its entry is in. Changed with that bucket and the new one locked.
-    home: SpinLock<Key>,
-}
-
-impl Waiter {
-    /// Not waiting.
-    pub fn new() -> Arc<Waiter> {
-        Arc::new(Waiter {
-            state: AtomicU8::new(WAITING),
-            died: AtomicU32::new(0),
-            queue: WaitQueue::new(),
-            home: SpinLock::new(Rank::Leaf, Key::NONE),
-        })
-    }
-
-    /// It is about to wait for the word of `key`, whose bucket is locked.
-    pub(super) fn begin(&self, key: Key) {
-        self.state.store(WAITING, Release);
-        self.settle(key);
-    }
-
-    /// Its entry moves to the bucket of `key`.
-    pub(super) fn settle(&self, key: Key) {
-        *self.home.lock() = key;
-    }
-
-    pub(super) fn home(&self) -> Key {
-        *self.home.lock()
-    }
-
-    pub(super) fn wake(&self, outcome: Outcome) {
-        let state = match outcome {
-            Outcome::Waiting => WAITING,
-            Outcome::Woken => WOKEN,
-            Outcome::Owner => OWNER,
-            Outcome::OwnerDied(owner) => {
-                self.died.store(owner, Release);
-                OWNER_DIED
-            }
-        };
-        self.state.store(state, Release);
-        self.queue.wake_all();
-    }
-
-    pub(super) fn outcome(&self) -> Outcome {
-        match self.state.load(Acquire) {
-            WAITING => Outcome::Waiting,
-            OWNER => Outcome::Owner,
-            OWNER_DIED => Outcome::OwnerDied(self.died.load(Acquire)),
-            _ => Outcome::Woken,
-        }
-    }
-
-    /// Sleeps until it is woken.
-    ///
-    /// # Errors
-    /// What else ended the sleep; it may have been woken all the same.
-    pub(super) fn sleep(&self, deadline: Option<Deadline>) -> core::result::Result<(), Woken> {
-        loop {
-            let steps = wall_clock::steps();
-            let how = Sleep {
-                interruptible: true,
-                deadline: deadline.map(Deadline::since_boot),
-            };
-            let moves = deadline.is_some_and(Deadline::moves);
-            let woken = self.queue.wait(how, || {
-                let woken = self.outcome() != Outcome::Waiting;
-                (woken || moves && wall_clock::steps() != steps).then_some(woken)
-            })?;
-            if woken {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Has it look at the time of day again.
-    pub(super) fn look(&self) {
-        self.queue.wake_all();
-    }
-
-    /// Takes its entry out of the bucket that it is in; false if it was woken before.
-    pub(super) fn withdraw(self: &Arc<Self>) -> bool {
-        loop {
-            let home = self.home();
-            let mut bucket = home.bucket().lock();
-            if self.outcome() != Outcome::Waiting {
-                return false;
-            }
-            // Moved between the look and the lock: look again.
-            if self.home() != home {
-                continue;
-            }
-            let at = bucket
-                .iter()
-                .position(|entry| Arc::ptr_eq(&entry.waiter, self));
-            let gone = at.and_then(|at| bucket.remove(at));
-            drop(bucket);
-            return gone.is_some();
-        }
-    }
-}
 
 pub(super) fn load(address: VirtAddr) -> Result<u32> {
     user::load_u32(address).map_err(|_| Errno::EFAULT)
@@ -208,7 +60,7 @@ pub fn wait(
 /// # Errors
 /// `ENOMEM`.
 pub(super) fn enter(
-    bucket: &mut VecDeque<Entry>,
+    bucket: &mut VecDeque<QueuedWaiter>,
     key: Key,
     bits: u32,
     waiter: &Arc<Waiter>,
@@ -216,7 +68,7 @@ pub(super) fn enter(
 ) -> Result<()> {
     bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     waiter.begin(key);
-    bucket.push_back(Entry {
+    bucket.push_back(QueuedWaiter {
         key,
         bits,
         waiter: waiter.clone(),
@@ -235,7 +87,7 @@ pub fn wake(key: Key, count: usize, bits: u32) -> Result<usize> {
 }
 
 pub(super) fn wake_in(
-    bucket: &mut VecDeque<Entry>,
+    bucket: &mut VecDeque<QueuedWaiter>,
     key: Key,
     count: usize,
     bits: u32,

@@ -7,7 +7,7 @@ use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
 use super::Key;
-use crate::process::Thread;
+use crate::process::{Scheduling, Thread};
 
 /// `waiter` waits for `owner` to give up the word of `key`.
 struct Link {
@@ -123,8 +123,16 @@ fn lend(links: &[Link], owner: &Arc<Thread>) {
     }
 }
 
-/// The priority of a thread itself has changed: whom it waits for has it too.
-pub fn priority_changed(thread: &Thread) {
+impl Thread {
+    /// Changes how the thread is scheduled; the owner that it waits for gets its new priority, too.
+    pub fn set_scheduling(&self, change: impl FnOnce(&mut Scheduling)) {
+        self.change_scheduling(change);
+        priority_changed(self);
+    }
+}
+
+/// Lends the changed priority of `thread` to the owner that it waits for.
+fn priority_changed(thread: &Thread) {
     if COUNT.load(SeqCst) == 0 {
         return;
     }

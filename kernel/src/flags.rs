@@ -5,8 +5,6 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
-use super::Call;
-
 /// What becomes of a flag or option that a call does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Otherwise {
@@ -25,7 +23,7 @@ pub enum Shape {
     Choice,
 }
 
-/// The values of one argument that a call knows. Made by [`flag_set!`] and [`choice!`].
+/// The values of one argument that a call knows. Made by `flag_set!` and `choice!`.
 #[derive(Debug)]
 pub struct FlagSet {
     /// The argument's name in Linux's manual.
@@ -74,12 +72,12 @@ impl FlagSet {
 /// `ignored` says that the call's documentation lets unknown bits pass.
 macro_rules! flag_set {
     ($argument:literal, [$($flag:expr),* $(,)?], $otherwise:ident) => {
-        $crate::linux::syscall::flags::FlagSet {
+        $crate::flags::FlagSet {
             argument: $argument,
             known: &[$((stringify!($flag), $flag as u64)),*],
             mask: 0 $(| $flag as u64)*,
-            shape: $crate::linux::syscall::flags::Shape::Bits,
-            otherwise: $crate::linux::syscall::flags::otherwise!($otherwise),
+            shape: $crate::flags::Shape::Bits,
+            otherwise: $crate::flags::otherwise!($otherwise),
         }
     };
 }
@@ -87,22 +85,22 @@ macro_rules! flag_set {
 /// Makes a [`FlagSet`] of values of which one is given: `choice!("cmd", [F_DUPFD, F_GETFD], EINVAL)`.
 macro_rules! choice {
     ($argument:literal, [$($value:expr),* $(,)?], $otherwise:ident) => {
-        $crate::linux::syscall::flags::FlagSet {
+        $crate::flags::FlagSet {
             argument: $argument,
             known: &[$((stringify!($value), $value as u64)),*],
             mask: 0,
-            shape: $crate::linux::syscall::flags::Shape::Choice,
-            otherwise: $crate::linux::syscall::flags::otherwise!($otherwise),
+            shape: $crate::flags::Shape::Choice,
+            otherwise: $crate::flags::otherwise!($otherwise),
         }
     };
 }
 
 macro_rules! otherwise {
     (ignored) => {
-        $crate::linux::syscall::flags::Otherwise::Ignored
+        $crate::flags::Otherwise::Ignored
     };
     ($error:ident) => {
-        $crate::linux::syscall::flags::Otherwise::Error(abi::Errno::$error)
+        $crate::flags::Otherwise::Error(abi::Errno::$error)
     };
 }
 
@@ -157,36 +155,4 @@ pub fn unsupported() -> (Vec<(Unsupported, u32)>, u32) {
     let (counts, others) = &*UNSUPPORTED.lock();
     list.extend(counts.iter().map(|(what, count)| (what.clone(), *count)));
     (list, *others)
-}
-
-impl Call<'_> {
-    /// Who calls, for [`FlagSet::check`] where the value does not stand in an argument of its own.
-    pub fn caller(&self) -> Caller {
-        Caller {
-            number: self.number,
-            compatible: self.own.compatible_call,
-        }
-    }
-
-    /// Argument `n` as flags of `set`, of which unknown ones are counted and refused, or left out where `set` says so.
-    ///
-    /// # Errors
-    /// The set's own.
-    #[inline]
-    pub fn flags(&self, n: usize, set: &FlagSet) -> Result<u32> {
-        self.known(u64::from(self.unsigned(n)), set)
-    }
-
-    /// Argument `n` as one of the values of `set`; unknown ones are counted and refused.
-    ///
-    /// # Errors
-    /// The set's own.
-    #[inline]
-    pub fn choice(&self, n: usize, set: &FlagSet) -> Result<u32> {
-        self.known(u64::from(self.unsigned(n)), set)
-    }
-
-    fn known(&self, value: u64, set: &FlagSet) -> Result<u32> {
-        set.check(self.caller(), value).map(|known| known as u32)
-    }
 }

@@ -15,16 +15,15 @@ use nucleus::{
 
 use super::{
     Key,
-    key::with_both,
+    bucket::{Pi, QueuedWaiter, with_both},
     priority_inheritance,
-    table::{Entry, Outcome, Pi, enter, load},
+    table::{enter, load},
+    waiter::Outcome,
 };
 use crate::{
     process::{Pid, Thread, pid_table, signal},
     wall_clock::Deadline,
 };
-
-pub use priority_inheritance::priority_changed;
 
 fn exchange(address: VirtAddr, old: u32, new: u32) -> Result<bool> {
     let found = user::compare_exchange_u32(address, old, new).map_err(|_| Errno::EFAULT)?;
@@ -32,7 +31,7 @@ fn exchange(address: VirtAddr, old: u32, new: u32) -> Result<bool> {
 }
 
 /// The place of the waiter with the best priority, the longest waiting one among equals; and whether there are more.
-fn best(bucket: &VecDeque<Entry>, key: Key) -> Option<(usize, bool)> {
+fn best(bucket: &VecDeque<QueuedWaiter>, key: Key) -> Option<(usize, bool)> {
     let waiters = || {
         bucket
             .iter()
@@ -53,7 +52,7 @@ enum Claim {
 
 /// Makes the thread `own` the word's owner if it has none, or the one that died. The bucket of `key` is locked.
 fn claim(
-    bucket: &VecDeque<Entry>,
+    bucket: &VecDeque<QueuedWaiter>,
     key: Key,
     address: VirtAddr,
     own: Pid,
@@ -195,7 +194,7 @@ pub fn unlock(thread: &Arc<Thread>, key: Key, address: VirtAddr) -> Result<()> {
 }
 
 /// Wakes the waiter at `at`, whom the others wait for from now on.
-fn hand_over(bucket: &mut VecDeque<Entry>, at: usize, outcome: Outcome) {
+fn hand_over(bucket: &mut VecDeque<QueuedWaiter>, at: usize, outcome: Outcome) {
     let Some(entry) = bucket.remove(at) else {
         return;
     };
@@ -245,7 +244,7 @@ pub fn requeue(
         if load(address)? != expected {
             return Err(Errno::EAGAIN);
         }
-        let fits = |entry: &Entry| match &entry.pi {
+        let fits = |entry: &QueuedWaiter| match &entry.pi {
             Some(pi) => pi.moves_to == Some(to),
             None => false,
         };
@@ -275,7 +274,7 @@ pub fn requeue(
                 Claim::Of(owner) => pid_table::find_thread(owner).ok_or(Errno::ESRCH)?,
             };
             priority_inheritance::wait_for(&waiter, &owner, to)?;
-            let move_one = |entry: &mut Entry| {
+            let move_one = |entry: &mut QueuedWaiter| {
                 entry.key = to;
                 entry.waiter.settle(to);
                 if let Some(pi) = &mut entry.pi {

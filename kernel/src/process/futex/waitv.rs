@@ -11,7 +11,8 @@ use nucleus::{
 
 use super::{
     Key, Waiter,
-    table::{Outcome, enter, load},
+    table::{enter, load},
+    waiter::Outcome,
 };
 use crate::process::signal;
 

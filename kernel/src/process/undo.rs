@@ -1,25 +1,34 @@
-//! What is undone of a process's semaphore operations when it ends (`SEM_UNDO`).
+//! The semaphore operations that are undone when a process ends (`SEM_UNDO`).
 //!
-//! The adjustments stand in the sets, under their locks, so that an operation and its adjustment are one step; an
-//! [`UndoList`] names them and knows the sets in which it has some. Threads may share one (`CLONE_SYSVSEM`).
+//! The adjustments stand in the sets, under their locks, so that an operation and its adjustment are
+//! one step; an [`UndoList`] names them and knows the sets in which it has some. Threads may share
+//! one (`CLONE_SYSVSEM`).
 
 use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::{
+    ptr,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
-use super::semaphore::Set;
-use crate::process::Pid;
+use super::Pid;
+
+/// A semaphore set as a process that ends sees it.
+pub trait Undo: Send + Sync {
+    /// Undoes the adjustments of the list `number`, on the account of process `pid`.
+    fn undo(&self, number: u64, pid: Pid);
+}
 
 /// The sets in which some threads have something to undo.
 pub struct UndoList {
     /// Names it in the sets.
     number: u64,
-    sets: SpinLock<Vec<Weak<Set>>>,
+    sets: SpinLock<Vec<Weak<dyn Undo>>>,
 }
 
 impl UndoList {
@@ -41,19 +50,22 @@ impl UndoList {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn add(&self, set: &Arc<Set>) -> Result<()> {
+    pub fn add(&self, set: &Arc<impl Undo + 'static>) -> Result<()> {
         let mut sets = self.sets.lock();
         sets.retain(|set| set.strong_count() > 0);
-        let known = Arc::as_ptr(set);
-        if !sets.iter().any(|set| set.as_ptr() == known) {
+        if !sets
+            .iter()
+            .any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(set)))
+        {
             sets.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            sets.push(Arc::downgrade(set));
+            let set: Weak<dyn Undo> = Arc::downgrade(set) as _;
+            sets.push(set);
         }
         Ok(())
     }
 }
 
-/// A thread of process `pid` lets go of its list: what the list stands for is undone if it was the last.
+/// Drops the list of a thread of process `pid`; the last thread undoes its adjustments.
 pub fn leave(list: &mut Option<Arc<UndoList>>, pid: Pid) {
     let Some(list) = list.take().and_then(Arc::into_inner) else {
         return;

@@ -1,21 +1,11 @@
-//! What names a word.
+//! The name of a word.
 
-use alloc::{collections::VecDeque, sync::Arc};
+use alloc::sync::Arc;
 
 use abi::{Errno, Result};
-use nucleus::{
-    VirtAddr,
-    sync::{Mutex, Rank},
-};
+use nucleus::VirtAddr;
 
-use super::table::Entry;
 use crate::process::Space;
-
-const BUCKETS: usize = 256;
-
-/// Who waits, by a hash of the word's name, longest wait first.
-static TABLE: [Mutex<VecDeque<Entry>>; BUCKETS] =
-    [const { Mutex::new(Rank::Futex, VecDeque::new()) }; BUCKETS];
 
 /// Names a word in all address spaces that can reach it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,33 +50,10 @@ impl Key {
         })
     }
 
-    /// Where those stand who wait for the word.
-    pub(super) fn bucket(&self) -> &'static Mutex<VecDeque<Entry>> {
-        let mixed = (self.owner as u64 ^ self.offset.rotate_left(20) ^ self.offset >> 2)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &TABLE[(mixed >> 56) as usize % BUCKETS]
-    }
-}
-
-/// Runs `f` with the buckets of both keys, the second one `None` if it is the same.
-pub(super) fn with_both<R>(
-    one: Key,
-    two: Key,
-    f: impl FnOnce(&mut VecDeque<Entry>, Option<&mut VecDeque<Entry>>) -> R,
-) -> R {
-    let (a, b) = (one.bucket(), two.bucket());
-    if core::ptr::eq(a, b) {
-        return f(&mut a.lock(), None);
-    }
-    let (mut a, mut b) = Mutex::lock_pair(a, b);
-    f(&mut a, Some(&mut b))
-}
-
-/// The time of day was set: whoever waits looks at it again.
-pub fn clock_was_set() {
-    for bucket in &TABLE {
-        for entry in bucket.lock().iter() {
-            entry.waiter.look();
-        }
+    /// A number that tells keys apart, its upper eight bits best.
+    #[inline]
+    pub(super) fn hash(&self) -> u64 {
+        (self.owner as u64 ^ self.offset.rotate_left(20) ^ self.offset >> 2)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }

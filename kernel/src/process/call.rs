@@ -9,10 +9,12 @@ use nucleus::{
     user::{self, Plain},
 };
 
-use super::Handler;
-use crate::process::{
+use super::{
     Credentials, FsContext, Own, Process, Space, Thread, files, signal::ERESTART_RESTARTBLOCK,
 };
+
+/// The body of a system call.
+pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 
 /// A system call in progress: who calls, with what. Nothing here takes a lock.
 pub struct Call<'a> {

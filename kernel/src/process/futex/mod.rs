@@ -11,14 +11,18 @@
 //!   (`priority_inheritance.rs` records which thread waits for which).
 //! - [`leave`]: what becomes of the words that a thread owns when it ends.
 
+mod bucket;
 mod key;
 pub mod pi;
 mod priority_inheritance;
 mod robust;
 mod table;
+mod waiter;
 mod waitv;
 
-pub use key::{Key, clock_was_set};
+pub use bucket::clock_was_set;
+pub use key::Key;
 pub use robust::leave;
-pub use table::{Waiter, requeue, wait, wake, wake_op};
+pub use table::{requeue, wait, wake, wake_op};
+pub use waiter::Waiter;
 pub use waitv::{Wanted, wait_for_any};

@@ -1,0 +1,74 @@
+//! Stops and ends of threads that the parent process has to hear of.
+
+use nucleus::task::Sleep;
+
+use super::{Ending, ProcessSignals};
+use crate::process::{Thread, pid_table};
+
+impl ProcessSignals {
+    /// Takes a thread off; returns the process's wait status if it was the last one. `status` is what the thread ended
+    /// with.
+    pub fn remove_thread(&self, thread: &Thread, status: i32) -> Option<i32> {
+        let mut state = self.lock();
+        let mut gone = None;
+        if let Some(at) = state
+            .threads
+            .iter()
+            .position(|t| core::ptr::eq(&**t, thread))
+        {
+            gone = Some(state.threads.remove(at));
+            thread.process().discount_thread();
+        }
+        if thread.tid() == thread.process().pid() {
+            state.leader_status = status;
+        }
+        let last = state.threads.is_empty();
+        let answer = last.then(|| match state.ending {
+            Some(Ending::Exit(status)) => status,
+            _ => state.leader_status,
+        });
+        let stopped = state
+            .stop
+            .filter(|_| !last && state.parked == state.threads.len());
+        // Signals for the process that this thread was to take go to another one.
+        let pending = state.pending.set();
+        for other in &state.threads {
+            if !pending.without(other.signals.mask()).is_empty() {
+                other.signals.notify();
+            }
+        }
+        drop(state);
+        drop(gone);
+        self.gone.wake_all();
+        if let Some(signal) = stopped {
+            pid_table::report_stopped(thread.process(), signal);
+        }
+        answer
+    }
+
+    /// Sleeps while the process is stopped. The last thread to stop tells the parent.
+    pub(super) fn park(&self, thread: &Thread) {
+        let complete = {
+            let mut state = self.lock();
+            let Some(signal) = state.stop else { return };
+            state.parked += 1;
+            (state.parked == state.threads.len()).then_some(signal)
+        };
+        if let Some(signal) = complete {
+            pid_table::report_stopped(thread.process(), signal);
+        }
+        // Only the condition ends this sleep.
+        let _ = self.resume.wait(Sleep::SOUND, || {
+            let state = self.lock();
+            (state.stop.is_none() || state.ending.is_some()).then_some(())
+        });
+        let tell = {
+            let mut state = self.lock();
+            state.parked -= 1;
+            core::mem::take(&mut state.tell_continued)
+        };
+        if tell {
+            pid_table::report_continued(thread.process());
+        }
+    }
+}

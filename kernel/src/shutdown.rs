@@ -1,0 +1,45 @@
+//! The end of the machine.
+
+use fs::{block, ext2};
+use nucleus::{
+    log,
+    power::{self, Stop},
+};
+
+use crate::mounts;
+
+/// Writes everything back; nothing changes on disks after it.
+fn write_back() {
+    for root in mounts::namespace().roots() {
+        // No program is left that an error could be reported to.
+        let _ = root.sync();
+    }
+    ext2::shut_down();
+    block::sync_all();
+}
+
+/// The first program has ended with this wait status: says so and stops the machine.
+pub fn finish(status: i32) -> ! {
+    let code = if status & 0x7f == 0 {
+        status >> 8 & 0xff
+    } else {
+        // As a shell counts a death by signal.
+        128 + (status & 0x7f)
+    };
+    write_back();
+    log!("exit: status {code}");
+    power::stop(Stop::Done)
+}
+
+/// `poweroff` and `halt`: an orderly end.
+pub fn power_off() -> ! {
+    write_back();
+    log!("exit: status 0");
+    power::stop(Stop::Done)
+}
+
+/// `reboot`: likewise.
+pub fn restart() -> ! {
+    write_back();
+    power::stop(Stop::Restart)
+}
