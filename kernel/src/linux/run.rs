@@ -11,7 +11,7 @@ use nucleus::{
 };
 use vm::Fault;
 
-use super::syscall;
+use super::dispatch;
 use crate::process::{
     Own, Thread, exit, resolve_fault, rseq,
     signal::{self, Flow, Info, attend, force, synchronous},
@@ -49,8 +49,8 @@ fn serve(thread: &Arc<Thread>, task: &Task, own: &mut Own, context: &mut UserCon
             }
         }
         match context.run() {
-            Event::SystemCall => syscall::serve(thread, own, context),
-            Event::SystemCall32 => syscall::serve32(thread, own, context),
+            Event::SystemCall => dispatch::serve(thread, own, context),
+            Event::SystemCall32 => dispatch::serve32(thread, own, context),
             Event::Interrupt => {
                 context.regs.orig_rax = u64::MAX;
                 thread.process().timers.check_processor_time(thread);

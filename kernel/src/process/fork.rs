@@ -19,12 +19,6 @@ use super::{
     vfork::Release,
 };
 
-/// The loop that a thread's task runs: the system-call interface, which stands above this crate's
-/// processes, passes it in.
-pub trait Body: FnOnce(Arc<Thread>, Own, UserContext) + Send + 'static {}
-
-impl<F: FnOnce(Arc<Thread>, Own, UserContext) + Send + 'static> Body for F {}
-
 /// What `clone` and its relatives ask for.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Request {
@@ -66,7 +60,7 @@ impl Request {
     }
 }
 
-/// Makes a thread or process as `request` says and starts it with the loop `run`; returns its id. With `CLONE_VFORK` it returns when
+/// Makes a thread or process as `request` says and starts it; returns its id. With `CLONE_VFORK` it returns when
 /// the child has called `execve` or ended.
 ///
 /// # Errors
@@ -76,7 +70,6 @@ pub fn clone(
     own: &mut Own,
     context: &UserContext,
     request: &Request,
-    run: impl Body,
 ) -> Result<Pid> {
     let parent = thread.process();
     request.check(parent)?;
@@ -138,7 +131,7 @@ pub fn clone(
     };
     let tid = id.get();
     let mask = thread.signals.mask();
-    let mut child_own = Own::new(shared.clone());
+    let mut child_own = Own::new(shared.clone(), own.run);
     let same_process = request.has(raw::CLONE_THREAD);
     let process = if same_process {
         parent.clone()
@@ -195,7 +188,7 @@ pub fn clone(
     let set_child_tid = request
         .has(raw::CLONE_CHILD_SETTID)
         .then_some(request.child_tid);
-    if let Err(error) = start(&child, child_own, child_context, set_child_tid, run) {
+    if let Err(error) = start(&child, child_own, child_context, set_child_tid) {
         process.signals.remove_thread(&child, 0);
         pid_table::remove_thread(&child);
         if !same_process {
@@ -221,7 +214,6 @@ pub fn start(
     own: Own,
     context: UserContext,
     set_child_tid: Option<u64>,
-    run: impl Body,
 ) -> Result<()> {
     let body = {
         let thread = thread.clone();
@@ -230,7 +222,7 @@ pub fn start(
                 // As on Linux, a bad address here is not an error.
                 let _ = user::write(VirtAddr(address as usize), &thread.tid());
             }
-            run(thread, own, context);
+            (own.run)(thread, own, context);
         }
     };
     let pmap = thread.space().map(|space| space.map().pmap().clone());

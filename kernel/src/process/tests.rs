@@ -310,7 +310,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
                 pid_table::remove_unborn(user.process().pid());
             });
         }
-        let _: Own = Own::new(shared);
+        let _: Own = Own::new(shared, |_, _, _| {});
     });
 }
 
@@ -337,7 +337,7 @@ fn who_ends_by_itself_is_waited_for() {
             };
             let id = pid_table::new_id().unwrap();
             let thread = fork::make_process(id.get(), None, false, Some(shared.clone()));
-            (thread.unwrap(), Own::new(shared))
+            (thread.unwrap(), Own::new(shared, |_, _, _| {}))
         };
         // The first process is never ended.
         let first = make(None);

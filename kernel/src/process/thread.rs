@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{self, Task},
+    trap::UserContext,
 };
 
 use super::{Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling};
@@ -44,8 +45,14 @@ pub struct Thread {
     cpus: AtomicU64,
 }
 
-/// What a thread uses, by itself: nobody else changes or reads it.
+/// The loop of a thread: runs its program and serves its calls until it ends. The system-call
+/// interface above brings it in with the first thread, and each thread passes it to those it makes.
+pub type Body = fn(Arc<Thread>, Own, UserContext);
+
+/// The state of a thread that only the thread itself reads and changes.
 pub struct Own {
+    /// The thread's loop.
+    pub run: Body,
     pub space: Arc<Space>,
     pub files: Arc<files::Table>,
     pub fs: Arc<FsContext>,
@@ -82,8 +89,9 @@ pub struct Shared {
 
 impl Own {
     /// What a new thread starts with.
-    pub fn new(shared: Shared) -> Own {
+    pub fn new(shared: Shared, run: Body) -> Own {
         Own {
+            run,
             space: shared.space,
             files: shared.files,
             fs: shared.fs,

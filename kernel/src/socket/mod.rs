@@ -9,188 +9,26 @@
 //! - [`Patience`]: how long a call may wait, and what it answers when it may not.
 //! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the network.
 
-use alloc::{sync::Arc, vec::Vec};
-use core::{any::Any, sync::atomic::AtomicU32};
-
-use abi::{Errno, Result, raw::net as raw};
-use fs::Ready;
-use nucleus::{VirtAddr, task::Watch};
-
 mod address;
 pub mod common;
 pub mod control;
+mod families;
 mod file;
 pub mod inet;
 mod message;
 pub mod netlink;
 pub mod options;
 mod patience;
+mod peer;
+mod socket_trait;
 pub mod unix;
 
 pub use address::Address;
 pub use common::Common;
+pub use families::family;
 pub use file::SocketFile;
 pub use message::{Incoming, Outgoing};
 pub use options::{Answer, Value};
 pub use patience::Patience;
-
-/// Connections that may wait to be accepted, whatever a program asks for (`net.core.somaxconn`).
-pub static BACKLOG_MAX: AtomicU32 = AtomicU32::new(4096);
-
-/// What `shutdown` ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shutdown {
-    /// Nothing more is received.
-    pub receive: bool,
-    /// Nothing more is sent.
-    pub send: bool,
-}
-
-/// Who is at the other end (`SO_PEERCRED`, `SO_PEERGROUPS`).
-#[derive(Clone, Debug)]
-pub struct PeerCredentials {
-    pub pid: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-}
-
-/// A socket of some address family.
-///
-/// Calls come from any number of threads at once. A default body is that of a socket that does not have the
-/// operation. What sleeps does so by [`Patience::wait`], on queues that live as long as the
-/// socket, so that who observes it by [`poll`](Socket::poll) sees every later change.
-pub trait Socket: Any + Send + Sync {
-    /// Options, type and pending error.
-    fn common(&self) -> &Common;
-
-    /// Takes the pending error, which is reported once (`SO_ERROR`).
-    fn take_error(&self) -> Option<Errno> {
-        self.common().take_error()
-    }
-
-    /// Gives it a name. `address` is what the program gave, 0 to 128 bytes, family included.
-    fn bind(&self, address: &Address) -> Result<()> {
-        let _ = address;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Makes it accept connections; `backlog` of them may wait.
-    fn listen(&self, backlog: u32) -> Result<()> {
-        let _ = backlog;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// The next connection.
-    fn accept(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
-        let _ = patience;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Connects to `address`, or ends a connection of datagrams (`AF_UNSPEC`).
-    fn connect(&self, address: &Address, patience: Patience) -> Result<()> {
-        let _ = (address, patience);
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Its own name (`getsockname`).
-    fn name(&self) -> Result<Address>;
-
-    /// The name at the other end (`getpeername`); `ENOTCONN` without one.
-    fn peer_name(&self) -> Result<Address> {
-        Err(Errno::ENOTCONN)
-    }
-
-    /// Ends one direction or both.
-    fn shutdown(&self, what: Shutdown) -> Result<()> {
-        let _ = what;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Sends a message; returns the bytes taken from its data. Who calls sends SIGPIPE after `EPIPE` where
-    /// [`signals_broken_pipe`](Socket::signals_broken_pipe) says so.
-    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
-        let _ = message;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Receives a message; returns the bytes put into its data, or the message's whole length where
-    /// `MSG_TRUNC` was asked for and the family has messages.
-    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
-        let _ = message;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Whether a failure with `EPIPE` sends a signal: of a stream it does.
-    fn signals_broken_pipe(&self) -> bool {
-        self.common().kind() == raw::SOCK_STREAM
-    }
-
-    /// What is ready now; registers with `watch` first, if given.
-    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready;
-
-    /// `ioctl`; the argument may be an address in the program. `FIONBIO` and its like are served before.
-    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let _ = (command, argument);
-        Err(Errno::ENOTTY)
-    }
-
-    /// Sets an option that is not common to all sockets. `ENOPROTOOPT` is counted as unsupported by who calls.
-    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
-        let _ = (level, name, value);
-        Err(Errno::ENOPROTOOPT)
-    }
-
-    /// The value of an option that is not common to all sockets.
-    fn option(&self, level: u32, name: u32) -> Result<Answer> {
-        let _ = (level, name);
-        Err(Errno::ENOPROTOOPT)
-    }
-
-    /// A common option has been changed: for a family that has to act on it.
-    fn option_changed(&self, name: u32) {
-        let _ = name;
-    }
-
-    /// Whether it heeds [`Common::peek_from`].
-    fn looks_from_a_place(&self) -> bool {
-        false
-    }
-
-    /// Whether it accepts connections.
-    fn is_listening(&self) -> bool {
-        false
-    }
-
-    /// Who is at the other end.
-    fn peer_credentials(&self) -> Option<PeerCredentials> {
-        None
-    }
-
-    /// The last open file over it was closed: connections end, the name is free again.
-    fn release(&self);
-}
-
-/// An address family.
-pub struct Family {
-    /// `AF_*`.
-    pub domain: u32,
-    /// Makes a socket of a type (`SOCK_*`) for a protocol (0: the usual one).
-    pub create: fn(kind: u32, protocol: u32) -> Result<Arc<dyn Socket>>,
-    /// Makes two that are connected, where the family can.
-    pub pair: Option<fn(kind: u32, protocol: u32) -> Result<[Arc<dyn Socket>; 2]>>,
-}
-
-/// The families that there are.
-static FAMILIES: &[Family] = &[unix::FAMILY, inet::V4, inet::V6, netlink::FAMILY];
-
-/// The family `domain`.
-///
-/// # Errors
-/// `EAFNOSUPPORT`.
-pub fn family(domain: u32) -> Result<&'static Family> {
-    FAMILIES
-        .iter()
-        .find(|family| family.domain == domain)
-        .ok_or(Errno::EAFNOSUPPORT)
-}
+pub use peer::PeerCredentials;
+pub use socket_trait::{BACKLOG_MAX, Family, Shutdown, Socket};

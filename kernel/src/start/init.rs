@@ -209,7 +209,7 @@ fn begin(
 
     let mut context = UserContext::new().map_err(|_| Errno::ENOMEM)?;
     exec::begin(&mut context, class, entry, stack);
-    fork::start(&thread, Own::new(shared), context, None, linux::run)?;
+    fork::start(&thread, Own::new(shared, linux::run), context, None)?;
     Ok(thread)
 }
 

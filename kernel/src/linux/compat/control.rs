@@ -3,7 +3,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Row, give, shim};
+use super::row::{Row, give, shim, take};
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[shim(54, raw::__NR_ioctl, ioctl)];
 
@@ -62,7 +63,7 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
 const INTERFACES_MAX: usize = 16;
 
 fn interfaces(call: &mut Call<'_>, at: VirtAddr) -> Result<usize> {
-    let [len, to]: [u32; 2] = super::take(at)?;
+    let [len, to]: [u32; 2] = take(at)?;
     let count = (len as usize / REQUEST).min(INTERFACES_MAX);
     let room = user::desk::reserve(INTERFACES_MAX * WIDE_REQUEST).map_err(|_| Errno::ENOMEM)?;
     // Without a place to put them, their length is asked for.
@@ -77,7 +78,7 @@ fn interfaces(call: &mut Call<'_>, at: VirtAddr) -> Result<usize> {
     give(at, &((count * REQUEST) as u32))?;
     if to != 0 {
         for i in 0..count.min(INTERFACES_MAX) {
-            let request: [u8; REQUEST] = super::take(room + i * WIDE_REQUEST)?;
+            let request: [u8; REQUEST] = take(room + i * WIDE_REQUEST)?;
             give(VirtAddr(to as usize + i * REQUEST), &request)?;
         }
     }

@@ -3,7 +3,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user, user::desk};
 
-use super::{Call, Row, give, shim, take};
+use super::row::{Row, give, shim, take};
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
     shim(19, raw::__NR_lseek, lseek),

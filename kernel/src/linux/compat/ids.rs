@@ -3,7 +3,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user::{self, desk};
 
-use super::{Call, Row, give, same, shim, take};
+use super::row::{Row, give, same, shim, take};
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
     shim(16, raw::__NR_lchown, |call| {

@@ -3,10 +3,11 @@
 use abi::{Result, raw::general as raw};
 
 use super::{
-    Call, Row, give, same, shim,
+    row::{Row, give, same, shim},
     sysv::event_in,
     time::{narrow_in, wide_in},
 };
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
     shim(277, raw::__NR_mq_open, |call| {

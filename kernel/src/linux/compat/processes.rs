@@ -3,7 +3,12 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
 
-use super::{Call, Row, give, shim, time::narrow_out, waiting::USAGE};
+use super::{
+    row::{Row, give, shim},
+    time::narrow_out,
+    waiting::USAGE,
+};
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
     shim(34, raw::__NR_setpriority, nice),

@@ -3,7 +3,7 @@
 
 use abi::raw::general as raw;
 
-use super::{Row, same, shim};
+use super::row::{Row, same, shim};
 use crate::linux::syscall::{futex, socket};
 
 pub(super) const CALLS: &[Row] = &[

@@ -3,7 +3,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::trap::{FIRST_TLS_SEGMENT, TLS_SEGMENTS};
 
-use super::{Call, Row, give, shim};
+use super::row::{Row, give, shim};
+use crate::linux::syscall::Call;
 use crate::process::segment::{Descriptor, place};
 
 pub(super) const CALLS: &[Row] = &[

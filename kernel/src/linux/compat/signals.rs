@@ -3,9 +3,10 @@
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
-    Call, Row, give, shim, take,
+    row::{Row, give, shim, take},
     time::{narrow_in, wide_in},
 };
+use crate::linux::syscall::Call;
 use crate::process::signal::{self, Info, compat};
 
 /// `SIG_ERR` is never an action; the flags of `signal`.

@@ -4,7 +4,8 @@ use abi::{Errno, Result, raw::general as raw};
 use fs::device;
 use nucleus::VirtAddr;
 
-use super::{Call, Row, give, shim};
+use super::row::{Row, give, shim};
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
     shim(99, raw::__NR_statfs, |call| {

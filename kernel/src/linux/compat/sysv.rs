@@ -5,7 +5,12 @@ use abi::{Errno, Result, raw::general as raw};
 use fbuf::UserSink;
 use nucleus::VirtAddr;
 
-use super::{Call, Row, give, same, shim, take, time::narrow_in, time::wide_in};
+use super::{
+    row::{Row, give, same, shim, take},
+    time::narrow_in,
+    time::wide_in,
+};
+use crate::linux::syscall::Call;
 use crate::{
     ipc::sysv::{IPC_INFO, IPC_SET, IPC_STAT},
     linux::syscall::message,

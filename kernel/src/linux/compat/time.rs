@@ -6,7 +6,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user::desk};
 
-use super::{Call, Row, give, same, shim, take};
+use super::row::{Row, give, same, shim, take};
+use crate::linux::syscall::Call;
 use crate::{linux::syscall::time::sleep_again, process::signal::ERESTART_RESTARTBLOCK};
 
 pub(super) const CALLS: &[Row] = &[

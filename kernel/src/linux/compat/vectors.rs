@@ -3,7 +3,8 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user::desk};
 
-use super::{Call, Row, shim, take};
+use super::row::{Row, shim, take};
+use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
     shim(145, raw::__NR_readv, |call| plain(call, raw::__NR_readv)),

@@ -4,9 +4,10 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user, user::desk};
 
 use super::{
-    Call, Row, give, shim,
+    row::{Row, give, shim},
     time::{narrow_in, narrow_out, wide_in},
 };
+use crate::linux::syscall::Call;
 use crate::process::signal::compat;
 
 pub(super) const CALLS: &[Row] = &[

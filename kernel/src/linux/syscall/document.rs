@@ -7,7 +7,7 @@ extern crate std;
 use alloc::{format, string::String};
 use std::{env, fs};
 
-use super::{CALLS, Entry, FlagSet};
+use super::{Entry, FlagSet, table::CALLS};
 use crate::{
     flags::{Otherwise, Shape},
     linux::compat,

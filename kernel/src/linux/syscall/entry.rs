@@ -2,6 +2,9 @@
 
 use super::{FlagSet, Handler};
 
+/// Numbers below this have a place in the table.
+pub const COUNT: usize = 512;
+
 /// One system call of 64-bit programs.
 ///
 /// [`flags`](Entry::flags) names the flag sets and choices that the body checks by

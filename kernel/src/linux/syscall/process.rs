@@ -4,13 +4,10 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, Entry, FlagSet, flag_set};
-use crate::{
-    linux,
-    process::{
-        Pid, exit,
-        fork::{self, Request},
-        undo,
-    },
+use crate::process::{
+    Pid, exit,
+    fork::{self, Request},
+    undo,
 };
 
 /// Flags of `clone` without the exit signal.
@@ -93,7 +90,7 @@ pub(super) const CALLS: &[Entry] = &[
 ];
 
 fn make(call: &mut Call<'_>, request: &Request) -> Result<usize> {
-    let tid = fork::clone(call.thread, call.own, call.context, request, linux::run)?;
+    let tid = fork::clone(call.thread, call.own, call.context, request)?;
     Ok(tid as usize)
 }
 

@@ -4,10 +4,9 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use fs::pseudofs::Entry;
+use abi::{Errno, Result};
 
-use super::{COUNT, name};
-use crate::flags;
+use super::{COUNT, Call};
 
 /// Stands for all numbers that [`unknown_calls`] does not tell apart.
 pub const ANY_OTHER: u32 = u32::MAX;
@@ -50,8 +49,14 @@ impl Far {
     }
 }
 
+/// The handler of numbers that no call has.
+pub(in crate::linux) fn unknown(call: &mut Call<'_>) -> Result<usize> {
+    note(call.number);
+    Err(Errno::ENOSYS)
+}
+
 /// Counts a call of `number`, which has no handler.
-pub(super) fn note(number: u32) {
+fn note(number: u32) {
     let count = match NEAR.get(number as usize) {
         Some(count) => count,
         None => far(number).map_or(&OTHERS, |far| &far.count),
@@ -88,27 +93,6 @@ pub fn unknown_calls() -> Vec<(u32, u32)> {
         .collect();
     calls.sort_unstable();
     calls
-}
-
-/// `/proc/causeway/unsupported`: the calls and flags that programs asked for in vain.
-pub fn unsupported() -> Entry {
-    Entry::text(|out| {
-        for (number, count) in unknown_calls() {
-            writeln!(out, "call {number} {count}");
-        }
-        let (list, others) = flags::unsupported();
-        for (what, count) in list {
-            match name(what.call.number).filter(|_| !what.call.compatible) {
-                Some(name) => write!(out, "{name}"),
-                None => write!(out, "i386:{}", what.call.number),
-            }
-            writeln!(out, " {} {:#x} {count}", what.argument, what.value);
-        }
-        if others > 0 {
-            writeln!(out, "others {others}");
-        }
-        Ok(())
-    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod open;
 mod table;
 
 pub use open::{Attached, OpenFile};
-pub use table::{Collector, Reservation, Table, set_collector};
+pub use table::{Collector, Reservation, Table, collect_garbage, set_collector};
 
 #[cfg(test)]
 mod tests;

@@ -25,12 +25,21 @@ pub struct Collector {
     pub collect: fn(),
 }
 
-/// Empty until the first file is in flight, so that a close costs one load before.
+/// Empty until the first socket that can carry files is made.
 static COLLECTOR: OnceBox<Collector> = OnceBox::new();
 
 /// Registers the collector; later ones are ignored.
 pub fn set_collector(collector: Collector) {
-    COLLECTOR.get_or_insert(|| Box::new(collector));
+    if COLLECTOR.get().is_none() {
+        COLLECTOR.get_or_insert(|| Box::new(collector));
+    }
+}
+
+/// Closes the open files that only each other lead to.
+pub fn collect_garbage() {
+    if let Some(collector) = COLLECTOR.get() {
+        (collector.collect)();
+    }
 }
 
 /// What the descriptors of a process (or of several, `CLONE_FILES`) refer to.

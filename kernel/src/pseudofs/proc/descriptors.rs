@@ -8,7 +8,7 @@ use fs::{
     pseudofs::{Directory, EmitName, Entry},
 };
 
-use super::process::{Subject, nameless, number, owned};
+use super::subject::{Subject, nameless, number, owned};
 use crate::{
     mounts,
     process::{files::OpenFile, thread},

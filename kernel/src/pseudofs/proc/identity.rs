@@ -7,7 +7,7 @@ use abi::{
 };
 use fs::pseudofs::{Entry, Table, Text};
 
-use super::process::Subject;
+use super::subject::Subject;
 use crate::process::{OOM_NEVER, oom_score, pid_table, thread};
 
 /// Whether the caller has a capability; the kernel itself has all.

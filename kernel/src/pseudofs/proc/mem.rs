@@ -15,7 +15,7 @@ use fs::{Attributes, File, Location, OpenFlags};
 use nucleus::{PAGE_SIZE, VirtAddr, addr::USER_END, pmap};
 use vm::Map;
 
-use super::process::Subject;
+use super::subject::Subject;
 use crate::process::thread;
 
 /// What is seen through a [`Window`].

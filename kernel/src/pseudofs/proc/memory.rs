@@ -5,7 +5,7 @@ use fs::{device, pseudofs::Text};
 use nucleus::{PAGE_SIZE, Prot};
 use vm::{Backing, Description, Entry, LargeAdvice, Lock, PageCounts};
 
-use super::process::Subject;
+use super::subject::Subject;
 use crate::process::Shared;
 
 /// The column of a mapping's name.

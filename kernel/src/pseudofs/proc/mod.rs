@@ -14,6 +14,7 @@ mod mounts;
 mod net;
 mod process;
 mod status;
+mod subject;
 mod sys;
 mod system;
 mod sysvipc;
@@ -28,12 +29,9 @@ use fs::{
 
 use crate::process::thread;
 
-/// Clock ticks per second in the numbers that programs read (`USER_HZ`).
-pub(crate) const TICKS: u64 = 100;
-
 /// The process whose directory a vnode is.
 pub(crate) fn process_of(vnode: &dyn Vnode) -> Option<Arc<crate::process::Process>> {
-    let subject: &process::Subject = pseudofs::directory(vnode)?.downcast_ref()?;
+    let subject: &subject::Subject = pseudofs::directory(vnode)?.downcast_ref()?;
     subject.tid.is_none().then(|| subject.process.clone())
 }
 

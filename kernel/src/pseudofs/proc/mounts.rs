@@ -4,7 +4,7 @@ use abi::Result;
 use alloc::vec::Vec;
 use fs::{Location, MountFlags, namespace::MountLine, pseudofs::Text};
 
-use super::process::Subject;
+use super::subject::Subject;
 use crate::mounts;
 
 fn lines(subject: &Subject) -> Vec<MountLine> {

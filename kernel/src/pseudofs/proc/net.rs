@@ -10,7 +10,7 @@ use net::{Family, datagram::Protocol, tcp};
 use nucleus::counters::Counter;
 
 use super::{
-    TICKS, counts,
+    counts,
     sys::{number, setting, value},
 };
 use crate::socket::{
@@ -128,7 +128,10 @@ fn tcp_sockets(out: &mut Text, family: Family) {
         let number = state_number(state);
         // Timer 3 runs for connections that are over.
         let (timer, when) = match state {
-            tcp::State::TimeWait => (3, entry.left / (1_000_000_000 / TICKS)),
+            tcp::State::TimeWait => (
+                3,
+                entry.left / (1_000_000_000 / u64::from(crate::process::CLOCK_TICKS)),
+            ),
             _ => (0, 0),
         };
         let (user, inode) = summary.map_or((0, 0), |s| (s.options.user, s.options.tag));

@@ -1,6 +1,6 @@
 //! A directory a process, and in it a directory a thread.
 
-use alloc::{format, string::ToString, sync::Arc, vec::Vec};
+use alloc::{string::ToString, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
 use fs::{
@@ -9,34 +9,14 @@ use fs::{
 };
 use nucleus::{PAGE_SIZE, VirtRange};
 
-use super::{descriptors, identity, mem, memory, mounts, status};
-use crate::process::{Pid, Process, Shared, Space, Thread, pid_table, thread};
+use super::{
+    descriptors, identity, mem, memory, mounts, status,
+    subject::{Subject, name, number, owned},
+};
+use crate::process::{Pid, Process, Shared, Space, pid_table, thread};
 
 /// The directories of all processes.
 pub struct Processes;
-
-/// A number in a name, as Linux wants it: no sign, no leading zero.
-pub(super) fn number(name: &[u8]) -> Option<u32> {
-    if name.is_empty() || name.len() > 1 && name[0] == b'0' {
-        return None;
-    }
-    if !name.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    core::str::from_utf8(name).ok()?.parse().ok()
-}
-
-/// Who owns what is shown of a process.
-pub(super) fn owned(entry: Entry, process: &Process) -> Entry {
-    let shared = process.leader().and_then(|leader| leader.shared());
-    match shared {
-        Some(shared) => entry.owner(
-            shared.credentials.effective_uid,
-            shared.credentials.effective_gid,
-        ),
-        None => entry.owner(process.real_uid(), 0),
-    }
-}
 
 impl Directory for Processes {
     fn lookup(&self, name: &[u8]) -> Result<Entry> {
@@ -66,59 +46,6 @@ impl Directory for Processes {
             }
         }
         Ok(())
-    }
-}
-
-/// A process, or one of its threads.
-#[derive(Clone)]
-pub(super) struct Subject {
-    pub process: Arc<Process>,
-    /// Of `/proc/PID/task/TID`.
-    pub tid: Option<Pid>,
-}
-
-impl Subject {
-    /// The thread that answers for the subject.
-    ///
-    /// # Errors
-    /// `ESRCH` when it has ended.
-    pub fn thread(&self) -> Result<Arc<Thread>> {
-        match self.tid {
-            None => self.process.leader(),
-            Some(tid) => self
-                .process
-                .threads()
-                .into_iter()
-                .find(|thread| thread.tid() == tid),
-        }
-        .ok_or(Errno::ESRCH)
-    }
-
-    /// What it uses.
-    ///
-    /// # Errors
-    /// `ESRCH` when it has ended.
-    pub fn shared(&self) -> Result<Shared> {
-        self.thread()?.shared().ok_or(Errno::ESRCH)
-    }
-
-    /// What it uses, for the eyes of its owner and root only.
-    ///
-    /// # Errors
-    /// `EACCES`, `ESRCH`; `ENOENT` for a process that runs no program.
-    pub fn private(&self) -> Result<Shared> {
-        let shared = self.thread()?.shared().ok_or(Errno::ENOENT)?;
-        let own = |who: &Thread| {
-            who.shared().is_some_and(|mine| {
-                let is_open = self.process.is_open_book();
-                mine.credentials.may_inspect(&shared.credentials, is_open)
-                    || Arc::ptr_eq(who.process(), &self.process)
-            })
-        };
-        match thread::with_current(own) {
-            Some(false) => Err(Errno::EACCES),
-            _ => Ok(shared),
-        }
     }
 }
 
@@ -275,14 +202,6 @@ impl Directory for Threads {
     }
 }
 
-/// The name, of a zombie too.
-pub(super) fn name(subject: &Subject) -> Vec<u8> {
-    match (subject.tid, subject.thread()) {
-        (Some(_), Ok(thread)) => thread.name(),
-        _ => subject.process.name(),
-    }
-}
-
 fn text(subject: Subject, show: fn(&Subject, &mut Text) -> Result<()>) -> Entry {
     Entry::text(move |out| show(&subject, out))
 }
@@ -356,17 +275,4 @@ fn strings(subject: &Subject, out: &mut Text, which: fn(&Shared) -> VirtRange) -
         at = at + n;
     }
     Ok(())
-}
-
-/// Bytes of so many pages in KiB.
-pub(super) fn kib(pages: usize) -> usize {
-    pages * (PAGE_SIZE / 1024)
-}
-
-/// A file's text of `/proc/PID/fd`, for those without a place.
-pub(super) fn nameless(text: Vec<u8>) -> Vec<u8> {
-    if text.is_empty() {
-        return format!("anon_inode:[{}]", "file").into_bytes();
-    }
-    text
 }

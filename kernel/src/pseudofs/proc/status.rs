@@ -6,14 +6,11 @@ use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 use fs::pseudofs::Text;
 use nucleus::PAGE_SIZE;
 
-use super::{
-    TICKS,
-    process::{Subject, kib, name},
-};
-use crate::process::{CapabilitySet, INFINITY, Times};
+use super::subject::{Subject, kib, name};
+use crate::process::{CLOCK_TICKS, CapabilitySet, INFINITY, Times};
 
 fn ticks(time: Duration) -> u64 {
-    (time.as_nanos() * u128::from(TICKS) / 1_000_000_000) as u64
+    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
 }
 
 /// The state letter, of the thread or the process.

@@ -12,10 +12,10 @@ use nucleus::{
     pmap, processor, task, time,
 };
 
-use super::{TICKS, disks};
+use super::disks;
 use crate::{
     mounts,
-    process::{Process, files::locks, loadavg, pid_table},
+    process::{CLOCK_TICKS, Process, files::locks, loadavg, pid_table},
     swap, uts,
 };
 
@@ -408,7 +408,7 @@ fn meminfo(out: &mut Text) {
 }
 
 fn ticks(time: Duration) -> u64 {
-    (time.as_nanos() * u128::from(TICKS) / 1_000_000_000) as u64
+    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
 }
 
 /// Time of a CPU: in programs, in the kernel, idle.

@@ -3,26 +3,22 @@
 //! - `stream`: TCP sockets; `datagram`: UDP, UDP-Lite and raw sockets;
 //! - `name`: `struct sockaddr_in` and `sockaddr_in6`;
 //! - `ip_options`, `tcp_options`: the options of their levels;
+//! - `stack`: the one protocol stack;
 //! - `control`: control messages of datagrams; `interface`: `lo`, as `ioctl` shows it.
 //!
 //! The loopback interface is the only one. It is up from the start.
 
-use alloc::{boxed::Box, sync::Arc};
-use core::sync::atomic::{AtomicBool, Ordering};
+use alloc::sync::Arc;
 
 use abi::{
     Errno, Result,
     raw::{
-        general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW},
+        general::CAP_NET_RAW,
         net::{SOCK_DGRAM, SOCK_RAW, SOCK_STREAM},
     },
 };
-use net::{Stack, datagram::Protocol};
-use nucleus::{
-    frame,
-    sync::OnceBox,
-    task::{self, Spawn},
-};
+use net::datagram::Protocol;
+use nucleus::frame;
 
 use super::{Family, Socket, common};
 
@@ -31,22 +27,15 @@ mod datagram;
 pub mod interface;
 mod ip_options;
 mod name;
+mod stack;
 mod stream;
 mod tcp_options;
 
 use datagram::Datagrams;
+use stack::{AF_UNSPEC, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, check_port, domain};
 
+pub use stack::{AF_INET, AF_INET6, stack};
 pub use tcp_options::state_number;
-
-pub const AF_INET: u32 = 2;
-pub const AF_INET6: u32 = 10;
-/// The family of no address: connecting to one ends the connection.
-const AF_UNSPEC: u32 = 0;
-
-const IPPROTO_IP: u32 = 0;
-const IPPROTO_TCP: u32 = 6;
-const IPPROTO_UDP: u32 = 17;
-const IPPROTO_UDPLITE: u32 = 136;
 
 /// IPv4.
 pub const V4: Family = Family {
@@ -81,44 +70,4 @@ fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
         (SOCK_STREAM | SOCK_DGRAM, _) => Err(Errno::EPROTONOSUPPORT),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
-}
-
-/// Returns the number of a family.
-fn domain(family: net::Family) -> u32 {
-    match family {
-        net::Family::V4 => AF_INET,
-        net::Family::V6 => AF_INET6,
-    }
-}
-
-/// Returns the machine's protocols. The thread that runs their timers starts with the first use.
-pub fn stack() -> &'static Stack {
-    static STACK: OnceBox<Stack> = OnceBox::new();
-    static SERVED: AtomicBool = AtomicBool::new(false);
-    let stack = STACK.get_or_insert(|| Box::new(Stack::new()));
-    if !SERVED.load(Ordering::Relaxed) && !SERVED.swap(true, Ordering::Relaxed) {
-        let spawn = Spawn {
-            name: "net",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        if task::spawn(spawn, Box::new(|| stack.serve())).is_err() {
-            // The next caller tries again.
-            SERVED.store(false, Ordering::Relaxed);
-        }
-    }
-    stack
-}
-
-/// Checks that the current thread may bind to a port.
-///
-/// # Errors
-/// `EACCES` for ports below 1024 without privilege.
-fn check_port(port: u16) -> Result<()> {
-    if (1..1024).contains(&port) && !common::may(CAP_NET_BIND_SERVICE) {
-        return Err(Errno::EACCES);
-    }
-    Ok(())
 }

@@ -28,8 +28,7 @@ mod socket;
 
 pub use socket::{NetlinkSocket, list};
 
-/// The family's number.
-pub const AF_NETLINK: u32 = 16;
+use name::AF_NETLINK;
 
 /// Netlink.
 pub const FAMILY: Family = Family {

@@ -2,8 +2,10 @@
 
 use abi::{Errno, Result};
 
-use super::AF_NETLINK;
 use crate::socket::Address;
+
+/// The family's number.
+pub const AF_NETLINK: u32 = 16;
 
 /// Bytes of a name.
 const NAME: usize = 12;

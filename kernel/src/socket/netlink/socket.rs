@@ -20,7 +20,7 @@ use nucleus::{
 };
 
 use super::{
-    AF_NETLINK, name,
+    name::{self, AF_NETLINK},
     route::{self, Asker},
 };
 use crate::{

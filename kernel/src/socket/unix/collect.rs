@@ -15,7 +15,15 @@ use super::{
     end::End,
     rights::{self, Rights},
 };
-use crate::process::files::OpenFile;
+use crate::process::files::{self, Collector, OpenFile};
+
+/// Has the close of a descriptor look for garbage where its file is a socket in flight.
+pub fn register() {
+    files::set_collector(Collector {
+        may_leave_garbage: rights::is_in_flight,
+        collect,
+    });
+}
 
 /// A graph of sockets by number.
 #[derive(Default)]

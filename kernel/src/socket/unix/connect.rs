@@ -91,7 +91,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for datagrams; `EINVAL` if it does not listen, or no longer; those of waiting.
-    pub(super) fn accept_connection(&self, patience: Patience) -> Result<Arc<UnixSocket>> {
+    pub(super) fn accept_connection(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -20,13 +20,12 @@ use nucleus::{
 };
 
 use super::{
-    UnixSocket,
     channel::Channel,
     messages::{Messages, Tail},
     name::Name,
     rights::Rights,
 };
-use crate::socket::{Common, PeerCredentials, Shutdown};
+use crate::socket::{Common, PeerCredentials, Shutdown, Socket};
 
 /// Nothing more is received.
 const RECEIVE: u32 = 1;
@@ -73,12 +72,21 @@ pub enum Stage {
     Closed,
 }
 
-/// What a socket that accepts connections has besides.
+/// A socket that its listener has not accepted yet.
+pub trait Pending: Socket {
+    /// The end that other sockets hold.
+    fn end(&self) -> &Arc<End>;
+
+    /// Closes it before it is accepted; the other end is told.
+    fn refuse(&self);
+}
+
+/// The part of a socket that accepts connections.
 pub struct Listener {
     /// Connections that may wait.
     pub backlog: u32,
     /// Those that do.
-    pub waiting: VecDeque<Arc<UnixSocket>>,
+    pub waiting: VecDeque<Arc<dyn Pending>>,
     /// Who called `listen`.
     pub credentials: Option<PeerCredentials>,
 }

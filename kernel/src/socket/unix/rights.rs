@@ -21,10 +21,12 @@ use abi::{
 };
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
-use super::{UnixSocket, collect};
-use crate::process::{
-    Process, Shared,
-    files::{Collector, OpenFile, set_collector},
+use crate::{
+    process::{
+        Process, Shared,
+        files::{self, OpenFile},
+    },
+    socket::SocketFile,
 };
 
 /// The most files that go with one message (`SCM_MAX_FD`).
@@ -77,7 +79,7 @@ fn key(file: &Arc<OpenFile>) -> usize {
 }
 
 fn is_unix_socket(file: &OpenFile) -> bool {
-    UnixSocket::of(file).is_some()
+    SocketFile::of(file).is_ok_and(|socket| socket.carries_files())
 }
 
 impl Rights {
@@ -101,10 +103,6 @@ impl Rights {
         }
         let has_sockets = files.iter().any(|file| is_unix_socket(file));
         if has_sockets {
-            set_collector(Collector {
-                may_leave_garbage: is_in_flight,
-                collect: collect::collect,
-            });
             let mut sockets = SOCKETS.lock();
             for file in files.iter().filter(|file| is_unix_socket(file)) {
                 let entry = sockets.entry(key(file)).or_insert_with(|| InFlight {
@@ -269,7 +267,7 @@ fn dig() {
             if !SUSPICION.swap(false, SeqCst) {
                 break;
             }
-            collect::collect();
+            files::collect_garbage();
         }
         DIGGING.store(false, SeqCst);
     }

@@ -1,0 +1,82 @@
+//! A call of 32-bit programs, and how its arguments are translated.
+
+use abi::{Errno, Result};
+use nucleus::{
+    VirtAddr,
+    user::{self, Plain, desk},
+};
+
+use crate::linux::syscall::{Call, Handler, TABLE};
+
+/// One call of 32-bit programs.
+pub(super) struct Row {
+    /// Its number.
+    pub(super) number: u32,
+    /// The number of the 64-bit call whose body serves it.
+    pub(super) native: u32,
+    /// What stands before that body, if anything does.
+    pub(super) shim: Option<Handler>,
+}
+
+/// A call that takes the same arguments in both worlds.
+pub(super) const fn same(number: u32, native: u32) -> Row {
+    Row {
+        number,
+        native,
+        shim: None,
+    }
+}
+
+/// A call whose arguments are translated.
+pub(super) const fn shim(number: u32, native: u32, shim: Handler) -> Row {
+    Row {
+        number,
+        native,
+        shim: Some(shim),
+    }
+}
+
+impl Call<'_> {
+    /// Calls the body of a 64-bit call.
+    pub(super) fn native(&mut self, number: u32) -> Result<usize> {
+        TABLE[number as usize](self)
+    }
+
+    /// Calls the body of a 64-bit call with these arguments.
+    pub(super) fn native_with(&mut self, number: u32, args: [u64; 6]) -> Result<usize> {
+        self.args = args;
+        self.native(number)
+    }
+
+    /// Makes argument `n` point to `value`.
+    pub(super) fn lay<T: Plain>(&mut self, n: usize, value: &T) -> Result<()> {
+        let at = desk::put(user::as_bytes(value)).map_err(|_| Errno::ENOMEM)?;
+        self.args[n] = at.0 as u64;
+        Ok(())
+    }
+
+    /// Makes argument `n` point to `len` bytes for the body to write, unless it is null; gives what it pointed to.
+    pub(super) fn lay_room(&mut self, n: usize, len: usize) -> Result<VirtAddr> {
+        let to = self.address(n);
+        if to.0 != 0 {
+            let at = desk::reserve(len).map_err(|_| Errno::ENOMEM)?;
+            self.args[n] = at.0 as u64;
+        }
+        Ok(to)
+    }
+
+    /// Two arguments as the lower and upper half of a number.
+    pub(super) fn joined(&self, low: usize, high: usize) -> u64 {
+        u64::from(self.unsigned(low)) | u64::from(self.unsigned(high)) << 32
+    }
+}
+
+/// Writes a structure to the program.
+pub(super) fn give<T: Plain>(to: VirtAddr, value: &T) -> Result<()> {
+    user::write(to, value).map_err(|_| Errno::EFAULT)
+}
+
+/// Reads a structure of the program.
+pub(super) fn take<T: Plain>(from: VirtAddr) -> Result<T> {
+    user::read(from).map_err(|_| Errno::EFAULT)
+}

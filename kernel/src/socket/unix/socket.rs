@@ -1,0 +1,314 @@
+//! The socket behind an open file.
+
+use alloc::{boxed::Box, sync::Arc};
+
+use abi::{
+    Errno, Result,
+    raw::{
+        ioctl::{FIONREAD, SIOCATMARK, TIOCOUTQ},
+        net::SOCK_DGRAM,
+    },
+};
+use fs::Ready;
+use nucleus::{
+    VirtAddr, frame,
+    sync::{OnceBox, Rank, SpinLock},
+    task::Watch,
+    user,
+};
+
+use super::{
+    channel, collect,
+    end::{End, Inbox, Pending, Stage},
+    messages,
+    name::Name,
+    packet,
+};
+use crate::process::files::OpenFile;
+use crate::socket::{
+    Address, Common, Incoming, Outgoing, Patience, PeerCredentials, Shutdown, Socket, SocketFile,
+};
+
+/// A local socket.
+pub struct UnixSocket {
+    pub(super) end: Arc<End>,
+    /// The other end of a stream or a connection of packets: once there, it stays.
+    pub(super) connected: OnceBox<Arc<End>>,
+    /// To whom datagrams go if not told otherwise.
+    pub(super) target: SpinLock<Option<Arc<End>>>,
+    /// Who was at the other end when the connection was made.
+    pub(super) peer: OnceBox<PeerCredentials>,
+}
+
+impl UnixSocket {
+    pub(super) fn new(end: Arc<End>) -> UnixSocket {
+        collect::register();
+        UnixSocket {
+            end,
+            connected: OnceBox::new(),
+            target: SpinLock::new(Rank::Leaf, None),
+            peer: OnceBox::new(),
+        }
+    }
+
+    /// The local socket that an open file is.
+    pub fn of(open: &OpenFile) -> Option<&UnixSocket> {
+        let socket: &dyn core::any::Any = &**SocketFile::of(open).ok()?;
+        socket.downcast_ref()
+    }
+
+    /// What other sockets hold of it.
+    pub fn end(&self) -> &Arc<End> {
+        &self.end
+    }
+
+    pub(super) fn is_datagram(&self) -> bool {
+        self.end.common.kind() == SOCK_DGRAM
+    }
+
+    /// The other end, if there is one.
+    pub(super) fn other(&self) -> Option<Arc<End>> {
+        if self.is_datagram() {
+            self.target.lock().clone()
+        } else {
+            self.connected.get().cloned()
+        }
+    }
+
+    pub(super) fn set_peer_credentials(&self, peer: Option<PeerCredentials>) {
+        if let Some(peer) = peer {
+            self.peer.get_or_insert(|| Box::new(peer));
+        }
+    }
+
+    /// What is ready of a stream.
+    fn poll_stream(&self, channel: &channel::Channel) -> Ready {
+        let mut ready = Ready::empty();
+        let status = channel.status();
+        ready.set(Ready::PRI, status.urgent);
+        let (mut readable, mut writable) = (status.bytes > 0, true);
+        match (self.connected.get(), &*self.end.stage.lock()) {
+            (_, Stage::Listening(listener)) => {
+                readable = !listener.waiting.is_empty();
+                writable = false;
+            }
+            (None, Stage::Connected) | (Some(_), _) => {}
+            (None, _) => ready |= Ready::HUP,
+        }
+        if let Some(other) = self.connected.get()
+            && let Inbox::Bytes(channel) = &other.inbox
+        {
+            writable = channel.has_room(self.end.common.send_buffer());
+        }
+        ready | self.ready(readable, writable)
+    }
+
+    /// What is ready of datagrams and packets.
+    fn poll_messages(&self, messages: &messages::Messages) -> Ready {
+        let mut ready = Ready::empty();
+        let mut readable = messages.status().0 > 0;
+        let mut writable = self.end.is_writable();
+        if self.is_datagram() {
+            let target = self.target.lock().clone();
+            if writable && let Some(target) = target {
+                writable = !packet::is_full(&self.end, &target);
+            }
+        } else {
+            match (self.connected.get(), &*self.end.stage.lock()) {
+                (_, Stage::Listening(listener)) => {
+                    readable = !listener.waiting.is_empty();
+                    writable = false;
+                }
+                (None, Stage::Connected) | (Some(_), _) => {}
+                (None, _) => ready |= Ready::HUP,
+            }
+        }
+        ready | self.ready(readable, writable)
+    }
+
+    /// Readiness as bits, with errors and ends.
+    fn ready(&self, readable: bool, writable: bool) -> Ready {
+        let mut ready = Ready::empty();
+        let (no_more_in, no_more_out) = (self.end.is_receive_shut(), self.end.is_send_shut());
+        if self.end.common.has_error() {
+            ready |= Ready::ERR;
+        }
+        if no_more_in {
+            ready |= Ready::RDHUP | Ready::IN | Ready::RDNORM;
+        }
+        if no_more_in && no_more_out {
+            ready |= Ready::HUP;
+        }
+        if readable {
+            ready |= Ready::IN | Ready::RDNORM;
+        }
+        if writable {
+            ready |= Ready::OUT | Ready::WRNORM | Ready::WRBAND;
+        }
+        ready
+    }
+}
+
+impl Socket for UnixSocket {
+    fn common(&self) -> &Common {
+        &self.end.common
+    }
+
+    fn bind(&self, address: &Address) -> Result<()> {
+        self.bind_name(address)
+    }
+
+    fn listen(&self, backlog: u32) -> Result<()> {
+        self.start_listening(backlog)
+    }
+
+    fn accept(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
+        let accepted: Arc<dyn Socket> = self.accept_connection(patience)?;
+        Ok(accepted)
+    }
+
+    fn connect(&self, address: &Address, patience: Patience) -> Result<()> {
+        if self.is_datagram() {
+            self.set_target(address)
+        } else {
+            self.connect_to(address, patience)
+        }
+    }
+
+    fn name(&self) -> Result<Address> {
+        Ok(self
+            .end
+            .name()
+            .map_or_else(Name::none, |name| name.address()))
+    }
+
+    fn peer_name(&self) -> Result<Address> {
+        let other = self.other().ok_or(Errno::ENOTCONN)?;
+        Ok(other.name().map_or_else(Name::none, |name| name.address()))
+    }
+
+    fn shutdown(&self, what: Shutdown) -> Result<()> {
+        self.end.shut(what);
+        if let Some(other) = self.connected.get() {
+            other.shut(Shutdown {
+                receive: what.send,
+                send: what.receive,
+            });
+        }
+        Ok(())
+    }
+
+    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        match &self.end.inbox {
+            Inbox::Bytes(_) => self.send_bytes(message),
+            Inbox::Messages(_) => self.send_message(message),
+        }
+    }
+
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        match &self.end.inbox {
+            Inbox::Bytes(channel) => self.receive_bytes(channel, message),
+            Inbox::Messages(messages) => self.receive_message(messages, message),
+        }
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.end.common.readers);
+            watch.add(&self.end.common.writers);
+        }
+        match &self.end.inbox {
+            Inbox::Bytes(channel) => self.poll_stream(channel),
+            Inbox::Messages(messages) => self.poll_messages(messages),
+        }
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        let value = match command {
+            FIONREAD => {
+                if self.is_listening() {
+                    return Err(Errno::EINVAL);
+                }
+                match &self.end.inbox {
+                    Inbox::Bytes(channel) => channel.status().bytes,
+                    Inbox::Messages(messages) => messages.status().1,
+                }
+            }
+            TIOCOUTQ => self.bytes_sent(),
+            SIOCATMARK => match &self.end.inbox {
+                Inbox::Bytes(channel) => channel.is_at_urgent().into(),
+                Inbox::Messages(_) => 0,
+            },
+            _ => return Err(Errno::ENOTTY),
+        };
+        user::write(argument, &(value as i32)).map_err(|_| Errno::EFAULT)?;
+        Ok(0)
+    }
+
+    fn looks_from_a_place(&self) -> bool {
+        true
+    }
+
+    fn carries_files(&self) -> bool {
+        true
+    }
+
+    fn is_listening(&self) -> bool {
+        matches!(*self.end.stage.lock(), Stage::Listening(_))
+    }
+
+    fn peer_credentials(&self) -> Option<PeerCredentials> {
+        match &*self.end.stage.lock() {
+            Stage::Listening(listener) => listener.credentials.clone(),
+            _ => self.peer.get().cloned(),
+        }
+    }
+
+    fn release(&self) {
+        let unread = self.end.release();
+        if let Some(other) = self.connected.get() {
+            if unread {
+                other.reset();
+            }
+            other.shut(Shutdown {
+                receive: true,
+                send: true,
+            });
+        }
+        // Out of the lock first: this may be the last handle of that end, and its drop frees what is in its queue.
+        let target = self.target.lock().take();
+        self.end.set_peer(None);
+        drop(target);
+    }
+}
+
+impl UnixSocket {
+    /// Bytes sent and not received yet (`SIOCOUTQ`).
+    fn bytes_sent(&self) -> usize {
+        match self.connected.get().map(|other| &other.inbox) {
+            Some(Inbox::Bytes(channel)) => channel.status().bytes,
+            _ => self.end.bytes_sent(),
+        }
+    }
+
+    /// Refuses to make what there is no memory for.
+    pub(super) fn check_memory() -> Result<()> {
+        if frame::is_scarce() {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(())
+    }
+}
+
+impl Pending for UnixSocket {
+    fn end(&self) -> &Arc<End> {
+        &self.end
+    }
+
+    fn refuse(&self) {
+        if let Some(other) = self.connected.get() {
+            other.reset();
+        }
+        self.release();
+    }
+}
