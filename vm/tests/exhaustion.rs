@@ -1,6 +1,6 @@
-//! No memory: every single allocation of a frame fails once, in turn; whatever was under way must
-//! leave the address spaces as the model has them, work when it is tried again, and nothing may be
-//! lost.
+//! Out of memory: every allocation of a frame fails once, in turn. The operation under way must
+//! leave the address spaces as the model has them and succeed when it is retried, and nothing may
+//! leak.
 
 mod support;
 
@@ -21,7 +21,7 @@ const STACK: VirtAddr = VirtAddr(0x40_0000_0000);
 const MOVED: VirtAddr = VirtAddr(0x50_0000_0000);
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// Does something until it works: at the first failure the injection ends.
+/// Retries until it succeeds: the injection ends at the first failure.
 fn insist<T, E: PartialEq + std::fmt::Debug>(
     no_memory: E,
     mut step: impl FnMut() -> Result<T, E>,
@@ -48,7 +48,7 @@ fn place(map: &Map, at: VirtAddr, pages: usize, change: impl Fn(&mut MapRequest)
 }
 
 fn write(map: &Map, at: VirtAddr, byte: u8) {
-    // A short write shows that there was no memory.
+    // A short write means that memory ran out.
     insist(0, || match map.write(at, &[byte; 64]) {
         64 => Ok(()),
         n => Err(n),
@@ -73,7 +73,7 @@ fn page(base: VirtAddr, i: usize) -> VirtAddr {
     base + i * PAGE_SIZE
 }
 
-/// A bit of everything that allocates.
+/// A sequence of all operations that allocate.
 fn life(file: &Arc<File>) {
     let map = insist(MapError::NoMemory, || Map::new(Limits::NONE, false));
     place(&map, HERE, 6, |_| {});
@@ -114,7 +114,7 @@ fn life(file: &Arc<File>) {
     write(&map, deep, 0x50);
     expect(&map, deep, 0x50);
 
-    // The middle of a shared amap: clipping must make it the entry's own first.
+    // The middle of a shared amap: clipping must copy the amap first.
     let middle = VirtRange::new(page(HERE, 2), page(HERE, 4));
     let fourth = fork(&map);
     insist(MapError::NoMemory, || map.protect(middle, Prot::READ));
@@ -183,7 +183,7 @@ fn every_allocation_fails_once() {
     });
 }
 
-/// Whether the injection has not struck yet: it would, if one allocated long enough.
+/// Returns whether the injection has not struck yet: further allocations would trigger it.
 fn frame_alloc_fails_later() -> bool {
     let mut held = Vec::new();
     for _ in 0..400 {
@@ -223,7 +223,7 @@ fn memory_runs_out_and_comes_back() {
         };
         assert_eq!(fault, Fault::OutOfMemory);
         assert!(touched > pages / 2, "only {touched} of {pages} pages");
-        // What needs only the kernel's reserve may work or not; nothing breaks.
+        // Operations that use the kernel's reserve may succeed or fail; nothing breaks.
         if let Ok(child) = map.fork() {
             child.tear_down();
         }

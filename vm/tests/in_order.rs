@@ -1,4 +1,4 @@
-//! What the fault routine does ahead of a program: much for one that goes through memory in order, nothing for one that does not.
+//! Fault-ahead: many pages for sequential access, none for other patterns.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn range(pages: usize) -> VirtRange {
     VirtRange::new(HERE, page(pages))
 }
 
-/// An address space with zero-fill memory.
+/// Returns an address space with zero-fill memory.
 fn start() -> Arc<Map> {
     let map = Map::new(Limits::NONE, false).expect("memory");
     map.map(MapRequest {
@@ -51,7 +51,7 @@ fn expect(worker: &Worker, byte: u8) {
     }
 }
 
-/// How much more of these is counted by what `body` does.
+/// Returns by how much `body` increases the sum of these counters.
 fn counted(counters: &[Counter], body: impl FnOnce()) -> u64 {
     let sum = || counters.iter().map(|counter| counter.total()).sum::<u64>();
     let before = sum();
@@ -59,7 +59,7 @@ fn counted(counters: &[Counter], body: impl FnOnce()) -> u64 {
     sum() - before
 }
 
-/// Faults on anonymous memory that were resolved.
+/// Resolved faults on anonymous memory.
 const FAULTS: [Counter; 4] = [
     Counter::fault_zero_fill,
     Counter::fault_copy,
@@ -115,7 +115,7 @@ fn a_child_that_writes_in_order_gets_copies_ahead_and_leaves_the_parents_alone()
         expect(&childs, 2);
         childs.end();
         drop(child);
-        // The parent's pages are its own again, and it hears of that once a window.
+        // The parent's pages are sole again, which it learns once a window.
         let faults = counted(&FAULTS, || write(&worker, 0..PAGES, 3));
         assert!(faults < PAGES as u64 / 6, "{faults} faults");
         expect(&worker, 3);
@@ -152,7 +152,7 @@ fn what_is_cut_off_at_either_end_keeps_its_pages() {
         let map = start();
         let worker = Worker::new(&map, 0);
         write(&worker, 0..PAGES, 1);
-        // One entry becomes three and one again, with boundaries inside of what amaps keep together.
+        // One entry is split in three and joined again, with boundaries inside chunks.
         for (from, to) in [
             (0, 70),
             (0, 5),

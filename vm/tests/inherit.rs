@@ -1,4 +1,4 @@
-//! What children get (`minherit`): private memory that is shared, and copies of what is shared.
+//! What children inherit (`minherit`): shared private memory, and copies of shared memory.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn write(map: &Map, page: usize, byte: u8) {
     assert_eq!(map.write(pages(page, 1).start, &[byte; 16]), 16);
 }
 
-/// A map of `count` private pages that children share.
+/// Returns a map of `count` private pages that children share.
 fn shared(count: usize) -> Arc<Map> {
     let map = Map::new(Limits::NONE, true).expect("a map");
     map.map(MapRequest {
@@ -66,7 +66,7 @@ fn no_page_stays_that_nobody_can_reach() {
         a.unmap(pages(4, 8)).expect("mapped");
         assert_eq!(used(), 16, "the second child has them all");
         b.unmap(pages(2, 8)).expect("mapped");
-        // What each has left: 8..16; 0..4 and 12..16; 0..2 and 10..16.
+        // The parts left: 8..16; 0..4 and 12..16; 0..2 and 10..16.
         assert_eq!(used(), 12);
         b.protect(pages(12, 2), Prot::READ).expect("mapped");
         drop(map);
@@ -98,12 +98,12 @@ fn a_private_file_is_shared_with_what_was_written_to_it() {
         map.inherit(pages(0, 4), Inherit::Share)
             .expect("it is mapped");
         let child = map.fork().expect("a child");
-        // Both look at the file's page before one of them writes.
+        // Both read the file's page before one of them writes.
         let original = byte(&map, 1);
         assert_eq!((byte(&child, 1), byte(&child, 0)), (original, 9));
         write(&child, 1, 77);
         assert_eq!(byte(&map, 1), 77);
-        // A copy is a copy, of now.
+        // A copy has the content of the moment of the fork.
         map.inherit(pages(0, 4), Inherit::Copy)
             .expect("it is mapped");
         let copy = map.fork().expect("a child");
@@ -114,7 +114,7 @@ fn a_private_file_is_shared_with_what_was_written_to_it() {
             (78, 78, 77)
         );
         assert_eq!((byte(&map, 0), byte(&child, 0), byte(&copy, 0)), (9, 9, 1));
-        // To give up pages that others have, too, gives up their mapping only.
+        // Discarding shared pages removes their mappings only.
         map.advise(pages(0, 4), Advice::DontNeed)
             .expect("it is mapped");
         assert_eq!(byte(&map, 1), 78);
@@ -125,8 +125,8 @@ fn a_private_file_is_shared_with_what_was_written_to_it() {
     });
 }
 
-/// Parents, children and children's children write beside each other, while copies are made of what they share: nobody loses a write,
-/// and each copy is of one moment for every page.
+/// Parents, children and grandchildren write beside each other while copies are made of the shared
+/// memory: no write is lost, and each copy shows one moment of every page.
 #[test]
 fn nobody_loses_a_write_to_a_copy() {
     const WRITERS: usize = 3;

@@ -1,5 +1,6 @@
-//! Large pages: address spaces against a plain model while memory is filled 2 MiB at a time, split by whatever splits it, and paged
-//! out. Accesses are done by workers on several CPUs, whose TLBs keep what they may keep.
+//! Large pages: address spaces against a plain model while memory is filled 2 MiB at a time, split
+//! by various operations, and paged out. Workers on several CPUs make the accesses; their TLBs keep
+//! any entry that they may keep.
 
 mod support;
 
@@ -24,7 +25,7 @@ use vm::swap;
 use vm::{Advice, LargePages, Limits, Map, MapRequest, Place, set_large_pages};
 
 const SPAN: usize = 512 * PAGE_SIZE;
-/// Three spans, with some room in front of the first and behind the last.
+/// Three spans, with some room before the first and after the last.
 const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const SPANS: usize = 3;
 const FIRST: usize = HERE.0 / PAGE_SIZE - 8;
@@ -35,13 +36,13 @@ fn at(page: usize) -> VirtAddr {
     VirtAddr(page * PAGE_SIZE)
 }
 
-/// A page of a space.
+/// A page of an address space.
 #[derive(Clone, Copy)]
 struct Page {
     may_write: bool,
     /// Its first word.
     word: u64,
-    /// The program gave it up (`MADV_FREE`): it may be zero by now.
+    /// It was freed lazily (`MADV_FREE`): it may be zero by now.
     maybe_zero: bool,
 }
 
@@ -69,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Often one near the border of something.
+    /// Often one near a boundary.
     fn page(&mut self) -> usize {
         let within = match self.numbers.below(3) {
             0 => self.numbers.below(512),
@@ -168,7 +169,7 @@ impl Model {
                 }
             }
             21 => {
-                // By the kernel, for another process: across pages, large ones and small.
+                // By the kernel, for another process: across large and small pages.
                 let value = (1 + self.numbers.next()).to_le_bytes();
                 let bytes: Vec<u8> = value.iter().copied().cycle().take(2 * PAGE_SIZE).collect();
                 let space = &mut self.spaces[s];
@@ -206,7 +207,7 @@ impl Model {
                 let _ = self.spaces[s].map.advise(range, advice);
             }
             11 => {
-                // Away and back.
+                // There and back.
                 let space = &mut self.spaces[s];
                 if whole(space) {
                     let away = VirtAddr(0x20_0000_0000 + self.numbers.below(2) * 5 * PAGE_SIZE);
@@ -320,7 +321,7 @@ fn memory_is_what_it_was_told() {
         };
         sim::check(&format!("large memory on {cpus}"), 0..12, config, body);
     }
-    // One seed may be unlucky; few are run where one is repeated.
+    // A single seed may have none; few seeds run when one is repeated.
     let (seen, runs) = (SEEN.load(Relaxed), RUNS.load(Relaxed));
     assert!(runs < 36 || seen >= 24, "{seen} of {runs} had large pages");
 }
@@ -336,7 +337,7 @@ fn zero_map(spans: usize) -> Arc<Map> {
     map
 }
 
-/// Who touches one page here and there gets what it touched; who asks, or goes on in order, gets 2 MiB.
+/// Scattered accesses get single pages; advice or sequential writes get 2 MiB.
 #[test]
 fn who_gets_them() {
     let config = Config {
@@ -349,7 +350,7 @@ fn who_gets_them() {
         let touch = |map: &Map, page: usize| {
             let at = HERE + page * PAGE_SIZE;
             map.fault(at, Access::Write).expect("memory");
-            // As the processor does.
+            // Sets the bits as the processor does.
             if let Some((frame, _)) = map.pmap().extract(at) {
                 pmap::set_modified(&frame);
             }
@@ -387,7 +388,7 @@ fn who_gets_them() {
     });
 }
 
-/// There is no memory, or none in a row: small pages come, and all is as ever.
+/// Without memory, or without consecutive frames, small pages are made and the content is right.
 #[test]
 fn small_ones_where_memory_is_short() {
     let config = Config {
@@ -408,7 +409,7 @@ fn small_ones_where_memory_is_short() {
         }
         let large = (Counter::large_entered.total() - entered) as usize;
         assert!((1..6).contains(&large), "{large} large pages");
-        // Behind a large page some small ones may have come ahead.
+        // Small pages may have been made ahead after a large one.
         assert!(map.sizes().resident >= large * 512 + 8 - large);
         assert!(map.sizes().resident < (large + 1) * 512);
         assert!(frame::available() >= frame::targets().high);

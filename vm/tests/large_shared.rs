@@ -1,5 +1,5 @@
-//! Large pages of memory that processes share: spaces that map one file in memory, or a part of it, against a plain model while
-//! it is cut, grows, has holes made and goes to swap.
+//! Large pages of shared memory: address spaces that map a file in memory, or part of it, against a
+//! plain model while it is truncated, grows, has holes punched and goes to swap.
 
 mod support;
 
@@ -25,11 +25,11 @@ use vm::{
 
 const SPAN: usize = 512 * PAGE_SIZE;
 const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
-/// The file: two spans and some.
+/// The file: two spans and some pages.
 const PAGES: usize = 2 * 512 + 40;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// A file in memory that has room for so many pages.
+/// A file in memory with a limit of pages.
 struct Memory {
     object: Object,
     pages: AtomicU64,
@@ -138,7 +138,7 @@ impl Space {
     }
 }
 
-/// Seeds with large pages, and all.
+/// Seeds with large pages, and all seeds.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
@@ -197,7 +197,7 @@ fn against_model(cpus: usize) {
                 map.protect(all(), RW).expect("it is mapped");
             }
             7 if pages.start < end => {
-                // A copy takes the page's place, as where somebody keeps the page.
+                // A copy takes the page's place, as for a page that is referenced elsewhere.
                 if let Ok(Some(old)) = memory.object.bring_in(pages.start as u64)
                     && let Ok(copy) = Frame::alloc(Contents::Stale)
                 {
@@ -272,12 +272,13 @@ fn processes_see_what_the_others_wrote() {
             body,
         );
     }
-    // One seed may be unlucky; few are run where one is repeated.
+    // A single seed may have none; few seeds run when one is repeated.
     let (seen, runs) = (SEEN.load(SeqCst), RUNS.load(SeqCst));
     assert!(runs < 30 || seen >= 20, "{seen} of {runs} had large pages");
 }
 
-/// What one brought in all at once is large for the next one, too; what does not fit is not.
+/// Pages that one process brought in together are large for the next one, too, unless they are not
+/// aligned.
 #[test]
 fn who_shares_them() {
     let config = Config {
@@ -301,14 +302,14 @@ fn who_shares_them() {
         assert_eq!(memory.object.resident_count(), 512);
         let of = |i: usize| other.pmap().extract(page(i)).map(|(frame, _)| frame);
         assert_eq!(of(600), memory.object.resident(600));
-        // Behind the last whole span, and where there is no room.
+        // Beyond the last whole span, and where there is no room.
         touch(&one, 1025);
         memory.room.store(3, SeqCst);
         touch(&one, 5);
         assert_eq!(entered() - start, 2);
         assert_eq!(memory.object.resident_count(), 514);
         assert_eq!(memory.room.load(SeqCst), 2, "what was not taken came back");
-        // A page is cut off, in both.
+        // Truncation removes a page from both.
         memory.set_pages(900);
         assert_eq!(pmap::large_shared_pages(), 0);
         assert_eq!((of(899).is_some(), of(900).is_some()), (true, false));
@@ -319,7 +320,8 @@ fn who_shares_them() {
     });
 }
 
-/// What was never written is not read 2 MiB at a time, but what is there is, with the rights that the mapping has.
+/// Reads do not make 2 MiB of unwritten memory, but map resident memory large, with the mapping's
+/// rights.
 #[test]
 fn who_reads_them() {
     let config = Config {
@@ -357,7 +359,7 @@ fn who_reads_them() {
             assert_eq!(entered() - start, 2 + turn as u64, "{rights:?}");
             assert_eq!(mapped(1000), there(1000).zip(Some(rights)));
         }
-        // Who may write from now on gets the page that the others have.
+        // After protect, writes go to the page that the others map.
         other.protect(all(), RW).expect("it is mapped");
         fault(&other, 700, Access::Write);
         assert_eq!(mapped(700), there(700).zip(Some(RW)));
@@ -369,7 +371,7 @@ fn who_reads_them() {
     });
 }
 
-/// What is mapped anywhere lies so that large pages fit in, and small things go where room is left.
+/// Large mappings are aligned for large pages, and small ones use the gaps.
 #[test]
 fn places_fit() {
     sim::check("places fit", 0..10, Config::default(), || {
@@ -383,7 +385,7 @@ fn places_fit() {
             let kind = numbers.below(4);
             let len = (1 + numbers.below(if kind == 0 { 60 } else { 1500 })) * PAGE_SIZE;
             let mut request = MapRequest::zero(len, RW);
-            // What it leaves when it is divided by 2 MiB.
+            // The address modulo 2 MiB.
             let mut phase = None;
             match kind {
                 0 => {}
@@ -411,7 +413,7 @@ fn places_fit() {
                 map.unmap(gone).expect("it is mapped");
             }
         }
-        // The holes that the large ones left are used.
+        // The gaps between the large ones are used.
         let lowest = ranges.iter().map(|it| it.start).min().expect("some");
         let held: usize = ranges.iter().map(|it| it.len()).sum();
         let small = map.map(MapRequest::zero(PAGE_SIZE, RW)).expect("room");
@@ -423,7 +425,7 @@ fn places_fit() {
     });
 }
 
-/// What is on its way to swap when another process maps it is written by that one all the same.
+/// A process can write a page that is being written to swap when it maps it.
 #[test]
 fn what_goes_to_swap_is_written_by_another() {
     let config = Config {
@@ -440,7 +442,7 @@ fn what_goes_to_swap_is_written_by_another() {
         let (one, other) = (map_of(&memory, true), map_of(&memory, true));
         let span = VirtRange::new(page(0), page(512));
         assert_eq!(one.write(page(0), &[7]), 1);
-        // They have slots from here on, and are not written out yet.
+        // These pages have slots from here on and are not written yet.
         let some = VirtRange::new(page(0), page(4));
         one.page_out(some).expect("it is mapped");
         assert_eq!(other.write(page(3), &[3]), 1);
@@ -463,7 +465,7 @@ fn what_goes_to_swap_is_written_by_another() {
         worker.end();
         drop((one, other, memory));
         while swap::usage().used > 0 {
-            // The worker's task may have the map still.
+            // The worker's task may still refer to the map.
             task::reap();
             task::yield_now();
         }
@@ -473,7 +475,7 @@ fn what_goes_to_swap_is_written_by_another() {
     });
 }
 
-/// A page that comes into the file while a large page is made for its place stays what it is.
+/// A page that is added to the file while a large page is being made for its place stays.
 #[test]
 fn a_page_that_comes_meanwhile_stays() {
     let config = Config {
@@ -521,7 +523,7 @@ fn a_page_that_comes_meanwhile_stays() {
     });
 }
 
-/// Two processes begin with the same 2 MiB at the same time: they see the same pages.
+/// Two processes that start with the same 2 MiB at the same time see the same pages.
 #[test]
 fn two_begin_at_once() {
     let config = Config {

@@ -1,4 +1,4 @@
-//! Memory that is freed at leisure, that has to stay, or that others share and one gives up.
+//! Memory that is freed lazily, locked, or discarded by one of several sharers.
 
 mod support;
 
@@ -24,15 +24,15 @@ fn page(i: usize) -> VirtAddr {
     HERE + i * PAGE_SIZE
 }
 
-/// Lets all writes to swap come to their end.
+/// Waits for all writes to swap.
 fn settle() {
     for _ in 0..400 {
         task::yield_now();
     }
 }
 
-/// What is written after the advice is kept whole; what is not has its old bytes or zeros; and the frames of what was not written are
-/// there for others.
+/// Pages written after the advice keep their bytes; others have their old bytes or zeros, and their
+/// frames are free for other uses.
 fn against_model(seed: u64) {
     user::set_fault_hook(resolve);
     let before = frame::usage();
@@ -46,7 +46,7 @@ fn against_model(seed: u64) {
     })
     .expect("room");
     let workers: Vec<_> = (0..2).map(|cpu| Worker::new(&map, cpu)).collect();
-    // What each page holds, and whether it may be zero by now.
+    // The content of each page, and whether it may be zero by now.
     let mut model = [(0u8, false); PAGES];
     for _ in 0..150 {
         let (first, worker) = (numbers.below(PAGES), numbers.below(2));
@@ -69,7 +69,7 @@ fn against_model(seed: u64) {
                 map.advise(range, Advice::WillNeed).expect("it is mapped");
             }
             4 => {
-                // A child sees the same, whatever becomes of it here.
+                // A child sees the same content, whatever happens to it here.
                 let child = map.fork().expect("a child");
                 for i in its {
                     let mut byte = [0];
@@ -108,7 +108,7 @@ fn against_model(seed: u64) {
             }
         }
     }
-    // All that is not written any more goes without a write to swap.
+    // Unwritten pages are dropped without a write to swap.
     map.advise(pages(0, PAGES), Advice::Free)
         .expect("it is mapped");
     map.page_out(pages(0, PAGES)).expect("it is mapped");
@@ -156,7 +156,7 @@ fn what_is_locked_or_kept_does_not_leave() {
             .expect("it is mapped");
         let expected: Vec<_> = (0..24).map(|i| (2..10).contains(&i)).collect();
         assert_eq!(resident, expected);
-        // A second mapping that is not locked takes nothing away.
+        // A second mapping that is not locked does not undo the lock.
         let child = map.fork().expect("a child");
         child.populate(pages(8, 8)).expect("memory");
         child.page_out(pages(8, 8)).expect("it is mapped");

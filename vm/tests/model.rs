@@ -1,7 +1,7 @@
-//! Address spaces against a plain model: bytes in arrays. One driver does random operations on
-//! several address spaces; accesses are done by workers on different CPUs, whose TLBs keep what
-//! they may keep. Whatever the model says an access must give, it must give; in the end, every
-//! frame and page-table page must be back.
+//! Address spaces against a plain model: bytes in arrays. One driver makes random operations on
+//! several address spaces; workers on different CPUs make the accesses, and their TLBs keep any
+//! entry that they may keep. Every access must give what the model says; in the end, every frame
+//! and every page table must be free again.
 
 mod support;
 
@@ -25,7 +25,7 @@ use vm::{
     Place,
 };
 
-/// Where most mappings go: few pages, so that operations meet, in what two page tables map.
+/// The place of most mappings: few pages, so that operations meet, in the span of two page tables.
 const ARENA: VirtAddr = VirtAddr(0x10_0020_0000 - 40 * PAGE_SIZE);
 const ARENA_PAGES: usize = 96;
 const MAX_SPACES: usize = 5;
@@ -46,15 +46,15 @@ struct Page {
     shared: bool,
     locked: bool,
     inherit: Inherit,
-    /// Children got it to share.
+    /// Inherited by children as shared.
     shares: bool,
-    /// A private copy; the same for those who share it.
+    /// A private copy; one for all who share it.
     copy: Rc<RefCell<Option<Bytes>>>,
     below: Below,
 }
 
 impl Page {
-    /// What a read gives.
+    /// The result of a read.
     fn bytes(&self) -> Result<Bytes, Fault> {
         match (&*self.copy.borrow(), &self.below) {
             (Some(copy), _) => Ok(copy.clone()),
@@ -102,7 +102,7 @@ impl Space {
         self.map.tear_down();
     }
 
-    /// What an access to the page must give.
+    /// The result that an access to the page must give.
     fn judge(&mut self, at: VirtAddr, access: Access) -> Result<&mut Page, Fault> {
         let page = self.pages.get_mut(&(at.0 / PAGE_SIZE));
         let page = page.ok_or(Fault::NotMapped)?;
@@ -121,11 +121,11 @@ impl Space {
 struct Model {
     numbers: Numbers,
     cpus: usize,
-    /// How many mappings in a hundred are shared: page tables that have some with the right to write are not shared by forks.
+    /// Percentage of shared mappings: forks do not share page tables with writable shared mappings.
     shared_mappings: usize,
     spaces: Vec<Space>,
     files: Vec<(Arc<dyn TestFile>, Store)>,
-    /// What swap devices there are, with their stores.
+    /// The swap devices, with their stores.
     devices: Vec<(DeviceId, Arc<support::swap::Store>, i32)>,
 }
 
@@ -156,10 +156,10 @@ impl Model {
             files: files.collect(),
             devices: (0..3)
                 .map(|i| {
-                    // The last two are equal, and neither holds much.
+                    // The last two have equal priority, and both are small.
                     let store = support::swap::Store::new(seed + i, [80, 30, 40][i as usize]);
                     let priority = i32::from(i == 0);
-                    // What can't be written stays.
+                    // Pages that cannot be written stay.
                     store.failing_writes.store(10, Ordering::SeqCst);
                     let id = swap::add(store.clone(), priority, &|| false).expect("a swap device");
                     (id, store, priority)
@@ -288,7 +288,7 @@ impl Model {
             space.pages.insert(number(start) + i, page);
         }
         if populate && !shared && prot.contains(Prot::WRITE) {
-            // As writes of nothing, up to the first page that is beyond the end.
+            // As empty writes, up to the first page beyond the end.
             let mut new = (0..pages).map(|i| number(start) + i);
             new.all(|n| {
                 let page = space.pages.get_mut(&n).expect("a page");
@@ -329,7 +329,7 @@ impl Model {
         let space = &mut self.spaces[space];
         let pages = other.len() / PAGE_SIZE;
         let result = space.map.remap(range, other.len(), true, to, false);
-        // Whether it may succeed depends on where entries end, which the model does not know.
+        // The result depends on the boundaries of entries, which the model does not know.
         let Ok(start) = result else {
             return;
         };
@@ -392,7 +392,7 @@ impl Model {
             Advice::Cold,
             Advice::PageOut,
         ]);
-        // Only the addresses decide whether this succeeds, and it changes no byte.
+        // The result depends only on addresses, and no byte changes.
         let _ = self.spaces[space].map.advise(range, advice);
     }
 
@@ -415,7 +415,7 @@ impl Model {
         }
     }
 
-    /// What children get from now on.
+    /// Changes what children inherit.
     fn inherit(&mut self) {
         let (range, space) = (self.range(), self.space());
         let inherit = *self.numbers.pick(&[
@@ -438,7 +438,7 @@ impl Model {
         }
     }
 
-    /// Whatever is mapped of locked memory is wired, and nothing else.
+    /// Checks that exactly the mappings of locked memory are wired.
     fn check_wired(&self) {
         let mut wired = BTreeSet::new();
         let mut mapped = Vec::new();
@@ -521,7 +521,7 @@ impl Model {
         let (range, space) = (self.range(), self.space());
         let _ = self.spaces[space].map.page_out(range);
         if self.numbers.chance(50) {
-            // Until what was under way has ended, mostly; else what follows meets it.
+            // Mostly until the writes have ended; else the next operations meet them.
             for _ in 0..40 {
                 task::yield_now();
             }
@@ -529,7 +529,7 @@ impl Model {
         }
     }
 
-    /// Changes no byte: a device is given up and added again.
+    /// Removes a device and adds it again; changes no byte.
     fn swap_off(&mut self) {
         let i = self.numbers.below(self.devices.len());
         let (id, store, priority) = self.devices[i].clone();
@@ -594,7 +594,7 @@ impl Model {
         }
     }
 
-    /// The kind of the error, from the fault routine itself.
+    /// Calls the fault routine and checks the kind of error.
     fn fault(&mut self) {
         let space = self.space();
         let at = self.address(space);
@@ -604,8 +604,7 @@ impl Model {
         let space = &mut self.spaces[space];
         let expected = space.judge(at, access).map(|_| ());
         if let (Ok(()), Access::Write) = (expected, access) {
-            // It may make a copy, which the model only sees when a byte changes: as good as a
-            // write of nothing.
+            // It may make a copy, which is invisible until a byte changes: like an empty write.
             let page = space.pages.get_mut(&number(at)).expect("a page");
             page.write(0, &[]).expect("a page that can be read");
         }
@@ -632,7 +631,7 @@ impl Model {
         }
     }
 
-    /// Everything in every address space, seen from every CPU.
+    /// Checks everything in every address space from every CPU.
     fn check_all(&mut self) {
         for space in 0..self.spaces.len() {
             let pages: BTreeSet<_> = self.spaces[space].pages.keys().copied().collect();

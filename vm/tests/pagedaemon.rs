@@ -1,5 +1,6 @@
-//! Life under memory pressure: programs whose memory is larger than the machine's, with the pagedaemon running. Each has a model of what
-//! it wrote; whatever goes out to swap must come back as it was, nobody waits for ever, and in the end all frames and all slots are back.
+//! Memory pressure: programs with more memory than the machine, and the pagedaemon. Each has a
+//! model of what it wrote. Pages must come back from swap unchanged, no task may wait forever, and
+//! in the end all frames and slots must be free.
 
 mod support;
 
@@ -22,7 +23,7 @@ use vm::{Advice, Backing, Fate, Fault, Limits, Map, MapRequest, Pager, Place, Sc
 const MEMORY: VirtAddr = VirtAddr(0x20_0000_0000);
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// Resolves faults as the kernel does: who gets no memory waits for the pagedaemon.
+/// Resolves faults as the kernel does: waits for the pagedaemon when memory is short.
 fn resolve(at: VirtAddr, access: Access) -> bool {
     task::with_attachment(|attachment| {
         let map = attachment.and_then(|attachment| attachment.downcast_ref::<Map>());
@@ -76,12 +77,12 @@ impl Running {
     }
 }
 
-/// What a program has in its memory: a number at a place in each page that depends on the page.
+/// The content of a program's memory: a number in each page, at an offset that depends on the page.
 #[derive(Clone)]
 struct Model {
     words: Vec<u64>,
     at: VirtAddr,
-    /// Others would see it, too: giving pages up does not clear them.
+    /// Other processes share it: discarding pages does not clear them.
     shared: bool,
 }
 
@@ -118,7 +119,7 @@ fn map_zero(map: &Map, at: VirtAddr, pages: usize, shared: bool) {
     map.map(request).expect("room");
 }
 
-/// Writes, reads, gives up and forks at random.
+/// Writes, reads, discards and forks at random.
 fn act(
     map: &Arc<Map>,
     running: &Arc<Running>,
@@ -131,7 +132,7 @@ fn act(
     let pages = model.words.len();
     let mut children = children;
     for step in 0..steps {
-        // Runs of pages mostly, from anywhere.
+        // Mostly runs of pages, from anywhere.
         let first = numbers.below(pages);
         let run = first..(first + numbers.below(24)).min(pages);
         match numbers.below(20) {
@@ -164,7 +165,7 @@ fn act(
     (0..pages).for_each(|page| model.check(page));
 }
 
-/// A machine with swap, the daemon, and what `body` does on it; then all must be back.
+/// Runs `body` on a machine with swap and a pagedaemon; then everything must be free.
 fn with_swap(slots: usize, failing: usize, body: impl FnOnce()) {
     user::set_fault_hook(resolve);
     let before = frame::usage();
@@ -245,7 +246,8 @@ fn writes_that_fail_lose_nothing() {
     });
 }
 
-/// More memory than there is, swap included: somebody is told so, nobody waits for ever, and the others go on with what comes back.
+/// Programs want more memory than there is, including swap: one of them is refused, none waits
+/// forever, and the others continue with the freed memory.
 #[test]
 fn memory_is_exhausted() {
     const PAGES: usize = 500;
@@ -269,7 +271,8 @@ fn memory_is_exhausted() {
                     if written < PAGES {
                         refused.fetch_add(1, Ordering::SeqCst);
                     }
-                    // Who has got all that it wants keeps it until the other one is refused: together they want more than there is.
+                    // A program that has all it wants keeps it until the other one is refused:
+                    // together they want more than there is.
                     while refused.load(Ordering::SeqCst) == 0 {
                         task::yield_now();
                     }
@@ -284,8 +287,8 @@ fn memory_is_exhausted() {
     });
 }
 
-/// Frames that no page table can be made of, since no two of those that are free stand together: who wants one is refused in the end,
-/// however much is free, and is not when two do.
+/// No two free frames are adjacent, so no page table can be made: the request is refused in the
+/// end, however much is free, and succeeds once two adjacent frames are free.
 #[test]
 fn free_frames_that_stand_apart() {
     sim::check("apart", 0..6, CONFIG, || {
@@ -298,7 +301,7 @@ fn free_frames_that_stand_apart() {
             core::iter::from_fn(|| Frame::alloc(frame::Contents::Stale).ok()).collect();
         frames.retain(|frame| frame.number() % 2 == 0);
         let fault = |map: &Map| map.fault(MEMORY, Access::Write);
-        // The first ones take what was in the reserve.
+        // The first ones come from the reserve.
         let mut others = Vec::new();
         let refused = loop {
             let other = Map::new(Limits::NONE, false).expect("a map");
@@ -331,7 +334,8 @@ fn free_frames_that_stand_apart() {
     });
 }
 
-/// Who was refused a frame and finds that there are enough again does not make the pagedaemon free more than its targets.
+/// A refused request after which enough frames are free does not make the pagedaemon exceed its
+/// targets.
 #[test]
 fn enough_is_enough() {
     sim::check("enough", 0..3, CONFIG, || {
@@ -352,7 +356,8 @@ fn enough_is_enough() {
     });
 }
 
-/// A device is to go whose pages do not fit: nothing is lost, programs have their memory, and with another device it goes.
+/// Removing a device whose pages do not fit elsewhere loses nothing and leaves programs their
+/// memory; with another device it succeeds.
 #[test]
 fn a_device_goes_when_there_is_room() {
     const PAGES: usize = 700;
@@ -364,7 +369,7 @@ fn a_device_goes_when_there_is_room() {
         let running = Arc::new(Running::default());
         let map = Map::new(Limits::NONE, false).expect("a map");
         map_zero(&map, MEMORY, PAGES, false);
-        // The program writes all, is told to check all again, and again.
+        // The program writes everything and checks it each time it is told to.
         let rounds = Arc::new((AtomicUsize::new(1), AtomicUsize::new(0)));
         let theirs = rounds.clone();
         running.spawn(map, 0, move |_| {
@@ -390,7 +395,7 @@ fn a_device_goes_when_there_is_room() {
             Err(swap::SwapError::NoMemory)
         );
         assert!(frame::available() > frame::targets().min);
-        // While it goes round all pages, again without success.
+        // Once more while the removal visits all pages without success.
         go_on();
         assert_eq!(
             vm::swap_off(first, &|| false),
@@ -427,7 +432,8 @@ impl vm::Cache for Cached {
     }
 }
 
-/// Without swap, pages of files make room for memory, mapped ones as well, and can be read again.
+/// Without swap, file pages make room for anonymous memory, mapped ones as well, and can be read
+/// again.
 #[test]
 fn clean_pages_of_files_make_room() {
     sim::check("files", 0..6, CONFIG, || {
@@ -457,7 +463,7 @@ fn clean_pages_of_files_make_room() {
             };
             (0..250).for_each(look);
             (0..350).for_each(|page| model.write(page, 7 + page as u64));
-            // Some at a time: all do not fit.
+            // In parts: all do not fit.
             (0..250).for_each(look);
             (0..350).for_each(|page| model.check(page));
         });
@@ -465,13 +471,13 @@ fn clean_pages_of_files_make_room() {
         vm::stop_pagedaemon();
         assert!(Counter::pageout_freed.total() > 50);
         disk.set_pages(0);
-        // The cache that was leaked has the other handle; its pages are gone.
+        // The leaked cache has the other reference; its pages are gone.
         drop(disk);
         support::expect_all_back(before);
     });
 }
 
-/// Goes through so many pages of memory twice, on one CPU.
+/// Goes through `pages` pages of memory twice, on one CPU.
 fn go_through(pages: usize) {
     let running = Arc::new(Running::default());
     let map = Map::new(Limits::NONE, false).expect("a map");
@@ -484,7 +490,7 @@ fn go_through(pages: usize) {
     running.wait();
 }
 
-/// `MADV_COLD` makes active pages of a file inactive, and they are counted so.
+/// `MADV_COLD` deactivates active pages of a file, and the counts follow.
 #[test]
 fn what_a_program_will_not_need_soon_is_not_active() {
     sim::check("cold", 0..1, CONFIG, || {
@@ -522,7 +528,8 @@ fn what_a_program_will_not_need_soon_is_not_active() {
     });
 }
 
-/// A program that has few pages, and uses them now and then, keeps them beside one that goes through more than there is.
+/// A program with few pages that uses them now and then keeps them beside one that goes through
+/// more than there is.
 #[test]
 fn small_programs_keep_their_pages() {
     const SMALL: usize = 12;

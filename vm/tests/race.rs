@@ -1,7 +1,7 @@
-//! Threads of one address space that run at the same time: each owns a word in every page of a
-//! mapping, writes numbers that only rise and must always read its own last one, while others fork,
-//! unmap, give up and move what lies around. A child must see each word as it was at one moment of
-//! the fork, and no change after it; the parent must see nothing of what the child writes.
+//! Concurrent threads of one address space. Each owns a word in every page of a mapping, writes
+//! increasing numbers and must always read its own last one, while others fork, unmap, discard and
+//! move memory around it. A child must see each word as it was at one moment of the fork, and no
+//! later change; the parent must see none of the child's writes.
 
 mod support;
 
@@ -23,7 +23,7 @@ const OWNED: VirtAddr = VirtAddr(0x20_0000_0000);
 const PAGES: usize = 41;
 const ELSEWHERE: VirtAddr = VirtAddr(0x30_0000_0000);
 
-/// Tasks still running.
+/// Tasks that are still running.
 struct Gate {
     running: AtomicUsize,
     queue: WaitQueue,
@@ -69,12 +69,12 @@ fn read(at: VirtAddr) -> u64 {
     user::read::<u64>(at).expect("a mapped page")
 }
 
-/// Where thread `thread` writes in page `i`.
+/// The word of thread `thread` in page `i`.
 fn word(i: usize, thread: usize) -> VirtAddr {
     page(i) + 8 * (thread * 16 + i % 16)
 }
 
-/// Where only children write.
+/// The word that only children write.
 fn childs_word(i: usize) -> VirtAddr {
     page(i) + 2048
 }
@@ -82,11 +82,11 @@ fn childs_word(i: usize) -> VirtAddr {
 /// Words written so far, by page and thread.
 type Last = Arc<Vec<AtomicU64>>;
 
-/// Writes rising numbers to every page and expects to find them.
+/// Writes increasing numbers to every page and checks them.
 fn own(thread: usize, threads: usize, rounds: u64, last: &Last) {
     for round in 1..=rounds {
         for i in 0..PAGES {
-            // Each in an order of its own, so that they meet and part.
+            // Each in a different order.
             let i = (i * (2 * thread + 1) + thread * 7) % PAGES;
             let at = word(i, thread);
             if round > 1 {
@@ -118,7 +118,7 @@ fn start(map: &Arc<Map>, shared: bool, private_file: Option<Arc<File>>) {
     map.map(request).expect("room");
 }
 
-/// Children of a process whose threads keep writing.
+/// Makes children of a process whose threads keep writing.
 fn forks(map: &Arc<Map>, children: usize, cpu: usize, threads: usize, last: &Last) {
     let noted = || -> Vec<u64> { last.iter().map(|n| n.load(Ordering::SeqCst)).collect() };
     for _ in 0..children {
@@ -137,7 +137,7 @@ fn forks(map: &Arc<Map>, children: usize, cpu: usize, threads: usize, last: &Las
             }
             for thread in 0..threads {
                 let n = look(i, thread);
-                // A write is noted after it was made: the child may be one ahead of the note.
+                // A write is recorded after it was made: the child may be one ahead of the record.
                 let (low, high) = (low[i * threads + thread], high[i * threads + thread] + 1);
                 assert!(
                     (low..=high).contains(&n),
@@ -183,7 +183,7 @@ fn writers_and_forks(cpus: usize) {
     map.tear_down();
 }
 
-/// Mappings that come and go beside the pages in use, and pages given up and mapped again.
+/// Maps and unmaps beside the pages in use, and discards and maps pages again.
 fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
     let mut numbers = Numbers::new(seed);
     while !stop.load(Ordering::SeqCst) {
@@ -237,8 +237,8 @@ fn writers_and_churn(cpus: usize, file: bool) {
     map.tear_down();
 }
 
-/// One thread passes each number on through shared memory: who reads the newer flag must read
-/// the newer page, whatever copies are made in between.
+/// One thread passes each number on through shared memory: a reader of the newer flag must read the
+/// newer page, whatever copies are made in between.
 fn message(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
@@ -248,7 +248,7 @@ fn message(cpus: usize) {
         let turn = turn.clone();
         gate.spawn(&map, cpu, move |map| {
             for _ in 0..12 {
-                // Its turn comes round: a write that all CPUs must see from now on.
+                // Its turn comes: a write that all CPUs must see from now on.
                 loop {
                     let now = *turn.lock();
                     if now % cpus == cpu {
@@ -274,11 +274,13 @@ fn message(cpus: usize) {
     map.tear_down();
 }
 
-/// One thread writes a word and then says so; another that has heard it must read it, while a third
-/// writes to the same page and forks replace the page under all of them. The writer comes with an
-/// empty TLB each time, so that it may find a new page before the others have lost the old one.
+/// One thread writes a word and then a flag; a reader that sees the flag must see the word, while a
+/// third thread writes the same page and forks replace the page under all of them. The writer
+/// starts with an empty TLB each time, so that it may find a new page before the others have lost
+/// the old one.
 fn order(cpus: usize) {
-    // Copies come in pieces: a number with a carry into its second byte could be read half written.
+    // Copies are made in pieces: a number with a carry into its second byte could be read half
+    // written.
     const ONE_BYTE: u64 = 255;
     let map = Map::new(Limits::NONE, false).expect("a map");
     let other = Map::new(Limits::NONE, false).expect("a map");
@@ -316,9 +318,9 @@ fn order(cpus: usize) {
     map.tear_down();
 }
 
-/// Two threads write to one page, one of them by the kernel's way, which never uses a TLB; forks go
-/// on beside them. Neither may lose a write: the page must not be copied while somebody can still
-/// write the original.
+/// Two threads write one page, one of them through the kernel, which uses no TLB, while forks go
+/// on. Neither may lose a write: the page must not be copied while the original can still be
+/// written.
 fn no_write_is_lost(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
@@ -355,8 +357,8 @@ fn no_write_is_lost(cpus: usize) {
     map.tear_down();
 }
 
-/// A child and its parent both write to a page that they share at first. A third thread, of the
-/// parent, reads what the child writes to: it must never see it.
+/// A child and its parent both write a page that they share at first. A third thread, of the
+/// parent, must never see the child's writes.
 fn isolation(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
     start(&map, false, None);
@@ -391,8 +393,8 @@ fn isolation(cpus: usize) {
     map.tear_down();
 }
 
-/// A file loses and gets back its pages under threads that read it: once it is cut, nobody can read
-/// it, and what comes back is zero.
+/// A file is truncated and extended while threads read it: after truncation no thread can read the
+/// pages, and new ones are zero.
 fn truncation(cpus: usize) {
     let map = Map::new(Limits::NONE, false).expect("a map");
     let file = File::new(2, 6);
@@ -450,7 +452,8 @@ fn map_disk(map: &Map, at: VirtAddr, disk: &Arc<Disk>, pages: usize, shared: boo
     map.map(request).expect("room");
 }
 
-/// All CPUs want all pages of a file at the same time, in shared and in private mappings: each page is read once.
+/// All CPUs read all pages of a file at the same time, in shared and private mappings: each page is
+/// read once.
 fn one_read(cpus: usize) {
     let disk = Disk::new(3, PAGES as u64, 0);
     let map = Map::new(Limits::NONE, false).expect("a map");
@@ -474,8 +477,8 @@ fn one_read(cpus: usize) {
     map.tear_down();
 }
 
-/// Reads fail now and then, pages are given up, the file is cut and grows, mappings go while they are being read: who can read a
-/// page reads what belongs there, and nobody waits for ever.
+/// Reads fail now and then, pages are evicted, the file is truncated and grows, and mappings are
+/// removed during reads: every successful read gives the right bytes, and no task waits forever.
 fn failing_reads(cpus: usize) {
     let seed = sim::random_u64();
     let disk = Disk::new(4, 12, 30);
@@ -520,8 +523,8 @@ fn failing_reads(cpus: usize) {
     map.tear_down();
 }
 
-/// Each thread maps the file, adds one to its own word in a page and unmaps it, while pages are written back and given up all the
-/// time: no addition is lost on the way through the disk.
+/// Each thread maps the file, increments its own word in a page and unmaps it, while pages are
+/// written back and evicted all the time: no increment is lost on the way through the disk.
 fn nothing_is_lost_on_disk(cpus: usize) {
     let seed = sim::random_u64();
     let disk = Disk::new(0, 6, 0);

@@ -1,4 +1,5 @@
-//! What kernel memory large mappings cost of which programs touch a few pages here and there: counted by an allocator.
+//! The kernel memory of large mappings of which programs touch few, scattered pages, measured by a
+//! counting allocator.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const TERABYTE: usize = 1 << 40;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// Maps a terabyte, writes one page in each of `parts` parts of it, and returns the map and the bytes that this took.
+/// Maps a terabyte, writes one page in each of `parts` parts, and returns the map and the kernel
+/// memory used, in bytes.
 fn touch(parts: usize) -> (std::sync::Arc<Map>, usize) {
     let map = Map::new(Limits::NONE, true).expect("a map");
     let before = HEAP.bytes();
@@ -63,7 +65,7 @@ fn touched(parts: usize, i: usize) -> VirtAddr {
     HERE + TERABYTE / parts * i + i % 100 * PAGE_SIZE
 }
 
-/// The first byte of each page that [`touch`] wrote, of those that are there.
+/// The first byte of each page that [`touch`] wrote, of those that are present.
 fn bytes(map: &Map, parts: usize) -> Vec<u8> {
     let byte = |i| {
         let mut byte = [0];
@@ -73,7 +75,7 @@ fn bytes(map: &Map, parts: usize) -> Vec<u8> {
     (0..parts).map(byte).collect()
 }
 
-/// Who gives up what a child has, too, needs little memory for it or is told that there is none.
+/// Discarding memory that a child shares needs little kernel memory, or reports that there is none.
 #[test]
 fn to_give_up_what_others_have_takes_little_memory() {
     const PARTS: usize = 512;
@@ -89,7 +91,7 @@ fn to_give_up_what_others_have_takes_little_memory() {
         (0..PARTS).for_each(|i| assert_eq!(map.write(touched(PARTS, i), &[i as u8 | 1]), 1));
         let before = bytes(&map, PARTS);
 
-        // All of it: nothing is copied to be dropped then.
+        // All of it: nothing is copied just to be dropped.
         let child = map.fork().expect("a child");
         assert_eq!(child.write(HERE + PAGE_SIZE / 2, &[1]), 1);
         let heap = HEAP.bytes();
@@ -100,7 +102,7 @@ fn to_give_up_what_others_have_takes_little_memory() {
         assert_eq!(bytes(&map, PARTS), before);
         drop(child);
 
-        // A part: what stays is the child's own then, for which there is memory or not.
+        // A part: the rest becomes an own copy, for which there is memory or not.
         let child = map.fork().expect("a child");
         assert_eq!(child.write(HERE + PAGE_SIZE / 2, &[1]), 1);
         seem_scarce_after(Some(2));
@@ -121,7 +123,7 @@ fn to_give_up_what_others_have_takes_little_memory() {
     });
 }
 
-/// To share with children what others have copies of is refused where there is no memory for that.
+/// Sharing memory with children that others have copies of is refused without kernel memory.
 #[test]
 fn to_share_what_others_have_needs_memory() {
     const PAGES: usize = 4000;
@@ -161,7 +163,7 @@ fn to_share_what_others_have_needs_memory() {
     });
 }
 
-/// Advice costs what there is of the memory, not what there could be.
+/// Advice costs time for the pages that exist, not for the whole range.
 #[test]
 fn advice_for_a_large_mapping_costs_little() {
     const SIZE: usize = 64 * TERABYTE;
@@ -177,7 +179,7 @@ fn advice_for_a_large_mapping_costs_little() {
             })
             .expect("room");
             let begun = Instant::now();
-            // Of nothing, and of a page in each of some parts.
+            // With no pages, and with a page in each of some parts.
             map.advise(all, Advice::Cold).expect("mapped");
             for i in 0..3 {
                 map.fault(HERE + SIZE / 3 * i, Access::Write)
@@ -193,7 +195,7 @@ fn advice_for_a_large_mapping_costs_little() {
     }
 }
 
-/// A page that becomes an entry of its own takes what a page takes, be the entry that it comes from as large as it may.
+/// A page that becomes an entry of its own costs the same whatever the size of its old entry.
 #[test]
 fn to_part_a_large_entry_costs_what_leaves() {
     const PARTS: usize = 4096;

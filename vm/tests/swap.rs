@@ -1,5 +1,5 @@
-//! Pages that go to swap and come back: fork trees, errors of the store, memory that runs out, devices that are given up
-//! under those who use them. Every byte stays what it is, and no slot is lost.
+//! Page-out and page-in: fork trees, errors of the store, lack of memory, removal of devices in
+//! use. Every byte stays, and no slot leaks.
 
 mod support;
 
@@ -52,7 +52,7 @@ fn pause() {
     }
 }
 
-/// Sends all pages to swap, as far as they can go, and waits until they are there.
+/// Pages out as much as possible and waits for the writes.
 fn page_out(map: &Map) {
     for _ in 0..100 {
         map.page_out(all()).expect("mapped");
@@ -74,7 +74,7 @@ fn expect(map: &Map, at: VirtAddr, byte: u8) {
     assert_eq!(bytes, [byte; 16], "{at:?}");
 }
 
-/// Waits until the slots that are in use are those that pages have.
+/// Waits until the slots in use are those that pages own.
 #[track_caller]
 fn expect_no_leak() {
     let mut seen = None;
@@ -129,12 +129,12 @@ fn pages_go_and_come_back_in_clusters() {
         let came = PAGES - swapped(&map);
         assert!((2..=16).contains(&came), "{came} pages came with one");
         assert_eq!(store.reads.load(SeqCst), 1);
-        // Read ones keep their slots; one that is written gives its up.
+        // Pages that were read keep their slots; a written page gives its slot up.
         assert_eq!(swap::usage().used, PAGES);
         assert_eq!(swap::usage().cached, came);
         write(&map, page(5), 77);
         assert_eq!(swap::usage().used, PAGES - 1);
-        // What was only read need not be written again.
+        // Pages that were only read need no second write.
         let writes = store.pages_written.load(SeqCst);
         page_out(&map);
         assert_eq!(store.pages_written.load(SeqCst), writes + 1);
@@ -160,7 +160,7 @@ fn a_fork_tree_loses_no_slot() {
         user::set_fault_hook(resolve);
         let before = frame::usage();
         let mut numbers = Numbers::new(sim::random_u64());
-        // Too small for all at times.
+        // Too small for all pages at times.
         let (id, _) = add(7, 90);
         let mut family: Vec<(Arc<Map>, Vec<u8>)> = vec![(new_map(), vec![0; 2 * PAGES])];
         map_at(&family[0].0, SHARED, true);
@@ -221,7 +221,7 @@ fn a_fork_tree_loses_no_slot() {
     });
 }
 
-/// A device writes into pages that are sent away meanwhile.
+/// A device writes pages that are being paged out.
 #[test]
 fn what_is_held_for_a_device_stays() {
     sim::check("held", 0..6, Config::default(), || {
@@ -293,7 +293,7 @@ fn an_error_hurts_only_who_needs_the_page() {
             write(&map, page(i), i as u8);
         }
         page_out(&map);
-        // One slot can't be read: its page is the only one that can't be had, be it read with others.
+        // One slot cannot be read: only its page is lost, even if read together with others.
         *store.unreadable.lock() = Some(11);
         let failed: Vec<usize> = (0..PAGES)
             .filter(|&i| map.fault(page(i), Access::Read) == Err(Fault::Io))
@@ -303,7 +303,7 @@ fn an_error_hurts_only_who_needs_the_page() {
             expect(&map, page(i), i as u8);
         }
         assert_eq!(map.fault(page(failed[0]), Access::Write), Err(Fault::Io));
-        // It can't be brought back, so the device stays.
+        // It cannot be read back, so the device stays.
         assert_eq!(vm::swap_off(id, &|| false), Err(SwapError::Io));
         assert!(swap::usage().total > 0);
         *store.unreadable.lock() = None;
@@ -342,7 +342,7 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
         let stop = AtomicUsize::new(0);
         let interrupted = || stop.fetch_add(1, SeqCst) >= 1;
         assert_eq!(vm::swap_off(id, &interrupted), Err(SwapError::Interrupted));
-        // A fault without memory says so, and works when there is some.
+        // A fault without memory fails, and succeeds once there is some.
         fail_after(Some(0));
         page_out(&map);
         assert_eq!(map.fault(page(9), Access::Read), Err(Fault::OutOfMemory));
@@ -358,7 +358,8 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
     });
 }
 
-/// Devices come and go while threads on other CPUs write and read, each its own words of the same pages.
+/// Devices are added and removed while threads on other CPUs write and read their own words of the
+/// same pages.
 #[test]
 fn devices_come_and_go_under_those_who_use_them() {
     for cpus in [2, 4] {
@@ -422,7 +423,7 @@ fn devices_come_and_go_under_those_who_use_them() {
     }
 }
 
-/// A store that still has to do after it has said that a write is over.
+/// A store that is still busy after it has reported the end of a write.
 struct Late {
     pages: SpinLock<Vec<Option<Box<[u8; PAGE_SIZE]>>>>,
     said: Arc<AtomicBool>,
@@ -455,7 +456,8 @@ impl SwapStore for Late {
     }
 }
 
-/// Who gives a device up has it back, whatever those do who have just written to it.
+/// After a removal the caller holds the last reference to the store, even if writes have just
+/// ended.
 #[test]
 fn nobody_has_a_device_that_was_given_up() {
     sim::check("given up", 0..5, with_cpus(2), || {
@@ -502,7 +504,7 @@ fn nobody_has_a_device_that_was_given_up() {
     });
 }
 
-/// A device whose first slots can't be used.
+/// A device whose first slots are bad.
 struct Behind {
     store: Arc<Store>,
     bad: Vec<u64>,
@@ -526,7 +528,7 @@ impl SwapStore for Behind {
     }
 }
 
-/// Who is about to read a slot, or waits for it, finds in its device's place another one, which has no such slot.
+/// A reader of a slot, or a waiter for it, finds another device without such a slot in its place.
 #[test]
 fn a_smaller_device_takes_the_place_of_a_larger_one() {
     const FEW: usize = 1;
@@ -578,7 +580,8 @@ fn a_smaller_device_takes_the_place_of_a_larger_one() {
     });
 }
 
-/// Swap space for which others leave no memory is refused, though the pagedaemon finds some each time; a moment without is waited for.
+/// Adding swap space fails if other tasks take all the memory for it although the pagedaemon makes
+/// progress; a short lack of memory is waited out.
 #[test]
 fn a_device_does_not_wait_for_memory_for_ever() {
     let config = Config {

@@ -1,4 +1,5 @@
-//! Fork trees: whoever writes, ends and writes again, in whatever order, what they hold is what their members can reach.
+//! Fork trees: after any order of writes and exits, the pages in use are those that the members can
+//! reach.
 
 mod support;
 
@@ -13,14 +14,14 @@ use nucleus::{
 use support::{Numbers, Worker, resolve};
 use vm::{Advice, AmapForm, Limits, Map, MapRequest, Place};
 
-/// In the last pages of a page table, so that two have a part of the memory.
+/// The last pages of a page table's span, so that two tables map the memory.
 const HERE: VirtAddr = VirtAddr(0x10_0020_0000 - 100 * PAGE_SIZE);
-/// Some chunks of slots.
+/// Several chunks of slots.
 const PAGES: usize = 200;
 const MEMBERS: usize = 5;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// A copy of a page, which whoever has it can reach.
+/// A copy of a page, which all its owners can reach.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Copy {
     number: usize,
@@ -36,12 +37,12 @@ struct Member {
 struct Tree {
     numbers: Numbers,
     members: Vec<Member>,
-    /// Copies there ever were.
+    /// Copies made so far.
     made: usize,
     cpus: usize,
     /// Data frames in use before.
     before: usize,
-    /// Whether pages come that nobody has asked for.
+    /// Pages may be made that were not touched.
     ahead: bool,
 }
 
@@ -69,7 +70,7 @@ impl Tree {
         member.map.tear_down();
     }
 
-    /// Whether another member has this copy.
+    /// Returns whether another member has this copy.
     fn others_have(&self, who: usize, page: usize, copy: Copy) -> bool {
         let has = |(i, member): (usize, &Member)| i != who && member.pages[page] == Some(copy);
         self.members.iter().enumerate().any(has)
@@ -122,7 +123,7 @@ impl Tree {
                 map_at(&map, range);
                 self.members[who].pages[page..end].fill(None);
             }
-            // Parts the entry, and joins its parts again.
+            // Splits the entry and joins it again.
             5 => {
                 map.protect(range, Prot::READ).expect("mapped");
                 if self.numbers.chance(50) {

@@ -1,4 +1,4 @@
-//! Locked memory, and memory that is held for a device.
+//! Locked memory, and memory that is pinned for a device.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
             let (frame, prot) = map.pmap().extract(va).expect("it was brought in");
             assert!(pmap::is_wired(&frame) && prot.contains(Prot::WRITE));
         }
-        // What is held for a device is no business of the entries.
+        // Pins do not show in entries.
         let held = map.pin(pages(0, 20), Access::Write).expect("memory");
         assert_eq!(map.sizes().entries, 3);
         drop(held);
@@ -70,7 +70,7 @@ fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
     });
 }
 
-/// Nothing was held, so nobody has to wait for its end.
+/// A failed pin leaves no waiter.
 #[test]
 fn a_fork_does_not_wait_for_what_could_not_be_held() {
     on_one_cpu("not-held", || {
@@ -91,7 +91,7 @@ fn the_limit_holds_for_all_that_grows() {
         place(&map, pages(0, 20)).expect("room");
         assert_eq!(map.lock(pages(0, 11), Lock::Full), Err(MapError::Again));
         map.lock(pages(0, 8), Lock::Full).expect("within the limit");
-        // What is locked already does not count twice.
+        // Pages that are locked already do not count twice.
         map.lock(pages(2, 8), Lock::OnFault)
             .expect("within the limit");
         assert_eq!(map.sizes().locked, 10);
@@ -160,7 +160,8 @@ fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
     });
 }
 
-/// A device writes while the program forks and both write: what the device wrote is the parent's.
+/// A device writes while the program forks and both processes write: the device's bytes are the
+/// parent's.
 #[test]
 fn what_a_device_writes_is_the_programs() {
     let config = Config {
@@ -198,7 +199,7 @@ fn what_a_device_writes_is_the_programs() {
                 parts.iter().map(|part| part.len).sum::<usize>(),
                 range.len()
             );
-            // The program writes beside it meanwhile.
+            // Meanwhile the program writes beside it.
             map.write(HERE, &[round; 100]);
             task::yield_now();
             for part in parts {

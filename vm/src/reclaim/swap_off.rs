@@ -14,7 +14,9 @@ use crate::swap::{DeviceId, Home, PageInError, Paged, Removal, SwapError, bring_
 /// `interrupted` returns true.
 ///
 /// # Errors
-/// [`SwapError::NotFound`]; [`SwapError::NoMemory`] if there is no room for the pages, [`SwapError::Io`] if one cannot be read, [`SwapError::Interrupted`]: the device is in use as before, and no page is lost.
+/// [`SwapError::NotFound`]; [`SwapError::NoMemory`] if there is no room for the pages,
+/// [`SwapError::Io`] if one cannot be read, [`SwapError::Interrupted`]: the device is in use as
+/// before, and no page is lost.
 pub fn swap_off(id: DeviceId, interrupted: &dyn Fn() -> bool) -> Result<(), SwapError> {
     let removal = Removal::begin(id)?;
     let result = drain(&removal, interrupted);

@@ -1,5 +1,5 @@
-//! What the property tests share: a source of numbers, a file to map, and workers, tasks that run
-//! in an address space on a CPU of their own and do accesses through its TLB.
+//! Shared parts of the property tests: a source of numbers, files to map, and workers, that is,
+//! tasks that run in an address space on a CPU of their own and make accesses through its TLB.
 
 #![allow(dead_code)]
 
@@ -23,7 +23,7 @@ use nucleus::{
 };
 use vm::{Map, Object, Pager, PagerError};
 
-/// A small generator: the tests must repeat for a seed.
+/// A small generator of repeatable numbers.
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -38,7 +38,7 @@ impl Numbers {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
     }
 
-    /// From 0 to `end` excluded.
+    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -52,7 +52,7 @@ impl Numbers {
     }
 }
 
-/// A file in memory whose pages are made when they are asked for.
+/// A file in memory whose pages are made on demand.
 pub struct File {
     object: Object,
     state: SpinLock<FileState>,
@@ -60,7 +60,7 @@ pub struct File {
 
 struct FileState {
     pages: u64,
-    /// Pages from here on were cut off once: they read zero.
+    /// Pages from here on were truncated once: they read zero.
     pristine: u64,
     number: u64,
 }
@@ -80,7 +80,7 @@ impl File {
         })
     }
 
-    /// The byte that fills page `index` of a file that was never cut.
+    /// The byte that fills page `index` of a file that was never truncated.
     pub fn byte(number: u64, index: u64) -> u8 {
         (number * 50 + index) as u8 ^ 0x5a
     }
@@ -117,12 +117,12 @@ impl Pager for File {
     }
 }
 
-/// A file that the tests cut and page out.
+/// A file that the tests truncate and page out.
 pub trait TestFile: Pager {
-    /// Sets its length; what comes back after a cut is zero.
+    /// Sets its length; pages added after a truncation are zero.
     fn set_pages(&self, pages: u64);
 
-    /// Lets go of what is in memory, where it can be read again.
+    /// Evicts pages that can be read again.
     fn page_out(&self) {}
 }
 
@@ -132,11 +132,11 @@ impl TestFile for File {
     }
 }
 
-/// A file on a disk: its pages have to be read, which takes a while and may fail, and are written back.
+/// A file on a disk: reads take a while and may fail, and dirty pages are written back.
 pub struct Disk {
     object: Object,
     state: SpinLock<DiskState>,
-    /// Of a hundred reads, how many fail.
+    /// Percentage of reads that fail.
     failing: usize,
     /// Pages read, and reads.
     pub pages_read: AtomicUsize,
@@ -150,7 +150,7 @@ struct DiskState {
 }
 
 impl Disk {
-    /// Pages filled as those of [`File`].
+    /// Returns a file with the pages of [`File`].
     pub fn new(number: u64, pages: u64, failing: usize) -> Arc<Disk> {
         let page = |index| (index, vec![File::byte(number, index); PAGE_SIZE]);
         Arc::new(Disk {
@@ -169,7 +169,7 @@ impl Disk {
         })
     }
 
-    /// Lets others run, for as long as it comes.
+    /// Lets other tasks run for a random time.
     fn take_a_while(&self) {
         let turns = self.state.lock().numbers.below(6);
         for _ in 0..turns {
@@ -177,7 +177,7 @@ impl Disk {
         }
     }
 
-    /// Takes out what nobody uses, and does not wait for the others.
+    /// Evicts unused pages without waiting for the others.
     pub fn page_out_unused(&self) {
         self.writeback(0..u64::MAX)
             .expect("a disk takes what is written");
@@ -257,7 +257,7 @@ impl TestFile for Disk {
     }
 }
 
-/// What a worker is to do.
+/// A command for a worker.
 pub enum Command {
     Read(VirtAddr, usize),
     Write(VirtAddr, Vec<u8>),
@@ -283,7 +283,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A task on `cpu` that runs in `map`.
+    /// Starts a task on `cpu` that runs in `map`.
     pub fn new(map: &Arc<Map>, cpu: usize) -> Worker {
         let mail = Arc::new((SpinLock::new(Rank::Leaf, Mail::default()), WaitQueue::new()));
         let theirs = mail.clone();
@@ -341,7 +341,7 @@ fn work(mail: &SpinLock<Mail>, queue: &WaitQueue) {
             }
             Command::Write(to, bytes) => Answer::Written(user::copy_out(to, &bytes).is_ok()),
             Command::End => {
-                // The address space may go as soon as the answer is there.
+                // The address space may be dropped as soon as the answer is there.
                 task::set_pmap(None);
                 Answer::Ended
             }
@@ -365,7 +365,7 @@ pub fn resolve(at: VirtAddr, access: Access) -> bool {
     matches!(map, Some(Ok(())))
 }
 
-/// Waits until ended tasks have given back what they held, then compares the frames in use.
+/// Waits until ended tasks have released their memory, then compares the frames in use.
 pub fn expect_all_back(before: frame::Usage) {
     for _ in 0..1000 {
         task::reap();

@@ -1,4 +1,5 @@
-//! A swap device in the test's own memory: reads and writes take a while, end in any order, and may fail.
+//! A swap device in the test's memory: reads and writes take a while, end in any order, and may
+//! fail.
 
 use std::sync::{
     Arc,
@@ -14,16 +15,16 @@ use vm::swap::{self, Done, StoreFailed, SwapStore};
 
 use super::Numbers;
 
-/// See the head of the file.
+/// A swap device: see the head of the file.
 pub struct Store {
     slots: u64,
     state: Arc<SpinLock<State>>,
-    /// Of a hundred reads or writes, how many fail.
+    /// Percentage of reads or writes that fail.
     pub failing_reads: AtomicUsize,
     pub failing_writes: AtomicUsize,
-    /// A slot that can't be read.
+    /// A slot that cannot be read.
     pub unreadable: SpinLock<Option<u64>>,
-    /// What was asked for.
+    /// Requests so far.
     pub reads: AtomicUsize,
     pub writes: AtomicUsize,
     pub pages_written: AtomicUsize,
@@ -31,7 +32,7 @@ pub struct Store {
 
 struct State {
     pages: Vec<Option<Box<[u8; PAGE_SIZE]>>>,
-    /// Slots that are read or written now: never two operations at a time.
+    /// Slots that are being read or written: never by two operations at a time.
     busy: Vec<bool>,
     numbers: Numbers,
 }
@@ -57,7 +58,7 @@ impl Store {
         })
     }
 
-    /// Does `work` in a task of its own, some time later, and then says so.
+    /// Does `work` in a task of its own, some time later, and then calls `done`.
     fn later(
         &self,
         slot: u64,
@@ -136,7 +137,7 @@ impl SwapStore for Store {
     }
 }
 
-/// Waits until no page has a slot.
+/// Waits until no page owns a slot.
 pub fn expect_empty() {
     for _ in 0..1000 {
         if swap::usage().used == 0 {
