@@ -4,14 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use nucleus::{
-    PAGE_SIZE, Prot, VirtAddr, VirtRange,
-    counters::Counter,
-    frame,
-    sim::{self, Config},
-    user,
-};
-use support::{Worker, expect_all_back, resolve};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, counters::Counter, frame, sim::Config};
+use support::Worker;
 use vm::{Limits, Map, MapRequest, Place};
 
 const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
@@ -68,11 +62,8 @@ const FAULTS: [Counter; 4] = [
 ];
 
 fn simulated(name: &str, body: impl Fn() + Copy + Send + Sync + 'static) {
-    sim::check(name, 0..2, Config::default(), move || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    support::check(name, 0..2, Config::default(), move || {
         body();
-        expect_all_back(before);
     });
 }
 
@@ -147,7 +138,7 @@ fn the_right_to_write_that_is_given_back_costs_no_fault() {
 }
 
 #[test]
-fn what_is_cut_off_at_either_end_keeps_its_pages() {
+fn clipped_ends_keep_their_pages() {
     simulated("cut", || {
         let map = start();
         let worker = Worker::new(&map, 0);

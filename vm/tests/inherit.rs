@@ -9,11 +9,10 @@ use std::sync::{
 
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
-    sim::{self, Config},
+    sim::Config,
     task::{self, Spawn},
-    user,
 };
-use support::{File, Worker, resolve};
+use support::{File, Worker};
 use vm::{Advice, Backing, Inherit, Limits, Map, MapError, MapRequest, Place};
 
 const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
@@ -47,13 +46,9 @@ fn shared(count: usize) -> Arc<Map> {
     map
 }
 
-fn on_one_cpu(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
-    sim::check(name, 0..1, Config::default(), body);
-}
-
 #[test]
-fn no_page_stays_that_nobody_can_reach() {
-    on_one_cpu("reach", || {
+fn no_page_stays_allocated_out_of_reach() {
+    support::once("reach", || {
         let before = frame::usage().data;
         let map = shared(16);
         for i in 0..16 {
@@ -81,8 +76,8 @@ fn no_page_stays_that_nobody_can_reach() {
 }
 
 #[test]
-fn a_private_file_is_shared_with_what_was_written_to_it() {
-    on_one_cpu("file", || {
+fn a_private_file_mapping_is_shared_with_its_writes() {
+    support::once("file", || {
         let file = File::new(1, 4);
         let map = Map::new(Limits::NONE, true).expect("a map");
         map.map(MapRequest {
@@ -128,16 +123,14 @@ fn a_private_file_is_shared_with_what_was_written_to_it() {
 /// Parents, children and grandchildren write beside each other while copies are made of the shared
 /// memory: no write is lost, and each copy shows one moment of every page.
 #[test]
-fn nobody_loses_a_write_to_a_copy() {
+fn no_write_is_lost_to_a_copy() {
     const WRITERS: usize = 3;
     const ROUNDS: u8 = 30;
     let config = Config {
         cpus: 4,
         ..Config::default()
     };
-    sim::check("sharers", 0..25, config, || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    support::check("sharers", 0..25, config, || {
         let first = shared(2);
         let second = first.fork().expect("a child");
         let third = second.fork().expect("a grandchild");
@@ -186,7 +179,5 @@ fn nobody_loses_a_write_to_a_copy() {
             task::yield_now();
         }
         workers.into_iter().for_each(Worker::end);
-        drop(maps);
-        support::expect_all_back(before);
     });
 }

@@ -17,10 +17,10 @@ use nucleus::{
     counters::Counter,
     frame,
     pmap::{self, Fork},
-    sim::{self, Config},
-    task, user,
+    sim::{self},
+    task,
 };
-use support::{Numbers, Worker, resolve};
+use support::{Numbers, Worker};
 use vm::swap;
 use vm::{Advice, LargePages, Limits, Map, MapRequest, Place, set_large_pages};
 
@@ -268,18 +268,12 @@ impl Model {
 }
 
 #[test]
-fn memory_is_what_it_was_told() {
+fn large_memory_matches_the_model() {
     static SEEN: AtomicUsize = AtomicUsize::new(0);
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     for cpus in [1, 2, 3] {
-        let config = Config {
-            cpus,
-            pages: 8 * 1024,
-            ..Config::default()
-        };
+        let config = support::machine(cpus, 8 * 1024);
         let body = move || {
-            user::set_fault_hook(resolve);
-            let before = frame::usage();
             let mut numbers = Numbers::new(sim::random_u64());
             pmap::set_fork(*numbers.pick(&[Fork::Share, Fork::Share, Fork::Copy]));
             set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
@@ -315,11 +309,9 @@ fn memory_is_what_it_was_told() {
                 task::yield_now();
             }
             vm::swap_off(device, &|| false).expect("nothing is in it");
-            set_large_pages(LargePages::Off);
-            support::expect_all_back(before);
             assert_eq!(pmap::large_pages(), 0);
         };
-        sim::check(&format!("large memory on {cpus}"), 0..12, config, body);
+        support::check(&format!("large memory on {cpus}"), 0..12, config, body);
     }
     // A single seed may have none; few seeds run when one is repeated.
     let (seen, runs) = (SEEN.load(Relaxed), RUNS.load(Relaxed));
@@ -339,13 +331,9 @@ fn zero_map(spans: usize) -> Arc<Map> {
 
 /// Scattered accesses get single pages; advice or sequential writes get 2 MiB.
 #[test]
-fn who_gets_them() {
-    let config = Config {
-        pages: 12 * 1024,
-        ..Config::default()
-    };
-    sim::check("who gets them", 0..1, config, || {
-        let before = frame::usage();
+fn large_pages_are_made_when_worthwhile() {
+    let config = support::machine(2, 12 * 1024);
+    support::check("large pages", 0..1, config, || {
         let entered = || Counter::large_entered.total();
         let touch = |map: &Map, page: usize| {
             let at = HERE + page * PAGE_SIZE;
@@ -383,21 +371,13 @@ fn who_gets_them() {
             }
             map.tear_down();
         }
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }
 
 /// Without memory, or without consecutive frames, small pages are made and the content is right.
 #[test]
 fn small_ones_where_memory_is_short() {
-    let config = Config {
-        pages: 3 * 1024,
-        ..Config::default()
-    };
-    sim::check("small ones", 0..4, config, || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    support::check("small ones", 0..4, support::machine(2, 3 * 1024), || {
         set_large_pages(LargePages::Advised);
         let map = zero_map(8);
         let all = VirtRange::new(HERE, HERE + 8 * SPAN);
@@ -413,8 +393,5 @@ fn small_ones_where_memory_is_short() {
         assert!(map.sizes().resident >= large * 512 + 8 - large);
         assert!(map.sizes().resident < (large + 1) * 512);
         assert!(frame::available() >= frame::targets().high);
-        drop(map);
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }

@@ -12,12 +12,12 @@ use nucleus::{
     Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     counters::Counter,
     ephemeral,
-    frame::{self, Contents},
+    frame::Contents,
     pmap,
     sim::{self, Config},
-    task, user,
+    task,
 };
-use support::{Numbers, Worker, resolve};
+use support::{Numbers, Worker};
 use vm::{
     Advice, Backing, LargePages, Limits, Map, MapRequest, Object, Pager, PagerError, Place,
     set_large_pages, swap,
@@ -143,8 +143,6 @@ static SEEN: AtomicUsize = AtomicUsize::new(0);
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
 fn against_model(cpus: usize) {
-    user::set_fault_hook(resolve);
-    let before = frame::usage();
     let mut numbers = Numbers::new(sim::random_u64());
     set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
     let store = support::swap::Store::new(numbers.next(), 3000);
@@ -252,20 +250,15 @@ fn against_model(cpus: usize) {
     }
     vm::swap_off(device, &|| false).expect("nothing is in it");
     set_large_pages(LargePages::Off);
-    support::expect_all_back(before);
     assert_eq!((pmap::large_pages(), pmap::large_shared_pages()), (0, 0));
 }
 
 #[test]
-fn processes_see_what_the_others_wrote() {
+fn processes_see_each_others_writes() {
     for cpus in [1, 2, 3] {
-        let config = Config {
-            cpus,
-            pages: 8 * 1024,
-            ..Config::default()
-        };
+        let config = support::machine(cpus, 8 * 1024);
         let body = move || against_model(cpus);
-        sim::check(
+        support::check(
             &format!("shared large memory on {cpus}"),
             0..10,
             config,
@@ -280,13 +273,9 @@ fn processes_see_what_the_others_wrote() {
 /// Pages that one process brought in together are large for the next one, too, unless they are not
 /// aligned.
 #[test]
-fn who_shares_them() {
-    let config = Config {
-        pages: 12 * 1024,
-        ..Config::default()
-    };
-    sim::check("who shares them", 0..1, config, || {
-        let before = frame::usage();
+fn processes_share_large_pages() {
+    let config = support::machine(2, 12 * 1024);
+    support::check("shared large pages", 0..1, config, || {
         let entered = || Counter::large_shared_entered.total();
         set_large_pages(LargePages::Advised);
         let memory = Memory::new();
@@ -313,23 +302,15 @@ fn who_shares_them() {
         memory.set_pages(900);
         assert_eq!(pmap::large_shared_pages(), 0);
         assert_eq!((of(899).is_some(), of(900).is_some()), (true, false));
-        drop((one, other));
-        drop(memory);
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }
 
 /// Reads do not make 2 MiB of unwritten memory, but map resident memory large, with the mapping's
 /// rights.
 #[test]
-fn who_reads_them() {
-    let config = Config {
-        pages: 12 * 1024,
-        ..Config::default()
-    };
-    sim::check("who reads them", 0..1, config, || {
-        let before = frame::usage();
+fn reads_map_resident_memory_large() {
+    let config = support::machine(2, 12 * 1024);
+    support::check("reads of large pages", 0..1, config, || {
         let entered = || Counter::large_shared_entered.total();
         set_large_pages(LargePages::Advised);
         let memory = Memory::new();
@@ -364,18 +345,13 @@ fn who_reads_them() {
         fault(&other, 700, Access::Write);
         assert_eq!(mapped(700), there(700).zip(Some(RW)));
         assert_eq!(mapped(701), there(701).zip(Some(Prot::READ)));
-        drop((one, other));
-        drop(memory);
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }
 
 /// Large mappings are aligned for large pages, and small ones use the gaps.
 #[test]
 fn places_fit() {
-    sim::check("places fit", 0..10, Config::default(), || {
-        let before = frame::usage();
+    support::check("places fit", 0..10, Config::default(), || {
         set_large_pages(LargePages::On);
         let mut numbers = Numbers::new(sim::random_u64());
         let map = Map::new(Limits::NONE, false).expect("a map");
@@ -418,23 +394,14 @@ fn places_fit() {
         let held: usize = ranges.iter().map(|it| it.len()).sum();
         let small = map.map(MapRequest::zero(PAGE_SIZE, RW)).expect("room");
         assert!(small > lowest, "{held:#x} bytes");
-        drop(map);
-        drop(memory);
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }
 
 /// A process can write a page that is being written to swap when it maps it.
 #[test]
-fn what_goes_to_swap_is_written_by_another() {
-    let config = Config {
-        pages: 8 * 1024,
-        ..Config::default()
-    };
-    sim::check("written by another", 0..10, config, || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+fn pages_under_page_out_can_be_written() {
+    let config = support::machine(2, 8 * 1024);
+    support::check("written by another", 0..10, config, || {
         set_large_pages(LargePages::Advised);
         let store = support::swap::Store::new(sim::random_u64(), 2000);
         let device = swap::add(store, 0, &|| false).expect("a swap device");
@@ -470,21 +437,14 @@ fn what_goes_to_swap_is_written_by_another() {
             task::yield_now();
         }
         vm::swap_off(device, &|| false).expect("nothing is in it");
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }
 
 /// A page that is added to the file while a large page is being made for its place stays.
 #[test]
 fn a_page_that_comes_meanwhile_stays() {
-    let config = Config {
-        cpus: 2,
-        pages: 8 * 1024,
-        ..Config::default()
-    };
-    sim::check("comes meanwhile", 0..20, config, || {
-        let before = frame::usage();
+    let config = support::machine(2, 8 * 1024);
+    support::check("comes meanwhile", 0..20, config, || {
         set_large_pages(LargePages::Advised);
         let mut numbers = Numbers::new(sim::random_u64());
         for _ in 0..4 {
@@ -518,22 +478,14 @@ fn a_page_that_comes_meanwhile_stays() {
             assert_eq!(memory.object.resident_count(), count);
             assert_eq!(memory.room.load(SeqCst) + count, PAGES + 64);
         }
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }
 
 /// Two processes that start with the same 2 MiB at the same time see the same pages.
 #[test]
 fn two_begin_at_once() {
-    let config = Config {
-        cpus: 2,
-        pages: 8 * 1024,
-        ..Config::default()
-    };
-    sim::check("two begin at once", 0..40, config, || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    let config = support::machine(2, 8 * 1024);
+    support::check("two begin at once", 0..40, config, || {
         set_large_pages(LargePages::Advised);
         let memory = Memory::new();
         let (one, other) = (map_of(&memory, true), map_of(&memory, true));
@@ -568,8 +520,5 @@ fn two_begin_at_once() {
         }
         let room = memory.room.load(SeqCst);
         assert_eq!(room + memory.object.resident_count(), PAGES + 64);
-        drop((one, other, memory));
-        set_large_pages(LargePages::Off);
-        support::expect_all_back(before);
     });
 }

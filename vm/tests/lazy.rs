@@ -5,9 +5,9 @@ mod support;
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
     sim::{self, Config},
-    task, user,
+    task,
 };
-use support::{Numbers, Worker, resolve};
+use support::{Numbers, Worker};
 use vm::swap;
 use vm::{Advice, Limits, Lock, Map, MapError, MapRequest, Place};
 
@@ -34,7 +34,6 @@ fn settle() {
 /// Pages written after the advice keep their bytes; others have their old bytes or zeros, and their
 /// frames are free for other uses.
 fn against_model(seed: u64) {
-    user::set_fault_hook(resolve);
     let before = frame::usage();
     let mut numbers = Numbers::new(seed);
     let store = support::swap::Store::new(seed, 64);
@@ -113,26 +112,25 @@ fn against_model(seed: u64) {
         .expect("it is mapped");
     map.page_out(pages(0, PAGES)).expect("it is mapped");
     settle();
-    assert_eq!(frame::usage().data, before.data, "frames that nobody wants");
+    assert_eq!(frame::usage().data, before.data, "lazily freed frames");
     support::swap::expect_empty();
     for worker in workers {
         worker.end();
     }
     drop(map);
     vm::swap_off(device, &|| false).expect("an empty device");
-    support::expect_all_back(before);
 }
 
 #[test]
-fn what_is_freed_at_leisure_is_whole_or_gone() {
-    sim::check("lazy", 0..12, Config::default(), || {
+fn lazily_freed_pages_are_whole_or_zero() {
+    support::check("lazy", 0..12, Config::default(), || {
         against_model(sim::random_u64());
     });
 }
 
 #[test]
-fn what_is_locked_or_kept_does_not_leave() {
-    sim::check("kept", 0..1, Config::default(), || {
+fn locked_pages_stay_resident() {
+    support::check("kept", 0..1, Config::default(), || {
         let device =
             swap::add(support::swap::Store::new(1, 64), 0, &|| false).expect("a swap device");
         let map = Map::new(Limits::NONE, true).expect("a map");
@@ -176,7 +174,7 @@ fn what_is_locked_or_kept_does_not_leave() {
 
 #[test]
 fn pages_of_shared_memory_can_be_removed() {
-    sim::check("removed", 0..1, Config::default(), || {
+    support::check("removed", 0..1, Config::default(), || {
         let map = Map::new(Limits::NONE, true).expect("a map");
         map.map(MapRequest {
             place: Place::Fixed(HERE),

@@ -13,12 +13,12 @@ use std::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     pmap::{self, Fork},
     sim::{self, Config},
-    task, user,
+    task,
 };
-use support::{Disk, File, Numbers, TestFile, Worker, resolve};
+use support::{Disk, File, Numbers, TestFile, Worker};
 use vm::swap::{self, DeviceId};
 use vm::{
     Advice, AmapForm, Backing, Fault, Inherit, Limits, Lock, Map, MapError, MapRequest, Pager,
@@ -48,7 +48,7 @@ struct Page {
     inherit: Inherit,
     /// Inherited by children as shared.
     shares: bool,
-    /// A private copy; one for all who share it.
+    /// A private copy; one for all sharers.
     copy: Rc<RefCell<Option<Bytes>>>,
     below: Below,
 }
@@ -655,8 +655,6 @@ impl Model {
 }
 
 fn against_model(seed: u64, cpus: usize, steps: usize) {
-    user::set_fault_hook(resolve);
-    let before = frame::usage();
     let mut model = Model::new(seed, cpus);
     for step in 0..steps {
         model.step();
@@ -667,7 +665,6 @@ fn against_model(seed: u64, cpus: usize, steps: usize) {
     }
     model.check_all();
     model.end();
-    support::expect_all_back(before);
 }
 
 #[test]
@@ -683,7 +680,7 @@ fn address_spaces_against_the_model() {
             ..Config::default()
         };
         vm::set_amap_form(form);
-        sim::check("model", 0..8, config, move || {
+        support::check("model", 0..8, config, move || {
             against_model(sim::random_u64(), cpus, 400);
         });
     }

@@ -13,7 +13,7 @@ use nucleus::{
     Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     counters::Counter,
     frame,
-    sim::{self, Config},
+    sim::Config,
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
@@ -168,7 +168,6 @@ fn act(
 /// Runs `body` on a machine with swap and a pagedaemon; then everything must be free.
 fn with_swap(slots: usize, failing: usize, body: impl FnOnce()) {
     user::set_fault_hook(resolve);
-    let before = frame::usage();
     let store = Store::new(7, slots);
     store.failing_writes.store(failing, Ordering::SeqCst);
     let device = swap::add(store, 0, &|| false).expect("a device");
@@ -177,7 +176,6 @@ fn with_swap(slots: usize, failing: usize, body: impl FnOnce()) {
     vm::stop_pagedaemon();
     support::swap::expect_empty();
     vm::swap_off(device, &|| false).expect("an empty device");
-    support::expect_all_back(before);
 }
 
 const CONFIG: Config = Config {
@@ -190,7 +188,7 @@ const CONFIG: Config = Config {
 
 #[test]
 fn memory_larger_than_the_machine() {
-    sim::check("memory", 0..8, CONFIG, || {
+    support::check("memory", 0..8, CONFIG, || {
         with_swap(4000, 0, || {
             let running = Arc::new(Running::default());
             for cpu in 0..2 {
@@ -212,7 +210,7 @@ fn memory_larger_than_the_machine() {
 
 #[test]
 fn clusters_are_large() {
-    sim::check("clusters", 0..3, CONFIG, || {
+    support::check("clusters", 0..3, CONFIG, || {
         with_swap(4000, 0, || go_through(1000));
         let (pages, writes) = (
             Counter::swap_pages_out.total(),
@@ -225,7 +223,7 @@ fn clusters_are_large() {
 
 #[test]
 fn one_page_a_request_without_clusters() {
-    sim::check("no clusters", 0..2, CONFIG, || {
+    support::check("no clusters", 0..2, CONFIG, || {
         let before = vm::swap_cluster();
         vm::set_swap_cluster(1);
         with_swap(1000, 0, || go_through(600));
@@ -240,7 +238,7 @@ fn one_page_a_request_without_clusters() {
 
 #[test]
 fn writes_that_fail_lose_nothing() {
-    sim::check("failing writes", 0..6, CONFIG, || {
+    support::check("failing writes", 0..6, CONFIG, || {
         with_swap(4000, 20, || go_through(600));
         assert!(Counter::swap_failures.total() > 0);
     });
@@ -251,7 +249,7 @@ fn writes_that_fail_lose_nothing() {
 #[test]
 fn memory_is_exhausted() {
     const PAGES: usize = 500;
-    sim::check("exhausted", 0..6, CONFIG, || {
+    support::check("exhausted", 0..6, CONFIG, || {
         let refused = Arc::new(AtomicUsize::new(0));
         let theirs = refused.clone();
         with_swap(150, 0, move || {
@@ -291,9 +289,8 @@ fn memory_is_exhausted() {
 /// end, however much is free, and succeeds once two adjacent frames are free.
 #[test]
 fn free_frames_that_stand_apart() {
-    sim::check("apart", 0..6, CONFIG, || {
+    support::check("apart", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
-        let before = frame::usage();
         vm::start_pagedaemon().expect("a task");
         let map = Map::new(Limits::NONE, false).expect("a map");
         map_zero(&map, MEMORY, 1, false);
@@ -330,7 +327,6 @@ fn free_frames_that_stand_apart() {
         others.iter().for_each(|map| map.tear_down());
         drop(others);
         vm::stop_pagedaemon();
-        support::expect_all_back(before);
     });
 }
 
@@ -338,7 +334,7 @@ fn free_frames_that_stand_apart() {
 /// targets.
 #[test]
 fn enough_is_enough() {
-    sim::check("enough", 0..3, CONFIG, || {
+    support::check("enough", 0..3, CONFIG, || {
         with_swap(1000, 0, || {
             let running = Arc::new(Running::default());
             let map = Map::new(Limits::NONE, false).expect("a map");
@@ -361,9 +357,8 @@ fn enough_is_enough() {
 #[test]
 fn a_device_goes_when_there_is_room() {
     const PAGES: usize = 700;
-    sim::check("off", 0..6, CONFIG, || {
+    support::check("off", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
-        let before = frame::usage();
         let first = swap::add(Store::new(7, 2000), 0, &|| false).expect("a device");
         vm::start_pagedaemon().expect("a task");
         let running = Arc::new(Running::default());
@@ -411,7 +406,6 @@ fn a_device_goes_when_there_is_room() {
         vm::stop_pagedaemon();
         support::swap::expect_empty();
         vm::swap_off(second, &|| false).expect("an empty device");
-        support::expect_all_back(before);
     });
 }
 
@@ -436,9 +430,8 @@ impl vm::Cache for Cached {
 /// again.
 #[test]
 fn clean_pages_of_files_make_room() {
-    sim::check("files", 0..6, CONFIG, || {
+    support::check("files", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
-        let before = frame::usage();
         vm::start_pagedaemon().expect("a task");
         let disk = Disk::new(3, 250, 0);
         vm::register_cache(Box::leak(Box::new(Cached(disk.clone()))));
@@ -472,8 +465,6 @@ fn clean_pages_of_files_make_room() {
         assert!(Counter::pageout_freed.total() > 50);
         disk.set_pages(0);
         // The leaked cache has the other reference; its pages are gone.
-        drop(disk);
-        support::expect_all_back(before);
     });
 }
 
@@ -492,8 +483,8 @@ fn go_through(pages: usize) {
 
 /// `MADV_COLD` deactivates active pages of a file, and the counts follow.
 #[test]
-fn what_a_program_will_not_need_soon_is_not_active() {
-    sim::check("cold", 0..1, CONFIG, || {
+fn cold_pages_are_inactive() {
+    support::check("cold", 0..1, CONFIG, || {
         let pages = 40;
         let before = vm::active_in_objects();
         let disk = Disk::new(3, pages, 0);
@@ -534,7 +525,7 @@ fn what_a_program_will_not_need_soon_is_not_active() {
 fn small_programs_keep_their_pages() {
     const SMALL: usize = 12;
     const LARGE: usize = 900;
-    sim::check("small", 0..12, CONFIG, || {
+    support::check("small", 0..12, CONFIG, || {
         with_swap(4000, 0, || {
             let running = Arc::new(Running::default());
             let small = Map::new(Limits::NONE, false).expect("a map");

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use nucleus::{
-    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    PAGE_SIZE, Prot, VirtAddr, VirtRange,
     pmap::{self, Fork},
     sim::{self, Config},
     sync::{Rank, SpinLock},
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use support::{Disk, File, Numbers, TestFile, Worker, resolve};
+use support::{Disk, File, Numbers, TestFile, Worker};
 use vm::{Advice, Backing, Limits, Map, MapRequest, Place};
 
 const OWNED: VirtAddr = VirtAddr(0x20_0000_0000);
@@ -573,14 +573,11 @@ fn run(name: &str, seeds: u64, body: impl Fn(usize) + Copy + Send + Sync + 'stat
             cpus,
             ..Config::default()
         };
-        sim::check(name, 0..seeds, config, move || {
-            user::set_fault_hook(resolve);
+        support::check(name, 0..seeds, config, move || {
             let fork = [Fork::Share, Fork::Share, Fork::Copy][sim::random_u64() as usize % 3];
             pmap::set_fork(fork);
             vm::set_shared_tables([0, 0, 128][sim::random_u64() as usize % 3]);
-            let before = frame::usage();
             body(cpus);
-            support::expect_all_back(before);
         });
     }
 }
@@ -591,7 +588,7 @@ fn writes_survive_forks() {
 }
 
 #[test]
-fn writes_survive_what_happens_beside_them() {
+fn writes_survive_changes_beside_them() {
     run("beside", 3, |cpus| writers_and_churn(cpus, false));
 }
 
@@ -606,7 +603,7 @@ fn a_replaced_page_is_seen_by_all_at_once() {
 }
 
 #[test]
-fn what_was_said_to_be_written_is_read() {
+fn flagged_writes_are_visible() {
     run("order", 6, order);
 }
 
@@ -621,7 +618,7 @@ fn a_parent_never_sees_its_child_write() {
 }
 
 #[test]
-fn what_was_cut_off_is_out_of_reach() {
+fn truncated_pages_are_out_of_reach() {
     run("truncation", 4, truncation);
 }
 

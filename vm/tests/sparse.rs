@@ -77,7 +77,7 @@ fn bytes(map: &Map, parts: usize) -> Vec<u8> {
 
 /// Discarding memory that a child shares needs little kernel memory, or reports that there is none.
 #[test]
-fn to_give_up_what_others_have_takes_little_memory() {
+fn discarding_shared_pages_takes_little_memory() {
     const PARTS: usize = 512;
     let config = Config {
         cpus: 1,
@@ -125,7 +125,7 @@ fn to_give_up_what_others_have_takes_little_memory() {
 
 /// Sharing memory with children that others have copies of is refused without kernel memory.
 #[test]
-fn to_share_what_others_have_needs_memory() {
+fn sharing_copied_pages_needs_memory() {
     const PAGES: usize = 4000;
     let config = Config {
         cpus: 1,
@@ -197,7 +197,7 @@ fn advice_for_a_large_mapping_costs_little() {
 
 /// A page that becomes an entry of its own costs the same whatever the size of its old entry.
 #[test]
-fn to_part_a_large_entry_costs_what_leaves() {
+fn splitting_an_entry_costs_only_the_part() {
     const PARTS: usize = 4096;
     const SPLITS: usize = 100;
     let config = Config {

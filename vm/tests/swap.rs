@@ -113,8 +113,7 @@ fn with_cpus(cpus: usize) -> Config {
 
 #[test]
 fn pages_go_and_come_back_in_clusters() {
-    sim::check("clusters", 0..5, Config::default(), || {
-        user::set_fault_hook(resolve);
+    support::check("clusters", 0..5, Config::default(), || {
         let before = frame::usage();
         let (id, store) = add(1, 100);
         let map = new_map();
@@ -149,16 +148,13 @@ fn pages_go_and_come_back_in_clusters() {
         map.tear_down();
         drop(map);
         remove(id);
-        support::expect_all_back(before);
     });
 }
 
 /// Processes that fork, write, exit and go to swap in any order.
 #[test]
 fn a_fork_tree_loses_no_slot() {
-    sim::check("fork-tree", 0..12, with_cpus(2), || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    support::check("fork-tree", 0..12, with_cpus(2), || {
         let mut numbers = Numbers::new(sim::random_u64());
         // Too small for all pages at times.
         let (id, _) = add(7, 90);
@@ -166,41 +162,41 @@ fn a_fork_tree_loses_no_slot() {
         map_at(&family[0].0, SHARED, true);
         let mut shared = [0u8; PAGES];
         for _ in 0..250 {
-            let who = numbers.below(family.len());
+            let process = numbers.below(family.len());
             let i = numbers.below(PAGES);
             match numbers.below(12) {
                 0 if family.len() < 6 => {
-                    let child = family[who].0.fork().expect("fork");
-                    let bytes = family[who].1.clone();
+                    let child = family[process].0.fork().expect("fork");
+                    let bytes = family[process].1.clone();
                     family.push((child, bytes));
                 }
                 1 if family.len() > 1 => {
-                    family.swap_remove(who).0.tear_down();
+                    family.swap_remove(process).0.tear_down();
                 }
                 2..5 => {
                     let to = (i + 1 + numbers.below(20)).min(PAGES);
-                    family[who]
+                    family[process]
                         .0
                         .page_out(VirtRange::new(page(i), page(to)))
                         .expect("mapped");
                 }
                 5 => {
                     let at = VirtRange::new(SHARED, SHARED + PAGES * PAGE_SIZE);
-                    family[who].0.page_out(at).expect("mapped");
+                    family[process].0.page_out(at).expect("mapped");
                 }
                 6 => {
                     let byte = numbers.next() as u8;
-                    write(&family[who].0, SHARED + i * PAGE_SIZE, byte);
+                    write(&family[process].0, SHARED + i * PAGE_SIZE, byte);
                     shared[i] = byte;
                 }
-                7 => expect(&family[who].0, SHARED + i * PAGE_SIZE, shared[i]),
+                7 => expect(&family[process].0, SHARED + i * PAGE_SIZE, shared[i]),
                 8 => pause(),
                 9..11 => {
                     let byte = numbers.next() as u8;
-                    write(&family[who].0, page(i), byte);
-                    family[who].1[i] = byte;
+                    write(&family[process].0, page(i), byte);
+                    family[process].1[i] = byte;
                 }
-                _ => expect(&family[who].0, page(i), family[who].1[i]),
+                _ => expect(&family[process].0, page(i), family[process].1[i]),
             }
             if numbers.chance(10) {
                 expect_no_leak();
@@ -217,16 +213,13 @@ fn a_fork_tree_loses_no_slot() {
             map.tear_down();
         }
         remove(id);
-        support::expect_all_back(before);
     });
 }
 
 /// A device writes pages that are being paged out.
 #[test]
-fn what_is_held_for_a_device_stays() {
-    sim::check("held", 0..6, Config::default(), || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+fn pinned_pages_stay_resident() {
+    support::check("held", 0..6, Config::default(), || {
         let (id, _) = add(5, 200);
         let map = new_map();
         for i in 0..PAGES {
@@ -252,15 +245,12 @@ fn what_is_held_for_a_device_stays() {
         map.tear_down();
         drop(map);
         remove(id);
-        support::expect_all_back(before);
     });
 }
 
 #[test]
-fn what_can_not_be_written_stays_in_memory() {
-    sim::check("bad-writes", 0..6, Config::default(), || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+fn pages_that_cannot_be_written_stay_resident() {
+    support::check("bad-writes", 0..6, Config::default(), || {
         let (id, store) = add(3, 400);
         store.failing_writes.store(60, SeqCst);
         let map = new_map();
@@ -278,15 +268,12 @@ fn what_can_not_be_written_stays_in_memory() {
         map.tear_down();
         drop(map);
         remove(id);
-        support::expect_all_back(before);
     });
 }
 
 #[test]
-fn an_error_hurts_only_who_needs_the_page() {
-    sim::check("bad-reads", 0..6, Config::default(), || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+fn a_read_error_affects_one_page_only() {
+    support::check("bad-reads", 0..6, Config::default(), || {
         let (id, store) = add(3, 100);
         let map = new_map();
         for i in 0..PAGES {
@@ -315,15 +302,12 @@ fn an_error_hurts_only_who_needs_the_page() {
         map.tear_down();
         drop(map);
         assert_eq!(swap::usage().used, 0);
-        support::expect_all_back(before);
     });
 }
 
 #[test]
 fn without_memory_a_device_stays_and_nothing_is_lost() {
-    sim::check("no-room", 0..4, Config::default(), || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    support::check("no-room", 0..4, Config::default(), || {
         let (id, _) = add(3, 100);
         let map = new_map();
         for i in 0..PAGES {
@@ -353,19 +337,15 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
             expect(&map, page(i), i as u8 + 1);
         }
         map.tear_down();
-        drop(map);
-        support::expect_all_back(before);
     });
 }
 
 /// Devices are added and removed while threads on other CPUs write and read their own words of the
 /// same pages.
 #[test]
-fn devices_come_and_go_under_those_who_use_them() {
+fn devices_come_and_go_while_in_use() {
     for cpus in [2, 4] {
-        sim::check("come-and-go", 0..4, with_cpus(cpus), move || {
-            user::set_fault_hook(resolve);
-            let before = frame::usage();
+        support::check("come-and-go", 0..4, with_cpus(cpus), move || {
             let devices = [add(1, 30), add(2, 50)];
             let mut ids = devices.each_ref().map(|(id, _)| *id);
             let map = new_map();
@@ -418,7 +398,6 @@ fn devices_come_and_go_under_those_who_use_them() {
             map.tear_down();
             drop(map);
             ids.into_iter().for_each(remove);
-            support::expect_all_back(before);
         });
     }
 }
@@ -459,7 +438,7 @@ impl SwapStore for Late {
 /// After a removal the caller holds the last reference to the store, even if writes have just
 /// ended.
 #[test]
-fn nobody_has_a_device_that_was_given_up() {
+fn a_removed_device_is_not_referenced() {
     sim::check("given up", 0..5, with_cpus(2), || {
         user::set_fault_hook(resolve);
         let said = Arc::new(AtomicBool::new(false));
@@ -493,7 +472,7 @@ fn nobody_has_a_device_that_was_given_up() {
             task::yield_now();
         }
         vm::swap_off(id, &|| false).expect("room for all pages");
-        assert!(kept.upgrade().is_none(), "somebody has the device yet");
+        assert!(kept.upgrade().is_none(), "the device is still referenced");
         for i in 0..PAGES {
             expect(&map, page(i), 7);
         }
@@ -532,9 +511,7 @@ impl SwapStore for Behind {
 #[test]
 fn a_smaller_device_takes_the_place_of_a_larger_one() {
     const FEW: usize = 1;
-    sim::check("smaller", 0..40, with_cpus(2), || {
-        user::set_fault_hook(resolve);
-        let before = frame::usage();
+    support::check("smaller", 0..40, with_cpus(2), || {
         let large = Arc::new(Behind {
             store: Store::new(1, 3000),
             bad: (0..2900).collect(),
@@ -575,8 +552,6 @@ fn a_smaller_device_takes_the_place_of_a_larger_one() {
             task::yield_now();
         }
         map.tear_down();
-        drop(map);
-        support::expect_all_back(before);
     });
 }
 
@@ -588,8 +563,7 @@ fn a_device_does_not_wait_for_memory_for_ever() {
         max_points: 500_000,
         ..with_cpus(2)
     };
-    sim::check("starved", 0..4, config, || {
-        let before = frame::usage();
+    support::check("starved", 0..4, config, || {
         vm::start_pagedaemon().expect("a task");
         let store = Store::new(1, 5000);
         for groups in [0, 1, 5] {
@@ -606,6 +580,5 @@ fn a_device_does_not_wait_for_memory_for_ever() {
         let id = swap::add(store, 0, &|| false).expect("memory enough");
         remove(id);
         vm::stop_pagedaemon();
-        support::expect_all_back(before);
     });
 }

@@ -10,7 +10,7 @@ use std::sync::{
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     addr::USER_END,
-    ephemeral, frame, pmap,
+    ephemeral, pmap,
     sim::{self, Config},
     task::{self, Spawn},
 };
@@ -39,14 +39,9 @@ fn limited(pages: usize) -> Arc<Map> {
     Map::new(limits, true).expect("a map")
 }
 
-fn on_one_cpu(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
-    sim::check(name, 0..1, Config::default(), body);
-}
-
 #[test]
-fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
-    on_one_cpu("parts", || {
-        let before = frame::usage();
+fn only_locking_splits_entries_and_unlocking_joins_them() {
+    support::once("parts", || {
         let map = limited(100);
         place(&map, pages(0, 20)).expect("room");
         map.lock(pages(5, 3), Lock::Full).expect("within the limit");
@@ -66,14 +61,13 @@ fn only_what_is_locked_parts_an_entry_and_it_joins_again() {
             .expect_err("a part of it is not mapped");
         assert_eq!(map.sizes().locked, 2);
         drop(map);
-        support::expect_all_back(before);
     });
 }
 
 /// A failed pin leaves no waiter.
 #[test]
-fn a_fork_does_not_wait_for_what_could_not_be_held() {
-    on_one_cpu("not-held", || {
+fn a_fork_does_not_wait_for_failed_pins() {
+    support::once("not-held", || {
         let map = limited(1);
         place(&map, pages(0, 3)).expect("room");
         // More than any list has room for, and more than is mapped.
@@ -86,7 +80,7 @@ fn a_fork_does_not_wait_for_what_could_not_be_held() {
 
 #[test]
 fn the_limit_holds_for_all_that_grows() {
-    on_one_cpu("limit", || {
+    support::once("limit", || {
         let map = limited(10);
         place(&map, pages(0, 20)).expect("room");
         assert_eq!(map.lock(pages(0, 11), Lock::Full), Err(MapError::Again));
@@ -136,7 +130,7 @@ fn the_limit_holds_for_all_that_grows() {
 
 #[test]
 fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
-    on_one_cpu("child", || {
+    support::once("child", || {
         let map = limited(10);
         place(&map, pages(0, 4)).expect("room");
         map.lock(pages(0, 4), Lock::Full).expect("within the limit");
@@ -163,7 +157,7 @@ fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
 /// A device writes while the program forks and both processes write: the device's bytes are the
 /// parent's.
 #[test]
-fn what_a_device_writes_is_the_programs() {
+fn device_writes_belong_to_the_program() {
     let config = Config {
         cpus: 2,
         ..Config::default()

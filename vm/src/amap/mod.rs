@@ -41,7 +41,7 @@ use nucleus::{
     sync::{MutexGuard, OnceBox},
 };
 
-use crate::chunks::{Chunk, Places, SLOTS, SLOTS_SHIFT};
+use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray};
 use array::Array;
 use hash::Hash;
 use shared_amap::Sharers;
@@ -96,6 +96,16 @@ enum Form {
     Hash(Hash),
 }
 
+/// Evaluates an expression that is written the same for both forms.
+macro_rules! in_form {
+    ($form:expr, $name:ident => $call:expr) => {
+        match $form {
+            Form::Array($name) => $call,
+            Form::Hash($name) => $call,
+        }
+    };
+}
+
 /// Why the slots of a key cannot be locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
@@ -110,7 +120,7 @@ pub enum Refused {
 /// The slots around a key, locked.
 pub struct Slots<'a> {
     chunk: &'a Chunk<Slot>,
-    slots: MutexGuard<'a, Places<Slot>>,
+    slots: MutexGuard<'a, SlotArray<Slot>>,
     /// Other amaps share them: read-only.
     shared: bool,
     /// The first of the 32 neighbouring keys whose slots are locked.
@@ -153,28 +163,19 @@ impl Amap {
 
     /// Locks the slots around `key` if any of them may be in use.
     pub fn lock_present(&self, key: Key) -> Option<Slots<'_>> {
-        match &self.form {
-            Form::Array(array) => array.lock_present(key),
-            Form::Hash(hash) => hash.lock_present(key),
-        }
+        in_form!(&self.form, form => form.lock_present(key))
     }
 
     /// Returns the chunk with the slots of `keys`, which lie in one group, and a bit for each of
     /// these slots. Nothing is locked, so the slots may get other keys.
     pub fn part_of(&self, keys: Range<Key>) -> Option<(Arc<Chunk<Slot>>, u32)> {
-        match &self.form {
-            Form::Array(array) => array.part_of(keys),
-            Form::Hash(hash) => hash.part_of(keys),
-        }
+        in_form!(&self.form, form => form.part_of(keys))
     }
 
     /// Calls `f` with each chunk that has slots of `keys`, and a bit for each of these slots.
     /// Nothing is locked, as for [`part_of`](Amap::part_of).
     pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
-        match &self.form {
-            Form::Array(array) => array.for_each_chunk(keys, f),
-            Form::Hash(hash) => hash.for_each_chunk(keys, f),
-        }
+        in_form!(&self.form, form => form.for_each_chunk(keys, f))
     }
 
     /// Locks the slots around `key` and makes sure that `key` has one, unless the slots are
@@ -184,10 +185,7 @@ impl Amap {
     /// # Errors
     /// [`Refused`].
     pub fn lock(&self, key: Key) -> Result<Slots<'_>, Refused> {
-        match &self.form {
-            Form::Array(array) => array.lock(key),
-            Form::Hash(hash) => hash.lock(key),
-        }
+        in_form!(&self.form, form => form.lock(key))
     }
 
     /// As [`lock`](Amap::lock), but where the slot does not exist yet, `otherwise` decides whether
@@ -201,10 +199,7 @@ impl Amap {
         key: Key,
         otherwise: impl FnOnce() -> bool,
     ) -> Result<Slots<'_>, Refused> {
-        match &self.form {
-            Form::Array(array) => array.lock_unless(key, otherwise),
-            Form::Hash(hash) => hash.lock_unless(key, otherwise),
-        }
+        in_form!(&self.form, form => form.lock_unless(key, otherwise))
     }
 
     /// Makes slots for all of `keys`, most of which will be filled at once.
@@ -247,10 +242,7 @@ impl Amap {
     /// # Errors
     /// [`OutOfMemory`]; the amap is as it was.
     pub fn prepare(&mut self, key: Key) -> Result<(), OutOfMemory> {
-        let shared = match &self.form {
-            Form::Array(array) => array.is_shared(key),
-            Form::Hash(hash) => hash.is_shared(key),
-        };
+        let shared = in_form!(&self.form, form => form.is_shared(key));
         if shared {
             if frame::is_scarce() {
                 return Err(OutOfMemory);
@@ -389,10 +381,7 @@ impl Amap {
     /// Drops the anons in `keys`, whose slots are not shared. Every translation made through them
     /// has been flushed.
     pub fn clear(&self, keys: Range<Key>) {
-        match &self.form {
-            Form::Array(array) => array.clear(keys),
-            Form::Hash(hash) => hash.clear(keys),
-        }
+        in_form!(&self.form, form => form.clear(keys))
     }
 
     /// As [`clear`](Amap::clear) for an amap with one reference, with or without shared chunks:
@@ -412,19 +401,13 @@ impl Amap {
     /// Calls `f` with the locked slots of each part of `keys` that was ever in use, and the keys of
     /// that part.
     pub fn for_each_part(&self, keys: Range<Key>, f: &mut dyn FnMut(Range<Key>, Slots<'_>)) {
-        match &self.form {
-            Form::Array(array) => array.for_each_part(keys, f),
-            Form::Hash(hash) => hash.for_each_part(keys, f),
-        }
+        in_form!(&self.form, form => form.for_each_part(keys, f))
     }
 
     /// Calls `f` with the key and slot of each anon in `keys`, in any order, and the number of
     /// amaps that share the slot. The chunk is locked.
     pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
-        match &self.form {
-            Form::Array(array) => array.for_each(keys, f),
-            Form::Hash(hash) => hash.for_each(keys, f),
-        }
+        in_form!(&self.form, form => form.for_each(keys, f))
     }
 
     /// The number of anons in `keys`.

@@ -62,12 +62,12 @@ pub trait Content: Default + 'static {
 
 /// The slots of a chunk. Most are vacant, nearly all in a small object's chunk, so that dropping a
 /// chunk visits only the others.
-pub type Places<T> = ManuallyDrop<[T; SLOTS]>;
+pub type SlotArray<T> = ManuallyDrop<[T; SLOTS]>;
 
 /// Consecutive slots and their lock. The pagedaemon may hold a reference for a moment longer than
 /// the chunk's owner.
 pub struct Chunk<T: Content> {
-    slots: Mutex<Places<T>>,
+    slots: Mutex<SlotArray<T>>,
     /// A bit for each slot whose page is not in the state, active or inactive, in which pages of
     /// this kind start [lock of the slots; read without it].
     aged: AtomicU32,
@@ -139,12 +139,12 @@ impl<T: Content> Chunk<T> {
     }
 
     /// Locks the slots.
-    pub fn lock(&self) -> MutexGuard<'_, Places<T>> {
+    pub fn lock(&self) -> MutexGuard<'_, SlotArray<T>> {
         self.slots.lock()
     }
 
     /// Locks the slots unless another task has.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Places<T>>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, SlotArray<T>>> {
         self.slots.try_lock()
     }
 

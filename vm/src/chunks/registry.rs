@@ -21,9 +21,9 @@ use nucleus::{
 
 /// Shards: CPUs that enroll at the same time mostly use different ones.
 const SHARDS: usize = 16;
-/// Places that are allocated together: 512 bytes.
+/// SlotArray that are allocated together: 512 bytes.
 const SEGMENT: usize = 64;
-/// Places that a hand visits in one critical section.
+/// SlotArray that a hand visits in one critical section.
 const LOOK: usize = SEGMENT;
 /// The token of an object that is not enrolled.
 const NOWHERE: u32 = u32::MAX;

@@ -143,7 +143,7 @@ impl Map {
 
     /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon makes progress.
     /// No lock is held.
-    pub(crate) fn resolve_patiently<R>(
+    pub(crate) fn resolve_or_wait<R>(
         &self,
         addr: VirtAddr,
         access: Access,
@@ -240,7 +240,7 @@ impl Map {
                     if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0) {
                         Counter::fault_swap_in.add(1);
                         *was_read = true;
-                        swap::bring_in(chunk, which.trailing_zeros() as usize, wanted)?;
+                        swap::page_in(chunk, which.trailing_zeros() as usize, wanted)?;
                     }
                 }
                 Outcome::NeedsRoom(index) => {

@@ -260,30 +260,15 @@ impl Entries {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{Advice, Inherit, Lock};
+    use super::super::request::{Lock, MapRequest};
     use super::*;
     use nucleus::{PAGE_SIZE, Prot, VirtRange};
     use std::collections::BTreeMap;
 
     fn entry(start: usize, pages: usize) -> MapEntry {
-        MapEntry {
-            range: VirtRange::new(VirtAddr(start), VirtAddr(start + pages * PAGE_SIZE)),
-            prot: Prot::READ,
-            max_prot: Prot::READ,
-            shared: false,
-            grows_down: false,
-            needs_copy: false,
-            no_reserve: false,
-            lock: Lock::None,
-            inherit: Inherit::Copy,
-            advice: Advice::Normal,
-            large: Default::default(),
-            label: "",
-            shift: 0,
-            amap: None,
-            share: None,
-            object: None,
-        }
+        let range = VirtRange::new(VirtAddr(start), VirtAddr(start + pages * PAGE_SIZE));
+        let request = MapRequest::zero(range.len(), Prot::READ);
+        MapEntry::new(range, &request, Lock::None, None)
     }
 
     /// Checks the invariants, and the content against the model: ends by starts.

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, collections::LinkedList, sync::Arc};
 use core::ops::Range;
 use nucleus::{Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange, pmap::Pending};
 
-use super::request::{Advice, Inherit, LargeAdvice, Lock};
+use super::request::{Advice, Inherit, LargeAdvice, Lock, MapRequest};
 use crate::amap::{Amap, Key, Share};
 use crate::object::Pager;
 
@@ -103,6 +103,36 @@ impl Removed {
 }
 
 impl MapEntry {
+    /// Returns an entry for a request.
+    pub fn new(
+        range: VirtRange,
+        request: &MapRequest,
+        lock: Lock,
+        object: Option<ObjectRef>,
+    ) -> MapEntry {
+        MapEntry {
+            range,
+            prot: request.prot,
+            max_prot: request.max_prot,
+            shared: request.shared,
+            grows_down: request.grows_down,
+            needs_copy: false,
+            no_reserve: request.no_reserve,
+            lock,
+            inherit: match request.shared {
+                true => Inherit::Share,
+                false => Inherit::Copy,
+            },
+            advice: Advice::Normal,
+            large: request.large,
+            label: request.label,
+            shift: 0,
+            amap: None,
+            share: None,
+            object,
+        }
+    }
+
     /// The number of pages.
     pub fn pages(&self) -> usize {
         self.range.len() >> PAGE_SHIFT

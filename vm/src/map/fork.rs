@@ -86,26 +86,18 @@ impl Map {
         };
         let mut copies = parents.sibling();
         for entry in parents.iter_mut() {
-            if frame::is_scarce() {
-                copies
-                    .take_all()
-                    .into_all()
-                    .for_each(|copy| removed.put(Some(copy)));
-                return Err(MapError::NoMemory);
-            }
             let may_be_mapped_writable = entry.amap.is_some()
                 && !entry.shared
                 && !entry.needs_copy
                 && entry.prot.contains(Prot::WRITE);
-            let copy = match entry.inherit(pending) {
-                Ok(copy) => copy,
-                Err(OutOfMemory) => {
-                    copies
-                        .take_all()
-                        .into_all()
-                        .for_each(|copy| removed.put(Some(copy)));
-                    return Err(MapError::NoMemory);
-                }
+            let copy = match frame::is_scarce() {
+                true => Err(OutOfMemory),
+                false => entry.inherit(pending),
+            };
+            let Ok(copy) = copy else {
+                let copies = copies.take_all().into_all();
+                copies.for_each(|copy| removed.put(Some(copy)));
+                return Err(MapError::NoMemory);
             };
             if let Some(copy) = copy {
                 if !complete && may_be_mapped_writable && entry.needs_copy {

@@ -6,7 +6,7 @@ use super::Map;
 use super::entry::{MapEntry, Removed};
 use super::layout::GUARD_GAP;
 use super::policy::check_overcommit;
-use super::request::{Advice, Fault, Inherit, LargeAdvice, Lock, MapError};
+use super::request::{Fault, Lock, MapError, MapRequest};
 use super::space::Space;
 
 impl Map {
@@ -68,24 +68,11 @@ impl Map {
         if !space.is_free(range) {
             return Err(MapError::NoMemory);
         }
-        let entry = MapEntry {
-            range,
-            prot: Prot::READ | Prot::WRITE,
-            max_prot: Prot::all(),
-            shared: false,
-            grows_down: false,
-            needs_copy: false,
-            no_reserve: false,
-            lock: space.lock_future,
-            inherit: Inherit::Copy,
-            advice: Advice::Normal,
-            large: LargeAdvice::None,
+        let request = MapRequest {
             label: "[heap]",
-            shift: 0,
-            amap: None,
-            share: None,
-            object: None,
+            ..MapRequest::zero(range.len(), Prot::READ | Prot::WRITE)
         };
+        let entry = MapEntry::new(range, &request, space.lock_future, None);
         space.insert(entry, removed);
         Ok(())
     }

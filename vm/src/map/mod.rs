@@ -23,6 +23,7 @@ mod widen;
 mod wire;
 
 use alloc::sync::Arc;
+use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use nucleus::{
     PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
@@ -151,7 +152,7 @@ impl Map {
     ///
     /// # Errors
     /// As [`MapError`] says; nothing has changed then.
-    pub(crate) fn establish(&self, request: MapRequest) -> Result<(VirtRange, bool), MapError> {
+    pub(crate) fn establish(&self, mut request: MapRequest) -> Result<(VirtRange, bool), MapError> {
         let len = whole_pages(request.len)?;
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
@@ -162,7 +163,7 @@ impl Map {
         }
         let phase = request.phase(len);
         let writable = request.shared && request.max_prot.contains(Prot::WRITE);
-        let object = match request.backing {
+        let object = match mem::replace(&mut request.backing, Backing::Zero) {
             Backing::Zero if !request.shared => None,
             Backing::Zero => {
                 let memory = Anonymous::new((len >> PAGE_SHIFT) as u64)?;
@@ -194,30 +195,7 @@ impl Map {
         let phase = phase.filter(|_| !space.layout.is_32_bits());
         let start = self.make_room(&mut space, request.place, len, phase, &mut removed)?;
         let range = VirtRange::new(start, start + len);
-        space.insert(
-            MapEntry {
-                range,
-                prot: request.prot,
-                max_prot: request.max_prot,
-                shared: request.shared,
-                grows_down: request.grows_down,
-                needs_copy: false,
-                no_reserve: request.no_reserve,
-                lock,
-                inherit: match request.shared {
-                    true => Inherit::Share,
-                    false => Inherit::Copy,
-                },
-                advice: Advice::Normal,
-                large: request.large,
-                label: request.label,
-                shift: 0,
-                amap: None,
-                share: None,
-                object,
-            },
-            &mut removed,
-        );
+        space.insert(MapEntry::new(range, &request, lock, object), &mut removed);
         drop(space);
         drop(removed);
         Ok((range, request.populate || lock == Lock::Full))

@@ -221,16 +221,19 @@ impl Space {
         entries.take_while(move |entry| entry.range.start < range.end)
     }
 
-    /// Returns whether every page of `range` is mapped.
-    pub fn is_mapped(&self, range: VirtRange) -> bool {
+    /// Checks whether every page of `range` is mapped.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`].
+    pub fn check_mapped(&self, range: VirtRange) -> Result<(), MapError> {
         let mut at = range.start;
         for entry in self.overlapping(range) {
             if entry.range.start > at {
-                return false;
+                break;
             }
             at = entry.range.end;
         }
-        at >= range.end
+        (at >= range.end).then_some(()).ok_or(MapError::NotMapped)
     }
 
     /// The number of mapped pages in `range`.

@@ -45,7 +45,7 @@ impl Map {
                 .sum();
             space.check_locked(pages(range) - already)?;
         }
-        let complete = space.is_mapped(range);
+        let complete = space.check_mapped(range);
         let parts = |entry: &MapEntry| entry.lock != lock && is_lockable(entry);
         // Entries that have this lock already are not split.
         if space.lookup(range.start).is_some_and(parts) {
@@ -58,10 +58,7 @@ impl Map {
         space.join_around(range, &mut removed);
         drop(space);
         drop(removed);
-        match complete {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
-        }
+        complete
     }
 
     /// Locks all mappings, unless `current` is `None`, and all future ones (`mlockall`,

@@ -34,7 +34,7 @@ impl Map {
             if held.len() == end || at >= USER_END {
                 break;
             }
-            let page = self.resolve_patiently(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
+            let page = self.resolve_or_wait(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
             let Ok(frame) = page else { break };
             held.push(frame);
             at = at + PAGE_SIZE;
@@ -50,7 +50,7 @@ impl Map {
             };
             let len = (PAGE_SIZE - at.page_offset()).min(to.len() - done);
             let part = &mut to[done..done + len];
-            let page = self.resolve_patiently(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
+            let page = self.resolve_or_wait(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
             let Ok(frame) = page else { break };
             ephemeral::map(&frame).read(at.page_offset(), part);
             done += len;
@@ -116,7 +116,7 @@ impl Map {
             return Ok(());
         }
         drop(space);
-        self.resolve_patiently(at, Access::Write, write)
+        self.resolve_or_wait(at, Access::Write, write)
     }
 
     /// Identifies a byte of shared memory across address spaces, for futexes: the address of its

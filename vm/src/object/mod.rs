@@ -27,7 +27,7 @@ use nucleus::{
     sync::{MutexGuard, Rank},
 };
 
-use crate::chunks::{Chunk, Chunks, Content, Places, Registry, SLOTS, SLOTS_SHIFT};
+use crate::chunks::{Chunk, Chunks, Content, Registry, SLOTS, SLOTS_SHIFT, SlotArray};
 use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
 use crate::swap::{Paged, SwapState};
@@ -142,7 +142,7 @@ pub struct Object {
 
 /// Neighbouring pages of an object, locked: they stay resident or absent.
 pub(crate) struct Pages<'a> {
-    pages: MutexGuard<'a, Places<Page>>,
+    pages: MutexGuard<'a, SlotArray<Page>>,
 }
 
 impl Object {
@@ -275,7 +275,7 @@ impl Object {
         };
         let before = index.saturating_sub(window.start) as usize;
         let behind = window.end.saturating_sub(index + 1) as usize;
-        Ok(swap::bring_in(
+        Ok(swap::page_in(
             chunk,
             index as usize % SLOTS,
             (before, behind),

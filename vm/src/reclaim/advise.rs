@@ -95,16 +95,13 @@ impl Map {
         if !space.overlapping(range).all(&fits) {
             return Err(MapError::Invalid);
         }
-        let complete = space.is_mapped(range);
+        let complete = space.check_mapped(range);
         space.clip_range(range)?;
         space.overlapping_mut(range).for_each(change);
         space.join_around(range, &mut removed);
         drop(space);
         drop(removed);
-        match complete {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
-        }
+        complete
     }
 
     /// Drops the anons of private mappings (`MADV_DONTNEED`).
@@ -114,7 +111,7 @@ impl Map {
         if advice != Advice::DontNeedLocked && space.overlapping(range).any(locked) {
             return Err(MapError::Invalid);
         }
-        let complete = space.is_mapped(range);
+        let complete = space.check_mapped(range);
         for entry in space.overlapping_mut(range) {
             entry.unshare()?;
         }
@@ -133,10 +130,7 @@ impl Map {
                 amap.clear_out(keys)?;
             }
         }
-        match complete {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
-        }
+        complete
     }
 
     /// Starts reading pages that are not resident, and maps those that are (`MADV_WILLNEED`).
@@ -150,10 +144,7 @@ impl Map {
                 fault_ahead::map_resident(&self.pmap, entry, part, false);
             }
         }
-        match space.is_mapped(range) {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
-        }
+        space.check_mapped(range)
     }
 
     /// Reads the anons of `range` back from swap, as far as memory is not short.
@@ -179,7 +170,7 @@ impl Map {
                 let part = amap.part_of(key..key + 1);
                 drop(space);
                 if let Some((chunk, which)) = part.filter(|(_, which)| *which != 0)
-                    && swap::bring_in(chunk, which.trailing_zeros() as usize, (0, SLOTS)).is_err()
+                    && swap::page_in(chunk, which.trailing_zeros() as usize, (0, SLOTS)).is_err()
                 {
                     return;
                 }
@@ -228,9 +219,7 @@ impl Map {
     fn remove_pages(&self, range: VirtRange) -> Result<(), MapError> {
         {
             let space = self.space.read();
-            if !space.is_mapped(range) {
-                return Err(MapError::NotMapped);
-            }
+            space.check_mapped(range)?;
             for entry in space.overlapping(range) {
                 if entry.lock != Lock::None || entry.object.is_none() {
                     return Err(MapError::Invalid);
@@ -260,9 +249,7 @@ impl Map {
     pub fn resident(&self, range: VirtRange, page: &mut dyn FnMut(bool)) -> Result<(), MapError> {
         let range = page_range(range)?;
         let space = self.space.read();
-        if !space.is_mapped(range) {
-            return Err(MapError::NotMapped);
-        }
+        space.check_mapped(range)?;
         for entry in space.overlapping(range) {
             for va in entry.range.intersect(range).pages() {
                 page(entry.is_resident(va));
@@ -279,7 +266,7 @@ impl Map {
     /// [`MapError::Invalid`]; [`MapError::Io`] if a write fails.
     pub fn sync(&self, range: VirtRange, wait: bool) -> Result<(), MapError> {
         let range = page_range(range)?;
-        let complete = self.space.read().is_mapped(range);
+        let complete = self.space.read().check_mapped(range);
         let mut at = range.start;
         let mut written = Ok(());
         while at < range.end {
@@ -297,8 +284,8 @@ impl Map {
                 });
             }
         }
+        complete?;
         match written {
-            _ if !complete => Err(MapError::NotMapped),
             Err(PagerError::OutOfMemory) => Err(MapError::NoMemory),
             Err(_) => Err(MapError::Io),
             Ok(()) => Ok(()),

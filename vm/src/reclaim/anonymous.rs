@@ -62,7 +62,7 @@ struct Clock<T: Paged> {
 pub(super) struct Clocks {
     amaps: Clock<anon::Slot>,
     objects: Clock<object::Page>,
-    leaving: Leaving,
+    leaving: Outgoing,
 }
 
 impl Clocks {
@@ -70,7 +70,7 @@ impl Clocks {
         Clocks {
             amaps: Clock::new(&anon::CHUNKS, &anon::INACTIVE),
             objects: Clock::new(&object::CHUNKS, &object::INACTIVE),
-            leaving: Leaving {
+            leaving: Outgoing {
                 cluster: None,
                 room: 0,
             },
@@ -93,8 +93,8 @@ impl Clocks {
         }
         // From the hands' positions to the end, then from the start.
         for _ in 0..2 {
-            self.amaps.go_on(scan, &mut self.leaving);
-            self.objects.go_on(scan, &mut self.leaving);
+            self.amaps.take_victims(scan, &mut self.leaving);
+            self.objects.take_victims(scan, &mut self.leaving);
         }
     }
 
@@ -164,12 +164,12 @@ impl<T: Paged> Clock<T> {
     }
 
     /// Advances the back hand until `scan` is done, or to the end.
-    fn go_on(&mut self, scan: &mut Scan, leaving: &mut Leaving) {
+    fn take_victims(&mut self, scan: &mut Scan, leaving: &mut Outgoing) {
         while !scan.is_done() {
             let Some(chunk) = self.chunks.next(&mut self.behind) else {
                 return;
             };
-            let victims = self.look(&chunk, scan, leaving.has_room());
+            let victims = self.judge_chunk(&chunk, scan, leaving.has_room());
             if victims != 0 {
                 leaving.take(&chunk, victims, scan);
             }
@@ -179,7 +179,7 @@ impl<T: Paged> Clock<T> {
     /// Judges the inactive pages of a chunk; returns the victims. If there is room for them they no
     /// longer count as inactive: counting pages that are leaving would deactivate too few of the
     /// others, and the next scan would find only small programs' pages.
-    fn look(&self, chunk: &Chunk<T>, scan: &mut Scan, has_room: bool) -> u32 {
+    fn judge_chunk(&self, chunk: &Chunk<T>, scan: &mut Scan, has_room: bool) -> u32 {
         scan.tally.scanned += 1;
         if chunk.is_kept() {
             return 0;
@@ -212,14 +212,14 @@ impl<T: Paged> Clock<T> {
 }
 
 /// Pages on their way out.
-struct Leaving {
+struct Outgoing {
     /// The cluster being gathered.
     cluster: Option<Cluster>,
     /// Pages that this round may still write.
     room: usize,
 }
 
-impl Leaving {
+impl Outgoing {
     /// Takes victims of a chunk: drops clean ones and adds others to the cluster, as far as there
     /// is room.
     fn take<T: Paged>(&mut self, chunk: &Arc<Chunk<T>>, victims: u32, scan: &mut Scan) {

@@ -28,7 +28,7 @@ impl Map {
         if !space.overlapping(range).all(fits) {
             return Err(MapError::Invalid);
         }
-        let complete = space.is_mapped(range);
+        let complete = space.check_mapped(range);
         for entry in space.overlapping_mut(range) {
             entry.unshare()?;
         }
@@ -48,10 +48,7 @@ impl Map {
         // call until then.
         pending.flush();
         deactivate_range(&space, range);
-        match complete {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
-        }
+        complete
     }
 
     /// Deactivates the pages (`MADV_COLD`), also those of files that other processes use, which
@@ -66,10 +63,7 @@ impl Map {
             return Err(MapError::Invalid);
         }
         deactivate_range(&space, range);
-        match space.is_mapped(range) {
-            true => Ok(()),
-            false => Err(MapError::NotMapped),
-        }
+        space.check_mapped(range)
     }
 }
 

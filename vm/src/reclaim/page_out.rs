@@ -22,7 +22,7 @@ impl Map {
     /// [`MapError::Invalid`].
     pub fn page_out(&self, range: VirtRange) -> Result<usize, MapError> {
         let range = page_range(range)?;
-        let complete = self.space.read().is_mapped(range);
+        let complete = self.space.read().check_mapped(range);
         let mut at = range.start;
         let mut count = 0;
         while at < range.end
@@ -44,10 +44,7 @@ impl Map {
             drop(space);
             cluster.write(Box::new(|_| {}));
         }
-        match complete {
-            true => Ok(count),
-            false => Err(MapError::NotMapped),
-        }
+        complete.map(|()| count)
     }
 }
 

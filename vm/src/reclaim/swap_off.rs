@@ -7,7 +7,7 @@ use crate::amap::anon;
 use crate::chunks::{Chunk, Hand, Registry, SLOTS};
 use crate::object;
 use crate::supply::{Supply, wait_for_memory, wait_for_room};
-use crate::swap::{DeviceId, Home, PageInError, Paged, Removal, SwapError, bring_in};
+use crate::swap::{DeviceId, Home, PageInError, Paged, Removal, SwapError, page_in};
 
 /// Removes the device: it takes no more pages, and its pages are read back as far as memory
 /// suffices, or go to other devices through the pagedaemon. Continues until the device is empty or
@@ -77,7 +77,7 @@ fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, removal: &Removal) -> Result<(), SwapE
         if wait_for_room(&|| removal.goes_on()) == Supply::None {
             return Err(SwapError::NoMemory);
         }
-        match bring_in(chunk.clone(), index, (SLOTS, SLOTS)) {
+        match page_in(chunk.clone(), index, (SLOTS, SLOTS)) {
             Ok(()) => {}
             Err(PageInError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
             Err(PageInError::OutOfMemory) => return Err(SwapError::NoMemory),

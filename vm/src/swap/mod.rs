@@ -21,7 +21,7 @@ mod table;
 mod usage;
 
 pub(crate) use cluster::{Cluster, Taken, drop_clean};
-pub(crate) use page_in::{PageInError, bring_in};
+pub(crate) use page_in::{PageInError, page_in};
 pub(crate) use slot::{SlotNumber, SwapSlot};
 pub use store::{Done, StoreFailed, SwapStore};
 pub(crate) use swap_state::{Home, Paged, SwapState};

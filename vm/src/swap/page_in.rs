@@ -41,7 +41,7 @@ impl From<OutOfMemory> for PageInError {
 ///
 /// # Errors
 /// [`PageInError::OutOfMemory`], [`PageInError::Io`].
-pub(crate) fn bring_in<T: Paged>(
+pub(crate) fn page_in<T: Paged>(
     chunk: Arc<Chunk<T>>,
     index: usize,
     (before, behind): (usize, usize),

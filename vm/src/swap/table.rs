@@ -177,7 +177,7 @@ impl Drop for StoreInUse {
 
 /// The error for a slot that cannot be read now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Taken;
+pub(crate) struct SlotBusy;
 
 impl Run {
     /// Reserves up to `most` consecutive free slots, at least one, on the device of highest
@@ -215,13 +215,13 @@ impl Run {
     /// are owned and not busy.
     ///
     /// # Errors
-    /// [`Taken`] if slot `number` is busy or has no owner any more.
-    pub(crate) fn claim(number: SlotNumber, before: usize, behind: usize) -> Result<Run, Taken> {
+    /// [`SlotBusy`] if slot `number` is busy or has no owner any more.
+    pub(crate) fn claim(number: SlotNumber, before: usize, behind: usize) -> Result<Run, SlotBusy> {
         let mut table = TABLE.lock();
-        let device = table.devices[number.device()].as_mut().ok_or(Taken)?;
+        let device = table.devices[number.device()].as_mut().ok_or(SlotBusy)?;
         let slot = number.slot();
         if !device.claim(slot) {
-            return Err(Taken);
+            return Err(SlotBusy);
         }
         let (mut first, mut end) = (slot, slot + 1);
         while (slot - first) < before as u32 && first > 0 && device.claim(first - 1) {

@@ -17,11 +17,12 @@ use std::{
 use nucleus::{
     Access, Frame, PAGE_SIZE, VirtAddr, ephemeral,
     frame::{self, Contents},
+    sim::{self, Config},
     sync::{Rank, SpinLock},
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use vm::{Map, Object, Pager, PagerError};
+use vm::{LargePages, Map, Object, Pager, PagerError};
 
 /// A small generator of repeatable numbers.
 pub struct Numbers(u64);
@@ -363,6 +364,37 @@ pub fn resolve(at: VirtAddr, access: Access) -> bool {
             .map(|map| map.fault(at, access))
     });
     matches!(map, Some(Ok(())))
+}
+
+/// A machine with so many CPUs and frames.
+pub fn machine(cpus: usize, pages: usize) -> Config {
+    Config {
+        cpus,
+        pages,
+        ..Config::default()
+    }
+}
+
+/// Runs `body` for each seed on a new machine whose workers' faults are resolved. In the end
+/// everything must be free again.
+pub fn check(
+    name: &str,
+    seeds: Range<u64>,
+    config: Config,
+    body: impl Fn() + Send + Sync + 'static,
+) {
+    sim::check(name, seeds, config, move || {
+        user::set_fault_hook(resolve);
+        let before = frame::usage();
+        body();
+        vm::set_large_pages(LargePages::Off);
+        expect_all_back(before);
+    });
+}
+
+/// As [`check`], for one seed on the usual machine.
+pub fn once(name: &str, body: impl Fn() + Send + Sync + 'static) {
+    check(name, 0..1, Config::default(), body);
 }
 
 /// Waits until ended tasks have released their memory, then compares the frames in use.
