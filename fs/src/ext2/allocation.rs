@@ -1,4 +1,4 @@
-//! Taking blocks and inodes, and giving them back: which group to ask.
+//! Allocating and freeing blocks and inodes: choosing the group.
 
 use core::sync::atomic::Ordering;
 
@@ -14,8 +14,8 @@ use super::{
 use crate::credentials;
 
 impl Volume {
-    /// Takes up to `most` neighbouring blocks, as near behind `goal` as there are, for whom the current task acts for: ordinary users leave
-    /// the reserve alone.
+    /// Allocates up to `most` consecutive blocks, as near after `goal` as possible. The current
+    /// task's credentials decide whether the reserved blocks may be used.
     ///
     /// # Errors
     /// `ENOSPC`; `EIO`, `ENOMEM`.
@@ -33,7 +33,7 @@ impl Volume {
         }
     }
 
-    /// How many of the free blocks the current task may take, or `enough`.
+    /// Returns how many of the free blocks the current task may allocate, at most `enough`.
     fn blocks_to_take(&self, enough: u32) -> u32 {
         let (free, reserve) = (self.free.blocks(), self.superblock.reserved_blocks);
         let above = free.saturating_sub(reserve);
@@ -44,31 +44,31 @@ impl Volume {
         let uid = options.reserved_uid.unwrap_or(self.superblock.reserved_uid);
         let gid = options.reserved_gid.unwrap_or(self.superblock.reserved_gid);
         let may = credentials::current_may(|who| {
-            // That it is root's group does not let a group of users have it.
+            // A reserved group of 0 is the default and gives no group of users the right.
             who.may_use(CAP_SYS_RESOURCE) || who.uid == uid || gid != 0 && who.in_group(gid)
         });
         if may { free } else { above }
     }
 
-    /// Frees what is pending, and what removed files have, now that nothing was found; `before` is how many [releases](Volume::releases) there
-    /// had been when the search began.
+    /// After a failed search: frees pending blocks and removed files. `before` is the number of
+    /// [releases](Volume::releases) when the search started.
     ///
     /// # Errors
-    /// `ENOSPC` if none of it is wanted.
+    /// `ENOSPC` if nothing was freed.
     #[cold]
     fn free_more(&self, before: u64, wanted: impl Fn(&Pending) -> u32) -> Result<()> {
         self.buffers.wait_for_ends()?;
         if wanted(&self.pending.lock()) > 0 || self.has_removed() {
             return self.commit();
         }
-        // One that is under way may be about to free what was pending.
+        // A commit that is under way may be about to release what was pending.
         match self.releases_with_next() > before {
             true => Ok(()),
             false => Err(Errno::ENOSPC),
         }
     }
 
-    /// Looks for blocks in the group of `goal`, then in those behind it, then in the others.
+    /// Searches the group of `goal`, then the groups after it, then the others.
     fn search_blocks(&self, goal: u32, most: u32) -> Result<Option<Run>> {
         let geometry = &self.geometry;
         let exists = (geometry.first_data_block..geometry.blocks).contains(&goal);
@@ -91,19 +91,21 @@ impl Volume {
         Ok(None)
     }
 
-    /// Blocks to which nothing leads any more, not even in a changed block that is yet to be stored, are free with the next commit.
+    /// Frees blocks with the next commit. Nothing refers to them any more, not even in a dirty
+    /// block that is yet to be stored.
     pub(super) fn free_blocks(&self, run: Run) {
         self.pending.lock().add_blocks(run);
     }
 
-    /// As [`free_blocks`](Volume::free_blocks), for what was gathered.
+    /// As [`free_blocks`](Volume::free_blocks), for several.
     pub(super) fn free_all(&self, freed: Pending) {
         if !freed.is_empty() {
             self.pending.lock().append(freed);
         }
     }
 
-    /// Clears the bits of what was pending when the commit began. What can't be freed for now is pending again.
+    /// Clears the bits of what was pending when the commit started. What cannot be freed now stays
+    /// pending.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -126,7 +128,8 @@ impl Volume {
         result
     }
 
-    /// Frees a run, which may cross groups. If an error ends it, groups in front are free already; freeing them again is refused.
+    /// Frees a run, which may cross groups. After an error, earlier groups have been updated;
+    /// freeing their blocks again is refused.
     fn release_run(&self, run: Run) -> Result<()> {
         let mut first = run.first;
         let end = run.first + run.count;
@@ -159,8 +162,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes a free inode for a file in a directory of group `parent`; `top` for a directory that starts a tree of its own. `prepare` is
-    /// called with its number and slot before it is taken.
+    /// Allocates an inode for a file in a directory of group `parent`; `top` for a directory that
+    /// starts a tree of its own. `prepare` is called with its number and slot first.
     ///
     /// # Errors
     /// `ENOSPC`; `EIO`, `ENOMEM`; those of `prepare`.
@@ -220,8 +223,9 @@ impl Volume {
         Ok(None)
     }
 
-    /// Where a new directory goes (after Orlov): those that start a tree are spread over groups with more room and fewer directories than the
-    /// average; others stay with their parent while there is room for what will be in them.
+    /// Chooses the group of a new directory (Orlov): directories that start a tree are spread over
+    /// groups with more room and fewer directories than average; others stay near their parent
+    /// while there is room for their content.
     fn group_for_directory(&self, parent: u32, top: bool) -> u32 {
         let groups = self.geometry.groups;
         let average = Room {
@@ -249,7 +253,7 @@ impl Volume {
         near.unwrap_or(parent)
     }
 
-    /// What groups need to read and note things.
+    /// The state that groups need to read and update metadata.
     fn disk(&self) -> (&super::buffer::Buffers, &Geometry) {
         (&self.buffers, &self.geometry)
     }

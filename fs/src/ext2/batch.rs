@@ -1,4 +1,4 @@
-//! Several requests to a device, and one who waits for all of them.
+//! A batch of requests to a device, and the wait for all of them.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
@@ -10,7 +10,7 @@ use nucleus::{
 
 use crate::block::Done;
 
-/// Requests that carry something of type `T`, which comes back if they fail.
+/// Requests that each carry a value of type `T`, which is returned if they fail.
 pub(super) struct Batch<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
@@ -25,7 +25,7 @@ struct State<T> {
 }
 
 impl<T: Send + 'static> Batch<T> {
-    /// No requests.
+    /// Returns an empty batch.
     pub fn new() -> Batch<T> {
         let state = State {
             under_way: 0,
@@ -38,12 +38,12 @@ impl<T: Send + 'static> Batch<T> {
         }))
     }
 
-    /// What one more request, which carries `it`, calls at its end.
+    /// Adds a request that carries `it`; returns its completion.
     pub fn expect(&self, it: T) -> Done {
         self.0.state.lock().under_way += 1;
         let shared = self.0.clone();
         Box::new(move |result| {
-            // What is not given back goes before who waits may see the end.
+            // A value that is not returned is dropped before the waiter can see the end.
             let failed = result.is_err().then_some(it);
             let mut state = shared.state.lock();
             state.under_way -= 1;
@@ -57,7 +57,8 @@ impl<T: Send + 'static> Batch<T> {
         })
     }
 
-    /// Sleeps until all have ended. One of the errors, and what the failed ones carried.
+    /// Sleeps until all requests have ended. Returns one of the errors, and the values of failed
+    /// requests.
     pub fn wait(self) -> (Result<()>, Vec<T>) {
         let ended = || {
             let mut state = self.0.state.lock();
@@ -65,7 +66,7 @@ impl<T: Send + 'static> Batch<T> {
             all.then(|| (state.result, core::mem::take(&mut state.failed)))
         };
         loop {
-            // A sound sleep ends only when what it waits for is there.
+            // An uninterruptible sleep ends by its condition.
             if let Ok(result) = self.0.queue.wait(Sleep::SOUND, ended) {
                 return result;
             }
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// What takes long to go.
+    /// A value that takes long to drop.
     struct Carried(Arc<AtomicUsize>);
 
     impl Drop for Carried {

@@ -1,10 +1,10 @@
-//! A group's bitmap, one bit a block or inode: set where it is in use.
+//! A group's bitmap, one bit a block or inode, set for those in use.
 
 use core::ops::Range;
 
 use super::buffer::{Block, Buffers};
 
-/// Bits of one word of the search.
+/// Bits of a word of the search.
 const WORD: u32 = u64::BITS;
 
 /// A bitmap in memory. Bits are counted from the group's start; those from `len` on are padding.
@@ -15,12 +15,12 @@ pub(super) struct Bitmap {
 }
 
 impl Bitmap {
-    /// The bitmap in `block`, of which `len` bits mean something.
+    /// Returns the bitmap in `block`, which has `len` bits.
     pub fn new(block: Block, len: u32) -> Bitmap {
         Bitmap { block, len }
     }
 
-    /// The word with bit `bit`, padding shown as set.
+    /// The word with bit `bit`; padding counts as set.
     fn word(&self, bit: u32) -> u64 {
         let start = bit / WORD * WORD;
         let word = u64::from_le_bytes(self.block.bytes((start / 8) as usize));
@@ -30,7 +30,7 @@ impl Bitmap {
         }
     }
 
-    /// The first clear bit of a range, which ends at the bitmap's end at most.
+    /// The first clear bit of a range, which ends at or before the bitmap's end.
     pub fn first_clear(&self, range: Range<u32>) -> Option<u32> {
         self.first(range, |word| !word)
     }
@@ -53,7 +53,7 @@ impl Bitmap {
         None
     }
 
-    /// The first eight clear bits of a range that begin at a multiple of eight.
+    /// The first eight clear bits of a range that start at a multiple of eight.
     pub fn first_clear_byte(&self, range: Range<u32>) -> Option<u32> {
         let end = range.end.min(self.len);
         let mut bit = range.start.next_multiple_of(8);
@@ -70,20 +70,20 @@ impl Bitmap {
         None
     }
 
-    /// How many bits from `bit` on are clear, up to `most`.
+    /// The number of clear bits from `bit` on, up to `most`.
     pub fn clear_run(&self, bit: u32, most: u32) -> u32 {
         let end = bit.saturating_add(most).min(self.len);
         self.first_set(bit..end).unwrap_or(end).saturating_sub(bit)
     }
 
-    /// How many bits are clear.
+    /// The number of clear bits.
     pub fn count_clear(&self) -> u32 {
         (0..self.len.div_ceil(WORD))
             .map(|word| self.word(word * WORD).count_zeros())
             .sum()
     }
 
-    /// Whether all bits of a range are set.
+    /// Returns whether all bits of a range are set.
     pub fn all_set(&self, range: Range<u32>) -> bool {
         self.first_clear(range).is_none()
     }

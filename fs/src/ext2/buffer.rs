@@ -1,13 +1,15 @@
-//! Blocks of metadata in memory: pages of the device, and which blocks of them have changed.
+//! Metadata blocks in memory: pages of the device, and which of their blocks are dirty.
 //!
-//! A page of the device may hold data of files beside metadata, and those go past this cache. What has changed is therefore noted by blocks
-//! and not by pages: a page that was written as a whole would put old bytes over a file's. A changed block's page stays in memory until
-//! the block is on the disk.
+//! A page of the device may also hold file data, which bypasses this cache. So dirtiness is tracked
+//! by block: writing the whole page would overwrite a file's data with old bytes. The page of a
+//! dirty block stays in memory until the block is on the disk.
 //!
-//! The pages are those of a file of their own, so that they go with all others when memory is wanted, and the flusher has them committed in time.
+//! The pages belong to a file of their own, so that they are reclaimed like all others, and the
+//! flusher commits them in time.
 //!
-//! Locks: the set of changed blocks has one of its own, `Leaf`. The bytes of a block have none here: each block belongs to something that has
-//! a lock (a group's bitmap, an inode's map, a directory), and records of one inode table's block don't overlap.
+//! Locks: the set of dirty blocks has a lock of rank `Leaf`. The bytes of a block have none: each
+//! block belongs to an object with a lock (a group's bitmap, an inode's map, a directory), and the
+//! records in a block of an inode table do not overlap.
 
 use alloc::{
     collections::BTreeMap,
@@ -30,11 +32,11 @@ use crate::{
     page_cache::{BackingStore, PageCache},
 };
 
-/// A block of metadata, kept in memory by whoever has this.
+/// A metadata block; keeps its page in memory.
 #[derive(Clone)]
 pub(super) struct Block {
     frame: Frame,
-    /// Where it begins in its page.
+    /// Its offset in its page.
     start: usize,
     number: u32,
 }
@@ -45,40 +47,40 @@ impl Block {
         self.number
     }
 
-    /// Copies bytes out, from byte `at` of the block on.
+    /// Copies bytes out, from offset `at` on.
     pub fn read(&self, at: usize, to: &mut [u8]) {
         ephemeral::map(&self.frame).read(self.start + at, to);
     }
 
-    /// The bytes from `at` on.
+    /// Returns the bytes from offset `at` on.
     pub fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut bytes = [0; N];
         self.read(at, &mut bytes);
         bytes
     }
 
-    /// The `index`th of its four-byte words.
+    /// Returns its `index`th four-byte word.
     pub fn word(&self, index: u32) -> u32 {
         u32::from_le_bytes(self.bytes(index as usize * 4))
     }
 }
 
-/// Blocks that have changed, by number.
+/// Dirty blocks, by number.
 type Set = BTreeMap<u32, Change>;
 
-/// What has changed and is not on the disk yet.
+/// The dirty blocks.
 struct Changed {
     set: Set,
-    /// Blocks are being written that lead to others, with the bytes that they have at any moment of that: none becomes
-    /// [fresh](Buffers::fresh) meanwhile.
+    /// Blocks that refer to others are being written, with whatever bytes they have during the
+    /// write: no block becomes [fresh](Buffers::fresh) meanwhile.
     closed: bool,
 }
 
-/// A block that has changed.
+/// A dirty block.
 #[derive(Clone)]
 struct Change {
     frame: Frame,
-    /// Nothing on the disk leads to it yet, and nothing must before it is there itself.
+    /// Nothing on the disk refers to it yet, and nothing must before it is written.
     fresh: bool,
 }
 
@@ -91,10 +93,10 @@ pub(super) trait Committer: Send + Sync {
     fn wait_for_ends(&self) -> Result<()>;
 }
 
-/// The pages of a device that hold metadata. None is ever dirty as a page.
+/// The pages of a device that hold metadata. None of them is ever dirty as a page.
 struct Metadata {
     device: DeviceStore,
-    above: SpinLock<Option<Weak<dyn Committer>>>,
+    committer: SpinLock<Option<Weak<dyn Committer>>>,
 }
 
 impl BackingStore for Metadata {
@@ -111,8 +113,8 @@ impl BackingStore for Metadata {
     }
 
     fn settle(&self) {
-        if let Some(fs) = self.above() {
-            // What can't be written stays changed, and is tried again.
+        if let Some(fs) = self.committer() {
+            // Blocks that cannot be written stay dirty and are retried.
             let _ = fs.commit();
         }
     }
@@ -127,12 +129,12 @@ impl BackingStore for Metadata {
 }
 
 impl Metadata {
-    fn above(&self) -> Option<Arc<dyn Committer>> {
-        self.above.lock().as_ref().and_then(Weak::upgrade)
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        self.committer.lock().as_ref().and_then(Weak::upgrade)
     }
 }
 
-/// Most parts of one transfer: what a queue of 128 slots carries with room to spare.
+/// The most segments of a transfer: fits a queue of 128 descriptors with room to spare.
 const MOST_PARTS: usize = 96;
 
 /// The metadata of one device.
@@ -146,7 +148,7 @@ pub(super) struct Buffers {
 }
 
 impl Changed {
-    /// Notes that a block has changed. Returns whether it is the only one.
+    /// Marks a block dirty. Returns whether it is the only one.
     fn note(&mut self, block: &Block, fresh: bool) -> bool {
         let first = self.set.is_empty();
         let change = self.set.entry(block.number).or_insert_with(|| Change {
@@ -157,7 +159,7 @@ impl Changed {
         first
     }
 
-    /// Takes out what is fresh.
+    /// Takes the fresh blocks.
     fn take_fresh(&mut self) -> Set {
         let all = core::mem::take(&mut self.set);
         let (fresh, others) = all.into_iter().partition(|(_, change)| change.fresh);
@@ -167,11 +169,11 @@ impl Changed {
 }
 
 impl Buffers {
-    /// Over a device with blocks of this many bytes.
+    /// Returns the metadata of a device with blocks of `block_size` bytes.
     pub fn new(device: Arc<Device>, block_size: usize) -> Buffers {
         let store = Metadata {
             device: DeviceStore::new(device.clone()),
-            above: SpinLock::new(Rank::Leaf, None),
+            committer: SpinLock::new(Rank::Leaf, None),
         };
         Buffers {
             pages: PageCache::new(store, device.size()),
@@ -190,8 +192,8 @@ impl Buffers {
 
     /// Names the file system that commits the changes: for the flusher, and for
     /// [`wait_for_ends`](Buffers::wait_for_ends).
-    pub fn serve(&self, above: Weak<dyn Committer>) {
-        *self.pages.store().above.lock() = Some(above);
+    pub fn serve(&self, committer: Weak<dyn Committer>) {
+        *self.pages.store().committer.lock() = Some(committer);
     }
 
     /// Waits until the removed files that are being freed are free.
@@ -201,7 +203,7 @@ impl Buffers {
     pub fn wait_for_ends(&self) -> Result<()> {
         self.pages
             .store()
-            .above()
+            .committer()
             .ok_or(Errno::EIO)?
             .wait_for_ends()
     }
@@ -211,13 +213,13 @@ impl Buffers {
         &self.device
     }
 
-    /// Page of the device, and byte in it, where a block begins.
+    /// The page of the device and the offset in it of a block.
     fn place(&self, number: u32) -> (u64, usize) {
         let byte = number as u64 * self.block_size as u64;
         (byte / PAGE_SIZE as u64, (byte % PAGE_SIZE as u64) as usize)
     }
 
-    /// A block that exists on the device, read if it is not in memory. May sleep for that.
+    /// Returns a block that exists on the device, reading it if needed. May sleep.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -230,8 +232,9 @@ impl Buffers {
         })
     }
 
-    /// A block that gets its first content as metadata: all zeros, changed. Must be on the disk before anything there leads to it: nothing in memory
-    /// does before this returns. May sleep while others are written.
+    /// Returns a block that becomes metadata: zeroed and dirty. It is written before anything on
+    /// the disk refers to it; the caller stores references to it only after this returns. May sleep
+    /// while other blocks are written.
     ///
     /// # Errors
     /// `EIO`, if other blocks of its page have to be read; `ENOMEM`.
@@ -242,14 +245,14 @@ impl Buffers {
             let mut changed = self.changed.lock();
             (!changed.closed).then(|| changed.note(&block, true))
         };
-        // A sound sleep ends only when what it waits for is there.
+        // An uninterruptible sleep ends by its condition.
         if let Ok(true) = self.opened.wait(Sleep::SOUND, opened) {
             self.pages.note_changed();
         }
         Ok(block)
     }
 
-    /// Copies bytes into a block, from byte `at` of it on, and notes that it has changed.
+    /// Copies bytes into a block, from offset `at` on, and marks it dirty.
     pub fn store(&self, block: &Block, at: usize, bytes: &[u8]) {
         ephemeral::map(&block.frame).write(block.start + at, bytes);
         if self.changed.lock().note(block, false) {
@@ -262,25 +265,28 @@ impl Buffers {
         self.store(block, index as usize * 4, &word.to_le_bytes());
     }
 
-    /// The block is not metadata any more, and is not written as such: the next owner's data will be there.
+    /// Notes that the block is no metadata any more and must not be written: its next owner's data
+    /// will be there.
     pub fn forget(&self, number: u32) {
         let change = self.changed.lock().set.remove(&number);
         drop(change);
     }
 
-    /// How many blocks have changed.
+    /// The number of dirty blocks.
     pub fn changed(&self) -> usize {
         self.changed.lock().set.len()
     }
 
-    /// Writes all that has changed: first what is new, then, when that is where it survives, what leads there. Sleeps. Only one at a time.
+    /// Writes all dirty blocks: first fresh ones, then, once these are on stable storage, those
+    /// that refer to them. Sleeps. One call at a time.
     ///
     /// # Errors
-    /// `EIO`; what could not be written counts as changed still.
+    /// `EIO`; blocks that could not be written stay dirty.
     pub fn write_back(&self) -> Result<()> {
         let fresh = self.changed.lock().take_fresh();
         self.write_fresh(fresh)?;
-        // Few have become so meanwhile, and now no others do: whatever the rest leads to is there when it is written.
+        // Few blocks have become fresh meanwhile, and now no others do, so whatever the rest refers
+        // to is on the disk first.
         let (fresh, others) = {
             let mut changed = self.changed.lock();
             changed.closed = true;
@@ -298,26 +304,27 @@ impl Buffers {
         result
     }
 
-    /// Writes blocks to which nothing on the disk leads yet, and has the disk keep them.
+    /// Writes fresh blocks, and flushes the disk's cache.
     fn write_fresh(&self, fresh: Set) -> Result<()> {
         if fresh.is_empty() {
             return Ok(());
         }
         let all = fresh.clone();
         self.write_set(fresh)?;
-        // Of what was not kept nobody knows what is there.
+        // After a failed flush their state on the disk is unknown.
         self.device.flush().inspect_err(|_| self.take_back(all))
     }
 
-    /// Writes blocks, neighbours together, all at once; those that can't be written are put back.
+    /// Writes blocks, merging consecutive ones, all at once; those that cannot be written become
+    /// dirty again.
     fn write_set(&self, set: Set) -> Result<()> {
         let batch = Batch::new();
         let mut run: Vec<(u32, Change)> = Vec::new();
         let mut set = set.into_iter().peekable();
         while let Some((number, change)) = set.next() {
             run.push((number, change));
-            let goes_on = set.peek().is_some_and(|(next, _)| *next == number + 1);
-            if goes_on && run.len() < MOST_PARTS {
+            let continue_on_damage = set.peek().is_some_and(|(next, _)| *next == number + 1);
+            if continue_on_damage && run.len() < MOST_PARTS {
                 continue;
             }
             let parts = run
@@ -347,7 +354,7 @@ impl Buffers {
         self.pages.note_changed();
     }
 
-    /// Gives up to `most` pages up that hold nothing that has changed and that nobody uses; returns how many.
+    /// Evicts up to `most` unused pages without dirty blocks; returns how many.
     #[cfg(test)]
     pub fn give_back(&self, most: usize) -> usize {
         crate::page_cache::Cached::give_back(&*self.pages, most)

@@ -1,8 +1,9 @@
-//! The bytes of a regular file: where the blocks of its pages are.
+//! The backing store of a regular file's pages.
 //!
-//! A page that may become dirty has all blocks that the file's size covers in it, from [`reserve`](BackingStore::reserve) on: a full disk is
-//! found before anybody's bytes are taken. Their old bytes are some other file's until the page is written. Until then they are *unwritten*: they
-//! read as zeros, and those that nobody has written when the file is synced, or leaves memory, are cleared on the disk.
+//! From [`reserve`](BackingStore::reserve) on, all blocks of a page within the file's size are
+//! allocated: a full disk is detected before any bytes are accepted. Until the page is written
+//! these blocks still hold another file's bytes. They are *unwritten*: they read as zeros, and
+//! those that are still unwritten when the file is synced or evicted are cleared on the disk.
 
 use alloc::sync::{Arc, Weak};
 use core::{
@@ -13,34 +14,34 @@ use core::{
 use abi::{Errno, Result};
 use nucleus::{Frame, PAGE_SIZE, dma::Part};
 
-use super::inode::{Changing, Inode};
+use super::inode::{Inode, RecordChange};
 use crate::{
     block::{Done, Transfer},
     page_cache::{BackingStore, PageSet},
 };
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
-/// Blocks that are reserved at once at most, so that others have their turn at the file.
+/// The most blocks of one reservation, so that other tasks get their turn at the file.
 const MOST_RESERVED: u64 = 4096;
-/// Parts of a request that clears blocks.
+/// Segments of one request that clears blocks.
 const MOST_PARTS: u32 = 64;
 
-/// What the file's pages know of its inode.
+/// The link from a page cache to its inode.
 pub(super) struct Content {
-    /// Always there but for pages that outlive a forgotten file.
+    /// Empty only for pages that outlive a forgotten file.
     inode: Weak<Inode>,
-    /// Blocks of the file, by their place in it, that have one on the disk which was never written.
+    /// Allocated blocks of the file that were never written, by their position in the file.
     pub(super) unwritten: PageSet,
-    /// There may be blocks behind the end, which [`cut`](BackingStore::cut) could not free.
+    /// There may be blocks beyond the end that [`cut`](BackingStore::cut) could not free.
     uncut: AtomicBool,
-    /// The file system's device, and the inode's number.
+    /// The file system's device, and the inode number.
     identity: (u64, u64),
     pub(super) size_max: u64,
     pub(super) block_shift: u32,
 }
 
 impl Content {
-    /// Of the inode that `inode` leads to.
+    /// Returns the store of the inode that `inode` refers to.
     pub fn new(
         inode: Weak<Inode>,
         identity: (u64, u64),
@@ -57,35 +58,35 @@ impl Content {
         }
     }
 
-    /// The inode.
+    /// Returns the inode.
     ///
     /// # Errors
-    /// `EIO` after the end of the file system.
+    /// `EIO` after unmounting.
     pub(super) fn inode(&self) -> Result<Arc<Inode>> {
         self.inode.upgrade().ok_or(Errno::EIO)
     }
 
-    /// Blocks that `pages` have.
+    /// The blocks of `pages`.
     pub(super) fn blocks(&self, pages: Range<u64>) -> Range<u64> {
         let shift = PAGE.trailing_zeros() - self.block_shift;
         pages.start << shift..pages.end.saturating_mul(1 << shift)
     }
 
-    /// Blocks that `size` bytes have, the last one maybe in part.
+    /// The blocks of `size` bytes; the last one may be partial.
     pub(super) fn blocks_of(&self, size: u64) -> u64 {
         size.div_ceil(1 << self.block_shift)
     }
 
-    /// Clears what was reserved and never written, on the disk.
+    /// Clears reserved, unwritten blocks on the disk.
     ///
     /// # Errors
-    /// `EIO`; `ENOMEM` if a map of blocks can't be read.
+    /// `EIO`; `ENOMEM` if an indirect block cannot be read.
     pub fn clear_unwritten(&self) -> Result<()> {
         if self.unwritten.next(0..u64::MAX).is_none() {
             return Ok(());
         }
         let inode = self.inode()?;
-        // Nobody begins to write any of them meanwhile.
+        // The lock keeps writes to these blocks from starting.
         inode.change(|changing| {
             let mut from = 0;
             while let Some(logical) = self.unwritten.next(from..u64::MAX) {
@@ -111,15 +112,15 @@ impl Content {
         })
     }
 
-    /// Puts blocks among those that were never written.
+    /// Marks blocks as unwritten.
     pub fn note_unwritten(&self, blocks: Range<u64>) {
         for logical in blocks {
             self.unwritten.insert(logical);
         }
     }
 
-    /// Gives the holes in `blocks` blocks of their own.
-    fn fill_holes(&self, changing: &mut Changing<'_>, blocks: Range<u64>) -> Result<()> {
+    /// Allocates blocks for the holes in `blocks`.
+    fn fill_holes(&self, changing: &mut RecordChange<'_>, blocks: Range<u64>) -> Result<()> {
         let narrow = |logical: u64| u32::try_from(logical).map_err(|_| Errno::EFBIG);
         let range = narrow(blocks.start)?..narrow(blocks.end)?;
         changing.fill_holes_noting(range, &mut |filled| {
@@ -143,12 +144,13 @@ impl Content {
     }
 
     /// Frees `blocks`.
-    fn free(&self, changing: &mut Changing<'_>, blocks: Range<u64>) -> Result<()> {
+    fn free(&self, changing: &mut RecordChange<'_>, blocks: Range<u64>) -> Result<()> {
         self.unwritten.remove_range(blocks.clone());
         changing.free_range(blocks)
     }
 
-    /// Frees what [`cut`](BackingStore::cut) left, before the end moves over it. Nobody reserves anything meanwhile.
+    /// Frees what [`cut`](BackingStore::cut) left, before the end moves past it. The caller
+    /// excludes reservations.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -185,7 +187,7 @@ impl BackingStore for Content {
         let last = blocks.end.min(self.blocks_of(size));
         let last = last.min(blocks.start + MOST_RESERVED).max(blocks.start);
         let filled = inode.change(|changing| self.fill_holes(changing, blocks.start..last));
-        // Of what was filled before an error, whole pages count.
+        // Whole pages that were filled before an error count.
         let to = match filled {
             Ok(()) => last,
             Err(error) => match self.first_hole(&inode, blocks.start..last)? {
@@ -211,7 +213,7 @@ impl BackingStore for Content {
 
     fn grown(&self, size: u64) {
         let Ok(inode) = self.inode() else { return };
-        // What a write could not give back that came less far than it wanted lies behind the new end, too.
+        // Blocks that a short write could not release lie beyond the new end as well.
         let grows = size > inode.record().size;
         if grows && self.cut_again().is_err() {
             inode
@@ -247,7 +249,7 @@ impl BackingStore for Content {
             let extent = inode.fs.locate(&inode.record(), logical as u32, most)?;
             if extent.first.is_none() == hole {
                 let page = match hole {
-                    // A page with a block is not a hole, though a part of it may be.
+                    // A page with a block is not a hole, although part of it may be.
                     true => logical.div_ceil(per_page),
                     false => logical / per_page,
                 };

@@ -1,4 +1,4 @@
-//! Names that come and go: looking up, making, linking, removing.
+//! Directory entries: lookup, create, link, remove.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -9,14 +9,14 @@ use super::{
     home::now,
     inode::{Inode, Node, ROOT},
     layout::Flags,
-    state::Hangs,
+    state::TreePlace,
 };
 use crate::{Credentials, Kind, namespace::NAME_MAX, vnode::Make};
 
-/// The most links that an inode may have, as on Linux.
+/// The largest link count of an inode, as on Linux.
 pub(super) const LINKS_MAX: u16 = 32_000;
 
-/// A name that may be an entry.
+/// Checks whether a name may be an entry.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" | b"." | b".." => Err(Errno::EINVAL),
@@ -27,50 +27,51 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Inode {
-    /// The inode that a name stands for.
+    /// Returns the inode of a name.
     pub(super) fn look_up(&self, name: &[u8]) -> Result<Arc<Node>> {
         let names = self.directory()?.read(self)?;
         let found = names.find(name)?;
         self.child(found.inode, name)
     }
 
-    /// The inode with this number, which `name` in this directory, whose names are locked, stands for.
+    /// Returns the inode with this number, to which `name` in this directory refers. The
+    /// directory's names are locked.
     pub(super) fn child(&self, number: u32, name: &[u8]) -> Result<Arc<Node>> {
         let child = self.fs.inode(number)?;
         let reserved = number < self.fs.superblock.first_inode;
         if reserved || child.is_directory() && !self.holds(&child, name) {
             return Err(self.fs.damaged("an entry leads where it must not", number));
         }
-        if child.hangs_nowhere() {
-            let here = Hangs::In(self.handle()?, name.into());
+        if child.has_no_place() {
+            let here = TreePlace::In(self.handle()?, name.into());
             let mut place = child.state.place.lock();
-            if let Hangs::Nowhere = &*place {
+            if let TreePlace::Nowhere = &*place {
                 *place = here;
             }
         }
         Ok(child)
     }
 
-    /// Whether a directory hangs here by this name, or nowhere yet. A directory has one name: with a second one, or one for the
-    /// root, there would be no end to a walk.
+    /// Returns whether a directory is linked here by this name, or nowhere yet. A directory has one
+    /// name: a second one, or one for the root, would make walks endless.
     fn holds(&self, child: &Inode, name: &[u8]) -> bool {
         match &*child.state.place.lock() {
-            Hangs::Nowhere => child.ino() != ROOT && child.ino() != self.ino(),
-            Hangs::In(above, own) => above.ino() == self.ino() && **own == *name,
-            Hangs::Removed(..) => false,
+            TreePlace::Nowhere => child.ino() != ROOT && child.ino() != self.ino(),
+            TreePlace::In(parent, own) => parent.ino() == self.ino() && **own == *name,
+            TreePlace::Removed(..) => false,
         }
     }
 
-    /// The names of this directory have changed.
+    /// Updates the directory after a change of its names.
     pub(super) fn touch_names(&self) {
         self.set(|record| {
             record.touch_modified();
-            // Linux's index would not know the change.
+            // Linux's directory index would be stale.
             record.flags.remove(Flags::INDEXED);
         });
     }
 
-    /// One directory more in this one.
+    /// Counts one more subdirectory.
     ///
     /// # Errors
     /// `EMLINK`.
@@ -85,7 +86,7 @@ impl Inode {
         })
     }
 
-    /// One link less.
+    /// Drops a link.
     pub(super) fn drop_link(&self) {
         self.set(|record| record.links = record.links.saturating_sub(1));
     }
@@ -114,7 +115,7 @@ impl Inode {
             Make::BlockDevice(number) => (Kind::BlockDevice, *number),
         };
         let mode = if kind == Kind::Link { 0o777 } else { mode };
-        // Without a link it goes again with its last handle.
+        // Without a link it is freed with its last handle.
         let inode = self.make_inode(kind, device, mode, who)?;
         match &make {
             Make::Directory => inode.make_first_block(self.ino())?,
@@ -139,7 +140,7 @@ impl Inode {
             }
             return Err(error);
         }
-        inode.hang(Hangs::In(self.handle()?, name.into()));
+        inode.set_place(TreePlace::In(self.handle()?, name.into()));
         drop(names);
         self.touch_names();
         Ok(inode)
@@ -174,7 +175,7 @@ impl Inode {
         let was = inode.change(|changing| {
             let links = &mut changing.record.links;
             match *links {
-                // What lost its last name does not come back, unless it never had one.
+                // An inode that lost its last name gets no new one, unless it never had any.
                 0 if !unnamed => Err(Errno::ENOENT),
                 LINKS_MAX.. => Err(Errno::EMLINK),
                 was => {
@@ -191,7 +192,7 @@ impl Inode {
             self.fs.orphans.remove(&self.fs, inode.ino(), 0);
         }
         inode.state.unnamed.store(false, Ordering::Relaxed);
-        inode.hang(Hangs::In(self.handle()?, name.into()));
+        inode.set_place(TreePlace::In(self.handle()?, name.into()));
         inode.set(|record| record.changed = now());
         drop(names);
         self.touch_names();
@@ -217,32 +218,33 @@ impl Inode {
             let mut names = directory.write(self)?;
             let found = names.find(name)?;
             if found.inode != child.ino() {
-                // Another one has got the name meanwhile.
+                // Another inode has got the name meanwhile.
                 continue;
             }
             if let Ok(own) = child.directory() {
-                own.die()?;
+                own.mark_dead()?;
             }
             if let Err(error) = names.remove(name, &found) {
                 if let Ok(own) = child.directory() {
-                    own.revive();
+                    own.unmark_dead();
                 }
                 return Err(error);
             }
             if is_directory {
                 self.drop_link();
             }
-            child.lose_name(&me, name);
+            child.note_unlinked(&me, name);
             break child;
         };
         self.touch_names();
-        // It may go now, with no lock held.
+        // It may be freed now, with no lock held.
         drop(child);
         Ok(())
     }
 
-    /// The name `name` in `directory` no longer stands for it. A directory is dead already.
-    pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &[u8]) {
+    /// Notes that `name` in `directory` no longer refers to it. A directory has been marked dead
+    /// already.
+    pub(super) fn note_unlinked(&self, directory: &Arc<Node>, name: &[u8]) {
         let mut left = 0;
         self.set(|record| {
             record.links = match record.is_directory() {
@@ -257,10 +259,10 @@ impl Inode {
         }
         let mut place = self.state.place.lock();
         let old = match &*place {
-            Hangs::In(above, own) if Arc::ptr_eq(above, directory) && **own == *name => {
+            TreePlace::In(parent, own) if Arc::ptr_eq(parent, directory) && **own == *name => {
                 let new = match left {
-                    0 => Hangs::Removed(above.clone(), own.clone()),
-                    _ => Hangs::Nowhere,
+                    0 => TreePlace::Removed(parent.clone(), own.clone()),
+                    _ => TreePlace::Nowhere,
                 };
                 core::mem::replace(&mut *place, new)
             }

@@ -4,28 +4,29 @@ use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use super::group::Correction;
 
-/// What is free in the whole file system. What is pending counts as in use.
+/// Free blocks and inodes of the whole file system. Pending ones count as in use.
 #[derive(Default)]
 pub(super) struct Free {
-    /// Follows the groups, which say what can be taken: it may be off, and below zero, while somebody takes or gives any.
+    /// Follows the counts of the groups, which are authoritative: may be inexact, even negative,
+    /// during an allocation.
     blocks: AtomicI64,
     pub inodes: AtomicU32,
     pub directories: AtomicU32,
 }
 
 impl Free {
-    /// Free blocks.
+    /// The number of free blocks.
     pub fn blocks(&self) -> u32 {
         let blocks = self.blocks.load(Ordering::Relaxed);
         blocks.clamp(0, u32::MAX as i64) as u32
     }
 
-    /// So many more, or fewer, blocks are free.
+    /// Adds to the number of free blocks.
     pub fn add_blocks(&self, more: i64) {
         self.blocks.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Takes one of a count, if there is any.
+    /// Decrements a count unless it is 0.
     pub fn take_one(count: &AtomicU32) -> bool {
         count
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {

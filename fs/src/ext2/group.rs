@@ -1,4 +1,4 @@
-//! Block groups: which of their blocks and inodes are free.
+//! Block groups: their free blocks and inodes.
 
 use abi::Result;
 use nucleus::{
@@ -13,12 +13,12 @@ use super::{
     pending::Run,
 };
 
-/// A group's number, places and free things.
+/// A group: its number, the places of its metadata, and its free counts.
 pub(super) struct Group {
     number: u32,
-    /// Where its bitmaps and table are; its counts are those at the mount.
+    /// The places of its bitmaps and table; the counts are those at mount.
     pub(super) record: GroupRecord,
-    /// The block of descriptors that has its own, and where it begins there.
+    /// The block with its descriptor, and the offset there.
     descriptor: (Block, usize),
     state: Mutex<State>,
 }
@@ -28,25 +28,25 @@ struct State {
     record: GroupRecord,
     blocks: Bits,
     inodes: Bits,
-    /// No block below this one, counted in the group, is free.
+    /// No block of the group before this one is free.
     first_free: u32,
-    /// No inode below this one, counted likewise.
+    /// No inode of the group before this one is free.
     first_free_inode: u32,
 }
 
-/// A bitmap, read when it is first needed and then kept.
+/// A bitmap, read on first use and then kept.
 enum Bits {
     Unread,
     Fine(Bitmap),
-    /// It says that what holds the file system together is free. Nothing is taken from it or given to it.
+    /// It marks metadata as free: never used for allocation or freeing.
     Damaged,
 }
 
-/// How a count of the whole file system changes.
+/// A change of the counts of the whole file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Correction(pub i64);
 
-/// What is free in a group.
+/// The free counts of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Room {
     pub blocks: u32,
@@ -55,7 +55,8 @@ pub(super) struct Room {
 }
 
 impl Group {
-    /// The group whose descriptor is at byte `at` of `block`; its places have been checked.
+    /// Returns the group whose descriptor is at offset `at` of `block`; its places have been
+    /// checked.
     pub fn new(number: u32, record: GroupRecord, block: Block, at: usize) -> Group {
         let state = State {
             record,
@@ -72,7 +73,7 @@ impl Group {
         }
     }
 
-    /// What is free in it.
+    /// Returns its free counts.
     pub fn room(&self) -> Room {
         let state = self.state.lock();
         Room {
@@ -82,12 +83,13 @@ impl Group {
         }
     }
 
-    /// Takes up to `most` neighbouring blocks: at `goal` if they are free, else behind it, else anywhere in the group; where many are wanted
-    /// rather from an empty stretch than from a gap. `None` if there is none. `correct` hears how many more blocks are
-    /// free than was known.
+    /// Allocates up to `most` consecutive blocks: at `goal` if they are free, else after it, else
+    /// anywhere in the group; long runs preferably in an empty stretch rather than a gap. Returns
+    /// `None` if the group has none. `correct` is called with the difference if the bitmap has
+    /// another number of free blocks than was known.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`, when its bitmap can't be read.
+    /// `EIO`, `ENOMEM`, when its bitmap cannot be read.
     pub fn take_blocks(
         &self,
         disk: (&Buffers, &Geometry),
@@ -120,7 +122,7 @@ impl Group {
         }))
     }
 
-    /// Makes blocks of this group free; returns how many that are.
+    /// Frees blocks of this group; returns how many.
     ///
     /// # Errors
     /// As [`take_blocks`](Group::take_blocks).
@@ -147,7 +149,7 @@ impl Group {
         Ok(run.count)
     }
 
-    /// Takes a free inode; its index in the group. `prepare` is called with it before it is taken.
+    /// Allocates an inode; returns its index in the group. `prepare` is called with it first.
     ///
     /// # Errors
     /// As [`take_blocks`](Group::take_blocks), and those of `prepare`.
@@ -177,7 +179,7 @@ impl Group {
         Ok(Some(prepared))
     }
 
-    /// Makes an inode of this group free; returns whether it was not.
+    /// Frees an inode of this group; returns whether it was in use.
     ///
     /// # Errors
     /// As [`take_blocks`](Group::take_blocks).
@@ -212,7 +214,8 @@ impl Group {
 }
 
 impl State {
-    /// The bitmap of blocks, `None` if it is damaged. When it is first read its count of free blocks is the one that counts.
+    /// The block bitmap, `None` if it is damaged. When it is first read, its number of free blocks
+    /// replaces the descriptor's.
     fn blocks(
         &mut self,
         group: u32,
@@ -287,7 +290,7 @@ impl Bits {
     }
 }
 
-/// The clear bit to begin at.
+/// The clear bit to start at.
 fn search(bitmap: &Bitmap, goal: u32, first: u32, most: u32) -> Option<u32> {
     let all = 0..u32::MAX;
     if bitmap.clear_run(goal, 1) == 1 {

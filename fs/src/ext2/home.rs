@@ -11,9 +11,9 @@ use super::{
     volume::Volume,
 };
 
-/// Where an inode's record is.
+/// The place of an inode's record.
 #[derive(Clone)]
-pub(super) struct Home {
+pub(super) struct RecordPlace {
     pub group: u32,
     block: Block,
     /// Bytes.
@@ -21,10 +21,10 @@ pub(super) struct Home {
     len: usize,
 }
 
-impl Home {
-    pub fn of(fs: &Volume, slot: Slot) -> Result<Home> {
+impl RecordPlace {
+    pub fn of(fs: &Volume, slot: Slot) -> Result<RecordPlace> {
         let group = &fs.groups[slot.group as usize];
-        Ok(Home {
+        Ok(RecordPlace {
             group: slot.group,
             block: fs.buffers.get(group.record.inode_table + slot.block)?,
             offset: slot.offset,
@@ -38,20 +38,20 @@ impl Home {
         InodeRecord::parse(&bytes[..self.len])
     }
 
-    /// Puts the record there, but for the field of the list of orphans.
+    /// Writes the record, except the field of the orphan list.
     pub fn store(&self, fs: &Volume, record: &InodeRecord) {
         let mut bytes = [0; MAX_INODE_SIZE];
         let bytes = &mut bytes[..self.len];
         self.block.read(self.offset, bytes);
         record.put(bytes);
-        // What is between these parts may be set meanwhile, by who takes another inode out of the list of orphans.
+        // The removal of another inode from the orphan list may change the bytes in between.
         const BEHIND: usize = InodeRecord::DELETED + 4;
         let (front, behind) = (&bytes[..InodeRecord::DELETED], &bytes[BEHIND..]);
         fs.buffers.store(&self.block, self.offset, front);
         fs.buffers.store(&self.block, self.offset + BEHIND, behind);
     }
 
-    /// The record as it is there, and the field of the list of orphans.
+    /// Reads the record and the field of the orphan list.
     #[cfg(test)]
     pub fn stored(&self) -> (InodeRecord, u32) {
         let mut field = [0; 4];
@@ -60,7 +60,7 @@ impl Home {
         (self.load(), u32::from_le_bytes(field))
     }
 
-    /// Clears all of the record's bytes, those behind what is known here as well.
+    /// Clears all bytes of the record, including unknown ones at its end.
     pub fn clear(&self, fs: &Volume) {
         const ZEROS: [u8; 128] = [0; 128];
         for at in (0..fs.geometry.inode_size).step_by(ZEROS.len()) {
@@ -70,16 +70,18 @@ impl Home {
 }
 
 impl Volume {
-    /// Sets the field of a record that belongs to the list of orphans. Where the record can't be read, the next check mends the list.
+    /// Sets the field of the orphan list in a record. If the record cannot be read, the next check
+    /// repairs the list.
     pub(super) fn put_deleted(&self, number: u32, value: u32) {
-        if let Ok(home) = Home::of(self, self.geometry.slot(number)) {
+        if let Ok(home) = RecordPlace::of(self, self.geometry.slot(number)) {
             let at = home.offset + InodeRecord::DELETED;
             self.buffers.store(&home.block, at, &value.to_le_bytes());
         }
     }
 }
 
-/// Now, since the epoch, in ticks: time stamps are as fine as Linux's, so that one who writes again and again changes them seldom.
+/// Returns the time in ticks since the epoch: time stamps are as coarse as Linux's, so that
+/// repeated writes rarely change them.
 pub(super) fn now() -> Duration {
     const TICK: u32 = 4_000_000;
     let now = time::since_epoch();

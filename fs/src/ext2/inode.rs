@@ -1,10 +1,12 @@
 //! Inodes in memory.
 //!
-//! An inode keeps the block of the inode table that has its record, and every change is put there at once. So there are no changed
-//! inodes, only changed blocks: an inode that nobody uses has nothing left to write but its pages.
+//! An inode keeps the metadata block of its record, and every change is written there at once. So
+//! there are no dirty inodes, only dirty blocks: an unused inode has nothing to write but its
+//! pages.
 //!
-//! Inodes stand in the file system's [`Table`](crate::page_cache::InodeCache), which says who uses one. One without links ends when the last user lets go:
-//! its blocks are freed, then it itself.
+//! Inodes are in the file system's [`InodeCache`](crate::page_cache::InodeCache), which tracks
+//! their users. When the last user of an inode without links goes, its blocks and the inode are
+//! freed.
 
 use alloc::sync::{Arc, Weak};
 use core::{
@@ -22,11 +24,11 @@ use super::{
     Ext2,
     buffer::Block,
     content::Content,
-    home::{Home, now},
+    home::{RecordPlace, now},
     layout::{Flags, InodeRecord},
     pending::Pending,
     removed::Removed,
-    state::Hangs,
+    state::TreePlace,
 };
 use crate::{
     Kind,
@@ -41,55 +43,57 @@ pub(super) struct Inode {
     pub fs: Arc<Ext2>,
     number: u32,
     kind: Kind,
-    home: Home,
-    /// Attributes, and where the blocks are. Changed through [`change`](Inode::change) and its like only.
+    home: RecordPlace,
+    /// Attributes and block pointers. Changed through [`change`](Inode::change) and similar methods
+    /// only.
     record: RwLock<InodeRecord>,
-    /// Whether the record has no link: to be looked at where the lock can't be taken.
+    /// The record has no link: a copy to be read without the lock.
     removed: AtomicBool,
-    /// Whether it has ended: its number and its blocks may be another one's, and whoever comes late changes nothing of them [lock of the record].
+    /// It has been freed: its number and blocks may have been reused, and late changes are refused
+    /// [lock of the record].
     ended: AtomicBool,
-    /// The commit that has to be over for what [`sync`](Inode::sync) promises; see [`Ext2::commits`].
+    /// The commit that [`sync`](Inode::sync) must wait for; see `Volume::commits`.
     commit: AtomicU64,
-    /// Likewise, for the time stamps of its content.
+    /// The same for the time stamps of its content.
     times: AtomicU64,
-    /// The content of a regular file.
+    /// The page cache of a regular file.
     pages: Option<Arc<PageCache<Content>>>,
-    /// What the upper half knows of it.
+    /// The vnode layer's state.
     pub state: super::state::State,
 }
 
-/// What a new inode shall be.
+/// The attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewInode {
-    /// Kind and permissions, as `st_mode`.
+    /// Type and permissions, as `st_mode`.
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
-    /// Device nodes: the number, as `dev_t`.
+    /// The number of a device node, as `dev_t`.
     pub device: u64,
 }
 
-/// A record on its way through [`Inode::change`].
-pub(super) struct Changing<'a> {
+/// A record being changed in [`Inode::change`].
+pub(super) struct RecordChange<'a> {
     pub fs: &'a Ext2,
     pub record: &'a mut InodeRecord,
-    /// The group that new blocks should come from.
+    /// The preferred group for new blocks.
     pub group: u32,
-    /// What the record does not lead to any more.
+    /// Blocks that the record no longer refers to.
     pub freed: Pending,
 }
 
 impl Ext2 {
-    /// The inode of this number, as an entry of a directory names it.
+    /// Returns the inode of this number, as a directory entry names it.
     ///
     /// # Errors
-    /// `EIO` for one that does not exist or has no link, or can't be read; `ENOMEM`.
+    /// `EIO` if it does not exist, has no link, or cannot be read; `ENOMEM`.
     pub(super) fn inode(self: &Arc<Ext2>, number: u32) -> Result<Arc<InUse<Inode>>> {
         if !self.geometry.has_inode(number) {
             return Err(self.damaged("an entry leads to an inode that does not exist", number));
         }
         self.table()?.get(number as u64, || {
-            let home = Home::of(self, self.geometry.slot(number))?;
+            let home = RecordPlace::of(self, self.geometry.slot(number))?;
             let record = home.load();
             if record.links == 0 {
                 return Err(self.damaged("an entry leads to an inode that is free", number));
@@ -103,7 +107,8 @@ impl Ext2 {
         })
     }
 
-    /// A new inode without a link, for a directory `parent`. It is freed again if nobody gives it one.
+    /// Makes a new inode without a link, for a directory `parent`. It is freed again unless it gets
+    /// one.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`.
@@ -126,7 +131,7 @@ impl Ext2 {
         let top = parent.number == ROOT || parent_flags.contains(Flags::TOP);
         let (number, home) =
             self.take_inode(parent.home.group, directory, top, |number, slot| {
-                Ok((number, Home::of(self, slot)?))
+                Ok((number, RecordPlace::of(self, slot)?))
             })?;
         self.table()?.get(number as u64, || {
             home.clear(self);
@@ -136,10 +141,10 @@ impl Ext2 {
     }
 }
 
-/// The root's number.
+/// The root's inode number.
 pub(super) const ROOT: u32 = 2;
 
-/// What a mode says it is.
+/// The file type of a mode.
 fn kind_of(mode: u16) -> Option<Kind> {
     Some(match mode >> 12 {
         1 => Kind::Fifo,
@@ -154,7 +159,13 @@ fn kind_of(mode: u16) -> Option<Kind> {
 }
 
 impl Inode {
-    fn new(fs: &Arc<Ext2>, number: u32, kind: Kind, home: Home, record: InodeRecord) -> Arc<Inode> {
+    fn new(
+        fs: &Arc<Ext2>,
+        number: u32,
+        kind: Kind,
+        home: RecordPlace,
+        record: InodeRecord,
+    ) -> Arc<Inode> {
         Arc::new_cyclic(|me: &Weak<Inode>| {
             let pages = (kind == Kind::Regular).then(|| {
                 let identity = (fs.device().number(), number as u64);
@@ -179,15 +190,16 @@ impl Inode {
         })
     }
 
-    /// A handle to it, which somebody uses.
+    /// Returns a handle that counts as a user.
     ///
     /// # Errors
-    /// `EIO` after the end of the file system.
+    /// `EIO` after unmounting.
     pub fn handle(&self) -> Result<Arc<InUse<Inode>>> {
         self.fs.inode(self.number)
     }
 
-    /// Frees it, which has no link, with its blocks, though somebody may use it: the file system can't be changed after this.
+    /// Frees it and its blocks even if it is in use, for an inode without links: no change of the
+    /// file system is possible afterwards.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -200,9 +212,9 @@ impl Inode {
         Removed::new(self.number, self.home.clone(), self.record().clone())
     }
 
-    /// Where its record is.
+    /// The place of its record.
     #[cfg(test)]
-    pub fn home(&self) -> &Home {
+    pub fn home(&self) -> &RecordPlace {
         &self.home
     }
 
@@ -211,32 +223,32 @@ impl Inode {
         self.number
     }
 
-    /// What it is.
+    /// Its file type.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The content of a regular file.
+    /// The page cache of a regular file.
     pub fn pages(&self) -> Option<&Arc<PageCache<Content>>> {
         self.pages.as_ref()
     }
 
-    /// Its attributes and pointers.
+    /// Its attributes and block pointers.
     pub fn record(&self) -> ReadGuard<'_, InodeRecord> {
         self.record.read()
     }
 
-    /// Lets `change` change the record, and puts it into its block, also after an error: what was done by then stays. Blocks that
-    /// it gave up are pending afterwards.
+    /// Calls `change` with the record and stores it in its block, also after an error: changes made
+    /// by then stay. Freed blocks become pending.
     ///
     /// # Errors
-    /// Those of `change`; `ESTALE` if the inode has ended.
-    pub fn change<T>(&self, change: impl FnOnce(&mut Changing<'_>) -> Result<T>) -> Result<T> {
+    /// Those of `change`; `ESTALE` if the inode has been freed.
+    pub fn change<T>(&self, change: impl FnOnce(&mut RecordChange<'_>) -> Result<T>) -> Result<T> {
         let mut record = self.record.write();
         if self.has_ended() {
             return Err(Errno::ESTALE);
         }
-        let mut changing = Changing {
+        let mut changing = RecordChange {
             fs: &self.fs,
             record: &mut record,
             group: self.home.group,
@@ -250,7 +262,7 @@ impl Inode {
         result
     }
 
-    /// As [`change`](Inode::change), for what can't fail.
+    /// As [`change`](Inode::change), for changes that cannot fail.
     pub fn set(&self, change: impl FnOnce(&mut InodeRecord)) {
         let mut record = self.record.write();
         change(&mut record);
@@ -270,7 +282,7 @@ impl Inode {
         self.commit.store(self.fs.next_commit(), Ordering::Release);
     }
 
-    /// Its content has changed just now: time stamps, without which the content can be read back.
+    /// Sets the time stamps of a change of content, which reading the content back does not need.
     pub fn touch_modified(&self) {
         let (now, is_noted) = {
             let record = self.record.read();
@@ -288,8 +300,9 @@ impl Inode {
         }
     }
 
-    /// Brings all that leads to the file and to its blocks onto the medium, and what the device has taken of its pages with it; with
-    /// `data_only`, not the times at which the content has changed.
+    /// Writes all metadata that leads to the file and its blocks to stable storage, and flushes the
+    /// device's cache, which also covers its pages; with `data_only`, without time stamps of its
+    /// content.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -305,29 +318,29 @@ impl Inode {
         }
     }
 
-    /// Writes what pages of it are dirty, and clears blocks that were never written.
+    /// Writes its dirty pages, and clears unwritten blocks.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`. That pages could not be written is told by them.
+    /// `EIO`, `ENOMEM`. Write errors of pages are reported by the pages.
     pub fn write_pages(&self) -> Result<()> {
         let Some(pages) = &self.pages else {
             return Ok(());
         };
         pages.write_through(0..u64::MAX)?;
         match pages.store().clear_unwritten() {
-            // It has ended under who went through all files.
+            // It was freed during a walk over all files.
             Err(Errno::ESTALE) => Ok(()),
             result => result,
         }
     }
 
-    /// Blocks of metadata that its size covers: a directory's, or a link's text.
+    /// Blocks within the size of a directory or of a link's text.
     pub fn block_count(&self) -> u32 {
         let size = self.record().size;
         size.div_ceil(self.fs.geometry.block_size as u64) as u32
     }
 
-    /// Block `logical` of a directory or link; `None` for a hole.
+    /// Returns block `logical` of a directory or link; `None` for a hole.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -336,8 +349,8 @@ impl Inode {
         first.map(|number| self.fs.buffers.get(number)).transpose()
     }
 
-    /// Adds a block of zeros at the end of a directory or link, which must be whole blocks long; returns its index and itself. The size
-    /// grows by a block.
+    /// Appends a block of zeros to a directory or link that consists of whole blocks; returns its
+    /// index and the block. The size grows by a block.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`, `EFBIG`.
@@ -365,8 +378,8 @@ impl Inode {
     }
 }
 
-impl Changing<'_> {
-    /// As [`Ext2::fill_holes`].
+impl RecordChange<'_> {
+    /// As [`Volume::fill_holes`].
     pub fn fill_holes_noting(
         &mut self,
         range: Range<u32>,
@@ -375,24 +388,26 @@ impl Changing<'_> {
         self.fs.fill_holes(self.record, self.group, range, note)
     }
 
-    /// As [`Ext2::free_range`].
+    /// As [`Volume::free_range`].
     pub fn free_range(&mut self, range: Range<u64>) -> Result<()> {
         self.fs.free_range(self.record, range, &mut self.freed)
     }
 }
 
 impl Ext2 {
-    /// Bytes that a file of this kind may have: what pointers and the count of its sectors can say.
+    /// Returns the largest size of a file of this kind, limited by block pointers and the count of
+    /// sectors.
     pub(super) fn max_size(&self, kind: Kind) -> u64 {
         let geometry = &self.geometry;
         let by_pointers = super::map::most_blocks(geometry.pointers());
-        // Of the sectors that can be counted a part is for blocks of pointers: less than one in `pointers` of each kind.
+        // Indirect blocks use part of the countable sectors: less than one block in `pointers` per
+        // level.
         let countable = u32::MAX as u64 / geometry.sectors() as u64;
         let by_count = countable - 3 * countable / geometry.pointers() as u64;
         let most = by_pointers.min(by_count) << geometry.block_shift;
         match kind {
             Kind::Regular if !self.superblock.is_old => most,
-            // Without the features of the later revision there are no large files.
+            // Revision 0 has no feature for large files.
             _ => most.min(i32::MAX as u64),
         }
     }
@@ -414,11 +429,11 @@ impl InCore for Inode {
             return;
         }
         if let Some(pages) = &self.pages {
-            // Whatever happens, no page is being written any more; blocks that are left are freed below.
+            // In any case no page is under writeback any more; remaining blocks are freed below.
             let _ = pages.truncate(0);
         }
         {
-            // Who finds it in the table without using it may be about to change it.
+            // A walk over the inode cache may find it without using it, and be about to change it.
             let _record = self.record.write();
             self.ended.store(true, Ordering::Release);
         }
@@ -434,9 +449,9 @@ impl InCore for Inode {
             None => Ok(()),
         });
         if written.is_err() {
-            // Who finds it again comes by its directory. Until then nobody does, and the directory is not in use for it: a disk that is
-            // gone can be unmounted.
-            self.hang(Hangs::Nowhere);
+            // A later lookup finds it through its directory. Until then the directory is not kept
+            // in use, so that a disk that has failed can be unmounted.
+            self.set_place(TreePlace::Nowhere);
         }
         written
     }

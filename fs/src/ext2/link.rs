@@ -1,4 +1,4 @@
-//! The text of a symbolic link, which stands in the inode if it is short, else in a block of its own.
+//! The text of a symbolic link: in the inode if it is short, else in a block.
 
 use alloc::{vec, vec::Vec};
 
@@ -7,13 +7,13 @@ use abi::{Errno, Result};
 use super::inode::Inode;
 
 impl Inode {
-    /// Text of this many bytes and more needs a block.
+    /// Text of this length, in bytes, or more needs a block.
     const LONG: usize = 60;
 
-    /// Gives a new link its text.
+    /// Sets the text of a new link.
     ///
     /// # Errors
-    /// `ENOENT` for none, `ENAMETOOLONG`, `ENOSPC`, `EIO`, `ENOMEM`.
+    /// `ENOENT` if it is empty, `ENAMETOOLONG`, `ENOSPC`, `EIO`, `ENOMEM`.
     pub(super) fn set_text(&self, text: &[u8]) -> Result<()> {
         if text.is_empty() {
             return Err(Errno::ENOENT);
@@ -39,7 +39,7 @@ impl Inode {
         Ok(())
     }
 
-    /// The text of a link.
+    /// Returns the text of a link.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.

@@ -1,7 +1,9 @@
-//! Where a file's blocks are: twelve pointers in the inode, then blocks of pointers, blocks of those, and blocks of those.
+//! The block map of a file: twelve pointers in the inode, then indirect, double and triple indirect
+//! blocks.
 //!
-//! A pointer that is 0 is a hole. A new block of pointers is zeros on the disk before anything there leads to it
-//! ([`Buffers::fresh`](super::buffer::Buffers::fresh)); a block that is freed is pending until nothing leads to it.
+//! A pointer of 0 is a hole. A new indirect block is zeroed on the disk before anything there
+//! refers to it ([`Buffers::fresh`](super::buffer::Buffers::fresh)); a freed block is pending until
+//! nothing refers to it.
 
 use core::ops::Range;
 
@@ -14,31 +16,31 @@ use super::{
     volume::Volume,
 };
 
-/// Neighbouring blocks of a file that are neighbours on the disk too, or are all holes.
+/// Consecutive blocks of a file that are consecutive on the disk as well, or all holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
-    /// The first one on the disk; `None` for a hole.
+    /// The first block on the disk; `None` for holes.
     pub first: Option<u32>,
     /// At least 1.
     pub count: u32,
 }
 
-/// The way to a pointer: which of the inode's, then the index in each block of pointers.
-struct Way {
+/// The path to a pointer: the inode's pointer, then the index in each indirect block.
+struct BlockPath {
     top: usize,
-    /// As many as there are blocks of pointers on the way.
+    /// One for each indirect block on the path.
     indices: [u32; 3],
     depth: usize,
 }
 
-impl Way {
-    /// The way to block `logical` of a file, with `pointers` in a block.
+impl BlockPath {
+    /// Returns the path to block `logical` of a file, with `pointers` in a block.
     ///
     /// # Errors
     /// `EFBIG`.
-    fn to(logical: u32, pointers: u32) -> Result<Way> {
+    fn to(logical: u32, pointers: u32) -> Result<BlockPath> {
         if (logical as usize) < DIRECT {
-            return Ok(Way {
+            return Ok(BlockPath {
                 top: logical as usize,
                 indices: [0; 3],
                 depth: 0,
@@ -55,7 +57,7 @@ impl Way {
                     _ => [digit(p * p), digit(p), digit(1)],
                 };
                 let top = DIRECT + depth - 1;
-                return Ok(Way {
+                return Ok(BlockPath {
                     top,
                     indices,
                     depth,
@@ -67,7 +69,8 @@ impl Way {
     }
 }
 
-/// The first block of a file behind each of the inode's pointers, and how many there are; `pointers` in a block.
+/// The first block of a file below each of the inode's pointers, and their number; `pointers` in a
+/// block.
 fn span(top: usize, pointers: u32) -> Range<u64> {
     let p = pointers as u64;
     let direct = DIRECT as u64;
@@ -79,25 +82,26 @@ fn span(top: usize, pointers: u32) -> Range<u64> {
     }
 }
 
-/// The blocks that a file can have at most, with `pointers` in a block.
+/// The largest number of blocks of a file, with `pointers` in a block.
 pub(super) fn most_blocks(pointers: u32) -> u64 {
     span(BLOCKS - 1, pointers).end
 }
 
 impl Volume {
-    /// Where block `logical` of a file is, and how many of the up to `most` blocks from there on follow each other.
+    /// Returns where block `logical` of a file is, and how many of the next up to `most` blocks are
+    /// consecutive.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`, `EFBIG`.
     pub(super) fn locate(&self, record: &InodeRecord, logical: u32, most: u32) -> Result<Extent> {
         let pointers = self.geometry.pointers();
-        let way = Way::to(logical, pointers)?;
+        let way = BlockPath::to(logical, pointers)?;
         let mut pointer = record.blocks[way.top];
         if way.depth == 0 {
             let all = &record.blocks[way.top..DIRECT];
             return self.extent(most.min(all.len() as u32), |i| all[i as usize]);
         }
-        // What is behind the pointer at hand.
+        // The number of blocks below the current pointer.
         let mut behind = (pointers as u64).pow(way.depth as u32);
         let mut at = logical as u64 - span(way.top, pointers).start;
         for level in 0..way.depth {
@@ -117,7 +121,7 @@ impl Volume {
         Err(Errno::EIO)
     }
 
-    /// What the first of `count` pointers leads to, and how many go on like that.
+    /// Returns where the first of `count` pointers leads, and how many continue it.
     fn extent(&self, count: u32, pointer: impl Fn(u32) -> u32) -> Result<Extent> {
         let first = pointer(0);
         if first == 0 {
@@ -128,18 +132,21 @@ impl Volume {
             });
         }
         self.check_data(first)?;
-        let goes_on = |i: u32| {
+        let continue_on_damage = |i: u32| {
             let next = pointer(i);
             Some(next) == first.checked_add(i) && self.is_data(next)
         };
         Ok(Extent {
             first: Some(first),
-            count: (1..count).find(|&i| !goes_on(i)).unwrap_or(count),
+            count: (1..count)
+                .find(|&i| !continue_on_damage(i))
+                .unwrap_or(count),
         })
     }
 
-    /// Gives each hole in `range` of a file a block of its own, whose bytes are stale; near `home`'s group at first, then behind the block in front.
-    /// What of it was done when an error ends it stays. `note` hears which blocks of the file were holes, before the file leads to them.
+    /// Allocates a block with stale content for each hole in `range` of a file, near `home`'s group
+    /// at first, then after the previous block. Blocks allocated before an error stay. Calls `note`
+    /// with the file's blocks that were holes, before the file refers to the new ones.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`, `EFBIG`.
@@ -162,7 +169,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Does so for blocks that are all holes.
+    /// Does so for consecutive holes.
     fn fill_hole(
         &self,
         record: &mut InodeRecord,
@@ -173,7 +180,7 @@ impl Volume {
         let mut logical = hole.start;
         let mut goal = self.goal(record, home, logical)?;
         while logical < hole.end {
-            let way = Way::to(logical, self.geometry.pointers())?;
+            let way = BlockPath::to(logical, self.geometry.pointers())?;
             let leaf = self.leaf(record, &way, &mut goal)?;
             let (index, slots) = match way.depth {
                 0 => (way.top as u32, DIRECT as u32),
@@ -197,7 +204,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Where a new block at `logical` would best be: behind the block in front of it, or with its inode.
+    /// The preferred place of a new block at `logical`: after the previous block, or near its
+    /// inode.
     fn goal(&self, record: &InodeRecord, home: u32, logical: u32) -> Result<u32> {
         if logical > 0
             && let Some(before) = self.locate(record, logical - 1, 1)?.first
@@ -207,8 +215,14 @@ impl Volume {
         Ok(self.geometry.group_blocks(home).start)
     }
 
-    /// The last block of pointers on a way, made with those that lead to it; `None` where the inode itself has the pointer.
-    fn leaf(&self, record: &mut InodeRecord, way: &Way, goal: &mut u32) -> Result<Option<Block>> {
+    /// Returns the last indirect block of a path, allocated along with those before it; `None` if
+    /// the inode has the pointer.
+    fn leaf(
+        &self,
+        record: &mut InodeRecord,
+        way: &BlockPath,
+        goal: &mut u32,
+    ) -> Result<Option<Block>> {
         if way.depth == 0 {
             return Ok(None);
         }
@@ -233,7 +247,7 @@ impl Volume {
         Ok(Some(block))
     }
 
-    /// A new block of pointers to nothing.
+    /// Allocates an empty indirect block.
     fn new_pointers(&self, record: &mut InodeRecord, goal: &mut u32) -> Result<Block> {
         let run = self.take_blocks(*goal, 1)?;
         match self.buffers.fresh(run.first) {
@@ -249,8 +263,9 @@ impl Volume {
         }
     }
 
-    /// Makes the blocks of `range` holes; blocks of pointers that then lead nowhere go too. All of them are added to `freed`, which
-    /// becomes pending when the record has been stored. What of it was done when an error ends it stays, and nothing is lost.
+    /// Makes the blocks of `range` holes and frees indirect blocks that become empty. Adds all of
+    /// them to `freed`, which becomes pending when the record has been stored. What was done before
+    /// an error stays, and no block is lost.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -261,7 +276,7 @@ impl Volume {
         freed: &mut Pending,
     ) -> Result<()> {
         let pointers = self.geometry.pointers();
-        // From the end, as files are cut.
+        // From the end, as truncation does.
         for top in (0..BLOCKS).rev() {
             let span = span(top, pointers);
             let pointer = record.blocks[top];
@@ -284,8 +299,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees what block `number` of pointers leads to in `range`, which is counted in blocks of data from its first one on; `depth` is 1 for pointers to data.
-    /// Returns whether it leads nowhere now.
+    /// Frees what indirect block `number` refers to in `range`, which is relative to its first data
+    /// block; `depth` is 1 for pointers to data. Returns whether it is empty now.
     fn free_below(
         &self,
         record: &mut InodeRecord,
@@ -295,7 +310,7 @@ impl Volume {
         freed: &mut Pending,
     ) -> Result<bool> {
         if !self.is_data(number) {
-            // A pointer to nonsense is forgotten, with what would be behind it.
+            // An invalid pointer is dropped, with everything below it.
             self.damaged("a pointer leads out of the data", number);
             return Ok(true);
         }
@@ -311,7 +326,7 @@ impl Volume {
                 continue;
             }
             if depth == 1 {
-                // Nothing can fail from here to the moment when the block itself is free.
+                // From here until the block itself is freed nothing can fail.
                 if !whole {
                     self.buffers.store_word(&block, index, 0);
                 }

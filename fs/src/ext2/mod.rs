@@ -1,38 +1,41 @@
-//! ext2, read and written.
+//! ext2, read and write.
 //!
 //! From the disk upwards:
 //!
 //! - `layout`: the bytes on the disk, validated. `buffer`: metadata blocks in memory, and which of
 //!   them are dirty.
-//! - `volume`: the superblock, its state, and when metadata is written. `bitmap`, `group`, `free`,
-//!   `allocation`: which blocks and inodes are free, and which are taken next. `pending`: what was
-//!   freed and cannot be reused yet. `home`: where an inode's record is. `map`: a file's blocks.
-//!   `removed`: freeing an inode. `orphans`: the list of unlinked inodes that are in use.
+//! - `volume`: the superblock, its state, and commits of metadata. `bitmap`, `group`, `free`,
+//!   `allocation`: free blocks and inodes, and how they are chosen. `pending`: blocks and inodes
+//!   that were freed and may not be reused yet. `home`: the place of an inode's record. `map`: from
+//!   a file's blocks to the disk's. `removed`: freeing an inode. `orphans`: the list of unlinked
+//!   inodes that are in use.
 //! - `inode`: inodes in memory. `content`: a regular file's backing store; `transfer`: its I/O.
 //!   `directory`: records and names. `mounted`: a volume with its inodes in memory.
 //! - `entries`: adding and removing names; `rename`; `link`: the text of symbolic links.
-//! - `state`: what only vnodes need of an inode; `node`: inodes as vnodes; `pinned`: swap files.
-//! - `options`, `mount_state`, `mounting`: from a device to a root vnode, and the end.
+//! - `state`: the vnode layer's state of an inode; `node`: inodes as vnodes; `pinned`: swap files.
+//! - `options`, `mount_state`, `mounting`: mounting a device, and unmounting.
 //!
-//! # What a crash leaves
+//! # After a crash
 //!
-//! There is no journal. What was synced survives, and `e2fsck -fy` makes the rest fit, because metadata reach the disk by three rules:
+//! There is no journal. Synced data survives, and `e2fsck -fy` repairs the rest, because metadata
+//! reaches the disk by three rules:
 //!
-//! 1. Nothing on the disk leads to a block of pointers or of a directory that is not there itself yet
-//!    (`Buffers::write_back`, which writes new ones first).
-//! 2. Nothing is used again while something on the disk leads to it (`pending`).
-//! 3. What `fsync` promises is: the file's data, then all changed metadata, then the disk's cache ([`Ext2::commit`]).
+//! 1. Nothing on the disk refers to an indirect block or a directory block that is not on the disk
+//!    itself (`Buffers::write_back` writes new ones first).
+//! 2. Nothing is reused while something on the disk refers to it (`pending`).
+//! 3. `fsync` writes the file's data, then all dirty metadata, then flushes the disk's cache
+//!    (`Volume::commit`).
 //!
-//! # Locks
+//! # Lock order
 //!
 //! ```text
-//! Changing        who changes something; Rename, Directory: names
-//!   Ending      removed files end: who changes something and finds no room waits for that, without this lock
-//! FileMap       an inode's record: its attributes and pointers
-//!   Commit      who writes metadata
+//! Changing        a change of the file system; Rename, Directory: names
+//!   Ending        freeing removed files, for which an allocation without Changing may wait
+//! FileMap         an inode's record: its attributes and block pointers
+//!   Commit        writing metadata
 //!     Allocation  one group's bitmaps and counts
-//!       Object      pages of metadata that come into memory
-//!         Leaf        what has changed, is pending or was removed; which inodes are in memory
+//!       Object    metadata pages that are being read
+//!         Leaf    sets of dirty blocks, pending blocks, removed inodes; the inode cache
 //! ```
 
 mod allocation;

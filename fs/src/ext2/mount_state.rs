@@ -1,4 +1,4 @@
-//! What a file system keeps for its mounts, and the locks that order changes against its end.
+//! The state of a mounted file system, and the locks that order changes against unmounting.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -9,22 +9,23 @@ use nucleus::{
 
 use crate::block::Claim;
 
-/// A change of the file system is under way.
+/// A guard of a change of the file system.
 pub(super) type Change<'a> = CpuReadGuard<'a, ()>;
 
-/// What a file system keeps for its mounts and changes.
+/// The state of a mounted file system.
 pub(super) struct MountState {
-    /// Held while a directory gets another parent, so that what is above what stays.
+    /// Held while a directory gets another parent, so that ancestors do not change.
     pub rename: Mutex<()>,
-    /// For the hashes of names: nobody outside can make names collide.
+    /// The seed for hashes of names, which makes collisions unpredictable.
     pub seed: u64,
-    /// Held by who changes something, so that the end comes between changes.
+    /// Read-held by changes, so that unmounting does not interrupt one.
     changes: CpuRwLock<()>,
-    /// Held by who ends removed files, and by who lets nothing be changed any more. Not `changes`: who makes a change may wait for such ends.
+    /// Held while removed files are freed, and while changes are being forbidden. Separate from
+    /// `changes`, since a change may wait for the freeing.
     ends: Mutex<()>,
     pub mounts: AtomicUsize,
     pub claim: SpinLock<Option<Claim>>,
-    /// It was mounted, and has no mount any more.
+    /// It was mounted, and has no mount left.
     pub ending: AtomicBool,
 }
 
@@ -42,17 +43,17 @@ impl MountState {
         }
     }
 
-    /// Enters a change; the end waits for it.
+    /// Starts a change, which unmounting waits for.
     pub fn change(&self) -> Change<'_> {
         self.changes.read()
     }
 
-    /// Waits for all changes, and holds others off.
+    /// Waits for all changes and excludes further ones.
     pub fn no_changes(&self) -> CpuWriteGuard<'_, ()> {
         self.changes.write()
     }
 
-    /// Whose turn it is to end removed files.
+    /// Locks the freeing of removed files.
     pub fn ends(&self) -> MutexGuard<'_, ()> {
         self.ends.lock()
     }

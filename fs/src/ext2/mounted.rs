@@ -65,12 +65,12 @@ impl Ext2 {
             table: SpinLock::new(Rank::Leaf, Some(InodeCache::new())),
             mounting: MountState::new(),
         });
-        let above = Arc::downgrade(&fs);
-        fs.buffers.serve(above);
+        let parent = Arc::downgrade(&fs);
+        fs.buffers.serve(parent);
         Ok(fs)
     }
 
-    /// Inodes in memory.
+    /// Returns the inode cache.
     ///
     /// # Errors
     /// `EIO` after [`forget`](Ext2::forget).
@@ -78,11 +78,12 @@ impl Ext2 {
         self.table.lock().clone().ok_or(Errno::EIO)
     }
 
-    /// Ends its use: what files have in memory is written, then as [`stop_writing`](Volume::stop_writing), and no file is found any
-    /// more. The caller sees to it that nobody is about to change anything.
+    /// Unmounts it: writes the page caches of its files, then does
+    /// [`stop_writing`](Volume::stop_writing), and drops the inode cache. The caller excludes
+    /// concurrent changes.
     ///
     /// # Errors
-    /// `EIO`: it can be used on then.
+    /// `EIO`: it stays mounted.
     pub fn unmount(&self) -> Result<()> {
         self.write_files()?;
         self.table()?.put_all_away();
@@ -91,10 +92,10 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Writes all that is in memory of all files, and all metadata, onto the medium (`syncfs`).
+    /// Writes all dirty pages and all metadata to stable storage (`syncfs`).
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`. That pages could not be written is told by their files.
+    /// `EIO`, `ENOMEM`. Write errors of pages are reported by their files.
     pub fn sync_all(&self) -> Result<()> {
         self.write_files()?;
         self.commit_with_freed()
@@ -108,15 +109,15 @@ impl Ext2 {
         result
     }
 
-    /// Lets go of all inodes in memory without writing anything: as if the machine had stopped. Who has a file in use finds no other any
-    /// more.
+    /// Drops all inodes without writing, as if the machine had stopped. Files in use can find no
+    /// others any more.
     pub fn forget(&self) {
         let table = self.table.lock().take();
         drop(table);
     }
 
-    /// To be called by who is about to change something, with no lock held, and kept until that is done: writes metadata if much has
-    /// changed, and frees what was removed.
+    /// Starts a change, with no lock held; the guard is kept until the change is done. Writes
+    /// metadata if much is dirty, and frees removed inodes.
     ///
     /// # Errors
     /// `EROFS`; `ENOMEM` when memory is scarce; `EIO`.
@@ -131,21 +132,21 @@ impl Ext2 {
             self.commit()?;
         }
         if self.has_removed() {
-            // What can't be freed now is tried again.
+            // A failure is retried with the next change.
             let _ = self.reap();
         }
         let change = self.mounting.change();
-        // It may have ended meanwhile.
+        // It may have been unmounted meanwhile.
         match self.is_read_only() {
             true => Err(Errno::EROFS),
             false => Ok(change),
         }
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     ///
     /// # Errors
-    /// `EIO` for one that can't be read or is none; `ENOMEM`.
+    /// `EIO` if it cannot be read or is no directory; `ENOMEM`.
     pub(super) fn root(self: &Arc<Ext2>) -> Result<Arc<InUse<Inode>>> {
         let root = self.inode(ROOT)?;
         match root.kind() {
@@ -156,7 +157,7 @@ impl Ext2 {
 }
 
 impl Drop for Ext2 {
-    /// One that was never mounted ends here, in the hands of who opened it.
+    /// A file system that was opened but never mounted ends here.
     fn drop(&mut self) {
         if let Err(error) = self.stop_writing() {
             let name = self.device().name();

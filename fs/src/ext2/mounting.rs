@@ -1,7 +1,8 @@
-//! Mounting: from a device to a root vnode, options, and the end.
+//! Mounting a device, mount options, and unmounting.
 //!
-//! A device has one file system, however often it is mounted. It ends with its last mount, or, if that was taken off while files were in
-//! use, with the last of those: everything is written back, the superblock says that all fits together, and the device is given up.
+//! A device has one file system, however often it is mounted. It ends with its last mount or, if
+//! that was detached while files were in use, with the last of these: everything is written back,
+//! the superblock is marked valid, and the device is released.
 
 use alloc::{
     boxed::Box,
@@ -21,21 +22,22 @@ use nucleus::{
 use super::{Ext2, options::Options, state::Body};
 use crate::{Vnode, block::Device, page_cache::InCore};
 
-/// How often is looked whether what is not mounted any more is unused.
+/// How often a detached file system is checked for use.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Who has the device, in messages.
+/// The device's holder, for messages.
 const HOLDER: &str = "ext2";
 
-/// The file systems that are in use, by their devices.
+/// The file systems in use.
 static IN_USE: Mutex<Vec<Weak<Ext2>>> = Mutex::new(Rank::Files, Vec::new());
 
-/// The root of the file system on a device, which is opened unless it is in use already. It is to be [`mounted`](Vnode::mounted),
-/// and ends when it is no more.
+/// Returns the root of the file system on a device, which is opened unless it is in use already.
+/// The caller calls [`mounted`](Vnode::mounted); it ends with its last mount.
 ///
 /// # Errors
-/// `EINVAL` for bad options and for what is no ext2 or is damaged; `EROFS` for a device or features that do not let it be written, unless
-/// `read_only`; `EBUSY` if somebody else has the device, or it is in use the other way; `EIO`, `ENOMEM`.
+/// `EINVAL` for bad options, or if it is no ext2 or damaged; `EROFS` if the device or a feature
+/// forbids writing, unless `read_only`; `EBUSY` if the device has another holder, or it is mounted
+/// the other way; `EIO`, `ENOMEM`.
 pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Arc<dyn Vnode>> {
     let options = Options::parse(options)?;
     let mut in_use = IN_USE.lock();
@@ -45,7 +47,7 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         .filter_map(Weak::upgrade)
         .find(|fs| Arc::ptr_eq(fs.device(), device));
     if let Some(fs) = same {
-        // One that ends is nobody's to mount.
+        // One that is ending cannot be mounted again.
         let usable = !fs.mounting.ending.load(Ordering::Acquire) && fs.is_read_only() == read_only;
         return match usable {
             true => Ok(fs.root()?),
@@ -59,14 +61,14 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         refused.errno
     })?;
     fs.set_options(options);
-    // Until there is a root, an error ends it, the claim with it.
+    // An error before there is a root drops it and the claim on the device.
     let root = begin(&fs, read_only).inspect_err(|_| fs.forget())?;
     *fs.mounting.claim.lock() = Some(claim);
     in_use.push(Arc::downgrade(&fs));
     Ok(root)
 }
 
-/// Lets it be written, unless `read_only`, and finds its root.
+/// Permits changes, unless `read_only`, and returns the root.
 fn begin(fs: &Arc<Ext2>, read_only: bool) -> Result<Arc<dyn Vnode>> {
     let root = fs.root()?;
     if !read_only {
@@ -81,8 +83,8 @@ fn begin(fs: &Arc<Ext2>, read_only: bool) -> Result<Arc<dyn Vnode>> {
     Ok(root)
 }
 
-/// The machine is about to stop: all file systems are written back and can't be changed from here on. Files without a name end, whoever
-/// has them open.
+/// Writes all file systems back and forbids changes, before the machine stops. Frees files without
+/// names even if they are open.
 pub fn shut_down() {
     let all: Vec<Weak<Ext2>> = IN_USE.lock().clone();
     for fs in all.iter().filter_map(Weak::upgrade) {
@@ -107,7 +109,7 @@ impl Ext2 {
         if self.mounting.mounts.load(Ordering::Acquire) > 1 {
             return Ok(());
         }
-        // Nobody mounts it anew meanwhile.
+        // It cannot be mounted again meanwhile.
         let in_use = IN_USE.lock();
         if self.put_all_away() > 1 {
             return Err(Errno::EBUSY);
@@ -125,7 +127,7 @@ impl Ext2 {
         {
             return;
         }
-        // It was taken off while it was in use. Whoever let go of it may hold any lock: a task does the rest.
+        // It was detached while in use. The caller may hold any lock, so a task does the rest.
         let spawn = Spawn {
             name: "ext2-end",
             pmap: None,
@@ -136,7 +138,8 @@ impl Ext2 {
         let fs = self.clone();
         let end = move || {
             while fs.put_all_away() > 0 {
-                // Mappings have files in use. Nobody tells when they end: this is too rare to make each of them pay for it.
+                // Mappings use files, and their end is not reported: this case is too rare to
+                // charge every mapping for it.
                 task::sleep(Sleep {
                     interruptible: false,
                     deadline: Some(time::since_boot() + LOOK),
@@ -149,19 +152,19 @@ impl Ext2 {
         }
     }
 
-    /// Puts all inodes away that nobody uses; says how many are in use.
+    /// Evicts all unused inodes; returns how many are in use.
     fn put_all_away(&self) -> usize {
         self.table().map_or(0, |table| {
             table.put_all_away();
-            // Some that nobody uses may stay, because they can't be written.
+            // Unused inodes that cannot be written stay.
             let (all, unused) = table.counts();
             all - unused
         })
     }
 
-    /// Ends it: nobody uses it.
+    /// Ends the unused file system.
     fn finish(&self) {
-        // What can't be written stays unwritten; the next check finds that it was not unmounted.
+        // If writing fails, the next check finds that it was not unmounted cleanly.
         let ended = self.shut_down();
         if let Err(error) = ended {
             log!(
@@ -172,10 +175,11 @@ impl Ext2 {
         }
         self.forget();
         let claim = self.mounting.claim.lock().take();
-        // With no lock held: the device's own pages are looked after.
+        // With no lock held: closing flushes the device's own pages.
         drop(claim);
         if ended.is_ok() {
-            // The device is anybody's, though somebody may hold this for a moment yet: who writes back, or goes round all file systems.
+            // The device is free, though writeback or a walk over all file systems may hold this
+            // for a moment.
             IN_USE.lock().retain(|fs| !core::ptr::eq(fs.as_ptr(), self));
         }
     }
@@ -199,7 +203,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Ends files without a name, writes everything back, and lets nothing be changed from then on.
+    /// Frees files without names, writes everything back, and forbids changes.
     fn shut_down(&self) -> Result<()> {
         if self.is_read_only() {
             return self.stop_writing();
@@ -216,7 +220,7 @@ impl Ext2 {
         result.and(self.stop_writing())
     }
 
-    /// Whether a file is open to be written, or has to be freed when it is closed.
+    /// Returns whether a file is open for writing, or must be freed when it is closed.
     fn is_written(&self) -> Result<bool> {
         let mut any = false;
         self.table()?.for_each(&mut |_, inode| {

@@ -1,4 +1,4 @@
-//! Vnodes: what the rest of the kernel asks of an inode.
+//! Inodes as vnodes.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{any::Any, ops::Range, time::Duration};
@@ -20,7 +20,7 @@ use super::{
     inode::{Inode, NewInode, Node, ROOT},
     layout::{Flags, InodeRecord},
     pinned,
-    state::{Body, Hangs},
+    state::{Body, TreePlace},
 };
 use crate::{
     Attributes, Credentials, DenyWrite, File, Kind, Location, OpenFlags, Vnode,
@@ -32,7 +32,7 @@ use crate::{
 };
 
 impl Inode {
-    /// What it has as a directory.
+    /// Its state as a directory.
     ///
     /// # Errors
     /// `ENOTDIR`.
@@ -47,7 +47,7 @@ impl Inode {
         self.kind() == Kind::Directory
     }
 
-    /// The inode behind a vnode, if it belongs to this file system.
+    /// Returns the inode of a vnode, if it belongs to this file system.
     fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
         let any: &dyn Any = vnode.as_ref();
         match any.downcast_ref::<Node>() {
@@ -56,27 +56,28 @@ impl Inode {
         }
     }
 
-    /// Whether nobody knows where it hangs.
-    pub(super) fn hangs_nowhere(&self) -> bool {
-        matches!(*self.state.place.lock(), Hangs::Nowhere)
+    /// Returns whether its place in the tree is unknown.
+    pub(super) fn has_no_place(&self) -> bool {
+        matches!(*self.state.place.lock(), TreePlace::Nowhere)
     }
 
-    /// Sets where it hangs.
-    pub(super) fn hang(&self, place: Hangs) {
+    /// Sets its place in the tree.
+    pub(super) fn set_place(&self, place: TreePlace) {
         let old = core::mem::replace(&mut *self.state.place.lock(), place);
-        // With no lock held: it may be the last who had the directory.
+        // With no lock held: it may be the directory's last reference.
         drop(old);
     }
 
-    /// The directory in which it hangs or hung.
-    pub(super) fn above(&self) -> Option<Arc<Node>> {
+    /// The directory that it is, or was, an entry of.
+    pub(super) fn parent_node(&self) -> Option<Arc<Node>> {
         match &*self.state.place.lock() {
-            Hangs::Nowhere => None,
-            Hangs::In(above, _) | Hangs::Removed(above, _) => Some(above.clone()),
+            TreePlace::Nowhere => None,
+            TreePlace::In(parent, _) | TreePlace::Removed(parent, _) => Some(parent.clone()),
         }
     }
 
-    /// Whether its flags keep it from changes: with `also_append`, those that only let it grow as well.
+    /// Refuses changes that its flags forbid; with `also_append`, also those that an append-only
+    /// file forbids.
     ///
     /// # Errors
     /// `EPERM`.
@@ -91,10 +92,11 @@ impl Inode {
         }
     }
 
-    /// A new inode without a link, as this directory and its maker want it.
+    /// Makes a new inode without a link, with attributes from this directory and the creator's
+    /// credentials.
     ///
     /// # Errors
-    /// Those of [`Ext2::new_inode`].
+    /// Those of `Ext2::new_inode`.
     pub(super) fn make_inode(
         &self,
         kind: Kind,
@@ -107,8 +109,8 @@ impl Inode {
             (u32::from(record.mode), record.gid)
         };
         let (mut mode, mut gid) = (mode & 0o7777, who.gid);
-        if own_mode & S_ISGID != 0 || self.fs.options().groups_go_down {
-            // The group of such a directory goes down to all that is made in it.
+        if own_mode & S_ISGID != 0 || self.fs.options().inherit_group {
+            // A set-group-id directory passes its group on.
             gid = own_gid;
             match kind {
                 Kind::Directory => mode |= own_mode & S_ISGID,
@@ -134,7 +136,7 @@ impl InodeRecord {
         u32::from(self.mode) & 0o7777
     }
 
-    /// The content changed.
+    /// Sets the time stamps of a change of content.
     pub(super) fn touch_modified(&mut self) {
         self.modified = now();
         self.changed = self.modified;
@@ -190,9 +192,9 @@ impl Vnode for Node {
 
     fn place(&self) -> Option<Place> {
         let (parent, name, removed) = match &*self.state.place.lock() {
-            Hangs::Nowhere => return None,
-            Hangs::In(above, name) => (above.clone(), name.clone(), false),
-            Hangs::Removed(above, name) => (above.clone(), name.clone(), true),
+            TreePlace::Nowhere => return None,
+            TreePlace::In(parent, name) => (parent.clone(), name.clone(), false),
+            TreePlace::Removed(parent, name) => (parent.clone(), name.clone(), true),
         };
         Some(Place {
             parent,
@@ -202,7 +204,7 @@ impl Vnode for Node {
     }
 
     fn parent(&self) -> Option<Arc<dyn Vnode>> {
-        self.above().map(|above| above as Arc<dyn Vnode>)
+        self.parent_node().map(|parent| parent as Arc<dyn Vnode>)
     }
 
     fn mount_point(&self) -> Option<&MountPoint> {
@@ -291,7 +293,7 @@ impl Vnode for Node {
             error => error,
         })?;
         let _change = self.fs.begin_change()?;
-        // What only grows may get blocks, but lose nothing.
+        // Append-only files may get blocks but lose nothing.
         self.require_mutable(mode & !FALLOC_FL_KEEP_SIZE != 0)?;
         self.require_unpinned()?;
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
@@ -384,7 +386,7 @@ impl Vnode for Node {
     }
 
     fn space(&self) -> Space {
-        // What was removed is free, as who removed it expects, though tasks end files.
+        // Removed files count as free, as the remover expects, although tasks free them later.
         if let Ok(table) = self.fs.table() {
             table.wait_for_ends();
         }
@@ -484,7 +486,7 @@ impl Pager for Node {
 }
 
 impl Inode {
-    /// The pages of a regular file.
+    /// The page cache of a regular file.
     fn content(&self) -> Result<&Arc<PageCache<Content>>> {
         match self.kind() {
             Kind::Directory => Err(Errno::EISDIR),
@@ -495,7 +497,7 @@ impl Inode {
     /// As [`Vnode::sync`], or with `data_only` [`Vnode::sync_data`].
     pub(super) fn sync_inode(&self, data_only: bool) -> Result<()> {
         match (self.kind(), self.pages()) {
-            // The root stands for all: `sync` and `syncfs`.
+            // The root stands for the whole file system: `sync` and `syncfs`.
             _ if self.ino() == ROOT => self.fs.sync_all(),
             (Kind::BlockDevice, _) => device::sync_block_device(self.record().device()),
             (_, Some(pages)) => Cached::sync(&**pages, 0..u64::MAX, data_only),

@@ -5,21 +5,22 @@ use alloc::string::String;
 use abi::{Errno, Result};
 use nucleus::log;
 
-/// What `mount -o` says.
+/// Mount options.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Options {
-    /// The group of a directory goes down to all that is made in it (`grpid`).
-    pub groups_go_down: bool,
-    /// Damage that is found does not make it read-only (`errors=continue`).
-    pub goes_on: bool,
-    /// Who may have the reserved blocks, if not those whom the superblock names (`resuid=UID`, `resgid=GID`).
+    /// New files inherit the directory's group (`grpid`).
+    pub inherit_group: bool,
+    /// Damage does not make it read-only (`errors=continue`).
+    pub continue_on_damage: bool,
+    /// The user and group for the reserved blocks in place of the superblock's (`resuid=UID`,
+    /// `resgid=GID`).
     pub reserved_uid: Option<u32>,
     pub reserved_gid: Option<u32>,
 }
 
 impl Options {
-    /// Reads the options of `mount -t ext2`: `errors=continue|remount-ro`, `grpid` and `nogrpid` by both their names, `resuid=UID`,
-    /// `resgid=GID`, and what says how things are anyway.
+    /// Parses the options of `mount -t ext2`: `errors=continue|remount-ro`, `grpid` and `nogrpid`
+    /// under both their names, `resuid=UID`, `resgid=GID`, and options that name the defaults.
     ///
     /// # Errors
     /// `EINVAL` for others.
@@ -36,10 +37,10 @@ impl Options {
                 continue;
             }
             match word {
-                b"errors=continue" => options.goes_on = true,
-                b"errors=remount-ro" => options.goes_on = false,
-                b"grpid" | b"bsdgroups" => options.groups_go_down = true,
-                b"nogrpid" | b"sysvgroups" => options.groups_go_down = false,
+                b"errors=continue" => options.continue_on_damage = true,
+                b"errors=remount-ro" => options.continue_on_damage = false,
+                b"grpid" | b"bsdgroups" => options.inherit_group = true,
+                b"nogrpid" | b"sysvgroups" => options.inherit_group = false,
                 b"" | b"defaults" | b"bsddf" | b"nouser_xattr" | b"noacl" | b"check=none"
                 | b"nocheck" => {}
                 _ => {

@@ -1,7 +1,8 @@
-//! Inodes that have lost their last name and are in use still, or never had one.
+//! The orphan list: inodes in use that have lost their last name, or never had one.
 //!
-//! The disk has them in a list, so that a check after a crash frees them: the superblock names the newest one, and the field of an inode's
-//! record that will say when it was deleted names the next older one. That field belongs to the list, and to who frees the inode after.
+//! The list is on the disk so that a check after a crash frees them: the superblock names the
+//! newest one, and the field of its record that will hold the deletion time names the next older
+//! one. Until the inode is freed, that field belongs to the list.
 
 use alloc::collections::BTreeMap;
 
@@ -9,17 +10,17 @@ use nucleus::sync::{Mutex, Rank};
 
 use super::{layout::field, volume::Volume};
 
-/// The list of one file system.
+/// The orphan list of a file system.
 pub(super) struct Orphans {
     list: Mutex<List>,
 }
 
 struct List {
-    /// By the time when they came.
+    /// By the order of insertion.
     by_age: BTreeMap<u64, u32>,
     ages: BTreeMap<u32, u64>,
     next_age: u64,
-    /// Where a list goes on that was on the disk at the start, for the next check; 0 for none.
+    /// The rest of a list found on the disk at mount, for the next check; 0 for none.
     rest: u32,
 }
 
@@ -32,7 +33,8 @@ impl List {
 }
 
 impl Orphans {
-    /// None but those of an older list, which begins with inode `rest`, 0 for none.
+    /// Returns the list that consists of an older list only, which starts with inode `rest`, 0 for
+    /// none.
     pub fn new(rest: u32) -> Orphans {
         Orphans {
             list: Mutex::new(
@@ -47,7 +49,7 @@ impl Orphans {
         }
     }
 
-    /// Adds an inode without a link, unless it is there.
+    /// Adds an inode without links, unless it is in the list.
     pub fn add(&self, fs: &Volume, number: u32) {
         let mut list = self.list.lock();
         if list.ages.contains_key(&number) {
@@ -56,12 +58,13 @@ impl Orphans {
         let age = list.next_age;
         list.next_age += 1;
         fs.put_deleted(number, list.older(age));
-        fs.put_head(field::LAST_ORPHAN, &number.to_le_bytes());
+        fs.store_in_superblock(field::LAST_ORPHAN, &number.to_le_bytes());
         list.by_age.insert(age, number);
         list.ages.insert(number, age);
     }
 
-    /// Takes an inode out, which was deleted at `deleted`, in seconds since the epoch, or has got a name, if that is 0.
+    /// Removes an inode, which was deleted at `deleted`, in seconds since the epoch, or has got a
+    /// name, if that is 0.
     pub fn remove(&self, fs: &Volume, number: u32, deleted: u32) {
         let mut list = self.list.lock();
         if let Some(age) = list.ages.remove(&number) {
@@ -69,7 +72,7 @@ impl Orphans {
             let older = list.older(age);
             match list.by_age.range(age..).next() {
                 Some((_, &newer)) => fs.put_deleted(newer, older),
-                None => fs.put_head(field::LAST_ORPHAN, &older.to_le_bytes()),
+                None => fs.store_in_superblock(field::LAST_ORPHAN, &older.to_le_bytes()),
             }
         }
         fs.put_deleted(number, deleted);

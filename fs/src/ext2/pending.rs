@@ -1,22 +1,23 @@
-//! What was freed and must not be used again yet.
+//! Blocks and inodes that were freed and may not be reused yet.
 //!
-//! As a frame waits until no TLB can hold it, a block waits until nothing *on the disk* leads to it: were it used at once, and the
-//! machine then stopped, a file that has it now would share it with the one that had it, whose record on the disk still says so; and
-//! repairing the one would damage the other. So what is freed is pending first. [`Ext2::commit`](super::Ext2::commit) takes what is pending, writes all metadata,
-//! in which nothing leads there any more, and only then clears the bits.
+//! As a frame stays pending until no TLB can hold it, a block stays pending until nothing *on the
+//! disk* refers to it. If it were reused at once and the machine then crashed, two files would
+//! share it, since the old owner's record on the disk still refers to it, and repairing one would
+//! damage the other. [`Volume::commit`](super::volume::Volume::commit) takes what is pending, writes all
+//! metadata, in which no reference is left, and only then clears the bits.
 
 use alloc::vec::Vec;
 
 use nucleus::log;
 
-/// Neighbouring blocks.
+/// Consecutive blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     pub first: u32,
     pub count: u32,
 }
 
-/// What is freed with the next commit.
+/// What the next commit frees.
 #[derive(Default)]
 pub(super) struct Pending {
     blocks: Vec<Run>,
@@ -26,7 +27,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Nothing.
+    /// Returns an empty set.
     pub const fn new() -> Pending {
         Pending {
             blocks: Vec::new(),
@@ -35,7 +36,8 @@ impl Pending {
         }
     }
 
-    /// Adds blocks. Without memory to note them they stay in use until the file system is checked, and the log says so.
+    /// Adds blocks. If memory for the list is missing they stay in use until the file system is
+    /// checked, which is logged.
     pub fn add_blocks(&mut self, run: Run) {
         if let Some(last) = self.blocks.last_mut() {
             if last.first + last.count == run.first {
@@ -66,17 +68,17 @@ impl Pending {
         }
     }
 
-    /// Blocks that will be free.
+    /// The number of blocks.
     pub fn block_count(&self) -> u32 {
         self.block_count
     }
 
-    /// Inodes that will be free.
+    /// The number of inodes.
     pub fn inode_count(&self) -> u32 {
         self.inodes.len() as u32
     }
 
-    /// Nothing is pending.
+    /// Returns whether nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.inodes.is_empty()
     }
@@ -91,7 +93,7 @@ impl Pending {
         &self.inodes
     }
 
-    /// Adds all that `other` holds.
+    /// Adds everything from `other`.
     pub fn append(&mut self, other: Pending) {
         for run in other.blocks {
             self.add_blocks(run);

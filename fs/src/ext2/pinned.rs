@@ -1,4 +1,4 @@
-//! Regular files whose blocks are used past the file system, for swap space: see [`PinnedBlocks`].
+//! Regular files whose blocks are used directly, for swap space: see [`PinnedBlocks`].
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -51,10 +51,10 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
         return Err(Errno::EROFS);
     }
     node.require_mutable(true)?;
-    // Most of it with nobody in the way of it.
+    // Most of it without excluding other users.
     node.sync_whole()?;
     let mut pinned = {
-        // Nobody writes it from here on but by a mapping, until nobody does at all.
+        // From here on the file can be written through mappings only, and later not at all.
         let fs = node.fs.clone();
         let _no_changes = fs.mounting.no_changes();
         node.sync_whole()?;
@@ -66,7 +66,7 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
             runs: Vec::new(),
         }
     };
-    // What a mapping has written since would be lost.
+    // Later writes through a mapping would be lost.
     let is_changed =
         |pages: &Arc<PageCache<Content>>| pages.is_mapped_writable() || pages.counts().dirty > 0;
     if pinned.node.pages().is_some_and(is_changed) {
@@ -77,7 +77,7 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
 }
 
 impl Inode {
-    /// Whether somebody has the blocks for himself.
+    /// Returns whether its blocks are pinned.
     pub(super) fn is_pinned(&self) -> bool {
         match &self.state.body {
             Body::Regular(regular) => regular.pinned.load(Acquire),
@@ -85,10 +85,10 @@ impl Inode {
         }
     }
 
-    /// Whether the content may be changed.
+    /// Checks whether the content may be changed.
     ///
     /// # Errors
-    /// `ETXTBSY` if somebody has the blocks for himself.
+    /// `ETXTBSY` if its blocks are pinned.
     pub(super) fn require_unpinned(&self) -> Result<()> {
         match self.is_pinned() {
             true => Err(Errno::ETXTBSY),
@@ -96,8 +96,8 @@ impl Inode {
         }
     }
 
-    /// Whether a name of it may be taken away from `directory`: not if the flags of either keep it from changes, nor while its blocks are
-    /// swap space, which is given up by name.
+    /// Checks whether a name of it may be removed from `directory`: neither immutable or
+    /// append-only, nor used as swap space, which is removed by name.
     ///
     /// # Errors
     /// `EPERM`.
@@ -110,10 +110,10 @@ impl Inode {
         }
     }
 
-    /// Writes all of it onto the medium.
+    /// Writes all of it to stable storage.
     ///
     /// # Errors
-    /// `EIO`, also for what could not be written while this was under way; `ENOMEM`.
+    /// `EIO`, also for an earlier failed writeback during this call; `ENOMEM`.
     fn sync_whole(&self) -> Result<()> {
         let errors = || self.pages().map_or(0, |pages| pages.errors().count());
         let before = errors();
@@ -124,7 +124,7 @@ impl Inode {
         }
     }
 
-    /// Returns whether it was so before.
+    /// Returns the previous value.
     fn set_pinned(&self, pinned: bool) -> bool {
         match &self.state.body {
             Body::Regular(regular) if pinned => regular.pinned.swap(true, AcqRel),
@@ -136,10 +136,10 @@ impl Inode {
         }
     }
 
-    /// Where its whole pages are.
+    /// Returns the blocks of its whole pages.
     ///
     /// # Errors
-    /// `EINVAL` if one has no block, or blocks that are no neighbours; `EIO`, `ENOMEM`.
+    /// `EINVAL` if a page has a hole, or its blocks are not consecutive; `EIO`, `ENOMEM`.
     fn runs(&self) -> Result<Vec<Run>> {
         let geometry = &self.fs.geometry;
         let size = self.pages().map_or(0, |pages| pages.size());
@@ -156,7 +156,7 @@ impl Inode {
             let (sector, page) = (u64::from(first) * sectors, logical / per_page);
             let count = u64::from(extent.count);
             match runs.last_mut() {
-                // A row ends at each block of pointers, be it followed by its neighbour or not.
+                // A run ends at each indirect block, even if the next one continues it.
                 Some(last)
                     if last.sector + (logical - last.page * per_page) * sectors == sector => {}
                 _ if !logical.is_multiple_of(per_page) => return Err(Errno::EINVAL),

@@ -1,26 +1,26 @@
-//! Inodes that have lost their last name and their last user: their blocks are freed, then they themselves.
+//! Freeing inodes that have lost their last name and their last user.
 
 use alloc::vec::Vec;
 
 use abi::Result;
 
 use super::{
-    home::{Home, now},
+    home::{RecordPlace, now},
     layout::InodeRecord,
     pending::{Pending, Run},
     volume::Volume,
 };
 
-/// An inode without a link that nobody uses any more, and that could not be freed yet.
+/// An unused inode without links that could not be freed yet.
 pub(super) struct Removed {
     number: u32,
-    home: Home,
+    home: RecordPlace,
     record: InodeRecord,
 }
 
 impl Removed {
     /// The inode of this number, with this record at `home`, which has no link.
-    pub fn new(number: u32, home: Home, record: InodeRecord) -> Removed {
+    pub fn new(number: u32, home: RecordPlace, record: InodeRecord) -> Removed {
         Removed {
             number,
             home,
@@ -28,10 +28,10 @@ impl Removed {
         }
     }
 
-    /// Frees its blocks and itself.
+    /// Frees its blocks and then the inode.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`: what was freed by then stays so.
+    /// `EIO`, `ENOMEM`: what was freed by then stays free.
     pub fn free(&mut self, fs: &Volume) -> Result<()> {
         let mut freed = Pending::new();
         let result = match self.record.has_blocks(fs.geometry.sectors()) {
@@ -50,7 +50,7 @@ impl Removed {
         result
     }
 
-    /// Gives up the block of extended attributes, which other inodes may share.
+    /// Drops the reference to the block of extended attributes, which other inodes may share.
     fn free_attributes(&mut self, fs: &Volume, freed: &mut Pending) -> Result<()> {
         const MAGIC: u32 = 0xea02_0000;
         let number = self.record.attributes;
@@ -76,12 +76,12 @@ impl Removed {
 }
 
 impl Volume {
-    /// Whether there are removed inodes that could not be freed.
+    /// Returns whether there are removed inodes that could not be freed.
     pub(super) fn has_removed(&self) -> bool {
         !self.removed.lock().is_empty()
     }
 
-    /// Tries again to free what could not be freed. What can't be now stays for the next time.
+    /// Retries freeing removed inodes; those that fail again stay for the next time.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.

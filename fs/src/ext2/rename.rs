@@ -10,11 +10,11 @@ use super::{
     entries::check_name,
     home::now,
     inode::{Inode, Node},
-    state::Hangs,
+    state::TreePlace,
 };
 use crate::{Credentials, Kind};
 
-/// The names of the two directories of a rename, locked.
+/// The locked names of the two directories of a rename.
 enum Pair<'a> {
     Same(Writing<'a>),
     Two(Writing<'a>, Writing<'a>),
@@ -42,33 +42,34 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// An inode that gets another name, and where it had the old one.
+/// An inode that is moved, and its old parent.
 struct Move<'a> {
     inode: &'a Arc<Node>,
     from: &'a Inode,
     to: &'a Inode,
-    /// Of a directory that gets another one above: where it says so.
-    above: Option<Found>,
-    /// There is one directory more where it goes, and one less where it was: unless another one comes or goes in turn.
+    /// For a directory that gets another parent: the place of its "..".
+    parent: Option<Found>,
+    /// The new parent gets one more subdirectory and the old one loses one, unless another
+    /// directory moves in exchange.
     comes: bool,
     goes: bool,
 }
 
 impl<'a> Move<'a> {
-    /// Looks for all that can go wrong later.
+    /// Checks everything that could fail later.
     fn prepare(inode: &'a Arc<Node>, from: &'a Inode, to: &'a Inode) -> Result<Move<'a>> {
         let goes_over = inode.is_directory() && !core::ptr::eq(from, to);
         Ok(Move {
             inode,
             from,
             to,
-            above: goes_over.then(|| inode.find_above()).transpose()?,
+            parent: goes_over.then(|| inode.find_parent()).transpose()?,
             comes: goes_over,
             goes: goes_over,
         })
     }
 
-    /// Counts the directory where it goes.
+    /// Counts the directory in its new parent.
     fn begin(&self) -> Result<()> {
         match self.comes {
             true => self.to.add_link(),
@@ -76,30 +77,31 @@ impl<'a> Move<'a> {
         }
     }
 
-    /// Takes [`begin`](Move::begin) back.
+    /// Undoes [`begin`](Move::begin).
     fn cancel(&self) {
         if self.comes {
             self.to.drop_link();
         }
     }
 
-    /// Its entries are as they must be: so are links and "..", and it hangs in its new place.
+    /// Updates link counts, ".." and its place in the tree, once the entries are changed.
     fn finish(&self, name: &[u8]) -> Result<()> {
         let mut result = Ok(());
-        if let Some(above) = &self.above {
-            result = self.inode.set_above(above, self.to.ino());
+        if let Some(parent) = &self.parent {
+            result = self.inode.set_parent(parent, self.to.ino());
         }
         if self.goes {
             self.from.drop_link();
         }
         self.inode.set(|record| record.changed = now());
-        self.inode.hang(Hangs::In(self.to.handle()?, name.into()));
+        self.inode
+            .set_place(TreePlace::In(self.to.handle()?, name.into()));
         result
     }
 }
 
 impl Inode {
-    /// `flags` are valid.
+    /// The caller has checked `flags`.
     pub(super) fn rename_entry(
         &self,
         name: &[u8],
@@ -111,7 +113,7 @@ impl Inode {
         to.directory()?;
         check_name(to_name)?;
         let _change = self.fs.begin_change()?;
-        // Stands in the old place, so that a layered file system below shows nothing there.
+        // Takes the old name, so that a layered file system hides the lower layer's entry.
         let whiteout = match flags & RENAME_WHITEOUT {
             0 => None,
             _ => Some(self.make_inode(Kind::CharDevice, 0, 0, &Credentials::default())?),
@@ -120,7 +122,8 @@ impl Inode {
         let tree = across.then(|| self.fs.mounting.rename.lock());
         let mut pair = loop {
             let mut pair = Pair::lock(self, to)?;
-            // A directory that is replaced must be empty, which is seen when its names have been read: with no lock of names held.
+            // A directory to be replaced must be empty, which is known once its names have been
+            // read; that needs no lock on names.
             let unread = match pair.to().find(to_name) {
                 Ok(found) => to.child(found.inode, to_name).ok(),
                 Err(_) => None,
@@ -144,7 +147,7 @@ impl Inode {
         if across && source.is_directory() && to.is_below(&source) {
             return Err(Errno::EINVAL);
         }
-        // The target is above the source: it is not empty, whatever the source is.
+        // The target is an ancestor of the source, so it is not empty in any case.
         if across
             && let Some((_, target)) = &target
             && target.is_directory()
@@ -186,12 +189,13 @@ impl Inode {
         if across {
             to.touch_names();
         }
-        // What was replaced may go now, with no lock held.
+        // The replaced inode may be freed now, with no lock held.
         drop(target);
         Ok(())
     }
 
-    /// Gives what `step` moves its new name, which `target` may have had, and takes the old one away.
+    /// Gives the inode of `step` its new name, replacing `target` if there is one, and removes the
+    /// old name.
     fn replace(
         &self,
         pair: &mut Pair<'_>,
@@ -214,7 +218,7 @@ impl Inode {
         step.begin()?;
         let dead = match target.map(|(_, target)| target.directory()) {
             Some(Ok(directory)) => {
-                directory.die().inspect_err(|_| step.cancel())?;
+                directory.mark_dead().inspect_err(|_| step.cancel())?;
                 Some(directory)
             }
             _ => None,
@@ -231,7 +235,7 @@ impl Inode {
                 }
                 None => pair.from().remove(name, found),
             };
-            // The new name goes again, and what had it is back.
+            // Restores the new name's old state.
             left.inspect_err(|_| {
                 let _ = match target {
                     Some((there, target)) => pair.to().replace(there, target.ino(), target.kind()),
@@ -247,24 +251,24 @@ impl Inode {
                 whiteout.set(|record| record.links = 0);
             }
             if let Some(directory) = dead {
-                directory.revive();
+                directory.unmark_dead();
             }
             step.cancel();
             return Err(error);
         }
         if let Some((_, target)) = target {
-            if target.is_directory() && step.above.is_none() {
+            if target.is_directory() && step.parent.is_none() {
                 to.drop_link();
             }
-            target.lose_name(&to_handle, to_name);
+            target.note_unlinked(&to_handle, to_name);
         }
         if let Some(whiteout) = whiteout {
-            whiteout.hang(Hangs::In(self.handle()?, name.into()));
+            whiteout.set_place(TreePlace::In(self.handle()?, name.into()));
         }
         step.finish(to_name)
     }
 
-    /// Lets two names change what they stand for.
+    /// Exchanges the inodes of two names.
     fn exchange(
         &self,
         pair: &mut Pair<'_>,
@@ -296,17 +300,17 @@ impl Inode {
         result.and(back.finish(name))
     }
 
-    /// Whether this directory is `above` or lies below it. Nothing moves between directories meanwhile.
-    fn is_below(&self, above: &Inode) -> bool {
-        if core::ptr::eq(self, above) {
+    /// Returns whether this directory is `ancestor` or below it. No directory moves meanwhile.
+    fn is_below(&self, ancestor: &Inode) -> bool {
+        if core::ptr::eq(self, ancestor) {
             return true;
         }
-        let mut at = self.above();
+        let mut at = self.parent_node();
         while let Some(inode) = at {
-            if core::ptr::eq(&**inode.inode(), above) {
+            if core::ptr::eq(&**inode.inode(), ancestor) {
                 return true;
             }
-            at = inode.above();
+            at = inode.parent_node();
         }
         false
     }

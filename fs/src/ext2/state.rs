@@ -1,4 +1,4 @@
-//! What the upper half knows of an inode in memory: where it hangs, and what only inodes of one kind have.
+//! The vnode layer's state of an inode in memory: its place in the tree, and state by file type.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicBool;
@@ -8,16 +8,16 @@ use nucleus::sync::{Rank, SpinLock};
 use super::{directory::Directory, inode::Node};
 use crate::{DenyWrite, Kind, device::Attachment, vnode::MountPoint};
 
-/// What the upper half knows of an inode.
+/// The vnode layer's state of an inode.
 pub(super) struct State {
     pub mount_point: MountPoint,
-    pub place: SpinLock<Hangs>,
-    /// Made without a name: may get its first one.
+    pub place: SpinLock<TreePlace>,
+    /// Created without a name: may get its first one.
     pub unnamed: AtomicBool,
     pub body: Body,
 }
 
-/// What only inodes of one kind have.
+/// State by file type.
 pub(super) enum Body {
     Regular(Regular),
     Directory(Directory),
@@ -25,17 +25,17 @@ pub(super) enum Body {
     Other,
 }
 
-/// What a regular file has.
+/// State of a regular file.
 pub(super) struct Regular {
     pub text: DenyWrite,
-    /// Somebody has its blocks for himself: see [`pinned`](super::pinned).
+    /// Its blocks are pinned: see [`pinned`](super::pinned).
     pub pinned: AtomicBool,
 }
 
-/// Where an inode hangs: of a file with several names, where it was found first.
+/// The place of an inode in the tree: for several names, where it was found first.
 #[derive(Clone)]
-pub(super) enum Hangs {
-    /// The root, and what has no name that is known.
+pub(super) enum TreePlace {
+    /// The root, or no known name.
     Nowhere,
     In(Arc<Node>, Arc<[u8]>),
     /// Its last name was removed from there.
@@ -43,11 +43,11 @@ pub(super) enum Hangs {
 }
 
 impl State {
-    /// Of an inode that has just come into memory.
+    /// Returns the state of an inode that was just read.
     pub fn new(kind: Kind) -> State {
         State {
             mount_point: MountPoint::new(),
-            place: SpinLock::new(Rank::Leaf, Hangs::Nowhere),
+            place: SpinLock::new(Rank::Leaf, TreePlace::Nowhere),
             unnamed: AtomicBool::new(false),
             body: match kind {
                 Kind::Regular => Body::Regular(Regular {
@@ -61,23 +61,23 @@ impl State {
         }
     }
 
-    /// Takes the directory in which it hangs or hung, which it keeps from its end.
-    fn take_above(&mut self) -> Option<Arc<Node>> {
-        match core::mem::replace(self.place.get_mut(), Hangs::Nowhere) {
-            Hangs::Nowhere => None,
-            Hangs::In(above, _) | Hangs::Removed(above, _) => Some(above),
+    /// Takes the reference to its parent directory.
+    fn take_parent(&mut self) -> Option<Arc<Node>> {
+        match core::mem::replace(self.place.get_mut(), TreePlace::Nowhere) {
+            TreePlace::Nowhere => None,
+            TreePlace::In(parent, _) | TreePlace::Removed(parent, _) => Some(parent),
         }
     }
 }
 
 impl Drop for State {
-    /// Lets go of the directories above, however many there are, one after the other and not one inside the other.
+    /// Drops the parent directories iteratively, so that deep trees do not overflow the stack.
     fn drop(&mut self) {
-        let mut above = self.take_above();
-        while let Some(node) = above {
+        let mut parent = self.take_parent();
+        while let Some(node) = parent {
             let inode = Arc::into_inner(node).map(|node| node.inode().clone());
             let last = inode.and_then(Arc::into_inner);
-            above = last.and_then(|mut inode| inode.state.take_above());
+            parent = last.and_then(|mut inode| inode.state.take_parent());
         }
     }
 }

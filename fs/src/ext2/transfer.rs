@@ -1,4 +1,4 @@
-//! Pages of a regular file on their way from or to the disk.
+//! Transfers of a regular file's pages from or to the disk.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -12,16 +12,17 @@ use super::{
 };
 use crate::block::{Request, Transfer, make_room};
 
-/// Blocks of a file on their way, which begin at `first` on the disk.
+/// Consecutive blocks of a transfer, from `first` on the disk.
 struct Piece {
     first: u32,
     parts: Vec<Part>,
-    /// Those of them that were never written, by their place in the file.
+    /// The unwritten ones among them, by their place in the file.
     unwritten: Vec<Range<u64>>,
 }
 
 impl Content {
-    /// Begins a transfer of frames, as a whole, or where memory does not suffice for that in halves of halves ([`make_room`]).
+    /// Starts a transfer of frames, in one request or, if memory for that is missing, in halves
+    /// recursively ([`make_room`]).
     pub(super) fn transfer(
         &self,
         write: bool,
@@ -39,7 +40,8 @@ impl Content {
         }
     }
 
-    /// Begins a transfer of frames, or after an error nothing. For a read, what has no block that was written is filled with zeros.
+    /// Starts a transfer of frames, or nothing if there is an error. On a read, holes and unwritten
+    /// blocks are zero-filled.
     fn transfer_at_once(
         &self,
         write: bool,
@@ -49,7 +51,7 @@ impl Content {
     ) -> Result<()> {
         let inode = self.inode()?;
         if write {
-            // Its blocks have something else by now.
+            // The blocks hold other data by now.
             inode.require_unpinned()?;
         }
         let pieces = self.pieces(&inode, write, first, frames)?;
@@ -58,13 +60,14 @@ impl Content {
         for piece in pieces {
             let sector = piece.first as u64 * sectors;
             if write {
-                // Not the inode: its last holder ends the file system, which must not wait in the disk's own task.
+                // Without a reference to the inode: dropping the last one unmounts the file system,
+                // which must not wait in the disk's own task.
                 let (pages, done) = (inode.pages().cloned(), transfer.expect());
                 let ended = move |result: Result<()>| {
                     if result.is_err()
                         && let Some(pages) = pages
                     {
-                        // The others have what they had, or a part of what they were to get.
+                        // The blocks hold their old content, or part of the new.
                         for blocks in piece.unwritten {
                             pages.store().note_unwritten(blocks);
                         }
@@ -79,8 +82,8 @@ impl Content {
         Ok(())
     }
 
-    /// What is to be transferred of `frames`, the first of which is page `first`; what is not is filled with zeros when it is to be read. What is
-    /// to be written is not unwritten from now on.
+    /// Splits `frames`, of which the first is page `first`, into pieces to transfer; for a read,
+    /// zero-fills the rest. For a write, the blocks are no longer unwritten from now on.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -94,7 +97,7 @@ impl Content {
         let blocks = self.blocks(first..first + frames.len() as u64);
         let clear = |hole: Range<u64>| self.clear(frames, blocks.start, hole);
         let mut pieces: Vec<Piece> = Vec::new();
-        // Who clears unwritten blocks holds the lock for writing.
+        // Clearing unwritten blocks takes this lock for writing.
         let record = inode.record();
         let end = blocks.end.min(self.blocks_of(self.size_max));
         let mut logical = blocks.start;
@@ -130,14 +133,14 @@ impl Content {
         if !write && end < blocks.end {
             clear(end.max(blocks.start)..blocks.end);
         }
-        // All of them are going to be written: nothing can fail any more.
+        // All of them will be written: nothing can fail any more.
         for blocks in pieces.iter().flat_map(|piece| &piece.unwritten) {
             self.unwritten.remove_range(blocks.clone());
         }
         Ok(pieces)
     }
 
-    /// Fills blocks in `frames` with zeros, of which the first one begins with block `start` of the file.
+    /// Zero-fills blocks in `frames`, which start with block `start` of the file.
     fn clear(&self, frames: &[Frame], start: u64, blocks: Range<u64>) {
         let mut at = (blocks.start - start) << self.block_shift;
         let end = (blocks.end - start) << self.block_shift;
@@ -150,7 +153,7 @@ impl Content {
         }
     }
 
-    /// Those of `blocks` that were never written.
+    /// The unwritten ones among `blocks`.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -170,7 +173,7 @@ impl Content {
         Ok(found)
     }
 
-    /// The parts of `frames`, of which the first one begins with block `start` of the file, for blocks of it.
+    /// The segments of `frames`, which start with block `start` of the file, for `blocks` of it.
     ///
     /// # Errors
     /// `ENOMEM`.

@@ -41,9 +41,9 @@ pub struct Volume {
     pub(super) groups: Vec<Group>,
     pub(super) free: Free,
     pub(super) superblock: Superblock,
-    /// The superblock's block, and where it begins there.
-    head: (Block, usize),
-    /// What was freed since the last commit began.
+    /// The superblock's block and offset.
+    superblock_place: (Block, usize),
+    /// What was freed since the last commit started.
     pub(super) pending: SpinLock<Pending>,
     /// Held while metadata is written.
     commit: Mutex<()>,
@@ -90,7 +90,7 @@ impl Volume {
             geometry,
             groups,
             free,
-            head,
+            superblock_place: head,
             pending: SpinLock::new(Rank::Leaf, Pending::new()),
             commit: Mutex::new(Rank::Commit, ()),
             begun: AtomicU64::new(0),
@@ -116,10 +116,11 @@ impl Volume {
         *self.options.lock() = options;
     }
 
-    /// Notes on the disk that the file system is in use, and lets it be changed. Nothing happens if it may be already.
+    /// Marks the file system on the disk as in use, and permits changes. Has no effect if they are
+    /// permitted already.
     ///
     /// # Errors
-    /// `EROFS` for a read-only device, or features with which it must not be written; `EIO`.
+    /// `EROFS` for a read-only device, or features that forbid writing; `EIO`.
     pub fn start_writing(&self) -> Result<()> {
         if self.buffers.device().is_read_only() || !self.superblock.may_be_written() {
             return Err(Errno::EROFS);
@@ -128,18 +129,18 @@ impl Volume {
             return Ok(());
         }
         let mounts = self.superblock.mounts.saturating_add(1);
-        self.put_head(field::MOUNTS, &mounts.to_le_bytes());
-        self.put_head(field::MOUNTED, &seconds());
+        self.store_in_superblock(field::MOUNTS, &mounts.to_le_bytes());
+        self.store_in_superblock(field::MOUNTED, &seconds());
         self.put_state(self.superblock.state - State::VALID);
         self.commit()
             .inspect_err(|_| self.read_only.store(true, Ordering::Release))
     }
 
-    /// Writes everything, and notes on the disk that the file system fits together, if it did. It can't be changed from then on. The caller
-    /// sees to it that nobody is about to.
+    /// Writes everything, marks the file system on the disk as valid if it was, and forbids
+    /// changes. The caller excludes concurrent changes.
     ///
     /// # Errors
-    /// `EIO`: then it counts as in use still, on the disk, and can be changed.
+    /// `EIO`: it still counts as in use on the disk, and may be changed.
     pub fn stop_writing(&self) -> Result<()> {
         if self.is_read_only() && self.buffers.changed() == 0 {
             return Ok(());
@@ -156,12 +157,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether it was unmounted in order, and nothing wrong has been found.
+    /// Returns whether it was unmounted cleanly and no damage was found since.
     pub(super) fn is_sound(&self) -> bool {
         self.sound.load(Ordering::Acquire)
     }
 
-    /// Whether nothing can be changed.
+    /// Returns whether changes are forbidden.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
@@ -171,10 +172,10 @@ impl Volume {
         self.buffers.device()
     }
 
-    /// Writes all metadata that have changed, and has the disk keep them. What was freed before is free then.
+    /// Writes all dirty metadata and flushes the disk's cache. What was freed before is free then.
     ///
     /// # Errors
-    /// `EIO`; what could not be written is tried again with the next commit. `ENOMEM`.
+    /// `EIO`; what could not be written is retried with the next commit. `ENOMEM`.
     pub(super) fn commit(&self) -> Result<()> {
         let _turn = self.commit.lock();
         self.commit_once()
@@ -183,7 +184,7 @@ impl Volume {
     fn commit_once(&self) -> Result<()> {
         let reaped = self.reap();
         let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        // Whatever led to these is in a changed block by now.
+        // References to these are gone from the dirty blocks by now.
         let taken = core::mem::take(&mut *self.pending.lock());
         if let Err(error) = self.write_metadata() {
             self.free_all(taken);
@@ -195,23 +196,23 @@ impl Volume {
         released.and(reaped)
     }
 
-    /// How many commits have freed what was pending: waits for one that is under way.
+    /// The number of commits that released what was pending; waits for one that is under way.
     pub(super) fn releases_with_next(&self) -> u64 {
         let _turn = self.commit.lock();
         self.releases()
     }
 
-    /// How many commits have freed what was pending.
+    /// The number of commits that released what was pending.
     pub(super) fn releases(&self) -> u64 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// The number of the commit that will have what is in the changed blocks now.
+    /// The number of the commit that will include what is dirty now.
     pub(super) fn next_commit(&self) -> u64 {
         self.begun.load(Ordering::Acquire) + 1
     }
 
-    /// The number of the last commit that ended well.
+    /// The number of the last successful commit.
     pub(super) fn last_commit(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
     }
@@ -230,8 +231,8 @@ impl Volume {
         }
     }
 
-    /// Writes all metadata until nothing is left to write, not even that something was freed. The caller sees to it that nobody goes on
-    /// changing any.
+    /// Commits until nothing is dirty, not even the effect of releasing pending blocks. The caller
+    /// excludes further changes.
     ///
     /// # Errors
     /// As [`commit`](Volume::commit).
@@ -249,17 +250,21 @@ impl Volume {
     fn write_metadata(&self) -> Result<()> {
         if self.buffers.changed() > 0 {
             let inodes = self.free.inodes.load(Ordering::Relaxed);
-            self.put_head(field::FREE_BLOCKS, &self.free.blocks().to_le_bytes());
-            self.put_head(field::FREE_INODES, &inodes.to_le_bytes());
-            self.put_head(field::WRITTEN, &seconds());
+            self.store_in_superblock(field::FREE_BLOCKS, &self.free.blocks().to_le_bytes());
+            self.store_in_superblock(field::FREE_INODES, &inodes.to_le_bytes());
+            self.store_in_superblock(field::WRITTEN, &seconds());
             self.buffers.write_back()?;
         }
         self.buffers.device().flush()
     }
 
-    /// Puts bytes into the superblock.
-    pub(super) fn put_head(&self, at: usize, bytes: &[u8]) {
-        self.buffers.store(&self.head.0, self.head.1 + at, bytes);
+    /// Writes bytes into the superblock.
+    pub(super) fn store_in_superblock(&self, at: usize, bytes: &[u8]) {
+        self.buffers.store(
+            &self.superblock_place.0,
+            self.superblock_place.1 + at,
+            bytes,
+        );
     }
 
     fn put_state(&self, state: State) {
@@ -267,17 +272,17 @@ impl Volume {
             true => state,
             false => (state - State::VALID) | State::ERROR,
         };
-        self.put_head(field::STATE, &state.bits().to_le_bytes());
+        self.store_in_superblock(field::STATE, &state.bits().to_le_bytes());
     }
 
-    /// Notes that something on the disk does not fit: the next check looks closer, and nothing more is changed, unless the mount says otherwise.
-    /// The error for who came across it.
+    /// Records damage: the next check is thorough, and changes are forbidden unless a mount option
+    /// says otherwise. Returns the error for the caller.
     pub(super) fn damaged(&self, what: &str, number: u32) -> Errno {
         log!("ext2 on {}: {what}: {number}", self.device().name());
         let first = self.sound.swap(false, Ordering::AcqRel);
         if first && !self.is_read_only() {
             self.put_state(self.superblock.state);
-            if !self.options().goes_on {
+            if !self.options().continue_on_damage {
                 log!("ext2 on {}: it is read-only now", self.device().name());
                 self.read_only.store(true, Ordering::Release);
             }
@@ -285,17 +290,17 @@ impl Volume {
         Errno::EIO
     }
 
-    /// A file has `size` bytes: notes on the disk, if they are many, that there are such files.
+    /// Sets the large-file feature if a file's `size` needs it.
     pub(super) fn note_size(&self, size: u64) {
         const LARGE: u64 = 1 << 31;
         let features = self.superblock.read_only_features;
         if size >= LARGE && !features.contains(ReadOnlyCompatible::LARGE_FILE) {
             let features = features | ReadOnlyCompatible::LARGE_FILE;
-            self.put_head(field::FEATURES_READ_ONLY, &features.bits().to_le_bytes());
+            self.store_in_superblock(field::FEATURES_READ_ONLY, &features.bits().to_le_bytes());
         }
     }
 
-    /// Whether a block may belong to a file.
+    /// Returns whether a block may belong to a file.
     pub(super) fn is_data(&self, block: u32) -> bool {
         let geometry = &self.geometry;
         if !(geometry.first_data_block..geometry.blocks).contains(&block) {
@@ -316,7 +321,7 @@ impl Volume {
         }
     }
 
-    /// A block of metadata that something leads to.
+    /// Returns a metadata block that something refers to.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
@@ -325,7 +330,7 @@ impl Volume {
         self.buffers.get(block)
     }
 
-    /// Room in it; what is pending counts as free.
+    /// Returns its free space; pending blocks count as free.
     pub(super) fn space(&self) -> Space {
         const MAGIC: u64 = 0xef53;
         let (blocks, inodes) = {
@@ -350,12 +355,12 @@ impl Volume {
     }
 }
 
-/// The seconds that a field has.
+/// Now, as a field of seconds.
 fn seconds() -> [u8; 4] {
     (now().as_secs() as u32).to_le_bytes()
 }
 
-/// The superblock's bytes.
+/// Reads the superblock.
 fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZE], Refused> {
     let invalid = Refused::invalid("its device is too small");
     let len = (device.size() as usize).min(PAGE_SIZE);
@@ -375,7 +380,7 @@ fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZ
     Ok(bytes)
 }
 
-/// All groups, their places checked, and the sums of their counts.
+/// Reads all groups, checks the places of their metadata, and sums up their counts.
 fn read_groups(
     buffers: &Buffers,
     geometry: &Geometry,

@@ -1,4 +1,4 @@
-//! What programs say of how they use a mapped file.
+//! Advice of programs about mapped files.
 
 use abi::raw::general::{O_CREAT, O_RDWR};
 use fbuf::BytesSource;
@@ -43,7 +43,7 @@ fn it_reaches_the_pages_of_the_file() {
             assert_eq!(pages.counts().resident, PAGES as usize);
             mapped.evict(0..PAGES / 2);
             assert_eq!(pages.counts().resident, PAGES as usize / 2);
-            // To begin is not to wait for the medium.
+            // Starting writeback does not wait for the medium.
             write(PAGE_SIZE);
             let before = disk.count(Operation::Flush);
             assert_eq!(mapped.start_writeback(0..PAGES), Ok(()));

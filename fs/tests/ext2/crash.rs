@@ -1,4 +1,4 @@
-//! Names after a power cut: what was synced is there once `e2fsck -fy` has looked.
+//! Names after a power failure: synced ones exist after `e2fsck -fy`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +15,8 @@ use super::{
 
 type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Makes, renames and removes; what is synced by its file and its directory is noted in `synced` until it changes again.
+/// Creates, renames and removes; names whose file and directory are synced are recorded in `synced`
+/// until they change again.
 struct Work<'a> {
     namespace: &'a Arc<Namespace>,
     random: Random,
@@ -117,7 +118,7 @@ fn what_was_synced_survives_a_power_cut() {
             for _ in 0..30 + work.random.below(120) {
                 work.step();
             }
-            // A file without a name: the next check frees it.
+            // A file without a name, which the next check frees.
             let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
             let open = with_walk(&namespace, |walk| {
                 let file = walk.open(b"/gone", flags, 0o600).unwrap();

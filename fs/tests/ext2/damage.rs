@@ -1,4 +1,4 @@
-//! Images with random bytes damaged: a mount that is refused, or I/O errors; never a panic, never without an end.
+//! Images with random damage: a refused mount or I/O errors; never a panic or an endless loop.
 
 use std::sync::Arc;
 
@@ -8,12 +8,14 @@ use fs::{Kind, Namespace, OpenFlags, Vnode, Walk, vnode::Make};
 
 use super::{image, machine, support::Random, tree::with_walk};
 
-/// Images in all, of the three sizes of blocks in turn; `IMAGES` in the environment says how many.
+/// The number of images, of the three block sizes in turn; overridden by `IMAGES` in the
+/// environment.
 const USUAL: usize = 90;
-/// Files and directories that are looked at in one image: a damaged tree may have more than it has room for.
+/// The most files and directories visited in one image: a damaged tree may be far larger than the
+/// image.
 const MOST: usize = 400;
 
-/// A file system with something of everything.
+/// A file system with files of all kinds.
 fn whole(block_size: usize) -> Vec<u8> {
     let empty = image::make(image::Make {
         block_size,
@@ -31,7 +33,7 @@ fn whole(block_size: usize) -> Vec<u8> {
             walk.make(b"/short", Make::Link(b"d".to_vec()), 0o777)
                 .unwrap();
             walk.make(b"/pipe", Make::Fifo, 0o600).unwrap();
-            // With blocks of pointers, and holes in between.
+            // With indirect blocks and holes.
             for (name, len) in [(&b"/d/file"[..], 100_000), (b"/d/e/small", 700)] {
                 let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
                 let file = walk.open(name, flags, 0o644).unwrap();
@@ -53,8 +55,8 @@ fn whole(block_size: usize) -> Vec<u8> {
     content
 }
 
-/// Where damage does something: the head of the image with superblock, descriptors, bitmaps and inodes, and blocks of directories and
-/// pointers, which are not all zeros.
+/// Damages bytes that matter: the head of the image with superblock, descriptors, bitmaps and
+/// inodes, and directory and indirect blocks, which are not all zeros.
 fn damage(content: &mut [u8], block_size: usize, random: &mut Random) {
     let used: Vec<usize> = (1024..content.len())
         .step_by(block_size.min(1024))
@@ -82,7 +84,7 @@ fn damage(content: &mut [u8], block_size: usize, random: &mut Random) {
     }
 }
 
-/// Looks at all that can be reached.
+/// Visits everything that can be reached.
 fn look(walk: &Walk<'_>) -> Vec<Vec<u8>> {
     let mut paths = vec![b"/".to_vec()];
     let mut next = 0;
@@ -122,7 +124,7 @@ fn read(vnode: &Arc<dyn Vnode>) {
     }
 }
 
-/// Changes what there is and makes more.
+/// Changes existing files and creates more.
 fn change(walk: &Walk<'_>, paths: &[Vec<u8>], random: &mut Random) {
     let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
     for _ in 0..25 {

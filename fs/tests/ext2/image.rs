@@ -1,4 +1,4 @@
-//! Images, as the host's tools make and judge them.
+//! Images, made and checked by the host's tools.
 
 use std::{
     fs,
@@ -7,19 +7,19 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// How an image is made.
+/// The parameters of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Make {
-    /// Bytes of a block.
+    /// The block size, in bytes.
     pub block_size: usize,
-    /// KiB of the whole.
+    /// The size of the image, in KiB.
     pub size: usize,
     pub inodes: usize,
-    /// Further words for `mke2fs`.
+    /// Further arguments for `mke2fs`.
     pub more: &'static [&'static str],
 }
 
-/// A file of the host's that goes with this value.
+/// A file of the host that is removed with this value.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +33,7 @@ impl Scratch {
     }
 
     fn run(&self, tool: &str, before: &[&str], after: &[&str]) -> Output {
-        // Where a user's PATH does not have them.
+        // An ordinary user's PATH may lack them.
         let path = format!(
             "{}:/usr/sbin:/sbin",
             std::env::var("PATH").unwrap_or_default()
@@ -64,7 +64,7 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// An empty file system.
+/// Returns an empty file system.
 pub fn make(how: Make) -> Vec<u8> {
     let scratch = Scratch::new(b"");
     let (block_size, inodes) = (how.block_size.to_string(), how.inodes.to_string());
@@ -75,13 +75,13 @@ pub fn make(how: Make) -> Vec<u8> {
     scratch.bytes()
 }
 
-/// What `e2fsck -fn` complains about, if it does.
+/// Returns the complaints of `e2fsck -fn`, if any.
 pub fn complaint(image: &[u8]) -> Option<String> {
     let output = Scratch::new(image).run("e2fsck", &["-fn"], &[]);
     (!output.status.success()).then(|| said(&output))
 }
 
-/// Panics if `e2fsck -fn` complains; then the image is kept for who wants to look.
+/// Panics if `e2fsck -fn` complains, and keeps the image for inspection.
 #[track_caller]
 pub fn assert_sound(image: &[u8], what: &str) {
     if let Some(complaint) = complaint(image) {
@@ -94,7 +94,7 @@ pub fn assert_sound(image: &[u8], what: &str) {
     }
 }
 
-/// The image as `e2fsck -fy` leaves it, which then has no more to say.
+/// Returns the image as repaired by `e2fsck -fy`, which must be clean afterwards.
 #[track_caller]
 pub fn repaired(image: &[u8]) -> Vec<u8> {
     let scratch = Scratch::new(image);

@@ -23,7 +23,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A tree of mounts whose root is the disk, which is unmounted when it is dropped.
+    /// Returns a tree of mounts whose root is the disk, which is unmounted when the tree is
+    /// dropped.
     ///
     /// # Errors
     /// Those of mounting.
@@ -39,19 +40,20 @@ impl Machine {
         Ok(Namespace::with_root(root, &how))
     }
 
-    /// To be written, with options.
+    /// Mounts for writing, with options.
     pub fn mount_with(&self, options: &[u8]) -> Arc<Namespace> {
         let root = ext2::mount(&self.device, options, false).expect("it can be mounted");
         Namespace::with_root(root, &MountRequest::plain("ext2"))
     }
 
-    /// As [`try_mount`](Machine::try_mount), to be written.
+    /// As [`try_mount`](Machine::try_mount), for writing.
     pub fn mount(&self) -> Arc<Namespace> {
         self.try_mount(false).expect("it can be mounted")
     }
 }
 
-/// Runs `body` on a machine of `cpus` CPUs with `content` on its disk; returns what is on the disk at the end, and the body's value.
+/// Runs `body` on a machine of `cpus` CPUs with `content` on its disk; returns the disk's content
+/// at the end, and the body's value.
 pub fn run<R: Send + 'static>(
     seed: u64,
     cpus: usize,
@@ -78,7 +80,7 @@ pub fn run<R: Send + 'static>(
             device,
         };
         let value = body(&machine);
-        // The end of what was mounted is a task's.
+        // A task completes the unmount.
         while machine.device.holder().is_some() {
             task::sleep(Sleep {
                 interruptible: false,

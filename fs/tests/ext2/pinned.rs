@@ -1,4 +1,4 @@
-//! Files whose blocks are used past the file system.
+//! Files with pinned blocks.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ use super::{
     tree::with_walk,
 };
 
-/// Pages of the file: it needs blocks of pointers to blocks of pointers where blocks are small.
+/// Pages of the file: it needs double indirect blocks where blocks are small.
 const PAGES: usize = 80;
 
 #[test]
@@ -70,7 +70,7 @@ fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
                 let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
                 let hole = || vnode.allocate(punch, PAGE_SIZE as u64, PAGE_SIZE as u64);
                 assert_eq!(hole(), Err(Errno::ETXTBSY));
-                // Who gives it up does so by name.
+                // Swap space is removed by name.
                 let folder = walk.resolve(b"/", true).unwrap();
                 let folder = folder.vnode();
                 walk.open(b"/other", flags, 0o600).unwrap();
@@ -129,7 +129,7 @@ fn a_disk_that_fails_is_told_as_such() {
         });
         repaired(&content);
         match error {
-            // What fails together with its neighbours is tried again by itself.
+            // A request that fails together with its neighbours is retried by itself.
             None => {}
             Some(error) => {
                 assert!(struck, "command {place}: {error:?} for no reason");

@@ -1,4 +1,4 @@
-//! What not everybody may do with a file system: flags of files, and the blocks that ordinary users leave free.
+//! Permissions within a file system: flags of files, and reserved blocks.
 
 use std::{
     sync::{
@@ -35,7 +35,7 @@ const APPEND_ONLY: u32 = 0x20;
 /// Sets flags of an inode of the first group, in an image with blocks of 1 KiB, as `chattr` does.
 fn set_flags(image: &mut [u8], inode: u64, flags: u32) {
     let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
-    // The superblock's size of an inode; the table's block from the first descriptor.
+    // The superblock's inode size; the inode table from the first descriptor.
     let size = word(1024 + 88) & 0xffff;
     let at = word(2048 + 8) * 1024 + (inode as usize - 1) * size + 32;
     image[at..at + 4].copy_from_slice(&flags.to_le_bytes());
@@ -101,7 +101,7 @@ fn what_only_grows_or_stays_is_opened_accordingly() {
                 let time = Some(Duration::from_secs(1));
                 let set = |to_now| place.change_times(walk.who, time, time, to_now);
                 assert_eq!(set(false), Err(Errno::EPERM));
-                // What a write to it would do, too.
+                // What a write to it would check as well.
                 match vnode.only_grows() {
                     true => assert_eq!(set(true), Ok(())),
                     false => assert_eq!(set(true), Err(Errno::EPERM)),
@@ -118,7 +118,7 @@ fn what_only_grows_or_stays_is_opened_accordingly() {
             let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
             assert_eq!(vnode.allocate(punch, 0, 1024), Err(Errno::EPERM));
             assert_eq!(vnode.allocate(FALLOC_FL_KEEP_SIZE, 0, 4096), Ok(()));
-            // Names come, and none goes.
+            // Names can be added but not removed.
             assert!(open(b"/folder/new", O_CREAT | O_RDWR).is_ok());
             for name in [&b"/folder/old"[..], b"/folder/new"] {
                 assert_eq!(walk.remove(name, false), Err(Errno::EPERM));
@@ -135,10 +135,10 @@ fn what_only_grows_or_stays_is_opened_accordingly() {
     assert_sound(&content, "flags");
 }
 
-/// Whom a task of these tests acts for.
+/// The credentials of a task in these tests.
 struct Acting(Credentials);
 
-/// Runs `body` in a task that acts for `who`.
+/// Runs `body` in a task with the credentials `who`.
 fn acting<R: Send + 'static>(who: Credentials, body: impl FnOnce() -> R + Send + 'static) -> R {
     credentials::set_actor(|see| {
         task::with_attachment(|attachment| {
@@ -169,7 +169,7 @@ fn acting<R: Send + 'static>(who: Credentials, body: impl FnOnce() -> R + Send +
     value.expect("it has ended")
 }
 
-/// Fills a new file until there is no room; how much it got, in blocks.
+/// Fills a new file until there is no room; returns its size, in blocks.
 fn fill(root: &Arc<dyn Vnode>, name: &'static [u8], who: Credentials) -> u64 {
     let root = root.clone();
     acting(who.clone(), move || {
@@ -205,7 +205,7 @@ fn the_reserve_is_for_those_who_may_have_it() {
         let root = namespace.root().vnode().clone();
         let space = root.space();
         assert_eq!(space.free - space.available, reserve);
-        // Pointers take some, and a page that does not fit whole has none.
+        // Indirect blocks take some, and a page that does not fit completely gets none.
         let near = |left: u64, want: u64| (want..want + 8).contains(&left);
         let user = Credentials::user(1000, 1000);
         let got = fill(&root, b"user", user.clone());

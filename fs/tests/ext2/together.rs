@@ -1,4 +1,4 @@
-//! Several tasks at once in the same directories.
+//! Several tasks in the same directories.
 
 use std::{
     collections::BTreeMap,
@@ -80,7 +80,7 @@ fn work(namespace: &Arc<Namespace>, seed: u64) {
     });
 }
 
-/// All paths, with kind, links and content.
+/// All paths, with type, link count and content.
 fn all(namespace: &Arc<Namespace>) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut todo = vec![b"".to_vec()];
@@ -159,7 +159,7 @@ fn tasks_do_not_harm_each_other() {
     assert!(most > 5, "the trees are small: {most}");
 }
 
-/// Somebody who has just looked at a file system does not keep its disk from being mounted again.
+/// A task that has just looked at a file system does not keep its disk from being mounted again.
 #[test]
 fn a_disk_that_was_unmounted_can_be_mounted() {
     let empty = image::make(image::Make {

@@ -1,4 +1,4 @@
-//! Trees of directories.
+//! Directory trees.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ fn what_was_made_is_there_after_the_next_mount() {
     }
 }
 
-/// Directories are in use by what is below them, and only as long as that is.
+/// Directories are kept in use by what is below them, and only as long as that is.
 #[test]
 fn a_deep_tree_that_nobody_uses_is_unmounted() {
     let (content, ()) = machine::run(3, 1, image::make(SMALL), |machine| {
@@ -128,7 +128,7 @@ fn a_deep_tree_that_nobody_uses_is_unmounted() {
     assert_sound(&content, "unmounted");
 }
 
-/// A random tree with files, operated through both, then after the next mount.
+/// A random tree with files, accessed through both, then after the next mount.
 #[test]
 fn behaves_as_a_tree_of_maps() {
     for seed in 1..=seeds(6) {
@@ -162,13 +162,13 @@ fn behaves_as_a_tree_of_maps() {
     }
 }
 
-/// How many random runs: so many, or as many as `SEEDS` says.
+/// The number of random runs: `usual`, or as many as `SEEDS` says.
 pub fn seeds(usual: u64) -> u64 {
     let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
     wanted.unwrap_or(usual)
 }
 
-/// Sets how many links an inode of the first group has, in an image with blocks of 1 KiB.
+/// Sets the link count of an inode of the first group, in an image with blocks of 1 KiB.
 fn set_links(image: &mut [u8], inode: u64, links: u16) {
     let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
     let size = word(1024 + 88) & 0xffff;
@@ -176,7 +176,7 @@ fn set_links(image: &mut [u8], inode: u64, links: u16) {
     image[at..at + 2].copy_from_slice(&links.to_le_bytes());
 }
 
-/// A directory that has as many as it may have takes one for another.
+/// A directory with the largest number of subdirectories can exchange one for another.
 #[test]
 fn the_most_directories_may_change_places() {
     const MOST: u16 = 32_000;

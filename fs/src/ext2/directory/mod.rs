@@ -1,6 +1,7 @@
-//! Directories: `records` are what a block holds, `names` says where each name is.
+//! Directories: `records` is the format of a block, `names` maps names to records.
 //!
-//! A record stays where it is as long as it lives, so its place is the cursor of a listing too, whatever comes and goes beside it.
+//! A record does not move during its lifetime, so its position is also the cursor of a listing,
+//! whatever is added and removed beside it.
 
 mod names;
 mod records;
@@ -23,22 +24,22 @@ const DEAD: u32 = u32::MAX;
 /// In [`Directory::count`]: the names have not been read.
 const UNREAD: u32 = u32::MAX - 1;
 
-/// What a directory has in memory.
+/// The state of a directory in memory.
 pub(super) struct Directory {
-    /// Read when the directory is first looked into.
+    /// Read on first use.
     names: RwLock<Option<Names>>,
-    /// How many, or [`UNREAD`], or [`DEAD`]. Changes under the lock of `names`, but for the step from 0 to `DEAD`,
-    /// which is taken with the parent's lock alone.
+    /// The number of names, or [`UNREAD`], or [`DEAD`]. Changes under the lock of `names`, except
+    /// the step from 0 to `DEAD`, which needs the parent's lock only.
     count: AtomicU32,
 }
 
-/// The names of a directory, locked; they have been read.
+/// The names of a directory, read-locked and loaded.
 pub(super) struct Reading<'a> {
     names: ReadGuard<'a, Option<Names>>,
     inode: &'a Inode,
 }
 
-/// As [`Reading`], to change them.
+/// As [`Reading`], write-locked.
 pub(super) struct Writing<'a> {
     names: WriteGuard<'a, Option<Names>>,
     directory: &'a Directory,
@@ -46,7 +47,7 @@ pub(super) struct Writing<'a> {
 }
 
 impl Directory {
-    /// Of an inode that has just come into memory.
+    /// Returns the state of an inode that was just read.
     pub fn new() -> Directory {
         Directory {
             names: RwLock::new(Rank::Directory, None),
@@ -54,7 +55,7 @@ impl Directory {
         }
     }
 
-    /// Reads the names if that has not been done.
+    /// Loads the names if they have not been loaded.
     ///
     /// # Errors
     /// `EIO` for a damaged directory, `ENOMEM`.
@@ -72,7 +73,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Locks the names to look at them.
+    /// Read-locks the names.
     ///
     /// # Errors
     /// As [`load`](Directory::load).
@@ -87,7 +88,7 @@ impl Directory {
         }
     }
 
-    /// Locks the names to change them.
+    /// Write-locks the names.
     ///
     /// # Errors
     /// As [`load`](Directory::load); `ENOENT` if the directory was removed.
@@ -102,7 +103,7 @@ impl Directory {
         .alive()
     }
 
-    /// As [`write`](Directory::write), of two directories.
+    /// As [`write`](Directory::write), for two directories.
     ///
     /// # Errors
     /// As [`write`](Directory::write).
@@ -121,35 +122,35 @@ impl Directory {
         Ok((writing(from, a).alive()?, writing(to, b).alive()?))
     }
 
-    /// Whether its names have been read: then they stay.
+    /// Returns whether its names have been loaded; they stay loaded.
     pub fn is_read(&self) -> bool {
         self.count.load(Ordering::Acquire) != UNREAD
     }
 
-    /// Makes it take no more names, if it has none. Its names [have been read](Directory::is_read).
+    /// Makes an empty directory take no more names. They [have been loaded](Directory::is_read).
     ///
     /// # Errors
     /// `ENOTEMPTY`.
-    pub fn die(&self) -> Result<()> {
+    pub fn mark_dead(&self) -> Result<()> {
         let died = self
             .count
             .compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Relaxed);
         died.map(|_| ()).map_err(|_| Errno::ENOTEMPTY)
     }
 
-    /// Takes [`die`](Directory::die) back: it was not removed after all.
-    pub fn revive(&self) {
+    /// Undoes [`mark_dead`](Directory::mark_dead): it was not removed.
+    pub fn unmark_dead(&self) {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Emits names from byte `cursor` of the directory on, block by block, each copied before.
+    /// Emits the names from byte `cursor` of the directory on, copying one block at a time.
     pub fn list(&self, inode: &Inode, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         let size = inode.block_size();
         let mut bytes = vec![0; size];
         let mut index = u32::try_from(cursor / size as u64).unwrap_or(u32::MAX);
         loop {
             {
-                // Nobody changes the block while it is copied.
+                // The lock keeps the block from changing during the copy.
                 let _names = self.names.read();
                 if index >= inode.count() {
                     return Ok(());
@@ -164,7 +165,7 @@ impl Directory {
                 if position < cursor || record.inode == 0 || is_dot {
                     continue;
                 }
-                // The next record is four bytes behind at least.
+                // The next record starts at least four bytes later.
                 if !emit(
                     record.name,
                     record.inode as u64,
@@ -205,7 +206,7 @@ impl<'a> Writing<'a> {
         find(&self.names, self.inode, name)
     }
 
-    /// Adds a name that is not there, for an inode of this kind.
+    /// Adds a name that does not exist, for an inode of this kind.
     ///
     /// # Errors
     /// `ENOENT` if the directory was removed, `ENOSPC`, `EIO`, `ENOMEM`; nothing has changed then.
@@ -222,7 +223,7 @@ impl<'a> Writing<'a> {
         })
     }
 
-    /// Takes a name away that was found.
+    /// Removes a name that was found.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`; nothing has changed then.
@@ -233,7 +234,7 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
-    /// Lets a name that was found stand for another inode.
+    /// Makes a name that was found refer to another inode.
     ///
     /// # Errors
     /// As [`remove`](Writing::remove).
@@ -247,7 +248,7 @@ fn find(names: &Option<Names>, inode: &Inode, name: &[u8]) -> Result<Found> {
     names.find(inode, name)?.ok_or(Errno::ENOENT)
 }
 
-/// What a record's kind is; none where records don't say.
+/// The file type of a record; none if records do not store it.
 fn kind(code: u8) -> Kind {
     match code {
         1 => Kind::Regular,
@@ -262,7 +263,7 @@ fn kind(code: u8) -> Kind {
 }
 
 impl Inode {
-    /// How a record says that an inode is of this kind, if records do.
+    /// The code of a file type in a record, if records store it.
     fn code(&self, kind: Kind) -> u8 {
         if !self.fs.superblock.has_file_types {
             return 0;
@@ -283,17 +284,17 @@ impl Inode {
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`.
-    pub(super) fn make_first_block(&self, above: u32) -> Result<()> {
+    pub(super) fn make_first_block(&self, parent: u32) -> Result<()> {
         let mut bytes = vec![0; self.block_size()];
-        records::first_block(&mut bytes, self.ino(), above, self.code(Kind::Directory));
+        records::first_block(&mut bytes, self.ino(), parent, self.code(Kind::Directory));
         self.grow(&bytes)
     }
 
-    /// Where ".." is in a directory.
+    /// Finds "..".
     ///
     /// # Errors
     /// `EIO`.
-    pub(super) fn find_above(&self) -> Result<Found> {
+    pub(super) fn find_parent(&self) -> Result<Found> {
         let mut bytes = vec![0; self.block_size()];
         self.read(0, 0, &mut bytes)?;
         for record in Records::new(&bytes, 0) {
@@ -309,12 +310,13 @@ impl Inode {
         Err(self.damaged(0, 0))
     }
 
-    /// Lets ".." of a directory, which was found, lead to another one. Its names need not be locked: others may change them meanwhile.
+    /// Makes "..", which was found, refer to another directory. Its names need not be locked and
+    /// may change meanwhile.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`; nothing has changed then.
-    pub(super) fn set_above(&self, found: &Found, above: u32) -> Result<()> {
-        set(self, found.position, above, self.code(Kind::Directory))
+    pub(super) fn set_parent(&self, found: &Found, parent: u32) -> Result<()> {
+        set(self, found.position, parent, self.code(Kind::Directory))
     }
 }
 

@@ -1,8 +1,9 @@
-//! Which name is where in a directory, so that a lookup does not read it all.
+//! An index of a directory's names, so that a lookup does not read the whole directory.
 //!
-//! The blocks of a directory are a line of records without order. When it is first looked into, all of them are read
-//! once, and for each name its hash and its place are kept, and for each block how long a record still fits into it. The
-//! names themselves stay in the blocks: where the hash fits, the record is compared.
+//! The blocks of a directory are an unordered sequence of records. On first use all of them are
+//! read once; the index stores a hash and the position of each name, and for each block the longest
+//! record that still fits. The names themselves stay in the blocks: on a matching hash the record
+//! is compared.
 
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
@@ -14,16 +15,16 @@ use crate::name_hash::name_hash;
 
 /// The blocks of one directory.
 pub(in super::super) trait Blocks {
-    /// Bytes of a block: 1024, 2048 or 4096.
+    /// The block size: 1024, 2048 or 4096.
     fn block_size(&self) -> usize;
 
-    /// How many there are.
+    /// The number of blocks.
     fn count(&self) -> u32;
 
-    /// Copies bytes of block `index` out, from byte `at` of it on.
+    /// Copies bytes of block `index` out, from offset `at` on.
     ///
     /// # Errors
-    /// `EIO`, also for a block that is missing; `ENOMEM`.
+    /// `EIO`, also for a missing block; `ENOMEM`.
     fn read(&self, index: u32, at: usize, to: &mut [u8]) -> Result<()>;
 
     /// Changes bytes of block `index`.
@@ -32,17 +33,17 @@ pub(in super::super) trait Blocks {
     /// As [`read`](Blocks::read).
     fn write(&self, index: u32, at: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Adds a block with this content behind the others.
+    /// Appends a block with this content.
     ///
     /// # Errors
     /// `ENOSPC`, `EFBIG`, and as [`read`](Blocks::read).
     fn grow(&self, content: &[u8]) -> Result<()>;
 
-    /// Block `index` is not as it must be, which is seen at byte `at`: notes that, and gives the error to return.
+    /// Reports damage of block `index` at offset `at`, and returns the error for the caller.
     fn damaged(&self, index: u32, at: usize) -> Errno;
 }
 
-/// Where a name is, and what it names.
+/// The position of a name, and its inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Found {
     /// Of its record, in bytes from the start of the directory.
@@ -52,10 +53,10 @@ pub(in super::super) struct Found {
     pub kind: u8,
 }
 
-/// The names of one directory, "." and ".." not among them.
+/// The names of one directory, except "." and "..".
 pub(in super::super) struct Names {
     seed: u64,
-    /// The upper half of the name's hash, and the place of its record in units of four bytes.
+    /// The upper half of the name's hash, and the position of its record in units of four bytes.
     places: BTreeSet<u64>,
     /// The longest record that fits into each block.
     room: Vec<u16>,
@@ -95,7 +96,7 @@ impl Names {
         Ok(names)
     }
 
-    /// How many there are.
+    /// The number of names.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -128,7 +129,7 @@ impl Names {
             let mut bytes = [0; records::record_size(NAME_MAX)];
             let len = bytes.len().min(block_size as usize - at);
             blocks.read(index, at, &mut bytes[..len])?;
-            // The record may be longer than what was read of it: only what it needs matters here.
+            // The record may be longer than the bytes read; only its used part matters here.
             let needs = records::record_size(bytes[6] as usize).min(len);
             if let Some(record) = records::head(&bytes[..needs])
                 && record.inode != 0
@@ -144,7 +145,7 @@ impl Names {
         Ok(None)
     }
 
-    /// Adds a name that is not there.
+    /// Adds a name that does not exist.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`, `ENOMEM`; nothing has changed then.
@@ -166,7 +167,7 @@ impl Names {
         let block = index as u32;
         let damaged = |it: Damaged| blocks.damaged(block, it.at);
         let added = records::insert(&mut bytes, inode, kind, name).map_err(damaged)?;
-        // What is in memory says that there is room.
+        // The index says that there is room.
         let (at, changed) = added.ok_or_else(|| blocks.damaged(block, 0))?;
         let room = records::room(&bytes).map_err(damaged)? as u16;
         if index < self.room.len() {
@@ -181,7 +182,7 @@ impl Names {
         Ok(())
     }
 
-    /// Takes away a name that was found.
+    /// Removes a name that was found.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`; nothing has changed then.
@@ -200,7 +201,7 @@ impl Names {
     }
 }
 
-/// Lets the record at `position` name another inode.
+/// Makes the record at `position` refer to another inode.
 ///
 /// # Errors
 /// `EIO`, `ENOMEM`.
@@ -232,7 +233,7 @@ mod tests {
     use core::cell::RefCell;
     use std::collections::BTreeMap;
 
-    /// A directory in memory, which may not grow beyond `most` blocks.
+    /// A directory in memory of at most `most` blocks.
     struct InMemory {
         blocks: RefCell<Vec<Vec<u8>>>,
         size: usize,
@@ -348,7 +349,7 @@ mod tests {
             assert!(Names::load(&blocks, 1).is_err());
             assert_eq!(names.remove(&blocks, b"one", &found), Err(Errno::EIO));
             assert_eq!(names.add(&blocks, b"two", 8, 1), Err(Errno::EIO));
-            // Whatever the bytes are.
+            // For arbitrary bytes.
             let mut random = 3_u64;
             for _ in 0..2000 {
                 for byte in blocks.blocks.borrow_mut()[0].iter_mut() {

@@ -1,51 +1,53 @@
-//! The records in one block of a directory: inode, length of the record, length of the name, kind, name.
+//! The records in a directory block: inode, record length, name length, file type, name.
 //!
-//! Records fill their block without a gap, each begins at a multiple of four, and a record may be longer than what is in it: the rest
-//! is room for further ones. A removed record becomes room of the one in front of it, or, as the block's first, names
-//! inode 0. So a record stays where it is as long as it lives. Nothing in a block is believed before it was checked.
+//! Records fill their block without gaps, each starts at a multiple of four, and a record may be
+//! longer than its content: the rest is room for further ones. A removed record becomes room of the
+//! one before it or, as the first of its block, refers to inode 0. So a record does not move during
+//! its lifetime. Everything in a block is checked before use.
 //!
-//! ".." is set by who moves the directory, while others change names in it: so [`insert`] and [`remove`] leave the number of the inode alone that the
-//! record in front names, and [`rename_to`] all but that number, where the kind stays.
+//! Moving a directory sets its ".." while others change names in the directory. So [`insert`] and
+//! [`remove`] preserve the inode number in the preceding record, and [`rename_to`] writes that
+//! number only, unless the file type changes.
 
 use core::ops::Range;
 
-/// Bytes in front of the name.
+/// Bytes before the name.
 const HEAD: usize = 8;
-/// Bytes of the inode's number, with which a record begins.
+/// Bytes of the inode number at the start of a record.
 const INODE: usize = 4;
-/// A record is at least this long.
+/// The minimal length of a record.
 pub(in super::super) const RECORD_MIN: usize = 12;
 /// The longest name.
 pub(in super::super) const NAME_MAX: usize = 255;
 
-/// Bytes that a record takes for a name of this length.
+/// The length of a record for a name of this length.
 pub(in super::super) const fn record_size(name_len: usize) -> usize {
     (HEAD + name_len).next_multiple_of(4)
 }
 
-/// A block whose records don't fit together.
+/// A block whose records are inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Damaged {
-    /// The byte of the block where that is seen.
+    /// The offset where that was detected.
     pub at: usize,
 }
 
-/// One record.
+/// A record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Record<'a> {
-    /// Where it begins in its block, in bytes.
+    /// Its offset in its block.
     pub at: usize,
     /// Its length, in bytes.
     pub len: usize,
-    /// The inode that it names; 0 if it is only room.
+    /// Its inode; 0 if it is only room.
     pub inode: u32,
-    /// What that inode is, as `directory entries` have it; 0 if they don't.
+    /// The file type of the inode, as `directory entries` have it; 0 if unknown.
     pub kind: u8,
     pub name: &'a [u8],
 }
 
 impl Record<'_> {
-    /// Bytes that it needs itself.
+    /// The bytes that its content takes.
     pub fn used(&self) -> usize {
         match self.inode {
             0 => 0,
@@ -53,25 +55,25 @@ impl Record<'_> {
         }
     }
 
-    /// Bytes behind what it needs.
+    /// The bytes after its content.
     pub fn room(&self) -> usize {
         self.len - self.used()
     }
 }
 
-/// The records of a block, in order; after one that does not fit there are no more.
+/// The records of a block, in order, up to the first inconsistent one.
 pub(in super::super) struct Records<'a> {
     block: &'a [u8],
     at: usize,
 }
 
 impl<'a> Records<'a> {
-    /// Those of `block`, from byte `at` on, where a record begins.
+    /// Returns those of `block` from offset `at` on, where a record starts.
     pub fn new(block: &'a [u8], at: usize) -> Records<'a> {
         Records { block, at }
     }
 
-    /// The record that begins at byte `at`.
+    /// Returns the record at offset `at`.
     pub fn at(block: &'a [u8], at: usize) -> Result<Record<'a>, Damaged> {
         let damaged = Damaged { at };
         let bytes = block.get(at..).ok_or(damaged)?;
@@ -98,7 +100,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// What a record names, from the bytes that it needs itself: what follows it is not looked at.
+/// Parses a record from the bytes of its content; ignores what follows.
 pub(in super::super) fn head(bytes: &[u8]) -> Option<Record<'_>> {
     let head: &[u8; HEAD] = bytes.first_chunk()?;
     let name = bytes.get(HEAD..HEAD + head[6] as usize)?;
@@ -127,12 +129,12 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Whether a name could have been made.
+/// Returns whether a name could have been created.
 fn may_be_name(name: &[u8]) -> bool {
     !name.is_empty() && !name.iter().any(|&byte| byte == b'/' || byte == 0)
 }
 
-/// The longest record that could be added to the block.
+/// Returns the length of the longest record that could be added to the block.
 pub(in super::super) fn room(block: &[u8]) -> Result<usize, Damaged> {
     let mut most = 0;
     for record in Records::new(block, 0) {
@@ -141,7 +143,7 @@ pub(in super::super) fn room(block: &[u8]) -> Result<usize, Damaged> {
     Ok(most)
 }
 
-/// The bytes of a record.
+/// Writes a record.
 fn put(to: &mut [u8], inode: u32, kind: u8, name: &[u8]) {
     let len = to.len() as u16;
     to[..4].copy_from_slice(&inode.to_le_bytes());
@@ -152,7 +154,8 @@ fn put(to: &mut [u8], inode: u32, kind: u8, name: &[u8]) {
     to[HEAD + name.len()..record_size(name.len())].fill(0);
 }
 
-/// Adds a record where there is room; gives its place, and which bytes of the block have changed. `None` without room.
+/// Adds a record if there is room; returns its offset, and which bytes of the block have changed.
+/// `None` without room.
 pub(in super::super) fn insert(
     block: &mut [u8],
     inode: u32,
@@ -180,7 +183,7 @@ pub(in super::super) fn insert(
     Ok(Some((at, start..at + size)))
 }
 
-/// Takes the record at byte `at` away; gives the bytes that have changed.
+/// Removes the record at offset `at`; returns which bytes have changed.
 pub(in super::super) fn remove(block: &mut [u8], at: usize) -> Result<Range<usize>, Damaged> {
     let mut before = None;
     let mut found = None;
@@ -203,7 +206,7 @@ pub(in super::super) fn remove(block: &mut [u8], at: usize) -> Result<Range<usiz
     })
 }
 
-/// Lets the record at byte `at` name another inode; gives the bytes that have changed.
+/// Makes the record at offset `at` refer to another inode; returns which bytes have changed.
 pub(in super::super) fn rename_to(
     block: &mut [u8],
     at: usize,
@@ -216,18 +219,18 @@ pub(in super::super) fn rename_to(
     Ok(at..at + if stays { INODE } else { HEAD })
 }
 
-/// An empty block: one record that is nothing but room.
+/// Clears a block: one record that is only room.
 pub(in super::super) fn clear(block: &mut [u8]) {
     block.fill(0);
     let len = block.len() as u16;
     block[4..6].copy_from_slice(&len.to_le_bytes());
 }
 
-/// The first block of a new directory: itself, and the one above.
-pub(in super::super) fn first_block(block: &mut [u8], own: u32, above: u32, kind: u8) {
+/// Fills the first block of a new directory with "." and "..".
+pub(in super::super) fn first_block(block: &mut [u8], own: u32, parent: u32, kind: u8) {
     block.fill(0);
     put(&mut block[..RECORD_MIN], own, kind, b".");
-    put(&mut block[RECORD_MIN..], above, kind, b"..");
+    put(&mut block[RECORD_MIN..], parent, kind, b"..");
 }
 
 #[cfg(test)]
@@ -288,7 +291,7 @@ mod tests {
                     model.insert(name, (inode, at));
                 }
                 assert_eq!(names(&block), model);
-                // Only what was said has changed.
+                // Only the reported bytes have changed.
                 assert_eq!(block[..changed.start], before[..changed.start]);
                 assert_eq!(block[changed.end..], before[changed.end..]);
             }
@@ -300,19 +303,19 @@ mod tests {
         let mut before = vec![0; 1024];
         first_block(&mut before, 5, 2, 2);
         let (at, _) = insert(&mut before, 6, 1, b"first").unwrap().unwrap();
-        let above = RECORD_MIN;
+        let parent = RECORD_MIN;
         let apply = |to: &mut [u8], from: &[u8], changed: Range<usize>| {
             to[changed.clone()].copy_from_slice(&from[changed]);
         };
         for removes in [false, true] {
-            // Both looked at the same bytes; either comes first.
+            // Both have seen the same bytes; either comes first.
             for moves_first in [false, true] {
                 let mut block = before.clone();
                 if !removes {
                     remove(&mut block, at).unwrap();
                 }
                 let (mut moved, mut changed) = (block.clone(), block.clone());
-                let by_move = rename_to(&mut moved, above, 9, 2).unwrap();
+                let by_move = rename_to(&mut moved, parent, 9, 2).unwrap();
                 let by_change = match removes {
                     true => remove(&mut changed, at).unwrap(),
                     false => insert(&mut changed, 7, 1, b"next").unwrap().unwrap().1,
@@ -325,7 +328,7 @@ mod tests {
                     apply(&mut block, &moved, by_move);
                 }
                 let names = names(&block);
-                assert_eq!(names[&b".."[..]], (9, above));
+                assert_eq!(names[&b".."[..]], (9, parent));
                 assert_eq!(names.contains_key(&b"next"[..]), !removes);
                 assert!(!names.contains_key(&b"first"[..]));
             }

@@ -1,15 +1,15 @@
-//! Where things are.
+//! Positions on the disk.
 
 use core::ops::Range;
 
 use super::{GROUP_SIZE, GroupRecord, Superblock, superblock::ReadOnlyCompatible};
 
-/// The numbers from which every place follows; they never change while mounted.
+/// The numbers from which every position follows, constant while mounted.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Geometry {
     /// Bytes.
     pub block_size: usize,
-    /// The power of two that it is.
+    /// log2 of the block size.
     pub block_shift: u32,
     pub blocks: u32,
     pub first_data_block: u32,
@@ -19,18 +19,18 @@ pub(in super::super) struct Geometry {
     pub inodes_per_group: u32,
     /// The first inode that is not reserved.
     pub first_inode: u32,
-    /// Bytes of an inode's record.
+    /// The size of an inode's record, in bytes.
     pub inode_size: usize,
     /// Blocks of a group's inode table.
     pub table_blocks: u32,
-    /// Blocks of the descriptors.
+    /// Blocks of the group descriptors.
     pub descriptor_blocks: u32,
-    /// Blocks kept behind them.
+    /// Blocks reserved after them.
     reserved_descriptor_blocks: u32,
     sparse: bool,
 }
 
-/// Where an inode's record is.
+/// The position of an inode's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Slot {
     pub group: u32,
@@ -41,7 +41,7 @@ pub(in super::super) struct Slot {
 }
 
 impl Geometry {
-    /// What follows from a checked superblock.
+    /// Derives the geometry from a checked superblock.
     pub fn new(superblock: &Superblock) -> Geometry {
         let per_block = superblock.block_size / superblock.inode_size;
         Geometry {
@@ -75,9 +75,9 @@ impl Geometry {
         (self.block_size / 512) as u32
     }
 
-    /// The blocks of a group; the last one may be shorter.
+    /// The blocks of a group; the last group may be shorter.
     pub fn group_blocks(&self, group: u32) -> Range<u32> {
-        // Below `blocks`, which fits; only the end of the last group might not.
+        // Less than `blocks`; only the end of the last group could overflow.
         let start = self.first_data_block + group * self.blocks_per_group;
         start..start.saturating_add(self.blocks_per_group).min(self.blocks)
     }
@@ -87,7 +87,7 @@ impl Geometry {
         (block - self.first_data_block) / self.blocks_per_group
     }
 
-    /// Whether a group begins with a copy of the superblock and the descriptors.
+    /// Returns whether a group starts with a copy of the superblock and the descriptors.
     fn has_copy(&self, group: u32) -> bool {
         let power_of = |base: u32| {
             let mut power = base;
@@ -99,7 +99,7 @@ impl Geometry {
         !self.sparse || group < 2 || power_of(3) || power_of(5) || power_of(7)
     }
 
-    /// Blocks at the start of a group that hold the superblock and descriptors.
+    /// The blocks at the start of a group for superblock and descriptors.
     pub fn head(&self, group: u32) -> Range<u32> {
         let start = self.group_blocks(group).start;
         let copies = 1 + self.descriptor_blocks + self.reserved_descriptor_blocks;
@@ -109,12 +109,13 @@ impl Geometry {
         }
     }
 
-    /// The block of a group's inode table.
+    /// The blocks of a group's inode table.
     pub fn table(&self, record: &GroupRecord) -> Range<u32> {
         record.inode_table..record.inode_table.saturating_add(self.table_blocks)
     }
 
-    /// Whether a group's bitmaps and table lie in the group, beside its head and one another.
+    /// Returns whether a group's bitmaps and table lie inside the group and do not overlap its head
+    /// or one another.
     pub fn check_group(&self, group: u32, record: &GroupRecord) -> bool {
         let all = self.group_blocks(group);
         let table = self.table(record);
@@ -127,7 +128,8 @@ impl Geometry {
             && table.end <= free.end
     }
 
-    /// Whether a block of this group may belong to a file: it is none of those that hold the file system together.
+    /// Returns whether a block of this group may belong to a file, that is, holds no metadata of
+    /// the group.
     pub fn is_data(&self, group: u32, record: &GroupRecord, block: u32) -> bool {
         !self.head(group).contains(&block)
             && block != record.block_bitmap
@@ -135,12 +137,12 @@ impl Geometry {
             && !self.table(record).contains(&block)
     }
 
-    /// Whether there is an inode of this number.
+    /// Returns whether the inode number is valid.
     pub fn has_inode(&self, number: u32) -> bool {
         (1..=self.inodes).contains(&number)
     }
 
-    /// Where the record of an inode is that exists.
+    /// Returns the position of the record of a valid inode.
     pub fn slot(&self, number: u32) -> Slot {
         let index = number - 1;
         let at = (index % self.inodes_per_group) as usize * self.inode_size;

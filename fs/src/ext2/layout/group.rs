@@ -1,4 +1,4 @@
-//! Descriptors of block groups: a table of 32-byte records behind the superblock.
+//! Block group descriptors: a table of 32-byte records after the superblock.
 
 use super::{put_u16, u16_at, u32_at};
 
@@ -18,10 +18,11 @@ pub(in super::super) struct GroupRecord {
 }
 
 impl GroupRecord {
-    /// Where the counts begin in the record.
+    /// The offset of the counts in the record.
     pub const COUNTS: usize = 12;
 
-    /// Reads one; [`Geometry::check_group`](super::Geometry::check_group) says whether its places can be.
+    /// Parses a descriptor; [`Geometry::check_group`](super::Geometry::check_group) checks its
+    /// positions.
     pub fn parse(bytes: &[u8; GROUP_SIZE]) -> GroupRecord {
         GroupRecord {
             block_bitmap: u32_at(bytes, 0),
@@ -33,7 +34,7 @@ impl GroupRecord {
         }
     }
 
-    /// The bytes of its counts, which stand at [`COUNTS`](GroupRecord::COUNTS).
+    /// The bytes of its counts, at [`COUNTS`](GroupRecord::COUNTS).
     pub fn counts(&self) -> [u8; 6] {
         let mut bytes = [0; 6];
         put_u16(&mut bytes, 0, self.free_blocks);

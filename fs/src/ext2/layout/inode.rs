@@ -1,4 +1,4 @@
-//! Records of the inode tables: 128 bytes that all have, and further ones for the parts of seconds.
+//! Inode records: 128 bytes that all revisions have, and further ones for nanoseconds.
 
 use core::time::Duration;
 
@@ -7,17 +7,17 @@ use bitflags::bitflags;
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::device;
 
-/// Pointers of an inode.
+/// Block pointers of an inode.
 pub(in super::super) const BLOCKS: usize = 15;
-/// Those of them that lead to data; the other three lead to blocks of pointers.
+/// Direct ones; the other three lead to indirect blocks.
 pub(in super::super) const DIRECT: usize = 12;
-/// Bytes of a record that are read and written here; what is behind stays as it is.
+/// Bytes of a record that are used here; further ones are preserved.
 pub(in super::super) const MAX_INODE_SIZE: usize = 160;
-/// The record that every revision has.
+/// The size of a record in revision 0.
 const OLD_SIZE: usize = 128;
-/// The byte behind the further parts of the three times that can be set.
+/// The end of the extra fields of the three settable times.
 const BEHIND_TIMES: usize = 144;
-/// What a new record says of its further bytes: those up to `MAX_INODE_SIZE` have a meaning.
+/// The extra size in a new record: the bytes up to `MAX_INODE_SIZE` have a meaning.
 const EXTRA_SIZE: u16 = (MAX_INODE_SIZE - OLD_SIZE) as u16;
 
 bitflags! {
@@ -28,18 +28,18 @@ bitflags! {
         const IMMUTABLE = 0x10;
         const APPEND_ONLY = 0x20;
         const NO_ACCESS_TIME = 0x80;
-        /// The directory has an index, which is lost by a change that does not know of it.
+        /// The directory has an index; a change without it clears this.
         const INDEXED = 0x1000;
-        /// A directory that is to be spread as those at the top are.
+        /// A directory whose subdirectories are spread like those of the root.
         const TOP = 0x2_0000;
         const _ = !0;
     }
 }
 
 impl Flags {
-    /// What a new file has from its directory.
+    /// The flags that a new file inherits from its directory.
     pub fn inherited(self, directory: bool) -> Flags {
-        // What Linux hands on: the flags that users set, without what is the directory's own.
+        // As Linux: the flags that users set, without those specific to directories.
         const HANDED_ON: u32 = 0x0001_00cf;
         match directory {
             true => self & Flags::from_bits_retain(HANDED_ON | 0x1_0000),
@@ -51,7 +51,7 @@ impl Flags {
 /// An inode's record.
 #[derive(Clone, Debug)]
 pub(in super::super) struct InodeRecord {
-    /// Kind and permissions, as `st_mode`.
+    /// Type and permissions, as `st_mode`.
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
@@ -64,20 +64,20 @@ pub(in super::super) struct InodeRecord {
     /// Zero where the record has no room for it.
     pub created: Duration,
     pub links: u16,
-    /// 512-byte sectors of everything that belongs to it.
+    /// 512-byte sectors of all its blocks, including metadata.
     pub sectors: u32,
     pub flags: Flags,
     pub blocks: [u32; BLOCKS],
-    /// Tells this file from earlier ones of the same number.
+    /// Distinguishes the file from earlier ones with the same number.
     pub generation: u32,
-    /// The block of its extended attributes, 0 for none.
+    /// The block of extended attributes, 0 for none.
     pub attributes: u32,
-    /// Meaningful bytes behind the first 128.
+    /// Used bytes beyond the first 128.
     extra: u16,
 }
 
 impl InodeRecord {
-    /// A record for a new file, in records of `inode_size` bytes.
+    /// Returns the record of a new file, of `inode_size` bytes.
     pub fn new(mode: u16, inode_size: usize, now: Duration) -> InodeRecord {
         let mut record = InodeRecord {
             mode,
@@ -103,10 +103,12 @@ impl InodeRecord {
         record
     }
 
-    /// A time as the record can say it: without parts of seconds where there is no room for them, and no later than the last one there is.
+    /// Rounds a time to what the record can store: whole seconds if it has no room for more, and at
+    /// most the latest time.
     pub fn fit(&self, time: Duration) -> Duration {
         const SHORT: u64 = i32::MAX as u64;
-        // Two bits more, of which each combination but none adds 2^32 to a signed number.
+        // Two more bits, each nonzero combination of which adds a multiple of 2^32 to a signed
+        // number.
         const LONG: u64 = (3 << 32) + SHORT;
         match OLD_SIZE + self.extra as usize >= BEHIND_TIMES {
             true if time.as_secs() > LONG => Duration::new(LONG, 999_999_999),
@@ -115,24 +117,25 @@ impl InodeRecord {
         }
     }
 
-    /// Makes all its times such that the record can say them.
+    /// Rounds all its times to what the record can store.
     pub fn fit_times(&mut self) {
         self.accessed = self.fit(self.accessed);
         self.changed = self.fit(self.changed);
         self.modified = self.fit(self.modified);
     }
 
-    /// Whether the mode says directory.
+    /// Returns whether the mode is that of a directory.
     pub fn is_directory(&self) -> bool {
         self.mode >> 12 == 4
     }
 
-    /// Whether the mode says regular file.
+    /// Returns whether the mode is that of a regular file.
     pub fn is_regular(&self) -> bool {
         self.mode >> 12 == 8
     }
 
-    /// The pointers of a device node, of which the first is its number as it was in the beginning, and the second as it is now.
+    /// The number of a device node: the first pointer in the old encoding, or else the second in
+    /// the new one.
     pub fn device(&self) -> u64 {
         let (old, new) = (self.blocks[0], self.blocks[1]);
         match old {
@@ -141,7 +144,7 @@ impl InodeRecord {
         }
     }
 
-    /// Makes it a node of this device, a `dev_t`.
+    /// Stores the number of a device node, a `dev_t`.
     pub fn set_device(&mut self, number: u64) {
         let (major, minor) = (device::major(number), device::minor(number));
         if major < 256 && minor < 256 {
@@ -151,18 +154,18 @@ impl InodeRecord {
         }
     }
 
-    /// Whether the pointers lead to blocks: those of a device are its number, those of a short link its text. `sectors` are
-    /// those of a block.
+    /// Returns whether the pointers refer to blocks: those of a device hold its number, those of a
+    /// short link its text. `sectors` is the size of a block.
     pub fn has_blocks(&self, sectors: u32) -> bool {
         match self.mode >> 12 {
             4 | 8 => true,
-            // A short link has none but for its extended attributes.
+            // A short link has no blocks except for extended attributes.
             10 => self.sectors > if self.attributes != 0 { sectors } else { 0 },
             _ => false,
         }
     }
 
-    /// Reads a record from its first bytes: [`MAX_INODE_SIZE`] of them, or all it has.
+    /// Parses a record from its first bytes: [`MAX_INODE_SIZE`] of them, or all it has.
     pub fn parse(bytes: &[u8]) -> InodeRecord {
         let (half, word) = (|at| u16_at(bytes, at), |at| u32_at(bytes, at));
         let wide = bytes.len() >= MAX_INODE_SIZE;
@@ -173,7 +176,7 @@ impl InodeRecord {
         };
         let time = |at, extra_at| seconds(word(at), further(extra_at));
         let mode = half(0);
-        // The field was once a directory's list of permissions.
+        // For directories the field was once the ACL's.
         let high = if mode >> 12 == 8 { word(108) } else { 0 };
         InodeRecord {
             mode,
@@ -194,10 +197,11 @@ impl InodeRecord {
         }
     }
 
-    /// Where the time of deletion is in a record, in seconds since the epoch; it is the list of orphans' until then.
+    /// The offset of the deletion time, in seconds since the epoch; until then it links the orphan
+    /// list.
     pub const DELETED: usize = 20;
 
-    /// Writes what [`parse`](InodeRecord::parse) reads; other bytes stay.
+    /// Writes what [`parse`](InodeRecord::parse) reads and preserves other bytes.
     pub fn put(&self, bytes: &mut [u8]) {
         put_u16(bytes, 0, self.mode);
         put_u16(bytes, 2, self.uid as u16);
@@ -243,15 +247,15 @@ fn seconds(seconds: u32, further: u32) -> Duration {
     let seconds = seconds as i32 as i64 + ((further as i64 & 3) << 32);
     match u64::try_from(seconds) {
         Ok(seconds) => Duration::new(seconds, (further >> 2).min(SECOND - 1)),
-        // Before the epoch: nobody here can say so.
+        // Times before the epoch cannot be represented.
         Err(_) => Duration::ZERO,
     }
 }
 
-/// The further word of a time.
+/// The extra word of a time.
 fn further(time: Duration) -> u32 {
     let seconds = time.as_secs();
-    // The two bits say how often 2^32 is to be added to the seconds as a signed number.
+    // The two bits say how often 2^32 is added to the signed seconds.
     let more = (seconds.wrapping_sub(seconds as i32 as i64 as u64) >> 32) as u32 & 3;
     time.subsec_nanos() << 2 | more
 }
@@ -280,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What a file says of itself is what it says when it was forgotten and read again, whatever it was told.
+    /// Stored attributes are those that are read back, whatever was set.
     #[test]
     fn times_that_a_record_can_not_say_are_the_nearest_ones() {
         for (inode_size, latest) in [(128, 0x7fff_ffff), (256, 0x3_7fff_ffff)] {
@@ -307,7 +311,7 @@ mod tests {
         record.put(&mut bytes);
         let back = InodeRecord::parse(&bytes);
         assert_eq!(format!("{back:?}"), format!("{record:?}"));
-        // Of the short record the parts of seconds, and what is behind 2038, are not there.
+        // The short record has neither nanoseconds nor times after 2038.
         let mut bytes = [0; 128];
         record.put(&mut bytes);
         let back = InodeRecord::parse(&bytes);

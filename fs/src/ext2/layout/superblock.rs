@@ -5,12 +5,12 @@ use bitflags::bitflags;
 
 use super::{u16_at, u32_at};
 
-/// What does not fit the rest, or is not known here.
+/// Why a file system is refused: it is inconsistent, or uses an unknown feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// What `mount` says.
+    /// The error of `mount`.
     pub errno: Errno,
-    /// What the log says.
+    /// The text for the log.
     pub reason: &'static str,
 }
 
@@ -33,12 +33,12 @@ impl From<Errno> for Refused {
 }
 
 bitflags! {
-    /// Whether the file system was unmounted in order, `s_state`.
+    /// Whether the file system was unmounted cleanly, `s_state`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(in super::super) struct State: u16 {
-        /// All that was written is on the disk and fits together.
+        /// Everything was written and is consistent.
         const VALID = 1;
-        /// Somebody found something that does not fit together.
+        /// Damage was found.
         const ERROR = 2;
         /// Orphans are being recovered.
         const ORPHANS = 4;
@@ -46,7 +46,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Features that everybody may ignore.
+    /// Compatible features, which may be ignored.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(in super::super) struct Compatible: u32 {
         const RESIZE_INODE = 0x10;
@@ -55,7 +55,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Features without which nothing may be written.
+    /// Features that are required for writing.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(in super::super) struct ReadOnlyCompatible: u32 {
         const SPARSE_SUPER = 1;
@@ -64,10 +64,10 @@ bitflags! {
     }
 }
 
-/// Features without which nothing may be read: entries of directories say what they name.
+/// Features that are required for reading: directory entries have a file type.
 const INCOMPATIBLE_FILE_TYPE: u32 = 2;
 
-/// Where fields are that are written.
+/// Offsets of the fields that are written.
 pub(in super::super) mod field {
     pub const FREE_BLOCKS: usize = 12;
     pub const FREE_INODES: usize = 16;
@@ -79,36 +79,36 @@ pub(in super::super) mod field {
     pub const LAST_ORPHAN: usize = 232;
 }
 
-/// What the superblock says, checked.
+/// The fields of a checked superblock.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Superblock {
     pub inodes: u32,
     pub blocks: u32,
-    /// Blocks that ordinary users leave free.
+    /// Blocks reserved for privileged users.
     pub reserved_blocks: u32,
     pub first_data_block: u32,
-    /// Bytes of a block: 1024, 2048 or 4096.
+    /// The block size: 1024, 2048 or 4096.
     pub block_size: usize,
     pub blocks_per_group: u32,
     pub inodes_per_group: u32,
-    /// The user and the group that may have the reserved blocks as well.
+    /// The user and the group that may use the reserved blocks.
     pub reserved_uid: u32,
     pub reserved_gid: u32,
-    /// Times it was mounted since it was checked.
+    /// Mounts since the last check.
     pub mounts: u16,
     pub state: State,
     /// The first inode that is not reserved.
     pub first_inode: u32,
-    /// Bytes of an inode's record.
+    /// The size of an inode's record, in bytes.
     pub inode_size: usize,
-    /// The first revision: it knows no features.
+    /// Revision 0, which has no feature fields.
     pub is_old: bool,
-    /// Entries of directories have the kind of what they name.
+    /// Directory entries have a file type.
     pub has_file_types: bool,
     pub read_only_features: ReadOnlyCompatible,
-    /// Blocks behind the descriptors, kept for more descriptors.
+    /// Blocks after the descriptors, reserved for more descriptors.
     pub reserved_descriptor_blocks: u32,
-    /// Head of the list of inodes that were removed while in use; 0 for none.
+    /// The head of the orphan list; 0 for none.
     pub last_orphan: u32,
 }
 
@@ -116,13 +116,13 @@ impl Superblock {
     pub const OFFSET: u64 = 1024;
     pub const SIZE: usize = 1024;
     const MAGIC: u16 = 0xef53;
-    /// The record of revision 0.
+    /// The size of a record in revision 0.
     const OLD_INODE_SIZE: usize = 128;
 
-    /// Reads one from its [`SIZE`](Superblock::SIZE) bytes.
+    /// Parses a superblock from its [`SIZE`](Superblock::SIZE) bytes.
     ///
     /// # Errors
-    /// What is wrong: a number that can't be, or a feature that is not known here.
+    /// An inconsistent number, or an unknown feature.
     pub fn parse(bytes: &[u8; Superblock::SIZE]) -> Result<Superblock, Refused> {
         let (half, word) = (|at| u16_at(bytes, at), |at| u32_at(bytes, at));
         if half(56) != Self::MAGIC {
@@ -171,7 +171,7 @@ impl Superblock {
         parsed.check().map(|()| parsed)
     }
 
-    /// Whether the numbers fit one another.
+    /// Checks that the numbers are consistent.
     fn check(&self) -> Result<(), Refused> {
         let bits = self.block_size as u32 * 8;
         let fine = |fine: bool, reason| match fine {
@@ -189,7 +189,7 @@ impl Superblock {
                 && self.reserved_blocks <= self.blocks,
             "its blocks don't add up",
         )?;
-        // Bitmaps are a block each, and are searched by bytes.
+        // Each bitmap is one block and is searched by bytes.
         fine(
             self.blocks_per_group.is_multiple_of(8) && (8..=bits).contains(&self.blocks_per_group),
             "its groups have an impossible size",
@@ -202,12 +202,12 @@ impl Superblock {
         )
     }
 
-    /// How many block groups there are.
+    /// The number of block groups.
     pub fn groups(&self) -> u32 {
         (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group)
     }
 
-    /// Whether all that it has may be written.
+    /// Returns whether all its features permit writing.
     pub fn may_be_written(&self) -> bool {
         let known = ReadOnlyCompatible::SPARSE_SUPER | ReadOnlyCompatible::LARGE_FILE;
         self.read_only_features.bits() & !known.bits() == 0

@@ -1,4 +1,4 @@
-//! What is left when the power is cut, and when the disk fails.
+//! The state after a power failure, and disk errors.
 
 use std::{sync::Arc, time::Duration, vec::Vec};
 
@@ -21,7 +21,7 @@ use crate::{block::Operation, ext2::Ext2, page_cache::Cached};
 
 const FILES: u32 = 4;
 
-/// A file, and what it was like when it was last synced, until it is changed again.
+/// A file and its content at the last sync, valid until it is changed again.
 struct Synced {
     model: Model,
     at_sync: Option<Vec<u8>>,
@@ -59,7 +59,7 @@ fn what_was_synced_survives_a_power_cut() {
                     file.at_sync = Some(file.model.bytes.clone());
                 }
                 1 => {
-                    // Some of it is on its way when the power goes.
+                    // Power fails during a write.
                     pages(&file.model.file)
                         .write_out(0..u64::MAX, false)
                         .unwrap();
@@ -88,8 +88,8 @@ fn what_was_synced_survives_a_power_cut() {
     });
 }
 
-/// A block is not used again before nothing on the medium leads to it: else a file that was cut off, unsynced, would have the bytes of the one that came
-/// after it, or both would have the block.
+/// A block is not reused while something on the medium refers to it: otherwise a truncated,
+/// unsynced file would get the bytes of the next owner, or both would have the block.
 #[test]
 fn what_was_freed_is_not_used_again_too_early() {
     on_machines(12, |seed| {
@@ -111,12 +111,12 @@ fn what_was_freed_is_not_used_again_too_early() {
                 }
             }
         };
-        // All blocks are one file's, and that is on the medium.
+        // All blocks belong to one file, on the medium as well.
         fill(&old, b'o');
         pages(&old).sync(0..u64::MAX, false).unwrap();
         let size = pages(&old).size();
         assert!(size > 100_000 && fs.space().free < 4);
-        // It gives them up, and another one takes them. Nobody asks for any of that to be kept.
+        // It frees them and another file allocates them, without a sync.
         pages(&old).truncate(random.below(3000) as u64).unwrap();
         disk.set_delays(true);
         fill(&new, b'n');
@@ -152,7 +152,7 @@ fn errors_of_the_disk_lose_nothing_that_was_synced() {
         fs.sync_all().unwrap();
         let mut dice = Random(seed + 1000);
         disk.fail_when(move |_| dice.below(6) == 0);
-        // The first half is changed while the disk fails; nobody knows what of it is written.
+        // The first half is changed while the disk fails; which of the changes reach it is unknown.
         for _ in 0..60 {
             let which = random.below(FILES as usize / 2);
             let pages = pages(&files[which].model.file);
@@ -208,7 +208,8 @@ fn a_lack_of_memory_loses_nothing() {
             frame::fail_after(Some(random.below(6) as u64));
             match action {
                 1 => {
-                    // Of an error, the size says whether it came before or behind the cut.
+                    // After an error, the size tells whether it came before or after the
+                    // truncation.
                     let _ = pages.truncate(at as u64);
                     model.bytes.resize(pages.size() as usize, 0);
                 }
@@ -241,7 +242,7 @@ fn a_lack_of_memory_loses_nothing() {
     });
 }
 
-/// A sync that finds no memory says so, or has kept everything.
+/// A sync without memory fails, or has written everything.
 #[test]
 fn a_sync_that_says_it_is_done_is_done_though_memory_is_short() {
     on_machines(6, |seed| {
@@ -258,7 +259,7 @@ fn a_sync_that_says_it_is_done_is_done_though_memory_is_short() {
         };
         let mut kept = 0;
         for _ in 0..40 {
-            // Where the blocks are is to be read again, for which there may be no memory.
+            // The block map must be read again, for which memory may be missing.
             let at = random.below(600_000);
             let data = random.bytes(3000);
             let content = pages(&file.file).clone();
@@ -286,7 +287,7 @@ fn a_sync_that_says_it_is_done_is_done_though_memory_is_short() {
     });
 }
 
-/// `fsync` keeps the times of the content, too; `fdatasync` need not.
+/// `fsync` writes the time stamps of the content, too; `fdatasync` need not.
 #[test]
 fn times_are_synced_with_the_content() {
     on_machines(4, |seed| {
@@ -327,7 +328,7 @@ fn times_are_synced_with_the_content() {
     });
 }
 
-/// Bytes that can't be written leave what was there, or a part of what was to be: not zeros.
+/// After a failed write the blocks hold the old bytes or part of the new, but no zeros.
 #[test]
 fn a_write_that_fails_does_not_take_what_was_there() {
     on_machines(6, |seed| {
@@ -357,7 +358,8 @@ fn a_write_that_fails_does_not_take_what_was_there() {
     });
 }
 
-/// A request that is under way may be the last that leads to the file system, which must not end in the disk's task then: it would wait for itself.
+/// A request under way may hold the last reference to the file system. Dropping it in the disk's
+/// task must not unmount it there: the task would wait for itself.
 #[test]
 fn a_file_system_may_end_while_its_files_are_written() {
     let config = Config {

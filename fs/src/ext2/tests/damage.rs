@@ -1,4 +1,4 @@
-//! Damaged images: an error, or a refused mount, and never a panic.
+//! Damaged images: an error or a refused mount, and never a panic.
 
 use std::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::{ext2::Ext2, page_cache::Cached};
 const FILES: u32 = 3;
 const IMAGES: usize = 40;
 
-/// An image with some files in it, and how many bytes at the start of each of its groups hold the file system together.
+/// Returns an image with some files, and how many bytes at the start of each group hold metadata.
 fn filled(random: &mut Random) -> (Vec<u8>, usize, usize) {
     let content = shape(random, FILES as usize).make();
     let (device, disk) = device(content, 1);
@@ -33,7 +33,7 @@ fn filled(random: &mut Random) -> (Vec<u8>, usize, usize) {
     (disk.content(), group, head)
 }
 
-/// Does this and that with a file.
+/// Uses a file in various ways.
 fn use_file(fs: &std::sync::Arc<Ext2>, random: &mut Random, number: u32) {
     let Ok(file) = fs.inode(number) else { return };
     let Some(pages) = file.pages() else {
@@ -64,7 +64,8 @@ fn damaged_images_do_not_panic() {
         let (content, group, head) = filled(&mut random);
         for image in 0..IMAGES {
             let mut damaged = content.clone();
-            // Where it hurts; and of the superblock at times only what does not end it all.
+            // In the metadata, and only rarely in the superblock, where most damage prevents
+            // mounting.
             for _ in 0..1 + random.below(60) {
                 let at = random.below(content.len()) / group * group + random.below(head);
                 if let Some(byte) = damaged.get_mut(at) {

@@ -126,7 +126,7 @@ impl Model {
     }
 }
 
-/// What a fresh mount and `debugfs` find must be the model's bytes.
+/// A fresh mount and `debugfs` must read the model's bytes.
 fn compare(content: Vec<u8>, seed: u64, bytes: &[Vec<u8>]) {
     image::check(&content);
     for (number, bytes) in bytes.iter().enumerate() {
@@ -207,7 +207,7 @@ fn far_blocks_have_their_pointers() {
         let file = open(&fs, FIRST);
         let pages = pages(&file).clone();
         let pointers = shape.block as u64 / 4;
-        // In front of and behind the place where one more block of pointers is needed on the way.
+        // Before and after each place that needs one more level of indirect blocks.
         let edges = [12, 12 + pointers, 12 + pointers * (1 + pointers)];
         let mut random = Random(seed);
         let places: Vec<u64> = edges.iter().map(|edge| edge * shape.block as u64).collect();
@@ -239,7 +239,7 @@ fn far_blocks_have_their_pointers() {
         assert_eq!(too_far, Err(Errno::EFBIG));
         fs.sync_all().unwrap();
         let free = fs.space().free;
-        // Cut in the middle of each, from the back.
+        // Truncates in the middle of each, from the last on.
         for &place in places.iter().rev() {
             pages.truncate(place).unwrap();
         }
@@ -335,11 +335,11 @@ fn several_tasks_change_files_at_once() {
     });
 }
 
-/// A row of pages that is too long for the memory at hand goes to the disk in shorter ones.
+/// A run of pages that is too long for the available memory is written in shorter ones.
 #[test]
 fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
     on_machines(2, |seed| {
-        // With blocks of this size a block of pointers has all of the file's.
+        // With this block size one indirect block covers the file.
         let shape = Shape {
             kib: 4096,
             block: 4096,
@@ -364,7 +364,7 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
                 );
                 assert!(written.is_ok());
             }
-            // The first question is for a list of all of them.
+            // The first allocation is for a list of all of them.
             frame::seem_scarce_once(0);
             content.sync(0..u64::MAX, false).unwrap();
             assert_eq!(frame::failed(), u64::from(round) + 1);

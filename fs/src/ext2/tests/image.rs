@@ -1,4 +1,4 @@
-//! Images of disks, made and judged by the host's tools.
+//! Disk images, made and checked by the host's tools.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
     vec::Vec,
 };
 
-/// A folder of one test's own, removed with it.
+/// A folder of one test, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -49,16 +49,16 @@ fn run(tool: &str, arguments: &[&str], file: &Path) -> Output {
         .unwrap_or_else(|error| panic!("{tool}: {error}; scripts/setup.sh installs e2fsprogs"))
 }
 
-/// What an image shall be.
+/// The parameters of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub kib: u64,
-    /// Bytes of a block and of an inode.
+    /// Sizes of a block and of an inode, in bytes.
     pub block: usize,
     pub inode: usize,
     /// Empty files in the root, with the numbers from [`FIRST`] on.
     pub files: usize,
-    /// More arguments for `mke2fs`.
+    /// Further arguments for `mke2fs`.
     pub more: &'static [&'static str],
 }
 
@@ -66,7 +66,7 @@ pub struct Shape {
 pub const FIRST: u32 = 12;
 
 impl Shape {
-    /// The bytes of such an image.
+    /// Returns such an image.
     pub fn make(&self) -> Vec<u8> {
         let folder = Folder::new();
         let (content, image) = (folder.file("content"), folder.file("image"));
@@ -88,7 +88,7 @@ impl Shape {
     }
 }
 
-/// Has `e2fsck -fn` look at an image; its complaints, if it has any.
+/// Checks an image with `e2fsck -fn`; returns its complaints, if any.
 pub fn complaints(image: &[u8]) -> Option<String> {
     let folder = Folder::new();
     let file = folder.file("image");
@@ -98,14 +98,14 @@ pub fn complaints(image: &[u8]) -> Option<String> {
     (said.status.code() != Some(0)).then_some(text)
 }
 
-/// Fails if `e2fsck -fn` complains of an image.
+/// Fails if `e2fsck -fn` complains about an image.
 pub fn check(image: &[u8]) {
     if let Some(complaints) = complaints(image) {
         panic!("{complaints}");
     }
 }
 
-/// Has `e2fsck -fy` repair an image; the repaired one.
+/// Returns the image as repaired by `e2fsck -fy`.
 pub fn repair(image: &[u8]) -> Vec<u8> {
     let folder = Folder::new();
     let file = folder.file("image");
@@ -115,7 +115,7 @@ pub fn repair(image: &[u8]) -> Vec<u8> {
     fs::read(&file).unwrap()
 }
 
-/// The content of an inode, as `debugfs` reads it.
+/// Returns the content of an inode as `debugfs` reads it.
 pub fn content(image: &[u8], inode: u32) -> Vec<u8> {
     let folder = Folder::new();
     let (file, out) = (folder.file("image"), folder.file("out"));

@@ -1,4 +1,4 @@
-//! The lower half on the simulated machine, judged by the host's `e2fsck`.
+//! The lower half on the simulated machine, checked by the host's `e2fsck`.
 
 mod crash;
 mod damage;
@@ -38,8 +38,8 @@ impl Random {
     }
 }
 
-/// Runs `body` on a simulated machine for each of `usual` seeds, or for as many as `SEEDS` says. Every frame that held data must be free again at
-/// the end.
+/// Runs `body` on a simulated machine for each of `usual` seeds, or for as many as `SEEDS` says.
+/// Every data frame must be free again at the end.
 fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
     let from_environment = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
     let wanted: u64 = from_environment("SEEDS").unwrap_or(usual);
@@ -58,7 +58,7 @@ fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
             let before = nucleus::frame::usage().data;
             body(seed);
             page_cache::stop();
-            // What the disk's task still holds goes when its device has.
+            // Frames that the disk's task still holds are freed after its device.
             while nucleus::frame::usage().data != before && nucleus::task::cpu_count() > 0 {
                 nucleus::task::yield_now();
             }
@@ -69,13 +69,13 @@ fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
     }
 }
 
-/// A device with this content, and the disk behind it.
+/// Returns a device with this content, and the disk behind it.
 fn device(content: Vec<u8>, seed: u64) -> (Arc<Device>, Arc<FaultyDisk>) {
     let disk = FaultyDisk::new(content, seed);
     (Device::new("disk", 0xfe00, disk.clone()).unwrap(), disk)
 }
 
-/// Opens what is on a device, to be written.
+/// Opens the file system on a device for writing.
 fn mount(device: &Arc<Device>) -> Arc<Ext2> {
     let fs = Ext2::open(device.clone()).unwrap();
     fs.start_writing().unwrap();

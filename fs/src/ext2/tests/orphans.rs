@@ -1,4 +1,4 @@
-//! Inodes without a name: the list that the disk has of them, and what becomes of their records.
+//! Inodes without a name: the orphan list on the disk, and their records.
 
 use std::{
     sync::{
@@ -45,7 +45,8 @@ fn pause() {
     });
 }
 
-/// Who went through the inodes in memory, to write what is dirty, may still have one when it has ended and another one has its number.
+/// Writeback that walks the inode cache may still refer to an inode that was freed and whose number
+/// was reused.
 #[test]
 fn who_comes_late_does_not_change_the_next_inode() {
     on_machines(3, |seed| {
@@ -86,8 +87,8 @@ fn who_comes_late_does_not_change_the_next_inode() {
     });
 }
 
-/// While one task changes an inode again and again, another one takes older inodes out of the list, in which the field is the list's that says
-/// which one follows.
+/// While one task changes an inode repeatedly, another removes older inodes from the list, which
+/// changes the list's field in the same record.
 #[test]
 fn the_list_and_the_record_do_not_overwrite_each_other() {
     on_machines(3, |seed| {
@@ -114,7 +115,7 @@ fn the_list_and_the_record_do_not_overwrite_each_other() {
         };
         drop(task::spawn(spawn, Box::new(run)).unwrap());
         let orphans = &fs.orphans;
-        // Mapping a page for a moment is where another CPU may go on.
+        // Mapping a page briefly is a point where another CPU may run.
         ephemeral::set_backend(Backend::Uncached).unwrap();
         for _ in 0..20 {
             let older = new(&fs, 2);

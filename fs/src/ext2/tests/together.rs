@@ -1,4 +1,4 @@
-//! Several tasks in one file system at once.
+//! Several tasks in one file system.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{ext2::Ext2, page_cache::Cached};
 
-/// Tasks that run, and who waits for them.
+/// Running tasks, and the wait for them.
 #[derive(Default)]
 struct Tasks {
     running: AtomicUsize,
@@ -59,7 +59,7 @@ impl Tasks {
     }
 }
 
-/// Small blocks: many of them are blocks of pointers.
+/// Small blocks: many of them are indirect blocks.
 const SHAPE: Shape = Shape {
     kib: 4096,
     block: 1024,
@@ -68,7 +68,7 @@ const SHAPE: Shape = Shape {
     more: &[],
 };
 
-/// Fills all that is free with bytes that are pointers to nowhere, and frees it again.
+/// Fills all free space with bytes that are invalid pointers, and frees it again.
 fn soil(fs: &Arc<Ext2>) {
     let file = open(fs, FIRST + 3);
     let content = pages(&file);
@@ -85,10 +85,11 @@ fn soil(fs: &Arc<Ext2>) {
     assert!(fs.space().free > 2000);
 }
 
-/// A block of pointers is on the medium before anything there leads to it, also if it becomes one while others are being written.
+/// An indirect block is on the medium before anything there refers to it, even if it is allocated
+/// while others are being written.
 #[test]
 fn nothing_on_the_medium_leads_to_pointers_that_are_not_there() {
-    /// Blocks from one pointer of the second level to the next.
+    /// Blocks covered by one pointer of a double indirect block.
     const STEP: u32 = 256;
     const STEPS: u32 = 60;
     on_machines(8, |seed| {
@@ -129,7 +130,8 @@ fn nothing_on_the_medium_leads_to_pointers_that_are_not_there() {
     });
 }
 
-/// While there is room for all, nobody is refused any, whoever else is looking for some or about to free some.
+/// While there is room for all, no allocation fails, even if other tasks are searching or about to
+/// free blocks.
 #[test]
 fn nobody_is_refused_room_that_is_there() {
     const TASKS: u32 = 3;
@@ -138,7 +140,7 @@ fn nobody_is_refused_room_that_is_there() {
         let (device, disk) = device(shape.make(), seed);
         let fs = mount(&device);
         disk.set_delays(seed % 2 == 0);
-        // Pointers are counted in: one block of them for each 256.
+        // Including indirect blocks: one for each 256.
         let each = fs.space().free / (TASKS as u64 + 1) - 4;
         let tasks = Arc::new(Tasks::default());
         for number in 0..TASKS {
@@ -163,7 +165,7 @@ fn nobody_is_refused_room_that_is_there() {
     });
 }
 
-/// `sync` has what was changed before it written; it does not wait for those who go on changing things.
+/// `sync` writes what was changed before it; it does not wait for concurrent changes.
 #[test]
 fn a_sync_ends_though_others_go_on() {
     const MOST: u32 = 20_000;
@@ -198,7 +200,8 @@ fn a_sync_ends_though_others_go_on() {
     });
 }
 
-/// Who finds no room waits for removed files to end; they end, though somebody waits for all changes to be over.
+/// An allocation without room waits for removed files to be freed, which happens even if another
+/// task waits for all changes to end.
 #[test]
 fn removed_files_end_while_a_remount_waits() {
     on_machines(3, |seed| {
@@ -220,10 +223,10 @@ fn removed_files_end_while_a_remount_waits() {
             let data: Vec<u8> = vec![2; 180 * 1024];
             let _change = writing.begin_change().unwrap();
             changes.store(true, Ordering::SeqCst);
-            // Until the other one waits for this change to be over.
+            // Until the other task waits for this change to end.
             pause();
             drop(old);
-            // There is room when the removed one has ended.
+            // There is room once the removed file has been freed.
             let written = pages(&file).write(0, false, &mut BytesSource::new(&data));
             assert_eq!(written, Ok((data.len(), data.len() as u64)));
         });
