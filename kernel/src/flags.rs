@@ -5,12 +5,12 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
-/// What becomes of a flag or option that a call does not know.
+/// How a call treats a flag or option that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Otherwise {
-    /// The call fails, as Linux's does for what it does not know.
+    /// The call fails, as on Linux.
     Error(Errno),
-    /// It is counted and has no effect: Linux's call ignores what it does not know, too.
+    /// The flag is counted and has no effect, as Linux ignores unknown flags of that call.
     Ignored,
 }
 
@@ -34,7 +34,7 @@ pub struct FlagSet {
     pub mask: u64,
     /// Combined or alone.
     pub shape: Shape,
-    /// What another one gets.
+    /// The treatment of unknown values.
     pub otherwise: Otherwise,
 }
 
@@ -48,10 +48,11 @@ impl FlagSet {
         }
     }
 
-    /// Gives what is known of `value`; counts what is not, under the name of call and argument.
+    /// Returns the known part of `value`; counts the unknown part, under the names of call and
+    /// argument.
     ///
     /// # Errors
-    /// The set's own for what it does not know.
+    /// The set's own for unknown values.
     pub fn check(&self, call: Caller, value: u64) -> Result<u64> {
         let known = match self.shape {
             Shape::Bits => value & !self.mask == 0,
@@ -68,8 +69,8 @@ impl FlagSet {
     }
 }
 
-/// Makes a [`FlagSet`] of bits: `flag_set!("flags", [O_CLOEXEC, O_NONBLOCK], EINVAL)`. In the place of an error,
-/// `ignored` says that the call's documentation lets unknown bits pass.
+/// Makes a [`FlagSet`] of bits: `flag_set!("flags", [O_CLOEXEC, O_NONBLOCK], EINVAL)`. In the place
+/// of an error, `ignored` says that the call's documentation lets unknown bits pass.
 macro_rules! flag_set {
     ($argument:literal, [$($flag:expr),* $(,)?], $otherwise:ident) => {
         $crate::flags::FlagSet {
@@ -82,7 +83,8 @@ macro_rules! flag_set {
     };
 }
 
-/// Makes a [`FlagSet`] of values of which one is given: `choice!("cmd", [F_DUPFD, F_GETFD], EINVAL)`.
+/// Makes a [`FlagSet`] of values of which one is given: `choice!("cmd", [F_DUPFD, F_GETFD],
+/// EINVAL)`.
 macro_rules! choice {
     ($argument:literal, [$($value:expr),* $(,)?], $otherwise:ident) => {
         $crate::flags::FlagSet {
@@ -106,7 +108,7 @@ macro_rules! otherwise {
 
 pub(crate) use {choice, flag_set, otherwise};
 
-/// Who asked: a call's number, and by which entry.
+/// The call that asked: its number, and the entry that it came by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Caller {
     /// The number in the table of its entry.
@@ -115,7 +117,7 @@ pub struct Caller {
     pub compatible: bool,
 }
 
-/// What was asked for in vain.
+/// A flag or option that a program asked for in vain.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Unsupported {
     /// By whom.
@@ -126,8 +128,8 @@ pub struct Unsupported {
     pub value: u64,
 }
 
-/// How often what was asked for in vain. Programs may ask for anything: so many are told apart, the others
-/// are counted together.
+/// Counts of unsupported flags. Programs may ask for anything: a bounded number is told apart, the
+/// others are counted together.
 static UNSUPPORTED: SpinLock<(BTreeMap<Unsupported, u32>, u32)> =
     SpinLock::new(Rank::Leaf, (BTreeMap::new(), 0));
 const UNSUPPORTED_MAX: usize = 256;
@@ -149,7 +151,7 @@ pub fn note_unsupported(call: Caller, argument: &'static str, value: u64) {
     }
 }
 
-/// All that was counted, and the sum of what is not told apart.
+/// Returns all counts, and the sum of those that are not told apart.
 pub fn unsupported() -> (Vec<(Unsupported, u32)>, u32) {
     let mut list = Vec::with_capacity(UNSUPPORTED_MAX);
     let (counts, others) = &*UNSUPPORTED.lock();

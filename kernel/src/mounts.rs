@@ -21,7 +21,7 @@ pub struct FileSystem {
     pub make: fn(&Wanted<'_>) -> Result<Arc<dyn Vnode>>,
 }
 
-/// What is to be mounted.
+/// The parameters of a mount.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// The source, as `mount` has it.
@@ -86,12 +86,12 @@ pub fn namespace() -> Arc<Namespace> {
     namespace.expect("the root is mounted before the first program runs")
 }
 
-/// The file system that `mount -t name` asks for, with the name that `/proc/mounts` shows. Where it is on a device, `walk`
-/// finds the device's node.
+/// The file system that `mount -t name` asks for, with the name that `/proc/mounts` shows. Where it
+/// is on a device, `walk` finds the device's node.
 ///
 /// # Errors
-/// `ENODEV` for an unknown name, `ENOTBLK` if `source` must be a block device and is none, those of the walk to
-/// it, and those of the file system.
+/// `ENODEV` for an unknown name, `ENOTBLK` if `source` must be a block device and is none, those of
+/// the walk to it, and those of the file system.
 pub fn make(
     name: &[u8],
     wanted: Wanted<'_>,
@@ -106,7 +106,8 @@ pub fn make(
     Ok((found.name, (found.make)(&wanted)?))
 }
 
-/// As [`make`], for the root of all: no node leads to its device yet, whose number is known.
+/// Mounts the root of all, as [`make`] does: no node leads to its device yet, whose number is
+/// known.
 ///
 /// # Errors
 /// `ENODEV` for an unknown name, and those of the file system.
@@ -123,7 +124,7 @@ fn find(name: &[u8]) -> Result<FileSystem> {
         .ok_or(Errno::ENODEV)
 }
 
-/// The number of the block device whose node is at `path`.
+/// Returns the number of the block device whose node is at `path`.
 fn device_at(path: &[u8], walk: &Walk<'_>) -> Result<u64> {
     let place = walk.resolve(path, true)?;
     if place.vnode().kind() != Kind::BlockDevice {

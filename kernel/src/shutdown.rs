@@ -38,7 +38,7 @@ pub fn power_off() -> ! {
     power::stop(Stop::Done)
 }
 
-/// `reboot`: likewise.
+/// `reboot`: an orderly end and a new start.
 pub fn restart() -> ! {
     write_back();
     power::stop(Stop::Restart)

@@ -7,10 +7,10 @@ use nucleus::sync::{Rank, SpinLock};
 
 /// Longest host or domain name.
 pub const NAME_MAX: usize = 64;
-/// The Linux version whose interface this kernel follows, unless the command line says that programs are to see
-/// another one (`release=STRING`).
+/// The Linux version whose interface this kernel follows, unless the command line gives another one
+/// for programs (`release=STRING`).
 static RELEASE: SpinLock<Name> = SpinLock::new(Rank::Leaf, Name::new(b"6.1.0-causeway"));
-/// What `uname -v` gives.
+/// The text of `uname -v`.
 const VERSION: &[u8] = b"#1 SMP Causeway";
 
 /// A name that `uname` shows.
@@ -85,7 +85,7 @@ pub fn release() -> (Vec<u8>, &'static [u8]) {
     (RELEASE.lock().as_bytes().to_vec(), VERSION)
 }
 
-/// Sets the release string; what is longer than `uname` has room for is cut off.
+/// Sets the release string, cut off at `uname`'s room.
 pub fn set_release(text: &[u8]) {
     *RELEASE.lock() = Name::new(&text[..text.len().min(NAME_MAX)]);
 }

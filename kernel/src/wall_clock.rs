@@ -1,4 +1,4 @@
-//! The time of day, and those who wait for one: when it is set, they wait for longer or less long.
+//! The time of day, and its waiters: their waits change when it is set.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
@@ -25,7 +25,7 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// When that is, as long as nobody sets the time of day.
+    /// Returns that time since boot, as long as the time of day is not set.
     pub fn since_boot(self) -> Duration {
         match self {
             Deadline::SinceBoot(time) => time,
@@ -42,8 +42,8 @@ impl Deadline {
     }
 }
 
-/// Sets the time of day, as a time since the epoch. Then the caller has the timers and waiters of the
-/// floors above compute their deadlines again, and calls [`wake_sleepers`].
+/// Sets the time of day, as a time since the epoch. Then the caller has the timers and waiters of
+/// the floors above compute their deadlines again, and calls [`wake_sleepers`].
 pub fn set(now: Duration) {
     time::set_since_epoch(now);
     STEPS.fetch_add(1, SeqCst);

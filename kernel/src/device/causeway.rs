@@ -1,5 +1,6 @@
-//! `/dev/causeway`: what Linux has no call for. Each request is about the caller's own address space; `docs/device.md` says
-//! what programs may rely on, and the crate `user/libcauseway` wraps it.
+//! `/dev/causeway`: what Linux has no call for. Each request is about the caller's own address
+//! space; `docs/device.md` says what programs may rely on, and the crate `user/libcauseway` wraps
+//! it.
 
 use alloc::sync::Arc;
 
@@ -16,7 +17,7 @@ pub const MAJOR: u32 = 10;
 /// Free for local use on Linux.
 pub const MINOR: u32 = 240;
 
-/// What the requests are, in the encoding of Linux's `_IOC` with the letter 0xca.
+/// The requests, in the encoding of Linux's `_IOC` with the letter 0xca.
 mod request {
     /// Gives the interface's version, a `u32`.
     pub const VERSION: u32 = 0x8004_ca00;
@@ -24,14 +25,14 @@ mod request {
     pub const INHERIT: u32 = 0x4018_ca01;
     /// Gives sums over the address space.
     pub const COUNTS: u32 = 0x8040_ca02;
-    /// Takes an address; gives what is mapped there.
+    /// Takes an address; returns the mapping there.
     pub const ENTRY: u32 = 0xc040_ca03;
 }
 
-/// Grows with what is added; what is there stays as it is.
+/// Grows as fields are added; the fields that exist keep their places.
 const VERSION: u32 = 1;
 
-/// What children get, by number, as FreeBSD's `minherit` has them.
+/// What children inherit, by number, as in FreeBSD's `minherit`.
 const INHERIT: [Inherit; 4] = [Inherit::Share, Inherit::Copy, Inherit::None, Inherit::Zero];
 
 /// Bits of an entry's flags.
@@ -120,7 +121,8 @@ fn inherit(map: &Map, start: u64, len: u64, what: u64) -> Result<usize> {
     Ok(0)
 }
 
-/// Entries; pages that are mapped, in memory, locked, peak; frames in page tables; two words for what may come.
+/// Entries; pages that are mapped, in memory, locked, peak; frames in page tables; two words for
+/// what may come.
 fn counts(map: &Map) -> [u64; 8] {
     let sizes = map.sizes();
     [

@@ -21,7 +21,8 @@ use crate::process::signal;
 /// The minor.
 pub const KMSG: u32 = 11;
 
-/// The log wakes nobody, so that it can be written in any context; who waits for a line looks this often.
+/// The log wakes no waiter, so that it can be written in any context; a reader that waits for a
+/// line polls at this interval.
 const LOOK: Duration = Duration::from_millis(200);
 /// A longer line is cut, as the log itself does.
 pub const LINE: usize = 512;
@@ -42,7 +43,7 @@ pub fn open(at: &Location, _: OpenFlags) -> Result<Arc<dyn File>> {
     }))
 }
 
-/// The first line from `offset` on, and what is behind it.
+/// Returns the first line from `offset` on, and the offset behind it.
 pub fn next_line(offset: u64, line: &mut [u8; LINE]) -> Option<(usize, u64)> {
     let (n, end) = log::read(offset, line);
     if n == 0 {

@@ -61,7 +61,7 @@ impl File for Memory {
                         Err(error) => return fbuf::moved(total, Err(error)),
                     }
                 }
-                // What went out to a program must not stay on a stack of the kernel.
+                // Bytes that went out to a program must not stay on a kernel stack.
                 piece.fill(0);
                 core::hint::black_box(&piece);
                 Ok(total)
@@ -72,7 +72,8 @@ impl File for Memory {
     fn write(&self, _: Option<u64>, _: OpenFlags, from: &mut dyn Source) -> Result<usize> {
         match self.minor {
             FULL => Err(Errno::ENOSPC),
-            // The bytes need not even be looked at; those for the random generator add nothing to its own sources.
+            // The bytes need not even be looked at; those for the random generator add nothing to
+            // its own sources.
             _ => Ok(from.left()),
         }
     }

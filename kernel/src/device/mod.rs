@@ -1,7 +1,8 @@
-//! Devices: what the nodes in `/dev` open.
+//! Devices: the files that the nodes in `/dev` open.
 //!
-//! `memory`: null, zero, full, random, urandom. `causeway`: what Linux has no call for. `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0.
-//! [`disk`]: block devices. [`share`]: folders of the host's. [`root`] is the file system with the nodes.
+//! `memory`: null, zero, full, random, urandom. `causeway`: what Linux has no call for. `kmsg`: the
+//! kernel's log. `terminal`: tty, console, ttyS0. [`disk`]: block devices. [`share`]: folders of
+//! the host's. [`root`] is the file system with the nodes.
 
 mod causeway;
 pub mod disk;
@@ -46,7 +47,7 @@ const NODES: &[(&[u8], u64, u32)] = &[
 /// Debian's group `disk`, whose members may use disks past their file systems.
 const DISK_GROUP: u32 = 6;
 
-/// Symbolic links to what a process has open.
+/// Symbolic links to the open files of a process.
 const LINKS: &[(&[u8], &[u8])] = &[
     (b"fd", b"/proc/self/fd"),
     (b"stdin", b"/proc/self/fd/0"),
@@ -54,7 +55,7 @@ const LINKS: &[(&[u8], &[u8])] = &[
     (b"stderr", b"/proc/self/fd/2"),
 ];
 
-/// Tells the file systems who opens device nodes and FIFOs.
+/// Registers the functions that open device nodes and FIFOs with the file systems.
 ///
 /// # Errors
 /// `EBUSY` if the numbers are taken.

@@ -1,4 +1,5 @@
-//! Folders of the host's: 9P servers behind virtio devices (`virtio-9p`), and the file system type `9p`.
+//! Folders of the host's: 9P servers behind virtio devices (`virtio-9p`), and the file system type
+//! `9p`.
 
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 
@@ -26,7 +27,7 @@ const KEPT: usize = 32;
 /// The longest tag.
 const TAG_MAX: usize = 255;
 
-/// A device, and what it calls itself.
+/// A device and its tag.
 struct Share {
     tag: Vec<u8>,
     server: Arc<Server>,
@@ -35,10 +36,11 @@ struct Share {
 /// The devices that were found. Held while they are looked for.
 static SHARES: Mutex<Option<Vec<Share>>> = Mutex::new(Rank::Mount, None);
 
-/// The root of the server whose device calls itself `tag`; what `mount -t 9p -o trans=virtio` mounts.
+/// Returns the root of the server whose device has the tag `tag` (`mount -t 9p -o trans=virtio`).
 ///
 /// # Errors
-/// `ENOENT` if there is no such device, `EINVAL` for options that are not understood, those of the server.
+/// `ENOENT` if there is no such device, `EINVAL` for options that are not understood, those of the
+/// server.
 pub fn mount(tag: &[u8], options: &[u8]) -> Result<Arc<dyn Vnode>> {
     let mut name: &[u8] = b"";
     for option in options.split(|&b| b == b',').filter(|it| !it.is_empty()) {

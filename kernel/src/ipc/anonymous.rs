@@ -1,4 +1,4 @@
-//! What `fstat` shows of open files without a place in a file system: eventfds, epolls and their like.
+//! Attributes of open files without a place in a file system: eventfds, epolls and similar files.
 //!
 //! As on Linux they all share one inode, which belongs to no file system that a program can reach.
 

@@ -11,14 +11,14 @@ pub struct Quota {
     limit: AtomicUsize,
 }
 
-/// One thing that a user has; given back by the drop.
+/// One thing of a user; released by the drop.
 pub struct Charge {
     quota: &'static Quota,
     uid: u32,
 }
 
 impl Quota {
-    /// Nobody has anything; `limit` each.
+    /// An empty account with a limit of `limit` for each user.
     pub const fn new(limit: usize) -> Quota {
         Quota {
             counts: SpinLock::new(Rank::Leaf, BTreeMap::new()),
@@ -31,7 +31,7 @@ impl Quota {
         self.limit.load(Relaxed)
     }
 
-    /// Changes it; who has more keeps it.
+    /// Changes the limit; a user above it keeps its things.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Relaxed);
     }

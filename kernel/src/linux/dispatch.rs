@@ -14,7 +14,7 @@ use crate::process::{Call, Handler, Own, Thread};
 /// The handlers of `int 0x80` by number.
 static TABLE_32: [Handler; COUNT] = compat::table();
 
-/// What `SECCOMP_MODE_STRICT` leaves to a thread.
+/// The calls that `SECCOMP_MODE_STRICT` leaves to a thread.
 const STRICT: [u32; 4] = [
     raw::__NR_read,
     raw::__NR_write,

@@ -1,4 +1,4 @@
-//! The loop of a thread: run the program, do what it asked for or ran into, look after its signals.
+//! The loop of a thread: runs the program, serves its calls and faults, delivers its signals.
 
 use alloc::{string::String, sync::Arc};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -16,11 +16,11 @@ use super::{
 /// The body of a system call.
 pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 
-/// A system call in progress: who calls, with what. Nothing here takes a lock.
+/// A system call in progress: the calling thread and its arguments. Nothing here takes a lock.
 pub struct Call<'a> {
     /// The calling thread.
     pub thread: &'a Arc<Thread>,
-    /// What the thread uses; only the thread itself changes it.
+    /// The state of the thread; only the thread itself changes it.
     pub own: &'a mut Own,
     /// The program's registers.
     pub context: &'a mut UserContext,
@@ -73,7 +73,7 @@ impl Call<'_> {
         &self.own.fs
     }
 
-    /// Who calls.
+    /// Returns the caller's credentials.
     #[inline]
     pub fn credentials(&self) -> &Arc<Credentials> {
         &self.own.credentials
@@ -93,8 +93,8 @@ impl Call<'_> {
         user::read(self.address(n)).map_err(|_| Errno::EFAULT)
     }
 
-    /// Reads, as words, a structure that may grow: argument `n` points to `size` bytes of it. What a shorter one lacks is zero, and
-    /// what a longer one has more must be.
+    /// Reads, as words, a structure that may grow: argument `n` points to `size` bytes of it. Words
+    /// missing in a shorter one are zero, and excess bytes of a longer one must be zero.
     ///
     /// # Errors
     /// `EFAULT`; `E2BIG` if there is more than this kernel knows, or more than a page.
@@ -128,8 +128,8 @@ impl Call<'_> {
         user::write(self.address(n), value).map_err(|_| Errno::EFAULT)
     }
 
-    /// The answer of a call that a signal interrupted and that can't be made again with the same arguments (a relative
-    /// time): if no handler runs, `handler` is called with `args` instead.
+    /// The answer of a call that a signal interrupted and that can't be made again with the same
+    /// arguments (a relative time): if no handler runs, `handler` is called with `args` instead.
     pub fn restart_with(&mut self, handler: Handler, args: [u64; 6]) -> Errno {
         self.own.restart = Some((handler, args));
         ERESTART_RESTARTBLOCK

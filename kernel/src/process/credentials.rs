@@ -3,8 +3,8 @@
 use abi::raw::general as raw;
 pub use fs::credentials::CapabilitySet;
 
-/// Immutable; a change makes a new one. `fs` holds the ids that file access is judged by, and the capabilities in
-/// effect.
+/// Immutable; a change makes a new one. `fs` holds the ids that file access is judged by, and the
+/// capabilities in effect.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     pub real_uid: u32,
@@ -18,23 +18,24 @@ pub struct Credentials {
     pub capabilities: Capabilities,
 }
 
-/// The capability sets that are not in effect by themselves, and what becomes of them when ids change.
+/// The capability sets that are not in effect by themselves, and what becomes of them when ids
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// What may be put into effect.
+    /// The capabilities that may be put into effect.
     pub permitted: CapabilitySet,
-    /// What a program file that wants it may get at `execve`.
+    /// The capabilities that a program file may receive at `execve` if it asks.
     pub inheritable: CapabilitySet,
-    /// What any program gets at `execve`.
+    /// The capabilities that any program receives at `execve`.
     pub ambient: CapabilitySet,
-    /// What `execve` may give at most.
+    /// The bounding set of `execve`.
     pub bounding: CapabilitySet,
     /// `SECBIT_*`.
     pub secure_bits: u32,
 }
 
 impl Default for Capabilities {
-    /// What the first process has.
+    /// The credentials of the first process.
     fn default() -> Capabilities {
         Capabilities {
             permitted: CapabilitySet::ALL,
@@ -102,8 +103,8 @@ impl Credentials {
                 .any(|uid| *uid == target.real_uid || *uid == target.saved_uid)
     }
 
-    /// Whether the memory and files of a process with these credentials may be looked into (`PTRACE_MODE_*_REALCREDS`).
-    /// `is_open`: the process lets its own user (`PR_SET_DUMPABLE`).
+    /// Whether the memory and files of a process with these credentials may be looked into
+    /// (`PTRACE_MODE_*_REALCREDS`). `is_open`: the process lets its own user (`PR_SET_DUMPABLE`).
     pub fn may_inspect(&self, target: &Credentials, is_open: bool) -> bool {
         let same = [target.real_uid, target.effective_uid, target.saved_uid]
             .iter()
@@ -118,7 +119,7 @@ impl Credentials {
         same && is_open && covers || self.may(raw::CAP_SYS_PTRACE)
     }
 
-    /// What would be in effect for the real user id (`access`).
+    /// Returns the credentials in effect for the real user id (`access`).
     pub fn of_real_uid(&self) -> CapabilitySet {
         if self.capabilities.secure_bits & NO_SETUID_FIXUP != 0 {
             self.fs.capabilities
@@ -129,7 +130,8 @@ impl Credentials {
         }
     }
 
-    /// Gives uid 0's capabilities up or back after the user ids became those in `self`; `old` is what they were.
+    /// Drops or restores uid 0's capabilities after the user ids became those in `self`; `old` are
+    /// the former ones.
     pub fn follow_uids(&mut self, old: &Credentials) {
         let bits = self.capabilities.secure_bits;
         if bits & NO_SETUID_FIXUP != 0 {
@@ -166,8 +168,8 @@ impl Credentials {
         }
     }
 
-    /// The capabilities after `execve`, the ids being the new ones. Gives whether the program is to distrust its
-    /// environment (`AT_SECURE`).
+    /// The capabilities after `execve`, the ids being the new ones. Gives whether the program is to
+    /// distrust its environment (`AT_SECURE`).
     pub fn follow_execve(&mut self) -> bool {
         let own = &mut self.capabilities;
         let differ = self.effective_uid != self.real_uid || self.effective_gid != self.real_gid;

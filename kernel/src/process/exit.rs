@@ -18,7 +18,7 @@ pub fn exit_group(process: &Process, status: i32) {
     process.signals.end(status);
 }
 
-/// The current task's thread ends: it gives up what it uses, and its process ends if it was the last.
+/// Ends the current task's thread: drops its resources, and ends its process if it was the last.
 pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let process = thread.process().clone();
     futex::leave(&thread, &mut own, true);
@@ -30,7 +30,7 @@ pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     thread.signals.set_task(None);
     let leaving = Leaving::begin();
     thread.publish(None);
-    // The address space is torn down by its last user, who must not run in it any more.
+    // The last user tears the address space down, and must not run in it any more.
     task::set_pmap(None);
     drop(own);
 

@@ -19,12 +19,12 @@ use super::{
     vfork::Release,
 };
 
-/// What `clone` and its relatives ask for.
+/// The arguments of `clone` and related calls.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Request {
     /// `CLONE_*` without the exit signal.
     pub flags: u64,
-    /// What the parent gets when the child ends; 0 for none.
+    /// The signal for the parent when the child ends; 0 for none.
     pub exit_signal: u32,
     /// The child's stack pointer; 0 to keep the parent's.
     pub stack: u64,
@@ -43,10 +43,11 @@ impl Request {
     }
 
     /// # Errors
-    /// `EINVAL`: flags that don't go together, or that ask for something that does not exist here (namespaces,
-    /// control groups).
+    /// `EINVAL`: flags that don't go together, or that ask for something that does not exist here
+    /// (namespaces, control groups).
     fn check(&self, parent: &Process) -> Result<()> {
-        // The first process has no parent that a sibling could have, and none may be taken away from it.
+        // The first process has no parent that a sibling could have, and none may be taken away
+        // from it.
         let orphan = self.has(raw::CLONE_PARENT) && parent.pid() == pid_table::INIT;
         // A descriptor stands for a process.
         let of_thread = self.has(raw::CLONE_PIDFD) && self.has(raw::CLONE_THREAD);
@@ -60,8 +61,8 @@ impl Request {
     }
 }
 
-/// Makes a thread or process as `request` says and starts it; returns its id. With `CLONE_VFORK` it returns when
-/// the child has called `execve` or ended.
+/// Makes a thread or process as `request` says and starts it; returns its id. With `CLONE_VFORK` it
+/// returns when the child has called `execve` or ended.
 ///
 /// # Errors
 /// `EINVAL`, `ENOMEM`, `EAGAIN` (ids or `RLIMIT_NPROC` exhausted, or the process is ending).
@@ -240,8 +241,8 @@ pub fn start(
     .map_err(|_| Errno::ENOMEM)
 }
 
-/// Makes a process that no other one forked: the kernel's own start. It is in the table but does not run. Without
-/// `shared` it is the kernel itself.
+/// Makes a process that no other one forked: the kernel's own start. It is in the table but does
+/// not run. Without `shared` it is the kernel itself.
 ///
 /// # Errors
 /// `EAGAIN`.

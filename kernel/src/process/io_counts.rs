@@ -1,4 +1,4 @@
-//! What a thread has read and written (`/proc/PID/io`).
+//! Bytes and calls that a thread has read and written (`/proc/PID/io`).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -23,7 +23,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the first process starts with, as on Linux.
+    /// Returns the limits of the first process, as on Linux.
     pub fn initial() -> Limits {
         let limits = Limits {
             soft: [const { AtomicU64::new(INFINITY) }; RESOURCES],

@@ -1,4 +1,5 @@
-//! The load averages of `/proc/loadavg` and `sysinfo`: how many threads wanted to run, over 1, 5 and 15 minutes.
+//! The load averages of `/proc/loadavg` and `sysinfo`: how many threads wanted to run, over 1, 5
+//! and 15 minutes.
 
 use alloc::boxed::Box;
 use core::{
@@ -18,7 +19,8 @@ use crate::process::Process;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Bits behind the binary point.
 const SHIFT: u32 = 11;
-/// What is left of a load after an interval: e to the power of -5/60, -5/300 and -5/900, with [`SHIFT`] bits.
+/// The remaining part of a load after an interval: e to the power of -5/60, -5/300 and -5/900, with
+/// [`SHIFT`] bits.
 const DECAY: [u64; 3] = [1884, 2014, 2037];
 
 static LOADS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];

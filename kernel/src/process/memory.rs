@@ -27,11 +27,12 @@ use crate::process::signal::Ending;
 /// How long to wait for the memory of a process that was told to end.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Resolves a fault of the thread's in `map`, and counts it. When memory runs short, it waits for the pagedaemon; when that has nothing left to free, the largest process
-/// is ended and the fault is tried again, as long as that is not the thread's own process.
+/// Resolves a fault of the thread's in `map`, and counts it. When memory runs short, it waits for
+/// the pagedaemon; when that has nothing left to free, the largest process is ended and the fault
+/// is tried again, as long as that is not the thread's own process.
 ///
 /// # Errors
-/// As [`Map::fault`]; `OutOfMemory` only if nothing can be freed or the thread is to end.
+/// Those of [`Map::fault`]; `OutOfMemory` only if nothing can be freed or the thread is to end.
 pub fn resolve_fault(
     thread: &Thread,
     map: &Map,
@@ -47,7 +48,7 @@ pub fn resolve_fault(
                 return other;
             }
         }
-        // What can be read again, or written out, goes before anybody's process.
+        // Pages that can be read again, or written out, are reclaimed before any process ends.
         if !thread.is_dying() && vm::wait_for_memory() == Supply::Some {
             continue;
         }
@@ -61,8 +62,8 @@ pub fn resolve_fault(
     }
 }
 
-/// Whether memory is scarce even after the pagedaemon had a chance to free some: what would make objects of the kernel's is refused then.
-/// With no lock held.
+/// Whether memory is scarce even after the pagedaemon had a chance to free some: what would make
+/// objects of the kernel's is refused then. With no lock held.
 pub fn is_scarce() -> bool {
     // Most calls pay two loads.
     frame::is_scarce() && {
@@ -84,15 +85,15 @@ pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
 /// The address space of the process that was ended last, until all of its memory is back.
 static VICTIM: SpinLock<Option<(Weak<Map>, Duration)>> = SpinLock::new(Rank::Leaf, None);
 
-/// Somebody is choosing the next one.
+/// Another thread is choosing the next one.
 static CHOOSING: AtomicBool = AtomicBool::new(false);
 
-/// How long to wait for a victim's memory before another one is chosen: the first may sleep on something
-/// that only the others can give it.
+/// How long to wait for a victim's memory before another one is chosen: the first may sleep on
+/// something that only the others can give it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Ends the process with the most resident pages, unless the memory of one that was ended before, or of
-/// one that ended by itself, is still on its way back. Returns whether waiting makes sense.
+/// Ends the process with the most resident pages, unless the memory of one that was ended before,
+/// or of one that ended by itself, is still on its way back. Returns whether waiting makes sense.
 pub fn kill_largest() -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
@@ -116,9 +117,8 @@ fn victim_is_leaving() -> bool {
 /// The adjustment of a process that is never to be ended.
 pub const OOM_NEVER: i32 = -1000;
 
-/// How much is won by ending a process, in pages: what it holds, in memory and in swap, and its adjustment as a share of the
-/// machine's memory.
-/// `None` if it is never to be ended.
+/// Returns the pages won by ending a process: its pages in memory and in swap, and its adjustment
+/// as a share of the machine's memory. `None` if it is never to be ended.
 fn weight(process: &Process, space: &super::Space) -> Option<i64> {
     let adjustment = process.oom_adjustment();
     let sizes = space.map().sizes();
@@ -143,7 +143,7 @@ fn choose() -> bool {
     let mut largest = None;
     let mut most = i64::MIN;
     for process in Process::all() {
-        // A zombie, or one whose last user is leaving it just now: that is looked for below.
+        // A zombie, or a process whose last user is leaving the space just now: checked below.
         let Some(space) = process.leader().and_then(|leader| leader.space()) else {
             continue;
         };
@@ -158,7 +158,7 @@ fn choose() -> bool {
     let Some((victim, space)) = largest else {
         return false;
     };
-    // Who has begun to leave meanwhile may be the largest, and was not found.
+    // A process that has begun to leave meanwhile may be the largest, and was not found.
     if Leaving::none() != Some(left) {
         return true;
     }

@@ -1,9 +1,10 @@
 //! Processes and threads.
 //!
-//! - [`Thread`]: what runs; a task of the nucleus. What it uses (address space, files, working
-//!   directory, credentials) is its [`Own`], which nobody else touches, so that a system call
-//!   reaches it without a lock; others look at the copy behind [`Thread::shared`].
-//! - [`Process`]: the threads that share a process id, signals, limits and a place among parents and children.
+//! - [`Thread`]: a task of the nucleus that runs a program. Its resources (address space, files,
+//!   working directory, credentials) are in its [`Own`], which only the thread touches, so that a
+//!   system call reaches them without a lock; others look at the copy behind [`Thread::shared`].
+//! - [`Process`]: the threads that share a process id, signals, limits and a place among parents
+//!   and children.
 //! - [`pid_table`]: parents and children, process groups, sessions, the table of ids: one spin lock
 //!   that is held for a few steps at a time.
 //! - [`Space`]: an address space and what `execve` put into it.

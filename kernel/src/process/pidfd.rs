@@ -1,7 +1,7 @@
 //! Process descriptors: a file that stands for a process (`pidfd_open`, `CLONE_PIDFD`).
 //!
-//! It keeps what there is of the process after its end, so that its id, once another process has it, is never
-//! taken for this one's.
+//! It keeps the remains of the process after its end, so that a later process with the same id is
+//! never mistaken for it.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::any::Any;
@@ -27,7 +27,8 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// An open file for `process`. Of `flags` only `O_NONBLOCK` means anything: `waitid` does not wait then.
+    /// An open file for `process`. Of `flags` only `O_NONBLOCK` means anything: `waitid` does not
+    /// wait then.
     pub fn open(process: Arc<Process>, flags: u32) -> Arc<OpenFile> {
         let flags = OpenFlags::from_bits_retain(O_RDWR | flags & O_NONBLOCK);
         OpenFile::new(Arc::new(PidFile { process }), flags)

@@ -22,7 +22,7 @@ pub struct Process {
     pid: Pid,
     /// Time since boot when it was made.
     started: Duration,
-    /// Copies of what the table of ids table says, readable without its lock.
+    /// Copies of fields of the pid table, readable without its lock.
     pub(in crate::process) parent: AtomicU32,
     pub(in crate::process) group: AtomicU32,
     pub(in crate::process) session: AtomicU32,
@@ -39,9 +39,9 @@ pub struct Process {
     /// Timers that send signals.
     pub(crate) timers: signal::timer::Timers,
     limits: Limits,
-    /// What ended threads and children that were waited for have used.
+    /// The use of ended threads and of children that were waited for.
     pub(super) spent: SpinLock<Spent>,
-    /// Whose it is by real user id, a zombie too; counts the threads.
+    /// The real user id, of a zombie too; counts the threads.
     account: SpinLock<user::Account>,
     /// Its user changed when that one had too many threads (`RLIMIT_NPROC`).
     pub(crate) exceeds_user: AtomicBool,
@@ -50,11 +50,13 @@ pub struct Process {
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
     personality: AtomicU32,
-    /// How much sooner or later than its size says it is ended when memory runs out: -1000 (never) to 1000.
+    /// How much sooner or later than its size says it is ended when memory runs out: -1000 (never)
+    /// to 1000.
     oom_adjustment: AtomicI32,
-    /// Who logged in, and when: the user and a number of the session, both `u32::MAX` until somebody says so.
+    /// The user that logged in and the number of the login, both `u32::MAX` until they are set.
     login: [AtomicU32; 2],
-    /// `PR_SET_THP_DISABLE`: no large pages come in its memory, nor in that of programs it executes.
+    /// `PR_SET_THP_DISABLE`: no large pages come in its memory, nor in that of programs it
+    /// executes.
     pub large_pages_disabled: AtomicBool,
     no_new_privileges: AtomicBool,
     subreaper: AtomicBool,
@@ -120,7 +122,8 @@ impl Process {
         self.session.load(Relaxed)
     }
 
-    /// The thread that stands for the process in `/proc/PID`: the leader, as long as it lives. `None` for a zombie.
+    /// The thread that stands for the process in `/proc/PID`: the leader, as long as it lives.
+    /// `None` for a zombie.
     pub fn leader(&self) -> Option<Arc<Thread>> {
         self.signals.first_thread()
     }
@@ -181,7 +184,7 @@ impl Process {
         user.uid() != 0 && (user.threads() + more) as u64 > limit
     }
 
-    /// What a child takes over from its parent besides what `clone` shares or copies.
+    /// Copies the state that a child inherits besides that which `clone` shares or copies.
     pub(super) fn inherit(&self, parent: &Process) {
         self.set_user(parent.user());
         self.dumpable.store(parent.dumpable.load(Relaxed), Relaxed);
@@ -196,8 +199,8 @@ impl Process {
             .store(parent.large_pages_disabled.load(Relaxed), Relaxed);
     }
 
-    /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in thousandths of the
-    /// machine's memory; never with -1000.
+    /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in
+    /// thousandths of the machine's memory; never with -1000.
     pub fn oom_adjustment(&self) -> i32 {
         self.oom_adjustment.load(Relaxed)
     }
@@ -207,12 +210,12 @@ impl Process {
         self.oom_adjustment.store(adjustment, Relaxed);
     }
 
-    /// The user who logged in, and the number of the login; `u32::MAX` for none.
+    /// Returns the user that logged in, and the number of the login; `u32::MAX` for none.
     pub fn login(&self) -> [u32; 2] {
         [0, 1].map(|n| self.login[n].load(Relaxed))
     }
 
-    /// Somebody has logged in: this process and those that it makes belong to a new login of `uid`, or with
+    /// Begins a login: this process and those that it makes belong to a new login of `uid`, or with
     /// `u32::MAX` to none.
     pub fn set_login(&self, uid: u32) {
         static LAST: AtomicU32 = AtomicU32::new(0);
@@ -229,8 +232,8 @@ impl Process {
         self.personality.load(Relaxed)
     }
 
-    /// Sets what [`personality`](Self::personality) gives; of its bits `ADDR_NO_RANDOMIZE` counts, and those that `uname`
-    /// looks at.
+    /// Sets what [`personality`](Self::personality) gives; of its bits `ADDR_NO_RANDOMIZE` counts,
+    /// and those that `uname` looks at.
     pub fn set_personality(&self, personality: u32) {
         self.personality.store(personality, Relaxed);
     }

@@ -1,5 +1,5 @@
-//! What a thread's share of the processors is by: policy, nice value, real-time level, and what it inherits from those who wait for
-//! what it owns.
+//! The scheduling of a thread: policy, nice value, real-time level, and the rank that it inherits
+//! from waiters.
 
 use abi::raw::general as raw;
 use nucleus::task::Priority;
@@ -11,7 +11,7 @@ pub enum Policy {
     Normal,
     /// The same; the program says that it computes a lot.
     Batch,
-    /// Only what nobody else wants.
+    /// Runs only when no other thread wants to.
     Idle,
     /// At a real-time level, until it sleeps.
     Fifo,
@@ -49,7 +49,7 @@ impl Policy {
     }
 }
 
-/// What a thread has asked for.
+/// The scheduling that a thread has asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scheduling {
     /// How it shares.
@@ -77,7 +77,7 @@ impl Default for Scheduling {
 }
 
 impl Scheduling {
-    /// What a new thread gets from the one that makes it.
+    /// Returns the scheduling of a new thread of this one.
     pub fn of_child(mut self) -> Scheduling {
         if self.reset_on_fork {
             self.reset_on_fork = false;
@@ -105,12 +105,12 @@ impl Scheduling {
 pub struct Rank(i16);
 
 impl Rank {
-    /// Two a level, below all nice values: who takes no turns before who does.
+    /// Two a level, below all nice values: threads without time slices before those with.
     fn level(level: u8, turns: bool) -> Rank {
         Rank(i16::from(turns) - 100 - 2 * i16::from(level))
     }
 
-    /// What that means for a task.
+    /// Returns the priority of the task.
     pub fn of_task(self) -> Priority {
         match self.0 {
             nice @ -20.. => Priority::Share(nice as i8),

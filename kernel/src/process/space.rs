@@ -13,7 +13,8 @@ use vm::Map;
 
 use crate::process::exec::elf::Class;
 
-/// An address space in use. Threads that run in it hold it; the last one to let go tears the map down.
+/// An address space in use. Threads that run in it hold it; the last one to let go tears the map
+/// down.
 pub struct Space {
     map: Arc<Map>,
     layout: Layout,
@@ -25,7 +26,8 @@ pub struct Space {
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 static DONE: AtomicUsize = AtomicUsize::new(0);
 
-/// Somebody gives up an address space, and is not found as one of its users any more: nobody need be ended for memory as long as it lives.
+/// A user of an address space drops it, and is not found among its users any more: no process need
+/// be ended for memory meanwhile.
 pub struct Leaving(());
 
 impl Leaving {
@@ -34,7 +36,8 @@ impl Leaving {
         Leaving(())
     }
 
-    /// How many have begun, if all of them are done. As long as this stays the same, each address space has a user who is found.
+    /// Returns how many drops have begun, if all of them are done. As long as this stays the same,
+    /// each address space has a user that is found.
     pub fn none() -> Option<usize> {
         let begun = BEGUN.load(Acquire);
         (begun == DONE.load(Acquire)).then_some(begun)
@@ -47,12 +50,12 @@ impl Drop for Leaving {
     }
 }
 
-/// What `execve` put into an address space.
+/// The addresses of a program, set by `execve`.
 #[derive(Clone)]
 pub struct Layout {
     /// The program file.
     pub exe: Location,
-    /// While somebody runs it, nobody writes it.
+    /// No writer opens the file while it runs.
     pub text: Option<Arc<Running>>,
     /// The program's code: first to last executable segment.
     pub code: VirtRange,
@@ -95,7 +98,7 @@ impl Space {
         &self.map
     }
 
-    /// What `execve` put into it.
+    /// The addresses of the program.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }

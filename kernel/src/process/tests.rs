@@ -61,7 +61,7 @@ fn make(parent: Option<Pid>) -> Arc<Thread> {
     fork::make_process(id.get(), parent, false, None).unwrap()
 }
 
-/// What the end of its only thread does to a process.
+/// Ends a process as the end of its only thread does.
 fn end(thread: &Arc<Thread>, status: i32) {
     let process = thread.process().clone();
     let status = process.signals.remove_thread(thread, status).unwrap();
@@ -104,7 +104,7 @@ fn every_child_is_waited_for_once() {
             }
             assert_eq!(found, expected);
             end(&waiter, 0);
-            // Nobody waits for the parent itself.
+            // No process waits for the parent itself.
             pid_table::remove_unborn(waiter.process().pid());
         });
     });
@@ -144,7 +144,7 @@ fn groups_and_sessions_follow_the_rules() {
         let child = make(Some(shell));
         let pid = child.process().pid();
         assert_eq!(child.process().session_id(), shell);
-        // A session's leader stays where it is, and nobody joins a group of another session.
+        // A session's leader stays where it is, and no process joins a group of another session.
         assert_eq!(pid_table::set_group(shell, shell, shell), Err(Errno::EPERM));
         assert_eq!(pid_table::set_session(shell), Err(Errno::EPERM));
         assert_eq!(pid_table::set_group(shell, pid, pid), Ok(()));
@@ -241,7 +241,7 @@ fn space_of(pages: usize) -> (Arc<Space>, VirtAddr) {
     (Space::new(map, layout), page)
 }
 
-/// A lock as the C library makes it: 0 free, 1 taken, 2 taken and somebody waits.
+/// A lock as the C library makes it: 0 free, 1 taken, 2 taken with waiters.
 fn lock(thread: &Thread, key: Key, word: VirtAddr) {
     let mut seen = user::compare_exchange_u32(word, 0, 1).unwrap();
     while seen != 0 {
@@ -314,7 +314,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
     });
 }
 
-/// When memory is wanted, nobody is ended while that of a process that ends by itself is on its way back.
+/// No process is ended for memory while that of a process that ends by itself is being freed.
 #[test]
 fn who_ends_by_itself_is_waited_for() {
     const LARGE: usize = 64;

@@ -24,18 +24,19 @@ pub struct Thread {
     process: Arc<Process>,
     /// Pending signals, mask.
     pub signals: signal::ThreadSignals,
-    /// What it sleeps on in `futex`.
+    /// The place where it sleeps in `futex`.
     pub(crate) futex: Arc<futex::Waiter>,
     shared: SpinLock<Option<Shared>>,
     name: SpinLock<[u8; NAME_LEN]>,
     parent_death_signal: AtomicU32,
     /// Minor and major.
     faults: [AtomicU64; 2],
-    /// What it has read and written.
+    /// The bytes that it has read and written.
     pub io: IoCounts,
     /// `PR_SET_TIMERSLACK`, nanoseconds.
     timer_slack: AtomicU64,
-    /// What it has asked for, and the best rank of those who wait for what it owns. Its task's priority is set with it held.
+    /// Its own scheduling, and the best rank of the waiters for words that it owns. Its task's
+    /// priority is set with it held.
     scheduling: SpinLock<(Scheduling, Option<scheduling::Rank>)>,
     /// It ends, and gives nothing up any more that others could wait for.
     gives_nothing_up: AtomicBool,
@@ -60,9 +61,10 @@ pub struct Own {
     /// Where to store 0 and wake a futex when the thread ends (`set_tid_address`); 0 for nowhere.
     pub clear_child_tid: u64,
     pub alt_stack: signal::AltStack,
-    /// Error code, trap number and address of the last fault that ended in a signal, for signal frames.
+    /// Error code, trap number and address of the last fault that ended in a signal, for signal
+    /// frames.
     pub last_fault: [u64; 3],
-    /// What `restart_syscall` calls.
+    /// The call that `restart_syscall` makes.
     pub restart: Option<(Handler, [u64; 6])>,
     /// The last system call came by `int 0x80`.
     pub compatible_call: bool,
@@ -72,13 +74,13 @@ pub struct Own {
     pub rseq: Option<super::rseq::Registration>,
     /// The thread has called `exit`: its wait status.
     pub ended: Option<i32>,
-    /// What is undone of its semaphore operations when it ends.
+    /// The semaphore operations that are undone when it ends.
     pub undo: Option<Arc<UndoList>>,
     /// The parent waits for it (`vfork`).
     pub vfork: Option<Arc<super::vfork::Release>>,
 }
 
-/// What others may look at while the thread lives.
+/// The resources of a thread that others may look at while it lives.
 #[derive(Clone)]
 pub struct Shared {
     pub space: Arc<Space>,
@@ -88,7 +90,7 @@ pub struct Shared {
 }
 
 impl Own {
-    /// What a new thread starts with.
+    /// The state of a new thread.
     pub fn new(shared: Shared, run: Body) -> Own {
         Own {
             run,
@@ -121,7 +123,8 @@ impl Own {
 }
 
 impl Thread {
-    /// A thread that does not run yet. CPUs and what [`Scheduling::of_child`] says come from `like`.
+    /// A thread that does not run yet. CPUs and what [`Scheduling::of_child`] says come from
+    /// `like`.
     pub fn new(
         tid: Pid,
         process: Arc<Process>,
@@ -173,7 +176,7 @@ impl Thread {
         self.signals.task()
     }
 
-    /// What it uses; `None` when it has ended.
+    /// Returns its resources; `None` when it has ended.
     pub fn shared(&self) -> Option<Shared> {
         self.shared.lock().clone()
     }
@@ -188,7 +191,7 @@ impl Thread {
         self.shared.lock().as_ref().map(|s| s.space.clone())
     }
 
-    /// Shows others what the thread uses from now on. To be called by the thread itself after each change of its
+    /// Publishes the resources of the thread. The thread itself calls it after each change of its
     /// [`Own`].
     pub fn publish(&self, shared: Option<Shared>) {
         let old = core::mem::replace(&mut *self.shared.lock(), shared);
@@ -279,7 +282,7 @@ impl Thread {
         i32::from(self.scheduling().nice)
     }
 
-    /// What it runs with: its own rank, or a better one of those who wait for what it owns.
+    /// Returns its effective rank: its own, or a better one of the waiters for words that it owns.
     pub fn priority(&self) -> scheduling::Rank {
         let (own, lent) = *self.scheduling.lock();
         lent.map_or(own.rank(), |lent| lent.min(own.rank()))
@@ -295,7 +298,7 @@ impl Thread {
         }
     }
 
-    /// Sets the best rank of those who wait for what it owns; gives whether that changed.
+    /// Sets the best rank of the waiters for words that it owns; returns whether it changed.
     pub(crate) fn set_lent(&self, rank: Option<scheduling::Rank>) -> bool {
         let changed = core::mem::replace(&mut self.scheduling.lock().1, rank) != rank;
         if changed {
@@ -304,7 +307,8 @@ impl Thread {
         changed
     }
 
-    /// Whether nobody may begin to wait for what it owns. Asked and said with the lock of those who wait.
+    /// Whether no thread may begin to wait for words that it owns. Read and set with the lock of
+    /// the waiters.
     pub(crate) fn gives_nothing_up(&self) -> bool {
         self.gives_nothing_up.load(Relaxed)
     }
@@ -340,7 +344,8 @@ pub fn current() -> Option<Arc<Thread>> {
     attachment.downcast::<Thread>().ok()
 }
 
-/// Runs `f` with the current thread, without touching a reference count; `None` in a task of the kernel.
+/// Runs `f` with the current thread, without touching a reference count; `None` in a task of the
+/// kernel.
 pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
     task::with_attachment(|attachment| attachment?.downcast_ref::<Thread>().map(f))
 }

@@ -16,7 +16,7 @@ pub struct Times {
     pub system: Duration,
 }
 
-/// What something has used up.
+/// The resources used by a thread or process.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Usage {
     pub times: Times,
@@ -26,11 +26,11 @@ pub struct Usage {
     pub peak_pages: u64,
     /// How often a processor was given up to wait, and how often it was taken away.
     pub switches: [u64; 2],
-    /// What was read and written.
+    /// The bytes read and written.
     pub io: Transfers,
 }
 
-/// What ended threads and waited-for children have used.
+/// The use of ended threads and of waited-for children.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Spent {
     pub threads: Usage,
@@ -61,7 +61,7 @@ impl Usage {
 }
 
 impl Thread {
-    /// What the thread has used.
+    /// Returns the use of the thread.
     pub fn usage(&self) -> Usage {
         let task = self.task();
         let task = task.as_ref();
@@ -84,7 +84,7 @@ impl Thread {
 }
 
 impl Process {
-    /// What all its threads have used, ended ones included.
+    /// Returns the use of all its threads, ended ones included.
     pub fn usage(&self) -> Usage {
         let mut usage = self.spent.lock().threads;
         for thread in self.threads() {
@@ -93,7 +93,7 @@ impl Process {
         usage
     }
 
-    /// What the children that were waited for have used.
+    /// Returns the use of the children that were waited for.
     pub fn children_usage(&self) -> Usage {
         self.spent.lock().children
     }

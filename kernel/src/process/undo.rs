@@ -1,8 +1,8 @@
 //! The semaphore operations that are undone when a process ends (`SEM_UNDO`).
 //!
-//! The adjustments stand in the sets, under their locks, so that an operation and its adjustment are
-//! one step; an [`UndoList`] names them and knows the sets in which it has some. Threads may share
-//! one (`CLONE_SYSVSEM`).
+//! The adjustments stand in the sets, under their locks, so that an operation and its adjustment
+//! are one step; an [`UndoList`] names them and knows the sets in which it has some. Threads may
+//! share one (`CLONE_SYSVSEM`).
 
 use alloc::{
     sync::{Arc, Weak},
@@ -46,7 +46,8 @@ impl UndoList {
         self.number
     }
 
-    /// Notes that `set` has adjustments of this list. Sets that are gone are forgotten on the occasion.
+    /// Notes that `set` has adjustments of this list. Sets that are gone are forgotten on the
+    /// occasion.
     ///
     /// # Errors
     /// `ENOMEM`.

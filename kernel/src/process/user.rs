@@ -1,4 +1,4 @@
-//! What the processes of one real user id have together, as far as they have limits for it.
+//! The shared account of the processes of one real user id, as far as they have limits for it.
 
 use alloc::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ pub struct User {
 /// Those that a process has.
 static USERS: SpinLock<BTreeMap<u32, Weak<User>>> = SpinLock::new(Rank::Family, BTreeMap::new());
 
-/// A signal that a user has waiting; given back by the drop.
+/// A signal that a user has waiting; released by the drop.
 #[derive(Debug)]
 pub struct WaitingSignal(Arc<User>);
 

@@ -6,7 +6,8 @@ use nucleus::{VirtAddr, user};
 /// Bytes of a `struct sockaddr_storage`: the longest address.
 const MAX: usize = 128;
 
-/// A `sockaddr` as a program gives or gets it: family in the first two bytes, then what the family says.
+/// A `sockaddr` as a program passes it: family in the first two bytes, then the family's own
+/// fields.
 #[derive(Clone, Copy)]
 pub struct Address {
     bytes: [u8; MAX],
@@ -52,10 +53,11 @@ impl Address {
         user::copy_out(to, &self.bytes[..n]).map_err(|_| Errno::EFAULT)
     }
 
-    /// Writes it to `to` and its whole length to the `int` at `len`, which says how much room there is.
+    /// Writes it to `to` and its whole length to the `int` at `len`, which says how much room there
+    /// is.
     ///
     /// # Errors
-    /// As [`write`](Address::write).
+    /// Those of [`write`](Address::write).
     pub fn write_with_len(&self, to: VirtAddr, len: VirtAddr) -> Result<()> {
         let room: i32 = user::read(len).map_err(|_| Errno::EFAULT)?;
         self.write(to, room)?;

@@ -1,4 +1,4 @@
-//! What every socket has: type, pending error, and the options of `SOL_SOCKET`.
+//! The common part of sockets: type, pending error, and the options of `SOL_SOCKET`.
 
 use core::{
     sync::atomic::{
@@ -23,9 +23,11 @@ use crate::{
     process::thread,
 };
 
-/// Bytes of both buffers of a new socket: what half of them, for data, and Linux's own bookkeeping make.
+/// Bytes of both buffers of a new socket: what half of them, for data, and Linux's own bookkeeping
+/// make.
 pub const DEFAULT_BUFFER: usize = 212_992;
-/// The most that a program which is not root may ask for (`net.core.wmem_max`, `rmem_max`); it gets the double.
+/// The most that a program which is not root may ask for (`net.core.wmem_max`, `rmem_max`); it gets
+/// the double.
 const BUFFER_MAX: usize = 212_992;
 /// The smallest buffers that there are.
 const MIN_SEND_BUFFER: usize = 4608;
@@ -153,7 +155,8 @@ fn is_switch(name: u32) -> bool {
 }
 
 impl Common {
-    /// Of a socket of the family `domain` (`AF_*`), of type `kind` (`SOCK_*`), owned by the current thread.
+    /// Of a socket of the family `domain` (`AF_*`), of type `kind` (`SOCK_*`), owned by the current
+    /// thread.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
         static INODES: AtomicU64 = AtomicU64::new(1);
         let owner = thread::with_current(|thread| thread.shared())
@@ -204,7 +207,7 @@ impl Common {
         self.inode
     }
 
-    /// User and group id of who made it.
+    /// User and group id of the maker.
     pub fn owner(&self) -> (u32, u32) {
         self.owner
     }
@@ -214,7 +217,7 @@ impl Common {
         self.created
     }
 
-    /// Leaves an error for the next call; the caller wakes who waits.
+    /// Leaves an error for the next call; the caller wakes the waiters.
     pub fn set_error(&self, error: Errno) {
         self.error.store(error.number().into(), Relaxed);
     }
@@ -262,7 +265,8 @@ impl Common {
         self.receive_buffer.load(Relaxed)
     }
 
-    /// Sets both sizes as they are (for a family with other ones, or a connection that takes over its listener's).
+    /// Sets both sizes as they are (for a family with other ones, or a connection that takes over
+    /// its listener's).
     pub fn set_buffers(&self, send: usize, receive: usize) {
         self.send_buffer.store(send, Relaxed);
         self.receive_buffer.store(receive, Relaxed);
@@ -300,13 +304,14 @@ impl Common {
         self.receive_low_water.load(Relaxed).max(1) as usize
     }
 
-    /// How many bytes the next look (`MSG_PEEK`) leaves out, where the program has asked for looks that go on (`SO_PEEK_OFF`).
+    /// How many bytes the next look (`MSG_PEEK`) leaves out, where the program has asked for looks
+    /// that go on (`SO_PEEK_OFF`).
     pub fn peek_from(&self) -> Option<usize> {
         usize::try_from(self.peek_offset.load(Relaxed)).ok()
     }
 
-    /// Notes that a call received or looked at `bytes` bytes: the place of the next look moves with that, if the
-    /// program has asked for such a place.
+    /// Notes that a call received or looked at `bytes` bytes: the place of the next look moves with
+    /// that, if the program has asked for such a place.
     pub fn note_received(&self, bytes: usize, peeks: bool) {
         let old = self.peek_offset.load(Relaxed);
         if old < 0 || bytes == 0 {
@@ -320,7 +325,7 @@ impl Common {
         self.peek_offset.store(new, Relaxed);
     }
 
-    /// How long closing may wait for what was sent (`SO_LINGER`).
+    /// How long closing may wait for data to be sent (`SO_LINGER`).
     pub fn linger(&self) -> Option<Duration> {
         let linger = self.linger.load(Relaxed);
         (linger & 1 != 0).then(|| Duration::from_secs(linger >> 1))
@@ -331,7 +336,7 @@ impl Common {
         self.priority.load(Relaxed)
     }
 
-    /// Wakes all who wait, whatever for.
+    /// Wakes all waiters.
     pub fn wake(&self) {
         self.readers.wake_all();
         self.writers.wake_all();
@@ -359,7 +364,7 @@ pub(super) fn may(capability: u32) -> bool {
         .is_some_and(|shared| shared.credentials.may(capability))
 }
 
-/// The privileges of a network's administrator, and of who uses raw sockets.
+/// The privileges of a network administrator, and of a user of raw sockets.
 fn may_mark() -> bool {
     may(CAP_NET_RAW) || may(CAP_NET_ADMIN)
 }

@@ -65,7 +65,7 @@ impl<'a> Control<'a> {
         self.bytes.len() < self.layout.head()
     }
 
-    /// The messages in order; `EINVAL` for one whose length is not possible, which is the last.
+    /// The messages in order; `EINVAL` for one with an impossible length, which is the last.
     pub fn messages(&self) -> impl Iterator<Item = Result<ControlMessage<'a>>> + use<'a> {
         let layout = self.layout;
         let mut left = self.bytes;
@@ -108,7 +108,7 @@ pub struct ControlSink {
 }
 
 impl ControlSink {
-    /// Takes nothing, and nobody is told.
+    /// Takes nothing, and no notification is sent.
     pub fn none() -> ControlSink {
         ControlSink::new(0, Layout::Wide)
     }
@@ -123,7 +123,8 @@ impl ControlSink {
         }
     }
 
-    /// Adds a message; cut off where the room ends, or left out, and then noted ([`is_truncated`](ControlSink::is_truncated)).
+    /// Adds a message; cut off where the room ends, or left out, and then noted
+    /// ([`is_truncated`](ControlSink::is_truncated)).
     pub fn put(&mut self, level: u32, kind: u32, data: &[u8]) {
         let layout = self.layout;
         let room = self.room - self.bytes.len();
@@ -158,7 +159,7 @@ impl ControlSink {
         self.truncated = true;
     }
 
-    /// What was added.
+    /// Returns the added messages.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -16,7 +16,8 @@ use crate::process::files::OpenFile;
 /// The device number of the file system in which sockets seem to be.
 const SOCKET_DEVICE: u64 = 0x8;
 
-/// An open socket. Its drop, with the last descriptor and the last call in progress, releases the socket.
+/// An open socket. Its drop, with the last descriptor and the last call in progress, releases the
+/// socket.
 pub struct SocketFile {
     socket: Arc<dyn Socket>,
 }
@@ -100,7 +101,7 @@ impl File for SocketFile {
     }
 }
 
-/// What `/proc/PID/fd/N` of a socket leads to: it has attributes and can't be opened.
+/// The target of `/proc/PID/fd/N` for a socket: it has attributes and cannot be opened.
 struct Nameless {
     attributes: Attributes,
 }

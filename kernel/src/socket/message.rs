@@ -13,13 +13,13 @@ use crate::process::files::OpenFile;
 
 /// A message to be sent.
 pub struct Outgoing<'a> {
-    /// Its bytes; what is not taken stays.
+    /// Its bytes; those not taken stay.
     pub data: &'a mut dyn Source,
     /// `MSG_*` as the program gave them.
     pub flags: u32,
     /// To whom, if the program said.
     pub to: Option<Address>,
-    /// What goes with it.
+    /// The ancillary data that go with it.
     pub control: Control<'a>,
     /// How long the socket may wait for room.
     pub patience: Patience,
@@ -39,9 +39,10 @@ pub struct Incoming<'a> {
     pub from: Option<Address>,
     /// `MSG_TRUNC`, `MSG_EOR`, `MSG_OOB`, `MSG_ERRQUEUE`, `MSG_CTRUNC`; added by the socket.
     pub answer: u32,
-    /// What came with it; filled by the socket.
+    /// The ancillary data that came with it; filled by the socket.
     pub control: ControlSink,
-    /// Open files that came with it (`SCM_RIGHTS`), which get descriptors where the program has asked for control data.
+    /// Open files that came with it (`SCM_RIGHTS`), which get descriptors where the program has
+    /// asked for control data.
     pub rights: Vec<Arc<OpenFile>>,
 }
 

@@ -1,13 +1,16 @@
-//! Sockets: what the calls of `syscall/socket*.rs` work on.
+//! Sockets: the objects of the calls in `linux/syscall/socket*.rs`.
 //!
 //! - [`Socket`]: what an address family offers; [`Family`] and [`family`]: the table of families.
-//! - [`SocketFile`] (`file`): the open file over a socket: `read`, `write`, `poll`, `ioctl`, `fstat`.
-//! - [`Common`] (`common`), [`options`]: the options that every socket has, and how values of options come and go.
+//! - [`SocketFile`] (`file`): the open file over a socket: `read`, `write`, `poll`, `ioctl`,
+//!   `fstat`.
+//! - [`Common`] (`common`), [`options`]: the options that every socket has, and how values of
+//!   options come and go.
 //! - [`Address`]: a `sockaddr` as bytes, which the family reads and writes.
-//! - [`Outgoing`] and [`Incoming`] (`message`): a message on its way, with its data as [`fbuf::Source`] or
-//!   [`fbuf::Sink`]; [`control`]: the control messages that go with it.
-//! - [`Patience`]: how long a call may wait, and what it answers when it may not.
-//! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the network.
+//! - [`Outgoing`] and [`Incoming`] (`message`): a message on its way, with its data as
+//!   [`fbuf::Source`] or [`fbuf::Sink`]; [`control`]: the control messages that go with it.
+//! - [`Patience`]: how long a call may wait, and its answer when it may not.
+//! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the
+//!   network.
 
 mod address;
 pub mod common;

@@ -49,7 +49,8 @@ impl Value {
         Ok(n)
     }
 
-    /// A `struct timeval`; `old`: of the program's own layout rather than of 64-bit numbers. `None` for ever.
+    /// A `struct timeval`; `old`: of the program's own layout rather than of 64-bit numbers. `None`
+    /// for ever.
     ///
     /// # Errors
     /// `EINVAL` if it is too short, `EDOM` for impossible microseconds, `EFAULT`.
@@ -72,7 +73,7 @@ impl Value {
     }
 }
 
-/// What `getsockopt` answers.
+/// The answer of `getsockopt`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// An `int`; a shorter buffer gets its first bytes.

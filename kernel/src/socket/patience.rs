@@ -10,12 +10,13 @@ use nucleus::{
 
 use crate::process::signal::ERESTARTSYS;
 
-/// How long a call may wait, and so what it answers if it did in vain.
+/// How long a call may wait, and so its answer if it waited in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
     /// Not at all (`O_NONBLOCK`, `MSG_DONTWAIT`): `EAGAIN`.
     None,
-    /// Until this time since boot (`SO_RCVTIMEO`, `SO_SNDTIMEO`): `EAGAIN` then, `EINTR` after a signal.
+    /// Until this time since boot (`SO_RCVTIMEO`, `SO_SNDTIMEO`): `EAGAIN` then, `EINTR` after a
+    /// signal.
     Until(Duration),
     /// For ever; after a signal the call is restarted if the handler allows it.
     Forever,
@@ -57,7 +58,7 @@ impl Patience {
         queue.wait(sleep, ready).map_err(|why| self.woken(why))
     }
 
-    /// The answer of a call whose sleep ended without its condition.
+    /// Returns the answer of a call whose sleep ended without its condition.
     pub fn woken(self, why: Woken) -> Errno {
         match why {
             Woken::TimedOut => Errno::EAGAIN,

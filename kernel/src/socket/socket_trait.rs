@@ -12,7 +12,7 @@ use super::{Address, Answer, Common, Incoming, Outgoing, Patience, PeerCredentia
 /// Connections that may wait to be accepted, whatever a program asks for (`net.core.somaxconn`).
 pub static BACKLOG_MAX: AtomicU32 = AtomicU32::new(4096);
 
-/// What `shutdown` ends.
+/// The directions that `shutdown` ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shutdown {
     /// Nothing more is received.
@@ -23,9 +23,9 @@ pub struct Shutdown {
 
 /// A socket of some address family.
 ///
-/// Calls come from any number of threads at once. A default body is that of a socket that does not have the
-/// operation. What sleeps does so by [`Patience::wait`], on queues that live as long as the
-/// socket, so that who observes it by [`poll`](Socket::poll) sees every later change.
+/// Calls come from any number of threads at once. A default body is that of a socket that does not
+/// have the operation. Sleeps go through [`Patience::wait`], on queues that live as long as the
+/// socket, so that observers by [`poll`](Socket::poll) see every later change.
 pub trait Socket: Any + Send + Sync {
     /// Options, type and pending error.
     fn common(&self) -> &Common;
@@ -35,7 +35,7 @@ pub trait Socket: Any + Send + Sync {
         self.common().take_error()
     }
 
-    /// Gives it a name. `address` is what the program gave, 0 to 128 bytes, family included.
+    /// Gives it a name. `address` are the program's bytes, 0 to 128, family included.
     fn bind(&self, address: &Address) -> Result<()> {
         let _ = address;
         Err(Errno::EOPNOTSUPP)
@@ -73,8 +73,8 @@ pub trait Socket: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Sends a message; returns the bytes taken from its data. Who calls sends SIGPIPE after `EPIPE` where
-    /// [`signals_broken_pipe`](Socket::signals_broken_pipe) says so.
+    /// Sends a message; returns the bytes taken from its data. The caller sends SIGPIPE after
+    /// `EPIPE` where [`signals_broken_pipe`](Socket::signals_broken_pipe) says so.
     fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
         let _ = message;
         Err(Errno::EOPNOTSUPP)
@@ -92,16 +92,18 @@ pub trait Socket: Any + Send + Sync {
         self.common().kind() == raw::SOCK_STREAM
     }
 
-    /// What is ready now; registers with `watch` first, if given.
+    /// Returns the readiness now; registers with `watch` first, if given.
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready;
 
-    /// `ioctl`; the argument may be an address in the program. `FIONBIO` and its like are served before.
+    /// `ioctl`; the argument may be an address in the program. `FIONBIO` and similar commands are
+    /// served before.
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
         let _ = (command, argument);
         Err(Errno::ENOTTY)
     }
 
-    /// Sets an option that is not common to all sockets. `ENOPROTOOPT` is counted as unsupported by who calls.
+    /// Sets an option that is not common to all sockets. The caller counts `ENOPROTOOPT` as
+    /// unsupported.
     fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
         let _ = (level, name, value);
         Err(Errno::ENOPROTOOPT)
@@ -133,7 +135,7 @@ pub trait Socket: Any + Send + Sync {
         false
     }
 
-    /// Who is at the other end.
+    /// Returns the credentials at the other end.
     fn peer_credentials(&self) -> Option<PeerCredentials> {
         None
     }

@@ -9,17 +9,18 @@ use nucleus::{
 };
 use vm::LargePages;
 
-/// What the command line asks for.
+/// The settings on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Whether the console turns newlines into carriage return and newline (`onlcr=0|1`).
     pub onlcr: bool,
-    /// Whether the console shows what is typed (`echo=0|1`).
+    /// Whether the console echoes input (`echo=0|1`).
     pub echo: bool,
     /// How many pages the fault routine maps behind and ahead of a fault (`faultahead=N,M`), if not
     /// its default.
     pub fault_ahead: Option<(u16, u16)>,
-    /// For how many microseconds a CPU without work looks for some before it sleeps, at most (`idlelook=N`), if not as it comes.
+    /// For how many microseconds a CPU without work looks for some before it sleeps, at most
+    /// (`idlelook=N`), if not as it comes.
     pub longest_look: Option<u32>,
     /// Where short-lived kernel mappings come from (`ephemeral=direct|uncached`).
     pub ephemeral: Backend,
@@ -27,21 +28,23 @@ pub struct Options {
     pub shootdown: Coherence,
     /// Whether page tables are kept ready (`ptcache=on|off`).
     pub page_table_cache: bool,
-    /// What a fork does with page tables (`fork=share|copy`).
+    /// The treatment of page tables by fork (`fork=share|copy`).
     pub fork: Fork,
-    /// Who gets large pages (`large=off|advised|on`).
+    /// The mappings that get large pages (`large=off|advised|on`).
     pub large_pages: LargePages,
-    /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the archive.
+    /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the
+    /// archive.
     pub root: Option<DiskRoot>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
     pub shares: Vec<Share>,
     /// Sizes of memory disks, in bytes (`md=SIZE[,SIZE]`).
     pub memory_disks: Vec<u64>,
-    /// Devices that pages go to when memory is short, by their names without `/dev/` (`swap=/dev/NAME`, any number of times).
+    /// Devices that pages go to when memory is short, by their names without `/dev/`
+    /// (`swap=/dev/NAME`, any number of times).
     pub swaps: Vec<String>,
     /// How many pages go to swap by one write at most (`swapcluster=N`), if not the default.
     pub swap_cluster: Option<u16>,
-    /// What programs are told that the kernel's release is (`release=STRING`), if not its own.
+    /// The kernel release that programs see (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
@@ -66,7 +69,7 @@ const ROOT_TYPE: &str = "ext2";
 /// A folder of the host's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// What its device calls itself.
+    /// The tag of its device.
     pub tag: String,
     /// Where it is mounted.
     pub at: String,
@@ -77,7 +80,7 @@ pub struct Share {
 /// Parses the command line.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the error.
 pub fn parse(line: &str) -> Result<Options, String> {
     let mut options = Options {
         onlcr: true,

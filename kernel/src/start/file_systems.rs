@@ -50,10 +50,11 @@ fn in_memory(wanted: &Wanted<'_>) -> Result<Arc<dyn Vnode>> {
 const BARE: MountFlags = MountFlags::NO_SET_ID
     .union(MountFlags::NO_DEVICES)
     .union(MountFlags::NO_EXECUTE);
-/// No set-id bits and no devices: everybody may write there, and no package keeps programs there.
+/// No set-id bits and no devices: every user may write there, and no package keeps programs there.
 const SHARED: MountFlags = MountFlags::NO_SET_ID.union(MountFlags::NO_DEVICES);
 
-/// What is mounted at start on every root, and then on one that stays from boot to boot: path, file system, flags, options, mode of a directory that has to be made for it.
+/// The mounts at start on every root, and then those on a root that stays from boot to boot: path,
+/// file system, flags, options, mode of a directory that has to be made for it.
 const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
     (b"/proc", "proc", BARE, b"", 0o555),
     (b"/sys", "sysfs", BARE, b"", 0o555),
@@ -90,8 +91,9 @@ pub fn register_all() -> Result<()> {
     Ok(())
 }
 
-/// Sets the tree of mounts and mounts what every Linux program expects, where there is such a directory or one can be
-/// made. `on_disk`: the root was there before, with what the last boot left.
+/// Sets the tree of mounts and mounts the file systems that every Linux program expects, where
+/// there is such a directory or one can be made. `on_disk`: the root has the files of the last
+/// boot.
 ///
 /// # Errors
 /// Those of making the nodes in `/dev`.

@@ -1,5 +1,6 @@
-//! The first process: a program (`init=PATH`), or the kernel itself, which then runs the command as process 2,
-//! waits for orphans and obeys the signals by which busybox's `poweroff`, `halt` and `reboot` speak to it.
+//! The first process: a program (`init=PATH`), or the kernel itself, which then runs the command as
+//! process 2, waits for orphans and obeys the signals by which busybox's `poweroff`, `halt` and
+//! `reboot` speak to it.
 
 use alloc::{format, string::String, sync::Arc, vec, vec::Vec};
 
@@ -81,7 +82,8 @@ fn be_first() -> Result<Arc<Thread>> {
     thread.signals.set_task(Some(task::current()));
     for signal in 1..=64 {
         if OBEYED.has(signal) {
-            // Any address but those of "default" and "ignore": the signal is to be queued, not to be delivered.
+            // Any address but those of "default" and "ignore": the signal is to be queued, not to
+            // be delivered.
             let caught = Action {
                 handler: u64::MAX,
                 ..Action::default()

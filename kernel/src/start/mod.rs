@@ -1,7 +1,8 @@
 //! From the first task to the first program.
 //!
-//! [`command_line`] says what is wanted, [`root`] unpacks the archive, or mounts a disk, and mounts what belongs into it,
-//! [`shares`] mounts folders of the host's, [`swaps`] gives devices to the swap space, [`init`] is the first process, in the kernel or a program.
+//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk, and mounts
+//! the file systems in it, [`shares`] mounts folders of the host's, [`swaps`] gives devices to the
+//! swap space, [`init`] is the first process, in the kernel or a program.
 
 mod command_line;
 mod file_systems;

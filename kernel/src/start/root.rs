@@ -20,7 +20,7 @@ use crate::mounts::{self, Wanted};
 /// Mounts the root, and what every program expects.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the error.
 pub fn mount(disk: Option<&DiskRoot>) -> Result<Arc<Namespace>, String> {
     file_systems::register_all()
         .map_err(|error| format!("can't make devices known: {}", error.name()))?;
@@ -67,11 +67,12 @@ fn on_disk(disk: &DiskRoot) -> Result<Arc<Namespace>, String> {
     Ok(Namespace::with_root(root, &how))
 }
 
-/// Unpacks the archive. Its memory becomes the files' where their data starts at a page; the rest is given back.
+/// Unpacks the archive. Its memory becomes the files' where their data starts at a page; the rest
+/// is freed.
 fn in_memory() -> Result<Arc<Namespace>, String> {
     let archive =
         boot::take_archive().ok_or("there is no root archive: give the kernel an initrd")?;
-    // What the archive brings is there already; of the rest, files may take half.
+    // The contents of the archive are in memory already; of the rest, files may take half.
     let (total, there) = (frame::usage().total, archive.len().div_ceil(PAGE_SIZE));
     let root = ramfs::root(ramfs::Options {
         pages: Some((there + total.saturating_sub(there) / 2) as u64),

@@ -15,7 +15,7 @@ use crate::{
 /// Mounts each folder where it is wanted; directories on the way there are made.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the error.
 pub fn mount(shares: &[Share], namespace: &Arc<Namespace>) -> Result<(), String> {
     for wanted in shares {
         let Share { tag, at, .. } = wanted;

@@ -1,11 +1,11 @@
-//! The shell of who logs in: what the root's `/etc/passwd` says for the superuser.
+//! Returns the login shell: the superuser's in the root's `/etc/passwd`.
 
 use alloc::{sync::Arc, vec, vec::Vec};
 
 use fbuf::BytesSink;
 use fs::{Kind, Namespace, Walk};
 
-/// What is taken where `/etc/passwd` names no shell that is there.
+/// The default where `/etc/passwd` names no shell that exists.
 const DEFAULT: &[u8] = b"/bin/sh";
 /// So much of `/etc/passwd` is looked at, in bytes.
 const LOOKED_AT: usize = 1 << 16;
@@ -35,7 +35,7 @@ pub fn of_root(namespace: &Arc<Namespace>) -> Vec<u8> {
         .unwrap_or_else(|| DEFAULT.to_vec())
 }
 
-/// The last field of the first line whose third one is 0, if it is an absolute path.
+/// Returns the last field of the first line whose third one is 0, if it is an absolute path.
 fn shell_in(passwd: &[u8]) -> Option<&[u8]> {
     let mut lines = passwd.split(|&byte| byte == b'\n');
     let line = lines.find(|line| line.split(|&byte| byte == b':').nth(2) == Some(b"0"))?;

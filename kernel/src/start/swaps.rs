@@ -10,7 +10,7 @@ use crate::swap;
 /// Gives each device to the swap space, the first one with the highest priority.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the error.
 pub fn start(devices: &[String], namespace: &Arc<Namespace>) -> Result<(), String> {
     let root = namespace.root();
     let who = fs::Credentials::default();

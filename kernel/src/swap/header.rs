@@ -15,7 +15,7 @@ const MAGIC: &[u8] = b"SWAPSPACE2";
 /// Bad pages that there is room for.
 const MOST_BAD: usize = (PAGE_SIZE - MAGIC.len() - BAD_PAGES) / 4;
 
-/// What the first page says.
+/// The contents of the first page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Pages behind the first one.
@@ -25,7 +25,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// No slots: what there is before the first page was read.
+    /// No slots: the state before the first page was read.
     pub const fn none() -> Header {
         Header {
             slots: 0,
@@ -36,7 +36,8 @@ impl Header {
     /// Reads it of a device or file that has `pages` pages.
     ///
     /// # Errors
-    /// `EINVAL` if it is no such header, or says what can't be, as more pages than there are; `ENOMEM`.
+    /// `EINVAL` if it is no such header, or has impossible figures, as more pages than there are;
+    /// `ENOMEM`.
     pub fn read(page: &[u8; PAGE_SIZE], pages: u64) -> Result<Header> {
         if !page.ends_with(MAGIC) {
             return Err(Errno::EINVAL);

@@ -2,7 +2,8 @@
 //!
 //! - [`header`]: what `mkswap` has written into the first page.
 //! - [`store`]: pages on a disk, be it a whole one or the blocks of a file.
-//! - here: which devices and files are in use, by the places in file systems that they were found at.
+//! - here: which devices and files are in use, by the places in file systems that they were found
+//!   at.
 
 mod header;
 mod store;
@@ -29,7 +30,7 @@ struct Area {
     name: Name,
 }
 
-/// What tells areas apart, by whatever path they are found.
+/// The identity of an area, by any path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
     Device(u64),
@@ -38,7 +39,7 @@ enum Name {
 
 impl Name {
     /// # Errors
-    /// `EINVAL` for what is neither a block device nor a regular file.
+    /// `EINVAL` for a file that is neither a block device nor a regular file.
     fn of(at: &Location) -> Result<Name> {
         let its = at.attributes()?;
         match its.kind {
@@ -52,7 +53,7 @@ impl Name {
     }
 }
 
-/// What is on, in the order in which it came.
+/// The areas that are on, in the order in which they came.
 static AREAS: SpinLock<Vec<Area>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// A line of `/proc/swaps`; sizes in pages.
@@ -64,20 +65,22 @@ pub struct Shown {
     pub priority: i32,
 }
 
-/// Gives the block device or regular file at `at` to the swap space, with `priority`, or with one below those of all others. With
-/// `discard`, its disk is told first that nothing in it is needed.
+/// Gives the block device or regular file at `at` to the swap space, with `priority`, or with one
+/// below those of all others. With `discard`, its disk is told first that nothing in it is needed.
 ///
 /// # Errors
-/// `EINVAL` for what is neither, has holes, or has not been made a swap space, `EBUSY` for what is in use, `EPERM` if there are as many as
-/// there can be, `ENOMEM` if nothing can be freed, or others take all that is, `EINTR` for a signal while it waits for memory, `EIO`, and what
-/// pinning a file's blocks gives.
+/// `EINVAL` for a file that is neither, has holes, or has not been made a swap space, `EBUSY` for
+/// one in use, `EPERM` if there are as many as there can be, `ENOMEM` if nothing can be freed, or
+/// others take all that is, `EINTR` for a signal while it waits for memory, `EIO`, and those of
+/// pinning a file's blocks.
 pub fn on(at: Location, priority: Option<i32>, discard: bool) -> Result<()> {
-    // Each step waits for its memory by itself, and keeps what it has: this is what would make more of it.
+    // Each step waits for its memory by itself, and keeps it: swapping on is the way to more
+    // memory.
     let name = Name::of(&at)?;
     if AREAS.lock().iter().any(|area| area.name == name) {
         return Err(Errno::EBUSY);
     }
-    // Of two who want the same thing at the same time one is refused here.
+    // Of two callers for the same area at the same time one is refused here.
     let disk = match name {
         Name::Device(number) => {
             let device = block::by_number(number).ok_or(Errno::ENXIO)?;
@@ -105,8 +108,8 @@ pub fn on(at: Location, priority: Option<i32>, discard: bool) -> Result<()> {
 /// Takes the device or file at `at` out of the swap space; its pages come back to memory.
 ///
 /// # Errors
-/// `EINVAL` if it is not in use, `ENOMEM` if memory does not suffice for its pages, `EIO` if one can't be read, `EINTR` for a
-/// signal: it stays in use then.
+/// `EINVAL` if it is not in use, `ENOMEM` if memory does not suffice for its pages, `EIO` if one
+/// can't be read, `EINTR` for a signal: it stays in use then.
 pub fn off(at: &Location) -> Result<()> {
     let name = Name::of(at)?;
     let area = AREAS.lock().iter().find(|area| area.name == name).cloned();
@@ -143,7 +146,7 @@ pub fn list() -> Result<Vec<Shown>> {
     Ok(shown.collect())
 }
 
-/// The priority of what comes without one: below all others', from -2 down.
+/// The priority of an area without one: below all others', from -2 down.
 fn lowest_priority() -> i32 {
     let taken = swap::devices().unwrap_or_default();
     let lowest = taken.iter().map(|it| it.priority).min();

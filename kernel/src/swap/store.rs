@@ -25,14 +25,15 @@ use super::header::Header;
 /// Sectors of a page.
 const PAGE_SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 
-/// A disk, or the part of one that a file has: the first page is the header, slot `n` is page `n + 1`.
+/// A disk, or the part of one that a file has: the first page is the header, slot `n` is page `n +
+/// 1`.
 pub struct DiskStore {
     device: Arc<Device>,
     header: Header,
     hold: Hold,
 }
 
-/// What keeps others off the disk, or the file as it is, and says where the pages are.
+/// The claim on the disk, or on the file's blocks, and the places of the pages.
 enum Hold {
     Device { all: Run, _claim: Claim },
     File { pinned: Box<dyn PinnedBlocks> },
@@ -63,7 +64,8 @@ impl DiskStore {
         }
     }
 
-    /// Without a gap, in the order of their pages. Those of a file may be many: they stay where they were gathered.
+    /// Without a gap, in the order of their pages. Those of a file may be many: they stay where
+    /// they were gathered.
     fn runs(&self) -> &[Run] {
         match &self.hold {
             Hold::Device { all, .. } => slice::from_ref(all),
@@ -96,7 +98,8 @@ impl DiskStore {
         Ok(page)
     }
 
-    /// Tells the disk that nothing behind the header is needed. A disk that does not want to know is left alone.
+    /// Tells the disk that nothing behind the header is needed. A disk that does not want to know
+    /// is left alone.
     pub fn discard(&self) {
         for run in self.runs() {
             let skipped = u64::from(run.page == 0);
@@ -224,7 +227,7 @@ mod tests {
         }
     }
 
-    /// A file in many pieces: the list of them may be longer than what is free in one piece.
+    /// A file in many pieces: the list of them may be longer than the largest free run.
     #[test]
     fn the_pieces_of_a_file_stay_where_they_are() {
         sim::check("pieces", 0..1, Config::default(), || {

@@ -35,8 +35,9 @@ pub fn get() -> Arc<Tty> {
     CONSOLE.lock().get_or_insert_with(|| new.clone()).clone()
 }
 
-/// Makes the console's terminal, with `ONLCR` and `ECHO` or without (without echo, input comes from a program), and starts the task that brings what is typed. Signal
-/// keys act when that task gets the bytes, whatever the programs do meanwhile.
+/// Makes the console's terminal, with `ONLCR` and `ECHO` or without (without echo, input comes from
+/// a program), and starts the task that brings the input. Signal keys act when that task gets the
+/// bytes, whether or not a program reads.
 ///
 /// # Errors
 /// No memory for the task.
@@ -64,8 +65,8 @@ pub fn start(onlcr: bool, echo: bool) -> Result<(), OutOfMemory> {
     .map(drop)
 }
 
-/// Brings what arrives to the terminal. `patient`: the other end is a program that waits while nobody
-/// reads; otherwise a person, whose keys must act at once.
+/// Brings input to the terminal. `patient`: the other end is a program that waits until its input
+/// is read; otherwise a person, whose keys must act at once.
 fn pump(tty: &Tty, patient: bool) {
     let mut bytes = [0; 64];
     loop {

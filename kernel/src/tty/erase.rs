@@ -1,4 +1,4 @@
-//! Erasing what was typed, on the line and on the screen: `VERASE`, `VWERASE`, `VKILL`, `VREPRINT`.
+//! Erasing input, on the line and on the screen: `VERASE`, `VWERASE`, `VKILL`, `VREPRINT`.
 
 use abi::raw::general::{ECHO, ECHOCTL, ECHOE, ECHOK, ECHOKE, ECHOPRT, VERASE, VKILL, VWERASE};
 
@@ -15,7 +15,7 @@ enum Extent {
 }
 
 impl Line {
-    /// Erases what the key says.
+    /// Erases as the key says.
     pub(super) fn erase(&mut self, key: u8, screen: &mut Screen<'_>) {
         if self.ring.unfinished() == 0 {
             return;
@@ -59,7 +59,8 @@ impl Line {
         }
     }
 
-    /// The last character's first byte and its number of bytes; `None` where there is none, or only a part of one.
+    /// The last character's first byte and its number of bytes; `None` where there is none, or only
+    /// a part of one.
     fn last_character(&self) -> Option<(u8, usize)> {
         let mut count = 1;
         loop {
@@ -112,7 +113,7 @@ impl Line {
         }
     }
 
-    /// Moves the cursor back over a tab, whose width follows from what stands before it.
+    /// Moves the cursor back over a tab, whose width follows from the text before it.
     fn erase_tab(&mut self, screen: &mut Screen<'_>) {
         let mut columns = 0;
         let mut after_tab = false;

@@ -22,7 +22,8 @@ pub struct TtyFile {
     location: Option<Location>,
 }
 
-/// Opens a terminal for the current thread, whose controlling terminal it becomes where the rules say so.
+/// Opens a terminal for the current thread, whose controlling terminal it becomes where the rules
+/// say so.
 ///
 /// # Errors
 /// `EBUSY` for one that another has for itself (`TIOCEXCL`), those of the driver.

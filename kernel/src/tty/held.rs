@@ -2,11 +2,11 @@
 
 use alloc::collections::VecDeque;
 
-/// Room that is not given back when the queue is empty.
+/// Capacity that is kept when the queue is empty.
 const KEPT: usize = 512;
 
-/// A queue of typed bytes that knows whether its last one takes the meaning of the next away (`VLNEXT`): a quoted
-/// signal key is an ordinary byte and must not overtake the others.
+/// A queue of typed bytes that knows whether its last one takes the meaning of the next away
+/// (`VLNEXT`): a quoted signal key is an ordinary byte and must not overtake the others.
 #[derive(Default)]
 pub struct Held {
     bytes: VecDeque<u8>,

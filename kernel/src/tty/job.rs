@@ -32,11 +32,11 @@ impl Tty {
             .is_some_and(|tty| core::ptr::addr_eq(&*tty, self))
     }
 
-    /// May the current thread read (`SIGTTIN`), or print or change settings (`SIGTTOU`), now? Its process group is
-    /// stopped if it is not in the foreground.
+    /// May the current thread read (`SIGTTIN`), or print or change settings (`SIGTTOU`), now? Its
+    /// process group is stopped if it is not in the foreground.
     ///
     /// # Errors
-    /// `EIO` where a stop would be for ever, or nobody would notice it; else a restart number: the call is made
+    /// `EIO` where a stop would be for ever, or unnoticed; else a restart number: the call is made
     /// again after the stop.
     pub(super) fn check_foreground(&self, signal: u32) -> Result<()> {
         thread::with_current(|thread| self.check_foreground_of(thread, signal)).unwrap_or(Ok(()))
@@ -81,8 +81,8 @@ impl Tty {
     /// `TIOCSPGRP`.
     ///
     /// # Errors
-    /// `ENOTTY` if this is not the caller's controlling terminal, `EINVAL`, `ESRCH` without such a group, `EPERM` for
-    /// one of another session.
+    /// `ENOTTY` if this is not the caller's controlling terminal, `EINVAL`, `ESRCH` without such a
+    /// group, `EPERM` for one of another session.
     pub(super) fn set_foreground(&self, process: &Process, group: i32) -> Result<()> {
         if !self.controls(process) {
             return Err(Errno::ENOTTY);
@@ -96,10 +96,12 @@ impl Tty {
         Ok(())
     }
 
-    /// `TIOCSCTTY`: makes this the controlling terminal of the caller's session. `steal`: even if it controls another one.
+    /// `TIOCSCTTY`: makes this the controlling terminal of the caller's session. `steal`: even if
+    /// it controls another one.
     ///
     /// # Errors
-    /// `EPERM` if the caller is not a leader of a session without a terminal, or the terminal is taken.
+    /// `EPERM` if the caller is not a leader of a session without a terminal, or the terminal is
+    /// taken.
     pub(super) fn take_control(
         self: &Arc<Tty>,
         process: &Process,
@@ -127,7 +129,8 @@ impl Tty {
         Ok(())
     }
 
-    /// Opened by a leader of a session without a terminal: becomes its controlling terminal, if it is free.
+    /// Opened by a leader of a session without a terminal: becomes its controlling terminal, if it
+    /// is free.
     pub fn take_control_if_free(self: &Arc<Tty>, process: &Process) {
         let session = process.session();
         if process.pid() == session.id()
@@ -181,7 +184,8 @@ impl Tty {
         self.control.lock().session
     }
 
-    /// Nobody has it open any more: the session that it controls has no terminal from now on, without a signal.
+    /// Its last descriptor was closed: the session that it controls has no terminal from now on,
+    /// without a signal.
     pub(super) fn leave_session(&self) {
         let Some(group) = Group::find(self.session()) else {
             return;

@@ -1,5 +1,6 @@
-//! The line discipline `N_TTY`: a state machine from typed bytes to echo, signals and lines. It owns no lock and
-//! knows no process, so that every kind of terminal can use it, and a test can drive it byte by byte.
+//! The line discipline `N_TTY`: a state machine from typed bytes to echo, signals and lines. It
+//! owns no lock and knows no process, so that every kind of terminal can use it, and a test can
+//! drive it byte by byte.
 
 use abi::raw::general::{
     B38400, CREAD, CS8, ECHO, ECHOCTL, ECHOE, ECHOK, ECHOKE, ECHONL, EXTPROC, HUPCL, ICANON, ICRNL,
@@ -13,7 +14,7 @@ use super::{
     ring::Ring,
 };
 
-/// What a control character's slot holds when no key does it (`_POSIX_VDISABLE`).
+/// The value of a control character's slot without a key (`_POSIX_VDISABLE`).
 pub const DISABLED: u8 = 0;
 
 /// A key that sends a signal to the foreground process group.
@@ -27,13 +28,12 @@ pub enum Key {
     Suspend,
 }
 
-/// What a typed byte did besides echoing.
+/// The effect of a typed byte besides echoing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Effect {
     /// A signal key was typed.
     pub key: Option<Key>,
-    /// What was typed and not read is to be thrown away; output not yet sent was, before, as
-    /// [`Line::flushes`] said.
+    /// Unread input is to be thrown away; unsent output was, before, as [`Line::flushes`] said.
     pub flushed: bool,
     /// Output was stopped or started by `VSTOP`, `VSTART` or any key (`IXANY`).
     pub flow_changed: bool,
@@ -171,12 +171,13 @@ impl Line {
         }
     }
 
-    /// Whether `byte` would throw away what was typed and what was printed and not sent.
+    /// Whether `byte` would throw away unread input and unsent output.
     pub fn flushes(&self, byte: u8) -> bool {
         self.signal_key(byte).is_some() && !self.local(NOFLSH)
     }
 
-    /// Whether `byte` acts at once, even when there is no room for bytes: signal keys, stop and start.
+    /// Whether `byte` acts at once, even when there is no room for bytes: signal keys, stop and
+    /// start.
     pub fn is_urgent(&self, byte: u8) -> bool {
         let stripped = self.stripped(byte);
         self.signal_key(byte).is_some()
@@ -267,7 +268,8 @@ impl Line {
             return effect;
         }
         if byte == b'\n' && typed == b'\r' {
-            // Only the carriage return that became a newline is shown as one here, a newline itself as `^J`.
+            // Only the carriage return that became a newline is shown as one here, a newline itself
+            // as `^J`.
             if self.local(ECHO) {
                 self.finish_erasing(screen);
                 self.echo_processed(byte, screen);
@@ -349,7 +351,7 @@ impl Line {
         }
     }
 
-    /// Forgets what was typed and not read.
+    /// Drops unread input.
     pub fn flush_input(&mut self) {
         self.ring.clear();
         self.erasing = false;
@@ -386,7 +388,8 @@ impl Line {
         self.output.put(byte, self.settings.c_oflag, utf8, screen);
     }
 
-    /// Whether a reader would get something: a line, or bytes (`VMIN` of them, if it waits for a number).
+    /// Whether a reader would get something: a line, or bytes (`VMIN` of them, if it waits for a
+    /// number).
     pub fn readable(&self) -> bool {
         if self.canonical() {
             return self.ring.finished() > 0;
@@ -414,8 +417,9 @@ impl Line {
         (self.control(VMIN).into(), self.control(VTIME).into())
     }
 
-    /// Takes bytes for a reader; in canonical mode bytes of one line. The second value says that the read is
-    /// over: a line ended, perhaps an empty one (`VEOF` at the start of a line: end of file).
+    /// Takes bytes for a reader; in canonical mode bytes of one line. The second value says that
+    /// the read is over: a line ended, perhaps an empty one (`VEOF` at the start of a line: end of
+    /// file).
     pub fn read(&mut self, to: &mut [u8]) -> (usize, bool) {
         if self.canonical() {
             let end_of_file = self.control(VEOF);

@@ -1,16 +1,18 @@
 //! Terminals.
 //!
-//! - [`line`], `ring`, `output`, `erase`: the line discipline `N_TTY`, a state machine without locks or processes.
+//! - [`line`], `ring`, `output`, `erase`: the line discipline `N_TTY`, a state machine without
+//!   locks or processes.
 //! - `held`: typed bytes for which the line discipline has no room yet.
-//! - [`Tty`] (`terminal`): a line discipline with readers, writers and a [`Driver`] that has the wire.
+//! - [`Tty`] (`terminal`): a line discipline with readers, writers and a [`Driver`] that has the
+//!   wire.
 //! - `job`: the session that a terminal controls, its foreground group, the signals of job control.
 //! - `settings`: the `ioctl`s.
 //! - [`TtyFile`] (`file`): a terminal that was opened.
 //! - [`pty`]: pseudo terminals, whose wire ends in a program.
-//! - [`console`]: the terminal on the serial console, and the task that brings what is typed.
+//! - [`console`]: the terminal on the serial console, and the task that brings its input.
 //!
-//! What is typed passes `Driver` -> [`Tty::receive`] -> [`line::Line::input`] -> ring -> [`TtyFile`]; what is
-//! printed [`TtyFile`] -> [`line::Line::write`] -> `Driver`.
+//! Input passes `Driver` -> [`Tty::receive`] -> [`line::Line::input`] -> ring -> [`TtyFile`];
+//! output [`TtyFile`] -> [`line::Line::write`] -> `Driver`.
 
 pub mod console;
 mod erase;

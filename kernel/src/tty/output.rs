@@ -1,4 +1,4 @@
-//! What happens to bytes on their way to the screen (`OPOST`), and where the cursor is.
+//! The processing of bytes on their way to the screen (`OPOST`), and the place of the cursor.
 
 use abi::raw::general::{OCRNL, OLCUC, ONLCR, ONLRET, ONOCR, OPOST, TABDLY, XTABS, tcflag_t};
 
@@ -8,7 +8,8 @@ const TAB: usize = 8;
 /// Where finished bytes go.
 pub type Screen<'a> = dyn FnMut(&[u8]) + 'a;
 
-/// The output half of a line discipline: it knows the column, so that tabs expand and erasing works.
+/// The output half of a line discipline: it knows the column, so that tabs expand and erasing
+/// works.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Output {
     /// The cursor's column.

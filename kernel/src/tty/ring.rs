@@ -1,12 +1,13 @@
-//! What was typed and not yet read: bytes, and which of them end a line.
+//! Unread input: bytes, and which of them end a line.
 
 use alloc::{boxed::Box, vec};
 
 /// Bytes a terminal keeps for its readers, as on Linux.
 pub const CAPACITY: usize = 4096;
 
-/// A ring of typed bytes. Three positions move through it: `tail` (next byte to read), `canon` (end of
-/// the last complete line) and `head` (next byte to be typed); `tail <= canon <= head`. Positions only grow.
+/// A ring of typed bytes. Three positions move through it: `tail` (next byte to read), `canon` (end
+/// of the last complete line) and `head` (next byte to be typed); `tail <= canon <= head`.
+/// Positions only grow.
 pub struct Ring {
     bytes: Box<[u8]>,
     /// One bit per byte: the byte ends a line.
@@ -48,7 +49,8 @@ impl Ring {
         CAPACITY - self.len()
     }
 
-    /// Appends a byte. The caller has checked [`room`](Ring::room); without room the byte is dropped.
+    /// Appends a byte. The caller has checked [`room`](Ring::room); without room the byte is
+    /// dropped.
     pub fn push(&mut self, byte: u8) {
         if self.room() == 0 {
             return;
@@ -84,7 +86,8 @@ impl Ring {
         self.canon = self.head;
     }
 
-    /// Makes all that was typed one finished line, though nothing ends it (a change to canonical mode).
+    /// Makes all that was typed one finished line, though nothing ends it (a change to canonical
+    /// mode).
     pub fn finish_all(&mut self) {
         for at in self.tail..self.head {
             self.mark(at, false);
@@ -109,9 +112,10 @@ impl Ring {
         n
     }
 
-    /// Takes bytes of the first finished line. `end_of_file` is the delimiter that is not passed on. Returns the
-    /// number of bytes and whether the line ended with them. An end-of-file byte right behind a full
-    /// buffer is taken too, so that it is not read as an empty line by the next call.
+    /// Takes bytes of the first finished line. `end_of_file` is the delimiter that is not passed
+    /// on. Returns the number of bytes and whether the line ended with them. An end-of-file byte
+    /// right behind a full buffer is taken too, so that it is not read as an empty line by the next
+    /// call.
     pub fn take_line(&mut self, to: &mut [u8], end_of_file: u8) -> (usize, bool) {
         let mut n = 0;
         while self.tail < self.canon {

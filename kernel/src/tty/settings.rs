@@ -51,7 +51,7 @@ impl Tty {
     /// `ioctl` by the current thread.
     ///
     /// # Errors
-    /// `ENOTTY` for what a terminal doesn't know, `EFAULT`, and those of the command.
+    /// `ENOTTY` for unknown commands, `EFAULT`, and those of the command.
     pub(super) fn control(self: &Arc<Tty>, command: u32, argument: VirtAddr) -> Result<usize> {
         match command {
             TCSETS | TCSETSW | TCSETSF | TCSETS2 | TCSETSW2 | TCSETSF2 | TCFLSH | TCXONC
@@ -61,10 +61,11 @@ impl Tty {
         self.control_from_master(command, argument)
     }
 
-    /// As [`control`](Tty::control) by the other side of a pseudo terminal, which no job control stops.
+    /// Serves [`control`](Tty::control) for the other side of a pseudo terminal, which no job
+    /// control stops.
     ///
     /// # Errors
-    /// As [`control`](Tty::control).
+    /// Those of [`control`](Tty::control).
     pub(super) fn control_from_master(
         self: &Arc<Tty>,
         command: u32,
@@ -108,7 +109,7 @@ impl Tty {
             TIOCOUTQ => put(argument, &(self.driver().unsent() as i32)),
             TCFLSH => self.flush(argument.0 as u32),
             TCXONC => self.flow(argument.0 as u32),
-            // Bytes are on the wire when a write returns, and a break has no meaning to anybody there.
+            // Bytes are on the wire when a write returns, and a break has no effect.
             TCSBRK | TCSBRKP | TIOCSBRK | TIOCCBRK => Ok(0),
             TIOCGETD => put(argument, &N_TTY),
             TIOCSETD => {
@@ -183,7 +184,7 @@ impl Tty {
         self.flow_changed(&mut state);
         self.refill(&mut state);
         drop(state);
-        // What was half a line may be readable now, and the other way round.
+        // Half a line may be readable now, and the other way round.
         self.readers.wake_all();
         Ok(0)
     }

@@ -34,12 +34,12 @@ const ECHO_HELD: usize = 4096;
 /// Bytes that pass through the kernel's stack at a time.
 const PIECE: usize = 512;
 
-/// What a terminal's bytes go to: a serial port, the other side of a pseudo terminal.
+/// The wire of a terminal: a serial port, the other side of a pseudo terminal.
 pub trait Driver: Send + Sync {
     /// Sends bytes. Called with the terminal's lock held, in the order in which they are to appear.
     fn write(&self, bytes: &[u8]);
 
-    /// Throws away what was not sent yet.
+    /// Throws unsent bytes away.
     fn flush_output(&self) {}
 
     /// Bytes not sent yet (`TIOCOUTQ`).
@@ -47,7 +47,7 @@ pub trait Driver: Send + Sync {
         0
     }
 
-    /// Whether a piece of a program's output may be sent now; who waits for it is woken through
+    /// Whether a piece of a program's output may be sent now; a waiter for it is woken through
     /// [`Tty::output_goes_on`].
     fn has_room(&self) -> bool {
         true
@@ -58,7 +58,7 @@ pub trait Driver: Send + Sync {
         HELD
     }
 
-    /// What was typed and not read was thrown away.
+    /// Unread input was thrown away.
     fn input_flushed(&self) {}
 
     /// Output was stopped, or goes on; called for no change, too.
@@ -79,8 +79,8 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
-    /// A file of the terminal was closed. Returns whether that was the last one and the terminal is to be given up by
-    /// the session it controls.
+    /// A file of the terminal was closed. Returns whether that was the last one and the terminal is
+    /// to be given up by the session it controls.
     fn closed(&self) -> bool {
         false
     }
@@ -105,7 +105,7 @@ pub struct Tty {
     pub(super) drained: WaitQueue,
 }
 
-/// What the terminal's sleeping lock guards.
+/// The state under the terminal's sleeping lock.
 pub(super) struct State {
     pub line: Line,
     /// Typed and not yet given to the line discipline.
@@ -213,7 +213,8 @@ impl Tty {
         state.line.set_settings(settings);
     }
 
-    /// Bytes were typed. Signals for keys go out before this returns, whether or not anybody reads.
+    /// Takes typed bytes. Signals for keys go out before this returns, whether or not a program
+    /// reads.
     pub fn receive(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
         for &byte in bytes {
@@ -235,7 +236,7 @@ impl Tty {
         limit.saturating_sub(self.state.lock().held.len())
     }
 
-    /// Throws away what was typed and did not reach the line discipline.
+    /// Throws input away that did not reach the line discipline.
     pub(super) fn forget_held(&self) {
         self.state.lock().held.clear();
         self.drained.wake_all();
@@ -246,8 +247,8 @@ impl Tty {
         self.writers.wake_all();
     }
 
-    /// Waits until less than half of the held bytes' room is taken: for a sender that can wait, where
-    /// no key may be lost.
+    /// Waits until less than half of the held bytes' room is taken: for a sender that can wait,
+    /// where no key may be lost.
     pub fn wait_for_room(&self) {
         // Nothing interrupts a sound sleep.
         let _ = self.drained.wait(Sleep::SOUND, || {
@@ -263,7 +264,7 @@ impl Tty {
 
     /// Gives one byte to the line discipline and does what follows from it.
     fn input(&self, state: &mut State, byte: u8) {
-        // What was printed goes before the key's own echo comes.
+        // Earlier output goes before the key's own echo.
         if state.line.flushes(byte) {
             self.driver.flush_output();
         }
@@ -296,12 +297,13 @@ impl Tty {
     pub(super) fn signal_foreground(&self, signal: u32) {
         let group = self.foreground();
         if group != 0 {
-            // A group that has no members any more has nobody to tell.
+            // A group without members gets no signal.
             let _ = signal::send_to_group(group, Info::kernel(signal));
         }
     }
 
-    /// Runs `f` with the line discipline and a screen that reaches the driver, or waits while output is stopped.
+    /// Runs `f` with the line discipline and a screen that reaches the driver, or waits while
+    /// output is stopped.
     fn with_screen<R>(
         &self,
         state: &mut State,
@@ -348,7 +350,7 @@ impl Tty {
         self.drained.wake_all();
     }
 
-    /// Throws away what was typed and not read.
+    /// Throws unread input away.
     pub(super) fn flush_input(&self) {
         let mut state = self.state.lock();
         state.held.clear();
@@ -449,8 +451,8 @@ impl Tty {
     /// Writes through output processing.
     ///
     /// # Errors
-    /// `EIO` after a hang-up; `EAGAIN` while output is stopped and `wait` is false; a restart number; that of the
-    /// source.
+    /// `EIO` after a hang-up; `EAGAIN` while output is stopped and `wait` is false; a restart
+    /// number; that of the source.
     pub(super) fn write(&self, opened_at: u64, wait: bool, from: &mut dyn Source) -> Result<usize> {
         let mut total = 0;
         let mut piece = [0; PIECE];
@@ -481,8 +483,9 @@ impl Tty {
         Ok(total)
     }
 
-    /// All files opened until now read an end of file and can't be written any more. The session that the terminal
-    /// controls loses it and its leader gets SIGHUP; the foreground group gets its own when the leader ends.
+    /// All files opened until now read an end of file and can't be written any more. The session
+    /// that the terminal controls loses it and its leader gets SIGHUP; the foreground group gets
+    /// its own when the leader ends.
     pub fn hang_up(&self) {
         self.hangups.fetch_add(1, Relaxed);
         self.readers.wake_all();

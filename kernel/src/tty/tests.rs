@@ -8,7 +8,7 @@ use abi::raw::general::{
 
 use super::line::{Key, Line};
 
-/// A line discipline and what it has shown.
+/// A line discipline and its output.
 struct Bench {
     line: Line,
     shown: Vec<u8>,
@@ -262,7 +262,7 @@ fn printing_erase_shows_what_goes() {
     assert_eq!(bench.take_shown(), b"abc\\cb/x");
 }
 
-/// One row of a screen: what a terminal makes of the bytes.
+/// One row of a screen: the effect of the bytes on a terminal.
 #[derive(Default)]
 struct Row {
     cells: Vec<u8>,
@@ -288,7 +288,7 @@ impl Row {
         }
     }
 
-    /// What stands left of the cursor, and that nothing stands right of it.
+    /// Returns the text left of the cursor, and checks that none stands right of it.
     fn text(&self) -> Vec<u8> {
         let mut text = self.cells.clone();
         text.resize(text.len().max(self.cursor), b' ');
@@ -318,8 +318,8 @@ fn rendered(line: &[u8], start: usize) -> Vec<u8> {
     text
 }
 
-/// Types at random and compares with an editor that is as plain as can be: what is read, and what a
-/// terminal shows after every key.
+/// Types at random and compares with the plainest editor: the bytes that are read, and the screen
+/// after every key.
 #[test]
 fn editing_agrees_with_a_plain_editor_and_a_screen() {
     for seed in 1..200u64 {

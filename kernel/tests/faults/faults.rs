@@ -1,4 +1,4 @@
-//! What goes wrong, where, and who has heard of it.
+//! The faults: their kind, place, and report.
 
 use std::sync::{
     Arc,
@@ -8,12 +8,12 @@ use std::sync::{
 use fs::block::FaultyDisk;
 use nucleus::frame;
 
-/// What goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// One allocation of a frame or page table.
     Allocation,
-    /// That and all after it, until somebody is told.
+    /// That and all after it, until one was reported.
     Shortage,
     /// One question whether the kernel's heap is scarce is answered with yes.
     Scarce,
@@ -75,7 +75,7 @@ impl Faults {
         self.command_failed.load(SeqCst) || frame::failed() > 0
     }
 
-    /// Somebody was told of it.
+    /// One was reported.
     fn heard(&self) {
         if self.kind == Kind::Shortage {
             frame::fail_after(None);
@@ -91,7 +91,7 @@ impl Faults {
         what: &str,
         mut step: impl FnMut() -> Result<T, E>,
     ) -> Option<T> {
-        // Each open file is told of what could not be written back, and so is who writes it next.
+        // Each open file reports a failed writeback, and so does the next write.
         const TIMES: usize = 4;
         let times = match self.kind {
             Kind::Away => TIMES + AWAY as usize,

@@ -22,7 +22,7 @@ const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const SHARED: VirtAddr = VirtAddr(0x30_0000_0000);
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// Pages of what is mapped, of the file that is kept, and of the swap file, its header included.
+/// Pages of the mapped file, of the kept one, and of the swap file, its header included.
 const PAGES: usize = 10;
 const KEPT: usize = 20;
 const SWAP: usize = 65;
@@ -64,7 +64,7 @@ fn read_all(file: &dyn File) -> abi::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Without the pages in memory that nobody uses.
+/// Without the unused pages in memory.
 fn forget(file: &dyn File) {
     if let Some(pages) = file.cached() {
         pages.give_up(0..u64::MAX, usize::MAX);
@@ -119,7 +119,7 @@ pub fn prepared() -> Vec<u8> {
     content
 }
 
-/// Looks whether what was synced is there.
+/// Checks that the synced bytes are there.
 pub fn look(content: Vec<u8>, what: &str, synced: machine::Synced) {
     let what = what.to_owned();
     machine::run(content, Kind::Command, u64::MAX, move |machine| {
@@ -212,7 +212,7 @@ impl Life<'_> {
         file: &dyn File,
         bytes: &[u8],
     ) -> Option<()> {
-        // Who hears that something could not be written writes it again.
+        // A writer that learns of a failed writeback writes again.
         self.insist("write and sync", || {
             write_all(file, 0, bytes)?;
             file.sync(false)
@@ -223,7 +223,7 @@ impl Life<'_> {
         Some(())
     }
 
-    /// It is not what was synced any more.
+    /// It differs from the synced contents now.
     fn changes(&self, name: &[u8]) {
         let mut synced = self.machine.synced.lock().unwrap();
         synced.retain(|(other, _)| *other != name);
@@ -359,12 +359,12 @@ impl Life<'_> {
         drop(child);
         self.expect(&parent.0, HERE, &bytes)?;
         self.page_out(&parent.0, HERE, 0);
-        // Now and then everything has to come back though nobody asks for it.
+        // Now and then all pages are read back unasked.
         self.expect(&parent.0, HERE, &bytes)
     }
 
     fn changes_names(&self, walk: &Walk<'_>) -> Option<()> {
-        // What has been done before the error came is as good.
+        // Steps before the error count as done.
         self.insist("mkdir", || match walk.make(b"/d", Make::Directory, 0o755) {
             Ok(_) | Err(Errno::EEXIST) => Ok(()),
             Err(error) => Err(error),

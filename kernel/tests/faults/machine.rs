@@ -20,18 +20,18 @@ use vm::swap;
 
 use super::faults::{Faults, Kind};
 
-/// A file's name, and what was in it when it was last synced.
+/// A file's name, and its contents when it was last synced.
 pub type Synced = Vec<(&'static [u8], Vec<u8>)>;
 
 /// The machine.
 pub struct Machine {
     pub device: Arc<Device>,
     pub faults: Faults,
-    /// What is on the disk for sure.
+    /// The contents that are on the disk for sure.
     pub synced: Mutex<Synced>,
 }
 
-/// What came of a run.
+/// The result of a run.
 pub struct Outcome {
     pub struck: bool,
     pub synced: Synced,
@@ -76,8 +76,8 @@ pub fn until(what: &str, so: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// Runs `body` on a machine with `content` on its disk, on which a fault strikes. Everything that it took must be back at the end. Returns
-/// what is on the disk then.
+/// Runs `body` on a machine with `content` on its disk, on which a fault strikes. All resources
+/// must be freed at the end. Returns the contents of the disk then.
 pub fn run(
     content: Vec<u8>,
     kind: Kind,
@@ -96,7 +96,8 @@ pub fn run(
     let ran = sim::run(config, move || {
         page_cache::reset();
         page_cache::start().expect("there is memory for tasks");
-        // With a pagedaemon, memory that is short on purpose would be waited for without end: there is enough.
+        // With a pagedaemon, memory that is short on purpose would be waited for without end: there
+        // is enough.
         let waits = kind != Kind::Shortage;
         if waits {
             vm::start_pagedaemon().expect("there is memory for a task");

@@ -1,9 +1,11 @@
-//! Every single allocation and every single command of the disk fails once, in turn, while a file system, its files' pages, mappings, anonymous
-//! memory and a swap file on that disk are all in use: on the simulated machine, with the kernel's own tasks. Or the disk is away from each command on,
-//! for a while or for good.
+//! Every single allocation and every single command of the disk fails once, in turn, while a file
+//! system, its files' pages, mappings, anonymous memory and a swap file on that disk are all in
+//! use: on the simulated machine, with the kernel's own tasks. Or the disk is away from each
+//! command on, for a while or for good.
 //!
-//! Whoever is told of an error tries again, and it works; what was read is right each time; what was synced is there at the next mount;
-//! in the end no frame, no page table, no swap slot and no dirty page is missing, and `e2fsck` has nothing to say.
+//! The reader of an error tries again, and it works; every read is right; the synced bytes are
+//! there at the next mount; in the end no frame, no page table, no swap slot and no dirty page is
+//! missing, and `e2fsck` has nothing to say.
 
 mod faults;
 #[path = "../../../fs/tests/ext2/image.rs"]
@@ -14,8 +16,9 @@ mod machine;
 use faults::Kind;
 use life::Life;
 
-/// Runs a life on a machine for each place where a fault of this kind can strike, and returns how many there were. One of `step` places is
-/// tried, or one of as many as `STEP` says: with `STEP=1` all of them are. With `SEED`, only that place is.
+/// Runs a life on a machine for each place where a fault of this kind can strike, and returns how
+/// many there were. One of `step` places is tried, or one of as many as `STEP` says: with `STEP=1`
+/// all of them are. With `SEED`, only that place is.
 fn sweep(kind: Kind, step: u64) -> u64 {
     let base = life::prepared();
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
@@ -27,7 +30,7 @@ fn sweep(kind: Kind, step: u64) -> u64 {
             Life::new(machine).live();
         });
         let what = format!("{kind:?} at {place}");
-        // A disk that failed has what a machine has that was killed.
+        // A failed disk has the contents of a killed machine's.
         let content = match kind.is_the_disks() && outcome.struck {
             true => image::repaired(&content),
             false => {
@@ -72,7 +75,8 @@ fn the_disk_is_away_from_each_command_on_for_a_while() {
     sweep(Kind::Away, 6);
 }
 
-/// What is in memory still works, and nothing waits for ever: it is unmounted like any other, and nothing is left of it.
+/// The contents in memory still work, and nothing waits for ever: it is unmounted like any other,
+/// and nothing is left of it.
 #[test]
 fn the_disk_is_gone_from_each_command_on() {
     sweep(Kind::Gone, 6);

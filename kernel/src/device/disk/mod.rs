@@ -1,6 +1,7 @@
-//! Disks: what stands behind `/dev/vda` and `/dev/md0`.
+//! Disks: the devices behind `/dev/vda` and `/dev/md0`.
 //!
-//! `virtio`: the host's disks. Memory disks are the file systems' own ([`MemoryDisk`]). `node`: what opening a block device gives.
+//! `virtio`: the host's disks. Memory disks are the file systems' own ([`MemoryDisk`]). `node`:
+//! what opening a block device gives.
 
 mod virtio;
 
@@ -19,7 +20,7 @@ use nucleus::{
 /// Finds the host's disks, and makes memory disks of these sizes in bytes.
 ///
 /// # Errors
-/// A sentence that says what is wrong. A disk of the host's that can't be used is only logged.
+/// A sentence that describes the error. An unusable disk of the host is only logged.
 pub fn start(memory: &[u64]) -> core::result::Result<(), String> {
     for (index, found) in (0..).zip(take(Kind::Block)) {
         let name = format!("vd{}", letters(index));

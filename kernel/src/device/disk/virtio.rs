@@ -1,8 +1,9 @@
 //! The host's disks (virtio 1.1, 5.2).
 //!
-//! A command is one request to the device: a header that it reads, the command's parts, and a byte for the status. Headers
-//! and statuses of all commands share one frame; requests, their lists of parts and their tables of descriptors are made at the start, so that
-//! nothing on the way of a command takes memory: the way out of a shortage goes through here.
+//! A command is one request to the device: a header that it reads, the command's parts, and a byte
+//! for the status. Headers and statuses of all commands share one frame; requests, their lists of
+//! parts and their tables of descriptors are made at the start, so that nothing on the way of a
+//! command takes memory: the way out of a shortage goes through here.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{
@@ -26,7 +27,7 @@ use nucleus::{
 };
 
 bitflags! {
-    /// What a device offers (5.2.3).
+    /// Feature bits of a device (5.2.3).
     struct Feature: u64 {
         const SEG_MAX = 1 << 2;
         const READ_ONLY = 1 << 5;
@@ -37,7 +38,7 @@ bitflags! {
     }
 }
 
-/// What a request does (5.2.6).
+/// Types of requests (5.2.6).
 mod kind {
     pub const IN: u32 = 0;
     pub const OUT: u32 = 1;
@@ -49,7 +50,7 @@ mod kind {
 /// Statuses.
 const OK: u8 = 0;
 const UNSUPPORTED: u8 = 2;
-/// What stands there until the device has written one.
+/// The status before the device has written one.
 const NONE: u8 = 0xff;
 
 /// Commands that the device has at most, a bit of a word each.
@@ -72,10 +73,10 @@ const STATUS_AT: usize = 32;
 const ID: usize = 20;
 /// How long to wait for that name: a device that does not answer this does not answer anything.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often to look for what is done where there is no interrupt.
+/// The polling interval where there is no interrupt.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A place for a command. Who has set its bit in `busy` has the request.
+/// A slot for a command. The thread that set its bit in `busy` owns the request.
 struct Slot {
     request: Arc<Request>,
     /// There from when the request is made until it is seen to be done.
@@ -103,7 +104,7 @@ fn errno(error: Error) -> Errno {
 /// Starts a device.
 ///
 /// # Errors
-/// `EIO` for one that lacks something or says what can't be, `ENOMEM`.
+/// `EIO` for a device that lacks a feature or reports impossible figures, `ENOMEM`.
 pub fn start(found: virtio::Found) -> Result<Arc<dyn Disk>> {
     let device = found.start(Feature::all().bits(), 1).map_err(|error| {
         log!("disk: the device does not start: {error:?}");
@@ -133,7 +134,7 @@ pub fn start(found: virtio::Found) -> Result<Arc<dyn Disk>> {
     Ok(Arc::new(disk))
 }
 
-/// What the device's configuration (5.2.4) says.
+/// The device's configuration (5.2.4).
 fn limits(device: &Device, queue: &Queue, features: &Feature) -> Result<Limits> {
     let word = |at: usize| {
         let mut bytes = [0; 4];
@@ -176,7 +177,7 @@ fn limits(device: &Device, queue: &Queue, features: &Feature) -> Result<Limits> 
     Ok(Limits {
         sectors,
         block_size,
-        // What is beyond a few MiB is no hint that anybody could follow.
+        // A hint beyond a few MiB cannot be followed.
         physical_block_size: block_size << exponent.min(12),
         depth: queue.slots().min(DEPTH),
         max_parts,
@@ -363,7 +364,8 @@ impl Disk for VirtioDisk {
             left &= left - 1;
             let place = &self.slots[slot];
             let (command, answer) = {
-                // A command that is there has its own request there: the answer is no earlier one's.
+                // A command that is there has its own request there: the answer is no earlier
+                // one's.
                 let mut waiting = place.command.lock();
                 let Some(answer) = waiting.as_ref().and_then(|_| place.request.result()) else {
                     continue;

@@ -37,7 +37,7 @@ pub struct Epoll {
     items: Mutex<BTreeMap<Key, Arc<Item>>>,
     /// Epolls that watch this one, perhaps some that are gone [changed under `NESTING`].
     outer: SpinLock<Vec<Weak<Epoll>>>,
-    /// Whose watches they count as.
+    /// The user whose quota the watches count against.
     user: u32,
 }
 
@@ -67,7 +67,8 @@ impl Epoll {
     /// `EPOLL_CTL_ADD`: watches `open`, which the caller has as descriptor `fd`.
     ///
     /// # Errors
-    /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `ENOSPC` for too many watches, `ENOMEM`.
+    /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `ENOSPC` for too many
+    /// watches, `ENOMEM`.
     pub fn add(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
@@ -112,7 +113,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// `EPOLL_CTL_MOD`: changes what is wanted of a watched file.
+    /// `EPOLL_CTL_MOD`: changes the interest in a watched file.
     ///
     /// # Errors
     /// `ENOENT`, `EINVAL` for an exclusive watch.
@@ -164,8 +165,8 @@ impl Epoll {
         drop(self.ready.leave(item.place));
     }
 
-    /// Waits for events, as `how` says or not at all, and writes up to `most` of them to the array at `to`. Returns how
-    /// many; none when the time is over.
+    /// Waits for events, as `how` says or not at all, and writes up to `most` of them to the array
+    /// at `to`. Returns how many; none when the time is over.
     ///
     /// # Errors
     /// `EFAULT` if not even one could be written, `EINTR`.
@@ -221,7 +222,7 @@ impl Epoll {
         }
         drop(items);
         if self.ready.len() > 0 {
-            // The wake-up for what is left came to the thread that collects here.
+            // The wake-up for the remaining watches came to the thread that collects here.
             self.ready.waiters.wake_one();
         }
         match count {
@@ -230,7 +231,8 @@ impl Epoll {
         }
     }
 
-    /// Calls `f` with each epoll that this one watches, until one gives false. Returns whether none did.
+    /// Calls `f` with each epoll that this one watches, until one gives false. Returns whether none
+    /// did.
     pub(super) fn each_inner(&self, mut f: impl FnMut(&Epoll) -> bool) -> bool {
         let items = self.items.lock_nested();
         items
@@ -260,7 +262,7 @@ impl Epoll {
     }
 }
 
-/// Lets the watch see every wake-up of the file from now on; what is ready of it now.
+/// Lets the watch see every wake-up of the file from now on; returns the readiness now.
 fn observe(item: &Arc<Item>, open: &Arc<OpenFile>, interest: Interest) -> Result<Bits> {
     let mut set = ObserverSet::new(item.clone(), interest.has(EPOLLEXCLUSIVE));
     let found = open.file().poll(Some(&mut set));

@@ -21,7 +21,8 @@ use crate::{
 /// How an item is triggered, rather than by what.
 const MODES: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
 
-/// What a program wants to hear of, and what it wants to be told then (`struct epoll_event`).
+/// The events that a program is interested in, and the data that it gets with them (`struct
+/// epoll_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
     /// `EPOLL*`: readiness, and how it triggers.
@@ -40,7 +41,7 @@ impl Interest {
         self.events & mode != 0
     }
 
-    /// What is left of a watch that fires once, when it has: nothing until it is changed.
+    /// The interest of a one-shot watch after it fired: nothing until it is changed.
     pub(super) fn spent(self) -> Interest {
         Interest {
             events: self.events & MODES,
@@ -96,7 +97,7 @@ impl Item {
         })
     }
 
-    /// What is ready of the file now; nothing once it is closed.
+    /// Returns the readiness of the file now; nothing once it is closed.
     pub fn poll(&self) -> Bits {
         let file = self.file.lock_nested();
         file.as_ref().map_or(Bits::empty(), |file| file.poll(None))
@@ -113,8 +114,8 @@ impl Item {
         drop(observations);
         let charge = self.charge.lock().take();
         drop(charge);
-        // Under the lock: when a description has been through here, nobody else holds the file. The
-        // description's own handle is still there, so this is not the last.
+        // Under the lock: after a description has been through here, no other handle of the file
+        // exists in a watch. The description still holds its own, so this is not the last.
         *self.file.lock_nested() = None;
     }
 
@@ -132,7 +133,7 @@ impl Observer for Item {
 
 impl Attached for Item {
     fn released(&self) {
-        // First, so that nobody's handle of the file outlives the description's.
+        // First, so that no other handle of the file outlives the description's.
         self.retire();
         if let Some(epoll) = self.epoll.upgrade() {
             epoll.forget(self);

@@ -1,21 +1,22 @@
 //! `epoll`: a set of watched files, and the list of those that are ready.
 //!
-//! - [`Epoll`] (`instance`): the open file; adding, changing and removing watches, collecting events.
+//! - [`Epoll`] (`instance`): the open file; adding, changing and removing watches, collecting
+//!   events.
 //! - `item`: one watch, which observes the wait queues of its file.
 //! - `ready`: the list of the watches whose queues were woken since they were last found not ready.
 //! - `nesting`: an epoll may watch another, not in a circle and not too deep.
 //!
-//! A wake-up of a watched file puts the watch on the ready list and wakes who waits for events, in any
-//! context and without an allocation. Who waits takes the watches off, asks each file what is ready, and
-//! puts those back that stay ready (level-triggered ones): the work grows with what is ready, not with
-//! what is watched.
+//! A wake-up of a watched file puts the watch on the ready list and wakes the waiters of the epoll,
+//! in any context and without an allocation. A waiter takes the watches off, asks each file for its
+//! readiness, and puts level-triggered ones that stay ready back: the work grows with the number of
+//! ready files, not with that of watched ones.
 //!
 //! # Lifetimes
 //!
-//! A watch belongs to an open file description and must not keep it alive: it has a handle of the *file*, which
-//! the description takes away before it gives up its own ([`Attached`](crate::process::files::Attached)). A wake-up
-//! on another CPU may be the last to hold a watch, in an interrupt handler: what is left of the
-//! watch then owns nothing but memory.
+//! A watch belongs to an open file description and must not keep it alive: it has a handle of the
+//! *file*, which the description takes away before it drops its own
+//! ([`Attached`](crate::process::files::Attached)). A wake-up on another CPU may hold the last
+//! handle of a watch, in an interrupt handler: the watch then owns nothing but memory.
 //!
 //! # Locks
 //!

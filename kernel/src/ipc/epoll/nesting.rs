@@ -5,8 +5,8 @@ use nucleus::sync::{Mutex, MutexGuard, Rank};
 
 use super::Epoll;
 
-/// How many epolls may stand in a chain, each watching the next. A wake-up runs along the chain, on one
-/// stack.
+/// How many epolls may stand in a chain, each watching the next. A wake-up runs along the chain, on
+/// one stack.
 const LONGEST: usize = 5;
 
 /// Held while an epoll is added to another: two of them could make a circle together.

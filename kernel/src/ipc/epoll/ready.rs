@@ -1,4 +1,5 @@
-//! The ready list: a place for every watch, and those that may be ready in a chain through the places.
+//! The ready list: a place for every watch, and those that may be ready in a chain through the
+//! places.
 //!
 //! Places are made when a watch is added, so that a wake-up links without an allocation and
 //! a watch anywhere in the chain is unlinked in a few steps.
@@ -20,12 +21,12 @@ const CHUNK: usize = 51;
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// What the watches of an epoll share with it, and what a wake-up needs.
+/// The state that the watches of an epoll share with it, and that a wake-up needs.
 pub(super) struct Ready {
     list: SpinLock<List>,
     /// Threads in `epoll_wait`.
     pub waiters: WaitQueue,
-    /// Who watches the epoll itself.
+    /// Waiters of the epoll itself.
     pub pollers: WaitQueue,
 }
 
@@ -51,7 +52,7 @@ struct Place {
     next: u32,
 }
 
-/// A watch taken off the list, and what it is interested in.
+/// A watch taken off the list, and its interest.
 pub(super) struct Taken {
     pub item: Arc<Item>,
     pub interest: Interest,
@@ -128,18 +129,18 @@ impl Ready {
         item
     }
 
-    /// What the watch in this place is interested in.
+    /// Returns the interest of the watch in this place.
     pub fn interest(&self, at: u32) -> Interest {
         self.lock().at(at).interest
     }
 
-    /// Changes what the watch in this place is interested in.
+    /// Changes the interest of the watch in this place.
     pub fn set_interest(&self, at: u32, interest: Interest) {
         self.lock().at(at).interest = interest;
     }
 
-    /// The watch may be ready: puts it at the end of the list and wakes a thread that waits for events. Any
-    /// context. Returns whether there was one.
+    /// The watch may be ready: puts it at the end of the list and wakes a thread that waits for
+    /// events. Any context. Returns whether there was one.
     pub fn note(&self, item: &Item) -> bool {
         {
             let mut list = self.lock();

@@ -13,7 +13,7 @@ use nucleus::{
 
 use crate::{ipc::anonymous, process::signal};
 
-/// The size of what is read and written.
+/// Bytes of the number that is read and written.
 const UNIT: usize = size_of::<u64>();
 /// The counter never goes beyond this.
 const MOST: u64 = u64::MAX - 1;
@@ -22,9 +22,9 @@ const MOST: u64 = u64::MAX - 1;
 pub struct EventFile {
     count: SpinLock<u64>,
     semaphore: bool,
-    /// Who waits for more than nothing.
+    /// Waiters for a count greater than zero.
     readers: WaitQueue,
-    /// Who waits for room.
+    /// Waiters for room.
     writers: WaitQueue,
     id: u32,
 }

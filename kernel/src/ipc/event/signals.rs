@@ -17,10 +17,11 @@ use crate::{
     },
 };
 
-/// The size of what is read (`struct signalfd_siginfo`).
+/// Bytes of a `struct signalfd_siginfo`.
 const UNIT: usize = 128;
 
-/// Gives whoever reads it the signals of a set that are pending for the reading thread or its process.
+/// A file that gives its reader the signals of a set that are pending for the reading thread or its
+/// process.
 pub struct SignalFile {
     set: AtomicU64,
 }

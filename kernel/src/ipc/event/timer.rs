@@ -1,7 +1,7 @@
 //! `timerfd`: a timer that is waited for.
 //!
-//! Nothing happens while nobody reads: the machine's timer is set for the first expiry that was not read yet, and how
-//! many came after it is computed when somebody does.
+//! An unread timer costs nothing: the machine's timer is set for the first unread expiry, and the
+//! number of later ones is computed when the file is read.
 
 use alloc::{
     format,
@@ -33,13 +33,13 @@ use crate::{
     process::signal::{self, timer::Setting},
 };
 
-/// The size of what is read.
+/// Bytes of the number that is read.
 const UNIT: usize = size_of::<u64>();
 
 /// Timers that may have to be set anew when the time of day is set.
 static BY_TIME_OF_DAY: SpinLock<Vec<Weak<TimerFile>>> = SpinLock::new(Rank::Leaf, Vec::new());
 
-/// What a timer goes by.
+/// The clock of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clock(u32);
 
@@ -83,7 +83,7 @@ struct State {
     interval: Duration,
     /// `next` is a time of day rather than one since boot.
     time_of_day: bool,
-    /// The time of day was set, and whoever reads is to hear of it.
+    /// The time of day was set, and the reader is to be told (`TFD_TIMER_CANCEL_ON_SET`).
     cancelled: bool,
     /// `TFD_*` of the last setting.
     flags: u32,
@@ -126,7 +126,8 @@ impl State {
         Some(expiries)
     }
 
-    /// Has `readers` woken at the next expiry. Gives the old wake-up, to be dropped without the lock.
+    /// Has `readers` woken at the next expiry. Gives the old wake-up, to be dropped without the
+    /// lock.
     fn arm(&mut self, readers: &Arc<WaitQueue>) -> Option<Timer> {
         let deadline = self.next.map(|next| match self.time_of_day {
             true => time::since_boot().saturating_add(next.saturating_sub(time::since_epoch())),
@@ -197,7 +198,8 @@ impl TimerFile {
         self.state.lock().setting()
     }
 
-    /// Sets the timer as `flags` (`TFD_TIMER_*`) say; what was not read is gone. Returns the old setting.
+    /// Sets the timer as `flags` (`TFD_TIMER_*`) say; unread expiries are dropped. Returns the old
+    /// setting.
     ///
     /// # Errors
     /// `ENOMEM`.

@@ -37,14 +37,15 @@ use crate::{
     process::signal,
 };
 
-/// A queue of what happens to what it watches.
+/// A queue of the events of watched files.
 pub struct Inotify {
     shared: Arc<Shared>,
     user: u32,
     _charge: Charge,
 }
 
-/// What watches share with the instance: memory only, so that whoever tells may be the last to hold it.
+/// The state that watches share with the instance: memory only, so that the reporter of an event
+/// may drop the last handle.
 struct Shared {
     state: SpinLock<State>,
     readers: WaitQueue,
@@ -64,7 +65,7 @@ struct Watch {
     shared: Arc<Shared>,
     number: i32,
     key: usize,
-    /// `IN_*`: what is asked for, and how.
+    /// `IN_*`: the events and options of the watch.
     mask: AtomicU32,
     mark: SpinLock<Option<Mark>>,
     charge: SpinLock<Option<Charge>>,
@@ -103,7 +104,8 @@ impl Inotify {
         (file as &dyn Any).downcast_ref()
     }
 
-    /// Watches `vnode`, or changes what is asked for of it, as `mask` (`IN_*`) says; returns the number of the watch.
+    /// Watches `vnode`, or changes the events of its watch, as `mask` (`IN_*`) says; returns the
+    /// number of the watch.
     ///
     /// # Errors
     /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` for too many watches, `ENOMEM`.
@@ -272,7 +274,7 @@ impl Listener for Watch {
         }
         let mut mask = event.mask;
         if mask & (IN_DELETE_SELF | IN_MOVE_SELF) != 0 {
-            // Linux says so only of what happens otherwise.
+            // Linux sets the bit only for events outside of it.
             mask &= !IN_ISDIR;
         }
         let name = copy(event.name.unwrap_or_default());

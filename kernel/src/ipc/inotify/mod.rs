@@ -1,10 +1,10 @@
 //! `inotify`: what happens to files and directories, in a queue that a program reads.
 //!
-//! - [`Inotify`] (`instance`): the open file; what it watches.
+//! - [`Inotify`] (`instance`): the open file and its watches.
 //! - `queue`: the events that were not read.
 //!
-//! A watch listens to a vnode ([`fs::notify`]). What it hears goes to the queue where it happens, so that the order in the
-//! queue is the order of the calls.
+//! A watch listens to a vnode ([`fs::notify`]). What it hears goes to the queue where it happens,
+//! so that the order in the queue is the order of the calls.
 
 mod instance;
 mod queue;

@@ -54,7 +54,7 @@ impl Queued {
 /// The queue.
 pub(super) struct Queue {
     events: VecDeque<Queued>,
-    /// What a reader would get of all of them.
+    /// Bytes that a reader would get of all of them.
     bytes: usize,
     overflowed: bool,
 }
@@ -68,7 +68,8 @@ impl Queue {
         }
     }
 
-    /// Adds an event unless it repeats the last one. Where there is no room, one that says so takes its place.
+    /// Adds an event unless it repeats the last one. Where there is no room, one that says so takes
+    /// its place.
     pub fn push(&mut self, event: Queued) {
         if self.events.back().is_some_and(|last| event.repeats(last)) {
             return;
@@ -116,7 +117,7 @@ impl Queue {
         self.events.is_empty()
     }
 
-    /// What a reader would get of all events.
+    /// Returns the bytes that a reader would get of all events.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

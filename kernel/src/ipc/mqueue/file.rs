@@ -17,7 +17,7 @@ use nucleus::task::Watch;
 use super::Queue;
 use crate::process::{files::OpenFile, thread};
 
-/// What a descriptor of a queue refers to. Read as a file it is a line about the queue.
+/// The open file of a queue's descriptor. Read as a file it is a line about the queue.
 pub struct QueueFile {
     queue: Arc<Queue>,
     place: Location,

@@ -32,7 +32,7 @@ const MAGIC: u64 = 0x1980_0202;
 /// The directory's inode, and the first queue's.
 const ROOT_INODE: u64 = 1;
 const FIRST_INODE: u64 = 2;
-/// Everybody may make queues, and remove those of his own.
+/// Every user may make queues, and remove those of his own.
 const ROOT_MODE: u32 = 0o1777;
 /// Bytes that a queue's file is said to have (`FILENT_SIZE`).
 const FILE_SIZE: u64 = 80;
@@ -61,7 +61,7 @@ struct Node {
     removed: AtomicBool,
 }
 
-/// What `chmod`, `chown` and `utimes` change.
+/// The attributes that `chmod`, `chown` and `utimes` change.
 #[derive(Clone, Copy)]
 struct Owner {
     mode: u32,
@@ -99,12 +99,13 @@ fn mount() -> &'static Arc<Mount> {
     MOUNT.get_or_insert(|| Box::new(Mount::internal(root(), "mqueue")))
 }
 
-/// What is mounted.
+/// Returns the root to be mounted.
 pub fn root() -> Arc<dyn Vnode> {
     folder().clone()
 }
 
-/// Checks what `mq_open` and `mq_unlink` take for a name: the C library has removed the slash before it.
+/// Checks what `mq_open` and `mq_unlink` take for a name: the C library has removed the slash
+/// before it.
 fn check(name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(Errno::ENOENT),
@@ -115,12 +116,12 @@ fn check(name: &[u8]) -> Result<()> {
     }
 }
 
-/// `mq_open`: opens the queue `name` as `who`; with `O_CREAT` makes it if it is missing, with `mode`, and with the size that
-/// `size` gives then. Other flags than `O_EXCL` and those of the open file are ignored.
+/// `mq_open`: opens the queue `name` as `who`; with `O_CREAT` makes a missing one with `mode` and
+/// the size that `size` returns. Flags other than `O_EXCL` and those of the open file are ignored.
 ///
 /// # Errors
-/// `ENOENT`, `EEXIST`, `EACCES`, `ENAMETOOLONG`, `EINVAL`, `ENOSPC` (too many queues), `EMFILE` (`RLIMIT_MSGQUEUE`),
-/// `ENOMEM`, and those of `size`.
+/// `ENOENT`, `EEXIST`, `EACCES`, `ENAMETOOLONG`, `EINVAL`, `ENOSPC` (too many queues), `EMFILE`
+/// (`RLIMIT_MSGQUEUE`), `ENOMEM`, and those of `size`.
 pub fn find_or_make(
     name: &[u8],
     flags: u32,
@@ -153,7 +154,7 @@ pub fn find_or_make(
                         let place = Location::inside(mount(), node.clone());
                         return Ok(QueueFile::open(node.queue.clone(), place));
                     }
-                    // Somebody else was faster.
+                    // Another thread made it in the meantime.
                     Err(Errno::EEXIST) => {}
                     Err(error) => return Err(error),
                 }

@@ -19,13 +19,13 @@ pub static QUEUES_MAX: Setting = Setting::between(256, 0, i32::MAX as u64);
 /// Messages of a queue, and bytes of a message.
 pub static MSG_MAX: Setting = Setting::between(10, LEAST_MESSAGES, HARD_MESSAGES);
 pub static MSGSIZE_MAX: Setting = Setting::between(8192, LEAST_BYTES, HARD_BYTES);
-/// Those of a queue whose maker does not say.
+/// The size of a queue whose maker gives none.
 pub static MSG_DEFAULT: Setting = Setting::between(10, LEAST_MESSAGES, HARD_MESSAGES);
 pub static MSGSIZE_DEFAULT: Setting = Setting::between(8192, LEAST_BYTES, HARD_BYTES);
 
 /// Priorities are below this.
 pub const PRIORITIES: u32 = 32_768;
-/// What Linux reckons for keeping a message, and for each priority in use.
+/// Linux's accounting for keeping a message, and for each priority in use.
 const MESSAGE_COST: u64 = 48;
 const PRIORITY_COST: u64 = 48;
 
@@ -37,7 +37,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Of a queue whose maker does not say.
+    /// Returns the size of a queue whose maker gives none.
     pub fn usual() -> Size {
         Size {
             messages: MSG_MAX.get().min(MSG_DEFAULT.get()) as usize,
@@ -48,7 +48,8 @@ impl Size {
     /// As a program asks for it.
     ///
     /// # Errors
-    /// `EINVAL` for what is not positive or beyond the settings, or beyond fixed limits with `privilege`.
+    /// `EINVAL` for figures that are not positive or exceed the settings, or fixed limits with
+    /// `privilege`.
     pub fn asked(messages: i64, bytes: i64, privilege: bool) -> Result<Size> {
         let (most, longest) = match privilege {
             true => (HARD_MESSAGES, HARD_BYTES),
@@ -66,7 +67,7 @@ impl Size {
         })
     }
 
-    /// What it counts against `RLIMIT_MSGQUEUE`, in bytes.
+    /// Returns the bytes that it counts against `RLIMIT_MSGQUEUE`.
     fn cost(self) -> u64 {
         let messages = self.messages as u64;
         let priorities = messages.min(u64::from(PRIORITIES));
@@ -77,7 +78,7 @@ impl Size {
 /// Bytes that users' queues may take.
 static USERS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
-/// What a queue takes of its maker's limit; given back by the drop.
+/// The share of a queue in its maker's limit; released by the drop.
 pub struct Charge {
     uid: u32,
     bytes: u64,

@@ -12,7 +12,8 @@ use crate::process::{
     signal::{self, Fields, Info},
 };
 
-/// Bytes that the C library knows its request by. The kernel sends them back with the last one changed.
+/// Bytes that the C library knows its request by. The kernel sends them back with the last one
+/// changed.
 pub const COOKIE: usize = 32;
 /// The last byte: a message came; the request is over.
 const WOKEN: u8 = 1;
@@ -24,14 +25,15 @@ pub trait Mailbox: Send + Sync {
     fn deliver(&self, data: Vec<u8>);
 }
 
-/// What happens.
+/// The way of a notification.
 #[derive(Clone)]
 pub enum How {
-    /// Nothing, but nobody else can ask.
+    /// No notification, but no other process can register.
     None,
     /// A signal with a value.
     Signal { signal: u32, value: u64 },
-    /// A datagram to a socket where a thread of the C library waits, which calls the program's function.
+    /// A datagram to a socket where a thread of the C library waits, which calls the program's
+    /// function.
     Thread {
         socket: Arc<dyn Mailbox>,
         cookie: [u8; COOKIE],
@@ -55,7 +57,7 @@ impl Notice {
         }
     }
 
-    /// Whose it is.
+    /// Returns the id of the registered process.
     pub fn pid(&self) -> Pid {
         self.pid
     }

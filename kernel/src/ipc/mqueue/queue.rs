@@ -1,7 +1,8 @@
 //! A queue of messages by priority.
 //!
-//! A message goes straight to the process that waits for one longest, or into the queue; one that finds no room waits in a
-//! line of its own and moves up when a message is taken. So nobody who comes later gets in before.
+//! A message goes straight to the process that waits for one longest, or into the queue; one that
+//! finds no room waits in a line of its own and moves up when a message is taken. So no later
+//! sender overtakes it.
 
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -31,7 +32,8 @@ use crate::{
 pub struct Queue {
     size: Size,
     state: SpinLock<State>,
-    /// Woken when there is a message and there was none, and when there is room and there was none: for `poll`.
+    /// Woken when there is a message and there was none, and when there is room and there was none:
+    /// for `poll`.
     changed: WaitQueue,
     /// Of the maker's limit.
     _charge: Charge,
@@ -51,19 +53,19 @@ struct State {
     notice: Option<Notice>,
 }
 
-/// Who waits for a message.
+/// Waiters for a message.
 struct Receiver {
     got: SpinLock<Option<(u32, Message)>>,
     event: WaitQueue,
 }
 
-/// Who waits until his message is in the queue.
+/// A sender that waits until its message is in the queue.
 struct Sender {
     done: AtomicBool,
     event: WaitQueue,
 }
 
-/// What the queue's file shows.
+/// The figures that the queue's file shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// Bytes in all messages.
@@ -94,7 +96,7 @@ impl Queue {
         })
     }
 
-    /// What it may hold.
+    /// The limits of its messages.
     pub fn size(&self) -> Size {
         self.size
     }
@@ -109,7 +111,7 @@ impl Queue {
         self.len() == 0
     }
 
-    /// What its file shows.
+    /// Returns the figures that its file shows.
     pub fn status(&self) -> Status {
         let state = self.state.lock();
         let (way, signal) = state.notice.as_ref().map_or((0, 0), Notice::shown);
@@ -126,10 +128,11 @@ impl Queue {
         &self.changed
     }
 
-    /// Sends a message of `priority` for process `pid`; waits for room as `how` says, or not at all without it.
+    /// Sends a message of `priority` for process `pid`; waits for room as `how` says, or not at all
+    /// without it.
     ///
     /// # Errors
-    /// `EAGAIN` (no room), `ETIMEDOUT`, `ENOMEM`, and what a signal makes of the call.
+    /// `EAGAIN` (no room), `ETIMEDOUT`, `ENOMEM`, a restart number after a signal.
     pub fn send(
         &self,
         priority: u32,
@@ -184,10 +187,11 @@ impl Queue {
         }
     }
 
-    /// Takes the first message of the highest priority; waits for one as `how` says, or not at all without it.
+    /// Takes the first message of the highest priority; waits for one as `how` says, or not at all
+    /// without it.
     ///
     /// # Errors
-    /// `EAGAIN` (no message), `ETIMEDOUT`, `ENOMEM`, and what a signal makes of the call.
+    /// `EAGAIN` (no message), `ETIMEDOUT`, `ENOMEM`, a restart number after a signal.
     pub fn receive(&self, how: Option<Sleep>) -> Result<(u32, Message)> {
         let mut state = self.state.lock();
         if let Some(((Reverse(priority), _), message)) = state.messages.pop_first() {
@@ -241,7 +245,7 @@ impl Queue {
     /// From now on a message that comes into the empty queue is told as `notice` says.
     ///
     /// # Errors
-    /// `EBUSY` if somebody else asked for it before.
+    /// `EBUSY` if another process is registered already.
     pub fn ask(&self, notice: Notice) -> Result<()> {
         let mut state = self.state.lock();
         if state.notice.is_some() {

@@ -1,7 +1,8 @@
 //! From a key or an id to an object.
 //!
-//! An id is the index of a place in the table and, above it, a sequence number that grows when places are used again:
-//! the id of a removed object finds nothing, though another object may stand in its place.
+//! An id is the index of a place in the table and, above it, a sequence number that grows when
+//! places are used again: the id of a removed object finds nothing, though another object may stand
+//! in its place.
 
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 
@@ -22,7 +23,7 @@ const SEQUENCE_MAX: u32 = i32::MAX as u32 >> INDEX_BITS;
 /// Places that are used in turn before any is used again: removed ids stay invalid for a while.
 const TURN_MIN: usize = 64;
 
-/// What stands in a table.
+/// An object that an id names.
 pub trait Object: Send + Sync {
     /// Owner and mode now.
     fn permission(&self) -> Permission;
@@ -83,7 +84,7 @@ impl<T: Object> Ids<T> {
             .ok_or(Errno::EINVAL)
     }
 
-    /// The object at this index (`SHM_STAT` and its like).
+    /// Returns the object at this index (`SHM_STAT` and similar commands).
     pub fn at(&self, index: usize) -> Option<Arc<T>> {
         self.table.read().places.get(index)?.clone()
     }
@@ -95,8 +96,9 @@ impl<T: Object> Ids<T> {
         (table.in_use, highest)
     }
 
-    /// `shmget` and its like: the id of the object with `key`, or of a new one that `make` gives for an id. An
-    /// existing one must grant what `flags` asks for and satisfy `fits`. There are `most` at most.
+    /// Returns the id of the object with `key`, or of a new one that `make` returns for an id
+    /// (`shmget`, `semget`, `msgget`). An existing one must grant the rights in `flags` and satisfy
+    /// `fits`. There are at most `most`.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `EACCES`, `ENOSPC`, `ENOMEM`, and those of `fits` and `make`.

@@ -1,7 +1,8 @@
 //! Queues of messages.
 //!
-//! A message goes straight to the first receiver that waits for its like, or into the queue. Short bodies stand in the
-//! kernel's heap, long ones in slices of pages. Bodies are copied from and to programs with no lock held.
+//! A message goes straight to the first receiver that waits for its like, or into the queue. Short
+//! bodies stand in the kernel's heap, long ones in slices of pages. Bodies are copied from and to
+//! programs with no lock held.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -44,7 +45,7 @@ enum Body {
 }
 
 impl Message {
-    /// A message of positive `kind` whose body is all that `from` has.
+    /// Makes a message of positive `kind` with all of `from` as its body.
     ///
     /// # Errors
     /// `EFAULT`, `ENOMEM`.
@@ -111,7 +112,8 @@ impl Message {
         Ok(given)
     }
 
-    /// The same message again (`MSG_COPY`); the pages of a long body are shared, for nobody writes to them.
+    /// Returns the same message again (`MSG_COPY`); the pages of a long body are shared, since they
+    /// are never written.
     fn duplicate(&self) -> Result<Message> {
         let body = match &self.body {
             Body::Short(bytes) => {
@@ -191,7 +193,7 @@ struct State {
     last_receiver: Pid,
 }
 
-/// Who waits for a message.
+/// Waiters for a message.
 struct Receiver {
     choice: Choice,
     /// Room for the body; without limit where a longer one is cut off.
@@ -202,7 +204,7 @@ struct Receiver {
     event: WaitQueue,
 }
 
-/// Who waits for room.
+/// Waiters for room.
 struct Sender {
     len: usize,
     /// There may be room now.
@@ -224,7 +226,7 @@ impl Sender {
     }
 }
 
-/// What `IPC_STAT` tells.
+/// The figures of `IPC_STAT`.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     pub permission: Permission,
@@ -243,7 +245,7 @@ pub struct Status {
 /// `msgget`.
 ///
 /// # Errors
-/// As [`Ids::find_or_make`].
+/// Those of [`Ids::find_or_make`].
 pub fn get(key: i32, flags: u32, caller: Caller<'_>) -> Result<i32> {
     let make = |id| Ok(Queue::new(id, key, flags, caller));
     let most = MSGMNI.get() as usize;
@@ -279,7 +281,7 @@ impl Queue {
         })
     }
 
-    /// What `IPC_STAT` tells.
+    /// The figures of `IPC_STAT`.
     pub fn status(&self) -> Status {
         let state = self.state.lock();
         Status {
@@ -308,8 +310,8 @@ impl Queue {
     /// `msgsnd`; sleeps for room as `how` says, or not at all without it.
     ///
     /// # Errors
-    /// `EINVAL` for a body longer than the limit, `EACCES`, `EAGAIN` (no room), `EIDRM`, `ENOMEM`, and what a signal makes
-    /// of the call.
+    /// `EINVAL` for a body longer than the limit, `EACCES`, `EAGAIN` (no room), `EIDRM`, `ENOMEM`,
+    /// a restart number after a signal.
     pub fn send(&self, caller: Caller<'_>, message: Message, how: Option<Sleep>) -> Result<()> {
         if message.len() as u64 > MSGMAX.get() {
             return Err(Errno::EINVAL);
@@ -344,11 +346,13 @@ impl Queue {
         }
     }
 
-    /// `msgrcv`: takes the message that `choice` wants, whose body fits into `room` bytes or, where it may be `cut`, is cut
-    /// off there by the caller. Sleeps for one as `how` says, or not at all without it.
+    /// `msgrcv`: takes the message that `choice` selects, whose body fits into `room` bytes or,
+    /// where it may be `cut`, is cut off there by the caller. Sleeps for one as `how` says, or not
+    /// at all without it.
     ///
     /// # Errors
-    /// `E2BIG` (it stays in the queue), `ENOMSG`, `EACCES`, `EIDRM`, `ENOMEM`, and what a signal makes of the call.
+    /// `E2BIG` (it stays in the queue), `ENOMSG`, `EACCES`, `EIDRM`, `ENOMEM`, a restart number
+    /// after a signal.
     pub fn receive(
         &self,
         caller: Caller<'_>,
@@ -398,10 +402,12 @@ impl Queue {
         Err(ERESTARTNOHAND)
     }
 
-    /// `msgrcv` with `MSG_COPY`: a copy of message number `at`, whose body fits into `room`.
+    /// `msgrcv` with `MSG_COPY`: returns a copy of message number `at`, whose body fits into
+    /// `room`.
     ///
     /// # Errors
-    /// `ENOMSG`, `E2BIG`, or `EINVAL` where it may be `cut`, if it does not fit; `EACCES`, `EIDRM`, `ENOMEM`.
+    /// `ENOMSG`, `E2BIG`, or `EINVAL` where it may be `cut`, if it does not fit; `EACCES`, `EIDRM`,
+    /// `ENOMEM`.
     pub fn copy(&self, caller: Caller<'_>, at: i64, room: usize, cut: bool) -> Result<Message> {
         let state = self.allowed(caller, READ)?;
         let message = usize::try_from(at)
@@ -431,7 +437,7 @@ impl Queue {
         state.permission.change(change);
         state.most = most;
         state.changed = now();
-        // Who waits may be allowed no more, or have room now: each looks again.
+        // Waiters may have lost their permission, or have room now: each looks again.
         for receiver in core::mem::take(&mut state.receivers) {
             receiver.end(Ok(None));
         }
@@ -441,7 +447,7 @@ impl Queue {
         Ok(())
     }
 
-    /// `IPC_RMID`: whoever waits gets `EIDRM`.
+    /// `IPC_RMID`: waiters get `EIDRM`.
     ///
     /// # Errors
     /// `EIDRM`, `EPERM`.
@@ -530,8 +536,8 @@ impl State {
         Some(message)
     }
 
-    /// Calls the senders, the longest waiting first, for whose messages there is room together. One whose message is too
-    /// long does not hold up the others.
+    /// Wakes the senders, the longest waiting first, for whose messages there is room together. One
+    /// whose message is too long does not hold up the others.
     fn call_senders(&mut self) {
         let mut bytes = self.bytes;
         let mut messages = self.messages.len();

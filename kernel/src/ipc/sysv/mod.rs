@@ -1,13 +1,16 @@
 //! System V interprocess communication.
 //!
-//! - [`ids`]: a table a kind of object: from a key or an id to the object. Finding one takes a lock whose readers share no
-//!   cache line; everything after it takes the object's own lock, so unrelated objects never meet.
-//! - [`permission`]: who may do what with an object, and what `IPC_STAT` tells of its owner.
+//! - [`ids`]: for each kind of object a table from a key or an id to the object. Finding one takes
+//!   a lock whose readers share no cache line; everything after it takes the object's own lock, so
+//!   unrelated objects never contend.
+//! - [`permission`]: access rights, and the owner that `IPC_STAT` shows.
 //! - [`limits`]: the settings of `/proc/sys/kernel`.
-//! - [`segment`]: shared memory. [`semaphore`] and [`undo`]: sets of semaphores. [`message`]: queues of messages.
+//! - [`segment`]: shared memory. [`semaphore`] and [`undo`]: sets of semaphores. [`message`]:
+//!   queues of messages.
 //! - [`listing`][]: `/proc/sysvipc`.
 //!
-//! The calls are in [`syscall`](crate::linux::syscall); nothing here touches a program's memory with a lock held.
+//! The calls are in [`syscall`](crate::linux::syscall); nothing here touches a program's memory
+//! with a lock held.
 
 pub mod ids;
 pub mod limits;
@@ -36,7 +39,7 @@ pub const IPC_SET: u32 = 1;
 pub const IPC_STAT: u32 = 2;
 pub const IPC_INFO: u32 = 3;
 
-/// Who calls.
+/// The calling process.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     pub credentials: &'a Credentials,

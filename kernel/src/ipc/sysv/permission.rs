@@ -1,4 +1,4 @@
-//! Who may do what with an object.
+//! Access rights of objects.
 
 use abi::{Errno, Result, raw::general as raw};
 
@@ -8,7 +8,7 @@ use crate::process::Credentials;
 /// The bits of [`Permission::mode`] that a program sets.
 const MODE: u32 = 0o777;
 
-/// What is asked for: read, by owner, group and others alike.
+/// Rights to ask for: read, by owner, group and others alike.
 pub const READ: u32 = 0o444;
 /// Alter.
 pub const WRITE: u32 = 0o222;
@@ -21,10 +21,10 @@ pub struct Permission {
     pub key: i32,
     pub uid: u32,
     pub gid: u32,
-    /// Who made it.
+    /// The maker.
     pub creator_uid: u32,
     pub creator_gid: u32,
-    /// Nine permission bits, and what a kind of object adds.
+    /// Nine permission bits, and the bits of a kind of object.
     pub mode: u32,
 }
 
@@ -41,7 +41,8 @@ impl Permission {
         }
     }
 
-    /// Checks that `who` has the rights of `wanted`, of which the owner's, the group's and the others' bits count alike.
+    /// Checks that `who` has the rights of `wanted`, of which the owner's, the group's and the
+    /// others' bits count alike.
     ///
     /// # Errors
     /// `EACCES`.
@@ -84,7 +85,7 @@ impl Permission {
     }
 }
 
-/// What `IPC_SET` changes of every kind of object.
+/// The fields that `IPC_SET` changes of every kind of object.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub uid: u32,
@@ -94,7 +95,7 @@ pub struct Change {
 
 impl Change {
     /// # Errors
-    /// `EINVAL` for ids that nobody can have.
+    /// `EINVAL` for invalid ids.
     pub fn check(&self) -> Result<()> {
         if self.uid == u32::MAX || self.gid == u32::MAX {
             return Err(Errno::EINVAL);

@@ -1,7 +1,8 @@
 //! Shared memory.
 //!
-//! A segment is an object of the virtual-memory system whose pages are zero-filled on demand. As on Linux its number of
-//! attachments is that of the mappings of it, so an attachment that `mprotect` has parted counts twice.
+//! A segment is an object of the virtual-memory system whose pages are zero-filled on demand. As on
+//! Linux its number of attachments is that of its mappings, so an attachment that `mprotect` has
+//! split counts twice.
 
 use alloc::{
     format,
@@ -63,7 +64,7 @@ struct State {
     last: Pid,
 }
 
-/// What `IPC_STAT` tells.
+/// The figures of `IPC_STAT`.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     pub permission: Permission,
@@ -74,7 +75,7 @@ pub struct Status {
     pub detached: i64,
     pub changed: i64,
     pub creator: Pid,
-    /// Who attached or detached last.
+    /// The process that attached or detached last.
     pub last: Pid,
     pub attachments: usize,
     pub resident_pages: usize,
@@ -126,7 +127,7 @@ impl Segment {
         if flags & SHM_NORESERVE == 0 && count > frame::usage().total {
             return Err(Errno::ENOMEM);
         }
-        // The table's lock is held: nobody else makes a segment.
+        // The table's lock is held: no other thread makes a segment.
         PAGES.fetch_add(count, Relaxed);
         Ok(Arc::new_cyclic(|own| Segment {
             id,
@@ -158,7 +159,7 @@ impl Segment {
         self.size.div_ceil(PAGE_SIZE)
     }
 
-    /// What `IPC_STAT` tells.
+    /// The figures of `IPC_STAT`.
     pub fn status(&self) -> Status {
         let swapped_pages = self.pages.swapped_count();
         let resident_pages = self.pages.resident_count().saturating_sub(swapped_pages);
@@ -178,7 +179,8 @@ impl Segment {
         }
     }
 
-    /// Holds the segment for an attachment that is about to be made. To be ended by [`release`](Segment::release).
+    /// Holds the segment for an attachment that is about to be made. To be ended by
+    /// [`release`](Segment::release).
     ///
     /// # Errors
     /// `EIDRM` if it has been removed.
@@ -229,8 +231,8 @@ impl Segment {
         Ok(())
     }
 
-    /// `SHM_LOCK` and `SHM_UNLOCK`: pages are never paged out, so only the mark changes. `may_lock` is what the caller's
-    /// limit allows, in bytes.
+    /// `SHM_LOCK` and `SHM_UNLOCK`: pages are never paged out, so only the mark changes. `may_lock`
+    /// is the caller's limit in bytes.
     ///
     /// # Errors
     /// `EIDRM`, `EPERM`, `ENOMEM` beyond the limit.
@@ -283,7 +285,7 @@ impl Segment {
         }
     }
 
-    /// As what can be mapped.
+    /// Returns it as a pager, to be mapped.
     pub fn pager(&self) -> Option<Arc<dyn Pager>> {
         self.own.upgrade().map(|own| own as Arc<dyn Pager>)
     }
@@ -295,7 +297,7 @@ impl Drop for Segment {
     }
 }
 
-/// The process on whose behalf a mapping comes or goes; 0 for the kernel's own tasks.
+/// Returns the process on whose behalf a mapping comes or goes; 0 for the kernel's own tasks.
 fn current_pid() -> Pid {
     thread::with_current(|thread| thread.process().pid()).unwrap_or(0)
 }

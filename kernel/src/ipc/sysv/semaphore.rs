@@ -1,10 +1,10 @@
 //! Sets of semaphores.
 //!
-//! A call's operations are made all or none. Calls that can't be made wait in one queue in the order in which they came.
-//! After each change whoever made it goes through the queue and makes the calls that have become possible in the name of
-//! their sleepers: first those that only wait for zeros, then the others in order, and again from the start as long as a
-//! call that was made may allow one before it. A sleeper therefore finds its call made when it wakes, and takes
-//! no lock of the set.
+//! All operations of a call are made, or none. Calls that must wait stand in one queue in the order
+//! in which they came. After each change the changing thread walks the queue and makes the calls
+//! that have become possible in the name of their sleepers: first those that only wait for zeros,
+//! then the others in order, and again from the start as long as a call that was made may allow one
+//! before it. A sleeper therefore finds its call made when it wakes, and takes no lock of the set.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -57,7 +57,7 @@ struct State {
     permission: Permission,
     semaphores: Vec<Semaphore>,
     undos: Vec<Adjustments>,
-    /// Who waits, the longest first.
+    /// The waiters, the longest first.
     waiting: VecDeque<Arc<Sleeper>>,
     removed: bool,
     operated: i64,
@@ -68,7 +68,7 @@ struct State {
 struct Semaphore {
     /// 0 to [`SEMVMX`].
     value: i32,
-    /// Who changed it last.
+    /// The process that changed it last.
     pid: Pid,
 }
 
@@ -90,7 +90,7 @@ struct Sleeper {
     event: WaitQueue,
 }
 
-/// What comes of an attempt.
+/// The result of an attempt.
 enum Attempt {
     Made,
     /// This operation is not possible now.
@@ -98,7 +98,7 @@ enum Attempt {
     Failed(Errno),
 }
 
-/// What `IPC_STAT` tells.
+/// The figures of `IPC_STAT`.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     pub permission: Permission,
@@ -112,7 +112,8 @@ pub struct Status {
 /// `semget`.
 ///
 /// # Errors
-/// `EINVAL` for a number that is not allowed or larger than that of the existing set; else as [`Ids::find_or_make`].
+/// `EINVAL` for a number that is not allowed or larger than that of the existing set; else as
+/// [`Ids::find_or_make`].
 pub fn get(key: i32, count: usize, flags: u32, caller: Caller<'_>) -> Result<i32> {
     if count as u64 > SEMMSL.get() {
         return Err(Errno::EINVAL);
@@ -174,7 +175,7 @@ impl Set {
         self.count
     }
 
-    /// What `IPC_STAT` tells.
+    /// The figures of `IPC_STAT`.
     pub fn status(&self) -> Status {
         let state = self.state.lock();
         Status {
@@ -186,12 +187,12 @@ impl Set {
         }
     }
 
-    /// Makes all `operations`, or sleeps until they can all be made; as `how` says. `list` is the caller's, where an
-    /// operation has `SEM_UNDO`.
+    /// Makes all `operations`, or sleeps until they can all be made; as `how` says. `list` is the
+    /// caller's, where an operation has `SEM_UNDO`.
     ///
     /// # Errors
-    /// `EFBIG` for a semaphore that is not there, `EACCES`, `EAGAIN` (would sleep, or the time is over), `ERANGE`,
-    /// `EIDRM`, `EINTR`, `ENOMEM`.
+    /// `EFBIG` for a semaphore that is not there, `EACCES`, `EAGAIN` (would sleep, or the time is
+    /// over), `ERANGE`, `EIDRM`, `EINTR`, `ENOMEM`.
     pub fn operate(
         self: &Arc<Set>,
         caller: Caller<'_>,
@@ -270,7 +271,7 @@ impl Set {
         }
     }
 
-    /// As [`usable`](Set::usable) for a caller that has `rights`.
+    /// Returns [`usable`](Set::usable) state for a caller that has `rights`.
     fn allowed(&self, caller: Caller<'_>, rights: u32) -> Result<MutexGuard<'_, State>> {
         let state = self.usable()?;
         state.permission.check(caller.credentials, rights)?;
@@ -322,7 +323,7 @@ impl Set {
         Ok(values)
     }
 
-    /// `SETVAL` from `first` on, or `SETALL`: sets values and forgets what was to be undone of them.
+    /// `SETVAL` from `first` on, or `SETALL`: sets values and drops their adjustments.
     ///
     /// # Errors
     /// `EIDRM`, `EACCES`, `EINVAL` for a semaphore that is not there, `ERANGE`.
@@ -358,7 +359,7 @@ impl Set {
         Ok(())
     }
 
-    /// `IPC_RMID`: whoever waits gets `EIDRM`.
+    /// `IPC_RMID`: waiters get `EIDRM`.
     ///
     /// # Errors
     /// `EIDRM`, `EPERM`.
@@ -463,7 +464,8 @@ impl State {
         end
     }
 
-    /// Whether operations that were made may have helped a call that waits: a value has grown or become zero.
+    /// Whether operations that were made may have helped a call that waits: a value has grown or
+    /// become zero.
     fn may_help(&self, operations: &[Operation]) -> bool {
         let zero =
             |operation: &Operation| self.semaphores[usize::from(operation.semaphore)].value == 0;
@@ -481,8 +483,8 @@ impl State {
         }
     }
 
-    /// Goes through the waiting calls that `which` chooses, in order, up to the first that changes something; whether there
-    /// was one.
+    /// Goes through the waiting calls that `which` chooses, in order, up to the first that changes
+    /// something; whether there was one.
     fn make_those(&mut self, which: impl Fn(&Sleeper) -> bool) -> bool {
         let mut at = 0;
         while let Some(sleeper) = self.waiting.get(at).cloned() {

@@ -8,8 +8,9 @@ use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[shim(54, raw::__NR_ioctl, ioctl)];
 
-/// Commands whose numbers hold the length of a long number, 32-bit and 64-bit: flags and version of a file; block size of a disk as it is used,
-/// and its size in bytes, of which only the command is narrow.
+/// Commands whose numbers encode the length of a long number, 32-bit and 64-bit: flags and version
+/// of a file; block size of a disk in use, and its size in bytes, of which only the command
+/// differs.
 const LONG: &[(u32, u32)] = &[
     (0x8004_6601, 0x8008_6601),
     (0x4004_6602, 0x4008_6602),
@@ -20,7 +21,8 @@ const LONG: &[(u32, u32)] = &[
     (0x8004_1272, 0x8008_1272),
 ];
 
-/// Commands that give a long number, and don't say so: how large a disk is, in sectors, and how much is read ahead.
+/// Commands that give a long number, and don't say so: how large a disk is, in sectors, and how
+/// much is read ahead.
 const GIVES_LONG: [u32; 2] = [0x1260, 0x1263];
 
 /// The list of network interfaces: a length and a pointer.

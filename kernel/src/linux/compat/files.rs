@@ -61,7 +61,8 @@ pub(super) const CALLS: &[Row] = &[
     }),
 ];
 
-/// The offset is a signed number of 32 bits. A position that does not fit comes back without its upper half, as on Linux.
+/// The offset is a signed number of 32 bits. A position that does not fit comes back without its
+/// upper half, as on Linux.
 fn lseek(call: &mut Call<'_>) -> Result<usize> {
     call.args[1] = i64::from(call.int(1)) as u64;
     call.native(raw::__NR_lseek)

@@ -1,4 +1,5 @@
-//! User and group ids of 16 bits, of which all ones stand for "leave as it is", and those of 32 bits.
+//! User and group ids of 16 bits, of which all ones stand for "leave as it is", and those of 32
+//! bits.
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user::{self, desk};
@@ -101,7 +102,7 @@ fn widen(call: &mut Call<'_>, arguments: core::ops::Range<usize>) {
     }
 }
 
-/// An id of 16 bits; what does not fit is nobody's.
+/// An id of 16 bits; larger ones become the overflow id.
 fn short(id: u32) -> u16 {
     u16::try_from(id).unwrap_or(65_534)
 }

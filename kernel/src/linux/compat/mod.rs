@@ -1,12 +1,13 @@
 //! `int 0x80`: the calls of 32-bit programs.
 //!
-//! Each has the body of the 64-bit call; what differs is translated here. A row of a table names a number of
-//! `asm/unistd_32.h` and the 64-bit call that serves it: as it is where arguments are numbers, bytes or structures of one
-//! layout ([`same`]), or through an shim, a function that lays wider structures on the task's desk
-//! ([`nucleus::user::desk`]), calls the body with their addresses, and brings back what the body wrote.
+//! Each has the body of the 64-bit call, and the differences are translated here. A row of a table
+//! names a number of `asm/unistd_32.h` and the 64-bit call that serves it: unchanged where
+//! arguments are numbers, bytes or structures of one layout ([`same`]), or through a shim, a
+//! function that puts wider structures into the task's scratch space ([`nucleus::user::desk`]),
+//! calls the body with their addresses, and copies back the results.
 //!
-//! Subjects: [`files`] and [`status`], [`vectors`], [`time`] and [`waiting`], [`processes`], [`signals`], [`segments`],
-//! [`sysv`], [`mqueue`], [`ids`], [`control`] (`ioctl`).
+//! Subjects: [`files`] and [`status`], [`vectors`], [`time`] and [`waiting`], [`processes`],
+//! [`signals`], [`segments`], [`sysv`], [`mqueue`], [`ids`], [`control`] (`ioctl`).
 
 mod control;
 mod files;

@@ -1,4 +1,4 @@
-//! Processes, their limits and what they use.
+//! Processes, their limits and their use of resources.
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
@@ -37,7 +37,7 @@ pub(super) const CALLS: &[Row] = &[
     shim(242, raw::__NR_sched_getaffinity, getaffinity),
 ];
 
-/// The bits of CPUs that the mask at argument 2 has, whose length is argument 1.
+/// Returns the CPUs in the mask at argument 2, whose length is argument 1.
 fn affinity(call: &mut Call<'_>) -> Result<[u64; 16]> {
     let mut bytes = [0; 128];
     let len = call.size(1).min(bytes.len());

@@ -14,7 +14,7 @@ pub(super) struct Row {
     pub(super) number: u32,
     /// The number of the 64-bit call whose body serves it.
     pub(super) native: u32,
-    /// What stands before that body, if anything does.
+    /// The translation before that body, if any.
     pub(super) shim: Option<Handler>,
 }
 
@@ -27,7 +27,7 @@ pub(super) const fn same(number: u32, native: u32) -> Row {
     }
 }
 
-/// A call whose arguments are translated.
+/// Makes a row for a call whose arguments are translated.
 pub(super) const fn shim(number: u32, native: u32, shim: Handler) -> Row {
     Row {
         number,
@@ -55,7 +55,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Makes argument `n` point to `len` bytes for the body to write, unless it is null; gives what it pointed to.
+    /// Makes argument `n` point to `len` bytes for the body to write, unless it is null; returns
+    /// its former value.
     pub(super) fn lay_room(&mut self, n: usize, len: usize) -> Result<VirtAddr> {
         let to = self.address(n);
         if to.0 != 0 {

@@ -1,5 +1,6 @@
-//! The calls that take the same arguments in both worlds: numbers, bytes, and structures of one layout. Bodies that read
-//! numbers do it in the size that they have there; the socket calls' bodies know both layouts of theirs.
+//! The calls that take the same arguments in both worlds: numbers, bytes, and structures of one
+//! layout. Bodies that read numbers do it in the size that they have there; the socket calls'
+//! bodies know both layouts of theirs.
 
 use abi::raw::general as raw;
 

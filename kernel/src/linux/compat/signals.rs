@@ -1,4 +1,4 @@
-//! Signals: actions, sets of 32 signals, what is told of one.
+//! Signals: actions, sets of 32 signals, details of a signal.
 
 use abi::{Errno, Result, raw::general as raw};
 

@@ -1,4 +1,4 @@
-//! What is known of files and file systems.
+//! Attributes of files and file systems.
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::device;
@@ -56,7 +56,8 @@ struct Status {
     times: [u64; 6],
 }
 
-/// Calls a body that writes a `struct stat` where argument `n` points; gives where it was to go, too.
+/// Calls a body that writes a `struct stat` where argument `n` points; gives where it was to go,
+/// too.
 fn stat(call: &mut Call<'_>, native: u32, n: usize) -> Result<(Status, VirtAddr)> {
     let to = call.address(n);
     call.lay_room(n, STAT * 8)?;
@@ -146,7 +147,7 @@ fn of_system(call: &mut Call<'_>, native: u32, n: usize) -> Result<usize> {
     let (wide, to) = statfs(call, native, n)?;
     let mut words = [0u32; 16];
     for (narrow, wide) in words.iter_mut().zip(&wide[..7]) {
-        // All ones stand for what is not known.
+        // All ones stand for an unknown count.
         let unknown = *wide == u64::MAX;
         *narrow = match u32::try_from(*wide) {
             Ok(count) => count,

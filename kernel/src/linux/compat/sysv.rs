@@ -1,5 +1,5 @@
-//! System V interprocess communication, by the calls of their own and by `ipc`, and what else takes a `struct sigevent`
-//! or a message with a head.
+//! System V interprocess communication, by the calls of their own and by `ipc`, and what else takes
+//! a `struct sigevent` or a message with a head.
 
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::UserSink;
@@ -60,7 +60,8 @@ enum Perm {
     Old,
 }
 
-/// The words of a 64-bit structure's head: key, user; group, maker; its group, mode; sequence; two unused.
+/// The words of a 64-bit structure's head: key, user; group, maker; its group, mode; sequence; two
+/// unused.
 const HEAD: usize = 6;
 
 impl Perm {
@@ -92,7 +93,8 @@ impl Perm {
         out
     }
 
-    /// The head that `IPC_SET` wants, of which user, group and mode count, from a program's structure.
+    /// The head that `IPC_SET` wants, of which user, group and mode count, from a program's
+    /// structure.
     fn decode(self, at: VirtAddr) -> Result<[u64; HEAD]> {
         let (uid, gid, mode) = match self {
             Perm::Wide => {
@@ -164,7 +166,8 @@ impl Vec16 {
     }
 }
 
-/// Calls a control call whose argument `n` is a structure: `words` of it go in with `IPC_SET`, or come out.
+/// Calls a control call whose argument `n` is a structure: `words` of it are read with `IPC_SET`,
+/// else written.
 fn control(
     call: &mut Call<'_>,
     native: u32,
@@ -285,7 +288,8 @@ fn msgctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
             set[MOST] = match perm {
                 // Behind three times of two words, and two counts.
                 Perm::Wide => u64::from(take::<u32>(at + perm.len() + 32)?),
-                // Behind two pointers, three times, two counts and two pointers: a half word; the long one is before it.
+                // Behind two pointers, three times, two counts and two pointers: a half word; the
+                // long one is before it.
                 Perm::Old => u64::from(take::<u16>(at + perm.len() + 32)?),
             };
             control(call, raw::__NR_msgctl, 2, WORDS, Some(&set))

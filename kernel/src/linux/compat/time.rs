@@ -1,7 +1,7 @@
 //! Clocks, timers and time stamps.
 //!
-//! A call with `64` in its name has the 64-bit structures already, but the upper half of a `tv_nsec` that comes from the
-//! program counts for nothing.
+//! A call with `64` in its name has the 64-bit structures already, but the upper half of a
+//! `tv_nsec` that comes from the program counts for nothing.
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user::desk};
@@ -179,7 +179,8 @@ fn times(call: &mut Call<'_>) -> Result<usize> {
     Ok(ticks as u32 as usize)
 }
 
-/// Words of `struct timex`, wide and narrow: every field but the last eleven is a word of its own in both.
+/// Words of `struct timex`, wide and narrow: every field but the last eleven is a word of its own
+/// in both.
 const TIMEX: usize = 26;
 const TIMEX_NARROW: usize = 32;
 const TIMEX_FIELDS: usize = 21;
@@ -211,7 +212,7 @@ fn give_rest(from: VirtAddr, rest: VirtAddr, wide: bool) -> Result<()> {
     }
 }
 
-/// A sleep whose time is argument `n`, and behind it where the rest goes.
+/// A sleep whose time is argument `n`, followed by the address for the remainder.
 fn sleep(call: &mut Call<'_>, native: u32, n: usize, wide: bool) -> Result<usize> {
     let rest = call.address(n + 1);
     match wide {
@@ -231,7 +232,8 @@ fn sleep(call: &mut Call<'_>, native: u32, n: usize, wide: bool) -> Result<usize
     result
 }
 
-/// A sleep goes on after a signal without a handler: until when in two words, where the rest goes, and whether it is wide.
+/// A sleep goes on after a signal without a handler: until when in two words, where the rest goes,
+/// and whether it is wide.
 fn sleep_on(call: &mut Call<'_>) -> Result<usize> {
     let (rest, wide) = (call.address(2), call.args[3]);
     if rest.0 != 0 {

@@ -88,7 +88,7 @@ impl Sets {
         Ok(Sets { from, len })
     }
 
-    /// Brings back what a body left of them.
+    /// Copies back the sets that a body left.
     fn give(&self, call: &Call<'_>) -> Result<()> {
         for (i, from) in self.from.iter().enumerate().filter(|(_, from)| from.0 != 0) {
             copy(*from, call.address(i + 1), self.len)?;

@@ -1,5 +1,5 @@
-//! What programs say about how they will use a file, and when they want it written back: `posix_fadvise`, `readahead`,
-//! `fsync` and its relatives. And handles to files, which no file system here gives.
+//! Advice on the use of files, and writeback: `posix_fadvise`, `readahead`, `fsync` and related
+//! calls. Handles to files, which no file system here supports.
 
 use abi::{
     Errno, Result,
@@ -70,7 +70,7 @@ const ADVICE: FlagSet = choice!(
 );
 const HANDLE_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
 
-/// What an open file is; nameless ones are none of these.
+/// The vnode of an open file; files without a name have none.
 fn kind(open: &OpenFile) -> Option<Kind> {
     open.location().map(|place| place.vnode().kind())
 }
@@ -154,7 +154,7 @@ fn pages(from: u64, len: u64) -> Range<u64> {
 
 pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
     for root in mounts::namespace().roots() {
-        // It never fails: what can't be written back now is not told here.
+        // It never fails: errors of writeback are not reported here.
         let _ = root.sync();
     }
     block::sync_all();
@@ -187,7 +187,8 @@ fn fadvise(call: &mut Call<'_>) -> Result<usize> {
         POSIX_FADV_WILLNEED => file.prefetch(pages(from, len)),
         POSIX_FADV_DONTNEED => {
             file.write_out(pages(from, len), false)?;
-            // Pages of which the range has a part only may be wanted by others; the last one of the file is none of these.
+            // Pages of which the range has a part only may be wanted by others; the last one of the
+            // file is none of these.
             let first = from.div_ceil(PAGE_SIZE as u64);
             let end = match from.saturating_add(len) {
                 end if len == 0 || end >= file.size() => u64::MAX,

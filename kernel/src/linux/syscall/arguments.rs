@@ -6,7 +6,7 @@ use super::Call;
 use crate::flags::{Caller, FlagSet};
 
 impl Call<'_> {
-    /// Who calls, for [`FlagSet::check`] where the value does not stand in an argument of its own.
+    /// Returns the caller for [`FlagSet::check`] where the value is not an argument by itself.
     pub fn caller(&self) -> Caller {
         Caller {
             number: self.number,
@@ -14,7 +14,8 @@ impl Call<'_> {
         }
     }
 
-    /// Argument `n` as flags of `set`, of which unknown ones are counted and refused, or left out where `set` says so.
+    /// Argument `n` as flags of `set`, of which unknown ones are counted and refused, or left out
+    /// where `set` says so.
     ///
     /// # Errors
     /// The set's own.

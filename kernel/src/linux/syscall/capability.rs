@@ -14,8 +14,9 @@ pub(super) const CALLS: &[Entry] = &[
 /// Bytes of one word of the three sets: effective, permitted, inheritable.
 const WORD_LEN: usize = 12;
 
-/// The header at argument 0: words of the sets in its version of the interface, and the thread it is about, 0 for the caller.
-/// `None` for an unknown version, in whose place the newest was stored.
+/// Reads the header at argument 0: words of the sets in its version of the interface, and the
+/// thread that it names, 0 for the caller. `None` for an unknown version, in whose place the newest
+/// was stored.
 fn header(call: &Call<'_>) -> Result<Option<(usize, i32)>> {
     let [version, id]: [u32; 2] = call.read(0)?;
     let words = match version {
@@ -64,7 +65,7 @@ pub(super) fn capget(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn capset(call: &mut Call<'_>) -> Result<usize> {
     let (words, id) = header(call)?.ok_or(Errno::EINVAL)?;
     if id != 0 && id != call.thread.tid() as i32 {
-        // Nobody changes those of others.
+        // No thread changes those of others.
         return Err(Errno::EPERM);
     }
     let mut sets = [0u64; 3];
@@ -84,7 +85,7 @@ pub(super) fn capset(call: &mut Call<'_>) -> Result<usize> {
 /// The credentials with other effective, permitted and inheritable sets.
 ///
 /// # Errors
-/// `EPERM` for what they do not allow.
+/// `EPERM` for capabilities that they do not allow.
 fn changed(
     old: &Credentials,
     [effective, permitted, inheritable]: [CapabilitySet; 3],

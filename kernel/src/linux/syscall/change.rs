@@ -61,7 +61,7 @@ pub(super) fn chmod(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn fchmod(call: &mut Call<'_>) -> Result<usize> {
     match open_place(call, call.int(0))? {
         Some(place) => change_mode(call, &place, call.unsigned(1)),
-        // Nobody can open a nameless pipe by its mode.
+        // A nameless pipe cannot be opened by its mode.
         None => Ok(0),
     }
 }
@@ -283,10 +283,10 @@ pub(super) fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// Whether the current process may set a file's size: what is too large already may become smaller.
+/// Checks that the current process may set a file's size: a file beyond the limit may shrink.
 ///
 /// # Errors
-/// As [`file_size::check`].
+/// Those of [`file_size::check`].
 fn check_size(place: &Location, size: u64) -> Result<()> {
     match size > place.attributes()?.size {
         true => file_size::check(size),

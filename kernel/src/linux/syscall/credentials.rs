@@ -11,7 +11,7 @@ use crate::process::Credentials;
 
 /// Most supplementary groups (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
-/// "Leave as it is" in `setreuid` and its like.
+/// "Leave as it is" in `setreuid` and related calls.
 const KEEP: u32 = u32::MAX;
 
 pub(super) const CALLS: &[Entry] = &[
@@ -78,7 +78,7 @@ pub(super) fn adopt(call: &mut Call<'_>, new: Credentials) {
             .permitted
             .is_within(old.capabilities.permitted)
     {
-        // Who changes its identity is no longer an open book, nor tied to its parent.
+        // A thread that changes its identity is no longer dumpable, nor tied to its parent.
         call.process().dumpable.store(0, Relaxed);
         call.thread.set_parent_death_signal(0);
     }
@@ -160,7 +160,7 @@ fn set_pair(
     Ok(ids)
 }
 
-/// `setresuid` likewise.
+/// Sets `setresuid`'s ids.
 fn set_triple(old: [u32; 3], new: [u32; 3], privileged: bool) -> Result<[u32; 3]> {
     let mut ids = old;
     for (id, new) in ids.iter_mut().zip(new) {

@@ -1,4 +1,4 @@
-//! `docs/linux.md`'s table is what the calls' lists say.
+//! `docs/linux.md`'s table equals the calls' lists.
 //!
 //! `UPDATE=1 cargo test -p kernel document` writes it anew.
 
@@ -35,7 +35,7 @@ fn row(entry: &Entry) -> String {
     )
 }
 
-/// What a set says about its argument.
+/// Describes the argument of a set.
 fn sentence(set: &FlagSet) -> String {
     let names: alloc::vec::Vec<String> = set
         .known

@@ -1,4 +1,4 @@
-//! What the table of calls holds of each: `docs/linux.md` is made of it.
+//! An entry of the table of calls: `docs/linux.md` is made of it.
 
 use super::{FlagSet, Handler};
 
@@ -19,7 +19,7 @@ pub struct Entry {
     pub handler: Handler,
     /// The flags that it knows, by argument.
     pub flags: &'static [&'static FlagSet],
-    /// What a user of Linux should know about it; empty if nothing.
+    /// The difference from Linux; empty if there is none.
     pub note: &'static str,
 }
 
@@ -40,7 +40,7 @@ impl Entry {
         Entry { flags, ..self }
     }
 
-    /// With a sentence about what is special.
+    /// Adds a sentence about a difference from Linux.
     pub const fn note(self, note: &'static str) -> Entry {
         Entry { note, ..self }
     }

@@ -32,7 +32,7 @@ pub const CALLS: &[Entry] = &[
 const CREATE_FLAGS: FlagSet = flag_set!("flags", [EPOLL_CLOEXEC], EINVAL);
 const OPERATIONS: FlagSet = choice!("op", [EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD], EINVAL);
 
-/// What may be asked for together with `EPOLLEXCLUSIVE`.
+/// The events that are allowed together with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 

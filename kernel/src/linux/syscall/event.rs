@@ -46,8 +46,8 @@ const SET_FLAGS: FlagSet = flag_set!(
 );
 const SIGNAL_FLAGS: FlagSet = flag_set!("flags", [SFD_CLOEXEC, SFD_NONBLOCK], EINVAL);
 
-/// A descriptor for a new file of these kinds; of `flags`, `O_CLOEXEC` and `O_NONBLOCK` count, to which all
-/// names of them are equal.
+/// A descriptor for a new file of these kinds; of `flags`, `O_CLOEXEC` and `O_NONBLOCK` count, to
+/// which all names of them are equal.
 pub(super) fn install(
     call: &Call<'_>,
     flags: u32,

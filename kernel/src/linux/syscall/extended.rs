@@ -13,7 +13,7 @@ use super::{Call, Entry, FlagSet, flag_set, path};
 
 const FLAGS: FlagSet = flag_set!("flags", [XATTR_CREATE, XATTR_REPLACE], EINVAL);
 
-/// What the `system.` names lack.
+/// Reports that `system.` attributes are not supported.
 const LISTS: &str =
     "an access list (`system.posix_acl_*`) that permission bits can't say gets EOPNOTSUPP(95)";
 

@@ -125,7 +125,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         F_GETLK | F_OFD_GETLK | F_SETLK | F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => {
             record_lock(call, &open, command)
         }
-        // Nobody is told of changes that way, which is what taking all watches off asks for.
+        // No process is told of changes that way, and taking all watches off asks for just that.
         F_NOTIFY if argument & !u64::from(DN_MULTISHOT) == 0 => Ok(0),
         F_NOTIFY => Err(Errno::EINVAL),
         F_GETLEASE => Ok(F_UNLCK as usize),
@@ -204,7 +204,7 @@ pub(super) fn set_owner(call: &Call<'_>, open: &OpenFile, id: i32) -> Result<()>
     open.change_owner(|owner| owner.name(kind, id, call.credentials()))
 }
 
-/// `F_GETOWN`, `FIOGETOWN`: as for [`set_owner`], 0 for nobody.
+/// `F_GETOWN`, `FIOGETOWN`: as for [`set_owner`], 0 for none.
 pub(super) fn owner(open: &OpenFile) -> i32 {
     match open.owner().id() {
         (sigio::Kind::Group, id) => -(id as i32),

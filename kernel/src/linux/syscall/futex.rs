@@ -158,7 +158,7 @@ pub(super) fn with_timeout(
     }
 }
 
-/// `FUTEX_WAIT`, whose relative time goes on after a signal without a handler.
+/// `FUTEX_WAIT`, whose relative time continues after a signal without a handler.
 fn wait_relative(
     call: &mut Call<'_>,
     key: Key,

@@ -1,4 +1,4 @@
-//! Who a thread is: ids of processes, threads, groups and sessions.
+//! The ids of a thread: of processes, threads, groups and sessions.
 
 use abi::{Errno, Result, raw::general as raw};
 

@@ -67,7 +67,7 @@ fn key() -> usize {
     let mut bytes = [0; size_of::<usize>()];
     nucleus::random::fill(&mut bytes);
     let fresh = usize::from_ne_bytes(bytes) | 1;
-    // Who came first has chosen.
+    // The first caller has chosen.
     KEY.compare_exchange(0, fresh, Relaxed, Relaxed)
         .err()
         .unwrap_or(fresh)
@@ -177,7 +177,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Copies between the caller's ranges and another process's, page by page and once, until one side ends or fails.
+/// Copies between the caller's ranges and another process's, page by page and once, until one side
+/// ends or fails.
 fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
     let mut local = ranges(call.address(1), call.size(2))?.into_iter();

@@ -75,7 +75,7 @@ fn write_to(
     result
 }
 
-/// A write to what nobody reads sends SIGPIPE too, except to a socket of messages.
+/// A write to a pipe or socket without readers sends SIGPIPE too, except to a socket of messages.
 pub fn signal_broken_pipe(to: &OpenFile, result: &Result<usize>) {
     if matches!(result, Err(Errno::EPIPE))
         && SocketFile::of(to).map_or(true, |socket| socket.signals_broken_pipe())
@@ -158,8 +158,8 @@ fn optional_offset(argument: u64) -> Result<Option<u64>> {
     offset(argument).map(Some)
 }
 
-/// The flags of one transfer as flags of the file. Files in memory are never to be polled for (`RWF_HIPRI`), and always
-/// in step with their store (`RWF_SYNC`).
+/// The flags of one transfer as flags of the file. Files in memory are never to be polled for
+/// (`RWF_HIPRI`), and always in step with their store (`RWF_SYNC`).
 fn transfer_flags(call: &Call<'_>) -> Result<u32> {
     let flags = call.flags(5, &TRANSFER_FLAGS)?;
     let mut extra = 0;
@@ -252,7 +252,7 @@ fn of_any_file(open: &OpenFile, command: u32, argument: VirtAddr) -> Result<usiz
             attributes.size.saturating_sub(position) as i32
         }
         FIGETBSZ if regular || attributes.kind == Kind::Directory => attributes.block_size as i32,
-        // Pages are shared by nobody but who maps them.
+        // Pages are shared only among their mappings.
         FICLONE | FICLONERANGE | FIDEDUPERANGE if regular => return Err(Errno::EOPNOTSUPP),
         _ => return Err(Errno::ENOTTY),
     };

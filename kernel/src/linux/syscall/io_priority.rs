@@ -1,4 +1,5 @@
-//! `ioprio_get` and `ioprio_set`: the order in which a disk's queue would take requests. Kept and inherited; there is no such queue.
+//! `ioprio_get` and `ioprio_set`: the order in which a disk's queue would take requests. Kept and
+//! inherited; there is no such queue.
 
 use abi::{Errno, Result, raw::general as raw};
 
@@ -53,7 +54,7 @@ fn named(call: &Call<'_>) -> Result<alloc::vec::Vec<alloc::sync::Arc<crate::proc
     chosen(call, by)
 }
 
-/// What a thread that has not set any has.
+/// The priority of a thread that has not set any.
 fn effective(scheduling: &Scheduling) -> u16 {
     if scheduling.io_priority >> CLASS_SHIFT != IOPRIO_CLASS_NONE {
         return scheduling.io_priority;

@@ -1,4 +1,4 @@
-//! What the calls of System V interprocess communication have in common.
+//! The common parts of the calls of System V interprocess communication.
 
 use super::Call;
 use crate::ipc::sysv::{
@@ -6,7 +6,7 @@ use crate::ipc::sysv::{
     permission::{Change, Permission},
 };
 
-/// Who calls.
+/// Returns the caller.
 pub(super) fn caller<'a>(call: &'a Call<'_>) -> Caller<'a> {
     Caller {
         credentials: call.credentials(),
@@ -27,7 +27,8 @@ pub(super) fn encode(p: &Permission, id: i32) -> [u64; 6] {
     ]
 }
 
-/// What `IPC_SET` changes, from a structure that begins with a `struct ipc64_perm`.
+/// Returns the fields that `IPC_SET` changes, from a structure that begins with a `struct
+/// ipc64_perm`.
 pub(super) fn change(words: &[u64]) -> Change {
     Change {
         uid: (words[0] >> 32) as u32,

@@ -131,7 +131,7 @@ fn mlockall(call: &mut Call<'_>) -> Result<usize> {
     if current == Some(Lock::Full) {
         let mut at = VirtAddr(0);
         while let Some(range) = map.next_locked(at) {
-            // What can't be brought in comes by faults, or not at all.
+            // Pages that cannot be brought in come by faults, or not at all.
             if bring_in(call, &map, range) == Err(Errno::EINTR) {
                 return Err(Errno::EINTR);
             }

@@ -49,8 +49,8 @@ const REGISTER_PRIVATE_CORE: u32 =
 const PRIVATE_RSEQ: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as u32;
 const REGISTER_PRIVATE_RSEQ: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ as u32;
 
-/// Has the restartable sequences begin anew in which threads of the caller's process are. Those of one CPU may be asked
-/// for; all are no worse.
+/// Has the restartable sequences begin anew in which threads of the caller's process are. Those of
+/// one CPU may be asked for; all are no worse.
 fn disturb(call: &Call<'_>) {
     for thread in call.process().threads() {
         if let Some(task) = thread.task() {
@@ -60,8 +60,9 @@ fn disturb(call: &Call<'_>) {
     call.space().map().pmap().interrupt();
 }
 
-/// Makes other CPUs pass a full barrier: they are interrupted, and have answered when the call returns. An interrupt also
-/// makes a CPU fetch its instructions anew, so the kind for changed code needs nothing more.
+/// Makes other CPUs pass a full barrier: they are interrupted, and have answered when the call
+/// returns. An interrupt also makes a CPU fetch its instructions anew, so the kind for changed code
+/// needs nothing more.
 fn membarrier(call: &mut Call<'_>) -> Result<usize> {
     match call.unsigned(0) {
         PRIVATE_RSEQ => call.flags(1, &RSEQ_FLAGS)?,

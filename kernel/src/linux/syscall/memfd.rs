@@ -39,7 +39,7 @@ pub(super) const SEALS: FlagSet = flag_set!(
 
 /// The longest name.
 const NAME_MAX: usize = 249;
-/// What `/proc/PID/fd` and `maps` show in front of it.
+/// The prefix of its name in `/proc/PID/fd` and `maps`.
 const PREFIX: &[u8] = b"memfd:";
 
 /// The file system of all such files; it is mounted nowhere.
@@ -95,8 +95,9 @@ pub(super) fn get_seals(open: &OpenFile) -> Result<usize> {
 /// `F_ADD_SEALS`.
 ///
 /// # Errors
-/// `EPERM` if the descriptor is not open for writing or no seals may be added, `EBUSY` for `F_SEAL_WRITE` while a
-/// mapping may write, `EINVAL` for a file that has none or for an unknown seal.
+/// `EPERM` if the descriptor is not open for writing or no seals may be added, `EBUSY` for
+/// `F_SEAL_WRITE` while a mapping may write, `EINVAL` for a file that has none or for an unknown
+/// seal.
 pub(super) fn add_seals(call: &Call<'_>, open: &OpenFile, seals: u64) -> Result<usize> {
     if !open.flags().writes() {
         return Err(Errno::EPERM);
@@ -108,7 +109,8 @@ pub(super) fn add_seals(call: &Call<'_>, open: &OpenFile, seals: u64) -> Result<
     Ok(0)
 }
 
-/// What `mprotect` may raise a new shared mapping of `open` to, which is `max` without seals.
+/// Returns the protection to which `mprotect` may raise a new shared mapping of `open`; `max`
+/// without seals.
 ///
 /// # Errors
 /// `EPERM` where a seal forbids the mapping.

@@ -164,7 +164,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
             }
             request.max_prot = Prot::READ | Prot::EXEC;
         }
-        // A mapping could write what is there already.
+        // An existing mapping could still be written.
         if shared
             && open.flags().writes()
             && let Some(place) = open.location()
@@ -203,13 +203,14 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
 fn map(call: &Call<'_>, request: MapRequest) -> Result<usize> {
     match call.space().map().map(request) {
         Ok(at) => Ok(at.0),
-        // A place outside of what programs may map.
+        // A place outside of the addresses that programs may map.
         Err(MapError::NotMapped) => Err(Errno::ENOMEM),
         Err(error) => Err(errno(error)),
     }
 }
 
-/// Whether the result of a call has less room than an address: a 64-bit program calls by `int 0x80`.
+/// Whether the result of a call has less room than an address: a 64-bit program calls by `int
+/// 0x80`.
 pub(super) fn sees_less(call: &Call<'_>) -> bool {
     call.own.compatible_call && call.space().class() == Class::X64
 }
@@ -317,7 +318,7 @@ pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
     if !is_user(old) {
         return Err(Errno::EFAULT);
     }
-    // What leaves a mapping behind goes to a free place, near the one that is named.
+    // A mapping that does not replace others goes to a free place, near the one that is named.
     let to = match call.address(4) {
         to if fixed => Place::Fixed(to),
         to if keep_old && to.0 != 0 => Place::Hint(to),
@@ -364,8 +365,8 @@ fn msync(call: &mut Call<'_>) -> Result<usize> {
     if flags & raw::MS_INVALIDATE != 0 && map.has_locked(range) {
         return Err(Errno::EBUSY);
     }
-    // What mappings see is what the file has: there is nothing to invalidate. Without MS_SYNC, pages go out by themselves in time; they
-    // are begun with now.
+    // Mappings share the pages of the file: there is nothing to invalidate. Without MS_SYNC,
+    // writeback is only started.
     map.sync(range, flags & raw::MS_SYNC != 0).map_err(errno)?;
     Ok(0)
 }

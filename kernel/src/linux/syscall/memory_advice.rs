@@ -1,4 +1,4 @@
-//! What programs say about their memory, and ask: `madvise`, `process_madvise`, `mincore`.
+//! Advice on memory and questions about it: `madvise`, `process_madvise`, `mincore`.
 
 use alloc::sync::Arc;
 
@@ -51,7 +51,7 @@ const ADVICE: FlagSet = choice!(
     ],
     EINVAL
 );
-/// What may be said about another process's memory.
+/// The advice that may be given about another process's memory.
 const OTHERS: FlagSet = choice!(
     "advice",
     [raw::MADV_COLD, raw::MADV_PAGEOUT, raw::MADV_WILLNEED],

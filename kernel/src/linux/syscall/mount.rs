@@ -1,4 +1,4 @@
-//! What is mounted: `mount`, `umount2`, `pivot_root`.
+//! Mounts: `mount`, `umount2`, `pivot_root`.
 
 use alloc::vec::Vec;
 
@@ -78,7 +78,7 @@ fn optional_string(at: VirtAddr) -> Result<Vec<u8>> {
         .ok_or(Errno::EINVAL)
 }
 
-/// What `flags` of `mount` mean for the mount, which had `old` if it is there already.
+/// Translates the `flags` of `mount` for the mount, which had `old` if it exists already.
 fn mount_flags(flags: u32, old: Option<MountFlags>) -> MountFlags {
     let times = MS_NOATIME | MS_NODIRATIME | MS_RELATIME | MS_STRICTATIME;
     let mut new = MountFlags::from_bits_truncate(flags);
@@ -205,7 +205,7 @@ fn pivot_root(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::ENOTDIR);
     }
     let old = mounts::namespace().pivot(&new, &put)?;
-    // Who had the old root as root or working directory goes along.
+    // Processes with the old root as root or working directory move along.
     for process in Process::all() {
         for thread in process.threads() {
             let Some(shared) = thread.shared() else {

@@ -80,8 +80,8 @@ fn mq_unlink(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// How to wait at an open queue: until the time of day that argument 4 points to, for ever without one, not at all where
-/// the file says so.
+/// How to wait at an open queue: until the time of day that argument 4 points to, for ever without
+/// one, not at all where the file says so.
 ///
 /// # Errors
 /// `EFAULT`, `EINVAL`.
@@ -162,8 +162,8 @@ fn mq_notify(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// From a `struct sigevent`: value, signal and way. A thread's value points to a cookie, and the signal is a netlink
-/// socket where a thread of the C library waits for it.
+/// From a `struct sigevent`: value, signal and way. A thread's value points to a cookie, and the
+/// signal is a netlink socket where a thread of the C library waits for it.
 fn how_to_notify(call: &Call<'_>) -> Result<How> {
     let [value, signal_and_way, ..]: [u64; 8] = call.read(1)?;
     let (signal, way) = (signal_and_way as u32, (signal_and_way >> 32) as u32);

@@ -66,7 +66,7 @@ pub(super) fn mkdirat(call: &mut Call<'_>) -> Result<usize> {
     make(call, call.int(0), call.address(1), Make::Directory, mode)
 }
 
-/// What the file type in a `mknod` mode asks for.
+/// Returns the kind of node that the file type in a `mknod` mode asks for.
 fn node(mode: u32, device: u32) -> Result<Make> {
     Ok(match mode & S_IFMT {
         0 | S_IFREG => Make::Regular,

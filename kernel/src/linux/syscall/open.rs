@@ -121,8 +121,8 @@ pub(super) fn openat(call: &mut Call<'_>) -> Result<usize> {
     open_file(call, call.int(0), call.address(1), flags, mode)
 }
 
-/// The first bytes of a structure that may be longer or shorter than the kernel's: what is missing is zero, what is
-/// too much must be zero.
+/// Reads the first bytes of a structure that may be longer or shorter than the kernel's: missing
+/// bytes are zero, and excess bytes must be zero.
 fn read_how(at: VirtAddr, size: usize) -> Result<open_how> {
     const KNOWN: usize = size_of::<open_how>();
     if size < KNOWN {
@@ -276,7 +276,8 @@ fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
     let first = files.reserve(0, limit)?;
     let second = files.reserve(0, limit)?;
     let (read, write) = pipe::pair()?;
-    // The program learns the numbers before they mean anything: if it can't, nothing has to be undone.
+    // The program learns the numbers before they mean anything: if it can't, nothing has to be
+    // undone.
     let numbers = [first.fd() as i32, second.fd() as i32];
     user::write(call.address(0), &numbers).map_err(|_| Errno::EFAULT)?;
     let kept = flags & (O_NONBLOCK | O_DIRECT);

@@ -62,7 +62,7 @@ impl From {
     }
 }
 
-/// What the `*at` calls with `AT_EMPTY_PATH` work on.
+/// The file that a `*at` call with `AT_EMPTY_PATH` works on.
 pub enum Target {
     /// A place found by its path.
     Place(Location),
@@ -83,7 +83,8 @@ impl Target {
     }
 }
 
-/// What `dirfd`, the path at `path` and `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH` in `flags` name.
+/// Returns the file that `dirfd`, the path at `path` and `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`
+/// in `flags` name.
 ///
 /// # Errors
 /// Those of [`read`], [`From::new`] and [`Walk::resolve`].
@@ -103,10 +104,10 @@ pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result
     Ok(Target::Place(place))
 }
 
-/// As [`target`], for calls that want a place.
+/// Returns the [`target`] of calls that need a place.
 ///
 /// # Errors
-/// As [`target`], and `EBADF` for a descriptor without a place.
+/// Those of [`target`], and `EBADF` for a descriptor without a place.
 pub fn place(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Location> {
     match target(call, dirfd, path, flags)? {
         Target::Place(place) => Ok(place),

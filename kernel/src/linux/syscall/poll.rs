@@ -27,7 +27,7 @@ pub const CALLS: &[Entry] = &[
     Entry::new(__NR_pselect6, "pselect6", pselect),
 ];
 
-/// A descriptor that was asked about: the file that it is, what is wanted of it, what was found.
+/// A polled descriptor: its file, the wanted events, the found ones.
 struct Watched {
     /// None if there is nothing to look at; then `found` says it all.
     open: Option<Arc<OpenFile>>,
@@ -36,7 +36,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// The descriptor of an open file, of which this is wanted. Errors and ends are news to everyone.
+    /// The descriptor of an open file, of which this is wanted. Errors and ends are news to
+    /// everyone.
     fn new(open: Arc<OpenFile>, wanted: Ready) -> Watched {
         Watched {
             open: Some(open),
@@ -97,7 +98,7 @@ impl Wait {
         }
     }
 
-    /// What is left of it now.
+    /// Returns the time that is left now.
     fn left(self) -> Duration {
         match self {
             Wait::Until(end) => end.saturating_sub(time::since_boot()),
@@ -119,7 +120,8 @@ fn look<'a>(watched: &'a [Watched], mut set: Option<&mut WaitSet<'a>>) -> usize 
     count
 }
 
-/// Waits until something wanted is ready of one file at least. Returns the number of those files, 0 after the time.
+/// Waits until something wanted is ready of one file at least. Returns the number of those files, 0
+/// after the time.
 fn wait_for_any(watched: &[Watched], wait: Wait) -> Result<usize> {
     let count = look(watched, None);
     let Some(sleep) = wait.sleep().filter(|_| count == 0) else {
@@ -238,7 +240,8 @@ pub(super) fn read_timespec(at: VirtAddr) -> Result<Wait> {
     Ok(Wait::for_duration(Duration::new(seconds, nanoseconds)))
 }
 
-/// Tells the program how much of its time is left. Whether it can be told doesn't matter to the result, as on Linux.
+/// Tells the program how much of its time is left. Whether it can be told doesn't matter to the
+/// result, as on Linux.
 fn write_timespec(at: VirtAddr, wait: Wait, result: Result<usize>) -> Result<usize> {
     if at.0 != 0 {
         let left = wait.left();
@@ -303,7 +306,7 @@ fn pselect(call: &mut Call<'_>) -> Result<usize> {
     write_timespec(at, wait, result)
 }
 
-/// What each of the three sets of `select` asks for.
+/// The events of each of the three sets of `select`.
 const ASKS: [Ready; 3] = [
     Ready::IN
         .union(Ready::RDNORM)

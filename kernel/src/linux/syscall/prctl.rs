@@ -1,4 +1,4 @@
-//! What a thread or process sets about itself: `prctl`, `arch_prctl`, `personality`, `seccomp`.
+//! Settings of a thread or process about itself: `prctl`, `arch_prctl`, `personality`, `seccomp`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -148,7 +148,7 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
         }
         raw_prctl::PR_GET_DUMPABLE => return Ok(call.process().dumpable.load(Relaxed) as usize),
         raw_prctl::PR_SET_SECCOMP if value == STRICT => call.own.strict = true,
-        // Who asks in strict mode does not come back.
+        // In strict mode the call does not return.
         raw_prctl::PR_GET_SECCOMP => {}
         raw_prctl::PR_GET_NO_NEW_PRIVS if rest_is_zero(1) => {
             return Ok(usize::from(call.process().has_no_new_privileges()));
@@ -273,7 +273,7 @@ fn ambient(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// Reads a name up to its NUL: what stands behind it may not be mapped.
+/// Reads a name up to its NUL: the memory behind it may not be mapped.
 fn read_name(call: &Call<'_>, name: &mut [u8; NAME_LEN]) -> Result<()> {
     for (at, byte) in name[..NAME_LEN - 1].iter_mut().enumerate() {
         let address = VirtAddr(call.address(1).0.wrapping_add(at));
@@ -290,7 +290,7 @@ fn seccomp(call: &mut Call<'_>) -> Result<usize> {
     let operation = call.choice(0, &SECCOMP_OPERATIONS)?;
     call.flags(1, &NO_FLAGS)?;
     if operation == SECCOMP_ACTION {
-        // An action is what a filter answers.
+        // An action is the answer of a filter.
         let _: u32 = call.read(2)?;
         return Err(Errno::EOPNOTSUPP);
     }

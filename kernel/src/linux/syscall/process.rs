@@ -153,7 +153,8 @@ fn clone_arguments(call: &Call<'_>, size: usize) -> Result<[u64; CLONE_WORDS]> {
     call.read_words(0, size)
 }
 
-/// The id that the caller of `clone3` wants: one for each level of process-id namespaces, of which there is one.
+/// The id that the caller of `clone3` wants: one for each level of process-id namespaces, of which
+/// there is one.
 fn wanted_id(call: &Call<'_>, array: u64, count: u64) -> Result<Option<Pid>> {
     if count > MAX_PID_LEVELS || (array == 0) != (count == 0) {
         return Err(Errno::EINVAL);

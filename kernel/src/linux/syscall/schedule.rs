@@ -72,7 +72,7 @@ fn named(call: &Call<'_>) -> Result<Arc<Thread>> {
     }
 }
 
-/// The same where a negative number is only nobody's.
+/// Returns the same where a negative number is only invalid.
 fn any_named(call: &Call<'_>) -> Result<Arc<Thread>> {
     if call.int(0) < 0 {
         return Err(Errno::ESRCH);
@@ -181,7 +181,7 @@ fn reschedule(call: &Call<'_>, target: &Thread, new: Scheduling) -> Result<usize
     } else {
         new.policy == Policy::Idle || new.nice >= old.nice || is_within_limit(target, new_nice)
     };
-    // What is idle counts as nice 20.
+    // An idle thread counts as nice 20.
     let leaves_idle = old.policy == Policy::Idle && new.policy != Policy::Idle;
     let permitted = within_limits
         && (!leaves_idle || is_within_limit(target, i32::from(old.nice)))
@@ -349,7 +349,7 @@ fn sched_rr_get_interval(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// What argument 1 of `getpriority`, `ioprio_get` and their like is the id of.
+/// The kind of id in argument 1 of `getpriority`, `ioprio_get` and related calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Chosen {
     Thread,

@@ -19,7 +19,7 @@ const SHM_HUGETLB: u32 = 0o4000;
 const SHM_RDONLY: u32 = 0o10000;
 /// `shmat`: the address is rounded down to a page.
 const SHM_RND: u32 = 0o20000;
-/// `shmat`: in the place of what is there.
+/// `shmat`: replaces the mappings there.
 const SHM_REMAP: u32 = 0o40000;
 /// `shmat`: code may run in it.
 const SHM_EXEC: u32 = 0o100000;

@@ -179,7 +179,7 @@ fn rt_sigtimedwait(call: &mut Call<'_>) -> Result<usize> {
     Ok(info.signal as usize)
 }
 
-/// What `kill` and its like tell the receiver.
+/// Returns the details that `kill` and related calls send.
 pub(super) fn sender(call: &Call<'_>, signal: u32, code: i32) -> Info {
     Info {
         code,
@@ -193,7 +193,7 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
         return Ok(());
     }
     let Some(shared) = target.leader().and_then(|leader| leader.shared()) else {
-        // A zombie: who may signal it is judged by what is left of it.
+        // A zombie: the remaining ids decide about the permission.
         let own = call.credentials();
         return if own.may(raw::CAP_KILL) || own.real_uid == target.real_uid() {
             Ok(())

@@ -1,4 +1,5 @@
-//! Sockets: making, naming, connecting, ending. Messages are in `socket_message`, options in `socket_option`.
+//! Sockets: making, naming, connecting, ending. Messages are in `socket_message`, options in
+//! `socket_option`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -31,7 +32,8 @@ use crate::{
     socket::{self, Address, BACKLOG_MAX, Family, Patience, Shutdown, SocketFile},
 };
 
-/// Flags that `socket`, `socketpair` and `accept4` take with the type, in Linux's values those of `open`.
+/// Flags that `socket`, `socketpair` and `accept4` take with the type, in Linux's values those of
+/// `open`.
 const SOCK_CLOEXEC: u32 = O_CLOEXEC;
 const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 /// The bits of the type argument that are the type.
@@ -63,7 +65,8 @@ pub const CALLS: &[Entry] = &[
 ];
 
 impl Call<'_> {
-    /// The open file of the descriptor in argument `n`, which must be a socket ([`SocketFile::of`]).
+    /// The open file of the descriptor in argument `n`, which must be a socket
+    /// ([`SocketFile::of`]).
     ///
     /// # Errors
     /// `EBADF`.
@@ -81,7 +84,7 @@ pub(super) fn waits(open: &OpenFile) -> bool {
     !open.flags().has(O_NONBLOCK)
 }
 
-/// What the first three arguments of `socket` and `socketpair` ask for.
+/// The socket that the first three arguments of `socket` and `socketpair` ask for.
 struct Asked {
     family: &'static Family,
     kind: u32,
@@ -131,7 +134,8 @@ pub(super) fn socketpair(call: &mut Call<'_>) -> Result<usize> {
     let second = call.files().reserve(0, limit)?;
     let [a, b] = pair(asked.kind, asked.protocol)?;
     let [a, b] = [a, b].map(|socket| SocketFile::open(socket, asked.nonblocking));
-    // The program learns the numbers before they mean anything: if it can't, nothing has to be undone.
+    // The program learns the numbers before they mean anything: if it can't, nothing has to be
+    // undone.
     let numbers = [first.fd() as i32, second.fd() as i32];
     call.write(3, &numbers)?;
     first.install(a, asked.close_on_exec);
@@ -259,7 +263,8 @@ pub(in crate::linux) fn socketcall(call: &mut Call<'_>) -> Result<usize> {
         let at = at.checked_add(n * 4).ok_or(Errno::EFAULT)?;
         *arg = u64::from(user::read::<u32>(at).map_err(|_| Errno::EFAULT)?);
     }
-    // A call that a signal interrupts is made again with the arguments that the registers still have.
+    // A call that a signal interrupts is made again with the arguments that the registers still
+    // have.
     call.args = args;
     handler(call)
 }

@@ -165,7 +165,8 @@ struct Header {
 }
 
 impl Header {
-    /// Where `msg_namelen`, `msg_controllen`, `msg_flags` stand, the bytes of the whole, and of a `struct mmsghdr`.
+    /// Where `msg_namelen`, `msg_controllen`, `msg_flags` stand, the bytes of the whole, and of a
+    /// `struct mmsghdr`.
     fn places(layout: Layout) -> [usize; 5] {
         match layout {
             Layout::Wide => [8, 40, 48, 56, 64],
@@ -364,7 +365,8 @@ fn receive_header(
     Ok((n, answer))
 }
 
-/// Takes a descriptor for each of `rights` that the control data have room for, and adds the numbers there.
+/// Takes a descriptor for each of `rights` that the control data have room for, and adds the
+/// numbers there.
 fn take_descriptors<'a>(
     call: &'a Call<'_>,
     control: &mut ControlSink,

@@ -24,7 +24,7 @@ pub const CALLS: &[Entry] = &[
         .note("TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) are kept and have nothing to change: between programs of one machine nothing is held back, and an end that is gone is always told"),
 ];
 
-/// How an option that nobody knows is counted.
+/// The name under which an unknown option is counted.
 fn option_number(level: u32, name: u32) -> u64 {
     u64::from(level) << 32 | u64::from(name)
 }

@@ -75,8 +75,8 @@ impl Position {
         }
     }
 
-    /// `n` bytes behind `start` were moved. An own position is set only if `set_own`: who gave no offset to
-    /// the file has moved it already.
+    /// `n` bytes behind `start` were moved. A position is set only if `set_own`: without an offset
+    /// from the caller the file has moved its own already.
     fn advance(&self, open: &OpenFile, start: u64, n: usize, set_own: bool) -> Result<()> {
         let end = start + n as u64;
         match self {
@@ -209,13 +209,14 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
                 return Err(Errno::ESPIPE);
             }
             let position = Position::read(from_at)?;
-            // What has a position is read from an explicit one, so that bytes that the pipe doesn't take are not lost.
+            // A file with a position is read from an explicit one, so that bytes that the pipe does
+            // not take are not lost.
             let start = match position.start(&from) {
                 Ok(start) => Some(start),
                 Err(Errno::ESPIPE) if matches!(position, Position::Own) => None,
                 Err(error) => return Err(error),
             };
-            // What arrives by itself is not waited for either.
+            // Data that arrive by themselves are not waited for either.
             let mut from_flags = from.flags();
             if !wait && SocketFile::of(&from).is_ok() {
                 from_flags |= OpenFlags::from_bits_retain(O_NONBLOCK);
@@ -254,8 +255,8 @@ fn tee(call: &mut Call<'_>) -> Result<usize> {
     result
 }
 
-/// The program's pages are copied into the pipe's: what it does to its memory afterwards then doesn't show, and a gift
-/// is one that was not needed.
+/// The program's pages are copied into the pipe's: later changes of its memory do not show, and a
+/// gift is not needed.
 fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &FLAGS)?;
     let open = call.files().get(call.int(0))?;

@@ -1,4 +1,4 @@
-//! What files are: `stat` and its relatives, `access`, `readlink`, `statfs`.
+//! Attributes of files: `stat` and related calls, `access`, `readlink`, `statfs`.
 
 use abi::{
     Errno, Result,
@@ -182,7 +182,7 @@ fn check_access(
         return Err(Errno::EINVAL);
     }
     let path = path::read(path)?;
-    // The question is asked for the real ids: what a set-id program's caller could do.
+    // The real ids count: a set-id program asks for its caller.
     let credentials = call.credentials();
     let real;
     let who = if flags & AT_EACCESS != 0 {
@@ -329,8 +329,8 @@ fn fstatfs(call: &mut Call<'_>) -> Result<usize> {
     put_statfs(call.address(1), open.location())
 }
 
-/// The room on the mounted file system with this device number: free blocks in the first 32 bits of `struct ustat`, free
-/// inodes in its second word; the names behind them are always empty.
+/// The room on the mounted file system with this device number: free blocks in the first 32 bits of
+/// `struct ustat`, free inodes in its second word; the names behind them are always empty.
 fn ustat(call: &mut Call<'_>) -> Result<usize> {
     let device = u64::from(call.unsigned(0));
     let is_it = |root: &Arc<dyn Vnode>| {

@@ -57,18 +57,18 @@ pub(super) const CALLS: &[Entry] = &[Entry::new(__NR_syslog, "syslog", syslog)
     .flags(&[&ACTIONS])
     .note("the log goes to a port of its own, so that the console's level changes nothing")];
 
-/// What stands before each line: facility kernel, level informational.
+/// The prefix of each line: facility kernel, level informational.
 const MARK: &[u8] = b"<6>";
-/// Who waits for a line looks this often: the log can be written in any context, so it wakes nobody.
+/// The polling interval of readers: the log can be written in any context, so it wakes no waiter.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// `CLEAR` hides what is in front of this byte from `READ_ALL`.
+/// `CLEAR` hides the bytes in front of this one from `READ_ALL`.
 static CLEARED: AtomicU64 = AtomicU64::new(0);
 /// `READ` goes on here.
 static READ_UP_TO: Mutex<u64> = Mutex::new(Rank::File, 0);
 
-/// Calls `each` with each line from byte `from` of the log on, its mark in front and a newline behind, and the byte
-/// behind it in the log, until it returns false.
+/// Calls `each` with each line from byte `from` of the log on, its mark in front and a newline
+/// behind, and the byte behind it in the log, until it returns false.
 fn lines(mut from: u64, each: &mut dyn FnMut(&[u8], u64) -> Result<bool>) -> Result<()> {
     let mut text = [0; MARK.len() + LINE + 1];
     let mut line = [0; LINE];
@@ -97,7 +97,8 @@ fn length(from: u64) -> (usize, u64) {
     (bytes, end)
 }
 
-/// Copies lines from `from` on as long as they fit in `room`; returns the bytes and where it stopped in the log.
+/// Copies lines from `from` on as long as they fit in `room`; returns the bytes and where it
+/// stopped in the log.
 fn copy(from: u64, to: VirtAddr, room: usize) -> Result<(usize, u64)> {
     let (mut done, mut end) = (0, from);
     lines(from, &mut |line, next| {
@@ -132,7 +133,7 @@ fn read_all(to: VirtAddr, room: usize, clear: bool) -> Result<usize> {
     Ok(done)
 }
 
-/// What nobody has read by this call yet; waits for a line.
+/// Returns unread lines; waits for one.
 fn read(to: VirtAddr, room: usize) -> Result<usize> {
     let mut at = READ_UP_TO.lock();
     loop {

@@ -25,7 +25,8 @@ pub(super) const CALLS: &[Entry] = &[
     Entry::new(raw::__NR_reboot, "reboot", reboot),
 ];
 
-/// The release as a program with `UNAME26` is to see it: a 2.6 whose number grows with the real one's second.
+/// Returns the release for a program with `UNAME26`: a 2.6 whose number grows with the second
+/// number of the real one.
 fn old_release(release: &[u8]) -> alloc::vec::Vec<u8> {
     let mut dots = 0;
     let numbers = release.iter().position(|byte| {

@@ -70,7 +70,7 @@ pub fn write_timespec(to: VirtAddr, time: Duration) -> Result<()> {
     user::write(to, &words).map_err(|_| Errno::EFAULT)
 }
 
-/// What a clock measures, and for whom.
+/// The source of a clock, and its thread or process.
 pub(super) enum Source {
     Epoch,
     Boot,
@@ -78,8 +78,8 @@ pub(super) enum Source {
     Thread(Arc<Thread>),
 }
 
-/// The clock with this number. Negative numbers name clocks of processes and threads: the complement of an id, and
-/// three bits of kind.
+/// The clock with this number. Negative numbers name clocks of processes and threads: the
+/// complement of an id, and three bits of kind.
 pub(super) fn source(call: &Call<'_>, clock: i32) -> Result<Source> {
     Ok(match clock {
         0 | 5 | 8 | 11 => Source::Epoch,
@@ -111,7 +111,8 @@ pub(super) fn source(call: &Call<'_>, clock: i32) -> Result<Source> {
     })
 }
 
-/// Whether the clock with this number has timers, and can be slept on: the raw and the coarse ones have none.
+/// Whether the clock with this number has timers, and can be slept on: the raw and the coarse ones
+/// have none.
 pub(super) fn has_timers(clock: i32) -> bool {
     !matches!(clock, 4..=6)
 }
@@ -173,7 +174,7 @@ fn set_epoch(call: &Call<'_>, now: Duration) -> Result<usize> {
 fn clock_settime(call: &mut Call<'_>) -> Result<usize> {
     if call.int(0) != raw::CLOCK_REALTIME as i32 {
         source(call, call.int(0))?;
-        // Processor time by name of a process can't be set by anybody, the others have no such thing as being set.
+        // The processor time of a named process cannot be set; the other clocks have no setting.
         return Err(match call.int(0) {
             ..0 => Errno::EPERM,
             _ => Errno::EINVAL,
@@ -245,7 +246,8 @@ fn sleep_relative(call: &mut Call<'_>, deadline: Duration, rest: VirtAddr) -> Re
     }
 }
 
-/// A relative sleep goes on: until when, in seconds and nanoseconds since boot, and where the rest goes.
+/// A relative sleep goes on: until when, in seconds and nanoseconds since boot, and where the rest
+/// goes.
 pub(in crate::linux) fn sleep_again(call: &mut Call<'_>) -> Result<usize> {
     let deadline = Duration::new(call.args[0], call.args[1] as u32);
     sleep_relative(call, deadline, call.address(2))
@@ -316,7 +318,8 @@ fn sleep_for_work(
     Ok(0)
 }
 
-/// Modes of `adjtimex`: none that change anything. Reading the rest of a step that `adjtime` makes is one.
+/// Modes of `adjtimex`: none that change anything. Reading the rest of a step that `adjtime` makes
+/// is one.
 const MODES: FlagSet = flag_set!("modes", [ADJ_OFFSET_SS_READ], EINVAL);
 
 /// Numbers of `linux/timex.h`, which the bindings leave out.
@@ -324,10 +327,11 @@ const ADJ_OFFSET_SS_READ: u32 = 0xa001;
 const STA_UNSYNC: u64 = 0x40;
 const TIME_ERROR: usize = 5;
 
-/// `struct timex` in 8-byte words: modes, offset, freq, maxerror, esterror, status, constant, precision, tolerance, time, tick.
+/// `struct timex` in 8-byte words: modes, offset, freq, maxerror, esterror, status, constant,
+/// precision, tolerance, time, tick.
 const TIMEX_WORDS: usize = 26;
 
-/// What nobody disciplines: Linux's numbers for such a clock.
+/// Linux's numbers for an undisciplined clock.
 fn undisciplined(now: Duration) -> [u64; TIMEX_WORDS] {
     /// Errors grow without end; Linux stops counting at 16 s, in microseconds.
     const ERROR_MAX: u64 = 16_000_000;

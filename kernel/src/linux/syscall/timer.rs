@@ -103,7 +103,8 @@ pub(super) fn alarm(call: &mut Call<'_>) -> Result<usize> {
     })
 }
 
-/// `sigev_value`, `sigev_signo`, `sigev_notify` and the thread id stand in the first words of `struct sigevent`.
+/// `sigev_value`, `sigev_signo`, `sigev_notify` and the thread id stand in the first words of
+/// `struct sigevent`.
 fn notification(call: &Call<'_>) -> Result<Notify> {
     if call.args[1] == 0 {
         // The timer's id is the value.
@@ -174,7 +175,7 @@ fn timer_create(call: &mut Call<'_>) -> Result<usize> {
 /// An interval and a value, as `struct itimerspec` holds them.
 ///
 /// # Errors
-/// `EINVAL` for what is no time.
+/// `EINVAL` for an invalid time.
 pub(super) fn decode_timespecs([a, b, c, d]: [i64; 4]) -> Result<Setting> {
     Ok(Setting {
         interval: duration(a, b)?,

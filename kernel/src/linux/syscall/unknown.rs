@@ -1,5 +1,5 @@
-//! How often programs called numbers that no call has: what they miss, and what a benchmark of the bare way in and out calls.
-//! Counting takes no lock.
+//! Counts of calls with unknown numbers: unsupported calls, and the benchmark of the bare way in
+//! and out. Counting takes no lock.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,8 +14,8 @@ pub const ANY_OTHER: u32 = u32::MAX;
 /// Numbers inside the table.
 static NEAR: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
 
-/// Numbers beyond it. Programs may call any number: only so many are told apart, and the others are counted
-/// together.
+/// Numbers beyond it. Programs may call any number: only so many are told apart, and the others are
+/// counted together.
 static FAR: [Far; 128] = [const { Far::new() }; 128];
 static OTHERS: AtomicU32 = AtomicU32::new(0);
 

@@ -66,7 +66,7 @@ fn write_usage(call: &Call<'_>, n: usize, process: &Process) -> Result<()> {
     if call.args[n] == 0 {
         return Ok(());
     }
-    // What the child and those that it waited for itself have used.
+    // The use of the child and of those that it waited for itself.
     let mut usage = process.usage();
     usage.add(&process.children_usage());
     call.write(n, &encode_usage(&usage))
@@ -107,7 +107,7 @@ fn waitid(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let mut block = options & raw::WNOHANG == 0;
-    // What a descriptor that does not wait says where nothing is to be had yet.
+    // The answer of a nonblocking descriptor before the child has changed.
     let mut nothing_yet = false;
     let id = call.int(1);
     let which = match call.unsigned(0) {

@@ -1,5 +1,5 @@
-//! What an ELF file says about how to load it. Reading is strict: whatever does not add up is
-//! `ENOEXEC`, and no number from the file is used before it was checked.
+//! The headers of an ELF file. Reading is strict: inconsistent headers are `ENOEXEC`, and no number
+//! from the file is used before it was checked.
 
 use alloc::vec::Vec;
 
@@ -192,7 +192,7 @@ pub fn header(bytes: &[u8]) -> Result<Header> {
     })
 }
 
-/// Reads the program headers. `table` is what stands in the file at the header's `table_offset`.
+/// Reads the program headers. `table` are the bytes of the file at the header's `table_offset`.
 ///
 /// # Errors
 /// `ENOEXEC` if anything does not add up.
@@ -292,7 +292,7 @@ pub struct Script {
     pub argument: Option<Vec<u8>>,
 }
 
-/// What a script's first line says; `None` if the file is no script.
+/// Parses the first line of a script; `None` if the file is no script.
 ///
 /// # Errors
 /// `ENOEXEC` if there is no path, or no end of line within the bytes that Linux looks at.
@@ -304,7 +304,8 @@ pub fn script(start: &[u8]) -> Result<Option<Script>> {
     let end = line.iter().position(|b| *b == b'\n' || *b == 0);
     let line = match end {
         Some(end) => &line[..end],
-        // A file that ends without a newline is shorter than what was read; a cut line must at least hold the whole path.
+        // A file that ends without a newline is shorter than the buffer; a cut line must at least
+        // hold the whole path.
         None => line,
     };
     let cut = end.is_none() && start.len() >= SCRIPT_LINE_MAX;
@@ -378,7 +379,7 @@ mod tests {
         assert!(!program.header.relocatable);
     }
 
-    /// Whatever the damage, the answer is an error or a program whose numbers are safe to use.
+    /// Damaged headers give an error, or a program whose numbers are safe to use.
     #[test]
     fn random_damage_is_refused_or_harmless() {
         let sample = sample();

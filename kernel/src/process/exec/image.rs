@@ -12,7 +12,7 @@ use crate::process::exec::elf::{self, Program};
 
 /// Where a program was put.
 pub struct Image {
-    /// What was added to the program's addresses.
+    /// The offset of the program's addresses.
     pub bias: u64,
     /// Where it begins.
     pub entry: u64,
@@ -66,7 +66,7 @@ pub fn read_exactly(file: &Location, offset: u64, len: usize) -> Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// What the headers of a program say, whose first bytes are `start`.
+/// Parses the headers of a program, whose first bytes are `start`.
 ///
 /// # Errors
 /// `ENOEXEC` if it is no program for this machine.
@@ -76,8 +76,8 @@ pub fn program(file: &Location, start: &[u8]) -> Result<Program> {
     elf::program(header, &read_exactly(file, header.table_offset, len)?)
 }
 
-/// Maps a program: where it says, or if it does not care, at the layout's place for programs or (`anywhere`) among the
-/// other mappings.
+/// Maps a program: where it says, or if it does not care, at the layout's place for programs or
+/// (`anywhere`) among the other mappings.
 ///
 /// # Errors
 /// `ENOEXEC` if it can't lie there, `ENOMEM`.
@@ -116,13 +116,13 @@ fn code(program: &Program, bias: u64) -> VirtRange {
     )
 }
 
-/// What is to be added to the program's addresses; the room for it is free.
+/// The offset of the program's addresses; the room for it is free.
 fn place(map: &Map, program: &Program, anywhere: bool) -> Result<u64> {
     if !program.header.relocatable {
         return Ok(0);
     }
-    // Room for the alignment, of which the part that is not used is free again. The first segment keeps its
-    // distance from an aligned address.
+    // Room for the alignment, of which the part that is not used is free again. The first segment
+    // keeps its distance from an aligned address.
     let within = program.start % program.align;
     let slack = program.align - PAGE_SIZE as u64 + within;
     let len = program

@@ -22,7 +22,7 @@ const ARGUMENTS_MIN: u64 = 32 * PAGE_SIZE as u64;
 /// The most room for them: three quarters of the usual stack.
 const ARGUMENTS_MAX: u64 = raw::_STK_LIM as u64 / 4 * 3;
 
-/// What to run, and as whom.
+/// The program to run, and its credentials.
 pub struct Request<'a> {
     pub file: Location,
     /// The path as it was given (`AT_EXECFN`, and the name of the process).
@@ -64,7 +64,8 @@ fn room(limits: &Limits) -> usize {
 /// Builds the address space for a program.
 ///
 /// # Errors
-/// `ENOEXEC`, `EACCES`, `ENOENT`, `ELOOP`, `E2BIG`, `ENOMEM`, `EFAULT`, and what the file system answers.
+/// `ENOEXEC`, `EACCES`, `ENOENT`, `ELOOP`, `E2BIG`, `ENOMEM`, `EFAULT`, and those of the file
+/// system.
 pub fn load(request: Request<'_>) -> Result<Loaded> {
     let Request {
         file,
@@ -143,8 +144,8 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
     })
 }
 
-/// Goes from a script to its interpreter until there is a program: the program, its file, and the arguments with those
-/// of the scripts before them.
+/// Goes from a script to its interpreter until there is a program: the program, its file, and the
+/// arguments with those of the scripts before them.
 fn interpret(
     mut file: Location,
     path: &[u8],
@@ -252,7 +253,7 @@ fn credentials_for(
     Ok((Arc::new(new), secure))
 }
 
-/// A map that no [`Space`] owns yet: on an error it is torn down like one whose program has ended.
+/// A map that no [`Space`] owns yet: on an error it is torn down as after the end of a program.
 struct Unfinished(Option<Arc<Map>>);
 
 impl Unfinished {

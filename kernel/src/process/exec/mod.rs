@@ -1,7 +1,7 @@
 //! `execve`: the current thread runs another program.
 //!
-//! [`load`](load) builds the whole new address space beside the old one, so that every error comes back to
-//! the caller; [`replace`] then can't fail any more but for a process that is ending.
+//! [`load`](load) builds the whole new address space beside the old one, so that every error comes
+//! back to the caller; [`replace`] then can't fail any more but for a process that is ending.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -22,19 +22,20 @@ use super::{Own, Thread, files, futex, pid_table, space::Leaving};
 use elf::Class;
 use load::Loaded;
 
-/// Makes the current thread run what was loaded: the other threads of its process end, and what does not
-/// outlive `execve` is given up.
+/// Makes the current thread run the loaded program: the other threads of its process end, and state
+/// that does not outlive `execve` is dropped.
 ///
 /// # Errors
-/// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. Nothing has changed then, but the other threads may be gone.
+/// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. Nothing
+/// has changed then, but the other threads may be gone.
 pub fn replace(
     thread: &Arc<Thread>,
     own: &mut Own,
     context: &mut trap::UserContext,
     loaded: Loaded,
 ) -> Result<()> {
-    // A table shared with another process stays as it is for that one. The thread itself holds it twice: once by
-    // its `Own`, once where others may look at it.
+    // A table shared with another process stays as it is for that one. The thread itself holds it
+    // twice: once by its `Own`, once where others may look at it.
     let files: Arc<files::Table> = if Arc::strong_count(&own.files) > 2 {
         own.files.duplicate()?
     } else {

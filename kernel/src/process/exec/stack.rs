@@ -14,7 +14,7 @@ use crate::process::{CLOCK_TICKS, Credentials, rseq};
 
 /// Bytes of stack that are mapped at once; more by faults.
 const START: usize = 33 * PAGE_SIZE;
-/// What a signal frame needs beside the FPU state, rounded up (`AT_MINSIGSTKSZ`).
+/// Bytes of a signal frame beside the FPU state, rounded up (`AT_MINSIGSTKSZ`).
 const FRAME: u64 = 768;
 
 /// The longest argument or environment string, its NUL included (`MAX_ARG_STRLEN`).
@@ -28,7 +28,8 @@ pub enum Word {
     User(VirtAddr),
 }
 
-/// The pointer array at `array`, which ends with a null pointer; at most `max` pointers, each of a word of `class`.
+/// The pointer array at `array`, which ends with a null pointer; at most `max` pointers, each of a
+/// word of `class`.
 ///
 /// # Errors
 /// `EFAULT`, `E2BIG`, `ENOMEM`.
@@ -61,7 +62,7 @@ pub struct Stack<'a> {
     map: &'a Map,
     /// The lowest address written or buffered so far.
     at: usize,
-    /// What is not written yet, in its last bytes.
+    /// The bytes that are not written yet, at the end of the buffer.
     buffer: Box<[u8]>,
     buffered: usize,
     /// The lowest address allowed.
@@ -88,7 +89,7 @@ impl<'a> Stack<'a> {
         VirtAddr(self.at)
     }
 
-    /// Puts bytes below what is there.
+    /// Pushes bytes.
     ///
     /// # Errors
     /// `E2BIG` beyond the limit, `ENOMEM`.
@@ -111,15 +112,15 @@ impl<'a> Stack<'a> {
         Ok(())
     }
 
-    /// Puts a number below what is there.
+    /// Pushes a number.
     pub fn push_word(&mut self, word: u64) -> Result<()> {
         self.push(&word.to_le_bytes()[..self.word])
     }
 
-    /// Puts a string and its NUL below what is there.
+    /// Pushes a string and its NUL.
     ///
     /// # Errors
-    /// As [`push`](Self::push); `EFAULT` if it can't be read.
+    /// Pushes as [`push`](Self::push) does; `EFAULT` if it cannot be read.
     pub fn push_string(&mut self, word: &Word) -> Result<()> {
         self.push(&[0])?;
         match word {
@@ -133,8 +134,8 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Puts strings so that the first has the lowest address; returns where each stands, last one first, and the whole
-    /// range.
+    /// Puts strings so that the first has the lowest address; returns where each stands, last one
+    /// first, and the whole range.
     pub fn push_strings(&mut self, words: &[Word]) -> Result<(Vec<u64>, VirtRange)> {
         let end = self.pointer();
         let mut addresses = Vec::new();
@@ -160,7 +161,7 @@ impl<'a> Stack<'a> {
         Ok(())
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffer.
     pub fn flush(&mut self) -> Result<()> {
         let from = PAGE_SIZE - self.buffered;
         let bytes = &self.buffer[from..];
@@ -172,7 +173,7 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// What goes onto the first stack.
+/// The contents of the first stack.
 pub struct Contents<'a> {
     pub path: &'a [u8],
     pub arguments: &'a [Word],
@@ -202,8 +203,9 @@ pub struct Built {
     pub auxiliary: Vec<u64>,
 }
 
-/// Maps the stack and fills it: from the top down the path, the environment, the arguments, random bytes, then the
-/// vectors that a program finds at its stack pointer. Strings take `room` bytes at most.
+/// Maps the stack and fills it: from the top down the path, the environment, the arguments, random
+/// bytes, then the vectors that a program finds at its stack pointer. Strings take `room` bytes at
+/// most.
 ///
 /// # Errors
 /// `E2BIG`, `EFAULT`, `ENOMEM`.
@@ -258,7 +260,7 @@ pub fn build(map: &Map, room: usize, executable: bool, contents: &Contents<'_>) 
     })
 }
 
-/// The auxiliary vector: what the kernel tells a program about itself and the machine.
+/// The auxiliary vector: properties of the kernel and the machine.
 fn auxiliary(
     contents: &Contents<'_>,
     path: VirtAddr,

@@ -27,10 +27,12 @@ impl Pager for Pages {
     }
 }
 
-/// Maps the object and the numbers behind it; gives the object's address, 0 if this machine has none.
+/// Maps the object and the numbers behind it; gives the object's address, 0 if this machine has
+/// none.
 ///
-/// One entry has both (`uvm.txt` 3.2: a map with fewer entries is searched, copied and torn down sooner), so a program could run the
-/// numbers as well as read them. Private as it is, what it writes there after an `mprotect` is its own.
+/// One entry has both (`uvm.txt` 3.2: a map with fewer entries is searched, copied and torn down
+/// sooner), so a program could run the numbers as well as read them. The mapping is private: writes
+/// after an `mprotect` change the program's own copy.
 ///
 /// # Errors
 /// `ENOMEM`.

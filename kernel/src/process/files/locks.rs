@@ -1,6 +1,7 @@
-//! Advisory locks: `flock` on whole files, and the record locks of `fcntl`, of processes or of open files.
+//! Advisory locks: `flock` on whole files, and the record locks of `fcntl`, of processes or of open
+//! files.
 //!
-//! One table for the machine, by file. Whoever has never asked for a lock never comes here.
+//! One table for the machine, by file. Programs without locks never come here.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -14,12 +15,12 @@ use nucleus::{
 use super::{OpenFile, Table};
 use crate::process::{Pid, signal};
 
-/// Who has a lock: an open file description or a descriptor table, by its address, which nothing else has
-/// while it lives; its locks end before it does.
+/// The owner of a lock: an open file description or a descriptor table, by its address, which is
+/// unique while it lives; its locks end before it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Owner(pub(super) usize);
 
-/// What a lock lets others do.
+/// The sharing that a lock allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Others may read.
@@ -34,7 +35,7 @@ pub struct Record {
     pub mode: Mode,
     pub start: u64,
     pub last: u64,
-    /// Who asked, for `F_GETLK`; 0 for an open file description.
+    /// The process that asked, for `F_GETLK`; 0 for an open file description.
     pub pid: Pid,
 }
 
@@ -50,7 +51,8 @@ struct FileLocks {
 
 struct Registry {
     files: BTreeMap<FileId, FileLocks>,
-    /// Owners that sleep, and for whose record lock: cycles would sleep for ever.
+    /// Owners that sleep, and the owners of the record locks that they wait for: cycles would sleep
+    /// for ever.
     waiting: Vec<(Owner, Owner)>,
 }
 
@@ -83,7 +85,7 @@ impl FileLocks {
             .copied()
     }
 
-    /// Takes the bytes of `range` out of what `owner` holds. What is held on both sides stays.
+    /// Cuts the bytes of `range` out of the locks of `owner`. The parts on both sides stay.
     fn cut(&mut self, owner: Owner, range: &Record) {
         let mut rest = Vec::new();
         self.records.retain(|(other, held)| {
@@ -210,7 +212,7 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> 
         .map_err(signal::woken)
 }
 
-/// Whose record lock a call is about.
+/// The owner of the record lock that a call is about.
 #[derive(Clone, Copy)]
 pub enum For<'a> {
     /// The process that uses this table (`F_SETLK`).
@@ -242,7 +244,7 @@ pub fn conflicting_record(open: &OpenFile, by: For<'_>, record: &Record) -> Resu
         .map(|(_, held)| held))
 }
 
-/// `F_UNLCK`: ends what is held of the bytes of `range`.
+/// `F_UNLCK`: ends the locks on the bytes of `range`.
 ///
 /// # Errors
 /// Those of `fstat`.
@@ -303,7 +305,7 @@ pub struct Listed {
     pub file: (u64, u64),
     /// On the whole file (`flock`).
     pub whole: bool,
-    /// Who asked is 0 for an open file description's record lock.
+    /// The process is 0 for an open file description's record lock.
     pub record: Record,
 }
 

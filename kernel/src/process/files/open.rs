@@ -23,18 +23,18 @@ const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT;
 /// Flags that act only while a file is opened; `F_GETFL` does not show them.
 const ONLY_AT_OPEN: u32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC;
 
-/// What belongs to an open file description without keeping it: it is told when the description goes away, before
-/// the file does (the watches of `epoll`).
+/// An object attached to an open file description without keeping it: it is told when the
+/// description goes away, before the file does (the watches of `epoll`).
 pub trait Attached: Any + Send + Sync {
     /// The description is gone. Sleeping locks may be taken.
     fn released(&self);
 }
 
-/// What is attached to a description.
+/// The objects attached to a description.
 type AttachedList = SpinLock<Vec<Arc<dyn Attached>>>;
 
-/// An open file description: a file with its status flags. Descriptors that came from one `open` by `dup` or
-/// `fork` share it.
+/// An open file description: a file with its status flags. Descriptors that came from one `open` by
+/// `dup` or `fork` share it.
 pub struct OpenFile {
     file: Arc<dyn File>,
     flags: AtomicU32,
@@ -150,7 +150,7 @@ impl OpenFile {
         self.flags().bits() & O_ACCMODE
     }
 
-    /// Whose locks belong to this description.
+    /// Returns this description as an owner of locks.
     pub(super) fn lock_owner(&self) -> locks::Owner {
         locks::Owner(core::ptr::from_ref(self).addr())
     }

@@ -42,7 +42,7 @@ pub fn collect_garbage() {
     }
 }
 
-/// What the descriptors of a process (or of several, `CLONE_FILES`) refer to.
+/// The descriptor table of a process (or of several, `CLONE_FILES`).
 pub struct Table {
     /// Held for a few instructions; never while an open file is closed or memory is allocated.
     slots: SpinLock<Slots>,
@@ -179,7 +179,7 @@ impl Table {
                     left &= left - 1;
                     let fd = word * 64 + bit as usize;
                     copy.files[fd].clone_from(&slots.files[fd]);
-                    // What was only reserved is free in the copy.
+                    // Reserved descriptors are free in the copy.
                     copy.used[word] |= u64::from(copy.files[fd].is_some()) << bit;
                 }
                 copy.close_on_exec[word] = slots.close_on_exec[word] & copy.used[word];
@@ -189,7 +189,7 @@ impl Table {
         }
     }
 
-    /// What a descriptor refers to.
+    /// Returns the open file of a descriptor.
     ///
     /// # Errors
     /// `EBADF`.
@@ -204,8 +204,9 @@ impl Table {
             .ok_or(Errno::EBADF)
     }
 
-    /// The open files of several descriptors, all looked up at one time: `each` gets what came with the descriptor and the
-    /// file, none if it is not open. It allocates nothing and drops no file: the table's lock is held.
+    /// Looks the open files of several descriptors up at one time: `each` gets the value that came
+    /// with the descriptor and the file, none if it is not open. It allocates nothing and drops no
+    /// file: the table's lock is held.
     pub fn get_each<T>(
         &self,
         descriptors: impl Iterator<Item = (i32, T)>,
@@ -250,10 +251,11 @@ impl Table {
         Ok(self.reserve(0, limit)?.install(open, close_on_exec))
     }
 
-    /// Makes `fd` refer to `open`, closing what it referred to (`dup2`).
+    /// Makes `fd` refer to `open`, and closes its former file (`dup2`).
     ///
     /// # Errors
-    /// `EBADF` at or above `limit`, `EBUSY` for a descriptor that an open in progress has taken, `ENOMEM`.
+    /// `EBADF` at or above `limit`, `EBUSY` for a descriptor that an open in progress has taken,
+    /// `ENOMEM`.
     pub fn replace(
         &self,
         fd: i32,
@@ -328,7 +330,7 @@ impl Table {
         }
     }
 
-    /// Closes what is marked close-on-exec.
+    /// Closes the descriptors marked close-on-exec.
     pub fn close_on_exec(&self) {
         loop {
             let mut slots = self.slots.lock();
@@ -375,7 +377,7 @@ impl Table {
         self.slots.lock().files.len()
     }
 
-    /// Whose record locks belong to this table.
+    /// Returns this table as an owner of record locks.
     pub(super) fn lock_owner(&self) -> locks::Owner {
         locks::Owner(core::ptr::from_ref(self).addr())
     }

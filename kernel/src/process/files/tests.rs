@@ -166,7 +166,7 @@ fn numbers_that_are_none() {
     });
 }
 
-/// The last close of a descriptor and the last table let go of the file.
+/// The last close of a descriptor and the last table drop the file.
 #[test]
 fn files_go_with_their_last_descriptor() {
     on_machine(|| {
@@ -193,7 +193,7 @@ fn record(mode: Mode, start: u64, last: u64) -> Record {
     }
 }
 
-/// Record locks of three processes against an array that says who holds each byte and how.
+/// Record locks of three processes against an array with the holder and mode of each byte.
 #[test]
 fn record_locks_agree_with_an_array_of_bytes() {
     on_machine(|| {
@@ -234,7 +234,7 @@ fn record_locks_agree_with_an_array_of_bytes() {
                     model[who][start..=last].fill(Some(mode));
                 }
             }
-            // Who closes the file loses all locks on it.
+            // A close of the file drops all locks of the process on it.
             for (who, table) in tables.into_iter().enumerate() {
                 let other = Table::new();
                 let fd = table.install(file.clone(), false, 10).unwrap();

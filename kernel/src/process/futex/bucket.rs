@@ -19,14 +19,14 @@ static TABLE: [Mutex<VecDeque<QueuedWaiter>>; BUCKETS] =
 /// A waiter in the bucket of its word.
 pub(super) struct QueuedWaiter {
     pub key: Key,
-    /// What wakes it must have one of these.
+    /// A wake-up must have one of these bits.
     pub bits: u32,
     pub waiter: Arc<Waiter>,
     /// For a word that holds its owner's id.
     pub pi: Option<Pi>,
 }
 
-/// What an entry has more if a thread waits to become the word's owner.
+/// The part of a queued waiter that waits to become the word's owner.
 pub(super) struct Pi {
     pub thread: Arc<Thread>,
     /// `FUTEX_WAIT_REQUEUE_PI`: it waits for an ordinary word still, to be moved to this one.

@@ -25,7 +25,8 @@ impl Key {
         shared: false,
     };
 
-    /// The key of the word at `address`; `private` if the program promises that no other address space shares it.
+    /// The key of the word at `address`; `private` if the program promises that no other address
+    /// space shares it.
     ///
     /// # Errors
     /// `EINVAL` if the address is not aligned, `EFAULT` if it can't be a program's.

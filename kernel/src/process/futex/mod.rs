@@ -1,13 +1,14 @@
 //! Futexes: sleeping on a word of a program's memory until another thread wakes it.
 //!
-//! A waiter enters the bucket of its word and only then compares the word's value, with the bucket's
-//! sleeping lock held: who changes the word and wakes afterwards finds it there. Words of
-//! private mappings are told apart by address space and address, words of shared ones by
+//! A waiter enters the bucket of its word and only then compares the word's value, with the
+//! bucket's sleeping lock held: a thread that changes the word and wakes afterwards finds it there.
+//! Words of private mappings are told apart by address space and address, words of shared ones by
 //! object and offset.
 //!
 //! - [`Key`]: what names a word.
-//! - [`table`](self): waiting, waking, moving waiters to another word; [`wait_for_any`]: of several words.
-//! - [`pi`]: words that hold their owner's id, so that who waits lends the owner its priority
+//! - [`table`](self): waiting, waking, moving waiters to another word; [`wait_for_any`]: of several
+//!   words.
+//! - [`pi`]: words that hold their owner's id, so that waiters lend the owner their priority
 //!   (`priority_inheritance.rs` records which thread waits for which).
 //! - [`leave`]: what becomes of the words that a thread owns when it ends.
 

@@ -1,8 +1,9 @@
-//! Words that hold the id of the thread that owns them (`FUTEX_LOCK_PI` and its like).
+//! Words that hold the id of the thread that owns them (`FUTEX_LOCK_PI` and related operations).
 //!
-//! A program takes a free word, and gives up one for which nobody waits, without the kernel. Otherwise the
-//! kernel sets `FUTEX_WAITERS` in it, so that the owner comes here to give it up; then it is handed to
-//! the waiter with the best priority. While they wait, the owner has the best of their priorities.
+//! A program takes a free word, and releases one without waiters, without the kernel. Otherwise the
+//! kernel sets `FUTEX_WAITERS` in it, so that the owner comes here to release it; then it is handed
+//! to the waiter with the best priority. While they wait, the owner has the best of their
+//! priorities.
 
 use alloc::{collections::VecDeque, sync::Arc};
 
@@ -30,7 +31,8 @@ fn exchange(address: VirtAddr, old: u32, new: u32) -> Result<bool> {
     Ok(found == old)
 }
 
-/// The place of the waiter with the best priority, the longest waiting one among equals; and whether there are more.
+/// The place of the waiter with the best priority, the longest waiting one among equals; and
+/// whether there are more.
 fn best(bucket: &VecDeque<QueuedWaiter>, key: Key) -> Option<(usize, bool)> {
     let waiters = || {
         bucket
@@ -43,14 +45,15 @@ fn best(bucket: &VecDeque<QueuedWaiter>, key: Key) -> Option<(usize, bool)> {
     Some((at, waiters().nth(1).is_some()))
 }
 
-/// What became of an attempt to take a word.
+/// The result of an attempt to take a word.
 enum Claim {
     Mine,
-    /// The thread with this id owns it, and the word says that somebody waits.
+    /// The thread with this id owns it, and the word says that there are waiters.
     Of(Pid),
 }
 
-/// Makes the thread `own` the word's owner if it has none, or the one that died. The bucket of `key` is locked.
+/// Makes the thread `own` the word's owner if it has none, or the one that died. The bucket of
+/// `key` is locked.
 fn claim(
     bucket: &VecDeque<QueuedWaiter>,
     key: Key,
@@ -86,8 +89,8 @@ fn claim(
 /// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if it has one.
 ///
 /// # Errors
-/// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's owner; `ETIMEDOUT`; a restart
-/// number if a signal came; `EAGAIN`, `ENOMEM`, `EFAULT`.
+/// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's
+/// owner; `ETIMEDOUT`; a restart number if a signal came; `EAGAIN`, `ENOMEM`, `EFAULT`.
 pub fn lock(
     thread: &Arc<Thread>,
     key: Key,
@@ -113,7 +116,7 @@ pub fn try_lock(thread: &Thread, key: Key, address: VirtAddr) -> Result<()> {
     }
 }
 
-/// As [`lock`]; the word may hold the id of a thread that died.
+/// Those of [`lock`]; the word may hold the id of a thread that died.
 fn lock_after(
     thread: &Arc<Thread>,
     key: Key,
@@ -132,7 +135,7 @@ fn lock_after(
             match priority_inheritance::wait_for(thread, &owner, key) {
                 Ok(()) => {}
                 Err(Errno::EAGAIN) if !thread.signals.needs_attention() => {
-                    // It is ending: soon the word says so, or nobody has its id.
+                    // It is ending: soon the word says so, or no thread has its id.
                     drop(bucket);
                     task::yield_now();
                     continue;
@@ -204,8 +207,8 @@ fn hand_over(bucket: &mut VecDeque<QueuedWaiter>, at: usize, outcome: Outcome) {
     entry.waiter.wake(outcome);
 }
 
-/// The thread owns nothing any more: the best waiter for each of its words is told that the owner is no more. `for_good`: it
-/// ends; else it runs another program.
+/// The thread owns nothing any more: the best waiter for each of its words is told that the owner
+/// is no more. `for_good`: it ends; else it runs another program.
 pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
     while let Some(key) = priority_inheritance::owed_by(thread, for_good) {
         let mut bucket = key.bucket().lock();
@@ -215,7 +218,7 @@ pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
                 drop(bucket);
                 priority_inheritance::give_back(thread);
             }
-            // Who waited has given up and is about to say so.
+            // The waiter has given up and is about to say so.
             None => {
                 drop(bucket);
                 task::yield_now();
@@ -224,12 +227,13 @@ pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
     }
 }
 
-/// `FUTEX_CMP_REQUEUE_PI`: of those who wait for the word of `from` to be moved to that of `to`, the best becomes its
-/// owner if it has none, and up to `moves` others wait for it. Returns how many were woken or moved.
+/// `FUTEX_CMP_REQUEUE_PI`: of the waiters for the word of `from` that are to move to that of `to`,
+/// the best becomes its owner if it has none, and up to `moves` others wait for it. Returns how
+/// many were woken or moved.
 ///
 /// # Errors
-/// `EAGAIN` if the word of `from` is not `expected`, `EINVAL` if one waits for anything else, `ESRCH`, `EDEADLK`, `EFAULT`,
-/// `ENOMEM`.
+/// `EAGAIN` if the word of `from` is not `expected`, `EINVAL` if one waits for anything else,
+/// `ESRCH`, `EDEADLK`, `EFAULT`, `ENOMEM`.
 pub fn requeue(
     from: Key,
     to: Key,
@@ -310,12 +314,12 @@ fn say_that_some_wait(address: VirtAddr) -> Result<()> {
     }
 }
 
-/// `FUTEX_WAIT_REQUEUE_PI`: sleeps while the word of `from` is `expected`, until [`requeue`] has made the thread the owner of
-/// that of `to`.
+/// `FUTEX_WAIT_REQUEUE_PI`: sleeps while the word of `from` is `expected`, until [`requeue`] has
+/// made the thread the owner of that of `to`.
 ///
 /// # Errors
-/// `EAGAIN` if the word is another, or if a signal came when the thread waited for the second word; `ETIMEDOUT`; a restart
-/// number if a signal came before.
+/// `EAGAIN` if the word is another, or if a signal came when the thread waited for the second word;
+/// `ETIMEDOUT`; a restart number if a signal came before.
 pub fn wait_requeue(
     thread: &Arc<Thread>,
     from: Key,

@@ -1,4 +1,4 @@
-//! Who waits for whom to give up a word, and the priority that an owner has from those who wait for it.
+//! The owner that each waiter waits for, and the priority that an owner inherits from its waiters.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -16,16 +16,17 @@ struct Link {
     key: Key,
 }
 
-/// A thread waits for one word at most, so those who wait for each other are trees.
+/// A thread waits for one word at most, so waiters and owners form trees.
 static LINKS: SpinLock<Vec<Link>> = SpinLock::new(Rank::Lending, Vec::new());
 
 /// How many there are: a thread that ends mostly has nothing to look for.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// `waiter` is about to wait for `owner`, who has its priority from now on.
+/// Records that `waiter` is about to wait for `owner`, which inherits its priority from now on.
 ///
 /// # Errors
-/// `EDEADLK` if `owner` waits for `waiter`, however indirectly; `EAGAIN` if `owner` ends just now; `ENOMEM`.
+/// `EDEADLK` if `owner` waits for `waiter`, however indirectly; `EAGAIN` if `owner` ends just now;
+/// `ENOMEM`.
 pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> Result<()> {
     let mut links = LINKS.lock();
     if owner.gives_nothing_up() {
@@ -67,8 +68,8 @@ pub(super) fn stop(waiter: &Arc<Thread>) {
     drop(gone);
 }
 
-/// `to`, who waited for it, is given the word of `key`: the others wait for `to`, and no longer for whoever it was, who
-/// keeps what they lent until it calls [`give_back`].
+/// Hands the word of `key` to `to`, which waited for it: the others wait for `to` now. The former
+/// owner keeps their priority until it calls [`give_back`].
 pub(super) fn pass_on(key: Key, to: &Arc<Thread>) {
     let mut links = LINKS.lock();
     let at = links.iter().position(|link| Arc::ptr_eq(&link.waiter, to));
@@ -83,15 +84,17 @@ pub(super) fn pass_on(key: Key, to: &Arc<Thread>) {
     drop(gone);
 }
 
-/// `owner` has given up a word. It calls this when it holds no lock any more: with its own priority it may not run for long.
+/// `owner` has given up a word. It calls this when it holds no lock any more: with its own priority
+/// it may not run for long.
 pub(super) fn give_back(owner: &Arc<Thread>) {
     lend(&LINKS.lock(), owner);
 }
 
-/// A word that others wait for `owner` to give up. With `for_good` nobody will wait for it any more.
+/// Returns a word that others wait for `owner` to release. With `for_good` no thread will wait for
+/// it any more.
 pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
     if for_good {
-        // Before the look: who comes after it is told so by `wait_for`.
+        // Before the look: `wait_for` refuses later waiters.
         let _links = LINKS.lock();
         owner.give_nothing_up();
     }
@@ -103,7 +106,7 @@ pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
     link.map(|link| link.key)
 }
 
-/// Gives `owner`, and whoever that waits for, the best priority of those who wait for it.
+/// Gives `owner`, and the owners that it waits for in turn, the best priority of their waiters.
 fn lend(links: &[Link], owner: &Arc<Thread>) {
     let mut at = owner;
     // Trees are finite; a look at each link once is enough.

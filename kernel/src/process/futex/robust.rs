@@ -1,7 +1,8 @@
-//! What becomes of the words that a thread owns when it leaves its address space.
+//! The words that a thread owns when it leaves its address space.
 //!
-//! A program keeps a list of its locks in its own memory (`set_robust_list`): a circle of links, the head being
-//! one of them, the distance from a link to its word, and a link that is being put in or out.
+//! A program keeps a list of its locks in its own memory (`set_robust_list`): a circle of links,
+//! the head being one of them, the distance from a link to its word, and a link that is being put
+//! in or out.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,8 +16,8 @@ use crate::process::{Own, Thread};
 /// How many entries of a robust list are looked at, as on Linux: the list may be a circle.
 const ROBUST_LIST_MAX: usize = 2048;
 
-/// The thread leaves its address space, by its end (`for_good`) or by `execve`: locks that it holds are marked as those
-/// of a dead owner, and who waits for its end is woken.
+/// The thread leaves its address space, by its end (`for_good`) or by `execve`: its locks are
+/// marked as those of a dead owner, and waiters for its end are woken.
 pub fn leave(thread: &Arc<Thread>, own: &mut Own, for_good: bool) {
     for (head, size) in [(&thread.robust_list, 8), (&thread.robust_list_32, 4)] {
         let head = head.swap(0, Relaxed);
@@ -32,13 +33,13 @@ pub fn leave(thread: &Arc<Thread>, own: &mut Own, for_good: bool) {
         if user::write(address, &0u32).is_ok()
             && let Ok(key) = Key::new(&own.space, address, false)
         {
-            // Nobody waits there to own the word.
+            // No thread waits there to own the word.
             let _ = wake(key, 1, u32::MAX);
         }
     }
 }
 
-/// A robust list whose words have `size` bytes, 8 or 4.
+/// Walks a robust list whose words have `size` bytes, 8 or 4.
 struct List {
     head: u64,
     size: u64,
@@ -109,7 +110,8 @@ impl List {
     }
 }
 
-/// Marks one lock, if the thread holds it, and wakes one waiter; those who wait to own it are told afterwards.
+/// Marks one lock, if the thread holds it, and wakes one waiter; waiters for ownership are told
+/// afterwards.
 fn mark_dead(
     thread: &Thread,
     own: &Own,
@@ -121,7 +123,8 @@ fn mark_dead(
     loop {
         let value = load(address)?;
         if pending && !inherits && value == 0 {
-            // The owner died between giving up the lock and waking: somebody else must be woken for it.
+            // The owner died between releasing the lock and waking: another waiter must be woken
+            // for it.
             return wake(key, 1, u32::MAX).map(drop);
         }
         if value & raw::FUTEX_TID_MASK != thread.tid() {

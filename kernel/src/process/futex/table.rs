@@ -19,7 +19,8 @@ pub(super) fn load(address: VirtAddr) -> Result<u32> {
     user::load_u32(address).map_err(|_| Errno::EFAULT)
 }
 
-/// `FUTEX_WAIT_BITSET`: sleeps while the word is `expected`, until a wake-up with one of `bits` or `deadline`.
+/// `FUTEX_WAIT_BITSET`: sleeps while the word is `expected`, until a wake-up with one of `bits` or
+/// `deadline`.
 ///
 /// # Errors
 /// `EAGAIN` if the word is another, `ETIMEDOUT`, a restart number if a signal came.
@@ -111,8 +112,8 @@ pub(super) fn wake_in(
     Ok(woken)
 }
 
-/// `FUTEX_REQUEUE` and `FUTEX_CMP_REQUEUE`: wakes up to `wakes` waiters of `from` and moves up to `moves` others to `to`.
-/// Returns those woken and those moved.
+/// `FUTEX_REQUEUE` and `FUTEX_CMP_REQUEUE`: wakes up to `wakes` waiters of `from` and moves up to
+/// `moves` others to `to`. Returns those woken and those moved.
 ///
 /// # Errors
 /// `EAGAIN` if the word is not `expected`; `EINVAL` if one of them waits to own a word.
@@ -167,8 +168,8 @@ pub fn requeue(
     })
 }
 
-/// `FUTEX_WAKE_OP`: changes the word of `two` as `operation` says, wakes waiters of `one`, and those of `two` if
-/// the old value compares as it says.
+/// `FUTEX_WAKE_OP`: changes the word of `two` as `operation` says, wakes waiters of `one`, and
+/// those of `two` if the old value compares as it says.
 ///
 /// # Errors
 /// `EFAULT`, `ENOSYS` for an unknown operation.

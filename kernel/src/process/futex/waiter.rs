@@ -37,7 +37,7 @@ pub(super) enum Outcome {
     OwnerDied(Pid),
 }
 
-/// What a thread sleeps on; each has one, since it waits for one word at a time, mostly.
+/// The place where a thread sleeps; each has one, since it mostly waits for one word at a time.
 pub struct Waiter {
     state: AtomicU8,
     /// The id of the owner that died, for [`Outcome::OwnerDied`].
@@ -58,7 +58,7 @@ impl Waiter {
         })
     }
 
-    /// It is about to wait for the word of `key`, whose bucket is locked.
+    /// Prepares to wait for the word of `key`, whose bucket is locked.
     pub(super) fn begin(&self, key: Key) {
         self.state.store(WAITING, Release);
         self.settle(key);
@@ -99,7 +99,7 @@ impl Waiter {
     /// Sleeps until it is woken.
     ///
     /// # Errors
-    /// What else ended the sleep; it may have been woken all the same.
+    /// The other reason that ended the sleep; it may have been woken all the same.
     pub(super) fn sleep(&self, deadline: Option<Deadline>) -> core::result::Result<(), Woken> {
         loop {
             let steps = wall_clock::steps();

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::process::signal;
 
-/// A word, and what it is to be.
+/// A word, and its expected value.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub key: Key,
@@ -24,7 +24,8 @@ pub struct Wanted {
     pub expected: u32,
 }
 
-/// Sleeps while all words are as expected, until one of them is woken, whose place it returns, or `deadline`.
+/// Sleeps while all words are as expected, until one of them is woken, whose place it returns, or
+/// `deadline`.
 ///
 /// # Errors
 /// `EAGAIN` if one is another, `ETIMEDOUT`, a restart number if a signal came, `ENOMEM`, `EFAULT`.
@@ -70,7 +71,7 @@ pub fn wait_for_any(words: &[Wanted], deadline: Option<Duration>) -> Result<usiz
     for waiter in &waiters[..entered] {
         waiter.withdraw();
     }
-    // A wake-up that somebody counted is never lost, whatever came at the same time.
+    // A counted wake-up is never lost, even if a signal or timeout came at the same time.
     match woken() {
         Some(place) => Ok(place),
         None => answer.and(Err(Errno::EAGAIN)),

@@ -1,4 +1,4 @@
-//! What a parent hears of its children: stops, ends, and waiting for them.
+//! State changes that a parent learns of its children: stops, ends, and waiting for them.
 
 use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -12,8 +12,8 @@ use crate::process::{
 };
 
 impl PidTable {
-    /// Who takes the children of a process whose parent is `parent`: the nearest living ancestor that asked for it
-    /// (`PR_SET_CHILD_SUBREAPER`), else the first process.
+    /// Returns the new parent for the children of a process whose parent is `parent`: the nearest
+    /// living ancestor that asked for it (`PR_SET_CHILD_SUBREAPER`), else the first process.
     fn guardian_below(&self, parent: Pid) -> Pid {
         let mut at = parent;
         while let Some(member) = self.members.get(&at) {
@@ -25,7 +25,8 @@ impl PidTable {
         INIT
     }
 
-    /// Makes `guardian` the parent of `children`, whom it returns. Zombies whom it does not want go to `gone`.
+    /// Makes `guardian` the parent of `children`, whom it returns. Zombies whom it does not want go
+    /// to `gone`.
     fn hand_over(
         &mut self,
         children: BTreeSet<Pid>,
@@ -59,7 +60,7 @@ impl PidTable {
     }
 }
 
-/// What a parent is told by signal about a child.
+/// Returns the signal that tells a parent about a child.
 fn news(process: &Process, code: u32, status: i32, signal: u32) -> Info {
     let Times { user, system } = process.times();
     let ticks = |time: core::time::Duration| time.as_millis() as u64 / 10;
@@ -112,14 +113,15 @@ fn report(process: &Process, info: Info, note: impl FnOnce(&mut Member)) {
     parent.child_events.wake_all();
 }
 
-/// Sends with the family locked, so that nobody can wait for the change before the signal is there.
+/// Sends with the table locked, so that the change cannot be waited for before the signal is there.
 fn tell(parent: &Process, info: Info) {
     // A standard signal always finds room; another one without room is lost.
     let _ = signal::send_to_process(parent, info);
 }
 
-/// The last thread of `process` has ended: it is a zombie until its parent has waited for it, unless the parent
-/// wants none; its children get a new parent, groups that lose their last link to their session are told.
+/// The last thread of `process` has ended: it is a zombie until its parent has waited for it,
+/// unless the parent wants none; its children get a new parent, groups that lose their last link to
+/// their session are told.
 pub fn end_process(process: &Arc<Process>, status: i32) {
     let pid = process.pid();
     let (code, value) = if status & 0x7f == 0 {
@@ -213,7 +215,7 @@ pub enum Which {
     Group(Pid),
 }
 
-/// What a wait is for.
+/// The conditions of a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub which: Which,
@@ -234,7 +236,7 @@ pub enum Clones {
     All,
 }
 
-/// What happened to a child.
+/// A state change of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Its wait status.
@@ -244,8 +246,8 @@ pub enum Change {
     Continued,
 }
 
-/// Looks for a child whose state changed, and takes the change unless it is kept. `None`: there are such
-/// children, but none has changed.
+/// Looks for a child whose state changed, and takes the change unless it is kept. `None`: there are
+/// such children, but none has changed.
 ///
 /// # Errors
 /// `ECHILD` if there is no such child.

@@ -40,7 +40,8 @@ pub struct Group {
 pub struct Session {
     id: Pid,
     terminal: SpinLock<Option<Arc<dyn ControllingTerminal>>>,
-    /// The foreground group of a terminal that hung up, to be told when the leader ends; 0 for none.
+    /// The foreground group of a terminal that hung up, to be told when the leader ends; 0 for
+    /// none.
     bereft: AtomicU32,
 }
 
@@ -60,7 +61,8 @@ impl Group {
         PIDS.lock().groups.get(&id).map(|g| g.group.clone())
     }
 
-    /// Whether no member has a parent in another group of the same session: a stop by the terminal would be for ever.
+    /// Whether no member has a parent in another group of the same session: a stop by the terminal
+    /// would be for ever.
     pub fn is_orphaned(&self) -> bool {
         is_orphaned(self.id)
     }
@@ -92,7 +94,8 @@ impl Session {
         drop(gone);
     }
 
-    /// The leader ends: the group that was in the foreground of a terminal which hung up, 0 for none.
+    /// The leader ends: the group that was in the foreground of a terminal which hung up, 0 for
+    /// none.
     pub fn take_bereft(&self) -> Pid {
         self.bereft.swap(0, Relaxed)
     }
@@ -106,7 +109,8 @@ impl PidTable {
         !entry.members.iter().any(|pid| self.is_anchor(*pid, entry))
     }
 
-    /// Whether a member's parent is in the same session and another group, so that it can continue the group.
+    /// Whether a member's parent is in the same session and another group, so that it can continue
+    /// the group.
     fn is_anchor(&self, pid: Pid, entry: &GroupEntry) -> bool {
         let Some(member) = self.members.get(&pid) else {
             return false;
@@ -129,7 +133,8 @@ impl PidTable {
         })
     }
 
-    /// Moves a process to a group, which is made if need be. Returns the old one, to be dropped without the lock.
+    /// Moves a process to a group, which is made if need be. Returns the old one, to be dropped
+    /// without the lock.
     #[must_use]
     fn join(&mut self, pid: Pid, group: Arc<Group>) -> Option<Arc<Group>> {
         let member = self.members.get_mut(&pid)?;
@@ -223,8 +228,8 @@ pub fn set_session(pid: Pid) -> Result<()> {
 /// `setpgid` by `caller` for the process `pid`.
 ///
 /// # Errors
-/// `ESRCH`: `pid` is neither the caller nor its child. `EACCES`: the child has called `execve`. `EPERM`: a session
-/// leader, another session, or no such group in the session.
+/// `ESRCH`: `pid` is neither the caller nor its child. `EACCES`: the child has called `execve`.
+/// `EPERM`: a session leader, another session, or no such group in the session.
 pub fn set_group(caller: Pid, pid: Pid, group: Pid) -> Result<()> {
     let mut pids = PIDS.lock();
     let own_session = pids

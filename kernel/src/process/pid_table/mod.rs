@@ -1,9 +1,9 @@
-//! Who belongs to whom: ids, parents and children, groups, sessions, and what a parent has not
-//! been told yet.
+//! The table of ids: processes and threads, parents and children, groups, sessions, and the state
+//! changes that a parent has not been told yet.
 //!
-//! One spin lock guards all of it. It is taken when a process or thread comes, goes, stops, is waited for or
-//! changes its group, for a few steps in maps by id; never on the way of any other
-//! system call: what those need ([`Process::parent_pid`] and its like) is kept beside in atomics.
+//! One spin lock guards all of it. It is taken when a process or thread comes, goes, stops, is
+//! waited for or changes its group, for a few steps in maps by id; never on the way of any other
+//! system call, which reads copies in atomics ([`Process::parent_pid`] and similar).
 
 mod change;
 mod groups;
@@ -63,7 +63,7 @@ struct Member {
     stopped: Option<u32>,
     /// It went on and `wait` has not reported it yet.
     continued: bool,
-    /// What the parent gets when it ends; 0 for none.
+    /// The signal for the parent when it ends; 0 for none.
     exit_signal: u32,
 }
 
@@ -112,7 +112,8 @@ impl PidTable {
             || self.promised.contains(&id)
     }
 
-    /// Forgets a process that has ended and was waited for. What it returns is to be dropped without the lock.
+    /// Forgets a process that has ended and was waited for. What it returns is to be dropped
+    /// without the lock.
     #[must_use]
     fn reap(&mut self, pid: Pid) -> Option<Member> {
         let member = self.members.remove(&pid)?;
@@ -124,7 +125,7 @@ impl PidTable {
     }
 }
 
-/// An id that nobody else is given while this lives. It outlives the adding of the thread or process.
+/// A reserved id. It outlives the insertion of the thread or process.
 #[derive(Debug)]
 pub struct NewId(Pid);
 
@@ -168,7 +169,7 @@ pub fn claim_id(id: Pid) -> Result<NewId> {
     Ok(NewId(id))
 }
 
-/// What the parent of a process gets when that ends; 0 for none.
+/// Returns the signal for the parent of a process when that ends; 0 for none.
 pub fn exit_signal(pid: Pid) -> u32 {
     PIDS.lock().members.get(&pid).map_or(0, |m| m.exit_signal)
 }
@@ -247,8 +248,8 @@ pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
     drop((own, leader));
 }
 
-/// Adds a process below `parent`, in the group of `maker`, which is another where the two are siblings (`CLONE_PARENT`); in
-/// a session of its own without one.
+/// Adds a process below `parent`, in the group of `maker`, which is another where the two are
+/// siblings (`CLONE_PARENT`); in a session of its own without one.
 pub fn add_process(
     process: Arc<Process>,
     parent: Option<Pid>,

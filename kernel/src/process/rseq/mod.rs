@@ -1,9 +1,11 @@
-//! Restartable sequences: a structure in a thread's memory where the kernel keeps the number of the CPU that the thread runs on,
-//! and finds the stretch of code that is to begin anew if anything came between.
+//! Restartable sequences: a structure in a thread's memory where the kernel keeps the number of the
+//! CPU that the thread runs on, and finds the stretch of code that is to begin anew if anything
+//! came between.
 //!
-//! The thread looks at its structure itself, on the way to its program, when it was switched to since the last time (the task
-//! says so, see `Task::watch_switches`) or is about to run a signal's handler. Without one it pays a look at a flag of its
-//! own; with one, a read and a write of its memory for each switch.
+//! The thread looks at its structure itself, on the way to its program, when it was switched to
+//! since the last time (the task says so, see `Task::watch_switches`) or is about to run a signal's
+//! handler. Without one it pays a look at a flag of its own; with one, a read and a write of its
+//! memory for each switch.
 
 mod registration;
 
@@ -20,7 +22,8 @@ use super::{
 
 pub use registration::{FEATURES, Registration, SIZE};
 
-/// The thread that `task` runs goes back to its program: brings its structure up to date if it was switched to since.
+/// The thread that `task` runs goes back to its program: brings its structure up to date if it was
+/// switched to since.
 pub fn attend(thread: &Thread, own: &Own, context: &mut UserContext, task: &Task) {
     let Some(registration) = own.rseq else { return };
     if !task.take_switched() {

@@ -11,15 +11,15 @@ pub const FEATURES: u32 = 20;
 /// Where its fields stand.
 const CRITICAL_SECTION: usize = 8;
 const FLAGS: usize = 16;
-/// What `cpu_id` says while nobody keeps it up to date.
+/// The value of `cpu_id` while it is not kept up to date.
 const UNINITIALIZED: u32 = u32::MAX;
 
-/// What a thread has registered.
+/// The registered structure of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Registration {
     /// Of its `struct rseq`.
     pub address: VirtAddr,
-    /// What stands before the code that is gone to in place of a stretch that was disturbed.
+    /// The word before the abort handler of a critical section.
     pub signature: u32,
 }
 
@@ -39,7 +39,7 @@ impl Section {
     /// Reads and checks it.
     ///
     /// # Errors
-    /// `EINVAL` for what is none, `EFAULT`.
+    /// `EINVAL` for an invalid section, `EFAULT`.
     fn read(at: u64, signature: u32) -> Result<Section> {
         let [head, start, len, abort]: [u64; 4] = read(VirtAddr(at as usize))?;
         let end = start.checked_add(len).ok_or(Errno::EINVAL)?;

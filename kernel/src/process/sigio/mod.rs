@@ -1,13 +1,15 @@
 //! `O_ASYNC`: a signal to a file's owner when something can be read or written.
 //!
-//! - [`Owner`] (`owner`): who is told, by which signal (`F_SETOWN`, `F_SETSIG`).
-//! - [`Sigio`] (`watch`): what an open file description has of it; it observes the wait queues of its file.
+//! - [`Owner`] (`owner`): the receiver of the signal, and its number (`F_SETOWN`, `F_SETSIG`).
+//! - [`Sigio`] (`watch`): what an open file description has of it; it observes the wait queues of
+//!   its file.
 //! - `post`: the descriptions whose queues were woken, and the sending of their signals.
 //!
-//! A queue may be woken in an interrupt handler or under locks, where neither the file can be asked what is ready nor
-//! a signal be sent. So the observer only notes that it was woken, wakes the task "sigio", and makes the current thread look before it
-//! returns to its program ([`catch_up`]): who writes to a pipe of which it is the owner itself has the signal when
-//! `write` returns, as on Linux.
+//! A queue may be woken in an interrupt handler or under locks, where neither the file can be asked
+//! for its readiness nor a signal be sent. So the observer only notes that it was woken, wakes the
+//! task "sigio", and makes the current thread look before it returns to its program ([`catch_up`]):
+//! a thread that writes to a pipe of which it is the owner has the signal when `write` returns, as
+//! on Linux.
 //!
 //! # Locks
 //!

@@ -13,7 +13,8 @@ use crate::process::{
 };
 
 impl OpenFile {
-    /// Who gets a signal when the file is ready, and which (`F_GETOWN`, `F_GETSIG`).
+    /// Returns the owner that gets a signal when the file is ready, and its number (`F_GETOWN`,
+    /// `F_GETSIG`).
     pub fn owner(&self) -> Owner {
         let sigio = self.sigio_slot().get().and_then(|it| of(it));
         sigio.map_or(Owner::nobody(), Sigio::owner)
@@ -22,7 +23,7 @@ impl OpenFile {
     /// Changes what [`owner`](OpenFile::owner) gives.
     ///
     /// # Errors
-    /// What `change` answers, `ENOMEM`.
+    /// Those of `change`, `ENOMEM`.
     pub fn change_owner(&self, change: impl FnOnce(&mut Owner) -> Result<()>) -> Result<()> {
         let mut owner = self.owner();
         change(&mut owner)?;
@@ -30,7 +31,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Sets or clears `O_ASYNC`, for a caller that knows the description as `fd`. Returns whether the file can do that.
+    /// Sets or clears `O_ASYNC`, for a caller that knows the description as `fd`. Returns whether
+    /// the file can do that.
     ///
     /// # Errors
     /// `ENOMEM`.

@@ -1,4 +1,4 @@
-//! Who is told that a file is ready, and how.
+//! The owner of a file description, and the signal that tells it of readiness.
 
 use alloc::sync::{Arc, Weak};
 
@@ -18,10 +18,10 @@ use crate::process::{
 
 /// `si_code` where the signal gives `POLL_*` another meaning.
 const SI_SIGIO: i32 = -5;
-/// Signals whose codes mean something else.
+/// Signals whose codes have another meaning.
 const WITH_OWN_CODES: [u32; 7] = [SIGILL, SIGFPE, SIGSEGV, SIGBUS, SIGTRAP, SIGCHLD, SIGSYS];
 
-/// What an owner is.
+/// The kind of an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// One thread.
@@ -65,12 +65,12 @@ enum Target {
     Group(Weak<Group>),
 }
 
-/// Who is told, on whose account, and by which signal.
+/// The receiver of the signal, the sender's user, and the signal's number.
 #[derive(Clone)]
 pub struct Owner {
     kind: Kind,
     target: Target,
-    /// Real and effective user of who named the owner: the signal is sent as if by it.
+    /// Real and effective user of the process that named the owner: the signal is sent as if by it.
     uid: u32,
     euid: u32,
     /// `F_SETSIG`; 0 for SIGIO without particulars.
@@ -78,7 +78,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Nobody.
+    /// No owner.
     pub const fn nobody() -> Owner {
         Owner {
             kind: Kind::Thread,
@@ -89,12 +89,12 @@ impl Owner {
         }
     }
 
-    /// Whether nobody was ever named, or 0 was.
+    /// Whether no owner was ever named, or 0 was.
     pub fn is_nobody(&self) -> bool {
         matches!(self.target, Target::Nobody)
     }
 
-    /// Names the owner, on the account of `who`; 0 for nobody.
+    /// Names the owner, on the account of `who`; 0 for none.
     ///
     /// # Errors
     /// `ESRCH` if there is none with that id.
@@ -123,7 +123,7 @@ impl Owner {
         Ok(())
     }
 
-    /// What kind of owner was named last, and its id: 0 if it is gone.
+    /// Returns the kind of owner that was named last, and its id: 0 if it is gone.
     pub fn id(&self) -> (Kind, Pid) {
         let id = match &self.target {
             Target::Nobody => None,
@@ -134,7 +134,8 @@ impl Owner {
         (self.kind, id.unwrap_or(0))
     }
 
-    /// Tells the owner that the file which it may know as `fd` has become ready: `code` is one of `POLL_*`.
+    /// Tells the owner that the file which it may know as `fd` has become ready: `code` is one of
+    /// `POLL_*`.
     pub fn tell(&self, fd: i32, code: u32) {
         match &self.target {
             Target::Nobody => {}
@@ -190,7 +191,8 @@ impl Owner {
                 return;
             }
         }
-        // Also where there is no room for one more with particulars: SIGIO then says that some were lost.
+        // Also where there is no room for one more with particulars: SIGIO then says that some were
+        // lost.
         let _ = send(Info::kernel(SIGIO));
     }
 

@@ -21,9 +21,9 @@ use crate::process::thread;
 static WOKEN: SpinLock<VecDeque<Arc<Sigio>>> = SpinLock::new(Rank::Ready, VecDeque::new());
 /// How many [`Room`]s there are.
 static ROOMS: AtomicUsize = AtomicUsize::new(0);
-/// How many were woken whose owner has not been told.
+/// The number of woken descriptions whose owner has not been told.
 static UNTOLD: AtomicUsize = AtomicUsize::new(0);
-/// Held by who tells the owners.
+/// Held while the owners are told.
 static TURN: Mutex<()> = Mutex::new(Rank::Sigio, ());
 /// Where the task waits for work.
 static WORK: WaitQueue = WaitQueue::new();
@@ -72,8 +72,8 @@ pub(super) fn note(sigio: Arc<Sigio>) {
     thread::with_current(|thread| thread.signals.call_attention());
 }
 
-/// Tells the owners of everything that was woken; when it returns, they have been told, whoever did it. A thread on its way to its program
-/// calls this; no locks are held.
+/// Tells the owners of everything that was woken; when it returns, they have been told, by this
+/// thread or another. Called by a thread on its way to its program, with no locks held.
 #[inline]
 pub fn catch_up() {
     if UNTOLD.load(SeqCst) != 0 {

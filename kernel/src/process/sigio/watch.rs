@@ -1,4 +1,4 @@
-//! What an open file description has of `O_ASYNC`.
+//! The `O_ASYNC` state of an open file description.
 
 use alloc::{
     sync::{Arc, Weak},
@@ -24,18 +24,18 @@ use super::{
 
 /// Queues that a file may have: that of its readers, then that of its writers.
 const QUEUES: usize = 2;
-/// What was woken: bits.
+/// Bits for the queues that were woken.
 const READERS: u8 = 1;
 const WRITERS: u8 = 2;
 /// A file that has only one queue: its answer to `poll` says what for.
 const ONLY: u8 = 4;
 
-/// The owner of a description, and what is observed while `O_ASYNC` is set.
+/// The owner of a description, and the observed queues while `O_ASYNC` is set.
 pub struct Sigio {
     me: Weak<Sigio>,
     owner: SpinLock<Owner>,
     watching: Mutex<Option<Watching>>,
-    /// What was woken since the last look.
+    /// The queues woken since the last look.
     woken: AtomicU8,
     /// Its place among those that were woken.
     _room: Room,
@@ -45,7 +45,7 @@ struct Watching {
     file: Arc<dyn File>,
     /// The descriptor by which it was asked for.
     fd: i32,
-    /// What was ready at the last look.
+    /// The readiness at the last look.
     before: Ready,
     /// End with it.
     _observations: Vec<Observation>,
@@ -127,9 +127,9 @@ impl Sigio {
         drop(gone);
     }
 
-    /// Looks at what was woken and tells the owner. Sleeping locks are taken.
+    /// Looks at the woken queues and tells the owner. Sleeping locks are taken.
     pub(super) fn look(&self) {
-        // Before the look: what is woken from now on is looked at again.
+        // Before the look: later wake-ups are looked at again.
         let woken = self.woken.swap(0, SeqCst);
         let mut watching = self.watching.lock();
         let Some(watching) = &mut *watching else {
@@ -145,8 +145,8 @@ impl Sigio {
     }
 }
 
-/// What the owner is told, as Linux's files do: a pipe that was closed is one to read from and find the end; a
-/// connection hangs up or fails once.
+/// Returns the codes that the owner is told, as Linux's files do: a closed pipe is readable, up to
+/// its end; a connection hangs up or fails once.
 fn reasons(woken: u8, ready: Ready, new: Ready) -> [Option<u32>; 2] {
     if woken & ONLY != 0 {
         let code = match ready {

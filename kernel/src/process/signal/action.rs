@@ -1,4 +1,4 @@
-//! What a process does about each signal (`sigaction`).
+//! The actions of a process on signals (`sigaction`).
 
 use alloc::sync::Arc;
 
@@ -12,7 +12,8 @@ pub const DEFAULT: u64 = 0;
 /// `SIG_IGN` as a handler's address.
 pub const IGNORE: u64 = 1;
 
-/// The flags that are kept. As on Linux, others are dropped, so that a program can ask which there are.
+/// The flags that are kept. As on Linux, others are dropped, so that a program can ask which there
+/// are.
 const KNOWN_FLAGS: u64 = raw::SA_NOCLDSTOP as u64
     | raw::SA_NOCLDWAIT as u64
     | raw::SA_SIGINFO as u64
@@ -38,7 +39,7 @@ pub struct Action {
     pub compatible: bool,
 }
 
-/// What a signal without a handler does.
+/// The default effect of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Ignore,
@@ -74,7 +75,7 @@ impl Action {
     }
 }
 
-/// What `signal` does by default.
+/// Returns the default effect of `signal`.
 pub fn default_of(signal: u32) -> Fate {
     if SignalSet::IGNORED.has(signal) {
         Fate::Ignore
@@ -119,7 +120,7 @@ impl Actions {
         })
     }
 
-    /// `execve`: what had a handler gets the default, what was ignored stays so.
+    /// `execve`: handlers become the default; ignored signals stay ignored.
     pub fn reset(&self) {
         reset_handlers(&mut self.table.lock());
     }
@@ -140,8 +141,8 @@ impl Actions {
         (ignored, caught)
     }
 
-    /// Whether a child's end needs no `wait`: `SIGCHLD` is ignored or has `SA_NOCLDWAIT`; and whether no signal
-    /// is wanted for stops (`SA_NOCLDSTOP`).
+    /// Whether a child's end needs no `wait`: `SIGCHLD` is ignored or has `SA_NOCLDWAIT`; and
+    /// whether no signal is wanted for stops (`SA_NOCLDSTOP`).
     pub fn child_rules(&self) -> ChildRules {
         let action = self.get(raw::SIGCHLD);
         ChildRules {

@@ -64,7 +64,7 @@ pub fn narrow(wide: &[u64; 16]) -> [u32; WORDS] {
     words
 }
 
-/// To the words of the 64-bit structure: what a program passes to `rt_sigqueueinfo`.
+/// Converts the argument of `rt_sigqueueinfo` to the words of the 64-bit structure.
 pub fn widen(words: &[u32; WORDS]) -> [u64; 16] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let mut wide = [0; 16];

@@ -32,8 +32,8 @@ enum Work {
 /// `orig_rax` when no system call is to be restarted.
 const NO_CALL: u64 = u64::MAX;
 
-/// Does what signals demand, until the program can go on or the thread has to end. A
-/// system call that a signal interrupted, its restart number in `rax`, is restarted or fails with `EINTR`.
+/// Does what signals demand, until the program can go on or the thread has to end. A system call
+/// that a signal interrupted, its restart number in `rax`, is restarted or fails with `EINTR`.
 pub fn attend(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Flow {
     sigio::catch_up();
     loop {
@@ -115,7 +115,7 @@ fn next(thread: &Thread) -> Work {
     }
 }
 
-/// Begins to stop the process, unless SIGCONT came in between or nobody could continue it.
+/// Begins to stop the process, unless SIGCONT came in between or its group is orphaned.
 fn stop(thread: &Thread, signal: u32) {
     let process = thread.process();
     if signal != raw::SIGSTOP && pid_table::is_orphaned(process.group_id()) {
@@ -142,7 +142,8 @@ fn handle(thread: &Thread, own: &mut Own, context: &mut UserContext, info: Info,
         false => frame::push(own, context, &info, &action, old),
     });
     if pushed.is_err() {
-        // The stack can't take the frame, or the program has misled the kernel about its place. A SIGSEGV that can't be delivered ends the process.
+        // The stack can't take the frame, or the program has misled the kernel about its place. A
+        // SIGSEGV that can't be delivered ends the process.
         if info.signal == raw::SIGSEGV {
             thread
                 .process()
@@ -212,8 +213,8 @@ fn restart_number(own: &Own) -> u64 {
     }
 }
 
-/// The signal for what the program's own instruction did. For floating-point exceptions the event's code holds the
-/// exception bits that are set and not masked.
+/// Returns the signal for a fault of the program's own instruction. For floating-point exceptions
+/// the event's code holds the exception bits that are set and not masked.
 pub fn synchronous(event: Event, fault: Option<Fault>, rip: u64) -> Option<Info> {
     Some(match event {
         Event::PageFault { addr, .. } => {
@@ -238,14 +239,16 @@ pub fn synchronous(event: Event, fault: Option<Fault>, rip: u64) -> Option<Info>
             16 => Info::fault(raw::SIGFPE, floating_code(code), rip),
             17 => Info::fault(raw::SIGBUS, raw::BUS_ADRALN, 0),
             19 => Info::fault(raw::SIGFPE, floating_code(code), rip),
-            // Overflow, bound, general protection and what a program can't cause in any other way.
+            // Overflow, bound, general protection and vectors that a program cannot cause
+            // otherwise.
             _ => Info::kernel(raw::SIGSEGV),
         },
         Event::SystemCall | Event::SystemCall32 | Event::Interrupt => return None,
     })
 }
 
-/// The code for unmasked exception bits of the x87 unit or of MXCSR, in the order in which Linux looks at them.
+/// The code for unmasked exception bits of the x87 unit or of MXCSR, in the order in which Linux
+/// looks at them.
 fn floating_code(bits: u64) -> u32 {
     if bits & 0x01 != 0 {
         raw::FPE_FLTINV

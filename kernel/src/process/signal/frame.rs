@@ -11,8 +11,8 @@ use nucleus::{
 use super::{Action, AltStack, Info, SignalSet};
 use crate::process::{Own, Thread};
 
-/// Words of the frame before the FPU state: the return address, `ucontext` (flags, link, stack, 32 words of
-/// machine context, mask) and `siginfo`.
+/// Words of the frame before the FPU state: the return address, `ucontext` (flags, link, stack, 32
+/// words of machine context, mask) and `siginfo`.
 const WORDS: usize = 1 + 38 + 16;
 /// First word of the machine context.
 const CONTEXT: usize = 1 + 5;
@@ -23,11 +23,12 @@ const INFO: usize = MASK + 1;
 
 /// `uc_flags`: the FPU state is in the XSAVE layout, the frame has SS and it is restored strictly.
 const UC_FLAGS: u64 = 1 | 2 | 4;
-/// What a program may write below its stack pointer without moving it.
+/// Bytes below the stack pointer that a program may write without moving it.
 const RED_ZONE: u64 = 128;
 /// Flags that a handler starts without: trap, direction, resume.
 pub(super) const CLEARED_FLAGS: u64 = 1 << 8 | 1 << 10 | 1 << 16;
-/// Flags that a program may set through a frame: arithmetic, trap, direction, overflow, resume, alignment check.
+/// Flags that a program may set through a frame: arithmetic, trap, direction, overflow, resume,
+/// alignment check.
 pub(super) const RESTORED_FLAGS: u64 = 0x50dd5;
 
 /// Where the parts of a frame go below `top`: the FPU state and the frame itself.
@@ -107,8 +108,8 @@ fn decode(regs: &mut Registers, words: &[u64]) {
     regs.rflags = regs.rflags & !RESTORED_FLAGS | words[17] & RESTORED_FLAGS;
 }
 
-/// Puts a frame on the program's stack and makes the program run the handler. On an error nothing but the
-/// stack's memory has changed.
+/// Puts a frame on the program's stack and makes the program run the handler. On an error nothing
+/// but the stack's memory has changed.
 pub(super) fn push(
     own: &mut Own,
     context: &mut UserContext,
@@ -165,7 +166,8 @@ pub(super) fn push(
 /// `rt_sigreturn`: restores what [`push`] saved; the result is the program's `rax`.
 ///
 /// # Errors
-/// `EFAULT` for a frame that can't be read or an FPU state that the processor would refuse: the caller forces SIGSEGV.
+/// `EFAULT` for a frame that can't be read or an FPU state that the processor would refuse: the
+/// caller forces SIGSEGV.
 pub fn sigreturn(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Result<u64> {
     // The handler's return has taken the first word off.
     let at = context.regs.rsp.wrapping_sub(8);
@@ -203,7 +205,8 @@ mod tests {
 
     #[test]
     fn offsets_are_those_of_linux() {
-        // offsetof(struct rt_sigframe, uc.uc_mcontext) = 8 + 40, uc_sigmask at 8 + 296, info at 8 + 304.
+        // offsetof(struct rt_sigframe, uc.uc_mcontext) = 8 + 40, uc_sigmask at 8 + 296, info at 8 +
+        // 304.
         assert_eq!(CONTEXT * 8, 48);
         assert_eq!(MASK * 8, 304);
         assert_eq!(INFO * 8, 312);

@@ -1,5 +1,5 @@
-//! The frames that handlers of 32-bit programs find on their stacks, exactly as Linux lays them out (`struct
-//! sigframe_ia32` and `struct rt_sigframe_ia32`), and the way back.
+//! The frames that handlers of 32-bit programs find on their stacks, exactly as Linux lays them out
+//! (`struct sigframe_ia32` and `struct rt_sigframe_ia32`), and the way back.
 
 use alloc::vec::Vec;
 
@@ -19,14 +19,14 @@ use crate::process::{Own, Thread};
 
 /// Words of the machine context.
 const CONTEXT: usize = 22;
-/// Words of a plain frame: return address, signal, context, room for an FPU state that is not used, the upper half of the
-/// mask, code.
+/// Words of a plain frame: return address, signal, context, room for an FPU state that is not used,
+/// the upper half of the mask, code.
 const PLAIN: usize = 2 + CONTEXT + 156 + 1 + 2;
 /// First word of the machine context, and the upper half of the mask.
 const PLAIN_CONTEXT: usize = 2;
 const PLAIN_MASK: usize = PLAIN - 3;
-/// Words of a frame with `siginfo`: return address, signal, two pointers, `siginfo`, `ucontext` (flags, link, stack,
-/// context, mask), code.
+/// Words of a frame with `siginfo`: return address, signal, two pointers, `siginfo`, `ucontext`
+/// (flags, link, stack, context, mask), code.
 const FULL: usize = 4 + compat::WORDS + 5 + CONTEXT + 2 + 2;
 /// First words of `siginfo`, `ucontext`, the machine context and the mask.
 const INFO: usize = 4;
@@ -159,7 +159,7 @@ fn pop_fpu(context: &mut UserContext, at: u64) -> Result<()> {
     }
 }
 
-/// As [`frame::push`](super::frame::push) for a handler that was set by a 32-bit call.
+/// Pushes as [`frame::push`](super::frame::push) does, for a handler that was set by a 32-bit call.
 pub(super) fn push(
     own: &mut Own,
     context: &mut UserContext,
@@ -235,10 +235,11 @@ pub(super) fn push(
     Ok(())
 }
 
-/// `sigreturn`: restores what [`push`] saved for a handler without `SA_SIGINFO`; the result is the program's `eax`.
+/// `sigreturn`: restores what [`push`] saved for a handler without `SA_SIGINFO`; the result is the
+/// program's `eax`.
 ///
 /// # Errors
-/// As [`frame::sigreturn`](super::frame::sigreturn).
+/// Those of [`frame::sigreturn`](super::frame::sigreturn).
 pub fn sigreturn_plain(thread: &Thread, context: &mut UserContext) -> Result<u64> {
     // The handler's return and the code after it have taken two words off.
     let at = (context.regs.rsp as u32).wrapping_sub(8);
@@ -248,10 +249,11 @@ pub fn sigreturn_plain(thread: &Thread, context: &mut UserContext) -> Result<u64
     restore(thread, context, machine, mask)
 }
 
-/// `rt_sigreturn`: restores what [`push`] saved for a handler with `SA_SIGINFO`; the result is the program's `eax`.
+/// `rt_sigreturn`: restores what [`push`] saved for a handler with `SA_SIGINFO`; the result is the
+/// program's `eax`.
 ///
 /// # Errors
-/// As [`frame::sigreturn`](super::frame::sigreturn).
+/// Those of [`frame::sigreturn`](super::frame::sigreturn).
 pub fn sigreturn_full(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Result<u64> {
     // The handler's return has taken the first word off.
     let at = (context.regs.rsp as u32).wrapping_sub(4);
@@ -291,8 +293,8 @@ mod tests {
 
     #[test]
     fn offsets_are_those_of_linux() {
-        // sizeof(struct sigcontext_32), offsetof(struct sigframe_ia32, extramask), offsetof(struct rt_sigframe_ia32, uc)
-        // and uc.uc_mcontext, uc.uc_sigmask in it.
+        // sizeof(struct sigcontext_32), offsetof(struct sigframe_ia32, extramask), offsetof(struct
+        // rt_sigframe_ia32, uc) and uc.uc_mcontext, uc.uc_sigmask in it.
         assert_eq!(CONTEXT * 4, 88);
         assert_eq!(PLAIN_MASK * 4, 8 + 88 + 624);
         assert_eq!(UCONTEXT * 4, 144);

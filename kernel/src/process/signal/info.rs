@@ -1,4 +1,4 @@
-//! What a program is told about a signal (`siginfo_t`).
+//! The details of a signal (`siginfo_t`).
 
 use abi::raw::general as raw;
 
@@ -16,7 +16,7 @@ pub struct Info {
     pub code: i32,
     /// `si_errno`; 0 but for what `rt_sigqueueinfo` passes on.
     pub errno: i32,
-    /// What belongs to the code.
+    /// The fields that belong to the code.
     pub fields: Fields,
 }
 
@@ -119,7 +119,7 @@ impl Info {
         words
     }
 
-    /// What a program passes to `rt_sigqueueinfo`, for `signal`.
+    /// Decodes the argument of `rt_sigqueueinfo` for `signal`.
     pub fn decode(signal: u32, words: &[u64; 16]) -> Info {
         Info {
             signal,

@@ -1,8 +1,8 @@
 //! Signals.
 //!
-//! A signal is *posted* ([`send`]) to a thread or a process: it is dropped if it would be ignored, ends
-//! the process at once if it is deadly, and is queued ([`queue`]) otherwise; a thread that wants it gets
-//! [`ThreadSignals::attention`] and an interrupt. On its way back to the program the
+//! A signal is *posted* ([`send`]) to a thread or a process: it is dropped if it would be ignored,
+//! ends the process at once if it is deadly, and is queued ([`queue`]) otherwise; a thread that
+//! wants it gets [`ThreadSignals::attention`] and an interrupt. On its way back to the program the
 //! thread takes it ([`deliver`]) and builds a frame for the handler ([`frame`]), stops or ends.
 //!
 //! One spin lock a process guards its pending signals, its thread list and its stopping and
@@ -38,14 +38,14 @@ pub use send::{force, send_to_group, send_to_process, send_to_thread};
 pub use set::SignalSet;
 pub use state::{Ending, ProcessSignals, ThreadSignals};
 
-/// The call is restarted if the handler has `SA_RESTART`, or if there is none; else `EINTR`.
-/// The usual answer of a call whose sleep a signal ended.
+/// The call is restarted if the handler has `SA_RESTART`, or if there is none; else `EINTR`. The
+/// usual answer of a call whose sleep a signal ended.
 pub const ERESTARTSYS: Errno = Errno::internal(512);
 /// The call is restarted always.
 pub const ERESTARTNOINTR: Errno = Errno::internal(513);
 /// The call is restarted only if no handler runs (`poll`, `sigsuspend`).
 pub const ERESTARTNOHAND: Errno = Errno::internal(514);
-/// As [`ERESTARTNOHAND`], but what is restarted is what
+/// As [`ERESTARTNOHAND`], but the restarted call is the one that
 /// [`Call::restart_with`](super::Call::restart_with) left.
 pub const ERESTART_RESTARTBLOCK: Errno = Errno::internal(516);
 

@@ -10,7 +10,7 @@ use crate::process::{User, user::WaitingSignal};
 /// Pending signals. One of each standard signal, any number of each real-time signal.
 pub struct Queue {
     set: SignalSet,
-    /// With what the target's user is charged for it.
+    /// With the charge on the target's user.
     infos: VecDeque<(Info, Option<WaitingSignal>)>,
 }
 
@@ -29,16 +29,18 @@ impl Queue {
         }
     }
 
-    /// What is pending.
+    /// Returns the set of pending signals.
     pub fn set(&self) -> SignalSet {
         self.set
     }
 
-    /// Adds a signal. A standard signal that is pending already is not added again, and one for whose
-    /// details there is no room loses them, not itself. `user`, whose the target is, may have `limit` signals waiting.
+    /// Adds a signal. A standard signal that is pending already is not added again, and one for
+    /// whose details there is no room loses them, not itself. `user`, the target's, may have
+    /// `limit` signals waiting.
     ///
     /// # Errors
-    /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one that `kill` did not send.
+    /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one that `kill`
+    /// did not send.
     pub fn push(&mut self, info: Info, user: &Arc<User>, limit: u64) -> Result<()> {
         let standard = info.signal < raw::SIGRTMIN;
         if standard && self.set.has(info.signal) {
@@ -56,7 +58,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a POSIX timer's signal. It is charged to the timer; while it waits, a further expiry is only counted in it.
+    /// Adds a POSIX timer's signal. It is charged to the timer; while it waits, a further expiry is
+    /// only counted in it.
     pub fn push_expiry(&mut self, info: Info) {
         let same = |other: &Info| match (other.fields, info.fields) {
             (Fields::Timer { id: a, .. }, Fields::Timer { id: b, .. }) => {

@@ -17,11 +17,11 @@ pub fn send_to_thread(thread: &Thread, info: Info) -> Result<()> {
     post(thread.process(), Some(thread), info)
 }
 
-/// Sends to a process: some thread that does not block the signal takes it. Not in interrupt context.
-/// No permission check.
+/// Sends to a process: some thread that does not block the signal takes it. Not in interrupt
+/// context. No permission check.
 ///
 /// # Errors
-/// As [`send_to_thread`].
+/// Those of [`send_to_thread`].
 pub fn send_to_process(process: &Process, info: Info) -> Result<()> {
     post(process, None, info)
 }
@@ -42,7 +42,7 @@ pub fn send_to_group(group: Pid, info: Info) -> Result<()> {
 }
 
 /// Makes the thread take the signal before its program goes on: if it is blocked or ignored, it
-/// gets its default first. For what the program's own instructions cause.
+/// gets its default first. For faults of the program's own instructions.
 pub fn force(thread: &Thread, info: Info) {
     let process = thread.process();
     let mut state = process.signals.lock();
@@ -66,7 +66,8 @@ pub fn force(thread: &Thread, info: Info) {
     thread.signals.notify();
 }
 
-/// A POSIX timer of the process has expired. Not in interrupt context. Returns whether the signal waits to be taken.
+/// A POSIX timer of the process has expired. Not in interrupt context. Returns whether the signal
+/// waits to be taken.
 pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info) -> bool {
     let put = |queue: &mut Queue| {
         queue.push_expiry(info);
@@ -76,7 +77,8 @@ pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info
     post_by(process, target, info, put).unwrap_or(false)
 }
 
-/// Sends one of the kernel's own signals to a process. Not in interrupt context. Returns whether it waits to be taken.
+/// Sends one of the kernel's own signals to a process. Not in interrupt context. Returns whether it
+/// waits to be taken.
 pub(super) fn send_kernels(process: &Process, signal: u32) -> bool {
     // There is always room.
     post_waits(process, None, Info::kernel(signal)).unwrap_or(false)
@@ -86,7 +88,7 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
     post_waits(process, target, info).map(drop)
 }
 
-/// As [`post`]; returns whether the signal waits to be taken.
+/// Posts as [`post`] does; returns whether the signal waits to be taken.
 fn post_waits(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> {
     post_by(process, target, info, |queue| {
         let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
@@ -114,7 +116,7 @@ fn post_by(
     waits
 }
 
-/// As [`post_by`], in the place of the pending signals of `opposites`.
+/// Posts as [`post_by`] does, in the place of the pending signals of `opposites`.
 fn replace(
     process: &Process,
     target: Option<&Thread>,
@@ -143,7 +145,8 @@ fn replace(
             state.threads.iter().any(|t| open(t)),
         ),
     };
-    // A blocked signal waits even if it would be ignored now: the action may change before it is taken.
+    // A blocked signal waits even if it would be ignored now: the action may change before it is
+    // taken.
     let ignored = action.ignores(signal) || state.unkillable && action.handler == DEFAULT;
     if ignored && unblocked {
         return Ok(false);

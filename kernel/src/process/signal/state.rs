@@ -1,4 +1,4 @@
-//! What a process and a thread keep about signals.
+//! The signal state of a process and of a thread.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -28,7 +28,7 @@ pub struct ProcessSignals {
     pub(super) resume: WaitQueue,
     /// Woken when a thread has ended.
     pub(super) gone: WaitQueue,
-    /// Woken when a signal has become pending, for who reads signals.
+    /// Woken when a signal has become pending, for readers of signals.
     arrivals: Arc<WaitQueue>,
 }
 
@@ -48,12 +48,13 @@ pub(super) struct State {
     pub tell_continued: bool,
     /// Deadly signals without a handler are dropped: the first process.
     pub unkillable: bool,
-    /// What the leader ended with, if it ended before the others.
+    /// The wait status of the leader, if it ended before the others.
     pub leader_status: i32,
 }
 
 impl State {
-    /// Drops pending signals of the process and all its threads. Their timers are to [hear](super::timer::dropped) of it.
+    /// Drops pending signals of the process and all its threads. Their timers are to
+    /// [hear](super::timer::dropped) of it.
     pub fn forget(&mut self, set: SignalSet) {
         self.pending.remove(set);
         for thread in &self.threads {
@@ -121,7 +122,7 @@ impl ProcessSignals {
         self.lock().actions.clone()
     }
 
-    /// What becomes of the signals and remains of children.
+    /// Returns the rules for the signals and zombies of children.
     pub fn child_rules(&self) -> ChildRules {
         self.lock().actions.child_rules()
     }
@@ -135,8 +136,8 @@ impl ProcessSignals {
         state.actions.reset();
     }
 
-    /// Sets the action of `signal`, if there is a new one, and returns the old one. What is pending and
-    /// would now be ignored is dropped; its timers are to [hear](super::timer::dropped) of it.
+    /// Sets the action of `signal`, if there is a new one, and returns the old one. What is pending
+    /// and would now be ignored is dropped; its timers are to [hear](super::timer::dropped) of it.
     pub fn set_action(&self, signal: u32, new: Option<super::Action>) -> super::Action {
         let mut state = self.lock();
         let Some(new) = new else {
@@ -149,7 +150,7 @@ impl ProcessSignals {
         old
     }
 
-    /// What is pending for the process as a whole.
+    /// Returns the signals pending for the process as a whole.
     pub fn pending(&self) -> SignalSet {
         self.lock().pending.set()
     }
@@ -252,7 +253,7 @@ impl ProcessSignals {
         Err(Errno::EAGAIN)
     }
 
-    /// SIGCONT or SIGKILL: what is stopped goes on.
+    /// SIGCONT or SIGKILL: stopped threads go on.
     pub(super) fn go_on(&self, state: &mut State) {
         state.stop_taken = false;
         if state.stop.take().is_some() {
@@ -309,7 +310,7 @@ impl ThreadSignals {
         self.attention.store(true, SeqCst);
     }
 
-    /// As [`call_attention`](Self::call_attention), and ends what the thread sleeps on or runs.
+    /// Calls [attention](Self::call_attention), and interrupts the thread's sleep or program.
     pub fn notify(&self) {
         let inner = self.inner.lock();
         self.call_attention();
@@ -318,7 +319,8 @@ impl ThreadSignals {
         }
     }
 
-    /// The thread is about to look at its signals: takes attention and interrupt back, both at once.
+    /// The thread is about to look at its signals: takes attention and interrupt back, both at
+    /// once.
     pub(super) fn take_attention(&self) {
         let inner = self.inner.lock();
         self.attention.store(false, SeqCst);
@@ -327,7 +329,7 @@ impl ThreadSignals {
         }
     }
 
-    /// What is pending for this thread alone.
+    /// Returns the signals pending for this thread alone.
     pub fn pending(&self) -> SignalSet {
         self.inner.lock().pending.set()
     }
@@ -337,7 +339,8 @@ impl ThreadSignals {
         !self.mask().has(signal) || SignalSet(self.waiting.load(Relaxed)).has(signal)
     }
 
-    /// The signals that `sigtimedwait` waits for; empty when it is over. The process's signal lock is held.
+    /// The signals that `sigtimedwait` waits for; empty when it is over. The process's signal lock
+    /// is held.
     pub(super) fn set_waiting(&self, set: SignalSet) {
         self.waiting.store(set.0, SeqCst);
     }
@@ -355,12 +358,12 @@ impl ThreadSignals {
 }
 
 impl Thread {
-    /// Sets the mask of blocked signals and returns the old one. What was pending and is no longer blocked is delivered before the
-    /// program goes on.
+    /// Sets the mask of blocked signals and returns the old one. What was pending and is no longer
+    /// blocked is delivered before the program goes on.
     pub fn set_mask(&self, mask: SignalSet) -> SignalSet {
         let old = self.signals.mask();
         if mask == old {
-            // Whoever sends a signal looks at the mask itself.
+            // Senders of signals read the mask themselves.
             return old;
         }
         let state = self.process().signals.lock();
@@ -370,7 +373,7 @@ impl Thread {
         if !mine.without(self.signals.mask()).is_empty() {
             self.signals.notify();
         }
-        // What this thread blocks from now on, another one may take.
+        // Another thread may take the signals that this one blocks from now on.
         let passed_on = pending.and(mask.without(old));
         if !passed_on.is_empty() {
             for other in &state.threads {
@@ -383,8 +386,8 @@ impl Thread {
         old
     }
 
-    /// Replaces the mask until the next return to the program (`ppoll`, `pselect`, `sigsuspend`): a handler
-    /// that is then run sees the old one restored after it.
+    /// Replaces the mask until the next return to the program (`ppoll`, `pselect`, `sigsuspend`): a
+    /// handler that is then run sees the old one restored after it.
     pub fn set_temporary_mask(&self, mask: SignalSet) {
         let old = self.set_mask(mask);
         self.signals.saved.store(old.0, Relaxed);

@@ -6,8 +6,8 @@ use super::{Ending, ProcessSignals};
 use crate::process::{Thread, pid_table};
 
 impl ProcessSignals {
-    /// Takes a thread off; returns the process's wait status if it was the last one. `status` is what the thread ended
-    /// with.
+    /// Removes a thread; returns the process's wait status if it was the last one. `status` is the
+    /// thread's own.
     pub fn remove_thread(&self, thread: &Thread, status: i32) -> Option<i32> {
         let mut state = self.lock();
         let mut gone = None;

@@ -1,7 +1,8 @@
-//! The x87 state as `fsave` lays it out, which stands in the signal frames of 32-bit programs before the state that
-//! `fxsave` knows.
+//! The x87 state as `fsave` lays it out, which stands in the signal frames of 32-bit programs
+//! before the state that `fxsave` knows.
 
-/// Bytes of it: seven words of environment, eight registers of ten bytes, and Linux's two half words behind.
+/// Bytes of it: seven words of environment, eight registers of ten bytes, and Linux's two half
+/// words behind.
 pub const LEN: usize = 112;
 
 /// Where the registers stand in either layout, and how far apart.
@@ -17,7 +18,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The tag of a register by what it holds.
+/// Returns the tag of a register by its contents.
 fn tag(register: &[u8]) -> u16 {
     let significand_is_zero = register[..8].iter().all(|byte| *byte == 0);
     let normal = register[7] & 0x80 != 0;
@@ -92,7 +93,8 @@ mod tests {
         fx[..8].copy_from_slice(&[0x7f, 3, 0, 0x30, 0b1100_0001, 0, 0x11, 1]);
         fx[8..12].copy_from_slice(&[1, 2, 3, 4]);
         fx[16..20].copy_from_slice(&[5, 6, 7, 8]);
-        // The top is register 6: 1.0 there, 0 in the next, a number without its leading bit in register 0.
+        // The top is register 6: 1.0 there, 0 in the next, a number without its leading bit in
+        // register 0.
         fx[39..42].copy_from_slice(&[0x80, 0xff, 0x3f]);
         fx[32 + 32 + 8] = 1;
         let env = from_fx(&fx, 0x23, 0x2b);

@@ -1,4 +1,5 @@
-//! What only this kernel has: costs by cause, what the bare machine takes, memory by use, system calls that nobody answers.
+//! Files that only this kernel has: costs by cause, costs of the bare machine, memory by use,
+//! unsupported calls.
 
 use abi::Errno;
 use fs::pseudofs::{Entry, Table};

@@ -1,6 +1,6 @@
-//! `/proc/net/snmp`, `snmp6` and `netstat`: what the protocols have counted.
+//! `/proc/net/snmp`, `snmp6` and `netstat`: the counters of the protocols.
 //!
-//! What has no counter can't happen on the loopback interface, and is 0.
+//! Events without a counter cannot happen on the loopback interface, and are 0.
 
 use fs::pseudofs::Text;
 use net::tcp;

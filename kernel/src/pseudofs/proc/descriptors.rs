@@ -14,7 +14,7 @@ use crate::{
     process::{files::OpenFile, thread},
 };
 
-/// Links to what the descriptors refer to.
+/// Links to the open files of the descriptors.
 pub(super) struct Descriptors {
     pub subject: Subject,
 }

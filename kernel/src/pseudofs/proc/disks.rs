@@ -62,7 +62,7 @@ fn milliseconds(time: Duration) -> u128 {
     time.as_millis()
 }
 
-/// `/proc/partitions`: devices in KiB; what is on them is not looked for.
+/// `/proc/partitions`: devices in KiB; partition tables are not read.
 pub fn partitions(out: &mut Text) {
     writeln!(out, "major minor  #blocks  name\n");
     for device in block::all() {

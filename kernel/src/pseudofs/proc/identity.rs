@@ -1,5 +1,5 @@
-//! What belongs to a process besides memory and files: what it has moved, who logged in, how it is judged when memory
-//! runs out, its children, what its user and group numbers mean.
+//! Facts about a process besides memory and files: its transfers, its login, its out-of-memory
+//! score, its children, the maps of its ids.
 
 use abi::{
     Errno, Result,
@@ -28,7 +28,7 @@ pub(super) fn parse<T: core::str::FromStr>(bytes: &[u8]) -> Result<T> {
 /// `io`: bytes that calls have moved. No device with blocks stands behind them.
 pub(super) fn transfers(subject: &Subject, out: &mut Text) -> Result<()> {
     match subject.private() {
-        // A zombie has moved what it has moved.
+        // A zombie keeps its counts.
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(error) => return Err(error),
     }
@@ -82,7 +82,7 @@ pub(super) fn adjustment(subject: Subject) -> Entry {
     })
 }
 
-/// `loginuid`: the process itself says who has logged in.
+/// `loginuid`: the process itself sets it.
 pub(super) fn login(subject: Subject) -> Entry {
     let process = subject.process.clone();
     Entry::text(move |out| {
@@ -149,13 +149,14 @@ pub(super) fn identity_map(_: &Subject, out: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// `setgroups`: nobody has forbidden it.
+/// `setgroups`: it is always allowed.
 pub(super) fn set_groups(_: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "allow");
     Ok(())
 }
 
-/// `ns`: links whose texts tell name spaces apart. There is one of each kind, with the number that Linux's first one has.
+/// `ns`: links whose texts tell name spaces apart. There is one of each kind, with the number of
+/// Linux's first one.
 pub(super) fn name_spaces() -> Table {
     const KINDS: [(&str, &str); 10] = [
         ("cgroup", "cgroup:[4026531835]"),

@@ -1,4 +1,5 @@
-//! `/proc/PID/mem` and `pagemap`: a process's memory, and which pages stand behind it, at the addresses as positions.
+//! `/proc/PID/mem` and `pagemap`: a process's memory, and which pages stand behind it, at the
+//! addresses as positions.
 
 use alloc::{
     sync::{Arc, Weak},
@@ -18,7 +19,7 @@ use vm::Map;
 use super::subject::Subject;
 use crate::process::thread;
 
-/// What is seen through a [`Window`].
+/// The memory seen through a [`Window`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
     /// The bytes.
@@ -38,7 +39,8 @@ struct Window {
     position: AtomicU64,
 }
 
-/// Opens `mem`. Who may look at the process then may read and write its memory through the file, whoever has it later.
+/// Opens `mem`. A process that may inspect the target at that time may read and write its memory
+/// through the file; so may later holders of the file.
 ///
 /// # Errors
 /// `EACCES`, `ESRCH`.

@@ -22,7 +22,7 @@ pub(super) fn maps(subject: &Subject, out: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// What the subject uses, if it has memory at all.
+/// Returns the resources of the subject, if it has memory at all.
 fn with_memory(subject: &Subject) -> Result<Option<Shared>> {
     match subject.private() {
         Err(Errno::ENOENT) => Ok(None),
@@ -74,7 +74,8 @@ fn line(entry: &Entry, out: &mut Text) {
     out.push(b"\n");
 }
 
-/// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in pages, `locked` in bytes.
+/// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in
+/// pages, `locked` in bytes.
 fn write_counts(counts: &PageCounts, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
     let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
@@ -151,7 +152,7 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// What a mapping allows, and may be made to allow, in words of two letters.
+/// Formats the protection of a mapping, and the largest that it may get, in words of two letters.
 fn flags(entry: &Entry, out: &mut Text) {
     out.push(b"VmFlags:");
     let (now, ever) = (entry.prot, entry.max_prot);

@@ -1,7 +1,10 @@
 //! `/proc`: what programs may know, in Linux's formats.
 //!
-//! `system`: the machine as a whole. `process`: a directory a process. `status`: the numbers of one. `person`: who it
-//! is and what it has done. `memory`: its mappings. `window`: its memory itself. `descriptors`: its open files. `disks`: block devices. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: what only this kernel has.
+//! `system`: the machine as a whole. `process`: a directory for each process. `subject`: the
+//! process or thread of a file. `status`: the numbers of one. `identity`: its ids and counts.
+//! `memory`: its mappings. `mem`: its memory itself. `descriptors`: its open files. `disks`: block
+//! devices. `sys`: settings. `sysvipc`: System V objects. `net`: sockets. `causeway`: files that
+//! only this kernel has.
 
 mod causeway;
 mod counts;
@@ -29,7 +32,7 @@ use fs::{
 
 use crate::process::thread;
 
-/// The process whose directory a vnode is.
+/// Returns the process whose directory a vnode is.
 pub(crate) fn process_of(vnode: &dyn Vnode) -> Option<Arc<crate::process::Process>> {
     let subject: &subject::Subject = pseudofs::directory(vnode)?.downcast_ref()?;
     subject.tid.is_none().then(|| subject.process.clone())

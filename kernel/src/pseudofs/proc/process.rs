@@ -224,8 +224,9 @@ fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
     )
 }
 
-/// The argument strings, or what a program has written over them: if their last byte is no longer the NUL that ends them, the
-/// string that begins there, which may go on where the environment was (`setproctitle`).
+/// Returns the argument strings, or the text that a program has written over them: if their last
+/// byte is no longer the NUL that ends them, the string that begins there, which may go on where
+/// the environment was (`setproctitle`).
 fn title(space: &Space) -> VirtRange {
     let (arguments, environment) = (space.arguments(), space.environment());
     let mut last = [0];

@@ -33,7 +33,7 @@ impl Subject {
         .ok_or(Errno::ESRCH)
     }
 
-    /// What it uses.
+    /// Returns its resources.
     ///
     /// # Errors
     /// `ESRCH` when it has ended.
@@ -41,7 +41,7 @@ impl Subject {
         self.thread()?.shared().ok_or(Errno::ESRCH)
     }
 
-    /// What it uses, for the eyes of its owner and root only.
+    /// Returns its resources, for its owner and root only.
     ///
     /// # Errors
     /// `EACCES`, `ESRCH`; `ENOENT` for a process that runs no program.
@@ -93,7 +93,7 @@ pub(super) fn number(name: &[u8]) -> Option<u32> {
     core::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// Who owns what is shown of a process.
+/// Sets the owner of a file about a process.
 pub(super) fn owned(entry: Entry, process: &Process) -> Entry {
     let shared = process.leader().and_then(|leader| leader.shared());
     match shared {

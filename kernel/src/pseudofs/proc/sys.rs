@@ -56,7 +56,7 @@ fn checked(get: fn() -> usize, set: impl Fn(usize) -> Result<()> + Send + Sync +
     })
 }
 
-/// A line that root may change; what is behind a newline or a NUL does not count.
+/// A line that root may change; the part behind a newline or a NUL is ignored.
 fn name(get: fn() -> uts::Name, set: fn(&[u8]) -> Result<()>) -> Entry {
     bytes(move || get().as_bytes().to_vec()).writable(move |bytes| {
         let end = bytes.iter().position(|&byte| byte == b'\n' || byte == 0);
@@ -187,7 +187,7 @@ fn random_files(boot_id: String) -> Table {
         )
 }
 
-/// What settings of writing back may be.
+/// The ranges of settings of writeback.
 const PER_CENT: RangeInclusive<u64> = 0..=100;
 const CENTISECONDS: RangeInclusive<u64> = 0..=i32::MAX as u64;
 const BYTES: RangeInclusive<u64> = 0..=i64::MAX as u64;
@@ -248,7 +248,7 @@ fn overcommit() -> usize {
     }
 }
 
-/// No account is kept of what was promised, so there is no limit to hold it to (2).
+/// Promised memory is not accounted, so no limit can hold it (2).
 fn set_overcommit(to: usize) -> Result<()> {
     vm::set_overcommit(match to {
         0 => Overcommit::Heuristic,
@@ -258,7 +258,8 @@ fn set_overcommit(to: usize) -> Result<()> {
     Ok(())
 }
 
-/// `vm.drop_caches`: 1 and 3 give up pages of files that can be read again; 2 is for what is kept of names alone.
+/// `vm.drop_caches`: 1 and 3 evict pages of files that can be read again; 2 is for the cache of
+/// names alone.
 fn drop_caches() -> Entry {
     Entry::text(|out| {
         writeln!(out, "0");
@@ -267,7 +268,7 @@ fn drop_caches() -> Entry {
     .writable(|bytes| match identity::parse::<u32>(bytes)? {
         1 | 3 => {
             fs::ninep::give_back(usize::MAX);
-            // Only what is clean can go; `sync` first for more.
+            // Only clean pages can go; `sync` first for more.
             fs::page_cache::reclaim(usize::MAX);
             Ok(())
         }

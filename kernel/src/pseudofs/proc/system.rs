@@ -45,7 +45,8 @@ pub fn add(table: Table) -> Table {
         .with("loadavg", file(loadavg))
         .with("locks", Entry::text(file_locks))
         .with("meminfo", file(meminfo))
-        // Nothing is loaded later, and no device shares the number for those that have none of their own.
+        // Nothing is loaded later, and no device shares the number for those that have none of
+        // their own.
         .with("misc", file(|_| {}))
         .with("modules", file(|_| {}))
         .with("mounts", Entry::link(|| Ok(b"self/mounts".to_vec())))
@@ -57,7 +58,8 @@ pub fn add(table: Table) -> Table {
         .with("vmstat", file(vmstat))
 }
 
-/// Names of feature bits, by word of [`Processor::features`](nucleus::processor::Processor) and bit, in Linux's order.
+/// Names of feature bits, by word of [`Processor::features`](nucleus::processor::Processor) and
+/// bit, in Linux's order.
 const FEATURES: [&[(u32, &str)]; 5] = [
     &[
         (0, "fpu"),
@@ -288,7 +290,7 @@ fn loadavg(out: &mut Text) {
     writeln!(out, "{running}/{threads} {last}");
 }
 
-/// What `statfs` says of the in-memory file systems.
+/// Numbers of the in-memory file systems in `statfs`.
 const TMPFS: u64 = 0x0102_1994;
 
 /// KiB in files of the in-memory file systems, each counted once however often it is mounted.
@@ -309,7 +311,7 @@ fn files_kib() -> u64 {
     total
 }
 
-/// What the frames that hold data are used for, in pages.
+/// The uses of the frames that hold data, in pages.
 struct Memory {
     /// Pages of files that are somewhere else as well.
     files: usize,
@@ -319,7 +321,7 @@ struct Memory {
     inactive_files: usize,
     dirty: usize,
     writeback: usize,
-    /// What can be given up at once.
+    /// Frames that can be reclaimed at once.
     available: usize,
     /// Files that are in memory only.
     shared: usize,
@@ -446,7 +448,7 @@ fn swaps(out: &mut Text) {
     writeln!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority");
     let kib = |pages: usize| pages * (PAGE_SIZE / 1024);
     let tab = |kib: usize| if kib < 10_000_000 { "\t" } else { "" };
-    // What there is no memory to list is not in it.
+    // Entries that do not fit into memory are left out.
     for area in swap::list().unwrap_or_default() {
         let start = out.len();
         out.push_escaped(&area.at.path_without_locks());

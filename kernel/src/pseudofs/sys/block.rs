@@ -14,7 +14,7 @@ use nucleus::PAGE_SIZE;
 use super::{directory, line, link, number, value};
 use crate::pseudofs::proc::disks;
 
-/// Names for all block devices: what each is called here, and what it is.
+/// Names of all block devices and their kinds.
 struct Devices {
     kind: Kind,
     name: fn(&Device) -> String,
@@ -64,7 +64,7 @@ pub(super) fn links() -> Entry {
     })
 }
 
-/// `/sys/class/block`: likewise.
+/// `/sys/class/block`.
 pub(super) fn class() -> Entry {
     directory(Devices {
         kind: Kind::Link,
@@ -91,7 +91,7 @@ pub(super) fn devices() -> Entry {
     })
 }
 
-/// A file with what is asked of the device when it is read.
+/// A file whose text is asked of the device when it is read.
 fn asked(device: &Arc<Device>, show: fn(&mut Text, &Device)) -> Entry {
     let device = device.clone();
     Entry::text(move |out| {

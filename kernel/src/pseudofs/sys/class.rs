@@ -16,7 +16,7 @@ const TERMINALS: [(&str, &str); 4] = [
     ("ttyS0", "4:64"),
 ];
 
-/// `class`: links to devices, by what they are.
+/// `class`: links to devices, by their kinds.
 pub(super) fn classes() -> Table {
     let terminals = TERMINALS.iter().fold(Table::new(), |table, &(name, _)| {
         let to = move || Ok(format!("../../devices/virtual/tty/{name}").into_bytes());
@@ -66,7 +66,7 @@ fn terminal(name: &'static str, number: &'static str) -> Table {
         .with("subsystem", link("../../../../class/tty"))
         .with("uevent", line(event));
     match name {
-        // What stands behind it.
+        // The devices of the class.
         "console" => table.with("active", value("ttyS0")),
         _ => table,
     }
@@ -82,7 +82,7 @@ fn loopback() -> Table {
         .with("dev_id", value("0x0"))
         .with("dev_port", value("0"))
         .with("dormant", value("0"))
-        // Up, and the loopback: what a device's own flags are, without those of its state.
+        // Up, and the loopback: the device's own flags, without those of its state.
         .with("flags", value("0x9"))
         .with("ifindex", number(interface::INDEX as u64))
         .with("iflink", number(interface::INDEX as u64))
@@ -97,7 +97,7 @@ fn loopback() -> Table {
         .with("uevent", value("INTERFACE=lo\nIFINDEX=1"))
 }
 
-/// What goes out comes in, and nothing is lost on the way.
+/// Every packet that goes out comes in, and none is lost.
 fn statistics() -> Table {
     const NEVER: [&str; 19] = [
         "collisions",

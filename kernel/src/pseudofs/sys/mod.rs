@@ -1,7 +1,8 @@
-//! `/sys`: what the machine is made of, in Linux's formats.
+//! `/sys`: the parts of the machine, in Linux's formats.
 //!
-//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals and network interfaces. `numbered`:
-//! names with a number in them. What this machine does not have, has no file here.
+//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals and
+//! network interfaces. `numbered`: names with a number in them. What this machine does not have,
+//! has no file here.
 
 mod block;
 mod class;
@@ -42,8 +43,8 @@ pub fn root() -> Arc<dyn Vnode> {
     pseudofs::root("sysfs", root)
 }
 
-/// Who gets large pages, in Linux's words: the same switch as `/proc/causeway/large`, for memory that processes share, too. No pages
-/// are moved to make room for one.
+/// The use of large pages, in Linux's words: the same switch as `/proc/causeway/large`, for memory
+/// that processes share, too. No pages are moved to make room for one.
 fn huge_pages() -> Table {
     let enabled = Entry::text(|out| {
         out.push(match vm::large_pages() {

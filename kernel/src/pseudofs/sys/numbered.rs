@@ -12,7 +12,7 @@ pub(super) struct Numbered {
     pub word: &'static str,
     pub count: usize,
     pub kind: Kind,
-    /// What the one of a number is.
+    /// Makes the entry of a number.
     pub make: Box<dyn Fn(usize) -> Entry + Send + Sync>,
 }
 

@@ -13,7 +13,7 @@ use nucleus::user;
 use super::{interface, ip_options::IpOptions, name};
 use crate::socket::{Common, Incoming, control::Control};
 
-/// What the control data of a message ask for.
+/// The requests in the control data of a message.
 #[derive(Default)]
 pub struct Ancillary {
     /// The source address.

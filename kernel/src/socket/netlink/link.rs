@@ -25,7 +25,7 @@ const UP: u32 = 1;
 const SKIP_STATISTICS: u32 = 8;
 /// Bytes of a hardware address, all zero here.
 const HARDWARE: usize = 6;
-/// Nobody has renamed the interface or its queue's discipline.
+/// The interface and its queueing discipline cannot be renamed.
 const QUEUE: &[u8] = b"noqueue\0";
 /// The most segments that a packet may be cut into, and bytes that it may have before.
 const SEGMENTS: u32 = 65_535;
@@ -117,7 +117,7 @@ fn check_named(request: &Request<'_>, asked: &Asked) -> Result<()> {
     }
 }
 
-/// Changes to the interface: what it is already may be asked for.
+/// Changes to the interface: a change to the present state succeeds.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for all else, `EEXIST`, `ENODEV`, `EINVAL`.
@@ -231,7 +231,7 @@ fn write(writer: &mut Writer, flags: u32, statistics: bool) {
     });
 }
 
-/// Writes how much has passed; what is sent is received.
+/// Writes the traffic counts; every sent packet is received.
 fn write_statistics(all: &mut Attributes<'_>) {
     let packets = Counter::loopback_packets.total();
     let bytes = Counter::loopback_bytes.total();

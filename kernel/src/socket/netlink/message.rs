@@ -1,4 +1,5 @@
-//! The format of netlink messages: a head, a structure that the type says, and attributes; all aligned to four bytes.
+//! The format of netlink messages: a head, a structure that the type says, and attributes; all
+//! aligned to four bytes.
 
 use alloc::vec::Vec;
 
@@ -28,7 +29,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// What follows the head.
+    /// The part behind the head.
     pub fn body(&self) -> &'a [u8] {
         &self.whole[HEAD..]
     }
@@ -44,7 +45,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The messages in `bytes`, up to the first whose length is not possible.
+/// Returns the messages in `bytes`, up to the first with an impossible length.
 pub fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
     let mut left = bytes;
     core::iter::from_fn(move || {
@@ -66,7 +67,7 @@ pub fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
     })
 }
 
-/// The attributes in `bytes`, up to the first whose length is not possible.
+/// Returns the attributes in `bytes`, up to the first with an impossible length.
 pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut left = bytes;
     core::iter::from_fn(move || {
@@ -94,7 +95,7 @@ pub struct Writer {
     bytes: Vec<u8>,
     /// Of the request that is answered.
     sequence: u32,
-    /// The port of who asked.
+    /// The port of the requester.
     port: u32,
 }
 
@@ -129,8 +130,8 @@ impl Writer {
         self.bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// Adds the answer to a request that failed, or that asked to be told of its success. It repeats the request, or of
-    /// it only the head (`capped`) where that says enough.
+    /// Adds the answer to a request that failed, or that asked to be told of its success. It
+    /// repeats the request, or of it only the head (`capped`) where that says enough.
     pub fn outcome(&mut self, request: &Request<'_>, error: Option<Errno>, capped: bool) {
         let number = error.map_or(0, |error| -i32::from(error.number()));
         let capped = capped || error.is_none();

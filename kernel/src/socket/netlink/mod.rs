@@ -2,8 +2,8 @@
 //!
 //! - [`socket`](mod@socket): the sockets, their ports and queues; `name`: their names;
 //! - `message`: the format of requests and answers;
-//! - `route`: the protocol `NETLINK_ROUTE`, the one that is there: who asks what, and whether he may;
-//!   `link`, `routes`: what the answers say.
+//! - `route`: the only protocol, `NETLINK_ROUTE`: requests and permissions; `link`, `routes`: the
+//!   answers.
 //!
 //! Requests are served inside the call that sends them; the answers wait in the socket's queue.
 

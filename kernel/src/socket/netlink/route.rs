@@ -1,7 +1,7 @@
-//! The protocol `NETLINK_ROUTE`: requests, who may make them, and their answers.
+//! The protocol `NETLINK_ROUTE`: requests, permissions, and answers.
 //!
-//! There is one interface, and nothing of it can be changed: requests to change are answered as by a Linux that was built
-//! without them, except those that ask for what is so already.
+//! There is one interface, and nothing of it can be changed: requests to change are answered as by
+//! a Linux that was built without them, except those that ask for the present state.
 
 use alloc::vec::Vec;
 
@@ -20,22 +20,23 @@ use crate::{
     socket::inet::{AF_INET, AF_INET6, interface},
 };
 
-/// Who asks.
+/// The requester.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// His socket's port.
     pub port: u32,
     /// May change the network (`CAP_NET_ADMIN`).
     pub is_administrator: bool,
-    /// Heads are checked to the last field, and what they say chooses what is listed (`NETLINK_GET_STRICT_CHK`).
+    /// Heads are checked to the last field, and their fields choose the listed objects
+    /// (`NETLINK_GET_STRICT_CHK`).
     pub is_strict: bool,
     /// Failures are answered without the whole request (`NETLINK_CAP_ACK`).
     pub caps_outcomes: bool,
 }
 
-/// What has been done for a request.
+/// The result of a request.
 enum Served {
-    /// What was asked for; who wants to be told is.
+    /// The request is answered; listeners are told if it changed something.
     Done,
     /// An answer that says so itself.
     Answered,
@@ -51,7 +52,7 @@ const END: u16 = 120;
 pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
     for request in message::requests(bytes) {
-        // Neither what is no request nor the protocol's own messages ask for anything.
+        // Messages that are no requests, and the protocol's own, need no answer.
         let asks = request.has(raw::NLM_F_REQUEST) && request.kind >= raw::NLMSG_MIN_TYPE as u16;
         let served = match asks {
             true => serve_one(&request, asker, &mut answers),
@@ -108,7 +109,7 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
                 routes::list(request, asker, &mut writer, v4, v6)
             }
             _ if kind == raw::RTM_GETRULE as u16 => Ok(routes::list_rules(&mut writer, v4, v6)),
-            // Nobody on the loopback interface has to be found by a hardware address.
+            // No neighbour on the loopback interface has to be found by a hardware address.
             _ if kind == raw::RTM_GETNEIGH as u16 => Ok(0),
             _ => return Err(Errno::EOPNOTSUPP),
         };

@@ -29,7 +29,7 @@ const MAIN: u32 = 254;
 const DEFAULT: u32 = 253;
 /// `FR_ACT_TO_TBL`.
 const LOOK_UP: u8 = 1;
-/// What a route that was looked up is: not in a table, and to this machine (`RTCF_LOCAL`).
+/// Flags of a looked-up route: not in a table, and to this machine (`RTCF_LOCAL`).
 const FOUND: u32 = raw::RTM_F_CLONED | 0x8000_0000;
 
 /// One route. All are in the table `local`.
@@ -67,7 +67,7 @@ const ROUTES: [Route; 4] = [
     },
 ];
 
-/// What a strict request wants of the list.
+/// The filter of a strict request for the list.
 #[derive(Default)]
 struct Filter {
     table: u32,

@@ -34,14 +34,14 @@ const AF_UNSPEC: u32 = 0;
 const SOL_NETLINK: u32 = 270;
 /// Groups of `NETLINK_ROUTE` (`RTNLGRP_MAX`).
 const GROUPS: u32 = 36;
-/// What Linux reckons for keeping one datagram, besides its bytes.
+/// Linux's accounting for keeping one datagram, besides its bytes.
 const OVERHEAD: usize = 768;
 /// Bytes of a send buffer that a message can't use.
 const RESERVED: usize = 32;
 /// Ports for sockets of a process that has one already are looked for from here downwards.
 const LAST_OF_OTHERS: u32 = 4096u32.wrapping_neg();
 
-/// Who is at which port. The kernel is at port 0.
+/// The sockets by port. The kernel is at port 0.
 static PORTS: Mutex<BTreeMap<u32, Weak<NetlinkSocket>>> = Mutex::new(Rank::Net, BTreeMap::new());
 
 /// A netlink socket.
@@ -68,7 +68,7 @@ struct State {
 #[derive(Default)]
 struct Queue {
     datagrams: VecDeque<Datagram>,
-    /// What they cost, as it counts against the receive buffer.
+    /// Their cost, as it counts against the receive buffer.
     cost: usize,
 }
 
@@ -137,7 +137,7 @@ impl NetlinkSocket {
         self.options.load(Relaxed) & 1 << option != 0
     }
 
-    /// Takes `port`, or any with 0: the process's id if nobody has it.
+    /// Takes `port`, or any with 0: the process's id if it is free.
     ///
     /// # Errors
     /// `EADDRINUSE`; `EINVAL` if it has one already.

@@ -1,12 +1,14 @@
 //! Finding sockets that only sockets in flight lead to.
 //!
-//! A socket can be sent over itself, or two over each other; closed then by all processes, they keep one another. The
-//! local sockets in flight are the nodes of a graph; a node has an edge to each socket in its queue.
-//! A node whose open file has more handles than it is often in flight is held from outside. So is one that is in flight in the
-//! queue of a socket that is no node. What can't be reached from those is garbage: its queues are emptied.
+//! A socket can be sent over itself, or two over each other; closed then by all processes, they
+//! keep one another alive. The local sockets in flight are the nodes of a graph; a node has an edge
+//! to each socket in its queue. A node whose open file has more handles than it is often in flight
+//! is held from outside. So is one that is in flight in the queue of a socket that is no node.
+//! Nodes that cannot be reached from those are garbage: their queues are emptied.
 //!
-//! The list of sockets in flight stays locked meanwhile, so no socket arrives anywhere; and one that is not held from
-//! outside can't come to be except by arriving. A handle that comes or goes elsewhere makes a node look held at worst.
+//! The list of sockets in flight stays locked meanwhile, so no socket arrives anywhere; and one
+//! that is not held from outside can't come to be except by arriving. A handle that comes or goes
+//! elsewhere makes a node look held at worst.
 
 use alloc::{sync::Arc, vec::Vec};
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::socket::{Address, Patience, Socket};
 
-/// What a listener answers to who wants to connect.
+/// The answer of a listener to a connecting socket.
 enum Answer {
     Queued,
     Full,
@@ -36,7 +36,7 @@ impl UnixSocket {
         }
         let name = Name::bind(asked, &self.end)?;
         if !self.end.set_name(&name) {
-            // Somebody else was faster.
+            // Another thread bound it in the meantime.
             name.forget(&self.end);
             return Err(Errno::EINVAL);
         }
@@ -125,7 +125,7 @@ impl UnixSocket {
             match self.queue_for(&listener, accepted)? {
                 Answer::Queued => return Ok(()),
                 Answer::Full => {
-                    // Whoever accepts makes room; the name may have changed its owner then.
+                    // An accepting thread makes room; the name may have changed its owner then.
                     patience.wait(&listener.connecters, || has_place(&listener).then_some(()))?;
                 }
             }
@@ -160,7 +160,7 @@ impl UnixSocket {
 
     /// Queues `accepted` for the listener, and connects this socket to it.
     fn queue_for(&self, listener: &Arc<End>, accepted: Arc<UnixSocket>) -> Result<Answer> {
-        // Claimed first: nobody else connects this socket while it is being queued.
+        // Claimed first: no other thread connects this socket while it is being queued.
         {
             let mut stage = self.end.stage.lock();
             match *stage {
@@ -179,7 +179,7 @@ impl UnixSocket {
                 (Stage::Connected, Ok(Answer::Queued))
             }
             Ok(Pushed::No(accepted)) => {
-                // It was never anybody's: only its entry among all ends goes.
+                // It was never accepted: only its entry among all ends goes.
                 accepted.end.release();
                 (Stage::Fresh, Ok(Answer::Full))
             }
@@ -223,8 +223,8 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Datagrams go elsewhere from now on: what waits here was from the old one and is lost; if that one is connected to
-    /// this socket, it is told.
+    /// Datagrams go elsewhere from now on: what waits here was from the old one and is lost; if
+    /// that one is connected to this socket, it is told.
     pub(super) fn disconnected(&self, old: &Arc<End>) {
         if let Inbox::Messages(messages) = &self.end.inbox
             && messages.discard()
@@ -242,9 +242,9 @@ pub(super) fn may_send(from: &Arc<End>, to: &Arc<End>) -> bool {
     to.has_no_peer() || to.sends_to(from)
 }
 
-/// What became of a connection that was to be queued.
+/// The result of queueing a connection.
 enum Pushed {
-    /// It is queued; these are who listens.
+    /// It is queued; the credentials of the listener.
     Yes(Option<crate::socket::PeerCredentials>),
     No(Arc<UnixSocket>),
 }
@@ -282,7 +282,8 @@ fn has_place(listener: &End) -> bool {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // A socket that never had an open file (a pair that could not be told, a connection that nobody accepts).
+        // A socket that never had an open file (a pair that could not be installed, a connection
+        // that was never accepted).
         if !self.end.is_closed() {
             self.release();
         }

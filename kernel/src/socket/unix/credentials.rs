@@ -1,4 +1,4 @@
-//! Who sends, and what goes with what is sent.
+//! The sender of a message, and its ancillary data.
 
 use alloc::vec::Vec;
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The user and group of a sender that nobody recorded (`overflowuid`).
+/// The user and group of an unrecorded sender (`overflowuid`).
 const NOBODY: u32 = 65534;
 
 /// The sender of a message, as `struct ucred`.
@@ -48,7 +48,7 @@ impl Sender {
     }
 }
 
-/// Who the current thread's process is, for the other end.
+/// Returns the credentials of the current thread's process, for the other end.
 pub fn current_peer() -> Option<PeerCredentials> {
     thread::with_current(|thread| {
         let who = thread.shared()?.credentials;
@@ -61,7 +61,7 @@ pub fn current_peer() -> Option<PeerCredentials> {
     })?
 }
 
-/// What the control messages of a message ask for.
+/// The requests in the control messages of a message.
 #[derive(Default)]
 pub struct Parsed {
     pub sender: Option<Sender>,
@@ -71,7 +71,8 @@ pub struct Parsed {
 /// Reads the control messages of a message that the current thread sends.
 ///
 /// # Errors
-/// `EINVAL` for what is malformed or unknown, `EBADF`, `EPERM` and `ESRCH` for false credentials, `ETOOMANYREFS`.
+/// `EINVAL` for malformed or unknown messages, `EBADF`, `EPERM` and `ESRCH` for false credentials,
+/// `ETOOMANYREFS`.
 pub fn parse(control: Control<'_>) -> Result<Parsed> {
     let mut parsed = Parsed::default();
     if control.is_empty() {
@@ -147,7 +148,7 @@ fn claimed(data: &[u8], process: &Process, who: &Shared) -> Result<Sender> {
     Ok(sender)
 }
 
-/// Tells the receiver who sent what it got, if it wants to know.
+/// Adds the sender's credentials for a receiver that asked for them.
 pub fn put_sender(common: &Common, message: &mut Incoming<'_>, sender: Option<Sender>) {
     if !common.is_on(SO_PASSCRED) {
         return;

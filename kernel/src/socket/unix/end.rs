@@ -1,4 +1,5 @@
-//! One end: what a local socket is to the others. It outlives the socket's open file while others hold it.
+//! One end: the part of a local socket that others hold. It outlives the socket's open file while
+//! others hold it.
 
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -32,7 +33,7 @@ const RECEIVE: u32 = 1;
 /// Nothing more is sent.
 const SEND: u32 = 2;
 
-/// What a message takes of its sender's buffer besides its bytes: as much as on Linux, about.
+/// The charge of a message on its sender's buffer besides its bytes: about as much as on Linux.
 const MESSAGE_OVERHEAD: usize = 768;
 
 /// One end.
@@ -41,18 +42,19 @@ pub struct End {
     pub inbox: Inbox,
     name: OnceBox<Arc<Name>>,
     pub stage: SpinLock<Stage>,
-    /// Who wait until a connection can be queued here.
+    /// Waiters for room in the queue of connections.
     pub connecters: WaitQueue,
     /// [`RECEIVE`], [`SEND`].
     shut: AtomicU32,
-    /// The address of the end that this one sends to, 0 for none: enough to say who it is, as that one is held meanwhile.
+    /// The address of the end that this one sends to, 0 for none: enough to identify it, as that
+    /// one is held meanwhile.
     peer: AtomicUsize,
     /// Bytes of messages from here that wait elsewhere, with [`MESSAGE_OVERHEAD`] each.
     sent: AtomicUsize,
     pub tail: Mutex<Tail>,
 }
 
-/// What waits to be received.
+/// The data that wait to be received.
 pub enum Inbox {
     Bytes(Channel),
     Messages(Messages),
@@ -87,7 +89,7 @@ pub struct Listener {
     pub backlog: u32,
     /// Those that do.
     pub waiting: VecDeque<Arc<dyn Pending>>,
-    /// Who called `listen`.
+    /// The credentials of the thread that called `listen`.
     pub credentials: Option<PeerCredentials>,
 }
 
@@ -147,11 +149,11 @@ impl End {
         self.shut.load(Acquire) & SEND != 0
     }
 
-    /// Ends directions, and wakes who waits on this socket.
+    /// Ends directions, and wakes the waiters of this socket.
     pub fn shut(&self, what: Shutdown) {
         let bits = (u32::from(what.receive) * RECEIVE) | (u32::from(what.send) * SEND);
         if what.receive {
-            // Whoever sees the flag sees all that was sent before.
+            // Stores before the flag are visible to threads that see it.
             match &self.inbox {
                 Inbox::Bytes(channel) => channel.close(),
                 Inbox::Messages(messages) => messages.close(),
@@ -166,7 +168,7 @@ impl End {
         self.peer.load(Acquire) == Arc::as_ptr(other).addr()
     }
 
-    /// Whether it sends to nobody, if not told otherwise.
+    /// Whether it has no default receiver.
     pub fn has_no_peer(&self) -> bool {
         self.peer.load(Acquire) == 0
     }
@@ -194,7 +196,7 @@ impl End {
         super::messages::Charge::new(self, bytes)
     }
 
-    /// Takes back what was counted, and wakes who waits for room, once there is enough of it.
+    /// Takes back the charge, and wakes waiters for room once there is enough of it.
     pub fn give_back(&self, bytes: usize) {
         let before = self.sent.fetch_sub(bytes, SeqCst);
         let limit = self.common.send_buffer();
@@ -248,7 +250,8 @@ impl End {
         }
     }
 
-    /// The socket was closed: the name is free, nothing comes in any more. Returns whether something had not been received.
+    /// The socket was closed: the name is free, nothing comes in any more. Returns whether
+    /// something had not been received.
     pub fn release(self: &Arc<End>) -> bool {
         ALL.lock().remove(&self.common.inode());
         self.shut(Shutdown {
@@ -271,12 +274,12 @@ impl End {
         }
     }
 
-    /// An end that is gone, seen from another: its error for who sends to it.
+    /// Whether the end is gone, as a sender sees it.
     pub fn is_closed(&self) -> bool {
         matches!(*self.stage.lock(), Stage::Closed)
     }
 
-    /// The error of a stream or connection whose other end is gone.
+    /// Sets the error of a stream or connection whose other end is gone.
     pub fn reset(&self) {
         self.common.set_error(Errno::ECONNRESET);
     }

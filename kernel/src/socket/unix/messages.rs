@@ -36,7 +36,7 @@ pub struct Messages {
 
 struct Queue {
     messages: VecDeque<Arc<Message>>,
-    /// Nobody will receive.
+    /// The receiving side is closed.
     closed: bool,
     /// Senders that found the queue full and wait to be told of room.
     waiting: Vec<Weak<End>>,
@@ -51,7 +51,7 @@ pub struct Message {
     /// Since the epoch, when it was sent.
     pub time: Duration,
     rights: SpinLock<Option<Rights>>,
-    /// Somebody has looked at it: an empty one is not looked at again from a place behind it.
+    /// It has been peeked at: an empty one is not looked at again from a place behind it.
     seen: AtomicBool,
     /// Held for its drop.
     _charge: Charge,
@@ -63,7 +63,7 @@ enum Body {
     Many(Aggregate),
 }
 
-/// What a message in a queue takes of its sender's buffer; given back when it is dropped.
+/// The charge of a queued message on its sender's buffer; released by the drop.
 pub struct Charge {
     to: Arc<End>,
     bytes: usize,
@@ -102,7 +102,7 @@ impl Tail {
 
     /// Copies a small message behind others.
     fn add(&mut self, from: &mut dyn Source, len: usize) -> Result<Slice> {
-        // When nobody else has a handle of the frame, it is empty again.
+        // When no other handle of the frame exists, it is empty again.
         if self
             .frame
             .as_ref()
@@ -136,7 +136,7 @@ impl Tail {
 }
 
 impl Message {
-    /// A message of all that `from` has, sent by `by`, whose `tail` is used for a small one.
+    /// Makes a message of all of `from`, sent by `by`, whose `tail` is used for a small one.
     ///
     /// # Errors
     /// `ENOMEM`, those of the source.
@@ -196,7 +196,7 @@ impl Message {
         Ok(total)
     }
 
-    /// Notes that somebody has looked at it.
+    /// Notes that it has been peeked at.
     pub fn note_seen(&self) {
         self.seen.store(true, Relaxed);
     }
@@ -224,7 +224,7 @@ impl Message {
     }
 }
 
-/// All of a slice but what is still to be skipped, or what there is room for.
+/// Returns a slice without the part that is still to be skipped, or is beyond the room.
 fn put(slice: &Slice, to: &mut dyn Sink, skip: &mut usize, total: &mut usize) -> Result<()> {
     let start = slice.len.min(*skip);
     *skip -= start;
@@ -242,7 +242,7 @@ fn put(slice: &Slice, to: &mut dyn Sink, skip: &mut usize, total: &mut usize) ->
 /// A queue's answer to a message.
 pub enum Push {
     Done,
-    /// Nobody will receive.
+    /// The receiving side is closed.
     Closed,
     /// There are as many as there may be; here is the message again.
     Full(Arc<Message>),
@@ -284,7 +284,7 @@ impl Messages {
         Ok(Push::Done)
     }
 
-    /// Whether a message more would be one too many; `who` is then told when it no longer is.
+    /// Whether a further message would be one too many; `who` is then told when it no longer is.
     pub fn is_full(&self, max: usize, who: &Arc<End>) -> bool {
         let mut queue = self.queue.lock();
         if queue.closed || queue.messages.len() <= max {
@@ -298,8 +298,8 @@ impl Messages {
         true
     }
 
-    /// The message with the byte at `skip`, counted from the first message's, and that byte's place in it; without, the
-    /// first message. It stays.
+    /// The message with the byte at `skip`, counted from the first message's, and that byte's place
+    /// in it; without, the first message. It stays.
     pub fn look(&self, skip: Option<usize>) -> Option<(Arc<Message>, usize)> {
         let queue = self.queue.lock();
         let Some(mut skip) = skip else {
@@ -314,7 +314,7 @@ impl Messages {
         Some((found.clone(), skip))
     }
 
-    /// Takes the first message off, and tells senders who wait that there is room.
+    /// Takes the first message off, and tells waiting senders that there is room.
     pub fn pop(&self) -> Option<Arc<Message>> {
         let (message, waiting) = {
             let mut queue = self.queue.lock();
@@ -332,7 +332,7 @@ impl Messages {
         (queue.messages.len(), first)
     }
 
-    /// From now on nothing is taken in; who waits learns of it.
+    /// Refuses messages from now on, and wakes the waiters.
     pub fn close(&self) {
         let waiting = {
             let mut queue = self.queue.lock();

@@ -1,15 +1,16 @@
 //! Local sockets (`AF_UNIX`): streams, datagrams, and connections of packets.
 //!
-//! - [`UnixSocket`]: the socket behind an open file; [`end`]: the part of it that other sockets hold.
+//! - [`UnixSocket`]: the socket behind an open file; [`end`]: the part of it that other sockets
+//!   hold.
 //! - [`channel`]: a stream's bytes, as slices of pages; [`messages`]: datagrams and packets.
 //! - `stream`, `packet`: sending and receiving of either; `connect`: names and connections.
 //! - [`name`]: names in the file system and abstract ones.
-//! - [`credentials`], [`rights`]: who sends, and the files that go with what is sent; [`collect`]: finding sockets that only
-//!   sockets in flight lead to.
+//! - [`credentials`], [`rights`]: senders, and the files that go with a message; [`collect`]:
+//!   finding sockets that only sockets in flight lead to.
 //! - [`listing`] makes the text of `/proc/net/unix`.
 //!
-//! Two sockets that are connected hold each other's [`End`](end::End), and an end holds no socket, so nothing
-//! keeps itself alive but files in flight. Locks, in the order in which they are taken:
+//! Two sockets that are connected hold each other's [`End`](end::End), and an end holds no socket,
+//! so nothing keeps itself alive but files in flight. Locks, in the order in which they are taken:
 //!
 //! ```text
 //! reading (the one reader of a stream copies)       Rank::PipeReading
@@ -17,7 +18,8 @@
 //!       sockets in flight                           Rank::InFlight
 //!          a queue, a stage, a shard of names       Rank::Leaf        one at a time, spinning
 //! ```
-//! No two ends' locks are ever held at once, but a reader's and a writer's when splice moves from one to another.
+//! No two ends' locks are ever held at once, but a reader's and a writer's when splice moves from
+//! one to another.
 
 mod channel;
 mod collect;

@@ -1,7 +1,7 @@
-//! Names of local sockets, and who has them.
+//! Names of local sockets, and their owners.
 //!
-//! A name in the file system is a node that `bind` makes; who connects to it finds the socket by the node's
-//! identity, by whatever path. An abstract name is just bytes, apart for each type of socket.
+//! A name in the file system is a node that `bind` makes; a connecting socket finds the owner by
+//! the node's identity, by any path. An abstract name is just bytes, apart for each type of socket.
 
 use alloc::{
     boxed::Box,
@@ -38,7 +38,7 @@ const WRITE: u32 = 2;
 /// Names that `bind` may choose: five hexadecimal digits.
 const AUTOMATIC_NAMES: u32 = 1 << 20;
 
-/// What an address asks for.
+/// The name that an address asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// Any name that is free (an address without one).
@@ -76,7 +76,7 @@ pub enum Name {
     Abstract { kind: u32, bytes: Vec<u8> },
 }
 
-/// By what a name is found.
+/// The key of a name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     /// Device and inode.
@@ -119,7 +119,7 @@ fn context() -> Result<Shared> {
 }
 
 impl Name {
-    /// Makes a name of what is asked for, and gives it to `end`.
+    /// Makes the name that is asked for, and gives it to `end`.
     ///
     /// # Errors
     /// `EADDRINUSE`; those of making a node.
@@ -183,8 +183,8 @@ impl Name {
     /// The socket that `asked` names.
     ///
     /// # Errors
-    /// `ECONNREFUSED` if nobody has the name, `EPROTOTYPE` if a socket of another type has the path; `EINVAL` for no
-    /// name; those of the walk, `EACCES` without the permission to write.
+    /// `ECONNREFUSED` if no socket has the name, `EPROTOTYPE` if a socket of another type has the
+    /// path; `EINVAL` for no name; those of the walk, `EACCES` without the permission to write.
     pub fn find(asked: &Asked, kind: u32) -> Result<Arc<End>> {
         let key = match asked {
             Asked::Any => return Err(Errno::EINVAL),
@@ -214,7 +214,8 @@ impl Name {
         Ok(end)
     }
 
-    /// Takes the name away from `end`, if it is `end` that was given it: who connects finds nobody from now on.
+    /// Takes the name away from `end`, if `end` is its owner: connecting sockets no longer find
+    /// one.
     pub fn forget(&self, end: &Arc<End>) {
         let key = match self {
             Name::Path { node, .. } => match Key::of_node(node) {

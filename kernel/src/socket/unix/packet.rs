@@ -25,8 +25,8 @@ const RESERVED: usize = 32;
 /// (`/proc/sys/net/unix/max_dgram_qlen`); one more than that may.
 pub static MAX_WAITING: AtomicU32 = AtomicU32::new(10);
 
-/// How many messages may be before one of `from` to `to`. Who is connected to its sender takes all that the sender's
-/// buffer allows.
+/// Returns how many messages may be before one of `from` to `to`. A receiver connected to its
+/// sender takes all that the sender's buffer allows.
 fn max_waiting(from: &Arc<End>, to: &Arc<End>) -> usize {
     if to.sends_to(from) {
         usize::MAX
@@ -47,8 +47,9 @@ impl UnixSocket {
     /// Sends a message, whole.
     ///
     /// # Errors
-    /// `ENOTCONN`, `EMSGSIZE`, `ECONNREFUSED`, `EPERM` if the receiver is connected to another, `EPIPE`, a pending error,
-    /// those of the address, of the control messages, of waiting and of the source.
+    /// `ENOTCONN`, `EMSGSIZE`, `ECONNREFUSED`, `EPERM` if the receiver is connected to another,
+    /// `EPIPE`, a pending error, those of the address, of the control messages, of waiting and of
+    /// the source.
     pub(super) fn send_message(&self, message: &mut Outgoing<'_>) -> Result<usize> {
         let own = &self.end.common;
         if message.has(MSG_OOB) {
@@ -158,7 +159,8 @@ impl UnixSocket {
     /// Receives a message, or what of it there is room for.
     ///
     /// # Errors
-    /// `ENOTCONN` for a socket of packets without a connection; a pending error, those of waiting and of the sink.
+    /// `ENOTCONN` for a socket of packets without a connection; a pending error, those of waiting
+    /// and of the sink.
     pub(super) fn receive_message(
         &self,
         messages: &Messages,
@@ -177,7 +179,7 @@ impl UnixSocket {
             if let Some(error) = own.take_error() {
                 return Some(Err(error));
             }
-            // Looked at first: what was sent before the end is there then.
+            // Checked first: messages sent before the end are visible then.
             let no_more = self.end.is_receive_shut();
             let first = match message.peeks() {
                 true => messages.look(skip),

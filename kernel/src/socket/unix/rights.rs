@@ -1,8 +1,8 @@
 //! Open files on their way from one process to another (`SCM_RIGHTS`).
 //!
-//! Files in flight are charged to the user who sent them. Local sockets in flight are listed besides, with how often
-//! each is: a socket in the queue of a socket may be reachable from nowhere else, and [`collect`](super::collect) finds
-//! such cycles by that list.
+//! Files in flight are charged to the user that sent them. Local sockets in flight are listed
+//! besides, with how often each is: a socket in the queue of a socket may be reachable from nowhere
+//! else, and [`collect`](super::collect) finds such cycles by that list.
 
 use alloc::{
     boxed::Box,
@@ -39,7 +39,7 @@ pub struct Rights {
 
 struct Flight {
     files: Vec<Arc<OpenFile>>,
-    /// The user who is charged for them.
+    /// The user that is charged for them.
     uid: u32,
     /// Some of them are local sockets.
     has_sockets: bool,
@@ -54,8 +54,8 @@ pub struct InFlight {
     pub count: usize,
 }
 
-/// The local sockets in flight, by the address of their open file. While it is locked, no such socket
-/// arrives: what queues hold of them can be looked at in peace.
+/// The local sockets in flight, by the address of their open file. While it is locked, no such
+/// socket arrives: what queues hold of them can be looked at in peace.
 pub type Sockets = BTreeMap<usize, InFlight>;
 
 static SOCKETS: Mutex<Sockets> = Mutex::new(Rank::InFlight, BTreeMap::new());
@@ -83,7 +83,7 @@ fn is_unix_socket(file: &OpenFile) -> bool {
 }
 
 impl Rights {
-    /// Files that `process` sends, as who it is.
+    /// Makes the rights to files that `process` sends with the credentials `who`.
     ///
     /// # Errors
     /// `ETOOMANYREFS` if its user has too many in flight already.
@@ -123,7 +123,7 @@ impl Rights {
         })
     }
 
-    /// Files that nobody sent, none of them sockets.
+    /// Makes rights to files without a sender, none of them sockets.
     #[cfg(test)]
     pub fn unsent(files: Vec<Arc<OpenFile>>) -> Rights {
         *USERS.lock().entry(0).or_insert(0) += files.len();
@@ -167,7 +167,8 @@ impl Rights {
 }
 
 impl Rights {
-    /// They will not arrive, if they have not: the files are left to [`dig`]. Returns whether there are any.
+    /// They will not arrive, if they have not: the files are left to [`dig`]. Returns whether there
+    /// are any.
     fn end(&mut self) -> bool {
         let Some(mut flight) = self.flight.take() else {
             return false;
@@ -178,7 +179,8 @@ impl Rights {
         flight.next = grave.take();
         *grave = Some(flight);
         if had_sockets {
-            // What they led to may have been reachable by them only. Said before anybody can dig them out.
+            // Sockets may have been reachable by these only. Set before another thread can take
+            // them out of the grave.
             SUSPICION.store(true, SeqCst);
         }
         true
@@ -186,7 +188,7 @@ impl Rights {
 }
 
 impl Flight {
-    /// No longer in flight: takes back what was counted.
+    /// Takes back the charges of files that are no longer in flight.
     fn land(&mut self, sockets: Option<&mut Sockets>) {
         {
             let mut users = USERS.lock();
@@ -226,7 +228,7 @@ impl Drop for Rights {
     }
 }
 
-/// Drops rights together: what they led to is looked at once.
+/// Drops rights together, and looks for garbage once.
 pub fn drop_all(all: Vec<Rights>) {
     let mut any = false;
     for mut rights in all {
@@ -244,14 +246,15 @@ pub fn is_in_flight(file: &Arc<OpenFile>) -> bool {
 
 /// Files to be closed.
 static GRAVE: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
-/// Somebody empties the grave and will look again.
+/// A thread empties the grave and will look again.
 static DIGGING: AtomicBool = AtomicBool::new(false);
-/// Sockets have come into it since somebody looked for garbage.
+/// Sockets have come into it since the last search for garbage.
 static SUSPICION: AtomicBool = AtomicBool::new(false);
 
-/// Closes files that have not arrived. Closing a socket drops what is in its queue, which may be sockets again: so what
-/// comes while somebody is at it waits for him, and no chain of sockets is closed by recursion. When all are closed, garbage is
-/// looked for once; what is found waits for him too.
+/// Closes files that have not arrived. Closing a socket drops its queue, which may hold sockets
+/// again: files that come meanwhile wait for the thread that is at it, so no chain of sockets is
+/// closed by recursion. When all are closed, garbage is looked for once; the found files wait for
+/// that thread too.
 fn dig() {
     while GRAVE.lock().is_some() {
         if DIGGING

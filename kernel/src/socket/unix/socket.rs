@@ -36,7 +36,7 @@ pub struct UnixSocket {
     pub(super) connected: OnceBox<Arc<End>>,
     /// To whom datagrams go if not told otherwise.
     pub(super) target: SpinLock<Option<Arc<End>>>,
-    /// Who was at the other end when the connection was made.
+    /// The credentials at the other end when the connection was made.
     pub(super) peer: OnceBox<PeerCredentials>,
 }
 
@@ -57,7 +57,7 @@ impl UnixSocket {
         socket.downcast_ref()
     }
 
-    /// What other sockets hold of it.
+    /// Returns the end that other sockets hold.
     pub fn end(&self) -> &Arc<End> {
         &self.end
     }
@@ -81,7 +81,7 @@ impl UnixSocket {
         }
     }
 
-    /// What is ready of a stream.
+    /// Returns the readiness of a stream.
     fn poll_stream(&self, channel: &channel::Channel) -> Ready {
         let mut ready = Ready::empty();
         let status = channel.status();
@@ -103,7 +103,7 @@ impl UnixSocket {
         ready | self.ready(readable, writable)
     }
 
-    /// What is ready of datagrams and packets.
+    /// Returns the readiness of datagrams and packets.
     fn poll_messages(&self, messages: &messages::Messages) -> Ready {
         let mut ready = Ready::empty();
         let mut readable = messages.status().0 > 0;
@@ -275,7 +275,8 @@ impl Socket for UnixSocket {
                 send: true,
             });
         }
-        // Out of the lock first: this may be the last handle of that end, and its drop frees what is in its queue.
+        // Dropped outside of the lock: this may be the last handle of that end, and its drop frees
+        // its queue.
         let target = self.target.lock().take();
         self.end.set_peer(None);
         drop(target);
@@ -291,7 +292,7 @@ impl UnixSocket {
         }
     }
 
-    /// Refuses to make what there is no memory for.
+    /// Checks that there is memory for another.
     pub(super) fn check_memory() -> Result<()> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);

@@ -17,8 +17,8 @@ impl UnixSocket {
     /// Sends all bytes, waiting for room as the call allows.
     ///
     /// # Errors
-    /// `ENOTCONN`; `EISCONN` and `EOPNOTSUPP` with an address; `EPIPE` if nobody will receive, a pending error, those of
-    /// the control messages and of waiting; each only if nothing was sent.
+    /// `ENOTCONN`; `EISCONN` and `EOPNOTSUPP` with an address; `EPIPE` if the receiver is gone, a
+    /// pending error, those of the control messages and of waiting; each only if nothing was sent.
     pub(super) fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
         let own = &self.end.common;
         let is_urgent = message.has(MSG_OOB);
@@ -86,10 +86,11 @@ impl UnixSocket {
         Ok(total)
     }
 
-    /// Receives bytes: what is there, or as many as the call insists on.
+    /// Receives bytes: those that are there, or as many as the call insists on.
     ///
     /// # Errors
-    /// `EINVAL` if it never was connected; a pending error, those of waiting and of the sink; each only if nothing was received.
+    /// `EINVAL` if it never was connected; a pending error, those of waiting and of the sink; each
+    /// only if nothing was received.
     pub(super) fn receive_bytes(
         &self,
         channel: &Channel,
@@ -143,7 +144,7 @@ impl UnixSocket {
             }
             let there = channel.status().bytes;
             if there > skip && room == 0 {
-                // Who asks for nothing does not wait for more of it.
+                // A call for no bytes does not wait.
                 break Ok(());
             }
             if there > 0 && !peeks {
@@ -153,7 +154,7 @@ impl UnixSocket {
                 break Err(error);
             }
             if self.end.is_receive_shut() {
-                // What was sent before the end is there now if it ever is.
+                // Bytes sent before the end are visible now, if ever.
                 match channel.status().bytes > skip && total == 0 && room > 0 {
                     true => continue,
                     false => break Ok(()),

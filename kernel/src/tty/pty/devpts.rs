@@ -45,7 +45,7 @@ const TTY_AUX: u32 = 5;
 /// Mount options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Options {
-    /// The owner of new nodes; who opened the master if `None`.
+    /// The owner of new nodes; the opener of the master if `None`.
     uid: Option<u32>,
     gid: Option<u32>,
     /// Of new nodes.
@@ -57,8 +57,8 @@ struct Options {
 }
 
 impl Options {
-    /// Reads `uid=N`, `gid=N`, `mode=OCTAL`, `ptmxmode=OCTAL`, `max=N`, `newinstance` (each mount is an instance of its
-    /// own).
+    /// Reads `uid=N`, `gid=N`, `mode=OCTAL`, `ptmxmode=OCTAL`, `max=N`, `newinstance` (each mount
+    /// is an instance of its own).
     ///
     /// # Errors
     /// `EINVAL`.
@@ -124,7 +124,7 @@ pub(super) struct SlaveNode {
     removed: AtomicBool,
 }
 
-/// What `chmod` and `chown` change.
+/// The attributes that `chmod` and `chown` change.
 struct Owner {
     mode: AtomicU32,
     uid: AtomicU32,
@@ -202,7 +202,7 @@ pub fn root(options: &[u8]) -> Result<Arc<dyn Vnode>> {
     }))
 }
 
-/// The instance whose root is at `place`.
+/// Returns the instance whose root is at `place`.
 ///
 /// # Errors
 /// `ENODEV` where no such file system is mounted.
@@ -224,7 +224,8 @@ fn caller() -> (u32, u32) {
 }
 
 impl Devpts {
-    /// Makes a pseudo terminal and opens its master, whose node is at `at`; this file system is mounted at `pts`.
+    /// Makes a pseudo terminal and opens its master, whose node is at `at`; this file system is
+    /// mounted at `pts`.
     ///
     /// # Errors
     /// `ENOSPC` for one too many, `ENOMEM`.

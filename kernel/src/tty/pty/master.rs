@@ -1,4 +1,4 @@
-//! The side of a pseudo terminal that reads what is printed and types.
+//! The side of a pseudo terminal that reads its output and types its input.
 
 use alloc::sync::Arc;
 
@@ -93,7 +93,7 @@ impl Master {
         Ok(slot.install(OpenFile::new(file, flags), flags.has(O_CLOEXEC)))
     }
 
-    /// `TCFLSH` seen from this side: what is read here is what the terminal prints.
+    /// `TCFLSH` seen from this side: its input is the terminal's output.
     fn flush(&self, what: u32) -> Result<usize> {
         if !matches!(what, TCIFLUSH | TCOFLUSH | TCIOFLUSH) {
             return Err(Errno::EINVAL);

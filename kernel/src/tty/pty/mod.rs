@@ -1,12 +1,12 @@
 //! Pseudo terminals: a terminal whose wire ends in a program.
 //!
-//! - `pair`: what connects both sides: what the terminal prints and the other side has not read, packet mode.
+//! - `pair`: the connection of both sides: output that the other side has not read, packet mode.
 //! - `master`: the side that a terminal program, `sshd` or `script` holds, opened by `/dev/ptmx`.
 //! - [`devpts`]: the file system in which the other side, a [`Tty`](super::Tty), has its node.
 //!
-//! Bytes written to the master are typed into the terminal; what the terminal prints is read from the master. When
-//! the master's last descriptor is closed the terminal hangs up; when the last one of the terminal is closed the
-//! master reads `EIO` until it is opened again.
+//! Bytes written to the master are typed into the terminal; the terminal's output is read from the
+//! master. When the master's last descriptor is closed the terminal hangs up; when the last one of
+//! the terminal is closed the master reads `EIO` until it is opened again.
 
 pub mod devpts;
 mod master;
@@ -33,7 +33,8 @@ pub fn open_master(at: &Location, _: u64, flags: OpenFlags) -> Result<Arc<dyn Fi
     devpts::of_root(&pts)?.open_master(at.clone(), pts, flags)
 }
 
-/// Opens a node of a terminal that stands outside of its file system, where nothing says which one that is.
+/// Opens a node of a terminal that stands outside of its file system, where nothing says which one
+/// that is.
 ///
 /// # Errors
 /// Always `EIO`.

@@ -1,4 +1,4 @@
-//! What connects the two sides of a pseudo terminal.
+//! The connection of the two sides of a pseudo terminal.
 
 use alloc::{collections::VecDeque, sync::Arc};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -17,9 +17,11 @@ use nucleus::{
 
 use crate::tty::terminal::Driver;
 
-/// Printed bytes that wait for the master before programs that print have to wait: what Linux's two buffers hold.
+/// Printed bytes that wait for the master before programs that print have to wait: what Linux's two
+/// buffers hold.
 const PRINTED: usize = 8192 + 4096;
-/// What may wait in all, echo included. One piece of a program's output, tabs expanded, fits between both.
+/// Bytes that may wait in all, echo included. One piece of a program's output, tabs expanded, fits
+/// between both.
 const PRINTED_MAX: usize = 2 * PRINTED;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -66,7 +68,7 @@ struct Wire {
     stopped: bool,
 }
 
-/// What a read of the master finds.
+/// The result of a read of the master.
 pub(super) enum Found {
     /// A status byte of packet mode.
     Status(u8),
@@ -74,7 +76,7 @@ pub(super) enum Found {
     Bytes(usize),
     /// Nothing now.
     Nothing,
-    /// Nothing, and nobody who could print.
+    /// Nothing, and no open terminal that could print.
     Closed,
 }
 
@@ -106,7 +108,7 @@ impl Pair {
         }))
     }
 
-    /// Takes what the master is to read, `to.len()` bytes at most.
+    /// Takes bytes for the master to read, `to.len()` at most.
     pub(super) fn take(&self, to: &mut [u8]) -> Found {
         let mut wire = self.wire.lock();
         if wire.packet && wire.status != 0 {
@@ -133,7 +135,8 @@ impl Pair {
         self.wire.lock().printed.len()
     }
 
-    /// Whether the master could read, whether a status of packet mode waits, whether the terminal is closed.
+    /// Whether the master could read, whether a status of packet mode waits, whether the terminal
+    /// is closed.
     pub(super) fn readiness(&self) -> (bool, bool, bool) {
         let wire = self.wire.lock();
         let status = wire.packet && wire.status != 0;
@@ -173,7 +176,7 @@ impl Pair {
         drop(printed);
     }
 
-    /// Throws away what was not read (`TCIFLUSH` of the master).
+    /// Throws unread output away (`TCIFLUSH` of the master).
     pub(super) fn forget_printed(&self) {
         self.wire.lock().printed.clear();
     }
@@ -203,7 +206,7 @@ impl Driver for Slave {
     fn write(&self, bytes: &[u8]) {
         let mut wire = self.0.wire.lock();
         if wire.orphan || wire.printed.len() + bytes.len() > PRINTED_MAX {
-            // Nobody reads it; echo of what is typed faster than the master reads.
+            // The master reads more slowly than the echo comes.
             return;
         }
         if wire.printed.try_reserve(bytes.len()).is_err() {

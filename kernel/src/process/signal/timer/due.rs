@@ -28,7 +28,8 @@ use crate::{
     wall_clock::Deadline,
 };
 
-/// A deadline that moves by less has not moved: it was computed from two clocks that were not read at once.
+/// A deadline that moves by less has not moved: it was computed from two clocks that were not read
+/// at once.
 const STEP: Duration = Duration::from_millis(1);
 
 /// When a timer is due; the number keeps those of the same moment apart.
@@ -53,7 +54,7 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
         pmap: None,
         attachment: None,
         cpus: thread::all_cpus(),
-        // What it does for a program that computes at a real-time level, that one would not let happen.
+        // A program at a real-time level must not delay the timers of others.
         priority: Priority::KERNEL,
     };
     task::spawn(
@@ -67,7 +68,7 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
     .map(drop)
 }
 
-/// Sleeps until the first timer is due or the queue changes, and expires what is due.
+/// Sleeps until the first timer is due or the queue changes, and expires the due ones.
 fn keep() {
     let first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
     let how = Sleep {
@@ -113,10 +114,12 @@ fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
     }
 }
 
-/// Timers that wait for their signals, and of which `which` says so, go on after `now`. Gives for how many expiries the last one was late.
+/// Timers that wait for their signals, and of which `which` says so, go on after `now`. Gives for
+/// how many expiries the last one was late.
 fn go_on(process: &Arc<Process>, which: impl Fn(&Timer) -> bool, now: Duration) -> i32 {
     let mut last = 0;
-    // All of them are told at once: one that is in the queue again may expire and wait for its next signal before the others are there.
+    // All of them are told at once: one that is in the queue again may expire and wait for its next
+    // signal before the others are there.
     for timer in process.timers.list.lock().iter_mut() {
         if timer.awaits && which(timer) {
             timer.awaits = false;
@@ -143,7 +146,8 @@ fn go_on(process: &Arc<Process>, which: impl Fn(&Timer) -> bool, now: Duration) 
     }
 }
 
-/// A signal is taken: its timer goes on, and the signal says for how many expiries it stands besides its own.
+/// A signal is taken: its timer goes on, and the signal says for how many expiries it stands
+/// besides its own.
 pub fn taken(process: &Arc<Process>, info: &mut Info) {
     match &mut info.fields {
         Fields::Timer { id, overrun, .. } => {
@@ -168,7 +172,8 @@ pub fn taken(process: &Arc<Process>, info: &mut Info) {
     }
 }
 
-/// Signals of `set` that waited were dropped: nobody will take them, and their timers go on by themselves.
+/// Signals of `set` that waited were dropped: they will not be taken, and their timers go on by
+/// themselves.
 pub fn dropped(process: &Process, set: SignalSet) {
     let is_dropped = |timer: &Timer| timer.awaits && set.has(timer.notify.signal);
     if !process.timers.list.lock().iter().any(is_dropped) {
@@ -193,7 +198,8 @@ pub(super) fn dequeue(deadline: Duration, generation: u64) {
     drop(gone);
 }
 
-/// Sends the signal of an expiry after which `missed` others were left out. Returns whether it waits to be taken.
+/// Sends the signal of an expiry after which `missed` others were left out. Returns whether it
+/// waits to be taken.
 pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> bool {
     if notify.signal == 0 {
         return false;

@@ -14,8 +14,8 @@ use nucleus::{
 
 use crate::process::{Pid, user::WaitingSignal};
 
-/// Between two ticks: how often timers of processor time are looked at, and after how long one of wall-clock time goes on at the earliest
-/// whose signal nobody takes.
+/// The interval at which timers of processor time are checked, and after which a timer of
+/// wall-clock time goes on at the earliest while its signal is not taken.
 pub(super) const TICK: Duration =
     Duration::from_nanos(1_000_000_000 / time::TICKS_PER_SECOND as u64);
 
@@ -31,7 +31,7 @@ pub struct Setting {
     pub interval: Duration,
 }
 
-/// What a timer measures.
+/// The clock of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
     /// Time since boot.
@@ -44,7 +44,7 @@ pub enum Clock {
     Thread(Pid),
 }
 
-/// What an expiry does.
+/// The effect of an expiry.
 #[derive(Clone, Copy, Debug)]
 pub struct Notify {
     /// 0 for nothing.
@@ -71,7 +71,7 @@ pub(super) struct Timer {
     pub(super) overrun: i32,
     /// It goes on after its signal, and is not in the queue yet.
     pub(super) goes_on: bool,
-    /// What its user is charged for its signal.
+    /// The charge on its user for its signal.
     pub(super) _charge: Option<WaitingSignal>,
 }
 
@@ -94,7 +94,8 @@ pub struct Timers {
 }
 
 impl Timer {
-    /// It has expired: sets the next deadline after `now`, and gives how many expiries were left out.
+    /// It has expired: sets the next deadline after `now`, and gives how many expiries were left
+    /// out.
     pub(super) fn advance(&mut self, now: Duration) -> i32 {
         let Some(deadline) = self.deadline else {
             return 0;

@@ -1,12 +1,14 @@
 //! Timers that send signals: `setitimer`, `alarm`, `timer_create`.
 //!
-//! Timers of wall-clock time stand in one queue; a task of the kernel sleeps until the first
-//! of them is due and sends the signals, so that none is ever sent in interrupt context. Timers
-//! of processor time are looked at by the thread itself when the clock's tick interrupted it, or its call.
+//! Timers of wall-clock time stand in one queue; a task of the kernel sleeps until the first of
+//! them is due and sends the signals, so that none is ever sent in interrupt context. Timers of
+//! processor time are looked at by the thread itself when the clock's tick interrupted it, or its
+//! call.
 //!
-//! *Intervals.* A timer of wall-clock time that has sent its signal stands in the queue no more until that signal is taken; what
-//! it would have done meanwhile is counted then. So an interval, which may be a nanosecond, costs the machine
-//! what the program takes, and not what it asked for. A signal that is ignored is never taken: then it goes on after a tick at the earliest.
+//! *Intervals.* A timer of wall-clock time that has sent its signal stands in the queue no more
+//! until that signal is taken; the expiries meanwhile are counted then. So an interval, which may
+//! be a nanosecond, costs the machine only as much as the program takes signals. A signal that is
+//! ignored is never taken: then the timer goes on after a tick at the earliest.
 
 mod due;
 mod list;
@@ -73,7 +75,7 @@ impl Timers {
     }
 }
 
-/// What is left of `time` after whole intervals.
+/// Returns the rest of `time` after whole intervals.
 fn remainder(time: Duration, interval: Duration) -> Duration {
     let nanoseconds = time.as_nanos() % interval.as_nanos();
     Duration::new(
@@ -82,7 +84,8 @@ fn remainder(time: Duration, interval: Duration) -> Duration {
     )
 }
 
-/// Now, on a clock; `Boot` stands for both wall clocks. The time of a thread that has ended stands still at nothing.
+/// Now, on a clock; `Boot` stands for both wall clocks. The time of a thread that has ended stands
+/// still at nothing.
 fn now_on(process: &Process, clock: Clock) -> Duration {
     match clock {
         Clock::Thread(tid) => {
@@ -132,7 +135,8 @@ pub fn get(process: &Process, id: Id) -> Result<Setting> {
     })
 }
 
-/// Sets a timer and returns its old setting; with `absolute`, `value` is a time on the timer's clock.
+/// Sets a timer and returns its old setting; with `absolute`, `value` is a time on the timer's
+/// clock.
 ///
 /// # Errors
 /// `EINVAL` if there is no such POSIX timer, `ENOMEM`.

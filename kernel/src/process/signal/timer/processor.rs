@@ -1,5 +1,6 @@
-//! Timers of processor time, and `RLIMIT_CPU`: looked at when the clock's tick has interrupted a thread; the timers also
-//! after calls, once a tick, for a program that spends its time in the kernel.
+//! Timers of processor time, and `RLIMIT_CPU`: looked at when the clock's tick has interrupted a
+//! thread; the timers also after calls, once a tick, for a program that spends its time in the
+//! kernel.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,8 +18,8 @@ use crate::process::{
 };
 
 impl Timers {
-    /// Expires timers of processor time if there are any and a tick has passed since they were looked at. Called after each
-    /// call, so it costs one load where there are none.
+    /// Expires timers of processor time if there are any and a tick has passed since they were
+    /// looked at. Called after each call, so it costs one load where there are none.
     #[inline]
     pub fn check_after_call(&self, thread: &Thread) {
         if !self.processor.load(Relaxed) {
@@ -30,7 +31,8 @@ impl Timers {
         }
     }
 
-    /// Expires timers of processor time and enforces `RLIMIT_CPU`. Called after each tick that interrupted a thread of the process.
+    /// Expires timers of processor time and enforces `RLIMIT_CPU`. Called after each tick that
+    /// interrupted a thread of the process.
     pub fn check_processor_time(&self, thread: &Thread) {
         let process = thread.process();
         let limit = process.limits().get(raw::RLIMIT_CPU);
