@@ -18,12 +18,12 @@ pub struct FileSystem {
     /// Finds or makes its root.
     ///
     /// Errors: `EINVAL` for bad options, and its own.
-    pub make: fn(&Wanted<'_>) -> Result<Arc<dyn Vnode>>,
+    pub make: fn(&MountSource<'_>) -> Result<Arc<dyn Vnode>>,
 }
 
 /// The parameters of a mount.
 #[derive(Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct MountSource<'a> {
     /// The source, as `mount` has it.
     pub source: &'a [u8],
     /// The number of the block device that `source` names, for a file system on one; else 0.
@@ -38,7 +38,7 @@ impl FileSystem {
     /// One that needs no device.
     pub const fn bare(
         name: &'static str,
-        make: fn(&Wanted<'_>) -> Result<Arc<dyn Vnode>>,
+        make: fn(&MountSource<'_>) -> Result<Arc<dyn Vnode>>,
     ) -> FileSystem {
         FileSystem {
             name,
@@ -94,7 +94,7 @@ pub fn namespace() -> Arc<Namespace> {
 /// the walk to it, and those of the file system.
 pub fn make(
     name: &[u8],
-    wanted: Wanted<'_>,
+    wanted: MountSource<'_>,
     walk: &Walk<'_>,
 ) -> Result<(&'static str, Arc<dyn Vnode>)> {
     let found = find(name)?;
@@ -102,7 +102,7 @@ pub fn make(
         true => device_at(wanted.source, walk)?,
         false => 0,
     };
-    let wanted = Wanted { device, ..wanted };
+    let wanted = MountSource { device, ..wanted };
     Ok((found.name, (found.make)(&wanted)?))
 }
 
@@ -111,7 +111,7 @@ pub fn make(
 ///
 /// # Errors
 /// `ENODEV` for an unknown name, and those of the file system.
-pub fn make_root(name: &[u8], wanted: &Wanted<'_>) -> Result<(&'static str, Arc<dyn Vnode>)> {
+pub fn make_root(name: &[u8], wanted: &MountSource<'_>) -> Result<(&'static str, Arc<dyn Vnode>)> {
     let found = find(name)?;
     Ok((found.name, (found.make)(wanted)?))
 }

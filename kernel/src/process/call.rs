@@ -63,7 +63,7 @@ impl Call<'_> {
 
     /// The open files.
     #[inline]
-    pub fn files(&self) -> &Arc<files::Table> {
+    pub fn files(&self) -> &Arc<files::FileTable> {
         &self.own.files
     }
 

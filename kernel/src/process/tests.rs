@@ -15,7 +15,7 @@ use vm::{Limits, Map, MapRequest};
 
 use super::{
     FsContext, Layout, Own, Pid, Process, Shared, Space, Thread, exit, fork, memory,
-    pid_table::{self, Change, Clones, Wanted, Which},
+    pid_table::{self, Change, Clones, WaitRequest, Which},
     wait,
 };
 use crate::process::{
@@ -69,7 +69,7 @@ fn end(thread: &Arc<Thread>, status: i32) {
     pid_table::end_process(&process, status);
 }
 
-const ANY: Wanted = Wanted {
+const ANY: WaitRequest = WaitRequest {
     which: Which::Any,
     ended: true,
     stopped: false,
@@ -274,7 +274,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
         let credentials = Arc::new(super::Credentials::default());
         let shared = Shared {
             fs: FsContext::new(space.exe().clone()),
-            files: files::Table::new(),
+            files: files::FileTable::new(),
             credentials,
             space: space.clone(),
         };
@@ -331,7 +331,7 @@ fn who_ends_by_itself_is_waited_for() {
             }
             let shared = Shared {
                 fs: FsContext::new(space.exe().clone()),
-                files: files::Table::new(),
+                files: files::FileTable::new(),
                 credentials: Arc::new(super::Credentials::default()),
                 space,
             };

@@ -55,7 +55,7 @@ pub struct Own {
     /// The thread's loop.
     pub run: Body,
     pub space: Arc<Space>,
-    pub files: Arc<files::Table>,
+    pub files: Arc<files::FileTable>,
     pub fs: Arc<FsContext>,
     pub credentials: Arc<Credentials>,
     /// Where to store 0 and wake a futex when the thread ends (`set_tid_address`); 0 for nowhere.
@@ -84,7 +84,7 @@ pub struct Own {
 #[derive(Clone)]
 pub struct Shared {
     pub space: Arc<Space>,
-    pub files: Arc<files::Table>,
+    pub files: Arc<files::FileTable>,
     pub fs: Arc<FsContext>,
     pub credentials: Arc<Credentials>,
 }

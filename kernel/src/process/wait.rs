@@ -7,7 +7,7 @@ use nucleus::task::Sleep;
 
 use super::{
     Process, Thread,
-    pid_table::{self, Change, Wanted},
+    pid_table::{self, Change, WaitRequest},
 };
 use crate::process::signal;
 
@@ -17,7 +17,7 @@ use crate::process::signal;
 /// `ECHILD` if there is no such child; a restart number if a signal came.
 pub fn wait(
     process: &Arc<Process>,
-    wanted: &Wanted,
+    wanted: &WaitRequest,
     block: bool,
 ) -> Result<Option<(Arc<Process>, Change)>> {
     let parent = process.pid();

@@ -12,7 +12,7 @@ use crate::{
     device,
     ipc::mqueue,
     linux::syscall,
-    mounts::{self, FileSystem, Wanted},
+    mounts::{self, FileSystem, MountSource},
     pseudofs::{proc, sys},
     tty::pty::devpts,
 };
@@ -42,7 +42,7 @@ const ALWAYS: &[FileSystem] = &[
     }),
 ];
 
-fn in_memory(wanted: &Wanted<'_>) -> Result<Arc<dyn Vnode>> {
+fn in_memory(wanted: &MountSource<'_>) -> Result<Arc<dyn Vnode>> {
     Ok(ramfs::root(ramfs::Options::parse(wanted.options)?))
 }
 
@@ -117,7 +117,7 @@ pub fn start(namespace: Arc<Namespace>, on_disk: bool) -> Result<()> {
         if at.vnode().kind() != Kind::Directory {
             continue;
         }
-        let wanted = Wanted {
+        let wanted = MountSource {
             source: name.as_bytes(),
             device: 0,
             options,

@@ -21,9 +21,9 @@ use crate::{
             load::{self, Loaded, Request},
             stack::Word,
         },
-        files::{OpenFile, Table},
+        files::{FileTable, OpenFile},
         fork,
-        pid_table::{self, Change, Clones, Wanted, Which},
+        pid_table::{self, Change, Clones, WaitRequest, Which},
         signal::{Action, SignalSet},
         wait,
     },
@@ -96,7 +96,7 @@ fn be_first() -> Result<Arc<Thread>> {
 
 /// Waits for children until the one with id `pid` has ended; returns its wait status.
 fn look_after(init: &Arc<Thread>, pid: u32) -> i32 {
-    let wanted = Wanted {
+    let wanted = WaitRequest {
         which: Which::Any,
         ended: true,
         stopped: false,
@@ -177,7 +177,7 @@ fn begin(
         no_new_privileges: false,
     })?;
 
-    let files = Table::new();
+    let files = FileTable::new();
     let shared = Shared {
         space,
         files: files.clone(),

@@ -15,7 +15,7 @@ use nucleus::{
 };
 
 use super::{DiskRoot, file_systems};
-use crate::mounts::{self, Wanted};
+use crate::mounts::{self, MountSource};
 
 /// Mounts the root, and what every program expects.
 ///
@@ -43,7 +43,7 @@ fn on_disk(disk: &DiskRoot) -> Result<Arc<Namespace>, String> {
     let source = format!("/dev/{device}");
     let found = block::by_name(device.as_bytes());
     let found = found.ok_or_else(|| format!("there is no device {source} for the root"))?;
-    let wanted = Wanted {
+    let wanted = MountSource {
         source: source.as_bytes(),
         device: found.number(),
         options: b"",

@@ -9,7 +9,7 @@ use nucleus::log;
 use super::command_line::Share;
 use crate::{
     device::share,
-    mounts::{self, Wanted},
+    mounts::{self, MountSource},
 };
 
 /// Mounts each folder where it is wanted; directories on the way there are made.
@@ -43,7 +43,7 @@ fn mount_one(share: &Share, namespace: &Arc<Namespace>) -> abi::Result<()> {
         who: &who,
     };
     let tag = share.tag.as_bytes();
-    let wanted = Wanted {
+    let wanted = MountSource {
         source: tag,
         device: 0,
         options: b"trans=virtio",

@@ -67,7 +67,7 @@ struct Sender {
 
 /// The figures that the queue's file shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Status {
+pub struct QueueStatus {
     /// Bytes in all messages.
     pub bytes: usize,
     /// How a process is told of a message, by which signal, and which it is; zeros if none is.
@@ -112,10 +112,10 @@ impl Queue {
     }
 
     /// Returns the figures that its file shows.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> QueueStatus {
         let state = self.state.lock();
         let (way, signal) = state.notice.as_ref().map_or((0, 0), Notice::shown);
-        Status {
+        QueueStatus {
             bytes: state.bytes,
             way,
             signal,

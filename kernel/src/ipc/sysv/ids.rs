@@ -33,10 +33,10 @@ pub trait Object: Send + Sync {
 
 /// The objects of one kind.
 pub struct Ids<T> {
-    table: CpuRwLock<Table<T>>,
+    table: CpuRwLock<IdTable<T>>,
 }
 
-struct Table<T> {
+struct IdTable<T> {
     places: Vec<Option<Arc<T>>>,
     /// From a key to an id.
     keys: BTreeMap<i32, i32>,
@@ -60,7 +60,7 @@ impl<T: Object> Ids<T> {
         Ids {
             table: CpuRwLock::new(
                 Rank::Ipc,
-                Table {
+                IdTable {
                     places: Vec::new(),
                     keys: BTreeMap::new(),
                     in_use: 0,
@@ -111,7 +111,7 @@ impl<T: Object> Ids<T> {
         fits: impl FnOnce(&T) -> Result<()>,
         make: impl FnOnce(i32) -> Result<Arc<T>>,
     ) -> Result<i32> {
-        let existing = |table: &Table<T>| {
+        let existing = |table: &IdTable<T>| {
             let id = *table.keys.get(&key)?;
             table.places[index(id)].clone()
         };
@@ -189,7 +189,7 @@ fn use_existing<T: Object>(
     Ok(object.id())
 }
 
-impl<T> Table<T> {
+impl<T> IdTable<T> {
     /// A free place, made if necessary, and the sequence number for it.
     fn choose(&mut self, most: usize) -> Result<(usize, u32)> {
         let turn = (self.in_use * 3 / 2).max(TURN_MIN).min(most);

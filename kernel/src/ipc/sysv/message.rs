@@ -228,7 +228,7 @@ impl Sender {
 
 /// The figures of `IPC_STAT`.
 #[derive(Clone, Copy, Debug)]
-pub struct Status {
+pub struct MessageQueueStatus {
     pub permission: Permission,
     pub id: i32,
     /// Seconds since the epoch.
@@ -282,9 +282,9 @@ impl Queue {
     }
 
     /// The figures of `IPC_STAT`.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> MessageQueueStatus {
         let state = self.state.lock();
-        Status {
+        MessageQueueStatus {
             permission: state.permission,
             id: self.id,
             sent: state.sent,

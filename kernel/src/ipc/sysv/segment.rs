@@ -66,7 +66,7 @@ struct State {
 
 /// The figures of `IPC_STAT`.
 #[derive(Clone, Copy, Debug)]
-pub struct Status {
+pub struct SegmentStatus {
     pub permission: Permission,
     pub id: i32,
     pub size: usize,
@@ -160,11 +160,11 @@ impl Segment {
     }
 
     /// The figures of `IPC_STAT`.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> SegmentStatus {
         let swapped_pages = self.pages.swapped_count();
         let resident_pages = self.pages.resident_count().saturating_sub(swapped_pages);
         let state = self.state.lock();
-        Status {
+        SegmentStatus {
             permission: state.permission,
             id: self.id,
             size: self.size,

@@ -100,7 +100,7 @@ enum Attempt {
 
 /// The figures of `IPC_STAT`.
 #[derive(Clone, Copy, Debug)]
-pub struct Status {
+pub struct SemaphoreStatus {
     pub permission: Permission,
     pub id: i32,
     pub count: usize,
@@ -176,9 +176,9 @@ impl Set {
     }
 
     /// The figures of `IPC_STAT`.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> SemaphoreStatus {
         let state = self.state.lock();
-        Status {
+        SemaphoreStatus {
             permission: state.permission,
             id: self.id,
             count: self.count,

@@ -41,7 +41,7 @@ const STAT: usize = 18;
 const STATFS: usize = 15;
 
 /// A `struct stat` that a body wrote: the file's numbers in order.
-struct Status {
+struct FileStatus {
     device: u64,
     inode: u64,
     links: u64,
@@ -58,7 +58,7 @@ struct Status {
 
 /// Calls a body that writes a `struct stat` where argument `n` points; gives where it was to go,
 /// too.
-fn stat(call: &mut Call<'_>, native: u32, n: usize) -> Result<(Status, VirtAddr)> {
+fn stat(call: &mut Call<'_>, native: u32, n: usize) -> Result<(FileStatus, VirtAddr)> {
     let to = call.address(n);
     call.lay_room(n, STAT * 8)?;
     call.native(native)?;
@@ -66,7 +66,7 @@ fn stat(call: &mut Call<'_>, native: u32, n: usize) -> Result<(Status, VirtAddr)
         return Err(Errno::EFAULT);
     }
     let w: [u64; STAT] = call.read(n)?;
-    let status = Status {
+    let status = FileStatus {
         device: w[0],
         inode: w[1],
         links: w[2],

@@ -17,29 +17,29 @@ use core::ops::Range;
 use fs::{Kind, block, page_cache::Access};
 use nucleus::PAGE_SIZE;
 
-use super::{Call, Entry, FlagSet, choice, flag_set, path};
+use super::{Call, FlagSet, SystemCall, choice, flag_set, path};
 use crate::{mounts, process::files::OpenFile};
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_fsync, "fsync", fsync),
-    Entry::new(__NR_fdatasync, "fdatasync", fdatasync),
-    Entry::new(__NR_syncfs, "syncfs", syncfs),
-    Entry::new(__NR_sync_file_range, "sync_file_range", sync_range).flags(&[&RANGE_FLAGS]),
-    Entry::new(__NR_sync, "sync", sync),
-    Entry::new(__NR_fadvise64, "fadvise64", fadvise)
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_fsync, "fsync", fsync),
+    SystemCall::new(__NR_fdatasync, "fdatasync", fdatasync),
+    SystemCall::new(__NR_syncfs, "syncfs", syncfs),
+    SystemCall::new(__NR_sync_file_range, "sync_file_range", sync_range).flags(&[&RANGE_FLAGS]),
+    SystemCall::new(__NR_sync, "sync", sync),
+    SystemCall::new(__NR_fadvise64, "fadvise64", fadvise)
         .flags(&[&ADVICE])
         .note("for files on disks, and for all who have the file open; files in memory have nothing to read ahead"),
-    Entry::new(__NR_readahead, "readahead", readahead)
+    SystemCall::new(__NR_readahead, "readahead", readahead)
         .note("files in memory have nothing to read ahead"),
-    Entry::new(
+    SystemCall::new(
         __NR_name_to_handle_at,
         "name_to_handle_at",
         name_to_handle_at,
     )
     .flags(&[&HANDLE_FLAGS])
     .note("no file system gives handles: EOPNOTSUPP(95)"),
-    Entry::new(
+    SystemCall::new(
         __NR_open_by_handle_at,
         "open_by_handle_at",
         open_by_handle_at,

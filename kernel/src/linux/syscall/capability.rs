@@ -3,12 +3,12 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry, credentials::adopt};
+use super::{Call, SystemCall, credentials::adopt};
 use crate::process::{CapabilitySet, Credentials, Pid, pid_table};
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_capget, "capget", capget),
-    Entry::new(raw::__NR_capset, "capset", capset),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_capget, "capget", capget),
+    SystemCall::new(raw::__NR_capset, "capset", capset),
 ];
 
 /// Bytes of one word of the three sets: effective, permitted, inheritable.

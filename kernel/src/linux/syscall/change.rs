@@ -13,27 +13,27 @@ use core::time::Duration;
 use fs::{Kind, Location};
 use nucleus::{VirtAddr, time, user};
 
-use super::{Call, Entry, FlagSet, file_size, flag_set, path};
+use super::{Call, FlagSet, SystemCall, file_size, flag_set, path};
 
 const AT_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH], EINVAL);
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_chmod, "chmod", chmod),
-    Entry::new(__NR_fchmod, "fchmod", fchmod),
-    Entry::new(__NR_fchmodat, "fchmodat", fchmodat),
-    Entry::new(__NR_fchmodat2, "fchmodat2", fchmodat2).flags(&[&AT_FLAGS]),
-    Entry::new(__NR_chown, "chown", chown),
-    Entry::new(__NR_lchown, "lchown", lchown),
-    Entry::new(__NR_fchown, "fchown", fchown),
-    Entry::new(__NR_fchownat, "fchownat", fchownat).flags(&[&AT_FLAGS]),
-    Entry::new(__NR_utime, "utime", utime),
-    Entry::new(__NR_utimes, "utimes", utimes),
-    Entry::new(__NR_futimesat, "futimesat", futimesat),
-    Entry::new(__NR_utimensat, "utimensat", utimensat).flags(&[&AT_FLAGS]),
-    Entry::new(__NR_truncate, "truncate", truncate),
-    Entry::new(__NR_ftruncate, "ftruncate", ftruncate),
-    Entry::new(__NR_fallocate, "fallocate", fallocate),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_chmod, "chmod", chmod),
+    SystemCall::new(__NR_fchmod, "fchmod", fchmod),
+    SystemCall::new(__NR_fchmodat, "fchmodat", fchmodat),
+    SystemCall::new(__NR_fchmodat2, "fchmodat2", fchmodat2).flags(&[&AT_FLAGS]),
+    SystemCall::new(__NR_chown, "chown", chown),
+    SystemCall::new(__NR_lchown, "lchown", lchown),
+    SystemCall::new(__NR_fchown, "fchown", fchown),
+    SystemCall::new(__NR_fchownat, "fchownat", fchownat).flags(&[&AT_FLAGS]),
+    SystemCall::new(__NR_utime, "utime", utime),
+    SystemCall::new(__NR_utimes, "utimes", utimes),
+    SystemCall::new(__NR_futimesat, "futimesat", futimesat),
+    SystemCall::new(__NR_utimensat, "utimensat", utimensat).flags(&[&AT_FLAGS]),
+    SystemCall::new(__NR_truncate, "truncate", truncate),
+    SystemCall::new(__NR_ftruncate, "ftruncate", ftruncate),
+    SystemCall::new(__NR_fallocate, "fallocate", fallocate),
 ];
 
 /// The place of an open file that is to be changed.

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::process::Credentials;
 
 /// Most supplementary groups (`NGROUPS_MAX`).
@@ -14,23 +14,23 @@ const GROUPS_MAX: usize = 65_536;
 /// "Leave as it is" in `setreuid` and related calls.
 const KEEP: u32 = u32::MAX;
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_getuid, "getuid", getuid),
-    Entry::new(raw::__NR_geteuid, "geteuid", geteuid),
-    Entry::new(raw::__NR_getgid, "getgid", getgid),
-    Entry::new(raw::__NR_getegid, "getegid", getegid),
-    Entry::new(raw::__NR_getresuid, "getresuid", getresuid),
-    Entry::new(raw::__NR_getresgid, "getresgid", getresgid),
-    Entry::new(raw::__NR_setuid, "setuid", setuid),
-    Entry::new(raw::__NR_setgid, "setgid", setgid),
-    Entry::new(raw::__NR_setreuid, "setreuid", setreuid),
-    Entry::new(raw::__NR_setregid, "setregid", setregid),
-    Entry::new(raw::__NR_setresuid, "setresuid", setresuid),
-    Entry::new(raw::__NR_setresgid, "setresgid", setresgid),
-    Entry::new(raw::__NR_setfsuid, "setfsuid", setfsuid),
-    Entry::new(raw::__NR_setfsgid, "setfsgid", setfsgid),
-    Entry::new(raw::__NR_getgroups, "getgroups", getgroups),
-    Entry::new(raw::__NR_setgroups, "setgroups", setgroups),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_getuid, "getuid", getuid),
+    SystemCall::new(raw::__NR_geteuid, "geteuid", geteuid),
+    SystemCall::new(raw::__NR_getgid, "getgid", getgid),
+    SystemCall::new(raw::__NR_getegid, "getegid", getegid),
+    SystemCall::new(raw::__NR_getresuid, "getresuid", getresuid),
+    SystemCall::new(raw::__NR_getresgid, "getresgid", getresgid),
+    SystemCall::new(raw::__NR_setuid, "setuid", setuid),
+    SystemCall::new(raw::__NR_setgid, "setgid", setgid),
+    SystemCall::new(raw::__NR_setreuid, "setreuid", setreuid),
+    SystemCall::new(raw::__NR_setregid, "setregid", setregid),
+    SystemCall::new(raw::__NR_setresuid, "setresuid", setresuid),
+    SystemCall::new(raw::__NR_setresgid, "setresgid", setresgid),
+    SystemCall::new(raw::__NR_setfsuid, "setfsuid", setfsuid),
+    SystemCall::new(raw::__NR_setfsgid, "setfsgid", setfsgid),
+    SystemCall::new(raw::__NR_getgroups, "getgroups", getgroups),
+    SystemCall::new(raw::__NR_setgroups, "setgroups", setgroups),
 ];
 
 pub(super) fn getuid(call: &mut Call<'_>) -> Result<usize> {

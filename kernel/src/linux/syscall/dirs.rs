@@ -10,15 +10,15 @@ use abi::{
 use fs::{Kind, Location};
 use nucleus::{PAGE_SIZE, user};
 
-use super::{Call, Entry, path};
+use super::{Call, SystemCall, path};
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_chdir, "chdir", chdir),
-    Entry::new(__NR_fchdir, "fchdir", fchdir),
-    Entry::new(__NR_chroot, "chroot", chroot),
-    Entry::new(__NR_getcwd, "getcwd", getcwd),
-    Entry::new(__NR_umask, "umask", umask),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_chdir, "chdir", chdir),
+    SystemCall::new(__NR_fchdir, "fchdir", fchdir),
+    SystemCall::new(__NR_chroot, "chroot", chroot),
+    SystemCall::new(__NR_getcwd, "getcwd", getcwd),
+    SystemCall::new(__NR_umask, "umask", umask),
 ];
 
 /// A directory that the caller may enter.

@@ -7,7 +7,7 @@ extern crate std;
 use alloc::{format, string::String};
 use std::{env, fs};
 
-use super::{Entry, FlagSet, table::CALLS};
+use super::{FlagSet, SystemCall, table::CALLS};
 use crate::{
     flags::{Otherwise, Shape},
     linux::compat,
@@ -17,7 +17,7 @@ const BEGIN: &str = "<!-- calls: begin -->\n";
 const END: &str = "<!-- calls: end -->\n";
 
 /// One line of the table.
-fn row(entry: &Entry) -> String {
+fn row(entry: &SystemCall) -> String {
     let compatible = compat::serves(entry.number);
     let flags: String = entry
         .flags
@@ -60,7 +60,8 @@ fn the_document_has_the_table_of_calls() {
     let text = fs::read_to_string(path).unwrap();
     let (before, rest) = text.split_once(BEGIN).expect("the table's begin");
     let (found, after) = rest.split_once(END).expect("the table's end");
-    let mut entries: alloc::vec::Vec<&Entry> = CALLS.iter().flat_map(|list| list.iter()).collect();
+    let mut entries: alloc::vec::Vec<&SystemCall> =
+        CALLS.iter().flat_map(|list| list.iter()).collect();
     entries.sort_by_key(|entry| entry.name);
     let mut table =
         String::from("| call | number | 32-bit | flags | remark |\n|---|---|---|---|---|\n");

@@ -11,22 +11,22 @@ use abi::{
 use fs::OpenFlags;
 use nucleus::addr::USER_END;
 
-use super::{Call, Entry, FlagSet, choice, flag_set, poll::Wait};
+use super::{Call, FlagSet, SystemCall, choice, flag_set, poll::Wait};
 use crate::{
     ipc::epoll::{Epoll, Interest},
     process::files::OpenFile,
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_epoll_create, "epoll_create", epoll_create),
-    Entry::new(__NR_epoll_create1, "epoll_create1", epoll_create1).flags(&[&CREATE_FLAGS]),
-    Entry::new(__NR_epoll_ctl, "epoll_ctl", epoll_ctl)
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_epoll_create, "epoll_create", epoll_create),
+    SystemCall::new(__NR_epoll_create1, "epoll_create1", epoll_create1).flags(&[&CREATE_FLAGS]),
+    SystemCall::new(__NR_epoll_ctl, "epoll_ctl", epoll_ctl)
         .flags(&[&OPERATIONS])
         .note("`EPOLLWAKEUP` has no effect: the machine never sleeps by itself"),
-    Entry::new(__NR_epoll_wait, "epoll_wait", epoll_wait),
-    Entry::new(__NR_epoll_pwait, "epoll_pwait", epoll_pwait),
-    Entry::new(__NR_epoll_pwait2, "epoll_pwait2", epoll_pwait2),
+    SystemCall::new(__NR_epoll_wait, "epoll_wait", epoll_wait),
+    SystemCall::new(__NR_epoll_pwait, "epoll_pwait", epoll_pwait),
+    SystemCall::new(__NR_epoll_pwait2, "epoll_pwait2", epoll_pwait2),
 ];
 
 const CREATE_FLAGS: FlagSet = flag_set!("flags", [EPOLL_CLOEXEC], EINVAL);

@@ -14,7 +14,7 @@ use abi::{
 use fs::{File, OpenFlags};
 
 use super::{
-    Call, Entry, FlagSet, flag_set,
+    Call, FlagSet, SystemCall, flag_set,
     timer::{decode_timespecs, encode_timespecs},
 };
 use crate::{
@@ -23,14 +23,14 @@ use crate::{
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_eventfd, "eventfd", eventfd),
-    Entry::new(__NR_eventfd2, "eventfd2", eventfd2).flags(&[&EVENT_FLAGS]),
-    Entry::new(__NR_timerfd_create, "timerfd_create", timerfd_create).flags(&[&TIMER_FLAGS]),
-    Entry::new(__NR_timerfd_settime, "timerfd_settime", timerfd_settime).flags(&[&SET_FLAGS]),
-    Entry::new(__NR_timerfd_gettime, "timerfd_gettime", timerfd_gettime),
-    Entry::new(__NR_signalfd, "signalfd", signalfd),
-    Entry::new(__NR_signalfd4, "signalfd4", signalfd4).flags(&[&SIGNAL_FLAGS]),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_eventfd, "eventfd", eventfd),
+    SystemCall::new(__NR_eventfd2, "eventfd2", eventfd2).flags(&[&EVENT_FLAGS]),
+    SystemCall::new(__NR_timerfd_create, "timerfd_create", timerfd_create).flags(&[&TIMER_FLAGS]),
+    SystemCall::new(__NR_timerfd_settime, "timerfd_settime", timerfd_settime).flags(&[&SET_FLAGS]),
+    SystemCall::new(__NR_timerfd_gettime, "timerfd_gettime", timerfd_gettime),
+    SystemCall::new(__NR_signalfd, "signalfd", signalfd),
+    SystemCall::new(__NR_signalfd4, "signalfd4", signalfd4).flags(&[&SIGNAL_FLAGS]),
 ];
 
 /// `SFD_CLOEXEC` and `SFD_NONBLOCK`, which the bindings leave out.

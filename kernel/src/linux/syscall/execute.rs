@@ -6,7 +6,7 @@ use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Walk};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::process::exec::{
     self,
     elf::Class,
@@ -17,9 +17,9 @@ use crate::process::exec::{
 /// Longest path, the NUL included.
 const PATH_MAX: usize = raw::PATH_MAX as usize;
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_execve, "execve", execve),
-    Entry::new(raw::__NR_execveat, "execveat", execveat),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_execve, "execve", execve),
+    SystemCall::new(raw::__NR_execveat, "execveat", execveat),
 ];
 
 fn path(address: VirtAddr) -> Result<Vec<u8>> {

@@ -9,7 +9,7 @@ use abi::{
 use fs::Location;
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry, FlagSet, flag_set, path};
+use super::{Call, FlagSet, SystemCall, flag_set, path};
 
 const FLAGS: FlagSet = flag_set!("flags", [XATTR_CREATE, XATTR_REPLACE], EINVAL);
 
@@ -17,25 +17,25 @@ const FLAGS: FlagSet = flag_set!("flags", [XATTR_CREATE, XATTR_REPLACE], EINVAL)
 const LISTS: &str =
     "an access list (`system.posix_acl_*`) that permission bits can't say gets EOPNOTSUPP(95)";
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_getxattr, "getxattr", getxattr),
-    Entry::new(raw::__NR_lgetxattr, "lgetxattr", lgetxattr),
-    Entry::new(raw::__NR_fgetxattr, "fgetxattr", fgetxattr),
-    Entry::new(raw::__NR_setxattr, "setxattr", setxattr)
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_getxattr, "getxattr", getxattr),
+    SystemCall::new(raw::__NR_lgetxattr, "lgetxattr", lgetxattr),
+    SystemCall::new(raw::__NR_fgetxattr, "fgetxattr", fgetxattr),
+    SystemCall::new(raw::__NR_setxattr, "setxattr", setxattr)
         .flags(&[&FLAGS])
         .note(LISTS),
-    Entry::new(raw::__NR_lsetxattr, "lsetxattr", lsetxattr)
+    SystemCall::new(raw::__NR_lsetxattr, "lsetxattr", lsetxattr)
         .flags(&[&FLAGS])
         .note(LISTS),
-    Entry::new(raw::__NR_fsetxattr, "fsetxattr", fsetxattr)
+    SystemCall::new(raw::__NR_fsetxattr, "fsetxattr", fsetxattr)
         .flags(&[&FLAGS])
         .note(LISTS),
-    Entry::new(raw::__NR_listxattr, "listxattr", listxattr),
-    Entry::new(raw::__NR_llistxattr, "llistxattr", llistxattr),
-    Entry::new(raw::__NR_flistxattr, "flistxattr", flistxattr),
-    Entry::new(raw::__NR_removexattr, "removexattr", removexattr),
-    Entry::new(raw::__NR_lremovexattr, "lremovexattr", lremovexattr),
-    Entry::new(raw::__NR_fremovexattr, "fremovexattr", fremovexattr),
+    SystemCall::new(raw::__NR_listxattr, "listxattr", listxattr),
+    SystemCall::new(raw::__NR_llistxattr, "llistxattr", llistxattr),
+    SystemCall::new(raw::__NR_flistxattr, "flistxattr", flistxattr),
+    SystemCall::new(raw::__NR_removexattr, "removexattr", removexattr),
+    SystemCall::new(raw::__NR_lremovexattr, "lremovexattr", lremovexattr),
+    SystemCall::new(raw::__NR_fremovexattr, "fremovexattr", fremovexattr),
 ];
 
 /// Which file a call means by its first argument.

@@ -14,7 +14,7 @@ use abi::{
 };
 use nucleus::{PAGE_SIZE, user};
 
-use super::{Call, Entry, FlagSet, choice, memfd};
+use super::{Call, FlagSet, SystemCall, choice, memfd};
 use crate::{
     ipc::pipe::End,
     process::{
@@ -29,9 +29,9 @@ use crate::{
 use fs::Kind;
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_fcntl, "fcntl", fcntl).flags(&[&COMMANDS]),
-    Entry::new(__NR_flock, "flock", flock_call),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_fcntl, "fcntl", fcntl).flags(&[&COMMANDS]),
+    SystemCall::new(__NR_flock, "flock", flock_call),
 ];
 
 /// The commands of `fcntl`.

@@ -2,19 +2,19 @@
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::process::{Pid, Process, pid_table};
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_getpid, "getpid", getpid),
-    Entry::new(raw::__NR_gettid, "gettid", gettid),
-    Entry::new(raw::__NR_getppid, "getppid", getppid),
-    Entry::new(raw::__NR_getpgrp, "getpgrp", getpgrp),
-    Entry::new(raw::__NR_getpgid, "getpgid", getpgid),
-    Entry::new(raw::__NR_getsid, "getsid", getsid),
-    Entry::new(raw::__NR_setpgid, "setpgid", setpgid),
-    Entry::new(raw::__NR_setsid, "setsid", setsid),
-    Entry::new(
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_getpid, "getpid", getpid),
+    SystemCall::new(raw::__NR_gettid, "gettid", gettid),
+    SystemCall::new(raw::__NR_getppid, "getppid", getppid),
+    SystemCall::new(raw::__NR_getpgrp, "getpgrp", getpgrp),
+    SystemCall::new(raw::__NR_getpgid, "getpgid", getpgid),
+    SystemCall::new(raw::__NR_getsid, "getsid", getsid),
+    SystemCall::new(raw::__NR_setpgid, "setpgid", setpgid),
+    SystemCall::new(raw::__NR_setsid, "setsid", setsid),
+    SystemCall::new(
         raw::__NR_set_tid_address,
         "set_tid_address",
         set_tid_address,

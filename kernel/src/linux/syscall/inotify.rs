@@ -13,7 +13,7 @@ use abi::{
 use fs::Kind;
 
 use super::{
-    Call, Entry, FlagSet,
+    Call, FlagSet, SystemCall,
     event::install,
     flag_set,
     path::{self, From},
@@ -21,17 +21,17 @@ use super::{
 use crate::{ipc::inotify::Inotify, process::files::OpenFile};
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_inotify_init, "inotify_init", inotify_init),
-    Entry::new(__NR_inotify_init1, "inotify_init1", inotify_init1).flags(&[&FLAGS]),
-    Entry::new(
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_inotify_init, "inotify_init", inotify_init),
+    SystemCall::new(__NR_inotify_init1, "inotify_init1", inotify_init1).flags(&[&FLAGS]),
+    SystemCall::new(
         __NR_inotify_add_watch,
         "inotify_add_watch",
         inotify_add_watch,
     )
     .flags(&[&MASK])
     .note("what other programs of the host do to a shared folder is not seen"),
-    Entry::new(__NR_inotify_rm_watch, "inotify_rm_watch", inotify_rm_watch),
+    SystemCall::new(__NR_inotify_rm_watch, "inotify_rm_watch", inotify_rm_watch),
 ];
 
 const FLAGS: FlagSet = flag_set!("flags", [IN_CLOEXEC, IN_NONBLOCK], EINVAL);

@@ -10,7 +10,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
 use vm::Map;
 
-use super::{Call, Entry, FlagSet, choice, flag_set, pidfd::may_inspect};
+use super::{Call, FlagSet, SystemCall, choice, flag_set, pidfd::may_inspect};
 use crate::process::{Pid, Thread, pid_table};
 
 // `linux/kcmp.h`, which the bindings leave out.
@@ -26,15 +26,15 @@ const KCMP_TYPES: FlagSet = choice!(
 );
 const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_kcmp, "kcmp", kcmp).flags(&[&KCMP_TYPES]),
-    Entry::new(
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_kcmp, "kcmp", kcmp).flags(&[&KCMP_TYPES]),
+    SystemCall::new(
         raw::__NR_process_vm_readv,
         "process_vm_readv",
         process_vm_readv,
     )
     .flags(&[&NO_FLAGS]),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_process_vm_writev,
         "process_vm_writev",
         process_vm_writev,
@@ -83,7 +83,7 @@ fn kcmp(call: &mut Call<'_>) -> Result<usize> {
     let (a, b) = (shared(&one)?, shared(&two)?);
     let places = match kind {
         KCMP_FILE => {
-            let file = |files: &crate::process::files::Table, n: usize| {
+            let file = |files: &crate::process::files::FileTable, n: usize| {
                 let fd = i32::try_from(call.args[n]).map_err(|_| Errno::EBADF)?;
                 files.get(fd).map(|open| place(&open))
             };

@@ -16,7 +16,7 @@ use fbuf::{Sink, Source, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry, FlagSet, fcntl, file_size, flag_set};
+use super::{Call, FlagSet, SystemCall, fcntl, file_size, flag_set};
 use crate::{
     ipc::pipe,
     process::files::OpenFile,
@@ -24,19 +24,19 @@ use crate::{
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_read, "read", read),
-    Entry::new(__NR_write, "write", write),
-    Entry::new(__NR_pread64, "pread64", pread),
-    Entry::new(__NR_pwrite64, "pwrite64", pwrite),
-    Entry::new(__NR_readv, "readv", readv),
-    Entry::new(__NR_writev, "writev", writev),
-    Entry::new(__NR_preadv, "preadv", preadv),
-    Entry::new(__NR_pwritev, "pwritev", pwritev),
-    Entry::new(__NR_preadv2, "preadv2", preadv2).flags(&[&TRANSFER_FLAGS]),
-    Entry::new(__NR_pwritev2, "pwritev2", pwritev2).flags(&[&TRANSFER_FLAGS]),
-    Entry::new(__NR_lseek, "lseek", lseek),
-    Entry::new(__NR_ioctl, "ioctl", ioctl),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_read, "read", read),
+    SystemCall::new(__NR_write, "write", write),
+    SystemCall::new(__NR_pread64, "pread64", pread),
+    SystemCall::new(__NR_pwrite64, "pwrite64", pwrite),
+    SystemCall::new(__NR_readv, "readv", readv),
+    SystemCall::new(__NR_writev, "writev", writev),
+    SystemCall::new(__NR_preadv, "preadv", preadv),
+    SystemCall::new(__NR_pwritev, "pwritev", pwritev),
+    SystemCall::new(__NR_preadv2, "preadv2", preadv2).flags(&[&TRANSFER_FLAGS]),
+    SystemCall::new(__NR_pwritev2, "pwritev2", pwritev2).flags(&[&TRANSFER_FLAGS]),
+    SystemCall::new(__NR_lseek, "lseek", lseek),
+    SystemCall::new(__NR_ioctl, "ioctl", ioctl),
 ];
 
 const TRANSFER_FLAGS: FlagSet = flag_set!(

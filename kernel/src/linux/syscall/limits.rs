@@ -6,16 +6,16 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::process::CLOCK_TICKS;
 use crate::process::{Limit, Pid, Process, RESOURCES, Usage};
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_getrlimit, "getrlimit", getrlimit),
-    Entry::new(raw::__NR_setrlimit, "setrlimit", setrlimit),
-    Entry::new(raw::__NR_prlimit64, "prlimit64", prlimit64),
-    Entry::new(raw::__NR_getrusage, "getrusage", getrusage),
-    Entry::new(raw::__NR_times, "times", times),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_getrlimit, "getrlimit", getrlimit),
+    SystemCall::new(raw::__NR_setrlimit, "setrlimit", setrlimit),
+    SystemCall::new(raw::__NR_prlimit64, "prlimit64", prlimit64),
+    SystemCall::new(raw::__NR_getrusage, "getrusage", getrusage),
+    SystemCall::new(raw::__NR_times, "times", times),
 ];
 
 /// `RLIMIT_NOFILE` can't be raised above this (`/proc/sys/fs/nr_open`).

@@ -4,14 +4,14 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END};
 use vm::{Lock, Map, MapError};
 
-use super::{Call, Entry, FlagSet, flag_set, memory::errno};
+use super::{Call, FlagSet, SystemCall, flag_set, memory::errno};
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_mlock, "mlock", mlock),
-    Entry::new(raw::__NR_mlock2, "mlock2", mlock2).flags(&[&LOCK_FLAGS]),
-    Entry::new(raw::__NR_munlock, "munlock", munlock),
-    Entry::new(raw::__NR_mlockall, "mlockall", mlockall).flags(&[&ALL_FLAGS]),
-    Entry::new(raw::__NR_munlockall, "munlockall", munlockall),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_mlock, "mlock", mlock),
+    SystemCall::new(raw::__NR_mlock2, "mlock2", mlock2).flags(&[&LOCK_FLAGS]),
+    SystemCall::new(raw::__NR_munlock, "munlock", munlock),
+    SystemCall::new(raw::__NR_mlockall, "mlockall", mlockall).flags(&[&ALL_FLAGS]),
+    SystemCall::new(raw::__NR_munlockall, "munlockall", munlockall),
 ];
 
 const LOCK_FLAGS: FlagSet = flag_set!("flags", [raw::MLOCK_ONFAULT], EINVAL);

@@ -8,7 +8,7 @@ use abi::{
 };
 use nucleus::pmap;
 
-use super::{Call, Entry, FlagSet, choice, flag_set};
+use super::{Call, FlagSet, SystemCall, choice, flag_set};
 
 const COMMANDS: FlagSet = choice!(
     "cmd",
@@ -34,8 +34,14 @@ const RSEQ_FLAGS: FlagSet = flag_set!(
     EINVAL
 );
 
-pub(super) const CALLS: &[Entry] = &[Entry::new(__NR_membarrier, "membarrier", membarrier)
-    .flags(&[&COMMANDS, &NO_FLAGS, &RSEQ_FLAGS])];
+pub(super) const CALLS: &[SystemCall] =
+    &[
+        SystemCall::new(__NR_membarrier, "membarrier", membarrier).flags(&[
+            &COMMANDS,
+            &NO_FLAGS,
+            &RSEQ_FLAGS,
+        ]),
+    ];
 
 const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;
 const GLOBAL_EXPEDITED: u32 = command::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;

@@ -16,12 +16,15 @@ use nucleus::{
     user,
 };
 
-use super::{Call, Entry, FlagSet, flag_set};
+use super::{Call, FlagSet, SystemCall, flag_set};
 use crate::process::files::OpenFile;
 
-pub(super) const CALLS: &[Entry] = &[Entry::new(__NR_memfd_create, "memfd_create", memfd_create)
-    .flags(&[&FLAGS])
-    .note("there are no huge pages: `MFD_HUGETLB` is refused")];
+pub(super) const CALLS: &[SystemCall] =
+    &[
+        SystemCall::new(__NR_memfd_create, "memfd_create", memfd_create)
+            .flags(&[&FLAGS])
+            .note("there are no huge pages: `MFD_HUGETLB` is refused"),
+    ];
 
 const FLAGS: FlagSet = flag_set!("flags", [MFD_CLOEXEC, MFD_ALLOW_SEALING], EINVAL);
 /// The seals of `F_ADD_SEALS`.

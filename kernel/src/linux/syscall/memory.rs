@@ -5,16 +5,16 @@ use fs::MountFlags;
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
 use vm::{Backing, LargeAdvice, MapError, MapRequest, Place};
 
-use super::{Call, Entry, lock, memfd};
+use super::{Call, SystemCall, lock, memfd};
 use crate::process::exec::elf::Class;
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_mmap, "mmap", mmap),
-    Entry::new(raw::__NR_munmap, "munmap", munmap),
-    Entry::new(raw::__NR_mprotect, "mprotect", mprotect),
-    Entry::new(raw::__NR_mremap, "mremap", mremap),
-    Entry::new(raw::__NR_brk, "brk", brk),
-    Entry::new(raw::__NR_msync, "msync", msync),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_mmap, "mmap", mmap),
+    SystemCall::new(raw::__NR_munmap, "munmap", munmap),
+    SystemCall::new(raw::__NR_mprotect, "mprotect", mprotect),
+    SystemCall::new(raw::__NR_mremap, "mremap", mremap),
+    SystemCall::new(raw::__NR_brk, "brk", brk),
+    SystemCall::new(raw::__NR_msync, "msync", msync),
 ];
 
 /// Flags that `MAP_SHARED_VALIDATE` accepts.

@@ -7,20 +7,20 @@ use nucleus::{Access, PAGE_SHIFT, VirtAddr, VirtRange, user};
 use vm::{Advice, Fault, Map};
 
 use super::{
-    Call, Entry, FlagSet, choice, flag_set, inspect,
+    Call, FlagSet, SystemCall, choice, flag_set, inspect,
     memory::{errno, is_user, pages},
     pidfd::{self, may_inspect},
 };
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_madvise, "madvise", madvise)
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_madvise, "madvise", madvise)
         .flags(&[&ADVICE])
         .note(
             "pages are neither merged nor left out of core files, which there are none of: such advice is taken and has no effect",
         ),
-    Entry::new(raw::__NR_process_madvise, "process_madvise", process_madvise)
+    SystemCall::new(raw::__NR_process_madvise, "process_madvise", process_madvise)
         .flags(&[&OTHERS, &NO_FLAGS]),
-    Entry::new(raw::__NR_mincore, "mincore", mincore),
+    SystemCall::new(raw::__NR_mincore, "mincore", mincore),
 ];
 
 const ADVICE: FlagSet = choice!(

@@ -4,13 +4,14 @@ use abi::{Errno, Result, raw::general as raw};
 use fbuf::{UserSink, UserSource};
 use nucleus::{VirtAddr, task::Sleep, user};
 
-use super::{Call, Entry, FlagSet, choice, flag_set, ipc};
+use super::{
+    Call, FlagSet, SystemCall, choice, flag_set,
+    ipc::{self, Controlled},
+};
 use crate::ipc::sysv::{
-    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
-    ids::{MOST, Object},
+    Caller, IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
     limits::{MSGMAX, MSGMNB, MSGMNI},
-    message::{self, Choice, Message, QUEUES, Status},
-    permission::READ,
+    message::{self, Choice, Message, QUEUES, Queue},
 };
 
 /// `msgrcv`: too long a body is cut off.
@@ -45,11 +46,11 @@ const COMMANDS: FlagSet = choice!(
     EINVAL
 );
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_msgget, "msgget", msgget).flags(&[&GET_FLAGS]),
-    Entry::new(raw::__NR_msgsnd, "msgsnd", msgsnd).flags(&[&SEND_FLAGS]),
-    Entry::new(raw::__NR_msgrcv, "msgrcv", msgrcv).flags(&[&RECEIVE_FLAGS]),
-    Entry::new(raw::__NR_msgctl, "msgctl", msgctl).flags(&[&COMMANDS]),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_msgget, "msgget", msgget).flags(&[&GET_FLAGS]),
+    SystemCall::new(raw::__NR_msgsnd, "msgsnd", msgsnd).flags(&[&SEND_FLAGS]),
+    SystemCall::new(raw::__NR_msgrcv, "msgrcv", msgrcv).flags(&[&RECEIVE_FLAGS]),
+    SystemCall::new(raw::__NR_msgctl, "msgctl", msgctl).flags(&[&COMMANDS]),
 ];
 
 pub(super) fn msgget(call: &mut Call<'_>) -> Result<usize> {
@@ -112,17 +113,28 @@ pub(in crate::linux) fn receive(call: &mut Call<'_>, kind: i64) -> Result<Messag
 const STATUS_WORDS: usize = 15;
 const MOST_BYTES: usize = 11;
 
-fn encode(s: &Status) -> [u64; STATUS_WORDS] {
-    let mut words = [0; STATUS_WORDS];
-    words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
-    words[6] = s.sent as u64;
-    words[7] = s.received as u64;
-    words[8] = s.changed as u64;
-    words[9] = s.bytes as u64;
-    words[10] = s.messages as u64;
-    words[MOST_BYTES] = s.most as u64;
-    words[12] = u64::from(s.last_sender) | u64::from(s.last_receiver) << 32;
-    words
+impl Controlled<STATUS_WORDS> for Queue {
+    fn encode(&self) -> [u64; STATUS_WORDS] {
+        let s = self.status();
+        let mut words = [0; STATUS_WORDS];
+        words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
+        words[6] = s.sent as u64;
+        words[7] = s.received as u64;
+        words[8] = s.changed as u64;
+        words[9] = s.bytes as u64;
+        words[10] = s.messages as u64;
+        words[MOST_BYTES] = s.most as u64;
+        words[12] = u64::from(s.last_sender) | u64::from(s.last_receiver) << 32;
+        words
+    }
+
+    fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {
+        self.set(caller, ipc::change(words), words[MOST_BYTES] as usize)
+    }
+
+    fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        self.remove(caller)
+    }
 }
 
 pub(super) fn msgctl(call: &mut Call<'_>) -> Result<usize> {
@@ -131,33 +143,9 @@ pub(super) fn msgctl(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let command = call.choice(1, &COMMANDS)?;
-    let caller = ipc::caller(call);
     match command {
         IPC_INFO | MSG_INFO => information(call, command == MSG_INFO),
-        IPC_STAT => {
-            let queue = QUEUES.get(id)?;
-            queue.permission().check(caller.credentials, READ)?;
-            call.write(2, &encode(&queue.status()))?;
-            Ok(0)
-        }
-        MSG_STAT | MSG_STAT_ANY => {
-            let queue = QUEUES.at(id as usize % MOST).ok_or(Errno::EINVAL)?;
-            if command == MSG_STAT {
-                queue.permission().check(caller.credentials, READ)?;
-            }
-            call.write(2, &encode(&queue.status()))?;
-            Ok(queue.id() as usize)
-        }
-        IPC_SET => {
-            let words: [u64; STATUS_WORDS] = call.read(2)?;
-            let most = words[MOST_BYTES] as usize;
-            QUEUES.get(id)?.set(caller, ipc::change(&words), most)?;
-            Ok(0)
-        }
-        _ => {
-            QUEUES.get(id)?.remove(caller)?;
-            Ok(0)
-        }
+        _ => ipc::control(call, &QUEUES, command, MSG_STAT_ANY, 2),
     }
 }
 

@@ -1,7 +1,7 @@
 //! System calls: from a number to a function.
 //!
 //! A handler is a [`Handler`]: it takes the [`Call`] and returns the program's result register.
-//! Each module lists its calls in a constant `CALLS`, as [`Entry`]s: the table is made of these
+//! Each module lists its calls in a constant `CALLS`, as [`SystemCall`]s: the table is made of these
 //! lists when the kernel is compiled, and so is the table of `docs/linux.md` when it is tested. A
 //! second table of the same functions serves `int 0x80`.
 //!
@@ -16,7 +16,6 @@ mod credentials;
 mod dirs;
 #[cfg(test)]
 mod document;
-mod entry;
 mod epoll;
 mod event;
 mod execute;
@@ -60,6 +59,7 @@ mod stat;
 mod swap;
 mod syslog;
 mod system;
+mod system_call;
 mod table;
 pub(in crate::linux) mod time;
 mod timer;
@@ -68,7 +68,7 @@ mod wait;
 
 pub(crate) use crate::flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
 pub use crate::process::{Call, Handler};
-pub use entry::{COUNT, Entry};
+pub use system_call::{COUNT, SystemCall};
 pub use table::unsupported;
 pub(in crate::linux) use table::{TABLE, native_handler};
 pub use time::{read_timespec, write_timespec};

@@ -15,21 +15,21 @@ use abi::{
 use fs::{Kind, Location, MountFlags, MountRequest};
 use nucleus::{PAGE_SIZE, VirtAddr, user};
 
-use super::{Call, Entry, FlagSet, flag_set, path, path::check_flags};
+use super::{Call, FlagSet, SystemCall, flag_set, path, path::check_flags};
 use crate::{
-    mounts::{self, Wanted},
+    mounts::{self, MountSource},
     process::Process,
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_mount, "mount", mount)
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_mount, "mount", mount)
         .flags(&[&MOUNT_FLAGS])
         .note("there is one namespace of mounts, so that `MS_SHARED` and its like change nothing"),
-    Entry::new(__NR_umount2, "umount2", umount)
+    SystemCall::new(__NR_umount2, "umount2", umount)
         .flags(&[&UMOUNT_FLAGS])
         .note("a look between two `MNT_EXPIRE` does not count as use"),
-    Entry::new(__NR_pivot_root, "pivot_root", pivot_root),
+    SystemCall::new(__NR_pivot_root, "pivot_root", pivot_root),
 ];
 
 const MOUNT_FLAGS: FlagSet = flag_set!(
@@ -152,7 +152,7 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     } else if flags & MS_MOVE != 0 {
         namespace.move_mount(&from(&source)?, &at)?;
     } else {
-        let wanted = Wanted {
+        let wanted = MountSource {
             source: &source,
             device: 0,
             options: &options,

@@ -15,7 +15,7 @@ use fbuf::{UserSink, UserSource};
 use fs::OpenFlags;
 use nucleus::{VirtAddr, task::Sleep, time, user};
 
-use super::{Call, Entry, FlagSet, choice, flag_set, path, read_timespec};
+use super::{Call, FlagSet, SystemCall, choice, flag_set, path, read_timespec};
 use crate::{
     ipc::{
         mqueue::{
@@ -30,14 +30,14 @@ use crate::{
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_mq_open, "mq_open", mq_open)
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_mq_open, "mq_open", mq_open)
         .note("other flags than access, O_CREAT, O_EXCL, O_NONBLOCK are ignored, as on Linux"),
-    Entry::new(__NR_mq_unlink, "mq_unlink", mq_unlink),
-    Entry::new(__NR_mq_timedsend, "mq_timedsend", mq_timedsend),
-    Entry::new(__NR_mq_timedreceive, "mq_timedreceive", mq_timedreceive),
-    Entry::new(__NR_mq_notify, "mq_notify", mq_notify).flags(&[&NOTIFY]),
-    Entry::new(__NR_mq_getsetattr, "mq_getsetattr", mq_getsetattr).flags(&[&ATTRIBUTE_FLAGS]),
+    SystemCall::new(__NR_mq_unlink, "mq_unlink", mq_unlink),
+    SystemCall::new(__NR_mq_timedsend, "mq_timedsend", mq_timedsend),
+    SystemCall::new(__NR_mq_timedreceive, "mq_timedreceive", mq_timedreceive),
+    SystemCall::new(__NR_mq_notify, "mq_notify", mq_notify).flags(&[&NOTIFY]),
+    SystemCall::new(__NR_mq_getsetattr, "mq_getsetattr", mq_getsetattr).flags(&[&ATTRIBUTE_FLAGS]),
 ];
 
 const NOTIFY: FlagSet = choice!(

@@ -14,7 +14,7 @@ use fs::vnode::Make;
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, Entry, FlagSet, flag_set,
+    Call, FlagSet, SystemCall, flag_set,
     path::{self, From},
 };
 
@@ -22,23 +22,23 @@ const REMOVE_FLAGS: FlagSet = flag_set!("flags", [AT_REMOVEDIR], EINVAL);
 const LINK_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_mkdir, "mkdir", mkdir),
-    Entry::new(__NR_mkdirat, "mkdirat", mkdirat),
-    Entry::new(__NR_mknod, "mknod", mknod),
-    Entry::new(__NR_mknodat, "mknodat", mknodat),
-    Entry::new(__NR_symlink, "symlink", symlink),
-    Entry::new(__NR_symlinkat, "symlinkat", symlinkat),
-    Entry::new(__NR_link, "link", link),
-    Entry::new(__NR_linkat, "linkat", linkat).flags(&[&LINK_FLAGS]),
-    Entry::new(__NR_unlink, "unlink", unlink),
-    Entry::new(__NR_rmdir, "rmdir", rmdir),
-    Entry::new(__NR_unlinkat, "unlinkat", unlinkat).flags(&[&REMOVE_FLAGS]),
-    Entry::new(__NR_rename, "rename", rename),
-    Entry::new(__NR_renameat, "renameat", renameat),
-    Entry::new(__NR_renameat2, "renameat2", renameat2),
-    Entry::new(__NR_getdents, "getdents", getdents),
-    Entry::new(__NR_getdents64, "getdents64", getdents64),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_mkdir, "mkdir", mkdir),
+    SystemCall::new(__NR_mkdirat, "mkdirat", mkdirat),
+    SystemCall::new(__NR_mknod, "mknod", mknod),
+    SystemCall::new(__NR_mknodat, "mknodat", mknodat),
+    SystemCall::new(__NR_symlink, "symlink", symlink),
+    SystemCall::new(__NR_symlinkat, "symlinkat", symlinkat),
+    SystemCall::new(__NR_link, "link", link),
+    SystemCall::new(__NR_linkat, "linkat", linkat).flags(&[&LINK_FLAGS]),
+    SystemCall::new(__NR_unlink, "unlink", unlink),
+    SystemCall::new(__NR_rmdir, "rmdir", rmdir),
+    SystemCall::new(__NR_unlinkat, "unlinkat", unlinkat).flags(&[&REMOVE_FLAGS]),
+    SystemCall::new(__NR_rename, "rename", rename),
+    SystemCall::new(__NR_renameat, "renameat", renameat),
+    SystemCall::new(__NR_renameat2, "renameat2", renameat2),
+    SystemCall::new(__NR_getdents, "getdents", getdents),
+    SystemCall::new(__NR_getdents64, "getdents64", getdents64),
 ];
 
 fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> Result<usize> {

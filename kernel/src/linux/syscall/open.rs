@@ -17,25 +17,25 @@ use fs::OpenFlags;
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, Entry, FlagSet, flag_set,
+    Call, FlagSet, SystemCall, flag_set,
     path::{self, From},
 };
 use crate::flags::Otherwise;
 use crate::{ipc::pipe, process::files::OpenFile};
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_open, "open", open).flags(&[&OPEN_FLAGS]),
-    Entry::new(__NR_openat, "openat", openat).flags(&[&OPEN_FLAGS]),
-    Entry::new(__NR_openat2, "openat2", openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
-    Entry::new(__NR_creat, "creat", creat),
-    Entry::new(__NR_close, "close", close),
-    Entry::new(__NR_close_range, "close_range", close_range).flags(&[&CLOSE_RANGE_FLAGS]),
-    Entry::new(__NR_dup, "dup", dup),
-    Entry::new(__NR_dup2, "dup2", dup2),
-    Entry::new(__NR_dup3, "dup3", dup3).flags(&[&DUP_FLAGS]),
-    Entry::new(__NR_pipe, "pipe", pipe),
-    Entry::new(__NR_pipe2, "pipe2", pipe2).flags(&[&PIPE_FLAGS]),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_open, "open", open).flags(&[&OPEN_FLAGS]),
+    SystemCall::new(__NR_openat, "openat", openat).flags(&[&OPEN_FLAGS]),
+    SystemCall::new(__NR_openat2, "openat2", openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
+    SystemCall::new(__NR_creat, "creat", creat),
+    SystemCall::new(__NR_close, "close", close),
+    SystemCall::new(__NR_close_range, "close_range", close_range).flags(&[&CLOSE_RANGE_FLAGS]),
+    SystemCall::new(__NR_dup, "dup", dup),
+    SystemCall::new(__NR_dup2, "dup2", dup2),
+    SystemCall::new(__NR_dup3, "dup3", dup3).flags(&[&DUP_FLAGS]),
+    SystemCall::new(__NR_pipe, "pipe", pipe),
+    SystemCall::new(__NR_pipe2, "pipe2", pipe2).flags(&[&PIPE_FLAGS]),
 ];
 
 /// `close_range`: first make the table the caller's own.

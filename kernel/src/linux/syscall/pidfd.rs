@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{Call, Entry, FlagSet, flag_set, signal};
+use super::{Call, FlagSet, SystemCall, flag_set, signal};
 use crate::{
     process::{Pid, PidFile, Process, Thread, pid_table, process_of, signal::Info},
     pseudofs::proc,
@@ -16,15 +16,15 @@ const PIDFD_NONBLOCK: u32 = raw::O_NONBLOCK;
 const OPEN_FLAGS: FlagSet = flag_set!("flags", [PIDFD_NONBLOCK], EINVAL);
 const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_pidfd_open, "pidfd_open", pidfd_open).flags(&[&OPEN_FLAGS]),
-    Entry::new(
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_pidfd_open, "pidfd_open", pidfd_open).flags(&[&OPEN_FLAGS]),
+    SystemCall::new(
         raw::__NR_pidfd_send_signal,
         "pidfd_send_signal",
         pidfd_send_signal,
     )
     .flags(&[&NO_FLAGS]),
-    Entry::new(raw::__NR_pidfd_getfd, "pidfd_getfd", pidfd_getfd).flags(&[&NO_FLAGS]),
+    SystemCall::new(raw::__NR_pidfd_getfd, "pidfd_getfd", pidfd_getfd).flags(&[&NO_FLAGS]),
 ];
 
 /// The process that the descriptor `fd` stands for.

@@ -16,15 +16,15 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::process::{files::OpenFile, signal::ERESTARTNOHAND};
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_poll, "poll", poll),
-    Entry::new(__NR_ppoll, "ppoll", ppoll),
-    Entry::new(__NR_select, "select", select),
-    Entry::new(__NR_pselect6, "pselect6", pselect),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_poll, "poll", poll),
+    SystemCall::new(__NR_ppoll, "ppoll", ppoll),
+    SystemCall::new(__NR_select, "select", select),
+    SystemCall::new(__NR_pselect6, "pselect6", pselect),
 ];
 
 /// A polled descriptor: its file, the wanted events, the found ones.

@@ -9,7 +9,7 @@ use abi::{
 use nucleus::{VirtAddr, addr::USER_END, user};
 
 use super::{
-    Call, Entry, FlagSet, choice,
+    Call, FlagSet, SystemCall, choice,
     credentials::{adopt, copy},
     flag_set,
 };
@@ -80,12 +80,12 @@ const ARCH_CODES: FlagSet = choice!(
     EINVAL
 );
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_prctl, "prctl", prctl).flags(&[&OPTIONS]),
-    Entry::new(raw::__NR_arch_prctl, "arch_prctl", arch_prctl).flags(&[&ARCH_CODES]),
-    Entry::new(raw::__NR_personality, "personality", personality)
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_prctl, "prctl", prctl).flags(&[&OPTIONS]),
+    SystemCall::new(raw::__NR_arch_prctl, "arch_prctl", arch_prctl).flags(&[&ARCH_CODES]),
+    SystemCall::new(raw::__NR_personality, "personality", personality)
         .note("`ADDR_NO_RANDOMIZE` and `PER_LINUX32`'s name of the machine have an effect"),
-    Entry::new(raw::__NR_seccomp, "seccomp", seccomp)
+    SystemCall::new(raw::__NR_seccomp, "seccomp", seccomp)
         .flags(&[&SECCOMP_OPERATIONS, &NO_FLAGS])
         .note("the strict mode only: there are no filters"),
 ];

@@ -6,56 +6,56 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{task, user};
 
-use super::{Call, Entry, write_timespec};
+use super::{Call, SystemCall, write_timespec};
 use crate::flags::{FlagSet, choice, flag_set};
 use crate::process::{Pid, Policy, Process, Scheduling, Thread, pid_table, thread::all_cpus};
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_sched_yield, "sched_yield", sched_yield),
-    Entry::new(
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_sched_yield, "sched_yield", sched_yield),
+    SystemCall::new(
         raw::__NR_sched_getaffinity,
         "sched_getaffinity",
         sched_getaffinity,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_sched_setaffinity,
         "sched_setaffinity",
         sched_setaffinity,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_sched_getscheduler,
         "sched_getscheduler",
         sched_getscheduler,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_sched_setscheduler,
         "sched_setscheduler",
         sched_setscheduler,
     )
     .flags(&[&POLICIES]),
-    Entry::new(raw::__NR_sched_getattr, "sched_getattr", sched_getattr),
-    Entry::new(raw::__NR_sched_setattr, "sched_setattr", sched_setattr)
+    SystemCall::new(raw::__NR_sched_getattr, "sched_getattr", sched_getattr),
+    SystemCall::new(raw::__NR_sched_setattr, "sched_setattr", sched_setattr)
         .flags(&[&POLICIES, &ATTRIBUTE_FLAGS]),
-    Entry::new(raw::__NR_sched_getparam, "sched_getparam", sched_getparam),
-    Entry::new(raw::__NR_sched_setparam, "sched_setparam", sched_setparam),
-    Entry::new(
+    SystemCall::new(raw::__NR_sched_getparam, "sched_getparam", sched_getparam),
+    SystemCall::new(raw::__NR_sched_setparam, "sched_setparam", sched_setparam),
+    SystemCall::new(
         raw::__NR_sched_get_priority_max,
         "sched_get_priority_max",
         sched_get_priority_max,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_sched_get_priority_min,
         "sched_get_priority_min",
         sched_get_priority_min,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_sched_rr_get_interval,
         "sched_rr_get_interval",
         sched_rr_get_interval,
     ),
-    Entry::new(raw::__NR_getpriority, "getpriority", getpriority).flags(&[&WHICH]),
-    Entry::new(raw::__NR_setpriority, "setpriority", setpriority).flags(&[&WHICH]),
-    Entry::new(raw::__NR_getcpu, "getcpu", getcpu),
+    SystemCall::new(raw::__NR_getpriority, "getpriority", getpriority).flags(&[&WHICH]),
+    SystemCall::new(raw::__NR_setpriority, "setpriority", setpriority).flags(&[&WHICH]),
+    SystemCall::new(raw::__NR_getcpu, "getcpu", getcpu),
 ];
 
 pub(super) fn sched_yield(_: &mut Call<'_>) -> Result<usize> {

@@ -5,13 +5,15 @@ use alloc::vec::Vec;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{task::Sleep, time, user};
 
-use super::{Call, Entry, FlagSet, choice, flag_set, ipc, read_timespec};
+use super::{
+    Call, FlagSet, SystemCall, choice, flag_set,
+    ipc::{self, Controlled},
+    read_timespec,
+};
 use crate::ipc::sysv::{
-    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
-    ids::{MOST, Object},
+    Caller, IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
     limits::{SEMAEM, SEMMNI, SEMMNS, SEMMSL, SEMOPM, SEMVMX},
-    permission::READ,
-    semaphore::{self, Operation, SEM_UNDO, SETS, Set, Status},
+    semaphore::{self, Operation, SEM_UNDO, SETS, Set},
 };
 use crate::process::undo::UndoList;
 
@@ -49,11 +51,11 @@ const COMMANDS: FlagSet = choice!(
 );
 const OPERATION_FLAGS: FlagSet = flag_set!("sem_flg", [IPC_NOWAIT, SEM_UNDO], ignored);
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_semget, "semget", semget).flags(&[&GET_FLAGS]),
-    Entry::new(raw::__NR_semop, "semop", semop).flags(&[&OPERATION_FLAGS]),
-    Entry::new(raw::__NR_semtimedop, "semtimedop", semtimedop).flags(&[&OPERATION_FLAGS]),
-    Entry::new(raw::__NR_semctl, "semctl", semctl).flags(&[&COMMANDS]),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_semget, "semget", semget).flags(&[&GET_FLAGS]),
+    SystemCall::new(raw::__NR_semop, "semop", semop).flags(&[&OPERATION_FLAGS]),
+    SystemCall::new(raw::__NR_semtimedop, "semtimedop", semtimedop).flags(&[&OPERATION_FLAGS]),
+    SystemCall::new(raw::__NR_semctl, "semctl", semctl).flags(&[&COMMANDS]),
 ];
 
 pub(super) fn semget(call: &mut Call<'_>) -> Result<usize> {
@@ -119,13 +121,24 @@ fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
 /// Words of a `struct semid64_ds`.
 const STATUS_WORDS: usize = 13;
 
-fn encode(s: &Status) -> [u64; STATUS_WORDS] {
-    let mut words = [0; STATUS_WORDS];
-    words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
-    words[6] = s.operated as u64;
-    words[8] = s.changed as u64;
-    words[10] = s.count as u64;
-    words
+impl Controlled<STATUS_WORDS> for Set {
+    fn encode(&self) -> [u64; STATUS_WORDS] {
+        let s = self.status();
+        let mut words = [0; STATUS_WORDS];
+        words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
+        words[6] = s.operated as u64;
+        words[8] = s.changed as u64;
+        words[10] = s.count as u64;
+        words
+    }
+
+    fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {
+        self.set(caller, ipc::change(words))
+    }
+
+    fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        self.remove(caller)
+    }
 }
 
 pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
@@ -137,28 +150,8 @@ pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
     let caller = ipc::caller(call);
     match command {
         IPC_INFO | SEM_INFO => information(call, command == SEM_INFO),
-        IPC_STAT => {
-            let set = SETS.get(id)?;
-            set.permission().check(caller.credentials, READ)?;
-            call.write(3, &encode(&set.status()))?;
-            Ok(0)
-        }
-        SEM_STAT | SEM_STAT_ANY => {
-            let set = SETS.at(id as usize % MOST).ok_or(Errno::EINVAL)?;
-            if command == SEM_STAT {
-                set.permission().check(caller.credentials, READ)?;
-            }
-            call.write(3, &encode(&set.status()))?;
-            Ok(set.id() as usize)
-        }
-        IPC_SET => {
-            let words: [u64; STATUS_WORDS] = call.read(3)?;
-            SETS.get(id)?.set(caller, ipc::change(&words))?;
-            Ok(0)
-        }
-        IPC_RMID => {
-            SETS.get(id)?.remove(caller)?;
-            Ok(0)
+        IPC_SET | IPC_RMID | IPC_STAT | SEM_STAT | SEM_STAT_ANY => {
+            ipc::control(call, &SETS, command, SEM_STAT_ANY, 3)
         }
         GETVAL => Ok(SETS.get(id)?.value(caller, number)?.0 as usize),
         GETPID => Ok(SETS.get(id)?.value(caller, number)?.1 as usize),

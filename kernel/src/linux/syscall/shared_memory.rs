@@ -4,13 +4,17 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, Prot, VirtAddr};
 use vm::{Backing, MapError, MapRequest, Place};
 
-use super::{Call, Entry, FlagSet, choice, flag_set, ipc, memory};
+use super::{
+    Call, FlagSet, SystemCall, choice, flag_set,
+    ipc::{self, Controlled},
+    memory,
+};
 use crate::ipc::sysv::{
-    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT,
-    ids::{MOST, Object},
+    Caller, IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT,
+    ids::Object,
     limits::{SHMALL, SHMMAX, SHMMNI},
     permission::{EXECUTE, READ, WRITE},
-    segment::{self, SEGMENTS, SHM_NORESERVE, Segment, Status},
+    segment::{self, SEGMENTS, SHM_NORESERVE, Segment},
 };
 
 /// `shmget`: of huge pages.
@@ -56,13 +60,13 @@ const COMMANDS: FlagSet = choice!(
     EINVAL
 );
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_shmget, "shmget", shmget)
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_shmget, "shmget", shmget)
         .flags(&[&GET_FLAGS])
         .note("there are no huge pages: SHM_HUGETLB gets ENOMEM"),
-    Entry::new(raw::__NR_shmat, "shmat", shmat).flags(&[&AT_FLAGS]),
-    Entry::new(raw::__NR_shmdt, "shmdt", shmdt),
-    Entry::new(raw::__NR_shmctl, "shmctl", shmctl).flags(&[&COMMANDS]),
+    SystemCall::new(raw::__NR_shmat, "shmat", shmat).flags(&[&AT_FLAGS]),
+    SystemCall::new(raw::__NR_shmdt, "shmdt", shmdt),
+    SystemCall::new(raw::__NR_shmctl, "shmctl", shmctl).flags(&[&COMMANDS]),
 ];
 
 pub(super) fn shmget(call: &mut Call<'_>) -> Result<usize> {
@@ -185,28 +189,8 @@ pub(super) fn shmctl(call: &mut Call<'_>) -> Result<usize> {
             call.write(2, &info)?;
             Ok(highest)
         }
-        IPC_STAT => {
-            let segment = SEGMENTS.get(id)?;
-            segment.permission().check(caller.credentials, READ)?;
-            call.write(2, &encode(&segment.status()))?;
-            Ok(0)
-        }
-        SHM_STAT | SHM_STAT_ANY => {
-            let segment = SEGMENTS.at(id as usize % MOST).ok_or(Errno::EINVAL)?;
-            if command == SHM_STAT {
-                segment.permission().check(caller.credentials, READ)?;
-            }
-            call.write(2, &encode(&segment.status()))?;
-            Ok(segment.id() as usize)
-        }
-        IPC_SET => {
-            let words: [u64; STATUS_WORDS] = call.read(2)?;
-            SEGMENTS.get(id)?.set(caller, ipc::change(&words))?;
-            Ok(0)
-        }
-        IPC_RMID => {
-            SEGMENTS.get(id)?.mark_removed(caller)?;
-            Ok(0)
+        IPC_SET | IPC_RMID | IPC_STAT | SHM_STAT | SHM_STAT_ANY => {
+            ipc::control(call, &SEGMENTS, command, SHM_STAT_ANY, 2)
         }
         _ => {
             let limit = call.process().limits().soft(raw::RLIMIT_MEMLOCK);
@@ -218,14 +202,25 @@ pub(super) fn shmctl(call: &mut Call<'_>) -> Result<usize> {
     }
 }
 
-fn encode(s: &Status) -> [u64; STATUS_WORDS] {
-    let mut words = [0; STATUS_WORDS];
-    words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
-    words[6] = s.size as u64;
-    words[7] = s.attached as u64;
-    words[8] = s.detached as u64;
-    words[9] = s.changed as u64;
-    words[10] = u64::from(s.creator) | u64::from(s.last) << 32;
-    words[11] = s.attachments as u64;
-    words
+impl Controlled<STATUS_WORDS> for Segment {
+    fn encode(&self) -> [u64; STATUS_WORDS] {
+        let s = self.status();
+        let mut words = [0; STATUS_WORDS];
+        words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
+        words[6] = s.size as u64;
+        words[7] = s.attached as u64;
+        words[8] = s.detached as u64;
+        words[9] = s.changed as u64;
+        words[10] = u64::from(s.creator) | u64::from(s.last) << 32;
+        words[11] = s.attachments as u64;
+        words
+    }
+
+    fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {
+        self.set(caller, ipc::change(words))
+    }
+
+    fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        self.mark_removed(caller)
+    }
 }

@@ -8,39 +8,39 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Entry, read_timespec};
+use super::{Call, SystemCall, read_timespec};
 use crate::process::{
     Pid, Process, Thread, pid_table,
     signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SI_TKILL, SignalSet},
 };
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_rt_sigaction, "rt_sigaction", rt_sigaction),
-    Entry::new(raw::__NR_rt_sigprocmask, "rt_sigprocmask", rt_sigprocmask),
-    Entry::new(raw::__NR_rt_sigpending, "rt_sigpending", rt_sigpending),
-    Entry::new(raw::__NR_rt_sigsuspend, "rt_sigsuspend", rt_sigsuspend),
-    Entry::new(
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_rt_sigaction, "rt_sigaction", rt_sigaction),
+    SystemCall::new(raw::__NR_rt_sigprocmask, "rt_sigprocmask", rt_sigprocmask),
+    SystemCall::new(raw::__NR_rt_sigpending, "rt_sigpending", rt_sigpending),
+    SystemCall::new(raw::__NR_rt_sigsuspend, "rt_sigsuspend", rt_sigsuspend),
+    SystemCall::new(
         raw::__NR_rt_sigtimedwait,
         "rt_sigtimedwait",
         rt_sigtimedwait,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_rt_sigqueueinfo,
         "rt_sigqueueinfo",
         rt_sigqueueinfo,
     ),
-    Entry::new(
+    SystemCall::new(
         raw::__NR_rt_tgsigqueueinfo,
         "rt_tgsigqueueinfo",
         rt_tgsigqueueinfo,
     ),
-    Entry::new(raw::__NR_rt_sigreturn, "rt_sigreturn", rt_sigreturn),
-    Entry::new(raw::__NR_sigaltstack, "sigaltstack", sigaltstack),
-    Entry::new(raw::__NR_kill, "kill", kill),
-    Entry::new(raw::__NR_tkill, "tkill", tkill),
-    Entry::new(raw::__NR_tgkill, "tgkill", tgkill),
-    Entry::new(raw::__NR_pause, "pause", pause),
-    Entry::new(
+    SystemCall::new(raw::__NR_rt_sigreturn, "rt_sigreturn", rt_sigreturn),
+    SystemCall::new(raw::__NR_sigaltstack, "sigaltstack", sigaltstack),
+    SystemCall::new(raw::__NR_kill, "kill", kill),
+    SystemCall::new(raw::__NR_tkill, "tkill", tkill),
+    SystemCall::new(raw::__NR_tgkill, "tgkill", tgkill),
+    SystemCall::new(raw::__NR_pause, "pause", pause),
+    SystemCall::new(
         raw::__NR_restart_syscall,
         "restart_syscall",
         restart_syscall,

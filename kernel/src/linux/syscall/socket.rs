@@ -22,7 +22,7 @@ use abi::{
 use nucleus::user;
 
 use super::{
-    Call, Entry, FlagSet, Handler, choice, flag_set,
+    Call, FlagSet, Handler, SystemCall, choice, flag_set,
     socket_message::{recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto},
     socket_option::{getsockopt, setsockopt},
 };
@@ -51,17 +51,17 @@ const SHUT_RDWR: u32 = 2;
 const HOW: FlagSet = choice!("how", [SHUT_RD, SHUT_WR, SHUT_RDWR], EINVAL);
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_socket, "socket", socket).flags(&[&TYPES, &FLAGS]),
-    Entry::new(__NR_socketpair, "socketpair", socketpair).flags(&[&TYPES, &FLAGS]),
-    Entry::new(__NR_bind, "bind", bind),
-    Entry::new(__NR_listen, "listen", listen),
-    Entry::new(__NR_accept, "accept", accept),
-    Entry::new(__NR_accept4, "accept4", accept4).flags(&[&ACCEPT_FLAGS]),
-    Entry::new(__NR_connect, "connect", connect),
-    Entry::new(__NR_getsockname, "getsockname", getsockname),
-    Entry::new(__NR_getpeername, "getpeername", getpeername),
-    Entry::new(__NR_shutdown, "shutdown", shutdown).flags(&[&HOW]),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_socket, "socket", socket).flags(&[&TYPES, &FLAGS]),
+    SystemCall::new(__NR_socketpair, "socketpair", socketpair).flags(&[&TYPES, &FLAGS]),
+    SystemCall::new(__NR_bind, "bind", bind),
+    SystemCall::new(__NR_listen, "listen", listen),
+    SystemCall::new(__NR_accept, "accept", accept),
+    SystemCall::new(__NR_accept4, "accept4", accept4).flags(&[&ACCEPT_FLAGS]),
+    SystemCall::new(__NR_connect, "connect", connect),
+    SystemCall::new(__NR_getsockname, "getsockname", getsockname),
+    SystemCall::new(__NR_getpeername, "getpeername", getpeername),
+    SystemCall::new(__NR_shutdown, "shutdown", shutdown).flags(&[&HOW]),
 ];
 
 impl Call<'_> {

@@ -18,7 +18,7 @@ use abi::{
 use fbuf::{Sink, Source, UserSink, UserSource};
 use nucleus::{VirtAddr, time, user};
 
-use super::{Call, Entry, FlagSet, flag_set, read_timespec, socket::waits, write_timespec};
+use super::{Call, FlagSet, SystemCall, flag_set, read_timespec, socket::waits, write_timespec};
 use crate::{
     ipc::pipe,
     process::files::OpenFile,
@@ -79,13 +79,13 @@ const RECEIVE_MANY_FLAGS: FlagSet = flag_set!(
 );
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_sendto, "sendto", sendto).flags(&[&SEND_FLAGS]),
-    Entry::new(__NR_recvfrom, "recvfrom", recvfrom).flags(&[&RECEIVE_FLAGS]),
-    Entry::new(__NR_sendmsg, "sendmsg", sendmsg).flags(&[&SEND_FLAGS]),
-    Entry::new(__NR_recvmsg, "recvmsg", recvmsg).flags(&[&RECEIVE_FLAGS]),
-    Entry::new(__NR_sendmmsg, "sendmmsg", sendmmsg).flags(&[&SEND_FLAGS]),
-    Entry::new(__NR_recvmmsg, "recvmmsg", recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_sendto, "sendto", sendto).flags(&[&SEND_FLAGS]),
+    SystemCall::new(__NR_recvfrom, "recvfrom", recvfrom).flags(&[&RECEIVE_FLAGS]),
+    SystemCall::new(__NR_sendmsg, "sendmsg", sendmsg).flags(&[&SEND_FLAGS]),
+    SystemCall::new(__NR_recvmsg, "recvmsg", recvmsg).flags(&[&RECEIVE_FLAGS]),
+    SystemCall::new(__NR_sendmmsg, "sendmmsg", sendmmsg).flags(&[&SEND_FLAGS]),
+    SystemCall::new(__NR_recvmmsg, "recvmmsg", recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
 ];
 
 /// Sends; a broken pipe sends SIGPIPE too, unless the program does not want it.

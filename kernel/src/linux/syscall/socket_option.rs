@@ -9,7 +9,7 @@ use abi::{
 };
 use nucleus::user::{self, as_bytes};
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::flags::note_unsupported;
 use crate::socket::{
     Answer, SocketFile, Value,
@@ -17,9 +17,9 @@ use crate::socket::{
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_getsockopt, "getsockopt", getsockopt).flags(&[&READABLE]),
-    Entry::new(__NR_setsockopt, "setsockopt", setsockopt)
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_getsockopt, "getsockopt", getsockopt).flags(&[&READABLE]),
+    SystemCall::new(__NR_setsockopt, "setsockopt", setsockopt)
         .flags(&[&SETTABLE])
         .note("TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) are kept and have nothing to change: between programs of one machine nothing is held back, and an end that is gone is always told"),
 ];

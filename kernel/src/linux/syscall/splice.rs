@@ -14,7 +14,7 @@ use fbuf::{MAX_TRANSFER, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, Entry, FlagSet, flag_set, io::signal_broken_pipe};
+use super::{Call, FlagSet, SystemCall, flag_set, io::signal_broken_pipe};
 use crate::{
     ipc::pipe::{End, Pipe, splice as moving},
     process::files::OpenFile,
@@ -22,12 +22,12 @@ use crate::{
 };
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_sendfile, "sendfile", sendfile),
-    Entry::new(__NR_copy_file_range, "copy_file_range", copy_file_range).flags(&[&COPY_FLAGS]),
-    Entry::new(__NR_splice, "splice", splice).flags(&[&FLAGS]),
-    Entry::new(__NR_tee, "tee", tee).flags(&[&FLAGS]),
-    Entry::new(__NR_vmsplice, "vmsplice", vmsplice).flags(&[&FLAGS]),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_sendfile, "sendfile", sendfile),
+    SystemCall::new(__NR_copy_file_range, "copy_file_range", copy_file_range).flags(&[&COPY_FLAGS]),
+    SystemCall::new(__NR_splice, "splice", splice).flags(&[&FLAGS]),
+    SystemCall::new(__NR_tee, "tee", tee).flags(&[&FLAGS]),
+    SystemCall::new(__NR_vmsplice, "vmsplice", vmsplice).flags(&[&FLAGS]),
 ];
 
 /// All flags of the splice family.

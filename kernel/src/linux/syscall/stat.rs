@@ -16,7 +16,7 @@ use fs::{Attributes, Kind, Location, MountFlags, Vnode, device};
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, Entry, FlagSet, flag_set,
+    Call, FlagSet, SystemCall, flag_set,
     path::{self, Target},
 };
 use crate::mounts;
@@ -44,20 +44,20 @@ const ACCESS_FLAGS: FlagSet = flag_set!(
 );
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_stat, "stat", stat_call),
-    Entry::new(__NR_lstat, "lstat", lstat),
-    Entry::new(__NR_fstat, "fstat", fstat),
-    Entry::new(__NR_newfstatat, "newfstatat", fstatat).flags(&[&STAT_FLAGS]),
-    Entry::new(__NR_statx, "statx", statx_call).flags(&[&STATX_FLAGS]),
-    Entry::new(__NR_access, "access", access),
-    Entry::new(__NR_faccessat, "faccessat", faccessat),
-    Entry::new(__NR_faccessat2, "faccessat2", faccessat2).flags(&[&ACCESS_FLAGS]),
-    Entry::new(__NR_readlink, "readlink", readlink),
-    Entry::new(__NR_readlinkat, "readlinkat", readlinkat),
-    Entry::new(__NR_statfs, "statfs", statfs_call),
-    Entry::new(__NR_fstatfs, "fstatfs", fstatfs),
-    Entry::new(__NR_ustat, "ustat", ustat),
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_stat, "stat", stat_call),
+    SystemCall::new(__NR_lstat, "lstat", lstat),
+    SystemCall::new(__NR_fstat, "fstat", fstat),
+    SystemCall::new(__NR_newfstatat, "newfstatat", fstatat).flags(&[&STAT_FLAGS]),
+    SystemCall::new(__NR_statx, "statx", statx_call).flags(&[&STATX_FLAGS]),
+    SystemCall::new(__NR_access, "access", access),
+    SystemCall::new(__NR_faccessat, "faccessat", faccessat),
+    SystemCall::new(__NR_faccessat2, "faccessat2", faccessat2).flags(&[&ACCESS_FLAGS]),
+    SystemCall::new(__NR_readlink, "readlink", readlink),
+    SystemCall::new(__NR_readlinkat, "readlinkat", readlinkat),
+    SystemCall::new(__NR_statfs, "statfs", statfs_call),
+    SystemCall::new(__NR_fstatfs, "fstatfs", fstatfs),
+    SystemCall::new(__NR_ustat, "ustat", ustat),
 ];
 
 fn attributes(target: &Target) -> Result<Attributes> {

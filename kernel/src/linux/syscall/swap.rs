@@ -5,17 +5,17 @@ use abi::{
     raw::general::{__NR_swapoff, __NR_swapon, AT_FDCWD, CAP_SYS_ADMIN},
 };
 
-use super::{Call, Entry, FlagSet, flag_set, path};
+use super::{Call, FlagSet, SystemCall, flag_set, path};
 use crate::swap;
 
 /// The calls of this module.
-pub const CALLS: &[Entry] = &[
-    Entry::new(__NR_swapon, "swapon", swapon)
+pub const CALLS: &[SystemCall] = &[
+    SystemCall::new(__NR_swapon, "swapon", swapon)
         .flags(&[&SWAP_FLAGS])
         .note(
             "`SWAP_FLAG_DISCARD` discards the whole area once; pages are not discarded one by one",
         ),
-    Entry::new(__NR_swapoff, "swapoff", swapoff),
+    SystemCall::new(__NR_swapoff, "swapoff", swapoff),
 ];
 
 /// A priority is given, in the lowest bits.

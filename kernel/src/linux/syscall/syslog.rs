@@ -16,7 +16,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Entry, FlagSet, choice};
+use super::{Call, FlagSet, SystemCall, choice};
 use crate::{
     device::kmsg::{self, LINE},
     process::signal,
@@ -53,7 +53,7 @@ const ACTIONS: FlagSet = choice!(
     EINVAL
 );
 
-pub(super) const CALLS: &[Entry] = &[Entry::new(__NR_syslog, "syslog", syslog)
+pub(super) const CALLS: &[SystemCall] = &[SystemCall::new(__NR_syslog, "syslog", syslog)
     .flags(&[&ACTIONS])
     .note("the log goes to a port of its own, so that the console's level changes nothing")];
 

@@ -6,7 +6,7 @@ use abi::{
 };
 use nucleus::{PAGE_SIZE, frame, time, user};
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::{
     process::{loadavg, pid_table},
     shutdown, uts,
@@ -17,12 +17,12 @@ const UNAME26: u32 = 0x2_0000;
 const PER_MASK: u32 = 0xff;
 const PER_LINUX32: u32 = 8;
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_uname, "uname", uname),
-    Entry::new(raw::__NR_sethostname, "sethostname", sethostname),
-    Entry::new(raw::__NR_setdomainname, "setdomainname", setdomainname),
-    Entry::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
-    Entry::new(raw::__NR_reboot, "reboot", reboot),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_uname, "uname", uname),
+    SystemCall::new(raw::__NR_sethostname, "sethostname", sethostname),
+    SystemCall::new(raw::__NR_setdomainname, "setdomainname", setdomainname),
+    SystemCall::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
+    SystemCall::new(raw::__NR_reboot, "reboot", reboot),
 ];
 
 /// Returns the release for a program with `UNAME26`: a 2.6 whose number grows with the second

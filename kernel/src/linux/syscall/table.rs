@@ -3,18 +3,18 @@
 use fs::pseudofs;
 
 use super::{
-    COUNT, Entry, Handler, advise, capability, change, credentials, dirs, epoll, event, execute,
-    extended, fcntl, futex, identity, inotify, inspect, io, io_priority, limits, lock, membarrier,
-    memfd, memory, memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process,
-    random, rseq, schedule, semaphore, shared_memory, signal, socket, socket_message,
-    socket_option, splice, stat, swap, syslog, system, time, timer,
+    COUNT, Handler, SystemCall, advise, capability, change, credentials, dirs, epoll, event,
+    execute, extended, fcntl, futex, identity, inotify, inspect, io, io_priority, limits, lock,
+    membarrier, memfd, memory, memory_advice, message, mount, mqueue, names, open, pidfd, poll,
+    prctl, process, random, rseq, schedule, semaphore, shared_memory, signal, socket,
+    socket_message, socket_option, splice, stat, swap, syslog, system, time, timer,
     unknown::{unknown, unknown_calls},
     wait,
 };
 use crate::flags;
 
 /// The calls of 64-bit programs, by subject.
-pub(super) const CALLS: &[&[Entry]] = &[
+pub(super) const CALLS: &[&[SystemCall]] = &[
     advise::CALLS,
     capability::CALLS,
     change::CALLS,

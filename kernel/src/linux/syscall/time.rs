@@ -10,7 +10,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, Entry};
+use super::{Call, SystemCall};
 use crate::flags::{FlagSet, flag_set};
 use crate::{
     ipc::event,
@@ -21,23 +21,23 @@ use crate::{
     wall_clock,
 };
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_clock_gettime, "clock_gettime", clock_gettime),
-    Entry::new(raw::__NR_clock_getres, "clock_getres", clock_getres),
-    Entry::new(raw::__NR_clock_settime, "clock_settime", clock_settime),
-    Entry::new(
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_clock_gettime, "clock_gettime", clock_gettime),
+    SystemCall::new(raw::__NR_clock_getres, "clock_getres", clock_getres),
+    SystemCall::new(raw::__NR_clock_settime, "clock_settime", clock_settime),
+    SystemCall::new(
         raw::__NR_clock_nanosleep,
         "clock_nanosleep",
         clock_nanosleep,
     ),
-    Entry::new(raw::__NR_nanosleep, "nanosleep", nanosleep),
-    Entry::new(raw::__NR_gettimeofday, "gettimeofday", gettimeofday),
-    Entry::new(raw::__NR_settimeofday, "settimeofday", settimeofday),
-    Entry::new(raw::__NR_time, "time", time_),
-    Entry::new(raw::__NR_adjtimex, "adjtimex", adjtimex)
+    SystemCall::new(raw::__NR_nanosleep, "nanosleep", nanosleep),
+    SystemCall::new(raw::__NR_gettimeofday, "gettimeofday", gettimeofday),
+    SystemCall::new(raw::__NR_settimeofday, "settimeofday", settimeofday),
+    SystemCall::new(raw::__NR_time, "time", time_),
+    SystemCall::new(raw::__NR_adjtimex, "adjtimex", adjtimex)
         .flags(&[&MODES])
         .note("read-only: the clock is the machine's"),
-    Entry::new(raw::__NR_clock_adjtime, "clock_adjtime", clock_adjtime)
+    SystemCall::new(raw::__NR_clock_adjtime, "clock_adjtime", clock_adjtime)
         .flags(&[&MODES])
         .note("read-only: the clock is the machine's"),
 ];

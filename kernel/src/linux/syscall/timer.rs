@@ -6,7 +6,7 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
-    Call, Entry,
+    Call, SystemCall,
     time::{MICROS, Source, duration, has_timers, is_alarm, source},
 };
 use crate::flags::note_unsupported;
@@ -15,20 +15,20 @@ use crate::process::{
     signal::timer::{self, Clock, Id, Notify, Setting},
 };
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_getitimer, "getitimer", getitimer),
-    Entry::new(raw::__NR_setitimer, "setitimer", setitimer),
-    Entry::new(raw::__NR_alarm, "alarm", alarm),
-    Entry::new(raw::__NR_timer_create, "timer_create", timer_create)
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_getitimer, "getitimer", getitimer),
+    SystemCall::new(raw::__NR_setitimer, "setitimer", setitimer),
+    SystemCall::new(raw::__NR_alarm, "alarm", alarm),
+    SystemCall::new(raw::__NR_timer_create, "timer_create", timer_create)
         .note("not on the processor time of another process"),
-    Entry::new(raw::__NR_timer_settime, "timer_settime", timer_settime),
-    Entry::new(raw::__NR_timer_gettime, "timer_gettime", timer_gettime),
-    Entry::new(
+    SystemCall::new(raw::__NR_timer_settime, "timer_settime", timer_settime),
+    SystemCall::new(raw::__NR_timer_gettime, "timer_gettime", timer_gettime),
+    SystemCall::new(
         raw::__NR_timer_getoverrun,
         "timer_getoverrun",
         timer_getoverrun,
     ),
-    Entry::new(raw::__NR_timer_delete, "timer_delete", timer_delete),
+    SystemCall::new(raw::__NR_timer_delete, "timer_delete", timer_delete),
 ];
 
 fn timeval([seconds, microseconds]: [i64; 2]) -> Result<Duration> {

@@ -3,11 +3,11 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
 
-use super::{Call, Entry, FlagSet, flag_set, limits::encode_usage};
+use super::{Call, FlagSet, SystemCall, flag_set, limits::encode_usage};
 use crate::process::signal::{Fields, Info};
 use crate::process::{
     Pid, Process,
-    pid_table::{Change, Clones, Wanted, Which},
+    pid_table::{Change, Clones, WaitRequest, Which},
     process_of, wait,
 };
 
@@ -38,9 +38,9 @@ const WAITID_OPTIONS: FlagSet = flag_set!(
     EINVAL
 );
 
-pub(super) const CALLS: &[Entry] = &[
-    Entry::new(raw::__NR_wait4, "wait4", wait4).flags(&[&WAIT4_OPTIONS]),
-    Entry::new(raw::__NR_waitid, "waitid", waitid).flags(&[&WAITID_OPTIONS]),
+pub(super) const CALLS: &[SystemCall] = &[
+    SystemCall::new(raw::__NR_wait4, "wait4", wait4).flags(&[&WAIT4_OPTIONS]),
+    SystemCall::new(raw::__NR_waitid, "waitid", waitid).flags(&[&WAITID_OPTIONS]),
 ];
 
 fn clones(options: u32) -> Clones {
@@ -82,7 +82,7 @@ pub(super) fn wait4(call: &mut Call<'_>) -> Result<usize> {
         pid if pid < 0 => Which::Group(pid.unsigned_abs()),
         pid => Which::Child(pid as Pid),
     };
-    let wanted = Wanted {
+    let wanted = WaitRequest {
         which,
         ended: true,
         stopped: options & raw::WUNTRACED != 0,
@@ -129,7 +129,7 @@ fn waitid(call: &mut Call<'_>) -> Result<usize> {
         }
         _ => return Err(Errno::EINVAL),
     };
-    let wanted = Wanted {
+    let wanted = WaitRequest {
         which,
         ended: options & raw::WEXITED != 0,
         stopped: options & raw::WSTOPPED != 0,

@@ -36,7 +36,7 @@ pub fn replace(
 ) -> Result<()> {
     // A table shared with another process stays as it is for that one. The thread itself holds it
     // twice: once by its `Own`, once where others may look at it.
-    let files: Arc<files::Table> = if Arc::strong_count(&own.files) > 2 {
+    let files: Arc<files::FileTable> = if Arc::strong_count(&own.files) > 2 {
         own.files.duplicate()?
     } else {
         own.files.clone()

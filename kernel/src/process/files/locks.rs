@@ -12,7 +12,7 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::{OpenFile, Table};
+use super::{FileTable, OpenFile};
 use crate::process::{Pid, signal};
 
 /// The owner of a lock: an open file description or a descriptor table, by its address, which is
@@ -216,7 +216,7 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> 
 #[derive(Clone, Copy)]
 pub enum For<'a> {
     /// The process that uses this table (`F_SETLK`).
-    Process(&'a Table),
+    Process(&'a FileTable),
     /// The open file description itself (`F_OFD_SETLK`).
     Description,
 }

@@ -1,6 +1,6 @@
 //! Open files of processes.
 //!
-//! - [`Table`]: from a descriptor to an open file; one a process, or shared (`CLONE_FILES`).
+//! - [`FileTable`]: from a descriptor to an open file; one a process, or shared (`CLONE_FILES`).
 //! - [`OpenFile`]: an open file description: what `dup` and `fork` share, with its status flags.
 //! - [`locks`]: `flock`, and the record locks of `fcntl`.
 
@@ -9,7 +9,7 @@ mod open;
 mod table;
 
 pub use open::{Attached, OpenFile};
-pub use table::{Collector, Reservation, Table, collect_garbage, set_collector};
+pub use table::{Collector, FileTable, Reservation, collect_garbage, set_collector};
 
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,7 @@ pub fn collect_garbage() {
 }
 
 /// The descriptor table of a process (or of several, `CLONE_FILES`).
-pub struct Table {
+pub struct FileTable {
     /// Held for a few instructions; never while an open file is closed or memory is allocated.
     slots: SpinLock<Slots>,
     /// A record lock was once asked for through this table: closing has to look.
@@ -118,7 +118,7 @@ impl Slots {
 
 /// A descriptor that is taken and refers to nothing yet. Dropping it gives it back.
 pub struct Reservation<'a> {
-    table: &'a Table,
+    table: &'a FileTable,
     fd: usize,
 }
 
@@ -146,14 +146,14 @@ impl Drop for Reservation<'_> {
     }
 }
 
-impl Table {
+impl FileTable {
     /// No open files.
-    pub fn new() -> Arc<Table> {
-        Arc::new(Table::with(Slots::default()))
+    pub fn new() -> Arc<FileTable> {
+        Arc::new(FileTable::with(Slots::default()))
     }
 
-    fn with(slots: Slots) -> Table {
-        Table {
+    fn with(slots: Slots) -> FileTable {
+        FileTable {
             slots: SpinLock::new(Rank::Leaf, slots),
             has_locks: AtomicBool::new(false),
         }
@@ -163,7 +163,7 @@ impl Table {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn duplicate(&self) -> Result<Arc<Table>> {
+    pub fn duplicate(&self) -> Result<Arc<FileTable>> {
         loop {
             let size = self.slots.lock().files.len();
             let mut copy = Slots::with_size(size)?;
@@ -185,7 +185,7 @@ impl Table {
                 copy.close_on_exec[word] = slots.close_on_exec[word] & copy.used[word];
             }
             drop(slots);
-            return Ok(Arc::new(Table::with(copy)));
+            return Ok(Arc::new(FileTable::with(copy)));
         }
     }
 
@@ -432,7 +432,7 @@ impl Slots {
     }
 }
 
-impl Drop for Table {
+impl Drop for FileTable {
     fn drop(&mut self) {
         let files = core::mem::take(&mut self.slots.get_mut().files);
         for open in files.into_iter().flatten() {

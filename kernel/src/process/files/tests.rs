@@ -12,7 +12,7 @@ use fs::{Attributes, File, Kind, OpenFlags};
 use nucleus::sim::{self, Config};
 
 use super::{
-    OpenFile, Table,
+    FileTable, OpenFile,
     locks::{self, For, Mode, Record},
 };
 
@@ -72,13 +72,13 @@ fn a_table_agrees_with_a_map() {
     on_machine(|| {
         for seed in 1..40u64 {
             let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            let mut tables = vec![(Table::new(), BTreeMap::new())];
+            let mut tables = vec![(FileTable::new(), BTreeMap::new())];
             let limit = 200;
             for step in 0..400u64 {
                 let count = tables.len();
                 let which = random.below(count);
                 let mut copy = None;
-                let (table, model): &mut (Arc<Table>, BTreeMap<usize, (Arc<OpenFile>, bool)>) =
+                let (table, model): &mut (Arc<FileTable>, BTreeMap<usize, (Arc<OpenFile>, bool)>) =
                     &mut tables[which];
                 let fd = random.below(220);
                 let lowest =
@@ -155,7 +155,7 @@ fn a_table_agrees_with_a_map() {
 #[test]
 fn numbers_that_are_none() {
     on_machine(|| {
-        let table = Table::new();
+        let table = FileTable::new();
         for fd in [-1, i32::MIN, 0, 5, i32::MAX] {
             assert_eq!(table.get(fd).map(drop), Err(Errno::EBADF));
             assert_eq!(table.close(fd), Err(Errno::EBADF));
@@ -172,7 +172,7 @@ fn files_go_with_their_last_descriptor() {
     on_machine(|| {
         let file = open(1);
         let gone: Weak<OpenFile> = Arc::downgrade(&file);
-        let table = Table::new();
+        let table = FileTable::new();
         let fd = table.install(file, false, 10).unwrap();
         let copy = table.duplicate().unwrap();
         table.close(fd as i32).unwrap();
@@ -200,7 +200,7 @@ fn record_locks_agree_with_an_array_of_bytes() {
         for seed in 1..60u64 {
             let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             let file = open(1000 + seed);
-            let tables: Vec<_> = (0..3).map(|_| Table::new()).collect();
+            let tables: Vec<_> = (0..3).map(|_| FileTable::new()).collect();
             let mut model = [[None; BYTES as usize]; 3];
             for _ in 0..200 {
                 let who = random.below(3);
@@ -236,7 +236,7 @@ fn record_locks_agree_with_an_array_of_bytes() {
             }
             // A close of the file drops all locks of the process on it.
             for (who, table) in tables.into_iter().enumerate() {
-                let other = Table::new();
+                let other = FileTable::new();
                 let fd = table.install(file.clone(), false, 10).unwrap();
                 table.close(fd as i32).unwrap();
                 model[who].fill(None);

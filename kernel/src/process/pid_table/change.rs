@@ -217,7 +217,7 @@ pub enum Which {
 
 /// The conditions of a wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WaitRequest {
     pub which: Which,
     pub ended: bool,
     pub stopped: bool,
@@ -228,7 +228,7 @@ pub struct Wanted {
     pub keep: bool,
 }
 
-/// See [`Wanted::clones`].
+/// See [`WaitRequest::clones`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clones {
     Without,
@@ -251,7 +251,7 @@ pub enum Change {
 ///
 /// # Errors
 /// `ECHILD` if there is no such child.
-pub fn take_change(parent: Pid, wanted: &Wanted) -> Result<Option<(Arc<Process>, Change)>> {
+pub fn take_change(parent: Pid, wanted: &WaitRequest) -> Result<Option<(Arc<Process>, Change)>> {
     let mut pids = PIDS.lock();
     let children = &pids.members.get(&parent).ok_or(Errno::ECHILD)?.children;
     let mut exists = false;

@@ -25,7 +25,7 @@ use super::{Pid, Process, Thread};
 use groups::{GroupEntry, new_session};
 
 pub use change::{
-    Change, Clones, Wanted, Which, end_process, report_continued, report_stopped, take_change,
+    Change, Clones, WaitRequest, Which, end_process, report_continued, report_stopped, take_change,
 };
 pub use groups::{
     ControllingTerminal, Group, Session, is_orphaned, members, set_group, set_session,

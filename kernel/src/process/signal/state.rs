@@ -23,7 +23,7 @@ pub enum Ending {
 
 /// A process's signals, threads, stop and end.
 pub struct ProcessSignals {
-    state: SpinLock<State>,
+    state: SpinLock<SignalState>,
     /// Stopped threads sleep here.
     pub(super) resume: WaitQueue,
     /// Woken when a thread has ended.
@@ -33,7 +33,7 @@ pub struct ProcessSignals {
 }
 
 /// Guarded by the process's signal lock.
-pub(super) struct State {
+pub(super) struct SignalState {
     pub pending: Queue,
     pub actions: Arc<Actions>,
     pub threads: Vec<Arc<Thread>>,
@@ -52,7 +52,7 @@ pub(super) struct State {
     pub leader_status: i32,
 }
 
-impl State {
+impl SignalState {
     /// Drops pending signals of the process and all its threads. Their timers are to
     /// [hear](super::timer::dropped) of it.
     pub fn forget(&mut self, set: SignalSet) {
@@ -89,7 +89,7 @@ impl ProcessSignals {
         ProcessSignals {
             state: SpinLock::new(
                 Rank::Signals,
-                State {
+                SignalState {
                     pending: Queue::new(),
                     actions,
                     threads: Vec::new(),
@@ -108,7 +108,7 @@ impl ProcessSignals {
         }
     }
 
-    pub(super) fn lock(&self) -> SpinGuard<'_, State> {
+    pub(super) fn lock(&self) -> SpinGuard<'_, SignalState> {
         self.state.lock()
     }
 
@@ -204,7 +204,7 @@ impl ProcessSignals {
         self.begin_end(&mut self.lock(), status);
     }
 
-    pub(super) fn begin_end(&self, state: &mut State, status: i32) {
+    pub(super) fn begin_end(&self, state: &mut SignalState, status: i32) {
         if !matches!(state.ending, Some(Ending::Exit(_))) {
             state.ending = Some(Ending::Exit(status));
             state.stop = None;
@@ -254,7 +254,7 @@ impl ProcessSignals {
     }
 
     /// SIGCONT or SIGKILL: stopped threads go on.
-    pub(super) fn go_on(&self, state: &mut State) {
+    pub(super) fn go_on(&self, state: &mut SignalState) {
         state.stop_taken = false;
         if state.stop.take().is_some() {
             state.tell_continued = state.parked == state.threads.len();

@@ -83,7 +83,7 @@ struct Datagram {
 }
 
 /// One socket, as `/proc/net/netlink` shows it.
-pub struct Entry {
+pub struct SocketEntry {
     pub port: u32,
     pub groups: u32,
     /// Bytes that wait.
@@ -92,13 +92,13 @@ pub struct Entry {
 }
 
 /// All sockets with a port.
-pub fn list() -> Vec<Entry> {
+pub fn list() -> Vec<SocketEntry> {
     let ports = PORTS.lock();
     let sockets = ports.values().filter_map(Weak::upgrade);
     let entry = |socket: Arc<NetlinkSocket>| {
         let state = *socket.state.lock();
         let waiting = socket.queue.lock().cost;
-        Entry {
+        SocketEntry {
             port: state.port,
             groups: state.groups as u32,
             waiting,

@@ -35,12 +35,12 @@ const STEP: Duration = Duration::from_millis(1);
 /// When a timer is due; the number keeps those of the same moment apart.
 type Due = (Duration, u64);
 
-struct Entry {
+struct DueTimer {
     process: Weak<Process>,
     id: Id,
 }
 
-static QUEUE: SpinLock<BTreeMap<Due, Entry>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+static QUEUE: SpinLock<BTreeMap<Due, DueTimer>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 static CHANGED: WaitQueue = WaitQueue::new();
 pub(super) static GENERATION: AtomicU64 = AtomicU64::new(1);
 
@@ -185,7 +185,7 @@ pub fn dropped(process: &Process, set: SignalSet) {
 }
 
 pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, generation: u64) {
-    let entry = Entry {
+    let entry = DueTimer {
         process: Arc::downgrade(process),
         id,
     };

@@ -7,10 +7,10 @@ pub const COUNT: usize = 512;
 
 /// One system call of 64-bit programs.
 ///
-/// [`flags`](Entry::flags) names the flag sets and choices that the body checks by
+/// [`flags`](SystemCall::flags) names the flag sets and choices that the body checks by
 /// [`Call::flags`](super::Call::flags) and [`Call::choice`](super::Call::choice), and
-/// [`note`](Entry::note) what differs from Linux, in one sentence.
-pub struct Entry {
+/// [`note`](SystemCall::note) what differs from Linux, in one sentence.
+pub struct SystemCall {
     /// Its number, below [`COUNT`](super::COUNT).
     pub number: u32,
     /// Its name in Linux.
@@ -23,10 +23,10 @@ pub struct Entry {
     pub note: &'static str,
 }
 
-impl Entry {
+impl SystemCall {
     /// A call without flags that does all that it does on Linux.
-    pub const fn new(number: u32, name: &'static str, handler: Handler) -> Entry {
-        Entry {
+    pub const fn new(number: u32, name: &'static str, handler: Handler) -> SystemCall {
+        SystemCall {
             number,
             name,
             handler,
@@ -36,12 +36,12 @@ impl Entry {
     }
 
     /// With these flag sets.
-    pub const fn flags(self, flags: &'static [&'static FlagSet]) -> Entry {
-        Entry { flags, ..self }
+    pub const fn flags(self, flags: &'static [&'static FlagSet]) -> SystemCall {
+        SystemCall { flags, ..self }
     }
 
     /// Adds a sentence about a difference from Linux.
-    pub const fn note(self, note: &'static str) -> Entry {
-        Entry { note, ..self }
+    pub const fn note(self, note: &'static str) -> SystemCall {
+        SystemCall { note, ..self }
     }
 }
