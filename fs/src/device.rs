@@ -7,7 +7,7 @@ use core::{any::Any, ops::RangeInclusive};
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, Rank, SpinLock};
 
-use crate::{File, Location, OpenFlags, block, page_cache::Cached};
+use crate::{File, Kind, Location, OpenFlags, block, page_cache::Cached};
 
 /// Opens the device `number` whose node is at `at`, which the open file remembers.
 pub type OpenDevice = fn(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>>;
@@ -95,6 +95,27 @@ pub fn register_char_device(
 /// From now on `open` opens FIFOs.
 pub fn register_fifo(open: OpenFifo) {
     REGISTRY.lock().fifo = Some(open);
+}
+
+/// Opens the node of a FIFO or device that is at `at`, for [`Vnode::open`](crate::Vnode::open);
+/// `None` for other kinds. `fifo` is a FIFO's state, `number` that of a device.
+///
+/// # Errors
+/// `ENXIO` without a driver and for sockets, and those of the driver.
+pub fn open_special(
+    at: &Location,
+    kind: Kind,
+    number: impl FnOnce() -> u64,
+    fifo: Option<&Attachment>,
+    flags: OpenFlags,
+) -> Result<Option<Arc<dyn File>>> {
+    match kind {
+        Kind::Fifo => open_fifo(at, fifo.ok_or(Errno::ENXIO)?, flags).map(Some),
+        Kind::CharDevice => open_char_device(at, number(), flags).map(Some),
+        Kind::BlockDevice => open_block_device(at, number(), flags).map(Some),
+        Kind::Socket => Err(Errno::ENXIO),
+        _ => Ok(None),
+    }
 }
 
 /// Opens a character device.

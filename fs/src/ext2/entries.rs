@@ -11,20 +11,13 @@ use super::{
     layout::Flags,
     state::TreePlace,
 };
-use crate::{Credentials, Kind, namespace::NAME_MAX, vnode::Make};
+use crate::{
+    Credentials, Kind,
+    vnode::{Make, check_name},
+};
 
 /// The largest link count of an inode, as on Linux.
 pub(super) const LINKS_MAX: u16 = 32_000;
-
-/// Checks whether a name may be an entry.
-pub(super) fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        b"" | b"." | b".." => Err(Errno::EINVAL),
-        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
-        _ if name.iter().any(|&b| b == b'/' || b == 0) => Err(Errno::EINVAL),
-        _ => Ok(()),
-    }
-}
 
 impl Inode {
     /// Returns the inode of a name.
@@ -105,15 +98,7 @@ impl Inode {
         if directory.read(self)?.find(name).is_ok() {
             return Err(Errno::EEXIST);
         }
-        let (kind, device) = match &make {
-            Make::Regular => (Kind::Regular, 0),
-            Make::Directory => (Kind::Directory, 0),
-            Make::Link(_) => (Kind::Link, 0),
-            Make::Fifo => (Kind::Fifo, 0),
-            Make::Socket => (Kind::Socket, 0),
-            Make::CharDevice(number) => (Kind::CharDevice, *number),
-            Make::BlockDevice(number) => (Kind::BlockDevice, *number),
-        };
+        let (kind, device) = make.kind();
         let mode = if kind == Kind::Link { 0o777 } else { mode };
         // Without a link it is freed with its last handle.
         let inode = self.make_inode(kind, device, mode, who)?;

@@ -1,12 +1,12 @@
 //! Inodes as vnodes.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::{any::Any, ops::Range, time::Duration};
+use core::{ops::Range, time::Duration};
 
 use abi::{
     Errno, Result,
     raw::general::{
-        CAP_DAC_OVERRIDE, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE, S_ISGID,
+        CAP_DAC_OVERRIDE, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE,
     },
 };
 use fbuf::{Sink, Source};
@@ -28,7 +28,7 @@ use crate::{
     credentials::{EXECUTE, WRITE},
     device,
     page_cache::{Cached, InCore, PageCache},
-    vnode::{Change, Emit, Make, MountPoint, Place, Space},
+    vnode::{self, Change, Emit, FileSystem, Make, MountPoint, Place, Space},
 };
 
 impl Inode {
@@ -49,10 +49,10 @@ impl Inode {
 
     /// Returns the inode of a vnode, if it belongs to this file system.
     fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
-        let any: &dyn Any = vnode.as_ref();
-        match any.downcast_ref::<Node>() {
-            Some(inode) if Arc::ptr_eq(&inode.fs, &self.fs) => Ok(inode),
-            _ => Err(Errno::EXDEV),
+        let node: &Node = vnode::own(vnode)?;
+        match Arc::ptr_eq(&node.fs, &self.fs) {
+            true => Ok(node),
+            false => Err(Errno::EXDEV),
         }
     }
 
@@ -104,20 +104,12 @@ impl Inode {
         mode: u32,
         who: &Credentials,
     ) -> Result<Arc<Node>> {
-        let (own_mode, own_gid) = {
+        let own = {
             let record = self.record();
             (u32::from(record.mode), record.gid)
         };
-        let (mut mode, mut gid) = (mode & 0o7777, who.gid);
-        if own_mode & S_ISGID != 0 || self.fs.options().inherit_group {
-            // A set-group-id directory passes its group on.
-            gid = own_gid;
-            match kind {
-                Kind::Directory => mode |= own_mode & S_ISGID,
-                _ if mode & 0o010 != 0 => mode = who.allowed_mode(mode, gid),
-                _ => {}
-            }
-        }
+        let inherit = self.fs.options().inherit_group;
+        let (mode, gid) = vnode::inherited(own, inherit, kind, mode & 0o7777, who);
         self.fs.new_inode(
             self,
             NewInode {
@@ -227,6 +219,31 @@ impl Vnode for Node {
         Ok(())
     }
 
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match self.kind() {
+            Kind::Link => self.text(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let fifo = match &self.state.body {
+            Body::Fifo(state) => Some(state),
+            _ => None,
+        };
+        device::open_special(at, self.kind(), || self.record().device(), fifo, flags)
+    }
+
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.content()?.seek_data(offset, hole)
+    }
+
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(self)
+    }
+}
+
+impl vnode::Directory for Node {
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         Ok(self.look_up(name)?)
     }
@@ -260,14 +277,9 @@ impl Vnode for Node {
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         self.directory()?.list(self, cursor, emit)
     }
+}
 
-    fn read_link(&self) -> Result<Vec<u8>> {
-        match self.kind() {
-            Kind::Link => self.text(),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
+impl vnode::FileData for Node {
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         self.content()?.read(offset, to)
     }
@@ -320,11 +332,10 @@ impl Vnode for Node {
         const DAY: Duration = Duration::from_secs(86_400);
         let stale = {
             let record = self.record();
-            let silent = record.flags.contains(Flags::NO_ACCESS_TIME);
-            let seldom = record.accessed <= record.modified
-                || record.accessed <= record.changed
-                || time::since_epoch().saturating_sub(record.accessed) >= DAY;
-            !silent && (strict || seldom)
+            let (accessed, now) = (record.accessed, time::since_epoch());
+            let (modified, changed) = (record.modified, record.changed);
+            !record.flags.contains(Flags::NO_ACCESS_TIME)
+                && (strict || vnode::is_access_stale(accessed, modified, changed, now, DAY))
         };
         if stale && !self.fs.is_read_only() {
             self.set(|record| record.accessed = now());
@@ -333,6 +344,43 @@ impl Vnode for Node {
 
     fn only_grows(&self) -> bool {
         self.record().flags.contains(Flags::APPEND_ONLY)
+    }
+
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        match self.kind() {
+            Kind::Regular => Some(self),
+            _ => None,
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_inode(false)
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.sync_inode(true)
+    }
+
+    fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
+        pinned::pin(self)
+    }
+
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        match self.kind() {
+            Kind::BlockDevice => device::cached_block_device(self.record().device()),
+            _ => self.inode().cached(),
+        }
+    }
+}
+
+impl FileSystem for Node {
+    fn space(&self) -> Space {
+        // Tasks end files later: wait, so that the space of removed files counts as free.
+        if let Ok(table) = self.fs.table() {
+            table.wait_for_ends();
+        }
+        let _ = self.fs.reap();
+        self.fs.space()
     }
 
     fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
@@ -353,64 +401,6 @@ impl Vnode for Node {
 
     fn unmounted(&self) {
         self.fs.unmounted();
-    }
-
-    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
-        self.content()?.seek_data(offset, hole)
-    }
-
-    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        match self.kind() {
-            Kind::Fifo => match &self.state.body {
-                Body::Fifo(state) => device::open_fifo(at, state, flags).map(Some),
-                _ => Err(Errno::ENXIO),
-            },
-            Kind::CharDevice => {
-                let number = self.record().device();
-                device::open_char_device(at, number, flags).map(Some)
-            }
-            Kind::BlockDevice => {
-                let number = self.record().device();
-                device::open_block_device(at, number, flags).map(Some)
-            }
-            Kind::Socket => Err(Errno::ENXIO),
-            _ => Ok(None),
-        }
-    }
-
-    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
-        match self.kind() {
-            Kind::Regular => Some(self),
-            _ => None,
-        }
-    }
-
-    fn space(&self) -> Space {
-        // Removed files count as free, as the remover expects, although tasks free them later.
-        if let Ok(table) = self.fs.table() {
-            table.wait_for_ends();
-        }
-        let _ = self.fs.reap();
-        self.fs.space()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.sync_inode(false)
-    }
-
-    fn sync_data(&self) -> Result<()> {
-        self.sync_inode(true)
-    }
-
-    fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
-        pinned::pin(self)
-    }
-
-    fn cached(&self) -> Option<Arc<dyn Cached>> {
-        match self.kind() {
-            Kind::BlockDevice => device::cached_block_device(self.record().device()),
-            _ => self.inode().cached(),
-        }
     }
 }
 

@@ -2,44 +2,28 @@
 
 use alloc::sync::Arc;
 
-use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
+use abi::raw::general::RENAME_WHITEOUT;
 use abi::{Errno, Result};
 
 use super::{
     directory::{Directory, Found, Writing},
-    entries::check_name,
     home::now,
     inode::{Inode, Node},
     state::TreePlace,
 };
-use crate::{Credentials, Kind};
+use crate::{
+    Credentials, Kind, Vnode,
+    vnode::{LockedPair, Rename, RenameStep, check_name},
+};
 
-/// The locked names of the two directories of a rename.
-enum Pair<'a> {
-    Same(Writing<'a>),
-    Two(Writing<'a>, Writing<'a>),
-}
+type Pair<'a> = LockedPair<Writing<'a>>;
 
-impl<'a> Pair<'a> {
-    fn lock(from: &'a Inode, to: &'a Inode) -> Result<Pair<'a>> {
-        if core::ptr::eq(from, to) {
-            return Ok(Pair::Same(from.directory()?.write(from)?));
-        }
-        let pair = Directory::write_pair((from.directory()?, from), (to.directory()?, to))?;
-        Ok(Pair::Two(pair.0, pair.1))
+fn lock<'a>(from: &'a Inode, to: &'a Inode) -> Result<Pair<'a>> {
+    if core::ptr::eq(from, to) {
+        return Ok(Pair::Same(from.directory()?.write(from)?));
     }
-
-    fn from(&mut self) -> &mut Writing<'a> {
-        match self {
-            Pair::Same(names) | Pair::Two(names, _) => names,
-        }
-    }
-
-    fn to(&mut self) -> &mut Writing<'a> {
-        match self {
-            Pair::Same(names) | Pair::Two(_, names) => names,
-        }
-    }
+    let pair = Directory::write_pair((from.directory()?, from), (to.directory()?, to))?;
+    Ok(Pair::Two(pair.0, pair.1))
 }
 
 /// An inode that is moved, and its old parent.
@@ -121,7 +105,7 @@ impl Inode {
         let across = !core::ptr::eq(self, to);
         let tree = across.then(|| self.fs.mounting.rename.lock());
         let mut pair = loop {
-            let mut pair = Pair::lock(self, to)?;
+            let mut pair = lock(self, to)?;
             // A directory to be replaced must be empty, which is known once its names have been
             // read; that needs no lock on names.
             let unread = match pair.to().find(to_name) {
@@ -144,25 +128,22 @@ impl Inode {
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
         };
-        if across && source.is_directory() && to.is_below(&source) {
-            return Err(Errno::EINVAL);
-        }
-        // The target is an ancestor of the source, so it is not empty in any case.
-        if across
-            && let Some((_, target)) = &target
-            && target.is_directory()
-            && self.is_below(target)
+        if let Some((_, target)) = &target
+            && !Arc::ptr_eq(&source, target)
         {
-            return Err(match flags & RENAME_EXCHANGE {
-                0 => Errno::ENOTEMPTY,
-                _ => Errno::EINVAL,
-            });
+            target.require_removable(to)?;
         }
-        match &target {
-            Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EEXIST),
-            Some((_, target)) if Arc::ptr_eq(&source, target) => return Ok(()),
-            Some((there, target)) if flags & RENAME_EXCHANGE != 0 => {
-                target.require_removable(to)?;
+        let (from_handle, to_handle) = (self.handle()?, to.handle()?);
+        let rename = Rename {
+            from: &*from_handle,
+            source: &*source,
+            to: &*to_handle,
+            target: target.as_ref().map(|(_, target)| &**target as &dyn Vnode),
+            flags,
+        };
+        match (&target, rename.check()?) {
+            (_, RenameStep::Nothing) => return Ok(()),
+            (Some((there, target)), RenameStep::Exchange) => {
                 self.exchange(
                     &mut pair,
                     (name, &found, &source),
@@ -170,7 +151,6 @@ impl Inode {
                     (to_name, there, target),
                 )?;
             }
-            None if flags & RENAME_EXCHANGE != 0 => return Err(Errno::ENOENT),
             _ => {
                 let mut step = Move::prepare(&source, self, to)?;
                 let target = target.as_ref().map(|(found, target)| (found, target));
@@ -207,14 +187,6 @@ impl Inode {
         let (source, to) = (step.inode, step.to);
         let (number, kind) = (source.ino(), source.kind());
         let to_handle = to.handle()?;
-        if let Some((_, target)) = target {
-            target.require_removable(to)?;
-            match (source.is_directory(), target.directory()) {
-                (true, Ok(_)) | (false, Err(_)) => {}
-                (true, Err(_)) => return Err(Errno::ENOTDIR),
-                (false, Ok(_)) => return Err(Errno::EISDIR),
-            }
-        }
         step.begin()?;
         let dead = match target.map(|(_, target)| target.directory()) {
             Some(Ok(directory)) => {
@@ -298,20 +270,5 @@ impl Inode {
         }
         let result = out.finish(to_name);
         result.and(back.finish(name))
-    }
-
-    /// Returns whether this directory is `ancestor` or below it. No directory moves meanwhile.
-    fn is_below(&self, ancestor: &Inode) -> bool {
-        if core::ptr::eq(self, ancestor) {
-            return true;
-        }
-        let mut at = self.parent_node();
-        while let Some(inode) = at {
-            if core::ptr::eq(&**inode.inode(), ancestor) {
-                return true;
-            }
-            at = inode.parent_node();
-        }
-        false
     }
 }

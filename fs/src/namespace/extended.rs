@@ -68,7 +68,10 @@ impl Location {
             Class::User => self.vnode.access(who, READ)?,
             _ => {}
         }
-        let value = self.vnode.extended(name);
+        let value = self
+            .vnode
+            .extended_attributes()
+            .and_then(|all| all.get(name));
         if value == Err(Errno::ENODATA) && class == Class::Access && self.vnode.kind() == Kind::Link
         {
             return Err(Errno::EOPNOTSUPP);
@@ -81,7 +84,7 @@ impl Location {
     /// # Errors
     /// Those of the file system.
     pub fn extended_names(&self, who: &Credentials) -> Result<Vec<u8>> {
-        let mut names = self.vnode.extended_names()?;
+        let mut names = self.vnode.extended_attributes()?.names()?;
         if !who.may_use(CAP_SYS_ADMIN) {
             let seen: Vec<u8> = names
                 .split_inclusive(|&byte| byte == 0)
@@ -133,7 +136,7 @@ impl Location {
             Class::Access | Class::Default => return self.set_access_list(who, class, value),
             Class::Trusted => {}
         }
-        self.vnode.set_extended(name, value, flags)?;
+        self.vnode.extended_attributes()?.set(name, value, flags)?;
         notify::happened(&self.vnode, IN_ATTRIB);
         Ok(())
     }
@@ -145,7 +148,7 @@ impl Location {
     /// Access lists are kept as permission bits: what those can't say is refused.
     fn set_access_list(&self, who: &Credentials, class: Class, value: Option<&[u8]>) -> Result<()> {
         // Whether the file system has attributes at all.
-        if self.vnode.extended_names().is_err() || self.vnode.kind() == Kind::Link {
+        if self.vnode.extended_attributes().is_err() || self.vnode.kind() == Kind::Link {
             return Err(Errno::EOPNOTSUPP);
         }
         let now = self.attributes()?;

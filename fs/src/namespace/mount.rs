@@ -115,7 +115,9 @@ impl Mount {
         at: Option<Location>,
         how: &MountRequest<'_>,
     ) -> Arc<Mount> {
-        root.mounted();
+        if let Some(fs) = root.file_system() {
+            fs.mounted();
+        }
         Arc::new(Mount {
             id,
             root,
@@ -208,7 +210,8 @@ impl Mount {
 
     /// Whether nothing may be changed through it.
     pub fn is_read_only(&self) -> bool {
-        self.has(MountFlags::READ_ONLY) || self.root.is_read_only()
+        self.has(MountFlags::READ_ONLY)
+            || self.root.file_system().is_some_and(|fs| fs.is_read_only())
     }
 
     /// What is mounted on `vnode` of this mount, or `None`. To be called only where the vnode's mount point is covered.
@@ -225,7 +228,9 @@ impl Mount {
 impl Drop for Mount {
     /// What it covers may be on a mount that nobody else holds, and so on down a pile of any height: in a loop.
     fn drop(&mut self) {
-        self.root.unmounted();
+        if let Some(fs) = self.root.file_system() {
+            fs.unmounted();
+        }
         let mut at = self.at.get_mut().take();
         while let Some(Location { mount, .. }) = at {
             at = Arc::into_inner(mount).and_then(|mut mount| mount.at.get_mut().take());

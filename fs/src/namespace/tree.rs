@@ -230,8 +230,9 @@ impl Namespace {
             return Err(Errno::EINVAL);
         }
         if let Some(options) = options {
-            at.vnode
-                .reconfigure(options, flags.contains(MountFlags::READ_ONLY))?;
+            if let Some(fs) = at.vnode.file_system() {
+                fs.reconfigure(options, flags.contains(MountFlags::READ_ONLY))?;
+            }
             if !options.is_empty() {
                 at.mount.set_options(options);
             }
@@ -332,7 +333,7 @@ impl Namespace {
             // From here on nobody finds the way in; who did so a moment ago is counted.
             take_down(&over, mount);
             let retired = match Arc::strong_count(mount) <= 2 && mount.children.read().is_empty() {
-                true => mount.root().retire(),
+                true => mount.root().file_system().map_or(Ok(()), |fs| fs.retire()),
                 false => Err(Errno::EBUSY),
             };
             if let Err(error) = retired {

@@ -4,12 +4,9 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::{any::Any, sync::atomic::AtomicU32, time::Duration};
+use core::{sync::atomic::AtomicU32, time::Duration};
 
-use abi::raw::general::{
-    AT_REMOVEDIR, O_CREAT, O_DIRECTORY, O_EXCL, O_RDONLY, O_RDWR, S_IFBLK, S_IFCHR, S_IFIFO,
-    S_IFSOCK,
-};
+use abi::raw::general::{AT_REMOVEDIR, O_CREAT, O_DIRECTORY, O_EXCL, O_RDONLY, O_RDWR};
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use nucleus::{
@@ -29,7 +26,7 @@ use crate::{
     credentials::EXECUTE,
     device,
     device::Attachment,
-    vnode::{Change, Emit, Make, MountPoint, Place, Space},
+    vnode::{self, Change, Emit, FileSystem, Make, MountPoint, Place, Space},
 };
 
 /// A file, directory, link or device of the server's.
@@ -227,10 +224,10 @@ impl Node {
 
     /// The node behind a vnode, if it belongs to this mount.
     fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
-        let any: &dyn Any = vnode.as_ref();
-        match any.downcast_ref::<Node>() {
-            Some(node) if Arc::ptr_eq(&node.fs, &self.fs) => Ok(node),
-            _ => Err(Errno::EXDEV),
+        let node: &Node = vnode::own(vnode)?;
+        match Arc::ptr_eq(&node.fs, &self.fs) {
+            true => Ok(node),
+            false => Err(Errno::EXDEV),
         }
     }
 
@@ -396,6 +393,30 @@ impl Vnode for Node {
         })
     }
 
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match self.kind {
+            Kind::Link => self.fid().read_link(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        match self.kind {
+            Kind::Regular => self.open_content(self.regular()?, flags).map(|()| None),
+            kind => device::open_special(at, kind, || self.rdev, Some(&self.fifo), flags),
+        }
+    }
+
+    fn closed(&self) {
+        self.close();
+    }
+
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(self)
+    }
+}
+
+impl vnode::Directory for Node {
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         Ok(self.look_up(name)?)
     }
@@ -409,8 +430,7 @@ impl Vnode for Node {
     ) -> Result<Arc<dyn Vnode>> {
         self.require_directory()?;
         let fid = self.fid();
-        let special = |kind: u32| kind | mode;
-        let numbers = |rdev| (device::major(rdev), device::minor(rdev));
+        let (kind, rdev) = make.kind();
         self.forget_attributes();
         match make {
             Make::Regular => {
@@ -426,13 +446,9 @@ impl Vnode for Node {
             Make::Link(text) if text.is_empty() => return Err(Errno::ENOENT),
             Make::Link(text) if text.len() > 4095 => return Err(Errno::ENAMETOOLONG),
             Make::Link(text) => fid.symlink(name, &text, who.gid)?,
-            Make::Fifo => fid.mknod(name, special(S_IFIFO), (0, 0), who.gid)?,
-            Make::Socket => fid.mknod(name, special(S_IFSOCK), (0, 0), who.gid)?,
-            Make::CharDevice(rdev) => {
-                fid.mknod(name, special(S_IFCHR), numbers(rdev), who.gid)?;
-            }
-            Make::BlockDevice(rdev) => {
-                fid.mknod(name, special(S_IFBLK), numbers(rdev), who.gid)?;
+            _ => {
+                let numbers = (device::major(rdev), device::minor(rdev));
+                fid.mknod(name, (kind as u32) << 12 | mode, numbers, who.gid)?;
             }
         }
         Ok(self.look_up(name)?)
@@ -526,14 +542,9 @@ impl Vnode for Node {
             }
         }
     }
+}
 
-    fn read_link(&self) -> Result<Vec<u8>> {
-        match self.kind {
-            Kind::Link => self.fid().read_link(),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
+impl vnode::FileData for Node {
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         let content = self.regular()?;
         // Who reads without having opened (`execve`) sees what the server has, too.
@@ -549,17 +560,6 @@ impl Vnode for Node {
         self.regular()?.truncate(self, size)
     }
 
-    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        match self.kind {
-            Kind::Regular => self.open_content(self.regular()?, flags).map(|()| None),
-            Kind::Fifo => device::open_fifo(at, &self.fifo, flags).map(Some),
-            Kind::CharDevice => device::open_char_device(at, self.rdev, flags).map(Some),
-            Kind::BlockDevice => device::open_block_device(at, self.rdev, flags).map(Some),
-            Kind::Socket => Err(Errno::ENXIO),
-            Kind::Directory | Kind::Link | Kind::Anonymous => Ok(None),
-        }
-    }
-
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
         match self.kind {
             Kind::Regular => {
@@ -570,20 +570,18 @@ impl Vnode for Node {
         }
     }
 
-    fn closed(&self) {
-        self.close();
-    }
-
-    fn space(&self) -> Space {
-        self.fid().space().unwrap_or_default()
-    }
-
     fn sync(&self) -> Result<()> {
         match &self.content {
             Some(content) => self.sync_content(content),
             None if self.is_root() => self.fs.sync_all(),
             None => Ok(()),
         }
+    }
+}
+
+impl FileSystem for Node {
+    fn space(&self) -> Space {
+        self.fid().space().unwrap_or_default()
     }
 }
 

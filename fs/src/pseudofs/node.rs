@@ -12,7 +12,7 @@ use nucleus::{PAGE_SIZE, time};
 use super::{Directory, Entry, entry::Body, text::TextFile};
 use crate::{
     Attributes, File, Kind, Location, OpenFlags, Vnode,
-    vnode::{Emit, Place, Space, new_device},
+    vnode::{self, Emit, FileSystem, Place, Space, new_device},
 };
 
 /// A name that was looked up.
@@ -114,6 +114,41 @@ impl Vnode for Node {
         })
     }
 
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.entry.body {
+            Body::Link { text, .. } => text(),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn follow(&self) -> Option<Result<Location>> {
+        match &self.entry.body {
+            Body::Link {
+                follow: Some(follow),
+                ..
+            } => Some(follow()),
+            _ => None,
+        }
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        match &self.entry.body {
+            Body::Text { store: None, .. } if flags.writes() => Err(Errno::EACCES),
+            Body::Text { show, store } => {
+                let file = TextFile::new(at.clone(), show.clone(), store.clone());
+                Ok(Some(Arc::new(file)))
+            }
+            Body::File(open) => open(at, flags).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(self)
+    }
+}
+
+impl vnode::Directory for Node {
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         let entry = self.directory()?.lookup(name)?;
         let parent = self.me.upgrade().ok_or(Errno::ENOENT)?;
@@ -133,24 +168,9 @@ impl Vnode for Node {
             emit(name, self.inode_of(name), kind, next)
         })
     }
+}
 
-    fn read_link(&self) -> Result<Vec<u8>> {
-        match &self.entry.body {
-            Body::Link { text, .. } => text(),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
-    fn follow(&self) -> Option<Result<Location>> {
-        match &self.entry.body {
-            Body::Link {
-                follow: Some(follow),
-                ..
-            } => Some(follow()),
-            _ => None,
-        }
-    }
-
+impl vnode::FileData for Node {
     fn truncate(&self, _: u64) -> Result<()> {
         // `> /proc/sys/...`: what is written replaces the value anyway.
         match &self.entry.body {
@@ -158,19 +178,9 @@ impl Vnode for Node {
             _ => Err(Errno::EACCES),
         }
     }
+}
 
-    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        match &self.entry.body {
-            Body::Text { store: None, .. } if flags.writes() => Err(Errno::EACCES),
-            Body::Text { show, store } => {
-                let file = TextFile::new(at.clone(), show.clone(), store.clone());
-                Ok(Some(Arc::new(file)))
-            }
-            Body::File(open) => open(at, flags).map(Some),
-            _ => Ok(None),
-        }
-    }
-
+impl FileSystem for Node {
     fn space(&self) -> Space {
         Space {
             magic: self.magic,

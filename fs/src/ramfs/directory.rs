@@ -6,7 +6,6 @@ use alloc::{
 };
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use abi::raw::general::S_ISGID;
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, RwLock};
 
@@ -17,8 +16,7 @@ use super::{
 use crate::{
     Credentials, Kind, Vnode,
     name_hash::name_hash,
-    namespace::NAME_MAX,
-    vnode::{Emit, Make},
+    vnode::{self, Emit, Make, check_name},
 };
 
 /// In [`Directory::count`]: removed, takes no names any more.
@@ -191,16 +189,8 @@ impl Node {
         who: &Credentials,
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
     ) -> Result<Arc<Node>> {
-        let (mut mode, mut gid) = (mode, who.gid);
-        if self.mode() & S_ISGID != 0 {
-            // The group of a set-gid directory goes down to all that is made in it.
-            gid = self.gid();
-            match body {
-                Body::Directory(_) => mode |= S_ISGID,
-                _ if mode & 0o010 != 0 => mode = who.allowed_mode(mode, gid),
-                _ => {}
-            }
-        }
+        let own = (self.mode(), self.gid());
+        let (mode, gid) = vnode::inherited(own, false, body.kind(), mode, who);
         self.fs.take_node()?;
         Ok(Node::new(
             self.fs.clone(),
@@ -219,7 +209,8 @@ impl Node {
         who: &Credentials,
     ) -> Result<Arc<Node>> {
         let directory = self.as_directory()?;
-        let name = checked(name)?;
+        check_name(name)?;
+        let name: Arc<[u8]> = name.into();
         let mode = if matches!(make, Make::Link(_)) {
             0o777
         } else {
@@ -251,7 +242,8 @@ impl Node {
         if node.is_directory() {
             return Err(Errno::EPERM);
         }
-        let name = checked(name)?;
+        check_name(name)?;
+        let name: Arc<[u8]> = name.into();
         let handle = node.handle()?;
         let mut entries = directory.entries.write();
         if entries.get(&self.fs, &name).is_some() {
@@ -368,15 +360,5 @@ impl Node {
             drop(old);
             *chain = Some(node);
         }
-    }
-}
-
-/// A name that may be an entry.
-fn checked(name: &[u8]) -> Result<Arc<[u8]>> {
-    match name {
-        b"" | b"." | b".." => Err(Errno::EINVAL),
-        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
-        _ if name.iter().any(|&b| b == b'/' || b == 0) => Err(Errno::EINVAL),
-        _ => Ok(name.into()),
     }
 }

@@ -29,7 +29,7 @@ use nucleus::{
 use crate::{
     Credentials, Vnode,
     namespace::NAME_MAX,
-    vnode::{Space, new_device},
+    vnode::{FileSystem, Space, new_device},
 };
 
 pub use options::Options;
@@ -129,30 +129,14 @@ impl Ramfs {
         self.nodes.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes over new limits, which must leave room for what there is.
-    fn reconfigure(&self, options: &[u8]) -> Result<()> {
-        let options = Options::parse(options)?;
-        let fits = |limit: Option<u64>, used: &AtomicU64| {
-            limit.is_none_or(|limit| limit >= used.load(Ordering::Relaxed))
-        };
-        if !fits(options.pages, &self.pages) || !fits(options.nodes, &self.nodes) {
-            return Err(Errno::EINVAL);
-        }
-        if let Some(pages) = options.pages {
-            self.max_pages.store(pages, Ordering::Relaxed);
-        }
-        if let Some(nodes) = options.nodes {
-            self.max_nodes.store(nodes.max(1), Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
     fn free_pages(&self) -> u64 {
         self.max_pages
             .load(Ordering::Relaxed)
             .saturating_sub(self.pages.load(Ordering::Relaxed))
     }
+}
 
+impl FileSystem for Ramfs {
     fn space(&self) -> Space {
         Space {
             magic: MAGIC,
@@ -167,6 +151,24 @@ impl Ramfs {
                 .saturating_sub(self.nodes.load(Ordering::Relaxed)),
             name_max: NAME_MAX as u64,
         }
+    }
+
+    /// Sets new limits, which must not be below what is in use.
+    fn reconfigure(&self, options: &[u8], _: bool) -> Result<()> {
+        let options = Options::parse(options)?;
+        let fits = |limit: Option<u64>, used: &AtomicU64| {
+            limit.is_none_or(|limit| limit >= used.load(Ordering::Relaxed))
+        };
+        if !fits(options.pages, &self.pages) || !fits(options.nodes, &self.nodes) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(pages) = options.pages {
+            self.max_pages.store(pages, Ordering::Relaxed);
+        }
+        if let Some(nodes) = options.nodes {
+            self.max_nodes.store(nodes.max(1), Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,6 @@ use alloc::{
     vec::Vec,
 };
 use core::{
-    any::Any,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
@@ -29,7 +28,9 @@ use crate::{
     device::{self, Attachment},
     notify,
     page_cache::Cached,
-    vnode::{Change, Emit, Make, MountPoint, Place, Space},
+    vnode::{
+        self, Change, Emit, ExtendedAttributes, FileSystem, Make, MountPoint, Place, Sealable,
+    },
 };
 
 /// A file, directory, link or device.
@@ -81,6 +82,18 @@ pub(super) enum Hangs {
 }
 
 impl Body {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Body::Regular(_) => Kind::Regular,
+            Body::Directory(_) => Kind::Directory,
+            Body::Link(_) => Kind::Link,
+            Body::Fifo(_) => Kind::Fifo,
+            Body::Socket => Kind::Socket,
+            Body::CharDevice(_) => Kind::CharDevice,
+            Body::BlockDevice(_) => Kind::BlockDevice,
+        }
+    }
+
     pub(super) fn directory() -> Body {
         Body::Directory(Directory::new())
     }
@@ -145,10 +158,10 @@ impl Node {
 
     /// The node behind a vnode, if it belongs to this file system.
     pub(super) fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
-        let any: &dyn Any = vnode.as_ref();
-        match any.downcast_ref::<Node>() {
-            Some(node) if Arc::ptr_eq(&node.fs, &self.fs) => Ok(node),
-            _ => Err(Errno::EXDEV),
+        let node: &Node = vnode::own(vnode)?;
+        match Arc::ptr_eq(&node.fs, &self.fs) {
+            true => Ok(node),
+            false => Err(Errno::EXDEV),
         }
     }
 
@@ -206,14 +219,12 @@ impl Node {
     /// As [`Vnode::note_access`]: most readers need not write to the node.
     fn touch_accessed(&self, strict: bool) {
         const DAY: u64 = 86_400_000_000_000;
-        let accessed = self.times.accessed.load(Ordering::Relaxed);
+        let times = &self.times;
+        let [accessed, modified, changed] = [&times.accessed, &times.modified, &times.changed]
+            .map(|time| time.load(Ordering::Relaxed));
         let now = now();
-        if accessed <= self.times.modified.load(Ordering::Relaxed)
-            || accessed <= self.times.changed.load(Ordering::Relaxed)
-            || now.saturating_sub(accessed) >= DAY
-            || strict
-        {
-            self.times.accessed.store(now, Ordering::Relaxed);
+        if strict || vnode::is_access_stale(accessed, modified, changed, now, DAY) {
+            times.accessed.store(now, Ordering::Relaxed);
         }
     }
 
@@ -277,15 +288,7 @@ impl Vnode for Node {
     }
 
     fn kind(&self) -> Kind {
-        match self.body {
-            Body::Regular(_) => Kind::Regular,
-            Body::Directory(_) => Kind::Directory,
-            Body::Link(_) => Kind::Link,
-            Body::Fifo(_) => Kind::Fifo,
-            Body::Socket => Kind::Socket,
-            Body::CharDevice(_) => Kind::CharDevice,
-            Body::BlockDevice(_) => Kind::BlockDevice,
-        }
+        self.body.kind()
     }
 
     fn access(&self, who: &Credentials, want: u32) -> Result<()> {
@@ -348,6 +351,41 @@ impl Vnode for Node {
         Ok(())
     }
 
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.body {
+            Body::Link(text) => Ok(text.to_vec()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let (fifo, number) = match &self.body {
+            Body::Fifo(state) => (Some(state), 0),
+            Body::CharDevice(number) | Body::BlockDevice(number) => (None, *number),
+            _ => (None, 0),
+        };
+        device::open_special(at, self.kind(), || number, fifo, flags)
+    }
+
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.as_regular()?.seek_data(offset, hole)
+    }
+
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(&*self.fs)
+    }
+
+    fn extended_attributes(&self) -> Result<&dyn ExtendedAttributes> {
+        Ok(self)
+    }
+
+    fn sealable(&self) -> Result<&dyn Sealable> {
+        let file = self.as_regular().map_err(|_| Errno::EINVAL)?;
+        Ok(file)
+    }
+}
+
+impl vnode::Directory for Node {
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         let found = self.as_directory()?.lookup(&self.fs, name);
         found.map(|node| node as Arc<dyn Vnode>)
@@ -386,14 +424,9 @@ impl Vnode for Node {
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         self.as_directory()?.list(cursor, emit)
     }
+}
 
-    fn read_link(&self) -> Result<Vec<u8>> {
-        match &self.body {
-            Body::Link(text) => Ok(text.to_vec()),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
+impl vnode::FileData for Node {
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         self.as_regular()?.read(offset, to)
     }
@@ -434,51 +467,6 @@ impl Vnode for Node {
         self.touch_accessed(strict);
     }
 
-    fn reconfigure(&self, options: &[u8], _: bool) -> Result<()> {
-        self.fs.reconfigure(options)
-    }
-
-    fn extended(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.extended.get().ok_or(Errno::ENODATA)?.get(name)
-    }
-
-    fn set_extended(&self, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<()> {
-        let extended = self.extended.get_or_insert(|| Box::new(Extended::new()));
-        extended.set(&self.fs, name, value, flags)?;
-        self.touch_changed();
-        Ok(())
-    }
-
-    fn extended_names(&self) -> Result<Vec<u8>> {
-        self.extended.get().map_or(Ok(Vec::new()), Extended::names)
-    }
-
-    fn seals(&self) -> Result<u32> {
-        self.as_regular()
-            .map(Regular::seals)
-            .map_err(|_| Errno::EINVAL)
-    }
-
-    fn add_seals(&self, seals: u32) -> Result<()> {
-        self.as_regular()
-            .map_err(|_| Errno::EINVAL)?
-            .add_seals(seals)
-    }
-
-    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
-        self.as_regular()?.seek_data(offset, hole)
-    }
-
-    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        match &self.body {
-            Body::Fifo(state) => device::open_fifo(at, state, flags).map(Some),
-            Body::CharDevice(number) => device::open_char_device(at, *number, flags).map(Some),
-            Body::BlockDevice(number) => device::open_block_device(at, *number, flags).map(Some),
-            Body::Socket => Err(Errno::ENXIO),
-            _ => Ok(None),
-        }
-    }
-
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
         match self.body {
             Body::Regular(_) => Some(self),
@@ -488,10 +476,6 @@ impl Vnode for Node {
 
     fn takes_direct(&self) -> bool {
         matches!(self.body, Body::BlockDevice(_))
-    }
-
-    fn space(&self) -> Space {
-        self.fs.space()
     }
 
     fn sync(&self) -> Result<()> {
@@ -506,6 +490,33 @@ impl Vnode for Node {
             Body::BlockDevice(number) => device::cached_block_device(number),
             _ => None,
         }
+    }
+}
+
+impl Sealable for Regular {
+    fn seals(&self) -> u32 {
+        Regular::seals(self)
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        Regular::add_seals(self, seals)
+    }
+}
+
+impl ExtendedAttributes for Node {
+    fn get(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.extended.get().ok_or(Errno::ENODATA)?.get(name)
+    }
+
+    fn set(&self, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<()> {
+        let extended = self.extended.get_or_insert(|| Box::new(Extended::new()));
+        extended.set(&self.fs, name, value, flags)?;
+        self.touch_changed();
+        Ok(())
+    }
+
+    fn names(&self) -> Result<Vec<u8>> {
+        self.extended.get().map_or(Ok(Vec::new()), Extended::names)
     }
 }
 

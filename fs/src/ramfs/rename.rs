@@ -3,43 +3,28 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use abi::raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
+use abi::raw::general::RENAME_WHITEOUT;
 use abi::{Errno, Result};
 use nucleus::sync::{RwLock, WriteGuard};
 
-use crate::Credentials;
+use crate::{
+    Credentials, Vnode,
+    vnode::{LockedPair, Rename, RenameStep},
+};
 
 use super::{
     directory::{Directory, Entries},
     node::{Body, Hangs, Node},
 };
 
-/// The entries of the two directories of a rename, locked.
-enum Pair<'a> {
-    Same(WriteGuard<'a, Entries>),
-    Two(WriteGuard<'a, Entries>, WriteGuard<'a, Entries>),
-}
+type Pair<'a> = LockedPair<WriteGuard<'a, Entries>>;
 
-impl<'a> Pair<'a> {
-    fn lock(from: &'a Directory, to: &'a Directory) -> Pair<'a> {
-        if core::ptr::eq(from, to) {
-            return Pair::Same(from.entries.write());
-        }
-        let (from, to) = RwLock::write_pair(&from.entries, &to.entries);
-        Pair::Two(from, to)
+fn lock<'a>(from: &'a Directory, to: &'a Directory) -> Pair<'a> {
+    if core::ptr::eq(from, to) {
+        return Pair::Same(from.entries.write());
     }
-
-    fn from(&mut self) -> &mut Entries {
-        match self {
-            Pair::Same(entries) | Pair::Two(entries, _) => entries,
-        }
-    }
-
-    fn to(&mut self) -> &mut Entries {
-        match self {
-            Pair::Same(entries) | Pair::Two(_, entries) => entries,
-        }
-    }
+    let (from, to) = RwLock::write_pair(&from.entries, &to.entries);
+    Pair::Two(from, to)
 }
 
 impl Node {
@@ -66,30 +51,23 @@ impl Node {
         let to_handle = to.handle()?;
         let across = !core::ptr::eq(self, to);
         let tree = across.then(|| fs.rename.lock());
-        let mut pair = Pair::lock(from_directory, to_directory);
+        let mut pair = lock(from_directory, to_directory);
         let source = pair.from().get(fs, name).ok_or(Errno::ENOENT)?.clone();
         let target = pair.to().get(fs, to_name).cloned();
         if to_directory.is_dead() {
             return Err(Errno::ENOENT);
         }
-        if across && source.is_directory() && to.is_below(&source) {
-            return Err(Errno::EINVAL);
-        }
-        // The target is above the source: it is not empty, whatever the source is.
-        if across
-            && let Some(target) = &target
-            && target.is_directory()
-            && self.is_below(target)
-        {
-            return Err(match flags & RENAME_EXCHANGE {
-                0 => Errno::ENOTEMPTY,
-                _ => Errno::EINVAL,
-            });
-        }
-        let gone = match target {
-            Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EEXIST),
-            Some(target) if Arc::ptr_eq(&source, &target) => return Ok(()),
-            Some(target) if flags & RENAME_EXCHANGE != 0 => {
+        let rename = Rename {
+            from: self,
+            source: &*source,
+            to,
+            target: target.as_deref().map(|target| target as &dyn Vnode),
+            flags,
+        };
+        let step = rename.check()?;
+        let gone = match (target, step) {
+            (_, RenameStep::Nothing) => return Ok(()),
+            (Some(target), RenameStep::Exchange) => {
                 self.exchange(
                     &mut pair,
                     (name, source.clone()),
@@ -100,8 +78,10 @@ impl Node {
                 target.touch_changed();
                 None
             }
-            Some(target) => {
-                replaceable(&source, &target)?;
+            (Some(target), _) => {
+                if let Body::Directory(directory) = &target.body {
+                    directory.die()?;
+                }
                 let Some((new_name, _)) = pair.to().replace(fs, to_name, source.clone()) else {
                     return Err(Errno::ENOENT);
                 };
@@ -114,8 +94,7 @@ impl Node {
                 target.touch_changed();
                 Some((Some(target), old))
             }
-            None if flags & RENAME_EXCHANGE != 0 => return Err(Errno::ENOENT),
-            None => {
+            (None, _) => {
                 let new_name: Arc<[u8]> = to_name.into();
                 to_directory.count_one()?;
                 if let Err(error) = pair.to().insert(fs, new_name.clone(), source.clone()) {
@@ -189,30 +168,5 @@ impl Node {
             old.links.fetch_sub(1, Ordering::Relaxed);
             new.links.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Whether this directory is `above` or lies below it. Nothing moves between directories meanwhile.
-    fn is_below(&self, above: &Node) -> bool {
-        if core::ptr::eq(self, above) {
-            return true;
-        }
-        let mut at = self.up();
-        while let Some(node) = at {
-            if core::ptr::eq(&*node, above) {
-                return true;
-            }
-            at = node.up();
-        }
-        false
-    }
-}
-
-/// Whether `source` may take the name of `target`. A directory that is replaced takes no names any more after this.
-fn replaceable(source: &Node, target: &Node) -> Result<()> {
-    match (source.is_directory(), &target.body) {
-        (true, Body::Directory(directory)) => directory.die(),
-        (true, _) => Err(Errno::ENOTDIR),
-        (false, Body::Directory(_)) => Err(Errno::EISDIR),
-        (false, _) => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use abi::{
     raw::general::{O_NONBLOCK, O_RDWR},
 };
 use fbuf::{Sink, Source};
-use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
+use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
 use nucleus::{VirtAddr, task::Watch};
 
 use super::{Common, Incoming, Outgoing, Patience, Socket};
@@ -119,6 +119,10 @@ impl Vnode for Nameless {
         Err(Errno::ENXIO)
     }
 }
+
+impl vnode::Directory for Nameless {}
+
+impl vnode::FileData for Nameless {}
 
 fn attributes(common: &Common) -> Attributes {
     let (uid, gid) = common.owner();

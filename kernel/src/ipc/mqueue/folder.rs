@@ -13,7 +13,7 @@ use abi::{
 use fs::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, Walk,
     namespace::{Mount, NAME_MAX},
-    vnode::{Change, Emit, Make, Place, Space, new_device},
+    vnode::{self, Change, Directory, Emit, FileSystem, Make, Place, Space, new_device},
 };
 use nucleus::{
     PAGE_SIZE, frame,
@@ -238,12 +238,17 @@ impl Drop for Node {
     }
 }
 
-fn space() -> Space {
-    Space {
-        magic: MAGIC,
-        block_size: PAGE_SIZE as u64,
-        name_max: NAME_MAX as u64,
-        ..Space::default()
+/// The file system of all these vnodes.
+struct QueueFs;
+
+impl FileSystem for QueueFs {
+    fn space(&self) -> Space {
+        Space {
+            magic: MAGIC,
+            block_size: PAGE_SIZE as u64,
+            name_max: NAME_MAX as u64,
+            ..Space::default()
+        }
     }
 }
 
@@ -273,6 +278,12 @@ impl Vnode for Folder {
         Kind::Directory
     }
 
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(&QueueFs)
+    }
+}
+
+impl Directory for Folder {
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         let node = self.state.lock().nodes.get(name).cloned();
         Ok(node.ok_or(Errno::ENOENT)?)
@@ -324,11 +335,9 @@ impl Vnode for Folder {
         }
         Ok(())
     }
-
-    fn space(&self) -> Space {
-        space()
-    }
 }
+
+impl vnode::FileData for Folder {}
 
 impl Vnode for Node {
     fn attributes(&self) -> Result<Attributes> {
@@ -375,16 +384,20 @@ impl Vnode for Node {
         Ok(())
     }
 
-    /// Its size is not that of a content: there is nothing to cut off.
-    fn truncate(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-
     fn open(self: Arc<Self>, at: &Location, _: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         Ok(Some(QueueFile::open(self.queue.clone(), at.clone())))
     }
 
-    fn space(&self) -> Space {
-        space()
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(&QueueFs)
+    }
+}
+
+impl Directory for Node {}
+
+impl vnode::FileData for Node {
+    /// Its size is not that of a content: there is nothing to cut off.
+    fn truncate(&self, _: u64) -> Result<()> {
+        Ok(())
     }
 }

@@ -14,7 +14,7 @@ use abi::{
     },
 };
 use fbuf::{Sink, Source};
-use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode};
+use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
 use nucleus::{VirtAddr, task::Watch, time, user};
 
 use super::{
@@ -224,6 +224,10 @@ impl Vnode for Nameless {
         open_pipe(&self.pipe, None, flags).map(Some)
     }
 }
+
+impl vnode::Directory for Nameless {}
+
+impl vnode::FileData for Nameless {}
 
 fn attributes(pipe: &Pipe, created: Duration) -> Attributes {
     Attributes {

@@ -92,7 +92,7 @@ fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
 /// `EINVAL` for a file that has none.
 pub(super) fn get_seals(open: &OpenFile) -> Result<usize> {
     let place = open.location().ok_or(Errno::EINVAL)?;
-    Ok(place.vnode().seals()? as usize)
+    Ok(place.vnode().sealable()?.seals() as usize)
 }
 
 /// `F_ADD_SEALS`.
@@ -106,9 +106,9 @@ pub(super) fn add_seals(call: &Call<'_>, open: &OpenFile, seals: u64) -> Result<
         return Err(Errno::EPERM);
     }
     let place = open.location().ok_or(Errno::EINVAL)?;
-    place.vnode().seals()?;
+    place.vnode().sealable()?;
     let seals = SEALS.check(call.caller(), seals)?;
-    place.vnode().add_seals(seals as u32)?;
+    place.vnode().sealable()?.add_seals(seals as u32)?;
     Ok(0)
 }
 
@@ -118,9 +118,13 @@ pub(super) fn add_seals(call: &Call<'_>, open: &OpenFile, seals: u64) -> Result<
 /// # Errors
 /// `EPERM` where a seal forbids the mapping.
 pub(super) fn check_mapping(open: &OpenFile, prot: Prot, max: Prot) -> Result<Prot> {
-    let Some(Ok(seals)) = open.location().map(|place| place.vnode().seals()) else {
+    let Some(place) = open.location() else {
         return Ok(max);
     };
+    let Ok(file) = place.vnode().sealable() else {
+        return Ok(max);
+    };
+    let seals = file.seals();
     let writes = open.flags().writes();
     if seals & F_SEAL_WRITE != 0 && writes {
         return Err(Errno::EPERM);

@@ -15,7 +15,7 @@ use core::{
 use abi::{Errno, Result, raw::general::HUPCL};
 use fs::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, device,
-    vnode::{Change, Emit, Place, Space, new_device},
+    vnode::{self, Change, Emit, FileSystem, Place, Space, new_device},
 };
 use nucleus::{
     PAGE_SIZE, frame,
@@ -327,6 +327,12 @@ impl Vnode for Devpts {
         Kind::Directory
     }
 
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(&TerminalFs)
+    }
+}
+
+impl vnode::Directory for Devpts {
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         if name == b"ptmx" {
             return Ok(self.ptmx.clone());
@@ -359,18 +365,21 @@ impl Vnode for Devpts {
         }
         Ok(())
     }
-
-    fn space(&self) -> Space {
-        space()
-    }
 }
 
-fn space() -> Space {
-    Space {
-        magic: MAGIC,
-        block_size: PAGE_SIZE as u64,
-        name_max: fs::namespace::NAME_MAX as u64,
-        ..Space::default()
+impl vnode::FileData for Devpts {}
+
+/// The file system of all these vnodes.
+struct TerminalFs;
+
+impl FileSystem for TerminalFs {
+    fn space(&self) -> Space {
+        Space {
+            magic: MAGIC,
+            block_size: PAGE_SIZE as u64,
+            name_max: fs::namespace::NAME_MAX as u64,
+            ..Space::default()
+        }
     }
 }
 
@@ -405,10 +414,14 @@ impl Vnode for PtmxNode {
         fs.open_master(at.clone(), pts, flags).map(Some)
     }
 
-    fn space(&self) -> Space {
-        space()
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(&TerminalFs)
     }
 }
+
+impl vnode::Directory for PtmxNode {}
+
+impl vnode::FileData for PtmxNode {}
 
 impl Vnode for SlaveNode {
     fn attributes(&self) -> Result<Attributes> {
@@ -449,10 +462,14 @@ impl Vnode for SlaveNode {
         Ok(Some(file))
     }
 
-    fn space(&self) -> Space {
-        space()
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        Some(&TerminalFs)
     }
 }
+
+impl vnode::Directory for SlaveNode {}
+
+impl vnode::FileData for SlaveNode {}
 
 #[cfg(test)]
 mod tests {

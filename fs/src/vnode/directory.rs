@@ -1,0 +1,242 @@
+//! Operations on directories, and the rules for names that all file systems share.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::any::Any;
+
+use abi::{
+    Errno, Result,
+    raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, S_ISGID},
+};
+
+use super::{Kind, Vnode};
+use crate::{Credentials, namespace::NAME_MAX};
+
+/// What a new vnode shall be.
+#[derive(Clone, Debug)]
+pub enum Make {
+    Regular,
+    Directory,
+    /// A symbolic link with this text.
+    Link(Vec<u8>),
+    Fifo,
+    Socket,
+    CharDevice(u64),
+    BlockDevice(u64),
+}
+
+impl Make {
+    /// Returns the kind, and the number of a device.
+    pub fn kind(&self) -> (Kind, u64) {
+        match *self {
+            Make::Regular => (Kind::Regular, 0),
+            Make::Directory => (Kind::Directory, 0),
+            Make::Link(_) => (Kind::Link, 0),
+            Make::Fifo => (Kind::Fifo, 0),
+            Make::Socket => (Kind::Socket, 0),
+            Make::CharDevice(number) => (Kind::CharDevice, number),
+            Make::BlockDevice(number) => (Kind::BlockDevice, number),
+        }
+    }
+}
+
+/// Receives one directory entry on its way to `getdents`: name, inode, kind, and the cursor after
+/// it. Returns false when there is no room for this one; it will be emitted again then.
+pub type Emit<'a> = dyn FnMut(&[u8], u64, Kind, u64) -> bool + 'a;
+
+/// The operations of a directory. The [`Walk`](crate::Walk) or the caller has checked permission;
+/// a vnode that is no directory, or whose file system can't be changed, keeps the default bodies.
+pub trait Directory {
+    /// Looks a name up (never "." or "..").
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        let _ = name;
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Creates an entry; `EEXIST` if there is one of this name.
+    fn create(
+        &self,
+        name: &[u8],
+        make: Make,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
+        let _ = (name, make, mode, who);
+        Err(Errno::EPERM)
+    }
+
+    /// Creates a regular file without a name (`O_TMPFILE`), to which [`link`](Directory::link) may
+    /// give one.
+    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+        let _ = (mode, who);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Adds an entry for `node`, which belongs to the same file system.
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        let _ = (name, node);
+        Err(Errno::EPERM)
+    }
+
+    /// Removes an entry, as `rmdir` if `directory` is set and else as `unlink`.
+    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+        let _ = (name, directory);
+        Err(Errno::EPERM)
+    }
+
+    /// Renames within the file system; `flags` are valid ones of `renameat2`.
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        let _ = (name, to, to_name, flags);
+        Err(Errno::EPERM)
+    }
+
+    /// Emits entries from `cursor` on (0 at first; each entry comes with the cursor after it, below
+    /// 2^62), without "." and "..". An entry that exists all the time is emitted once, whatever is
+    /// created or removed meanwhile. No lock is held while `emit` runs.
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        let _ = (cursor, emit);
+        Err(Errno::ENOTDIR)
+    }
+}
+
+/// Checks that `name` may be that of an entry.
+///
+/// # Errors
+/// `EINVAL`, `ENAMETOOLONG`.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." | b".." => Err(Errno::EINVAL),
+        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        _ if name.iter().any(|&b| b == b'/' || b == 0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the file system's own type of a vnode.
+///
+/// # Errors
+/// `EXDEV` for a vnode of another type of file system.
+pub(crate) fn own<T: Vnode>(vnode: &Arc<dyn Vnode>) -> Result<&T> {
+    let any: &dyn Any = vnode.as_ref();
+    any.downcast_ref().ok_or(Errno::EXDEV)
+}
+
+/// Returns the mode and group of a new entry that `who` creates in a directory of `parent_mode` and
+/// `parent_gid`. A set-gid directory passes its group on, and to directories the bit too; so does
+/// any directory of a mount with `grpid` (`inherit`).
+pub(crate) fn inherited(
+    (parent_mode, parent_gid): (u32, u32),
+    inherit: bool,
+    kind: Kind,
+    mode: u32,
+    who: &Credentials,
+) -> (u32, u32) {
+    if parent_mode & S_ISGID == 0 && !inherit {
+        return (mode, who.gid);
+    }
+    let mode = match kind {
+        Kind::Directory => mode | parent_mode & S_ISGID,
+        _ if mode & 0o010 != 0 => who.allowed_mode(mode, parent_gid),
+        _ => mode,
+    };
+    (mode, parent_gid)
+}
+
+/// The locked entries of the two directories of a rename, which may be one.
+pub(crate) enum LockedPair<T> {
+    Same(T),
+    Two(T, T),
+}
+
+impl<T> LockedPair<T> {
+    /// Returns the entries of the directory with the old name.
+    pub fn from(&mut self) -> &mut T {
+        match self {
+            LockedPair::Same(entries) | LockedPair::Two(entries, _) => entries,
+        }
+    }
+
+    /// Returns the entries of the directory with the new name.
+    pub fn to(&mut self) -> &mut T {
+        match self {
+            LockedPair::Same(entries) | LockedPair::Two(_, entries) => entries,
+        }
+    }
+}
+
+/// The entries of a rename: directories and vnodes, as found with the directories locked and, if
+/// they are two, with the lock that keeps the tree from changing its shape.
+pub(crate) struct Rename<'a> {
+    pub from: &'a dyn Vnode,
+    pub source: &'a dyn Vnode,
+    pub to: &'a dyn Vnode,
+    pub target: Option<&'a dyn Vnode>,
+    pub flags: u32,
+}
+
+/// What a rename has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RenameStep {
+    /// Both names are the same file's: nothing.
+    Nothing,
+    Exchange,
+    /// The source takes the new name, which the target loses if there is one. If they are
+    /// directories, the file system still has to check that the target is empty.
+    Move,
+}
+
+impl Rename<'_> {
+    /// Checks the rules that do not depend on the file system.
+    ///
+    /// # Errors
+    /// `EINVAL` to move a directory below itself, `ENOTEMPTY`, `EEXIST`, `ENOENT`, `ENOTDIR`,
+    /// `EISDIR`.
+    pub fn check(&self) -> Result<RenameStep> {
+        let exchanges = self.flags & RENAME_EXCHANGE != 0;
+        let across = !is_same(self.from, self.to);
+        let is_directory = self.source.kind() == Kind::Directory;
+        if across && is_directory && is_below(self.to, self.source) {
+            return Err(Errno::EINVAL);
+        }
+        let Some(target) = self.target else {
+            return match exchanges {
+                true => Err(Errno::ENOENT),
+                false => Ok(RenameStep::Move),
+            };
+        };
+        let replaces_directory = target.kind() == Kind::Directory;
+        if across && replaces_directory && is_below(self.from, target) {
+            // The target is above the source, so it is not empty, whatever the source is.
+            return Err(match exchanges {
+                true => Errno::EINVAL,
+                false => Errno::ENOTEMPTY,
+            });
+        }
+        match (is_directory, replaces_directory) {
+            _ if self.flags & RENAME_NOREPLACE != 0 => Err(Errno::EEXIST),
+            _ if is_same(self.source, target) => Ok(RenameStep::Nothing),
+            _ if exchanges => Ok(RenameStep::Exchange),
+            (true, false) => Err(Errno::ENOTDIR),
+            (false, true) => Err(Errno::EISDIR),
+            _ => Ok(RenameStep::Move),
+        }
+    }
+}
+
+fn is_same(a: &dyn Vnode, b: &dyn Vnode) -> bool {
+    core::ptr::addr_eq(a, b)
+}
+
+/// Tells whether a directory is `above` or lies below it.
+fn is_below(directory: &dyn Vnode, above: &dyn Vnode) -> bool {
+    if is_same(directory, above) {
+        return true;
+    }
+    let mut at = directory.parent();
+    while let Some(vnode) = at {
+        if is_same(&*vnode, above) {
+            return true;
+        }
+        at = vnode.parent();
+    }
+    false
+}

@@ -1,0 +1,92 @@
+//! Operations on the data of a vnode.
+
+use alloc::{boxed::Box, sync::Arc};
+
+use abi::{Errno, Result};
+use fbuf::{Sink, Source};
+use vm::Pager;
+
+use crate::{DenyWrite, block::PinnedBlocks, page_cache::Cached};
+
+/// The operations on a vnode's data. Permission was checked by the caller; a vnode without data
+/// keeps the default bodies.
+pub trait FileData {
+    /// Reads from byte `offset` on; 0 at or beyond the end. No lock is held while the sink takes
+    /// bytes, which may fault.
+    fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        let _ = (offset, to);
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes at `offset`, or at the end with `append`; returns the bytes written and the offset
+    /// after them.
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        let _ = (offset, append, from);
+        Err(Errno::EINVAL)
+    }
+
+    /// Sets the size.
+    fn truncate(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Err(Errno::EINVAL)
+    }
+
+    /// Reserves space or punches holes (`fallocate`, with its mode bits).
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let _ = (mode, offset, len);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Tells whether it may only grow: nothing in it may change (`chattr +a`).
+    fn only_grows(&self) -> bool {
+        false
+    }
+
+    /// Tells whether it can be opened for transfers past the cache (`O_DIRECT`).
+    fn takes_direct(&self) -> bool {
+        false
+    }
+
+    /// Returns the count of its writers and executions; `None` where those may meet.
+    fn deny_write(&self) -> Option<&DenyWrite> {
+        None
+    }
+
+    /// Updates the time of access: always if `strict`, else once after each change and once a day.
+    fn note_access(&self, strict: bool) {
+        let _ = strict;
+    }
+
+    /// Returns the pager that mappings of it use.
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        None
+    }
+
+    /// Writes dirty data back: of a file, its pages and its attributes (`fsync`); of the root of a
+    /// file system, all of it (`syncfs`). [`Cached::errors`] of [`cached`](FileData::cached) reports
+    /// pages that could not be written back.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`sync`](FileData::sync), without the attributes that are not needed to read the data back
+    /// (`fdatasync`).
+    fn sync_data(&self) -> Result<()> {
+        self.sync()
+    }
+
+    /// Pins its blocks for a caller that uses them past the file system (`swapon`). The caller has
+    /// written the file back.
+    ///
+    /// # Errors
+    /// `EINVAL` if it has no blocks on a disk, or there are holes between them; `ETXTBSY` if they are
+    /// pinned already; `ENOMEM`, `EIO`.
+    fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Returns its pages in the page cache, if it has any there.
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        None
+    }
+}

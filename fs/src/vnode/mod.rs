@@ -1,0 +1,286 @@
+//! The interface between the namespace and file systems: one vnode per file, directory, link or
+//! device.
+//!
+//! - [`Vnode`]: identity, attributes and place; it includes
+//! - [`Directory`] (`directory`): look up, create, link, remove, rename, list, with the rules for
+//!   names that all file systems share, and
+//! - [`FileData`] (`file_data`): read, write, truncate, map, write back;
+//! - [`FileSystem`] (`file_system`): the file system to which a vnode belongs, as mounts use it;
+//! - [`ExtendedAttributes`] and [`Sealable`]: what only some vnodes have.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    any::Any,
+    ops::Sub,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use abi::{Errno, Result};
+
+use crate::{Credentials, File, Location, OpenFlags};
+
+mod directory;
+mod file_data;
+mod file_system;
+
+pub use directory::{Directory, Emit, Make};
+pub(crate) use directory::{LockedPair, Rename, RenameStep, check_name, inherited, own};
+pub use file_data::FileData;
+pub use file_system::{FileSystem, Space};
+
+/// The kind of a vnode; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// An open file without a place in a file system (an eventfd, an epoll).
+    Anonymous = 0,
+    Fifo = 1,
+    CharDevice = 2,
+    Directory = 4,
+    BlockDevice = 6,
+    Regular = 8,
+    Link = 10,
+    Socket = 12,
+}
+
+/// The attributes that `stat` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    pub device: u64,
+    pub inode: u64,
+    pub kind: Kind,
+    /// Permission bits, set-id bits and sticky bit: 0o7777 at most.
+    pub mode: u32,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// For device nodes, in Linux's encoding of `dev_t`.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte units.
+    pub blocks: u64,
+    pub block_size: u32,
+    /// Since the epoch.
+    pub accessed: Duration,
+    pub modified: Duration,
+    pub changed: Duration,
+    pub created: Duration,
+}
+
+/// A change of attributes for [`Vnode::set_attributes`]; `None` stays as it is. The caller has
+/// checked the permission.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Change {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub accessed: Option<Duration>,
+    pub modified: Option<Duration>,
+    /// The change is an effect of use: a touch, or a write that clears set-id bits. A file that
+    /// [only grows](FileData::only_grows) allows it.
+    pub by_use: bool,
+}
+
+/// The name of a vnode in its file system.
+#[derive(Clone)]
+pub struct Place {
+    pub parent: Arc<dyn Vnode>,
+    pub name: Arc<[u8]>,
+    /// The entry has been removed.
+    pub removed: bool,
+}
+
+/// A count of mounts, embedded in vnodes that can be mounted on: one load tells a walk that there
+/// are none.
+#[derive(Default)]
+pub struct MountPoint {
+    /// Mounts on the vnode, in all namespaces.
+    mounts: AtomicU32,
+}
+
+impl MountPoint {
+    /// A vnode without mounts.
+    pub const fn new() -> MountPoint {
+        MountPoint {
+            mounts: AtomicU32::new(0),
+        }
+    }
+
+    /// Tells whether there may be a mount here.
+    pub fn is_covered(&self) -> bool {
+        self.mounts.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn cover(&self) {
+        self.mounts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn uncover(&self) {
+        self.mounts.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A file, directory, link or device in a file system. Permission was checked by the
+/// [`Walk`](crate::Walk) or the caller; kinds were not.
+pub trait Vnode: Any + Send + Sync + Directory + FileData {
+    /// Returns what `stat` shows.
+    fn attributes(&self) -> Result<Attributes>;
+
+    /// Returns its kind, which never changes.
+    fn kind(&self) -> Kind;
+
+    /// Checks that `who` may do `want` (4 read, 2 write, 1 execute or search, added up).
+    ///
+    /// # Errors
+    /// `EACCES`.
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        match who.may(&self.attributes()?, want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    /// Returns its name; `None` for the root of a file system and for vnodes that keep no record. A
+    /// directory must keep one, for ".." and `getcwd`. Takes no sleeping lock.
+    fn place(&self) -> Option<Place> {
+        None
+    }
+
+    /// Returns the directory that holds this one; `None` for the root of a file system.
+    fn parent(&self) -> Option<Arc<dyn Vnode>> {
+        self.place().map(|place| place.parent)
+    }
+
+    /// Returns the count of mounts on it; `None` if it can't be mounted on.
+    fn mount_point(&self) -> Option<&MountPoint> {
+        None
+    }
+
+    /// Tells whether it calls [`notify::ended`](crate::notify::ended) when it is dropped, which
+    /// happens only when it was removed or its file system has ended.
+    fn tells_its_end(&self) -> bool {
+        false
+    }
+
+    /// Changes mode, owner or times.
+    fn set_attributes(&self, change: Change) -> Result<()> {
+        let _ = change;
+        Err(Errno::EPERM)
+    }
+
+    /// Returns the first offset from `offset` on that is in a hole (`hole`; the end counts as one)
+    /// or in data. The default is a file without holes.
+    ///
+    /// # Errors
+    /// `ENXIO` where there is none.
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.attributes()?.size;
+        match offset < size {
+            true if hole => Ok(size),
+            true => Ok(offset),
+            false => Err(Errno::ENXIO),
+        }
+    }
+
+    /// Returns the text of a symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Returns the target of a link that leads to a location rather than to a text
+    /// (`/proc/PID/exe`, `/proc/PID/fd/N`).
+    fn follow(&self) -> Option<Result<Location>> {
+        None
+    }
+
+    /// Creates an open file of the vnode's own type (devices, FIFOs, terminals), which remembers
+    /// that it was opened `at`; `None` for vnodes that are read and written by offset.
+    fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let _ = (at, flags);
+        Ok(None)
+    }
+
+    /// Notes that an open file over it has ended for which [`open`](Vnode::open) returned `None`.
+    fn closed(&self) {}
+
+    /// Returns its file system; `None` for vnodes without one (pipes, sockets).
+    fn file_system(&self) -> Option<&dyn FileSystem> {
+        None
+    }
+
+    /// Returns its extended attributes.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if it can't have any.
+    fn extended_attributes(&self) -> Result<&dyn ExtendedAttributes> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Returns its seals.
+    ///
+    /// # Errors
+    /// `EINVAL` if it can't be sealed.
+    fn sealable(&self) -> Result<&dyn Sealable> {
+        Err(Errno::EINVAL)
+    }
+}
+
+impl dyn Vnode {
+    /// Returns the size of its file system and what is free there; zeros without a file system.
+    pub fn space(&self) -> Space {
+        self.file_system()
+            .map(FileSystem::space)
+            .unwrap_or_default()
+    }
+}
+
+/// Extended attributes.
+pub trait ExtendedAttributes {
+    /// Returns the value of an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` where there is none.
+    fn get(&self, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// Sets an attribute, or removes it without a value; `flags` are `XATTR_CREATE` and
+    /// `XATTR_REPLACE`.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `ENOSPC`.
+    fn set(&self, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<()>;
+
+    /// Returns the names of all attributes, a NUL after each.
+    fn names(&self) -> Result<Vec<u8>>;
+}
+
+/// A file whose changes can be sealed off (`memfd_create`).
+pub trait Sealable {
+    /// Returns the seals (`F_GET_SEALS`).
+    fn seals(&self) -> u32;
+
+    /// Adds seals (`F_ADD_SEALS`), known ones.
+    ///
+    /// # Errors
+    /// `EPERM` where `F_SEAL_SEAL` is set, `EBUSY` for `F_SEAL_WRITE` while a mapping may write.
+    fn add_seals(&self, seals: u32) -> Result<()>;
+}
+
+/// Tells whether a read that is not strict updates the time of access: once after each change, and
+/// once a `day` (`relatime`).
+pub(crate) fn is_access_stale<T: Copy + PartialOrd + Sub<Output = T>>(
+    accessed: T,
+    modified: T,
+    changed: T,
+    now: T,
+    day: T,
+) -> bool {
+    accessed <= modified || accessed <= changed || now > accessed && now - accessed >= day
+}
+
+/// Returns a device number for a file system without a device: major 0, as on Linux.
+pub fn new_device() -> u64 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    crate::device::number(0, NEXT.fetch_add(1, Ordering::Relaxed))
+}
