@@ -1,16 +1,14 @@
-//! Vnodes and file systems.
+//! Vnodes and file systems. From the bottom up; a module uses only those above its line:
 //!
-//! - [`vnode`]: what every file system offers, one vnode per file, directory, link or device.
-//! - [`namespace`]: mounts, places in them, and the walk along a path.
-//! - [`mod@file`]: open files, what a descriptor refers to.
-//! - [`block`]: block devices, their queues and drivers' side.
-//! - [`device`]: the drivers behind device nodes and FIFOs.
-//! - [`notify`]: who wants to hear what happens to a vnode.
-//! - [`ext2`]: the file system of disks.
-//! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive into it.
-//! - [`ninep`]: the file system of a 9P server, the host's for one.
-//! - [`page_cache`]: the pages of files on disks, in one cache.
-//! - [`pseudofs`]: directories and files made up on demand, the base of `/proc`.
+//! - [`page_cache`]: the one cache of pages of files on disks;
+//! - [`block`]: block devices, their queues and the drivers' side;
+//! - [`vnode`]: the interface of file systems, open files, locations and mounts, credentials;
+//! - [`notify`]: observers of vnodes (`inotify`);
+//! - [`device`]: the drivers behind device nodes and FIFOs; [`mod@file`]: open files over vnodes;
+//! - [`namespace`]: the tree of mounts, the walk along a path, and the calls with paths;
+//! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive unpacked into it;
+//! - [`ext2`]: the file system of disks; [`ninep`]: the client of a 9P server, such as the host;
+//! - [`pseudofs`]: directories and files that are generated on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -18,8 +16,6 @@ extern crate alloc;
 
 pub mod block;
 pub mod cpio;
-pub mod credentials;
-mod deny_write;
 pub mod device;
 pub mod ext2;
 pub mod file;
@@ -33,8 +29,9 @@ pub mod ramfs;
 mod shared_pages;
 pub mod vnode;
 
-pub use credentials::{CapabilitySet, Credentials};
-pub use deny_write::{DenyWrite, Running, Writing};
-pub use file::{Asynchronous, File, OpenFlags, Ready};
-pub use namespace::{Location, Mount, MountFlags, MountRequest, Namespace, Walk};
-pub use vnode::{Attributes, Kind, Vnode};
+pub use file::{Running, Writing};
+pub use namespace::{Namespace, Walk};
+pub use vnode::{
+    Asynchronous, Attributes, CapabilitySet, Credentials, DenyWrite, File, Kind, Location, Mount,
+    MountFlags, MountRequest, OpenFlags, Ready, Vnode, credentials,
+};

@@ -9,7 +9,7 @@
 //! - `transfer`: many pages in several requests, and shorter ones where there is no memory for long ones.
 //! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as one [`Command`].
 //! - [`Disk`]: what a driver implements; it finishes commands in any order.
-//! - `cache`: a device's pages, while it is open as a file; `file`: the open file, [`BlockFile`].
+//! - `cache`: a device's pages, while it is open as a file.
 //! - [`registry`](register): devices by name and by number.
 //! - [`PinnedBlocks`]: a file's blocks, for one who reads and writes them past the file system.
 //! - [`MemoryDisk`]: a disk of frames. `FaultyDisk`: one that fails as disks do, for tests.
@@ -24,7 +24,6 @@ mod command;
 mod device;
 #[cfg(not(target_os = "none"))]
 mod faulty;
-mod file;
 mod memory;
 mod pieces;
 mod pinned;
@@ -42,7 +41,6 @@ pub use command::Command;
 pub use device::{Claim, Device, Disk, Plug};
 #[cfg(not(target_os = "none"))]
 pub use faulty::{Attempt, FaultyDisk};
-pub use file::BlockFile;
 pub use memory::MemoryDisk;
 pub use pinned::{PinnedBlocks, Run};
 pub use registry::{all, by_name, by_number, register, unregister};

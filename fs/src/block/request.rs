@@ -1,6 +1,6 @@
 //! What is asked of a disk.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 
 use abi::{Errno, Result};
 use nucleus::dma::Part;
@@ -20,10 +20,7 @@ pub enum Operation {
     Discard,
 }
 
-/// Runs when a request is done, in a task of the kernel's: may take sleeping locks for a short time, must not wait for another request, and must
-/// not need memory that may not be there. The error is `EIO` when the disk failed, `EINVAL` for sectors that the disk does not have,
-/// `EROFS` for a change of a disk that is read-only, `EOPNOTSUPP` for a discard where there is none.
-pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+pub use crate::page_cache::Done;
 
 /// Something to do for a disk.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use fbuf::{Sink, Source};
 use nucleus::sync::{Mutex, Rank};
 use vm::Pager;
 
-use super::{File, OpenFlags, listing};
+use super::listing;
 use crate::{
-    Attributes, Credentials, Kind, Location, MountFlags, Writing, notify,
+    Attributes, Credentials, File, Kind, Location, MountFlags, OpenFlags, Writing, notify,
     page_cache::{Cached, ErrorMark},
     vnode::{Change, Emit},
 };

@@ -3,8 +3,8 @@
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 
-use super::{File, OpenFlags, Ready};
 use crate::{Attributes, Location, vnode::Emit};
+use crate::{File, OpenFlags, Ready};
 
 /// Names a place, for `fstat`, `fchdir` and the `*at` calls; it can't be read or written.
 pub struct PlaceFile {

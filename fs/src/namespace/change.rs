@@ -6,15 +6,14 @@ use abi::raw::general::{CAP_MKNOD, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHI
 use abi::{Errno, Result};
 
 use super::{
-    Location, Walk,
-    location::same_vnode,
+    Walk,
     walk::{Child, Component, Last, Walker},
 };
 use crate::{
-    Kind, Vnode,
+    Kind, Location, Vnode,
     credentials::{EXECUTE, WRITE},
     notify,
-    vnode::Make,
+    vnode::{Make, same_vnode},
 };
 
 impl Walk<'_> {

@@ -7,9 +7,8 @@ use abi::{
     raw::general::{CAP_FOWNER, CAP_SETFCAP, CAP_SYS_ADMIN, IN_ATTRIB, S_ISVTX},
 };
 
-use super::Location;
 use crate::{
-    Credentials, Kind,
+    Credentials, Kind, Location,
     credentials::{READ, WRITE},
     notify,
     vnode::Change,

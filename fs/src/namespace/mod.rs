@@ -9,19 +9,16 @@
 mod change;
 mod extended;
 mod location;
-mod mount;
 mod open;
 mod tree;
 mod walk;
 
-pub use location::Location;
-pub use mount::{Mount, MountFlags, MountRequest};
 pub use tree::{MountLine, Namespace};
 pub use walk::Walk;
 
+pub use crate::vnode::NAME_MAX;
+
 /// Bytes in a path, the NUL included.
 pub const PATH_MAX: usize = 4096;
-/// Bytes in a name.
-pub const NAME_MAX: usize = 255;
 /// Symbolic links followed in one walk.
 pub const LINKS_MAX: u32 = 40;

@@ -9,11 +9,11 @@ use abi::raw::general::{
 use abi::{Errno, Result};
 
 use super::{
-    Location, MountFlags, Walk,
+    Walk,
     walk::{Last, Walker},
 };
 use crate::{
-    File, Kind, OpenFlags, Writing,
+    File, Kind, Location, MountFlags, OpenFlags, Writing,
     credentials::{EXECUTE, READ, WRITE},
     file::{PlaceFile, VnodeFile},
     notify,

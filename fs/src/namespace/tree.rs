@@ -6,8 +6,7 @@ use core::sync::atomic::Ordering;
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, Rank, SpinLock};
 
-use super::{Location, Mount, MountFlags, MountRequest, location::same_vnode};
-use crate::{Kind, Vnode};
+use crate::{Kind, Location, Mount, MountFlags, MountRequest, Vnode, vnode::same_vnode};
 
 /// The most mounts. A walk may have to pass all of them where they are piled up.
 const MOUNTS_MAX: usize = 4096;

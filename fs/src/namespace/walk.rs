@@ -10,15 +10,12 @@ use abi::{
     },
 };
 
-use super::{
-    LINKS_MAX, Location, Mount, MountFlags, NAME_MAX, PATH_MAX,
-    location::{Name, same_vnode},
-};
+use super::{LINKS_MAX, NAME_MAX, PATH_MAX};
 use crate::{
-    Credentials, Kind, Vnode,
+    Credentials, Kind, Location, Mount, MountFlags, Vnode,
     credentials::{EXECUTE, WRITE},
     notify,
-    vnode::Make,
+    vnode::{Make, Name, same_vnode},
 };
 
 /// Rules that keep a walk in the directory where it starts.

@@ -1,11 +1,16 @@
 //! What a file system does for the pages of its files.
 
+use alloc::boxed::Box;
 use core::ops::Range;
 
 use abi::{Errno, Result};
 use nucleus::{Frame, PAGE_SIZE};
 
-use crate::block::Done;
+/// Runs when a read or write is done, in a kernel task: may take sleeping locks for a short time,
+/// must not wait for another request, and must not need memory that may be missing. Errors are
+/// `EIO` when the disk failed, `EINVAL` for sectors that the disk does not have, `EROFS` for a change
+/// of a read-only disk, `EOPNOTSUPP` for a discard where there is none.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Where the pages of one file are: what a file system says to [`PageCache`](super::PageCache), which calls it for that file
 /// only. Everything may sleep, for memory or to read where blocks are; no lock that comes after

@@ -39,7 +39,7 @@ mod writeback;
 
 use nucleus::OutOfMemory;
 
-pub use backing_store::BackingStore;
+pub use backing_store::{BackingStore, Done};
 pub use cache::PageCache;
 pub use cached::{Cached, Counts};
 #[cfg(not(target_os = "none"))]

@@ -8,8 +8,10 @@ use abi::{
     raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, S_ISGID},
 };
 
-use super::{Kind, Vnode};
-use crate::{Credentials, namespace::NAME_MAX};
+use super::{Credentials, Kind, Vnode};
+
+/// The most bytes in a name.
+pub const NAME_MAX: usize = 255;
 
 /// What a new vnode shall be.
 #[derive(Clone, Debug)]

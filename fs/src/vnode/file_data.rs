@@ -6,7 +6,8 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use crate::{DenyWrite, block::PinnedBlocks, page_cache::Cached};
+use super::DenyWrite;
+use crate::{block::PinnedBlocks, page_cache::Cached};
 
 /// The operations on a vnode's data. Permission was checked by the caller; a vnode without data
 /// keeps the default bodies.

@@ -6,6 +6,10 @@
 //!   names that all file systems share, and
 //! - [`FileData`] (`file_data`): read, write, truncate, map, write back;
 //! - [`FileSystem`] (`file_system`): the file system to which a vnode belongs, as mounts use it;
+//! - [`Location`] (`location`): a vnode reached through a [`Mount`] (`mount`);
+//! - [`File`] (`open_file`): what a descriptor refers to;
+//! - [`credentials`]: the users and capabilities that are checked; `deny_write`: writers against
+//!   running programs;
 //! - [`ExtendedAttributes`] and [`Sealable`]: what only some vnodes have.
 
 use alloc::{sync::Arc, vec::Vec};
@@ -13,75 +17,31 @@ use core::{
     any::Any,
     ops::Sub,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
 };
 
 use abi::{Errno, Result};
 
-use crate::{Credentials, File, Location, OpenFlags};
-
+mod attributes;
+pub mod credentials;
+mod deny_write;
 mod directory;
 mod file_data;
 mod file_system;
+mod location;
+mod mount;
+mod open_file;
 
-pub use directory::{Directory, Emit, Make};
+pub use attributes::{Attributes, Change, Kind, major, minor, new_device, number};
+pub use credentials::{CapabilitySet, Credentials};
+pub use deny_write::DenyWrite;
+pub use directory::{Directory, Emit, Make, NAME_MAX};
 pub(crate) use directory::{LockedPair, Rename, RenameStep, check_name, inherited, own};
 pub use file_data::FileData;
 pub use file_system::{FileSystem, Space};
-
-/// The kind of a vnode; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// An open file without a place in a file system (an eventfd, an epoll).
-    Anonymous = 0,
-    Fifo = 1,
-    CharDevice = 2,
-    Directory = 4,
-    BlockDevice = 6,
-    Regular = 8,
-    Link = 10,
-    Socket = 12,
-}
-
-/// The attributes that `stat` shows.
-#[derive(Clone, Copy, Debug)]
-pub struct Attributes {
-    pub device: u64,
-    pub inode: u64,
-    pub kind: Kind,
-    /// Permission bits, set-id bits and sticky bit: 0o7777 at most.
-    pub mode: u32,
-    pub links: u32,
-    pub uid: u32,
-    pub gid: u32,
-    /// For device nodes, in Linux's encoding of `dev_t`.
-    pub rdev: u64,
-    /// Bytes.
-    pub size: u64,
-    /// 512-byte units.
-    pub blocks: u64,
-    pub block_size: u32,
-    /// Since the epoch.
-    pub accessed: Duration,
-    pub modified: Duration,
-    pub changed: Duration,
-    pub created: Duration,
-}
-
-/// A change of attributes for [`Vnode::set_attributes`]; `None` stays as it is. The caller has
-/// checked the permission.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Change {
-    pub mode: Option<u32>,
-    pub uid: Option<u32>,
-    pub gid: Option<u32>,
-    pub accessed: Option<Duration>,
-    pub modified: Option<Duration>,
-    /// The change is an effect of use: a touch, or a write that clears set-id bits. A file that
-    /// [only grows](FileData::only_grows) allows it.
-    pub by_use: bool,
-}
+pub use location::Location;
+pub(crate) use location::{Name, same_vnode};
+pub use mount::{Mount, MountFlags, MountRequest};
+pub use open_file::{Asynchronous, File, OpenFlags, Ready};
 
 /// The name of a vnode in its file system.
 #[derive(Clone)]
@@ -277,10 +237,4 @@ pub(crate) fn is_access_stale<T: Copy + PartialOrd + Sub<Output = T>>(
     day: T,
 ) -> bool {
     accessed <= modified || accessed <= changed || now > accessed && now - accessed >= day
-}
-
-/// Returns a device number for a file system without a device: major 0, as on Linux.
-pub fn new_device() -> u64 {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    crate::device::number(0, NEXT.fetch_add(1, Ordering::Relaxed))
 }

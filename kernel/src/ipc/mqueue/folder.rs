@@ -11,8 +11,8 @@ use abi::{
     raw::general::{CAP_SYS_RESOURCE, O_CREAT, O_EXCL, RLIMIT_MSGQUEUE},
 };
 use fs::{
-    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, Walk,
-    namespace::{Mount, NAME_MAX},
+    Attributes, Credentials, File, Kind, Location, Mount, OpenFlags, Vnode, Walk,
+    namespace::NAME_MAX,
     vnode::{self, Change, Directory, Emit, FileSystem, Make, Place, Space, new_device},
 };
 use nucleus::{

@@ -19,9 +19,9 @@ use nucleus::{
 };
 use vm::Pager;
 
-use super::{Claim, Device, Opened, SECTOR};
 use crate::{
     Attributes, File, Location, OpenFlags,
+    block::{Claim, Device, Opened, SECTOR},
     page_cache::{Cached, ErrorMark},
 };
 

@@ -9,28 +9,18 @@ use nucleus::sync::{Mutex, Rank, SpinLock};
 
 use crate::{File, Kind, Location, OpenFlags, block, page_cache::Cached};
 
+mod block_file;
+
+pub use block_file::BlockFile;
+
+pub use crate::vnode::{major, minor, number};
+
 /// Opens the device `number` whose node is at `at`, which the open file remembers.
 pub type OpenDevice = fn(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>>;
 
 /// Opens the FIFO whose node is at `at`; its ends meet through `state`.
 pub type OpenFifo =
     fn(at: &Location, state: &Attachment, flags: OpenFlags) -> Result<Arc<dyn File>>;
-
-/// A device number as programs see it, `dev_t`.
-pub const fn number(major: u32, minor: u32) -> u64 {
-    let (major, minor) = (major as u64, minor as u64);
-    (major & 0xfff) << 8 | major >> 12 << 44 | minor & 0xff | minor >> 8 << 20
-}
-
-/// The major number in a `dev_t`: which driver.
-pub const fn major(number: u64) -> u32 {
-    (number >> 8 & 0xfff | number >> 44 << 12) as u32
-}
-
-/// The minor number in a `dev_t`: which of the driver's devices.
-pub const fn minor(number: u64) -> u32 {
-    (number & 0xff | (number >> 20 & 0xff_ffff) << 8) as u32
-}
 
 #[derive(Clone)]
 struct Driver {
@@ -137,10 +127,10 @@ pub fn open_char_device(at: &Location, number: u64, flags: OpenFlags) -> Result<
 /// Opens a block device.
 ///
 /// # Errors
-/// `ENXIO` when there is none with the number, and those of [`BlockFile::open`](block::BlockFile::open).
+/// `ENXIO` when there is none with the number, and those of [`BlockFile::open`](BlockFile::open).
 pub fn open_block_device(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
     let device = block::by_number(number).ok_or(Errno::ENXIO)?;
-    Ok(block::BlockFile::open(&device, at, flags)?)
+    Ok(BlockFile::open(&device, at, flags)?)
 }
 
 /// Brings onto its medium what was written to a block device as a file ([`Vnode::sync`](crate::Vnode::sync) of its node).

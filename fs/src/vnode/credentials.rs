@@ -9,7 +9,7 @@ use abi::raw::general::{
 
 use nucleus::sync::OnceBox;
 
-use crate::{Attributes, Kind};
+use super::{Attributes, Kind};
 
 /// May read.
 pub const READ: u32 = 4;

@@ -10,8 +10,7 @@ use abi::raw::general::{
 use bitflags::bitflags;
 use nucleus::sync::{CpuRwLock, Rank, SpinLock};
 
-use super::{Location, location::same_vnode};
-use crate::Vnode;
+use super::{Location, Vnode, location::same_vnode};
 
 bitflags! {
     /// What holds for all that is reached through a mount, in the values of `mount`.
@@ -77,11 +76,11 @@ pub struct Mount {
     options: SpinLock<Arc<[u8]>>,
     flags: AtomicU32,
     /// In the tree, rather than taken off by a lazy unmount.
-    pub(super) attached: AtomicBool,
+    pub(crate) attached: AtomicBool,
     /// An unmount asked whether it is unused (`MNT_EXPIRE`).
-    pub(super) expiring: AtomicBool,
+    pub(crate) expiring: AtomicBool,
     /// What is mounted on vnodes of this mount, with the vnode: the last one on a vnode is on top.
-    pub(super) children: CpuRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
+    pub(crate) children: CpuRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
 }
 
 /// How a mount is to be.
@@ -109,7 +108,7 @@ impl<'a> MountRequest<'a> {
 }
 
 impl Mount {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: u64,
         root: Arc<dyn Vnode>,
         at: Option<Location>,
@@ -158,7 +157,7 @@ impl Mount {
 
     /// Sets what it covers; returns what it did, to be dropped when no lock is held.
     #[must_use]
-    pub(super) fn set_at(&self, at: Option<Location>) -> Option<Location> {
+    pub(crate) fn set_at(&self, at: Option<Location>) -> Option<Location> {
         core::mem::replace(&mut *self.at.lock(), at)
     }
 
@@ -187,7 +186,7 @@ impl Mount {
         self.options.lock().clone()
     }
 
-    pub(super) fn set_options(&self, options: &[u8]) {
+    pub(crate) fn set_options(&self, options: &[u8]) {
         let options = options.into();
         let old = core::mem::replace(&mut *self.options.lock(), options);
         drop(old);
@@ -198,7 +197,7 @@ impl Mount {
         MountFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
     }
 
-    pub(super) fn set_flags(&self, flags: MountFlags) {
+    pub(crate) fn set_flags(&self, flags: MountFlags) {
         self.flags.store(flags.bits(), Ordering::Relaxed);
     }
 
@@ -215,7 +214,7 @@ impl Mount {
     }
 
     /// What is mounted on `vnode` of this mount, or `None`. To be called only where the vnode's mount point is covered.
-    pub(super) fn over(&self, vnode: &Arc<dyn Vnode>) -> Option<Arc<Mount>> {
+    pub(crate) fn over(&self, vnode: &Arc<dyn Vnode>) -> Option<Arc<Mount>> {
         let children = self.children.read();
         let over = children
             .iter()

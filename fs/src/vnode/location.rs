@@ -1,0 +1,286 @@
+//! A place: a vnode reached through a mount.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+
+use abi::{Errno, Result, raw::general::O_NOATIME};
+
+use super::{Attributes, Kind, Mount, MountFlags, OpenFlags, Place, Vnode};
+
+/// A vnode reached by a name through a mount: what `dirfd`, `cwd`, `root` and open files hold.
+///
+/// A directory knows its own parent and name; for anything else, which may have several names,
+/// the place remembers by which it was reached. Renames above it therefore show at once.
+#[derive(Clone)]
+pub struct Location {
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) vnode: Arc<dyn Vnode>,
+    /// The directory and the name by which it was reached, unless it is a directory.
+    pub(crate) reached: Option<(Arc<dyn Vnode>, Name)>,
+}
+
+/// A name; most fit without allocation.
+#[derive(Clone)]
+pub(crate) enum Name {
+    Short { len: u8, bytes: [u8; 30] },
+    Long(Box<[u8]>),
+}
+
+impl Name {
+    pub(crate) fn new(name: &[u8]) -> Name {
+        let mut bytes = [0; 30];
+        match bytes.get_mut(..name.len()) {
+            Some(to) => {
+                to.copy_from_slice(name);
+                Name::Short {
+                    len: name.len() as u8,
+                    bytes,
+                }
+            }
+            None => Name::Long(name.into()),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Name::Short { len, bytes } => &bytes[..*len as usize],
+            Name::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Location {
+    /// The root of a mount.
+    pub(crate) fn of_mount(mount: &Arc<Mount>) -> Location {
+        Location {
+            mount: mount.clone(),
+            vnode: mount.root().clone(),
+            reached: None,
+        }
+    }
+
+    /// A vnode that no path leads to (a pipe, behind `/proc/PID/fd/N`), inside of a mount that is in no tree ([`Mount::internal`]).
+    pub fn inside(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Location {
+        Location {
+            mount: mount.clone(),
+            vnode,
+            reached: None,
+        }
+    }
+
+    /// As [`inside`](Location::inside), and paths show the name `shown`, " (deleted)" behind it.
+    pub fn unnamed(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>, shown: &[u8]) -> Location {
+        Location {
+            mount: mount.clone(),
+            reached: Some((mount.root().clone(), Name::new(shown))),
+            vnode,
+        }
+    }
+
+    /// The vnode here.
+    pub fn vnode(&self) -> &Arc<dyn Vnode> {
+        &self.vnode
+    }
+
+    /// The mount through which it was reached.
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    /// What `stat` shows.
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.vnode().attributes()
+    }
+
+    /// Whether both are the same place.
+    pub fn same(&self, other: &Location) -> bool {
+        Arc::ptr_eq(&self.mount, &other.mount) && same_vnode(&self.vnode, &other.vnode)
+    }
+
+    /// Fails on a mount that must not be changed.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn writable(&self) -> Result<()> {
+        match self.mount.is_read_only() {
+            true => Err(Errno::EROFS),
+            false => Ok(()),
+        }
+    }
+
+    /// The absolute path as seen from `root`, with " (deleted)" behind it if it has no name any more and
+    /// "(unreachable)" in front if `root` is not above it.
+    pub fn path(&self, root: &Location) -> Vec<u8> {
+        let climb = self.climb(Some(root), true);
+        let mut path = Vec::new();
+        if !climb.reached_root && !climb.is_internal {
+            path.extend_from_slice(b"(unreachable)");
+        }
+        climb.write(&mut path);
+        path
+    }
+
+    /// The absolute path as seen from `root`; `None` where `root` is not above it.
+    pub fn path_below(&self, root: &Location) -> Option<Vec<u8>> {
+        let climb = self.climb(Some(root), true);
+        let mut path = Vec::new();
+        climb.write(&mut path);
+        climb.reached_root.then_some(path)
+    }
+
+    /// The path inside of its file system, whatever is mounted where (`mountinfo`).
+    pub fn path_in_file_system(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = self.vnode.place();
+        if at.is_none()
+            && let Some((parent, name)) = &self.reached
+        {
+            names.push(Arc::from(name.bytes()));
+            at = parent.place();
+        }
+        while let Some(place) = at {
+            names.push(place.name);
+            at = place.parent.place();
+        }
+        let climb = Climb {
+            names,
+            removed: false,
+            reached_root: true,
+            is_internal: false,
+        };
+        let mut path = Vec::new();
+        climb.write(&mut path);
+        path
+    }
+
+    /// Notes that its content was read, as the mount and the open file's `flags` say.
+    pub fn note_access(&self, flags: OpenFlags) {
+        let mount = self.mount.flags();
+        let not = MountFlags::READ_ONLY | MountFlags::NO_ACCESS_TIMES;
+        if flags.has(O_NOATIME) || mount.intersects(not) {
+            return;
+        }
+        if mount.contains(MountFlags::NO_DIRECTORY_ACCESS_TIMES)
+            && self.vnode.kind() == Kind::Directory
+        {
+            return;
+        }
+        self.vnode
+            .note_access(mount.contains(MountFlags::STRICT_ACCESS_TIMES));
+    }
+
+    /// The path from the root of all mounts. Takes no sleeping lock, so a file with several names may show one
+    /// that it had when it was opened.
+    pub fn path_without_locks(&self) -> Vec<u8> {
+        let mut path = Vec::new();
+        self.climb(None, false).write(&mut path);
+        path
+    }
+
+    /// Whether it has no name any more: `getcwd` gives `ENOENT` then.
+    pub fn is_removed(&self) -> bool {
+        match self.vnode.kind() {
+            Kind::Directory => self.vnode.place().is_some_and(|place| place.removed),
+            _ => self.attributes().is_ok_and(|it| it.links == 0),
+        }
+    }
+
+    /// Whether it is the root of a mount.
+    pub fn is_mount_root(&self) -> bool {
+        same_vnode(&self.vnode, self.mount.root())
+    }
+
+    /// The way up to `root`, or to the top. `verify`: ask the directory whether the remembered name still holds.
+    fn climb(&self, root: Option<&Location>, verify: bool) -> Climb {
+        let mut climb = Climb {
+            names: Vec::new(),
+            removed: false,
+            reached_root: root.is_none(),
+            is_internal: false,
+        };
+        let (mut mount, mut vnode) = (self.mount.clone(), self.vnode.clone());
+        if let Some((parent, name)) = &self.reached {
+            let place = self.vnode.place();
+            let recorded =
+                |place: &Place| same_vnode(&place.parent, parent) && *place.name == *name.bytes();
+            // Where the vnode's own record is of this name, it also says whether it was removed.
+            if !place.as_ref().is_some_and(recorded) {
+                let holds = self.is_named(parent, name.bytes(), place.as_ref(), verify);
+                if holds || place.is_none() {
+                    climb.removed = !holds;
+                    climb.names.push(name.bytes().into());
+                    vnode = parent.clone();
+                }
+            }
+        }
+        loop {
+            if let Some(root) = root
+                && same_vnode(&vnode, &root.vnode)
+                && Arc::ptr_eq(&mount, &root.mount)
+            {
+                climb.reached_root = true;
+                return climb;
+            }
+            if same_vnode(&vnode, mount.root()) {
+                let Some(at) = mount.at() else {
+                    climb.is_internal = mount.is_internal();
+                    return climb;
+                };
+                (mount, vnode) = (at.mount, at.vnode);
+                continue;
+            }
+            let Some(place) = vnode.place() else {
+                return climb;
+            };
+            climb.removed |= place.removed;
+            climb.names.push(place.name);
+            vnode = place.parent;
+        }
+    }
+
+    /// Whether it has the name `name` in `parent`, although its own record, `place`, says something else.
+    fn is_named(
+        &self,
+        parent: &Arc<dyn Vnode>,
+        name: &[u8],
+        place: Option<&Place>,
+        verify: bool,
+    ) -> bool {
+        if verify {
+            return parent
+                .lookup(name)
+                .is_ok_and(|there| same_vnode(&there, &self.vnode));
+        }
+        // The record is of another name. That both are there can't be told without a look-up.
+        let others = place.is_some_and(|place| !place.removed) as u32;
+        self.attributes().is_ok_and(|it| it.links > others)
+    }
+}
+
+/// Whether both are the same vnode (the data address decides; the table of operations may exist twice).
+pub(crate) fn same_vnode(a: &Arc<dyn Vnode>, b: &Arc<dyn Vnode>) -> bool {
+    core::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+/// Names from a place up.
+struct Climb {
+    names: Vec<Arc<[u8]>>,
+    removed: bool,
+    reached_root: bool,
+    /// It ended in a mount of the kernel's own.
+    is_internal: bool,
+}
+
+impl Climb {
+    fn write(&self, path: &mut Vec<u8>) {
+        for name in self.names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if self.names.is_empty() {
+            path.push(b'/');
+        }
+        if self.removed {
+            path.extend_from_slice(b" (deleted)");
+        }
+    }
+}
