@@ -57,7 +57,7 @@ pub fn register_char_device(
 ) -> Result<()> {
     let mut registry = REGISTRY.lock();
     let mut free = None;
-    for slot in registry.characters.iter_mut() {
+    for slot in &mut registry.characters {
         match slot {
             None => free = free.or(Some(slot)),
             Some(driver) if driver.major == major && driver.minors == minors => {

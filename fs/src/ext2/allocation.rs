@@ -29,7 +29,7 @@ impl Volume {
                 self.free.add_blocks(-(run.count as i64));
                 return Ok(run);
             }
-            self.free_more(before, |pending| pending.block_count())?;
+            self.free_more(before, super::pending::Pending::block_count)?;
         }
     }
 
@@ -192,7 +192,7 @@ impl Volume {
                 }
                 self.free.inodes.fetch_add(1, Ordering::Relaxed);
             }
-            self.free_more(before, |pending| pending.inode_count())?;
+            self.free_more(before, super::pending::Pending::inode_count)?;
         }
     }
 

@@ -30,7 +30,7 @@ pub struct Walk<'a> {
     pub who: &'a Credentials,
 }
 
-impl<'a> Walk<'a> {
+impl Walk<'_> {
     /// The place that `path` names. `follow`: whether a final symbolic link is followed. Limits and errors as Linux
     /// (`ELOOP` after 40 links, `ENAMETOOLONG`, `ENOENT` for an empty path, search permission on the way).
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Location> {
@@ -435,7 +435,7 @@ pub(super) fn cross(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Child {
     while child
         .vnode
         .mount_point()
-        .is_some_and(|point| point.is_covered())
+        .is_some_and(super::super::vnode::MountPoint::is_covered)
     {
         let Some(over) = child.mount.as_ref().unwrap_or(mount).over(&child.vnode) else {
             break;

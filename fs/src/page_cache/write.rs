@@ -199,14 +199,14 @@ impl<S: BackingStore> PageCache<S> {
             .object
             .get_or_insert(index, || Ok(frame.clone()))
             .map_err(errno)?;
-        if resident != *frame {
+        if resident == *frame {
+            self.note_dirty(index);
+        } else {
             let page = ephemeral::map(&resident);
             page.copy_from(new.start, &ephemeral::map(frame), new.start, new.len());
             drop(page);
             self.mark_dirty(index, &resident);
             self.settle(index, &resident, new.start, new.len())?;
-        } else {
-            self.note_dirty(index);
         }
         Ok(())
     }

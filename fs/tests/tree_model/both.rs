@@ -138,7 +138,7 @@ impl Both {
                 match (got, expected) {
                     (Ok(place), Ok(node)) => self.same(&place, node, &show),
                     (got, expected) => {
-                        assert_eq!(got.map(|_| ()), expected.map(|_| ()), "resolve {show}")
+                        assert_eq!(got.map(|_| ()), expected.map(|_| ()), "resolve {show}");
                     }
                 }
             }

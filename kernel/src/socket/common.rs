@@ -159,7 +159,7 @@ impl Common {
     /// thread.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
         static INODES: AtomicU64 = AtomicU64::new(1);
-        let owner = thread::with_current(|thread| thread.shared())
+        let owner = thread::with_current(super::super::process::thread::Thread::shared)
             .flatten()
             .map_or((0, 0), |shared| {
                 (shared.credentials.fs.uid, shared.credentials.fs.gid)
@@ -359,7 +359,7 @@ fn set_timeout(to: &AtomicU64, time: Option<Duration>) {
 
 /// Whether the current thread has a capability (`CAP_*`).
 pub(super) fn may(capability: u32) -> bool {
-    thread::with_current(|thread| thread.shared())
+    thread::with_current(super::super::process::thread::Thread::shared)
         .flatten()
         .is_some_and(|shared| shared.credentials.may(capability))
 }

@@ -280,7 +280,8 @@ fn sizes(value: &str) -> Option<Vec<u64>> {
         let plain = digits.chars().all(|c| c.is_ascii_digit());
         let number: u64 = digits.parse().ok().filter(|_| plain)?;
         let bytes = number.checked_mul(1 << shift)?;
-        let fits = bytes > 0 && bytes <= i64::MAX as u64 && bytes.is_multiple_of(PAGE_SIZE as u64);
+        let fits =
+            bytes > 0 && i64::try_from(bytes).is_ok() && bytes.is_multiple_of(PAGE_SIZE as u64);
         fits.then_some(bytes)
     };
     value.split(',').map(size).collect()

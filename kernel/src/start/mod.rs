@@ -56,7 +56,7 @@ pub fn start() -> ! {
         uts::set_release(release);
     }
     fs::credentials::set_actor(|see| {
-        let who = process::thread::with_current(|thread| thread.credentials());
+        let who = process::thread::with_current(super::process::thread::Thread::credentials);
         if let Some(who) = who.flatten() {
             see(&who.fs);
         }

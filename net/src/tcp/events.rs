@@ -93,10 +93,7 @@ impl ConnectionTable {
         let Some(end) = self.ends.get_mut(&pair) else {
             return false;
         };
-        let listener = end
-            .listener
-            .as_ref()
-            .and_then(|listener| listener.upgrade());
+        let listener = end.listener.as_ref().and_then(alloc::sync::Weak::upgrade);
         let time = listener.map_or(0, |listener| listener.inner().options.defer_accept);
         let Some(peer) = peer.filter(|_| time != 0) else {
             return false;
@@ -165,7 +162,7 @@ impl ConnectionTable {
 
     /// Updates the socket of an end that was removed.
     pub(super) fn ended(&mut self, end: &End, error: Option<Errno>) {
-        if let Some(listener) = end.listener.as_ref().and_then(|l| l.upgrade()) {
+        if let Some(listener) = end.listener.as_ref().and_then(alloc::sync::Weak::upgrade) {
             listener.inner().embryos -= 1;
         }
         let (inbound, outbound) = {

@@ -45,7 +45,7 @@ type Body = Box<dyn FnOnce() + Send>;
 pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let _one = ONE_AT_A_TIME
         .lock()
-        .unwrap_or_else(|poison| poison.into_inner());
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     catch_panics();
     // A thread of its own: a panic inside leaves the thread's panic state behind.
     let runner = std::thread::spawn(move || {

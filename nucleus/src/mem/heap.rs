@@ -450,7 +450,7 @@ unsafe impl GlobalAlloc for Heap {
                     free_slab(index);
                 }
             }
-        })
+        });
     }
 
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, size: usize) -> *mut u8 {

@@ -186,7 +186,7 @@ pub fn is_wired(frame: &Frame) -> bool {
     let mappings = record(frame.index()).lock_mappings();
     let mut wired = false;
     for_each(&mappings, |table, i| {
-        wired |= load(entry(table, i)).is_wired()
+        wired |= load(entry(table, i)).is_wired();
     });
     wired
 }

@@ -73,8 +73,8 @@ impl Pending {
     fn flush_all(&mut self) {
         if self.cpus != 0 {
             let what = match self.pages.get(..self.page_count) {
-                // SAFETY: the first `page_count` pages were written by `invalidate`.
                 Some(pages) => {
+                    // SAFETY: the first `page_count` pages were written by `invalidate`.
                     What::Pages(unsafe { &*(core::ptr::from_ref(pages) as *const [Page]) })
                 }
                 None => What::All,

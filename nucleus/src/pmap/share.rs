@@ -220,10 +220,10 @@ impl Pmap {
                     dead.add_share(table);
                 }
             }
-            if !dead.is_full() {
-                (i4, i3, i2) = (n4, n3 + 1, 0);
-            } else {
+            if dead.is_full() {
                 (i4, i3) = (n4, n3);
+            } else {
+                (i4, i3, i2) = (n4, n3 + 1, 0);
             }
         }
     }

@@ -42,6 +42,8 @@ struct Fragile {
     count: UnsafeCell<usize>,
 }
 
+// SAFETY: the lock under test excludes; `inside` finds it when it does not, and the simulator runs
+// one task at a time.
 unsafe impl Sync for Fragile {}
 
 impl Fragile {
@@ -55,6 +57,7 @@ impl Fragile {
     fn write(&self) {
         assert_eq!(self.inside.fetch_add(1000, Ordering::SeqCst), 0);
         sim::point();
+        // SAFETY: the caller holds the lock for writing.
         unsafe { *self.count.get() += 1 };
         sim::point();
         assert_eq!(self.inside.fetch_sub(1000, Ordering::SeqCst), 1000);
@@ -83,6 +86,7 @@ fn contend<L: Send + Sync + 'static>(lock: L, writes: usize, round: fn(&L, &Frag
                 round(&shared.0, &shared.1, number + i);
             }
             if shared.2.fetch_add(1, Ordering::SeqCst) == TASKS - 1 {
+                // SAFETY: all tasks have done their last round.
                 assert_eq!(unsafe { *shared.1.count.get() }, writes);
             }
         });

@@ -457,7 +457,8 @@ pub(crate) mod registry {
     static ALL: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
     fn all() -> std::sync::MutexGuard<'static, Vec<Entry>> {
-        ALL.lock().unwrap_or_else(|poison| poison.into_inner())
+        ALL.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub(super) fn add(task: &Arc<Task>) {

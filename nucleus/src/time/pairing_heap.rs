@@ -127,10 +127,10 @@ impl<T: Linked> PairingHeap<T> {
                     return Some(element);
                 }
                 let link = T::link(at);
-                at = if !(*link).child.is_null() {
-                    (*link).child
-                } else {
+                at = if (*link).child.is_null() {
                     following(at)
+                } else {
+                    (*link).child
                 };
             }
         }
@@ -255,6 +255,7 @@ mod tests {
         for _ in 0..200 {
             let mut heap = PairingHeap::new();
             let mut model: Vec<NonNull<Item>> = Vec::new();
+            // SAFETY: the items of the model live until they are dropped below.
             let key = |item: &NonNull<Item>| unsafe { item.as_ref().key };
             for _ in 0..300 {
                 match next() % 5 {
@@ -264,6 +265,7 @@ mod tests {
                             key: next() % 50,
                         }));
                         let item = NonNull::from(item);
+                        // SAFETY: a new item, which lives until it has left the heap.
                         unsafe { heap.insert(item, key(&item)) };
                         model.push(item);
                     }
@@ -273,6 +275,7 @@ mod tests {
                         let first = heap.pop().unwrap();
                         assert_eq!(Some(key(&first)), least);
                         model.retain(|item| *item != first);
+                        // SAFETY: it was a leaked box, and has left the heap and the model.
                         drop(unsafe { Box::from_raw(first.as_ptr()) });
                     }
                     4 if !model.is_empty() => {
@@ -286,7 +289,9 @@ mod tests {
                             Some(item)
                         );
                         assert!(seen <= model.len() + 1);
+                        // SAFETY: it is in the heap.
                         unsafe { heap.remove(item) };
+                        // SAFETY: it was a leaked box, and has left the heap and the model.
                         drop(unsafe { Box::from_raw(item.as_ptr()) });
                     }
                     _ => {}
@@ -302,6 +307,7 @@ mod tests {
             );
             assert_eq!(count, model.len());
             while let Some(item) = heap.pop() {
+                // SAFETY: it was a leaked box, and has left the heap.
                 drop(unsafe { Box::from_raw(item.as_ptr()) });
                 count -= 1;
             }

@@ -231,7 +231,7 @@ fn check_word(at: VirtAddr) -> Result<(), BadAddress> {
 pub fn load_u32(from: VirtAddr) -> Result<u32, BadAddress> {
     check_word(from)?;
     // SAFETY: checked above.
-    unsafe { machine::user_load_u32(from) }.map_err(|_| BadAddress)
+    unsafe { machine::user_load_u32(from) }.map_err(|()| BadAddress)
 }
 
 /// An aligned atomic compare-exchange on a 32-bit word; returns the old value (futex).
@@ -242,5 +242,5 @@ pub fn load_u32(from: VirtAddr) -> Result<u32, BadAddress> {
 pub fn compare_exchange_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, BadAddress> {
     check_word(at)?;
     // SAFETY: checked above.
-    unsafe { machine::user_cmpxchg_u32(at, old, new) }.map_err(|_| BadAddress)
+    unsafe { machine::user_cmpxchg_u32(at, old, new) }.map_err(|()| BadAddress)
 }

@@ -13,7 +13,7 @@ pub fn begin() {
         asm!(
             "nop dword ptr [rax + 0x6e676562]",
             options(preserves_flags, nostack)
-        )
+        );
     };
 }
 
@@ -25,6 +25,6 @@ pub fn end() {
         asm!(
             "nop dword ptr [rax + 0x21646e65]",
             options(preserves_flags, nostack)
-        )
+        );
     };
 }

@@ -180,7 +180,7 @@ fn clean() -> Outcome {
         // SAFETY: sets registers only.
         unsafe {
             asm!("movq xmm10, {0}", "movq xmm14, {0}", in(reg) secret,
-                out("xmm10") _, out("xmm14") _)
+                out("xmm10") _, out("xmm14") _);
         };
         let thread = thread::spawn(move || {
             let (first, second): (u64, u64);

@@ -111,7 +111,7 @@ fn cut() -> Outcome {
     check(memory, (0..700).chain(710..1024))?;
     call!(ftruncate(memfd, at(200) + 1));
     faults(SIGBUS, 2, memory as usize + 201 * PAGE, || {
-        poke(memory.wrapping_add(201 * PAGE), 1)
+        poke(memory.wrapping_add(201 * PAGE), 1);
     })?;
     check(memory, 0..201)?;
     call!(ftruncate(memfd, 2 * SPAN as i64));

@@ -124,10 +124,12 @@ const RIGHTS: &[Right] = &[
             c_long::from(result)
         }
     }),
+    // SAFETY: as above.
     ("setuid", CAP_SETUID, EPERM, || unsafe {
         c_long::from(libc::setuid(1234))
     }),
     ("bind below 1024", CAP_NET_BIND_SERVICE, EACCES, bind_low),
+    // SAFETY: as above.
     ("SO_RCVBUFFORCE", CAP_NET_ADMIN, EPERM, || unsafe {
         let socket = libc::socket(AF_UNIX, SOCK_STREAM, 0);
         let size: c_int = 4096;
@@ -141,26 +143,32 @@ const RIGHTS: &[Right] = &[
         ))
     }),
     ("mlock", CAP_IPC_LOCK, EPERM, lock_more_than_allowed),
+    // SAFETY: as above.
     ("sethostname", CAP_SYS_ADMIN, EPERM, || unsafe {
         let name = c"causeway";
         c_long::from(libc::sethostname(name.as_ptr(), 8))
     }),
+    // SAFETY: as above.
     ("reboot", CAP_SYS_BOOT, EPERM, || unsafe {
         c_long::from(libc::reboot(RB_DISABLE_CAD))
     }),
+    // SAFETY: as above.
     ("a real-time level", CAP_SYS_NICE, EPERM, || unsafe {
         let parameter: c_int = 5;
         libc::syscall(libc::SYS_sched_setscheduler, 0, SCHED_RR, &parameter)
     }),
+    // SAFETY: as above.
     ("nice", CAP_SYS_NICE, EACCES, || unsafe {
         c_long::from(libc::setpriority(PRIO_PROCESS, 0, -5))
     }),
     ("setrlimit", CAP_SYS_RESOURCE, EPERM, raise_limit),
+    // SAFETY: as above.
     ("clock_settime", CAP_SYS_TIME, EPERM, || unsafe {
         let mut now: timespec = zeroed();
         libc::clock_gettime(CLOCK_REALTIME, &mut now);
         c_long::from(libc::clock_settime(CLOCK_REALTIME, &now))
     }),
+    // SAFETY: as above.
     ("an alarm clock", CAP_WAKE_ALARM, EPERM, || unsafe {
         c_long::from(libc::timerfd_create(CLOCK_BOOTTIME_ALARM, 0))
     }),

@@ -45,11 +45,11 @@ fn read_only() -> Outcome {
     ensure!(peek(memory) == 1 && peek(memory.wrapping_add(PAGE)) == 0);
     let address = memory as usize + 7;
     faults(SIGSEGV, SEGV_ACCERR, address, || {
-        poke(address as *mut u8, 1)
+        poke(address as *mut u8, 1);
     })?;
     let address = address + PAGE;
     faults(SIGSEGV, SEGV_ACCERR, address, || {
-        poke(address as *mut u8, 1)
+        poke(address as *mut u8, 1);
     })?;
     call!(mprotect(memory.cast(), 2 * PAGE, PROT_READ | PROT_WRITE));
     poke(memory, 2);

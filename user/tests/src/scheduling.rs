@@ -66,6 +66,7 @@ fn policies() -> Outcome {
         ensure!(set(policy, priority) == 0, "policy {policy} is refused");
         let found = get()?;
         ensure!(found == (i64::from(policy), priority), "{found:?}");
+        // SAFETY: zeros are a time.
         let mut interval: timespec = unsafe { zeroed() };
         call!(syscall(libc::SYS_sched_rr_get_interval, 0, &mut interval));
         let expected = match policy {

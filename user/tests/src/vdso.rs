@@ -272,10 +272,10 @@ fn protected() -> Outcome {
     let base = base()?;
     let numbers = numbers()?;
     faults(SIGSEGV, code::SEGV_ACCERR, numbers, || {
-        poke(numbers as *mut u8, 1)
+        poke(numbers as *mut u8, 1);
     })?;
     faults(SIGSEGV, code::SEGV_ACCERR, base, || {
-        poke(base as *mut u8, 1)
+        poke(base as *mut u8, 1);
     })?;
     // A private copy may be made of either page, as debuggers do of code.
     let child = spawn(|| {

@@ -291,12 +291,12 @@ impl Array {
         let base = self.base;
         if start < base {
             self.below.take(0..(base - start) as u64, &mut |i, chunk| {
-                f(base - 1 - i as i64, chunk)
+                f(base - 1 - i as i64, chunk);
             });
         }
         self.above
             .take((start - base).max(0) as u64..u64::MAX, &mut |i, chunk| {
-                f(base + i as i64, chunk)
+                f(base + i as i64, chunk);
             });
     }
 
@@ -305,11 +305,11 @@ impl Array {
         let base = self.base;
         self.below
             .take((base - end).max(0) as u64..u64::MAX, &mut |i, chunk| {
-                f(base - 1 - i as i64, chunk)
+                f(base - 1 - i as i64, chunk);
             });
         if end > base {
             self.above.take(0..(end - base) as u64, &mut |i, chunk| {
-                f(base + i as i64, chunk)
+                f(base + i as i64, chunk);
             });
         }
     }

@@ -165,7 +165,7 @@ impl Hash {
         self.buckets.iter().filter_map(OnceBox::get)
     }
 
-    fn slots<'a>(bucket: &'a Bucket, key: Key) -> Slots<'a> {
+    fn slots(bucket: &Bucket, key: Key) -> Slots<'_> {
         let slots = bucket.chunk.lock();
         Slots {
             chunk: &bucket.chunk,

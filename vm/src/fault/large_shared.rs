@@ -85,7 +85,7 @@ impl Map {
             && entry.wants_large(&self.pmap, va, access, RUN_FRAMES)
             && entry.shared
             && entry.prot.contains(Prot::WRITE) == writable
-            && Some(entry).filter(is_same).is_some()
+            && Some(entry).as_ref().is_some_and(is_same)
         {
             enter_run(&self.pmap, span.start, &**pager, first, run, entry.rights());
         }

@@ -91,7 +91,7 @@ impl Map {
     ) -> Result<(), Fault> {
         let from = ephemeral::map(from);
         self.write_page(to, |page| {
-            page.copy_from(to.page_offset(), &from, offset, len)
+            page.copy_from(to.page_offset(), &from, offset, len);
         })
     }
 

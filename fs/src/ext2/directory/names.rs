@@ -352,7 +352,7 @@ mod tests {
             // For arbitrary bytes.
             let mut random = 3_u64;
             for _ in 0..2000 {
-                for byte in blocks.blocks.borrow_mut()[0].iter_mut() {
+                for byte in &mut blocks.blocks.borrow_mut()[0] {
                     random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
                     *byte = (random >> 40) as u8;
                 }

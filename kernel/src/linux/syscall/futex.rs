@@ -224,7 +224,7 @@ fn futex_waitv(call: &mut Call<'_>) -> Result<usize> {
             user::read(from).map_err(|_| Errno::EFAULT)?;
         let flags = flags_and_reserved as u32;
         let known = FUTEX_32 | raw::FUTEX_PRIVATE_FLAG;
-        let is_word = flags & FUTEX_32 != 0 && value <= u64::from(u32::MAX);
+        let is_word = flags & FUTEX_32 != 0 && u32::try_from(value).is_ok();
         if flags & !known != 0 || flags_and_reserved >> 32 != 0 || !is_word {
             return Err(Errno::EINVAL);
         }

@@ -149,7 +149,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
     if flags & raw::MAP_ANONYMOUS == 0 {
         offset
             .checked_add(whole as u64)
-            .filter(|end| *end <= i64::MAX as u64)
+            .filter(|end| i64::try_from(*end).is_ok())
             .ok_or(Errno::EOVERFLOW)?;
         let open = call.files().get(call.int(4))?;
         if open.is_path() {

@@ -177,7 +177,7 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> 
     let owner = open.lock_owner();
     let Some(mode) = mode else {
         release(file, |locks| {
-            locks.whole.retain(|(other, ..)| *other != owner)
+            locks.whole.retain(|(other, ..)| *other != owner);
         });
         return Ok(());
     };
@@ -347,7 +347,7 @@ pub fn all() -> Result<Vec<Listed>> {
 pub(super) fn release_records(open: &OpenFile, owner: Owner) {
     if let Ok(file) = id(open) {
         release(file, |locks| {
-            locks.records.retain(|(other, _)| *other != owner)
+            locks.records.retain(|(other, _)| *other != owner);
         });
     }
 }

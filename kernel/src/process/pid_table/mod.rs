@@ -260,8 +260,7 @@ pub fn add_process(
     let mut pids = PIDS.lock();
     let group = maker
         .and_then(|p| pids.members.get(&p))
-        .map(|p| p.group.clone())
-        .unwrap_or_else(|| new_session(pid));
+        .map_or_else(|| new_session(pid), |p| p.group.clone());
     process.group.store(group.id(), Relaxed);
     process.session.store(group.session().id(), Relaxed);
     process.parent.store(parent.unwrap_or(0), Relaxed);

@@ -146,7 +146,7 @@ mod tests {
     fn ranges_are_written_as_linux_does() {
         assert_eq!(
             (list(0, 0), list(2, 1), list(0, 4)),
-            ("".into(), "2".into(), "0-3".into())
+            (String::new(), "2".into(), "0-3".into())
         );
         assert_eq!(mask(0, 1, 1), "1");
         assert_eq!(mask(1, 1, 4), "2");

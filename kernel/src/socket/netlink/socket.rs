@@ -110,7 +110,7 @@ pub fn list() -> Vec<SocketEntry> {
 
 /// Whether the current thread may change the network.
 fn is_administrator() -> bool {
-    thread::with_current(|thread| thread.shared())
+    thread::with_current(crate::process::thread::Thread::shared)
         .flatten()
         .is_some_and(|shared| shared.credentials.may(CAP_NET_ADMIN))
 }

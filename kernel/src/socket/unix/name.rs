@@ -113,7 +113,7 @@ impl Key {
 
 /// The current thread's view of the file system.
 fn context() -> Result<Shared> {
-    thread::with_current(|thread| thread.shared())
+    thread::with_current(crate::process::thread::Thread::shared)
         .flatten()
         .ok_or(Errno::EACCES)
 }

@@ -108,7 +108,7 @@ pub fn start(tables: &Tables, page: u8) {
     let at = ptr(PhysAddr(u64::from(page) << PAGE_SHIFT));
     // SAFETY: usable memory below 1 MiB, which is given to nobody else.
     unsafe {
-        at.copy_from_nonoverlapping(code, (&raw const trampoline_end).offset_from_unsigned(code))
+        at.copy_from_nonoverlapping(code, (&raw const trampoline_end).offset_from_unsigned(code));
     };
     let own = apic::id();
     for &id in tables.cpus().iter().filter(|&&id| id != own) {

@@ -18,7 +18,7 @@ pub(super) fn find(size: u64, used: &[(u64, u64)]) -> Option<u32> {
         match over {
             None => return u32::try_from(at).ok(),
             Some(&(address, len)) => {
-                at = address.saturating_add(len).checked_next_multiple_of(size)?
+                at = address.saturating_add(len).checked_next_multiple_of(size)?;
             }
         }
     }

@@ -84,7 +84,9 @@ static STACKS: Mutex<Stacks> = Mutex::new(Stacks {
 });
 
 fn stacks() -> MutexGuard<'static, Stacks> {
-    STACKS.lock().unwrap_or_else(|poison| poison.into_inner())
+    STACKS
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The run is over, and nothing runs on any of its stacks.

@@ -204,7 +204,7 @@ impl Machine {
             fiber::switch(
                 self.host_stack_pointer.as_ptr(),
                 self.cpus[0].stack_pointer.get(),
-            )
+            );
         };
         MACHINE.set(core::ptr::null());
     }
@@ -287,7 +287,7 @@ impl Machine {
             fiber::switch(
                 from.stack_pointer.as_ptr(),
                 self.cpus[index].stack_pointer.get(),
-            )
+            );
         };
     }
 

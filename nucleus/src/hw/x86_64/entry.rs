@@ -359,7 +359,7 @@ pub fn patch_smap() {
     }
     // SAFETY: a serializing instruction, after which the patched text is fetched anew.
     unsafe {
-        asm!("push rbx", "cpuid", "pop rbx", inout("eax") 0 => _, out("ecx") _, out("edx") _)
+        asm!("push rbx", "cpuid", "pop rbx", inout("eax") 0 => _, out("ecx") _, out("edx") _);
     };
 }
 

@@ -350,10 +350,10 @@ impl UserState {
         let inner = unsafe { self.inner.as_mut() };
         let mut bases = inner.bases;
         for i in 0..2 {
-            if wanted[i] != inner.asked[i] {
-                bases[i] = wanted[i];
-            } else {
+            if wanted[i] == inner.asked[i] {
                 inner.asked[i] = bases[i];
+            } else {
+                bases[i] = wanted[i];
             }
         }
         bases

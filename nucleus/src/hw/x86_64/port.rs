@@ -55,7 +55,7 @@ pub unsafe fn in32(port: u16) -> u32 {
     let value;
     // SAFETY: the caller answers for the device behind the port.
     unsafe {
-        asm!("in eax, dx", out("eax") value, in("dx") port, options(nostack, preserves_flags))
+        asm!("in eax, dx", out("eax") value, in("dx") port, options(nostack, preserves_flags));
     };
     value
 }
@@ -68,6 +68,6 @@ pub unsafe fn in32(port: u16) -> u32 {
 pub unsafe fn out32(port: u16, value: u32) {
     // SAFETY: the caller answers for the device behind the port.
     unsafe {
-        asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags))
+        asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags));
     };
 }

@@ -298,7 +298,7 @@ pub fn current() -> PhysAddr {
     let root: u64;
     // SAFETY: reads a register.
     unsafe {
-        core::arch::asm!("mov {}, cr3", out(reg) root, options(nomem, nostack, preserves_flags))
+        core::arch::asm!("mov {}, cr3", out(reg) root, options(nomem, nostack, preserves_flags));
     };
     PhysAddr(root & ADDRESS)
 }

@@ -175,7 +175,7 @@ pub(super) fn give(index: u32) {
             buddy::give_batch((0..n).filter_map(|_| cache.frames.pop()));
         }
         cache.frames.push(index);
-    })
+    });
 }
 
 /// Gives neighbouring frames of type `Free` back: to the buddy allocator if they are as many as it would get at once anyway.

@@ -265,7 +265,7 @@ fn a_family_at_once() {
             pending.flush();
             let frames = frames.clone();
             spawn(&gate, Some(first.clone()), move || {
-                one_of_a_family(first, &frames)
+                one_of_a_family(first, &frames);
             });
         }
         gate.wait_for(4);

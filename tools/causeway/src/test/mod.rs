@@ -155,7 +155,7 @@ fn side_by_side<T: Sync, R: Send>(
             .iter()
             .map(|it| scope.spawn(move || boot(it)))
             .collect();
-        let ended = guests.into_iter().map(|guest| guest.join());
+        let ended = guests.into_iter().map(std::thread::ScopedJoinHandle::join);
         ended
             .map(|ended| ended.unwrap_or_else(|_| Err(anyhow!("panicked"))))
             .collect()

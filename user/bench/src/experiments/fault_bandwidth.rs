@@ -61,7 +61,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
                                     &Mapping::zero_fill(threads * SHARE)?.small(),
                                 )?,
                                 Memory::Large => {
-                                    one(watch, &cpus, &Mapping::zero_fill(threads * SHARE)?)?
+                                    one(watch, &cpus, &Mapping::zero_fill(threads * SHARE)?)?;
                                 }
                                 Memory::Separate => separate(watch, &cpus)?,
                                 Memory::File => {

@@ -119,8 +119,8 @@ unsafe impl Sync for Mutex {}
 
 impl Mutex {
     fn new() -> Box<Self> {
-        // SAFETY: a mutex of zeros is unlocked.
         Box::new(Self {
+            // SAFETY: a mutex of zeros is unlocked.
             mutex: unsafe { mem::zeroed() },
             number: UnsafeCell::new(0),
         })

@@ -340,10 +340,11 @@ impl Arguments {
             },
             Kind::Signal => n.below(66),
             Kind::Mode => n.below(0o10000),
-            // SAFETY: takes nothing.
             Kind::Me => match n.below(3) {
                 0 => 0,
+                // SAFETY: takes nothing.
                 1 => unsafe { libc::syscall(libc::SYS_gettid) as u64 },
+                // SAFETY: takes nothing.
                 _ => unsafe { libc::syscall(libc::SYS_getpid) as u64 },
             },
             Kind::Id => match n.below(8) {

@@ -198,8 +198,8 @@ fn round(
             children.swap_remove(index);
         }
         // Some children made siblings (CLONE_PARENT).
-        // SAFETY: a null pointer asks for no status.
         while children.is_empty()
+            // SAFETY: a null pointer asks for no status.
             && unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0
         {}
     }

@@ -82,7 +82,7 @@ fn exceptions() -> Outcome {
         // SAFETY: the division faults, and the fault is caught.
         unsafe {
             asm!("xor edx, edx", "xor ecx, ecx", "mov eax, 1", "div ecx",
-                out("eax") _, out("ecx") _, out("edx") _)
+                out("eax") _, out("ecx") _, out("edx") _);
         };
     })?;
     ensure!(

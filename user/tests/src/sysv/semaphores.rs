@@ -154,8 +154,8 @@ fn sleepers_in_order() -> Outcome {
     for expected in [1, 2, 4] {
         ensure!(operate(id, &[op(0, 1, 0)]) == 0, "raise");
         ensure!(operate(id, &[op(1, -1, 0)]) == 0, "hear");
-        // SAFETY: inside the page.
         let count = peek(log);
+        // SAFETY: inside the page.
         let last = peek(unsafe { log.add(count as usize) });
         ensure!(last == expected, "{last} came, {expected} expected");
     }

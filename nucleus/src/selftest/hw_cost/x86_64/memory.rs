@@ -53,7 +53,7 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
                     small
                         .pairs(0)
                         .take(n as usize)
-                        .for_each(|(to, from)| copy_by_words(to, from))
+                        .for_each(|(to, from)| copy_by_words(to, from));
                 })
             },
             &mut |n| {
@@ -61,7 +61,7 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
                     small
                         .pairs(0)
                         .take(n as usize)
-                        .for_each(|(to, from)| copy_by_vectors(to, from))
+                        .for_each(|(to, from)| copy_by_vectors(to, from));
                 })
             },
         ],
@@ -136,7 +136,7 @@ fn forget(frame: &Frame) {
     for line in (0..PAGE_SIZE).step_by(LINE) {
         // SAFETY: a line of the page; what it holds stays.
         unsafe {
-            asm!("clflush [{}]", in(reg) frame.bytes().add(line), options(nostack, preserves_flags))
+            asm!("clflush [{}]", in(reg) frame.bytes().add(line), options(nostack, preserves_flags));
         };
     }
     // SAFETY: waits until all of them are out.

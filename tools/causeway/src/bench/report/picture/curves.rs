@@ -129,7 +129,7 @@ impl Panel<'_> {
                     line class="base" x1=(place(across(tick))) x2=(place(across(tick))) y1=(HEIGHT - BOTTOM) y2=(HEIGHT - BOTTOM + 4.0) {}
                     text class="tick" x=(place(across(tick))) y=(HEIGHT - BOTTOM + 17.0) text-anchor="middle" { (self.across.text(tick)) }
                 }
-                text class="axis-name" x=(place((LEFT + end) / 2.0)) y=(HEIGHT - 5.0) text-anchor="middle" { (self.x_label) }
+                text class="axis-name" x=(place(f64::midpoint(LEFT, end))) y=(HEIGHT - 5.0) text-anchor="middle" { (self.x_label) }
                 @if let Some((_, value)) = floor {
                     line class="line floor" x1=(LEFT) x2=(place(end)) y1=(place(down(*value))) y2=(place(down(*value))) {}
                 }
@@ -266,7 +266,7 @@ mod tests {
             }],
             floor: Some(("memcpy".into(), f64::NAN)),
         };
-        panel.draw().map(|markup| markup.into_string())
+        panel.draw().map(Markup::into_string)
     }
 
     fn point(x: f64, y: f64) -> Point {

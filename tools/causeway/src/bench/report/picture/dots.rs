@@ -241,7 +241,7 @@ mod tests {
                 (Series::Linux, "Linux".into()),
             ],
         };
-        dots.draw().map(|markup| markup.into_string())
+        dots.draw().map(Markup::into_string)
     }
 
     #[test]

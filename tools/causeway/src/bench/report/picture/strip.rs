@@ -43,7 +43,7 @@ pub fn draw(strips: &[Strip], judged: &str) -> Option<Markup> {
     }
     // Whole powers of two on both sides; ratios further away are at the end.
     let reach = far.ceil().clamp(1.0, 10.0);
-    let at = |ratio: f64| ((ratio.log2() / reach).clamp(-1.0, 1.0) + 1.0) / 2.0;
+    let at = |ratio: f64| f64::midpoint((ratio.log2() / reach).clamp(-1.0, 1.0), 1.0);
     let across = |place: f64| SIDE + place * (WIDTH - 2.0 * SIDE);
 
     let mut rows = Vec::new();
