@@ -46,5 +46,5 @@ pub use crate::sockets::{option, set_option, socket_pair};
 pub use crate::structs::{
     epoll_entry, limit_of, poll_entry, time_spec, time_val, timer_spec, timer_val, vector,
 };
-pub use crate::time::{after, clock, pause_ms, poll_for, soon, timespec_of};
+pub use crate::time::{after, clock, pause_ms, poll_for, timespec_of};
 pub use crate::{call, ensure, equal, refused};

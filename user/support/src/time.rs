@@ -1,7 +1,7 @@
 //! Clocks, sleeps, deadlines.
 
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{c_int, timespec};
 
@@ -35,18 +35,6 @@ pub fn after(id: c_int, milliseconds: i64) -> Result<timespec> {
     time.tv_sec += nanoseconds.div_euclid(1_000_000_000);
     time.tv_nsec = nanoseconds.rem_euclid(1_000_000_000);
     Ok(time)
-}
-
-/// Asks `condition` every millisecond until it holds; returns false after five seconds.
-pub fn soon(mut condition: impl FnMut() -> Result<bool>) -> Result<bool> {
-    let end = Instant::now() + Duration::from_secs(5);
-    while !condition()? {
-        if Instant::now() > end {
-            return Ok(false);
-        }
-        pause_ms(1);
-    }
-    Ok(true)
 }
 
 /// Polls one file; returns which of the events it has.

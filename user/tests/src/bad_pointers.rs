@@ -44,6 +44,9 @@ enum A {
 
 use A::{F, N, Ok as M, P, Path, R, W};
 
+/// The working directory.
+const AT: A = N(AT_FDCWD as u64);
+
 /// Calls with one pointer argument each; the others are right.
 const CALLS: &[(&str, c_long, &[A])] = &[
     ("read", SYS_read, &[F, P, N(8)]),
@@ -126,57 +129,21 @@ const CALLS: &[(&str, c_long, &[A])] = &[
         &[N(0), N(0), P, N(0)],
     ),
     ("utimes", SYS_utimes, &[P, N(0)]),
-    (
-        "utimensat",
-        SYS_utimensat,
-        &[N(AT_FDCWD as u64), P, N(0), N(0)],
-    ),
-    (
-        "utimensat times",
-        SYS_utimensat,
-        &[N(AT_FDCWD as u64), Path, P, N(0)],
-    ),
-    ("openat", SYS_openat, &[N(AT_FDCWD as u64), P, N(0)]),
-    ("mkdirat", SYS_mkdirat, &[N(AT_FDCWD as u64), P, N(0o700)]),
-    (
-        "newfstatat",
-        SYS_newfstatat,
-        &[N(AT_FDCWD as u64), P, M, N(0)],
-    ),
-    (
-        "newfstatat to",
-        SYS_newfstatat,
-        &[N(AT_FDCWD as u64), Path, P, N(0)],
-    ),
-    (
-        "statx",
-        SYS_statx,
-        &[N(AT_FDCWD as u64), P, N(0), N(0xfff), M],
-    ),
-    (
-        "statx to",
-        SYS_statx,
-        &[N(AT_FDCWD as u64), Path, N(0), N(0xfff), P],
-    ),
-    ("unlinkat", SYS_unlinkat, &[N(AT_FDCWD as u64), P, N(0)]),
-    (
-        "renameat",
-        SYS_renameat,
-        &[N(AT_FDCWD as u64), P, N(AT_FDCWD as u64), Path],
-    ),
-    (
-        "linkat",
-        SYS_linkat,
-        &[N(AT_FDCWD as u64), P, N(AT_FDCWD as u64), Path, N(0)],
-    ),
-    ("symlinkat", SYS_symlinkat, &[P, N(AT_FDCWD as u64), Path]),
-    (
-        "readlinkat",
-        SYS_readlinkat,
-        &[N(AT_FDCWD as u64), P, M, N(8)],
-    ),
-    ("fchmodat", SYS_fchmodat, &[N(AT_FDCWD as u64), P, N(0o600)]),
-    ("faccessat", SYS_faccessat, &[N(AT_FDCWD as u64), P, N(0)]),
+    ("utimensat", SYS_utimensat, &[AT, P, N(0), N(0)]),
+    ("utimensat times", SYS_utimensat, &[AT, Path, P, N(0)]),
+    ("openat", SYS_openat, &[AT, P, N(0)]),
+    ("mkdirat", SYS_mkdirat, &[AT, P, N(0o700)]),
+    ("newfstatat", SYS_newfstatat, &[AT, P, M, N(0)]),
+    ("newfstatat to", SYS_newfstatat, &[AT, Path, P, N(0)]),
+    ("statx", SYS_statx, &[AT, P, N(0), N(0xfff), M]),
+    ("statx to", SYS_statx, &[AT, Path, N(0), N(0xfff), P]),
+    ("unlinkat", SYS_unlinkat, &[AT, P, N(0)]),
+    ("renameat", SYS_renameat, &[AT, P, AT, Path]),
+    ("linkat", SYS_linkat, &[AT, P, AT, Path, N(0)]),
+    ("symlinkat", SYS_symlinkat, &[P, AT, Path]),
+    ("readlinkat", SYS_readlinkat, &[AT, P, M, N(8)]),
+    ("fchmodat", SYS_fchmodat, &[AT, P, N(0o600)]),
+    ("faccessat", SYS_faccessat, &[AT, P, N(0)]),
     ("ppoll", SYS_ppoll, &[P, N(1), N(0), N(0), N(8)]),
     ("ppoll time", SYS_ppoll, &[N(0), N(0), P, N(0), N(8)]),
     ("prlimit64", SYS_prlimit64, &[N(0), N(0), N(0), P]),
@@ -202,10 +169,9 @@ fn every_call() -> Outcome {
     let mut wrong = Vec::new();
     for &(name, number, arguments) in CALLS {
         for bad in BAD {
-            let child = if name == "wait4" {
-                Some(spawn(|| Ok(()))?)
-            } else {
-                None
+            let child = match name {
+                "wait4" => Some(spawn(|| Ok(()))?),
+                _ => None,
             };
             if name == "read a pipe" || name.contains("FIONREAD") {
                 call!(write(writer, b"12345678".as_ptr().cast(), 8));

@@ -59,6 +59,11 @@ mod vdso;
 
 use support::prelude::*;
 
+/// Joins the tests of modules, in the order in which they run.
+macro_rules! tests_of {
+    ($($($name:ident)::+),*) => { [$($($name)::+::TESTS),*].concat() };
+}
+
 fn main() {
     // Tests that need a fresh process run this program again.
     let arguments: Vec<String> = std::env::args().collect();
@@ -76,86 +81,21 @@ fn main() {
             _ => words.push(word.clone()),
         }
     }
-    let tests: Vec<Test> = [
-        memory::TESTS,
-        growth::TESTS,
-        locking::TESTS,
-        large::TESTS,
-        large_shared::TESTS,
-        causeway::TESTS,
-        protection::TESTS,
-        shootdowns::TESTS,
-        threads::TESTS,
-        futexes::TESTS,
-        scheduling::TESTS,
-        sigio::TESTS,
-        sequences::TESTS,
-        timers::TESTS,
-        privileges::TESTS,
-        other_memory::TESTS,
-        signals::delivery::TESTS,
-        signals::calls::TESTS,
-        signals::frames::TESTS,
-        signals::defaults::TESTS,
-        processes::waiting::TESTS,
-        processes::forking::TESTS,
-        processes::executing::TESTS,
-        processes::groups::TESTS,
-        memfds::TESTS,
-        attributes::TESTS,
-        accounts::TESTS,
-        mounts::TESTS,
-        ptys::TESTS,
-        pidfd::TESTS,
-        pipes::TESTS,
-        polling::TESTS,
-        udp_lite::TESTS,
-        netlink::TESTS,
-        inet::connections::TESTS,
-        inet::reading::TESTS,
-        inet::ports::TESTS,
-        inet::accepting::TESTS,
-        inet::datagrams::TESTS,
-        inet::raw::TESTS,
-        inet::options::TESTS,
-        unix_sockets::streams::TESTS,
-        unix_sockets::looking::TESTS,
-        unix_sockets::names::TESTS,
-        unix_sockets::packets::TESTS,
-        unix_sockets::rights::TESTS,
-        unix_sockets::options::TESTS,
-        epoll::TESTS,
-        events::TESTS,
-        inotify::TESTS,
-        disks::TESTS,
-        entries::TESTS,
-        cached::TESTS,
-        mounted::TESTS,
-        swap::TESTS,
-        files::TESTS,
-        names::TESTS,
-        clock::TESTS,
-        vdso::TESTS,
-        proc::TESTS,
-        queues::TESTS,
-        sysv::segments::TESTS,
-        sysv::semaphores::TESTS,
-        sysv::messages::TESTS,
-        sysv::objects::TESTS,
-        floating::TESTS,
-        floors::TESTS,
-        legacy::TESTS,
-        narrow::FILES,
-        narrow::TIME,
-        narrow::SOCKETS,
-        narrow::OBJECTS,
-        narrow::PROCESSES,
-        bad_pointers::TESTS,
-        bad_elf::TESTS,
-        leaks::TESTS,
-        exhaustion::TESTS,
-    ]
-    .concat();
+    let tests: Vec<Test> = tests_of! {
+        memory, growth, locking, large, large_shared, causeway, protection, shootdowns,
+        threads, futexes, scheduling, sigio, sequences, timers, privileges, other_memory,
+        signals::delivery, signals::calls, signals::frames, signals::defaults,
+        processes::waiting, processes::forking, processes::executing, processes::groups,
+        memfds, attributes, accounts, mounts, ptys, pidfd, pipes, polling, udp_lite,
+        netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
+        inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
+        unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
+        unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, entries,
+        cached, mounted, swap, files, names, clock, vdso, proc, queues, sysv::segments,
+        sysv::semaphores, sysv::messages, sysv::objects, floating, floors, legacy,
+        narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
+        bad_pointers, bad_elf, leaks, exhaustion
+    };
     let (mut passed, mut failed) = (0, 0);
     for (name, test) in tests {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {

@@ -166,14 +166,7 @@ fn at_once() -> Outcome {
 }
 
 fn pair(kind: c_int) -> Result<[c_int; 2]> {
-    let mut ends = [0; 2];
-    call!(socketpair(
-        AF_UNIX,
-        kind | SOCK_NONBLOCK,
-        0,
-        ends.as_mut_ptr()
-    ));
-    Ok(ends)
+    Ok(socket_pair(kind | SOCK_NONBLOCK)?.map(IntoRawFd::into_raw_fd))
 }
 
 fn sockets() -> Outcome {

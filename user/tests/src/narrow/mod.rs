@@ -3,17 +3,11 @@
 
 use support::prelude::*;
 
-mod files;
-mod objects;
-mod processes;
-mod sockets;
-mod time;
-
-pub use files::TESTS as FILES;
-pub use objects::TESTS as OBJECTS;
-pub use processes::TESTS as PROCESSES;
-pub use sockets::TESTS as SOCKETS;
-pub use time::TESTS as TIME;
+pub mod files;
+pub mod objects;
+pub mod processes;
+pub mod sockets;
+pub mod time;
 
 /// Fails the test unless the 32-bit call succeeds; returns its result.
 #[macro_export]
