@@ -85,8 +85,7 @@ fn rollup() -> Outcome {
             pause_ms(1000);
         }
     })?;
-    let mut byte = 0u8;
-    call!(read(reader, (&raw mut byte).cast(), 1));
+    read_bytes(&reader, 1)?;
     let shared = read_text("/proc/self/smaps_rollup")?;
     kill_child(other)?;
     let (pss, rss) = (field_of(&shared, "Pss")?, field_of(&shared, "Rss")?);
@@ -224,8 +223,7 @@ fn secrets() -> Outcome {
                 pause_ms(1000);
             }
         })?;
-        let mut byte = 0u8;
-        call!(read(reader, (&raw mut byte).cast(), 1));
+        read_bytes(&reader, 1)?;
         let found = fs::read(format!("/proc/{closed}/maps"));
         kill_child(closed)?;
         ensure!(found.is_err(), "what is not dumpable can be looked into");

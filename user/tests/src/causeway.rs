@@ -91,8 +91,7 @@ fn copies() -> Outcome {
     let (wake, waker) = pipe(0)?;
     let address = memory.addresses().start;
     let sharer = spawn(|| {
-        let mut byte = 0u8;
-        call!(read(wake, (&raw mut byte).cast(), 1));
+        read_bytes(&wake, 1)?;
         let seen = memory.as_u64s()[0].load(Relaxed);
         ensure!(seen == 2, "who shares it sees {seen}");
         Ok(())

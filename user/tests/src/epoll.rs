@@ -317,11 +317,9 @@ fn time() -> Outcome {
     refused!(EINTR, epoll_wait(epoll, &mut event, 1, 5000));
     kill_child(child)?;
     // The mask holds while the call waits, and only then.
+    let blocked = block(&[SIGUSR1])?;
     // SAFETY: signal sets of this process.
     unsafe {
-        let mut blocked: sigset_t = zeroed();
-        libc::sigaddset(&mut blocked, SIGUSR1);
-        libc::sigprocmask(SIG_BLOCK, &blocked, null_mut());
         libc::raise(SIGUSR1);
         let open: sigset_t = zeroed();
         let count = libc::epoll_pwait(epoll, &mut event, 1, 5000, &open);

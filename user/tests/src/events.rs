@@ -257,10 +257,7 @@ fn signals() -> Outcome {
     equal!(found, (SIGCHLD as u32, child as u32, 9, CLD_EXITED));
     // Another set for the same file.
     call!(kill(me, SIGUSR1));
-    // SAFETY: a set of this process.
-    let mut other: sigset_t = unsafe { zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::sigaddset(&mut other, SIGUSR2) };
+    let other = set_of(&[SIGUSR2]);
     ensure!(call!(signalfd(fd, &other, 0)) == fd, "another descriptor");
     ensure!(
         poll_for(&fd, POLLIN | POLLOUT, 0)? == 0,

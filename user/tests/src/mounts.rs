@@ -217,8 +217,7 @@ fn busy_text() -> Outcome {
         Ok(())
     })?;
     call!(close(writer));
-    let mut byte = 0u8;
-    call!(read(reader, (&raw mut byte).cast(), 1));
+    read_bytes(&reader, 1)?;
     refused!(ETXTBSY, open(path.as_ptr(), O_WRONLY));
     refused!(ETXTBSY, truncate(path.as_ptr(), 0));
     kill_child(running)?;

@@ -81,8 +81,7 @@ fn open_poll_wait() -> Outcome {
     let (reader, writer) = pipe(0)?;
     let child = spawn(|| {
         call!(close(writer));
-        let mut byte = 0u8;
-        call!(read(reader, (&raw mut byte).cast(), 1));
+        read_bytes(&reader, 1)?;
         exit(7)
     })?;
     let fd = open(child, O_NONBLOCK as u32);
@@ -160,9 +159,7 @@ fn getfd() -> Outcome {
     let copy = get(fd, writer, 0);
     ensure!(copy >= 0, "pidfd_getfd: {}", errno());
     call!(write(copy, c"x".as_ptr().cast(), 1));
-    let mut byte = 0u8;
-    call!(read(reader, (&raw mut byte).cast(), 1));
-    ensure!(byte == b'x', "another pipe");
+    equal!(read_bytes(&reader, 1)?, b"x");
     ensure!(get(fd, 1000, 0) == -1 && errno() == EBADF);
     ensure!(get(fd, 0, 1) == -1 && errno() == EINVAL, "flags");
     ensure!(get(0, 0, 0) == -1 && errno() == EBADF, "no process");

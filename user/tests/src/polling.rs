@@ -134,11 +134,8 @@ fn select() -> Outcome {
 
 fn mask() -> Outcome {
     handle(SIGUSR1, ignore_signal, 0)?;
-    // SAFETY: all zeros is an empty set, then one signal is added.
-    let (empty, mut blocked): (sigset_t, sigset_t) = unsafe { zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::sigaddset(&mut blocked, SIGUSR1) };
-    call!(sigprocmask(SIG_BLOCK, &blocked, null_mut()));
+    let empty = set_of(&[]);
+    block(&[SIGUSR1])?;
     call!(raise(SIGUSR1));
     refused!(EINTR, ppoll(null_mut(), 0, null(), &empty));
     let mut now = empty;

@@ -313,10 +313,7 @@ fn parent_death() -> Outcome {
     let (reader, writer) = pipe(0)?;
     let middle = spawn(|| {
         spawn(|| {
-            // SAFETY: all zeros is a valid set.
-            let mut signals: sigset_t = unsafe { zeroed() };
-            call!(sigaddset(&mut signals, SIGUSR1));
-            call!(sigprocmask(SIG_BLOCK, &signals, null_mut()));
+            let signals = block(&[SIGUSR1])?;
             prctl(PR_SET_PDEATHSIG, SIGUSR1 as c_ulong)?;
             let mut told: c_int = 0;
             call!(prctl(PR_GET_PDEATHSIG, &mut told));
@@ -357,9 +354,7 @@ fn strict() -> Outcome {
     })?;
     let end = wait(good)?;
     ensure!(end == End::Exit(3), "with write and exit: {end:?}");
-    let mut byte = 0u8;
-    call!(read(reader, (&raw mut byte).cast(), 1));
-    ensure!(byte == b'x', "it wrote {byte}");
+    equal!(read_bytes(&reader, 1)?, b"x");
     let bad = spawn(|| {
         call!(prctl(PR_SET_SECCOMP, STRICT));
         // SAFETY: the kernel refuses it.

@@ -231,14 +231,8 @@ fn hanging_up() -> Outcome {
     let leader = spawn(|| {
         call!(close(master));
         lead(terminal)?;
-        // SAFETY: an empty handler would do; the default for SIGWINCH is to ignore it, so block and
-        // take it.
-        let mut set: sigset_t = unsafe { zeroed() };
-        call!(sigemptyset(&mut set));
-        call!(sigaddset(&mut set, SIGWINCH));
-        call!(sigaddset(&mut set, SIGQUIT));
-        call!(sigaddset(&mut set, SIGHUP));
-        call!(sigprocmask(SIG_BLOCK, &set, null_mut()));
+        // SIGWINCH is ignored by default: it is blocked and taken.
+        let set = block(&[SIGWINCH, SIGQUIT, SIGHUP])?;
         write(writer, b"r")?;
         for wanted in [SIGWINCH, SIGQUIT, SIGHUP] {
             let mut got = 0;

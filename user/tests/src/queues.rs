@@ -273,34 +273,21 @@ fn event(kind: c_int) -> sigevent {
 
 /// Takes a pending signal, if any: code, sender, value.
 fn arrived(set: &sigset_t) -> Result<Option<(c_int, c_int, usize)>> {
-    // SAFETY: all zeros is valid for both.
-    let (mut info, none): (siginfo_t, timespec) = unsafe { zeroed() };
-    // SAFETY: structures that live across the call.
-    let signal = unsafe { libc::sigtimedwait(set, &mut info, &none) };
-    if signal == -1 {
-        return Ok(None);
-    }
-    // SAFETY: the signal has a value.
-    unsafe {
-        Ok(Some((
+    let info = take_signal(set, 0)?;
+    // SAFETY: the signal has a sender and a value.
+    Ok(info.map(|info| unsafe {
+        (
             info.si_code,
             info.si_pid(),
             info.si_value().sival_ptr as usize,
-        )))
-    }
+        )
+    }))
 }
 
 fn notices() -> Outcome {
     const SI_MESGQ: c_int = -3;
     let queue = Queue::new("notices", 0, 4, 64)?;
-    // SAFETY: a set of this function's.
-    let set = unsafe {
-        let mut set = zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, SIGUSR1);
-        libc::sigprocmask(SIG_BLOCK, &set, null_mut());
-        set
-    };
+    let set = block(&[SIGUSR1])?;
     let me = call!(getpid());
     call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
     refused!(EBUSY, mq_notify(queue.fd, &event(SIGEV_NONE)));

@@ -47,21 +47,15 @@ fn signal() -> c_int {
 
 /// Takes the next of the blocked `signals` within so many milliseconds.
 fn take(signals: &[c_int], ms: i64) -> Result<Option<(c_int, Said)>> {
-    let set = block(signals)?;
-    let time = time_spec(ms / 1000, ms % 1000 * 1_000_000);
-    // SAFETY: all zeros is a siginfo to be overwritten; the pointers live across the call.
-    let (found, info) = unsafe {
-        let mut info: siginfo_t = zeroed();
-        (libc::sigtimedwait(&set, &mut info, &time), info)
-    };
-    if found < 0 {
-        ensure!(errno() == EAGAIN, "sigtimedwait: {}", errno());
-        return Ok(None);
-    }
-    // SAFETY: `si_band` and `si_fd` stand behind the code.
-    let words = unsafe { &*(&raw const info).cast::<[u64; 16]>() };
-    let said = (info.si_code, words[2] as i64, words[3] as c_int);
-    Ok(Some((found, said)))
+    let info = take_signal(&block(signals)?, ms)?;
+    Ok(info.map(|info| {
+        // SAFETY: `si_band` and `si_fd` stand behind the code.
+        let words = unsafe { &*(&raw const info).cast::<[u64; 16]>() };
+        (
+            info.si_signo,
+            (info.si_code, words[2] as i64, words[3] as c_int),
+        )
+    }))
 }
 
 /// Checks that the next queued signal is this one and is pending now.

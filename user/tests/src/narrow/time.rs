@@ -101,13 +101,7 @@ fn timers() -> Outcome {
     ensure!((w[0], w[1]) == (2, 6) && w[2] >= 49, "{w:?}");
     // A POSIX timer with a value, and its signal's siginfo.
     let event = low.words(&[0x77, SIGUSR2 as u32, SIGEV_SIGNAL as u32]);
-    // SAFETY: a set of this function's.
-    unsafe {
-        let mut set = zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, SIGUSR2);
-        libc::sigprocmask(SIG_BLOCK, &set, null_mut());
-    }
+    block(&[SIGUSR2])?;
     let id = low.words(&[99]);
     call80!(259, CLOCK_MONOTONIC, event, id);
     let [timer] = words(id);
@@ -142,8 +136,7 @@ fn waiting() -> Outcome {
     );
     let old = low.words(&[41, set, 0, 0, 0]);
     ensure!(call80!(82, old) == 1, "old select");
-    let mut byte = 0u8;
-    call!(read(reader, (&raw mut byte).cast(), 1));
+    read_bytes(&reader, 1)?;
     let files = low.words(&[40, POLLIN as u32]);
     equal!(call80!(309, files, 1, low.words(&[0, 1000]), mask, 8), 0);
     ensure!(

@@ -13,8 +13,7 @@ fn groups() -> Outcome {
     refused!(EPERM, setsid());
     let (reader, writer) = pipe(0)?;
     let child = spawn(|| {
-        let mut byte = 0u8;
-        call!(read(reader, (&raw mut byte).cast(), 1));
+        read_bytes(&reader, 1)?;
         equal!(call!(setsid()), call!(getpid()));
         equal!(call!(getsid(0)), call!(getpid()));
         ensure!(call!(getpgrp()) == call!(getpid()), "the group is another");

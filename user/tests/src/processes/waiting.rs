@@ -24,8 +24,7 @@ fn waiting() -> Outcome {
     refused!(ECHILD, waitpid(1, &mut status, 0));
     let (reader, writer) = pipe(0)?;
     let slow = spawn(|| {
-        let mut byte = 0u8;
-        call!(read(reader, (&raw mut byte).cast(), 1));
+        read_bytes(&reader, 1)?;
         exit(4)
     })?;
     equal!(call!(waitpid(-1, &mut status, WNOHANG)), 0);
